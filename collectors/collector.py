@@ -39,13 +39,16 @@ repairs what a wrong record has damaged.
 
 from __future__ import annotations
 
+import enum
 from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
 
 from collectors.entry_counts import EntryCounts
+from collectors.log_lags import LogLags
 from multicast.announcements import Announcement, Promises
+from multicast.control import AnyCheckpoint
 from multicast.errors import ProtocolViolation
 from multicast.order import (
     ORDERED_MAX,
@@ -55,7 +58,6 @@ from multicast.order import (
     ParentNext,
     RecordKind,
     Run,
-    Void,
     coalesce,
     digest_of,
     encode,
@@ -99,7 +101,7 @@ class Append:
 class SaveCheckpoint:
     """Write this to the control topic, at any time: its record was read back, so it stays true."""
 
-    checkpoint: Checkpoint
+    checkpoint: AnyCheckpoint
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,7 +123,7 @@ class _Relayed:
     runs: tuple[Run, ...]
 
 
-class Collector:
+class Collector(LogLags[OrderStream]):
     """The core of one instance of a collector in one epoch.
 
     `own` is the collector's stream, opened at a checkpoint or at the epoch's start; `parent` is its
@@ -138,17 +140,16 @@ class Collector:
         limits: CollectorLimits | None = None,
         entries: EntryCounts | None = None,
     ) -> None:
-        self.own = own
-        self.parent = parent
         self.limits = limits or CollectorLimits()
+        super().__init__(own, self.limits.fill_max)
+        self.parent = parent
         self.entries = entries or EntryCounts()
         self.entries.begin(own, parent, writer)
         self.counted = 0  # accepted records
         self.ours = 0  # of these, how many this instance wrote
         self.last_writer = 0  # of the last accepted record
-        self.void: dict[Void, int] = {}
+        self.void: dict[enum.Enum, int] = {}
         self.writer = writer
-        self._ends: dict[int, int] = {}
         self._logs: list[int] = []  # the keys of `_ends`, sorted
         self._promises = {log: Promises(self.limits.early_max) for log in own.own}
         self._holes: dict[int, int] = {}  # of logs with a hole: their ends at the last tick
@@ -326,40 +327,19 @@ class Collector:
         self.entries.caught_up(self._relayed().records)
         return True
 
-    @property
-    def frozen(self) -> bool:
-        """Whether our stream is frozen: no later record is accepted."""
-        return self.own.state.frozen
-
-    @property
-    def lag(self) -> int:
-        """The number of offsets below the ends of our own logs that are not ordered yet."""
-        return sum(max(0, -count) for count in self.ahead.values())
-
-    @property
-    def ahead(self) -> dict[int, int]:
-        """By own log, how many offsets it is ordered ahead of its end; below 0, what it lags."""
-        positions = self.own.state.positions
-        return {log: positions[log] - end for log, end in self._ends.items()}
-
     def unordered(self, log: int, end: int) -> int:
         """Count the offsets of a log below `end` that are in no record handed out so far."""
         return max(0, end - self._speculated.positions[log])
 
     @property
-    def too_far(self) -> dict[int, int]:
-        """By how much own logs are ordered beyond their ends, if by more than `fill_max`."""
-        return {log: count for log, count in self.ahead.items() if count > self.limits.fill_max}
-
-    @property
-    def early(self) -> int:
-        """The number of offsets of our own logs that are ordered ahead of their log's end."""
-        return sum(max(0, count) for count in self.ahead.values())
-
-    @property
     def due(self) -> bool:
         """Whether there is a record to append that was not handed out yet."""
         return self._next(0) is not None
+
+    @property
+    def waits(self) -> bool:
+        """Whether something becomes due soon, although no event comes: never."""
+        return False
 
     @property
     def pending(self) -> int:

@@ -25,6 +25,12 @@ with the process. What an instance reads again to recover is not counted again:
 Invariants, by log, once an instance has caught up:
     read = the parent's position - where the entries that are new to this process begin;
     appended + what others wrote and what was counted before = how far the own stream has moved.
+
+A record's *number* says where it is in its stream. In version 1 that is how many records were
+accepted up to it. In version 2 it is the offset behind it, and `parent_next` compares with it.
+There producers write entries, too, which no collector appends; a record does not say who wrote it,
+so what an instance had in flight when it failed is not counted, and of two equal records of two
+processes each one counts what came first.
 No I/O, no clock.
 """
 
@@ -33,6 +39,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from multicast.control import AnyStream
 from multicast.order import OrderRecord, OrderStream, Run
 from topology.tree import Plan
 from topology.work import collector_work
@@ -46,8 +53,8 @@ class EntryCounts:
 
     def __init__(self) -> None:
         self._writers: set[int] = set()  # of the instances of this process
-        self._own: OrderStream | None = None
-        self._parent: OrderStream | None = None
+        self._own: OrderStream | None = None  # None in version 2: there `appended` is added up
+        self._parent: AnyStream | None = None
         self._appended_base: dict[int, int] = {}  # appended = the own stream's positions - these
         self._appended_shown: dict[int, int] = {}  # the newest answer of `appended`
         self._own_number = 0  # the own stream's accepted records that `_appended_base` knows
@@ -59,11 +66,11 @@ class EntryCounts:
         # Records read before the instance had caught up; at most what its relay keeps.
         self._waiting: list[tuple[int, Sequence[Run]]] = []
 
-    def begin(self, own: OrderStream, parent: OrderStream | None, writer: int) -> None:
+    def begin(self, own: AnyStream, parent: AnyStream | None, writer: int) -> None:
         """Count for an instance that begins with these streams and signs with `writer`."""
         appended, read = self.appended(), self.read()
         if self._parent is not None and self._read_base is not None:
-            self._read_number = max(self._read_number, self._parent.state.count)
+            self._read_number = max(self._read_number, _read_to(self._parent))
         self._writers.add(writer)
         positions = own.state.positions
         self._own = None  # `appended` gives its newest answer while this changes
@@ -71,8 +78,8 @@ class EntryCounts:
         self._appended_base = {
             log: position - self._appended_shown[log] for log, position in positions.items()
         }
-        self._own_number = own.state.count
-        self._own = own
+        self._own_number = own.count
+        self._own = own if isinstance(own, OrderStream) else None
         self._read_base = None
         inherited = () if parent is None else parent.state.positions
         self._read_kept = {log: read.get(log, 0) for log in inherited}
@@ -90,10 +97,18 @@ class EntryCounts:
                 self._appended_base[log] += end - first
         self._own_number = number
 
+    def own_ticketed(self, number: int, runs: Sequence[Run], *, ours: bool) -> None:
+        """Take the accepted record `number` of the own stream of version 2."""
+        is_new = number > self._own_number_max
+        self._own_number_max = max(self._own_number_max, number)
+        for log, first, end in runs if is_new and ours else ():
+            self._appended_shown[log] += end - first
+
     def parent_record(self, number: int, runs: Sequence[Run], *, relayed: int) -> None:
         """Take the accepted record `number` of the parent's stream.
 
-        `relayed` is how many of its records the own stream has relayed as far as it is read.
+        `relayed` is the number of the last one that the own stream has relayed, as far as it is
+        read.
         """
         if self._read_base is None:
             if number > max(relayed, self._read_number):
@@ -111,7 +126,7 @@ class EntryCounts:
         if self._parent is None or self._relayed_at_start is None:
             return
         known = max(self._relayed_at_start, self._read_number)
-        if self._parent.state.count < known:
+        if _read_to(self._parent) < known:
             return
         base = {
             log: position - self._read_kept[log]
@@ -138,6 +153,11 @@ class EntryCounts:
         if parent is None or base is None:
             return self._read_kept
         return {log: end - base[log] for log, end in parent.state.positions.copy().items()}
+
+
+def _read_to(stream: AnyStream) -> int:
+    """Give the number of the last record that was read."""
+    return stream.count if isinstance(stream, OrderStream) else stream.offset_next
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,12 +7,16 @@ epoch the functions here compute what is damaged, and which records a recovery h
     too far     a log is ordered so far beyond its end that no collector fills it
     frozen      a freeze ended a stream although no plan ends its epoch there
     strayed     the positions of a stream contradict its parent's stream
-    unreadable  the stream continues with a record of a version that this program does not know
+    unreadable  the stream continues with a record of a version that this program does not know. In
+                version 2 such a record is void, so this damage does not exist
 
 The repair of a log that is ordered too far is to fill it. For all other damage the epoch ends, and
 the next one has the same layout. Its beginning repairs the contradictions between the streams:
 
     resumed     where a stream of the next epoch begins: at its own positions in this one
+
+In version 1 the repair is done by these records; in version 2 by `multicast/tickets/recovery.py`:
+
     owed        what a parent's stream has ordered and its child's has not. A recovery writes it
                 into the child's next stream in the parent's order, before that epoch begins
     ahead       what a child's stream has ordered and its top's has not. A recovery writes it into
@@ -29,8 +33,10 @@ from dataclasses import dataclass, replace
 from itertools import count
 
 from collectors.collector import CollectorLimits
+from collectors.ticket_core import LIMITS
+from multicast.control import AnyStream, of_version_1
 from multicast.order import ORDERED_MAX, OrderRecord, OrderStream, RecordKind, Resumed, Run
-from topology.tree import Plan
+from topology.tree import ORDER_VERSION_FIRST, Plan
 
 _RUNS_MAX = CollectorLimits().runs_max  # in one record that a recovery writes
 
@@ -57,12 +63,13 @@ class Damage:
 class StreamRead:
     """A collector's stream, read to its end, and what it is compared with.
 
-    `parent_positions` are the parent's positions after the records that this stream has relayed;
-    None if the parent has fewer records. `marked` gives by log number the position up to which a
-    log must be ordered before a freeze; None: no plan ends this epoch yet.
+    `parent_positions` are the parent's positions after the records that this stream has relayed, or
+    this stream's own where nothing can be compared; None if the parent has fewer records. `marked`
+    gives by log number the position up to which a log must be ordered before a freeze; None: no
+    plan ends this epoch yet.
     """
 
-    stream: OrderStream
+    stream: AnyStream
     unknown_version: bool = False
     parent_positions: Mapping[int, int] | None = None
     marked: Mapping[int, int] | None = None
@@ -84,18 +91,18 @@ def damage(
 ) -> tuple[Damage, ...]:
     """Find all damage; `log_ends` gives by log name the offset that its next message gets.
 
-    `fill_max` is how many offsets beyond a log's end collectors fill; default: `CollectorLimits`.
+    `fill_max` is how many offsets beyond a log's end collectors fill, if not their usual number.
     """
-    beyond_max = CollectorLimits().fill_max if fill_max is None else fill_max
     results: list[Damage] = []
     far: set[str] = set()
     for read in streams:
         stream = f"the stream of collector {read.name}"
+        beyond_max = fill_max_of(read.stream.plan) if fill_max is None else fill_max
         harm = _harm(read)
         if harm is Harm.UNREADABLE:
             says = (
-                f"{stream} has at offset {read.stream.stop} a record of a version that this "
-                f"program does not know, so nothing after it is delivered"
+                f"{stream} has at offset {of_version_1(read.stream).stop} a record of a version "
+                f"that this program does not know, so nothing after it is delivered"
             )
             results.append(Damage(harm, read.name, says))
         elif harm is Harm.FROZEN:
@@ -117,6 +124,12 @@ def damage(
                 )
                 results.append(Damage(Harm.TOO_FAR, read.name, says))
     return tuple(results)
+
+
+def fill_max_of(plan: Plan) -> int:
+    """Give how many offsets beyond a log's end collectors fill in a plan's epoch."""
+    is_first = plan.order_version == ORDER_VERSION_FIRST
+    return CollectorLimits().fill_max if is_first else LIMITS.fill_max
 
 
 def _harm(read: StreamRead) -> Harm | None:
@@ -191,7 +204,7 @@ def _root(plan: Plan, name: str) -> str:
     return node.name
 
 
-def ordered_to(streams: Iterable[OrderStream]) -> dict[str, int]:
+def ordered_to(streams: Iterable[AnyStream]) -> dict[str, int]:
     """Give by log name the greatest position of any stream: the log has to be filled up to it."""
     furthest: dict[str, int] = {}
     for stream in streams:
@@ -202,7 +215,7 @@ def ordered_to(streams: Iterable[OrderStream]) -> dict[str, int]:
 
 
 def resumed(
-    streams: Mapping[str, OrderStream], ends: Mapping[str, int]
+    streams: Mapping[str, AnyStream], ends: Mapping[str, int]
 ) -> dict[str, dict[str, Resumed]]:
     """Give by collector and log where a stream of the next epoch does not begin at the log's end.
 

@@ -13,12 +13,13 @@ many instances append.
 
 A standby begins to act when an append has been due for its patience, at once if it is alone, or as
 soon as it has caught up if the collector is offered. It stops when a record of another instance is
-accepted, except of the one that made the offer. A former primary acts on until then.
+accepted, except of the one that made the offer, if records say who wrote them. A former primary
+acts on until then.
 """
 
 from __future__ import annotations
 
-from collectors.collector import Collector
+from collectors.core import CollectorCore
 
 # A primary appends within milliseconds, and a needless takeover costs only a void record or two.
 # Ten times less makes such takeovers frequent. Ten times more is a pause of 2 s for each collector
@@ -56,7 +57,7 @@ class Standby:
         elif writer != self._releasing:
             self._releasing, self._offered = writer, True
 
-    def acts(self, core: Collector, now: float) -> bool:
+    def acts(self, core: CollectorCore, now: float) -> bool:
         """Decide whether to append now; `now` is in seconds, of a monotonic clock."""
         others = core.counted - core.ours
         moved = others > self._others and core.last_writer != self._releasing
@@ -64,13 +65,16 @@ class Standby:
         if self.primary:
             self.acting = True
         elif moved:
-            self.acting = self._alone = self._offered = False
+            self.acting = self._alone = False
+            # It may be of the one that leaves, where records do not say who wrote them (version 2).
+            # That another standby has taken the offer, the control topic says.
+            self._offered = self._offered and not core.last_writer
             self._waits = None
         elif not self.acting:
             self._wait(core, now)
         return self.acting
 
-    def _wait(self, core: Collector, now: float) -> None:
+    def _wait(self, core: CollectorCore, now: float) -> None:
         if self._offered and core.caught_up():
             self._take_over()
         elif not core.due:

@@ -31,7 +31,13 @@ def differences(old: Plan, new: Plan) -> tuple[str, ...]:
         *_logs_moved(old, new),
         *_named("consumer", {e.name for e in old.consumers}, {e.name for e in new.consumers}),
         *_consumers_moved(old, new),
+        *_version_moved(old, new),
     )
+
+
+def _version_moved(old: Plan, new: Plan) -> Iterator[str]:
+    if old.order_version != new.order_version:
+        yield f"order records are of version {new.order_version} (were {old.order_version})"
 
 
 def _named(what: str, old: set[str], new: set[str]) -> Iterator[str]:
@@ -275,6 +281,7 @@ def with_kept_names(old: Plan, new: Plan) -> Plan:
     Pairs of a new and an old collector are matched greedily: the pair with most logs in common
     first (then the smaller difference of the bags, then the plans' order). Collectors without a
     common log are never matched. Unmatched new collectors take the lowest free names and streams.
+    The version of the order records stays that of the old plan.
     """
     pairs = sorted(
         (
@@ -301,6 +308,7 @@ def with_kept_names(old: Plan, new: Plan) -> Plan:
     name_of = {node.name: names[index] for index, node in enumerate(new.collectors)}
     return replace(
         new,
+        order_version=old.order_version,
         collectors=tuple(
             replace(
                 node,

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from importlib.metadata import entry_points
 from pathlib import Path
@@ -19,6 +19,7 @@ import typer
 
 from topology import draw, report
 from topology.advice import advised
+from topology.carry_over import with_order_version
 from topology.chains import chain_file
 from topology.chains.table import transaction_document, transaction_tables
 from topology.changes import (
@@ -35,14 +36,17 @@ from topology.hysteresis import MARGIN_DEFAULT, Weighed, weighed
 from topology.interests import InterestFile, InvalidInterests, parse
 from topology.measured_work import MeasuredWork
 from topology.output import (
+    AgainstOption,
     BaseEpochOption,
     BootstrapOption,
     ClusterIdOption,
     DotOption,
     EffortOption,
+    ExplainOption,
     ForceOption,
     FromClusterOption,
     MermaidOption,
+    OrderVersionOption,
     OutOption,
     Output,
     ShownFromClusterOption,
@@ -90,14 +94,8 @@ ChainsOption = Annotated[
     ),
 ]
 PlanPath = Annotated[Path, typer.Argument(help="Plan file (JSON).", show_default=False)]
-PlanPathOrNone = Annotated[
-    Path | None, typer.Argument(help="Plan file (JSON).", show_default=False)
-]
+PlanPathOrNone = Annotated[Path | None, typer.Argument(help="Plan (JSON).", show_default=False)]
 OutputOption = Annotated[Output, typer.Option("--output", "-o", help="Format of stdout.")]
-AgainstOption = Annotated[
-    Path | None,
-    typer.Option("--against", help="Compare with this plan, that of the running epoch (JSON)."),
-]
 PreferOption = Annotated[
     Preference,
     typer.Option(
@@ -108,13 +106,7 @@ PreferOption = Annotated[
 PhiOption = Annotated[
     float | None, typer.Option(help="Price of one foreign message, in hops.", min=0)
 ]
-
-
 SolverOption = Annotated[SolverName, typer.Option(help="Solver of the integer program.")]
-ExplainOption = Annotated[
-    str | None,
-    typer.Option("--explain", help="Print only what the plan costs this consumer, and why."),
-]
 MarginOption = Annotated[
     float | None,
     typer.Option(
@@ -191,6 +183,7 @@ def plan_command(  # noqa: PLR0917 - a command line, not a call
     bootstrap: BootstrapOption = None,
     margin: MarginOption = None,
     explain: ExplainOption = None,
+    order_version: OrderVersionOption = None,
     force: ForceOption = False,  # noqa: FBT002 - a flag
 ) -> None:
     """Find the cheapest tree of collectors for an interest file or chains, and print it."""
@@ -224,6 +217,8 @@ def plan_command(  # noqa: PLR0917 - a command line, not a call
         least = least if margin is None else margin / 100
         choice = weighed(running, with_kept_names(running, plan), margin=least)
         plan = choice.chosen if base_epoch is None else choice.shown
+    if order_version is not None:
+        plan, choice = _in_version(plan, choice, order_version)
     check(plan)
     if out is not None:
         _write(out, report.written(plan.to_json()), force=force)
@@ -232,6 +227,16 @@ def plan_command(  # noqa: PLR0917 - a command line, not a call
     changes = True if running is None else differences(running, plan)
     if detailed_exitcode and changes:
         raise typer.Exit(CHANGES_TO_MAKE)
+
+
+def _in_version(plan: Plan, choice: Weighed | None, version: int) -> tuple[Plan, Weighed | None]:
+    """Give the plan, and the choice, with this version of the order records."""
+    if choice is None:
+        return with_order_version(plan, version), None
+    if choice.before.order_version == version:
+        return plan, choice
+    moved = with_order_version(choice.shown, version, choice.before)
+    return moved, replace(choice, chosen=moved, shown=moved)
 
 
 def _read_input(file: Path | None, chains: Path | None) -> tuple[Path, InterestFile]:

@@ -62,3 +62,20 @@ TimeLimitOption = Annotated[
         min=0,
     ),
 ]
+AgainstOption = Annotated[
+    Path | None,
+    typer.Option("--against", help="Compare with this plan, that of the running epoch (JSON)."),
+]
+ExplainOption = Annotated[
+    str | None,
+    typer.Option("--explain", help="Print only what the plan costs this consumer, and why."),
+]
+OrderVersionOption = Annotated[
+    int | None,
+    typer.Option(
+        help="Version of the order records: 1, or 2 (tickets; docs/protocol-2.md). Default: that "
+        "of the running epoch, else 1.",
+        min=1,
+        max=2,
+    ),
+]

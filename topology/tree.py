@@ -33,6 +33,9 @@ DIGEST_BYTES = 16  # of BLAKE2b; against chance, since writers of the topics are
 EPOCH_MAX = 10**9 - 1  # `multicast.messages.EPOCH_DIGITS_MAX` digits
 PARTITION_MAX = 2**31 - 1  # Kafka's partition numbers are int32
 PHI_DEFAULT = 10.0  # hops that one foreign message costs; the planner's default
+# Versions of the order records of an epoch's streams: 1 is docs/protocol.md, 2 docs/protocol-2.md.
+ORDER_VERSION_FIRST = 1
+ORDER_VERSIONS = (ORDER_VERSION_FIRST, 2)
 # The version of the objective by which a plan is priced. Version 1 charged each consumer for all
 # collectors up to the root; plans that it priced stay valid, and their documents do not name it.
 PRICING, PRICING_FIRST = 2, 1
@@ -116,7 +119,12 @@ class Objective:
 
 @dataclass(frozen=True)
 class Plan:
-    """The layout of one epoch. Immutable; equal plans have equal digests."""
+    """The layout of one epoch. Immutable; equal plans have equal digests.
+
+    `order_version` is the version of the order records in all streams of the epoch. The digest
+    leaves it out: programs that know version 1 only compute the same one, so they stop at the
+    epoch's first record with `UnknownVersion` (docs/protocol-2.md).
+    """
 
     topic: str
     epoch: int
@@ -135,6 +143,7 @@ class Plan:
     limits: Mapping[str, float] = field(default_factory=dict)
     hosts: Mapping[str, Any] = field(default_factory=dict)
     schema_version: int = SCHEMA_VERSION
+    order_version: int = ORDER_VERSION_FIRST
 
     def __post_init__(self) -> None:
         """Raise `InvalidPlan` if names are missing or double, or an invariant is broken."""
@@ -285,17 +294,22 @@ class Plan:
     def to_json(self) -> dict[str, Any]:
         """Give the plan as a JSON object, which other programs may read.
 
-        A plan of the objective's first version has the form, and so the digest, that it always had.
+        A plan of the objective's first version has the form, and so the digest, that it always had;
+        so has one of the first version of order records.
         """
         document = asdict(self)
         if self.objective.version == PRICING_FIRST:
             del document["objective"]["version"]
+        if self.order_version == ORDER_VERSION_FIRST:
+            del document["order_version"]
         return document
 
     def canonical(self) -> bytes:
-        """Give the canonical bytes of this plan: equal plans give equal bytes."""
+        """Give the canonical bytes of this plan, without `order_version`; equal for equal plans."""
+        document = self.to_json()
+        document.pop("order_version", None)
         return json.dumps(
-            self.to_json(), sort_keys=True, separators=(",", ":"), ensure_ascii=True
+            document, sort_keys=True, separators=(",", ":"), ensure_ascii=True
         ).encode("ascii")
 
     @cached_property
@@ -304,10 +318,11 @@ class Plan:
         return hashlib.blake2b(self.canonical(), digest_size=DIGEST_BYTES).digest()
 
     @staticmethod
-    def from_json(document: Any) -> Plan:
+    def from_json(document: Any, *, any_order: bool = False) -> Plan:
         """Read a plan from a JSON object. Fields that this version does not know are ignored.
 
-        Raises `InvalidPlan` with the field's name if a field is missing or has the wrong form.
+        Raises `InvalidPlan` with the field's name if a field is missing or has the wrong form, and,
+        without `any_order`, for an `order_version` that this program does not know.
         """
         if not isinstance(document, dict):
             raise InvalidPlan("a plan is a JSON object")
@@ -317,13 +332,19 @@ class Plan:
                 f"schema_version is {version!r}; this program reads version {SCHEMA_VERSION}"
             )
         try:
-            return _read(document)
+            plan = _read(document)
         except InvalidPlan:
             raise
         except KeyError as missing:
             raise InvalidPlan(f"the plan has no field {missing}") from missing
         except (TypeError, AttributeError, ValueError, OverflowError) as wrong:
             raise InvalidPlan(f"a field has the wrong form: {wrong}") from wrong
+        if not any_order and plan.order_version not in ORDER_VERSIONS:
+            raise InvalidPlan(
+                f"order_version is {plan.order_version}; this program knows versions "
+                f"{' and '.join(map(str, ORDER_VERSIONS))} of the order records"
+            )
+        return plan
 
     @staticmethod
     def parse(raw: bytes | str) -> Plan:
@@ -393,6 +414,7 @@ def _read(document: dict[str, Any]) -> Plan:
         rates=_numbers(document, "rates"),
         limits=_numbers(document, "limits"),
         hosts=dict(document.get("hosts", {})),
+        order_version=_count(document, "order_version", ORDER_VERSION_FIRST),
     )
 
 

@@ -17,11 +17,16 @@ from rich.table import Table
 from collectors.cli.watching import WAIT_S, lag_of, status_of, wait_healthy, watch
 from collectors.reconfiguration.status_pages import ReportedCounts, reported_counts
 from multicast.cli.options import Bootstrap, DriverName, Topic, seconds_of
-from multicast.control import ControlReader, ControlState, log_partition, stream_partition
+from multicast.control import (
+    AnyStream,
+    ControlReader,
+    ControlState,
+    log_partition,
+    stream_partition,
+)
 from multicast.drivers import open_driver
 from multicast.drivers.protocol import Driver
 from multicast.errors import TimedOut, UsageError
-from multicast.order import OrderStream
 from multicast.settings import Settings, settings
 from topology.measured_work import ENTRY_KINDS, CollectorCounts
 from topology.output import Output, OutputOption
@@ -252,7 +257,7 @@ def describe(driver: Driver, state: ControlState, plan: Plan, name: str) -> dict
     return {
         "collector": name,
         "parent": plan.collector(name).parent,
-        "records": stream.state.count,
+        "records": stream.count,
         "void": void,
         "lag": waits,
         "state": "frozen" if stream.state.frozen else "behind" if waits else "up to date",
@@ -260,14 +265,14 @@ def describe(driver: Driver, state: ControlState, plan: Plan, name: str) -> dict
     }
 
 
-def _read_to(driver: Driver, stream: OrderStream, end: int) -> int:
+def _read_to(driver: Driver, stream: AnyStream, end: int) -> int:
     """Read a stream to an offset; give the number of void records.
 
     Raises `TimedOut` if no record comes before that offset is reached.
     """
     partition = stream_partition(stream.plan, stream.collector)
     reader = driver.reader({partition: stream.offset_next})
-    counted, read = stream.state.count, 0
+    counted, read = stream.count, 0
     try:
         while stream.offset_next < end:
             moved = reader.poll(_READ_S)
@@ -278,11 +283,11 @@ def _read_to(driver: Driver, stream: OrderStream, end: int) -> int:
                 )
             for fetched in moved:
                 for record in fetched.records:
-                    read += stream.read(record.offset, record.value) is not None
+                    read += stream.runs(record.offset, record.value) is not None
                 stream.passed(fetched.position)
     finally:
         reader.close()
-    return read - (stream.state.count - counted)
+    return read - (stream.count - counted)
 
 
 @contextmanager

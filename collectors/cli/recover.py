@@ -31,7 +31,8 @@ def recover_damaged(
         bool,
         typer.Option(
             "--accept-loss",
-            help="End the epoch even if the next one, applied meanwhile, has another layout.",
+            help="End the epoch even if the next one, applied meanwhile, has another layout, or if "
+            "retention has deleted in which order messages were.",
         ),
     ] = False,
     output: OutputOption = Output.TABLE,

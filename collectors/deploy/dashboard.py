@@ -1,7 +1,8 @@
 """The Grafana dashboard that `amcast generate grafana` writes, as JSON for an import.
 
 A panel is a row of `PANELS`: its title, Grafana's unit, and its queries with the legend of each.
-The variable `collector` selects collectors. The data source is asked for at the import.
+The variable `collector` selects collectors. The data source is asked for at the import. Panels of
+producers and consumers show those of every job: users' processes have jobs of their own.
 """
 
 from __future__ import annotations
@@ -26,6 +27,10 @@ class DashboardPanel:
     queries: tuple[tuple[str, str], ...]
 
 
+def _client_rate(metric: str, by: str) -> str:
+    return f"sum by ({by}) (rate({metric}[$__rate_interval]))"
+
+
 def _of(metric: str) -> str:
     return f'{metric}{{job="JOB", collector=~"$collector"}}'
 
@@ -47,10 +52,16 @@ def _slowest(quantile: str) -> tuple[str, str]:
     return f"histogram_quantile({quantile}, {buckets})", f"{{{{collector}}}} {quantile}"
 
 
+def _slowest_message(quantile: str) -> tuple[str, str]:
+    buckets = _client_rate("amcast_producer_append_seconds_bucket", "topic, le")
+    return f"histogram_quantile({quantile}, {buckets})", f"{{{{topic}}}} {quantile}"
+
+
 _ACTING = _of("amcast_collector_acting")
 _K = "{{collector}}"
 _LOG = "{{log}}"
 _PROCESS = "{{instance}}"
+_CONSUMER = "{{consumer}}"
 PANELS = (
     _panel("Processes that answer", "short", 'sum(up{job="JOB"})', "processes"),
     DashboardPanel(
@@ -115,6 +126,24 @@ PANELS = (
     _panel("Processors used", "short",
          'rate(process_cpu_seconds_total{job="JOB"}[$__rate_interval])', _PROCESS),
     _panel("Time to answer a scrape", "s", 'scrape_duration_seconds{job="JOB"}', _PROCESS),
+    _panel("Messages accepted", "ops", _client_rate("amcast_producer_accepted_total", "log"), _LOG),
+    DashboardPanel(
+        "Messages without success",
+        "ops",
+        (
+            (_client_rate("amcast_producer_refused_total", "log"), f"{_LOG} refused"),
+            (_client_rate("amcast_producer_unknown_total", "log"), f"{_LOG} unknown"),
+        ),
+    ),
+    DashboardPanel(
+        "Append of a message", "s", (_slowest_message("0.5"), _slowest_message("0.99"))
+    ),
+    _panel("Messages delivered", "ops",
+         _client_rate("amcast_consumer_delivered_total", "consumer"), _CONSUMER),
+    _panel("Messages not delivered yet", "short",
+         "sum by (consumer, log) (amcast_consumer_lag_messages)", f"{_CONSUMER} {_LOG}"),
+    _panel("Memory of the consumers' buffers", "bytes",
+         "sum by (consumer) (amcast_consumer_buffered_bytes)", _CONSUMER),
 )  # fmt: skip
 
 

@@ -347,7 +347,7 @@ def of_collectors(collectors: Sequence[CollectorFacts], *, now_ms: int) -> list[
                     f"{collector.name}' starts another instance",
                 )
             )
-        elif not collector.advertised_address and not collector.records:
+        elif not collector.advertised_address and (collector.ticketed or not collector.records):
             results.append(
                 Finding(
                     Weight.NOTE,

@@ -13,6 +13,7 @@ from collectors.doctor.facts import FOR_EVER, GroupFacts, GroupPosition, TopicFa
 from collectors.doctor.streams import READ_S, now_ms
 from multicast.control import (
     SINGLE_LOG,
+    AnyStream,
     ControlState,
     control_partition,
     log_partition,
@@ -21,7 +22,7 @@ from multicast.control import (
 from multicast.cursor import Cursor
 from multicast.drivers.protocol import Driver, TopicPartition
 from multicast.errors import AccessDenied, AmcastError, ClusterUnreachable, TimedOut, UsageError
-from multicast.order import OrderRecord, OrderStream
+from multicast.order import Run
 from topology.tree import Log, Plan
 
 # For the first unread records of lagging groups. A log that does not answer in time is left out;
@@ -99,18 +100,16 @@ def _positions(driver: Driver, state: ControlState, cursor: Cursor) -> dict[str,
         raise UsageError(f"epoch {cursor.epoch} has no collector {cursor.source}")
     stream = state.stream(cursor.epoch, cursor.source, below=cursor.record)
     plan = stream.plan
-    record = _read_to(driver, stream, cursor.record)
-    positions = dict(stream.state.positions)
-    for index, run in enumerate(record.runs[: cursor.run + 1] if record else ()):
+    positions, runs = _read_to(driver, stream, cursor.record)
+    for index, run in enumerate(runs[: cursor.run + 1]):
         positions[run.log] = run.next if index < cursor.run else max(run.first, cursor.next)
     return {plan.logs[number].name: position for number, position in positions.items()}
 
 
-def _read_to(driver: Driver, stream: OrderStream, offset: int) -> OrderRecord | None:
-    """Read a stream up to the record at `offset`, and give that record if it is accepted.
-
-    The state of the stream is then the one before that record.
-    """
+def _read_to(
+    driver: Driver, stream: AnyStream, offset: int
+) -> tuple[dict[int, int], tuple[Run, ...]]:
+    """Read a stream up to the record at `offset`; give the positions before it, and its runs."""
     partition = stream_partition(stream.plan, stream.collector)
     end = driver.last_stable_offsets([partition])[partition]
     reader = driver.reader({partition: stream.offset_next})
@@ -123,17 +122,17 @@ def _read_to(driver: Driver, stream: OrderStream, offset: int) -> OrderRecord | 
                 )
             for fetched in moved:
                 for record in fetched.records:
-                    before = stream.state.copy()
-                    judged = stream.read(record.offset, record.value)
-                    if record.offset >= offset:
-                        stream.state = before
-                        if record.offset == offset and isinstance(judged, OrderRecord):
-                            return judged
-                        return None
+                    if record.offset > offset:
+                        return dict(stream.state.positions), ()
+                    before = dict(stream.state.positions)
+                    judged = stream.runs(record.offset, record.value)
+                    if record.offset == offset:
+                        ordered = judged if isinstance(judged, tuple) else ()
+                        return before, ordered
                 stream.passed(fetched.position)
     finally:
         reader.close()
-    return None
+    return dict(stream.state.positions), ()
 
 
 def _added(

@@ -86,13 +86,17 @@ class CollectorFacts:
     """A collector of the running epoch, as its stream shows it.
 
     `behind` counts by log the offsets that were filled `waited_s` seconds ago and are not ordered
-    yet. `void` counts by reason the void records from offset `read_from` on.
+    yet. `void` counts by reason the void records from offset `read_from` on. Where records are
+    `ticketed` (version 2), producers write some, so they do not show that the collector has begun;
+    `records` are then those from `read_from` on, and an instance that has opened the collector
+    counts as `advertised_address`.
     """
 
     name: str
     parent: str | None
     advertised_address: bool
     records: int
+    ticketed: bool = False
     frozen: bool = False
     void: Mapping[str, int] = field(default_factory=dict)
     foreign: tuple[int, ...] = ()

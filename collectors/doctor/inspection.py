@@ -44,7 +44,7 @@ from collectors.doctor.facts import (
 )
 from collectors.doctor.streams import InspectionStart, inspect_collector, now_ms, read_control
 from collectors.mending import Damage, Harm
-from collectors.reconfiguration.recovery import find_damage
+from collectors.reconfiguration.survey import find_damage
 from multicast.control import (
     ControlState,
     control_partition,

@@ -6,30 +6,38 @@ the offsets that were filled when the inspection began. Writes nothing.
 
 from __future__ import annotations
 
+import enum
 import time
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
 
 from collectors.doctor.facts import CollectorFacts, Stamp
 from multicast.control import (
+    AnyStream,
     ControlState,
     best_checkpoint,
     control_partition,
     log_partition,
     stream_partition,
+    written_ms,
 )
 from multicast.drivers.protocol import Driver, Record, TopicPartition
 from multicast.errors import AccessDenied, AmcastError, ClusterUnreachable, TimedOut
-from multicast.order import OrderRecord, OrderStream, Void, decode
+from multicast.order import Void, anchor
+from multicast.tickets.encoding import tag_of
+from multicast.tickets.rule import NotCounted
 from topology.documents import NotReadable, json_object, part
-from topology.tree import InvalidPlan, Plan
+from topology.tree import ORDER_VERSION_FIRST, InvalidPlan, Plan
 
 READ_S = 10.0  # without a record for so long, a broker is taken to be unreachable
 # Offsets of a stream that are read, at least: enough to show recent foreign and void records. The
 # time of an inspection grows with it, so with ten times more it would take up to ten times longer.
 LOOK_BACK_OFFSETS = 20_000
-_FOREIGN = (Void.FOREIGN, Void.MALFORMED, Void.IMPOSSIBLE)
+_FOREIGN = (
+    *(Void.FOREIGN, Void.MALFORMED, Void.IMPOSSIBLE),
+    *(NotCounted.FOREIGN, NotCounted.MALFORMED, NotCounted.IMPOSSIBLE, NotCounted.FALSE),
+)
 
 
 def now_ms() -> int:
@@ -103,22 +111,25 @@ class InspectionStart:
 class _StreamInspection:
     """One stream while it is read, with its void and foreign records."""
 
-    def __init__(self, stream: OrderStream) -> None:
+    def __init__(self, stream: AnyStream, tags: Collection[bytes]) -> None:
         self.stream = stream
+        self._tags = tags
         self.read_from = stream.offset_next
         self.void: Counter[str] = Counter()
         self.foreign: list[int] = []
         self.newest: tuple[int, int] | None = None  # offset and the writer's time
 
     def read(self, record: Record) -> None:
-        judged = self.stream.read(record.offset, record.value)
-        if isinstance(judged, Void):
-            self.void[judged.name.lower()] += 1
-            if judged in _FOREIGN:
+        judged = self.stream.runs(record.offset, record.value)
+        if isinstance(judged, enum.Enum):
+            is_late = judged is NotCounted.FOREIGN and tag_of(record.value or b"") in self._tags
+            self.void["other_epoch" if is_late else judged.name.lower()] += 1
+            if judged in _FOREIGN and not is_late:
                 self.foreign.append(record.offset)
             return
-        counted = judged if isinstance(judged, OrderRecord) else decode(record.value or b"")
-        self.newest = record.offset, counted.time_ms
+        time_ms = written_ms(self.stream, record)
+        if time_ms is not None:
+            self.newest = record.offset, time_ms
 
 
 def inspect_collector(
@@ -131,15 +142,20 @@ def inspect_collector(
     """
     plan = state.plan(state.first_epoch(plan.epoch, name))
     node = plan.collector(name)
-    address = state.addresses.get(name)
+    address, ticketed = state.addresses.get(name), plan.order_version != ORDER_VERSION_FIRST
+    advertised = address is not None and address[0] >= plan.epoch
+    if ticketed:  # nobody announces
+        advertised = name in state.collectors_open(plan.epoch)
     bare = CollectorFacts(
         name,
         node.parent,
-        advertised_address=address is not None and address[0] >= plan.epoch,
+        advertised_address=advertised,
         records=0,
+        ticketed=ticketed,
     )
     try:
-        inspection = _StreamInspection(open_near_end(driver, state, plan, name))
+        opened = open_near_end(driver, state, plan, name)
+        inspection = _StreamInspection(opened, _tags_in(state, stream_partition(plan, name)))
         _read(driver, inspection, start)
     except (AccessDenied, ClusterUnreachable):
         raise
@@ -150,10 +166,13 @@ def inspect_collector(
     if inspection.newest is not None:
         offset, stamp = inspection.newest
         fresh = offset >= start.ends[stream_partition(plan, name)]
-        stamps = [Stamp(f"collector {name}", stamp, now_ms(), start.now_ms if fresh else None)]
+        writer = (
+            f"the writer of collector {name}'s newest record" if ticketed else f"collector {name}"
+        )
+        stamps = [Stamp(writer, stamp, now_ms(), start.now_ms if fresh else None)]
     facts = replace(
         bare,
-        records=inspection.stream.state.count,
+        records=inspection.stream.count,
         frozen=inspection.stream.state.frozen,
         void=dict(inspection.void),
         foreign=tuple(inspection.foreign),
@@ -172,7 +191,7 @@ def open_near_end(
     name: str,
     *,
     look_back: int = LOOK_BACK_OFFSETS,
-) -> OrderStream:
+) -> AnyStream:
     """Open a stream at a checkpoint that lies `look_back` offsets or more before its end.
 
     Without such a checkpoint it opens the stream at the epoch's start, or at the oldest checkpoint
@@ -181,14 +200,31 @@ def open_near_end(
     partition = stream_partition(plan, name)
     begin = driver.log_start_offsets([partition])[partition]
     end = driver.last_stable_offsets([partition])[partition]
-    points = [point for point in state.checkpoints(plan.epoch, name) if begin <= point.offset < end]
+    points = [
+        point
+        for point in state.checkpoints(plan.epoch, name)
+        if begin <= point.read_from and point.offset < end
+    ]
     chosen = best_checkpoint(points, plan.epoch, name, max(0, end - look_back))
     if chosen is None and points and plan.collector(name).stream_first < begin:
         chosen = points[0]
     return state.opened(plan.epoch, name, chosen)
 
 
-def _behind(stream: OrderStream, start: InspectionStart) -> dict[str, int]:
+def _tags_in(state: ControlState, partition: TopicPartition) -> set[bytes]:
+    """Give the tags of all streams of version 2 that were ever in a partition.
+
+    A producer that does not know of a new epoch yet writes tickets with the tag of the last one.
+    """
+    return {
+        anchor(plan, node.name)
+        for plan in state.plans
+        for node in plan.collectors
+        if stream_partition(plan, node.name) == partition
+    }
+
+
+def _behind(stream: AnyStream, start: InspectionStart) -> dict[str, int]:
     """Count by log the offsets below `start.ends` that the stream has not ordered."""
     behind = {}
     for number, position in stream.state.positions.items():

@@ -16,6 +16,7 @@ from collectors.engine.engine import Engine
 from collectors.engine.socket_loop import DatagramSink
 from multicast.announcements import Address, Announcement, decode
 from multicast.control import address_record, running_record
+from topology.tree import ORDER_VERSION_FIRST
 
 
 class AdvertisedAddress:
@@ -30,8 +31,12 @@ class AdvertisedAddress:
         self._assignment = assignment
 
     def listen(self, sink: DatagramSink) -> None:
-        """Get an address of its own, where the engine takes announcements."""
-        self.address = self._engine.listen(sink)
+        """Get an address of its own, where the engine takes announcements, and version 1 runs.
+
+        In version 2 tickets have the place of announcements.
+        """
+        if self._assignment.plan.order_version == ORDER_VERSION_FIRST:
+            self.address = self._engine.listen(sink)
 
     def advertise(self) -> None:
         """Write to the control topic where producers announce to, or that an instance is open.

@@ -1,7 +1,7 @@
 """One thread that keeps time for all collectors of a process.
 
 tick    comes every `TICK_S` to each sink that follows the clock. A sink with nothing to do
-        leaves by itself and follows again with its next event, so at rest it costs nothing
+        rests by itself and follows again with its next event: a resting one gets a tick a minute
 look    comes once, soon, to a sink that has asked for it: a standby with something to append,
         whose patience may end between two ticks (`standby.py`)
 """
@@ -18,6 +18,8 @@ from collectors.engine.loops import Loop
 # A hole is filled at the second tick that finds it empty (docs/protocol.md). Ten times as long, a
 # message behind a hole waits 5 s; a tenth, and an append that takes 50 ms counts as a hole.
 TICK_S = 0.25
+# Of resting sinks. A collector of version 2 writes a checkpoint every six hours, whatever happens.
+_REST_S = 60.0
 # A quarter of a standby's patience (`PATIENCE_S`, 0.2 s), so it acts at most 50 ms late.
 _LOOK_AFTER_S = 0.05
 
@@ -38,18 +40,25 @@ class Clock:
     def __init__(self, *, failed: Callable[[Exception], None]) -> None:
         self._following: dict[Timed, None] = {}
         self._impatient: dict[Timed, None] = {}
+        self._resting: dict[Timed, None] = {}
         self._hurry = threading.Event()
         self._tick_due_s = time.monotonic() + TICK_S
+        self._rest_due_s = time.monotonic() + _REST_S
         self.loop = Loop("clock", self._turn, wake=self._hurry.set, failed=failed)
 
     def follow(self, sink: Timed) -> None:
-        """Tick for this sink until it leaves."""
+        """Tick for this sink until it rests or leaves."""
         self._following[sink] = None
+
+    def rest(self, sink: Timed) -> None:
+        """Tick for this sink once a minute, until it follows again or leaves."""
+        self._resting[sink] = None
+        self._following.pop(sink, None)
 
     def leave(self, sink: Timed) -> None:
         """Tick for this sink no longer."""
-        self._following.pop(sink, None)
-        self._impatient.pop(sink, None)
+        for sinks in (self._following, self._impatient, self._resting):
+            sinks.pop(sink, None)
 
     def hurry(self, sink: Timed) -> None:
         """Call `look` of this sink soon, once."""
@@ -70,4 +79,9 @@ class Clock:
         if time.monotonic() >= self._tick_due_s:
             self._tick_due_s = time.monotonic() + TICK_S
             for sink in list(self._following):
+                sink.tick()
+        if time.monotonic() >= self._rest_due_s:
+            self._rest_due_s = time.monotonic() + _REST_S
+            resting, self._resting = list(self._resting), {}
+            for sink in resting:
                 sink.tick()

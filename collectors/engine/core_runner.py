@@ -20,7 +20,8 @@ import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 
-from collectors.collector import Append, Collector, Fill, SaveCheckpoint
+from collectors.collector import Append, Fill, SaveCheckpoint
+from collectors.core import CollectorCore
 from collectors.engine.advertised_address import AdvertisedAddress
 from collectors.engine.assignment import Assignment
 from collectors.engine.engine import Engine
@@ -33,6 +34,7 @@ from collectors.engine.tick_subscription import TickSubscription
 from collectors.standby import Standby
 from multicast.control import checkpoint_record
 from multicast.drivers.protocol import TopicPartition
+from topology.tree import ORDER_VERSION_FIRST
 
 
 class CoreRunner:
@@ -50,7 +52,7 @@ class CoreRunner:
         end: Callable[[Exception | None], None],
     ) -> None:
         self.assignment = assignment
-        self.core: Collector
+        self.core: CollectorCore
         self.begun = False
         self.over = False
         self.skips_appended = 0
@@ -81,16 +83,23 @@ class CoreRunner:
 
     def prefetch(self) -> None:
         """Subscribe to our streams without reading them, so that `begin` loses no time."""
-        self._engine.streams.subscribe(self, self.assignment.stream_starts(), paused=True)
+        self._subscribe(self.assignment.stream_starts(), paused=True)
 
-    def begin(self, core: Collector) -> None:
+    def begin(self, core: CollectorCore) -> None:
         """Work with this core from now on, and read its streams from where it is."""
         self.core = core
         self.begun = True
         starts = {self.assignment.own: core.own.offset_next}
         if self.assignment.parent is not None and core.parent is not None:
             starts[self.assignment.parent] = core.parent.offset_next
-        self._engine.streams.subscribe(self, starts)
+        self._subscribe(starts)
+
+    def _subscribe(self, starts: Mapping[TopicPartition, int], *, paused: bool = False) -> None:
+        # In version 2 producers write our own stream, and only children hurry to relay.
+        by_tickets = self.assignment.plan.order_version != ORDER_VERSION_FIRST
+        for partition, offset in starts.items():
+            urgent = not by_tickets or partition == self.assignment.parent
+            self._engine.streams.subscribe(self, {partition: offset}, paused=paused, urgent=urgent)
 
     def release(self) -> bool:
         """Offer the collector to a standby, and act on until it has taken over; then end.
@@ -224,7 +233,7 @@ class CoreRunner:
             acts = self._role.acts(self.core, time.monotonic())
         if acts and not acted:
             self.address.advertise()
-        if self._role.waiting:
+        if self._role.waiting or self.core.waits:
             self._ticks.hurry()
         for action in self.core.step(time.time_ns() // 1_000_000) if acts else ():
             match action:
@@ -282,10 +291,10 @@ class CoreRunner:
         core.tick(by_log)
         self._waits.tick(core.ahead, core.own.state.positions, by_log, time.monotonic())
         self._trouble_log.look(troubles(self.assignment, core))
-        may_leave = self._ticks.tick()
+        may_rest = self._ticks.tick()
         due = core.pending or core.early or core.lag or highs or self._own.has_failed
-        if may_leave and not due and not core.due:
-            self._ticks.leave()
+        if may_rest and not due and not core.due:
+            self._ticks.rest()
 
     def progress(self, starts: Mapping[int, int]) -> Progress:
         """Describe how far it is, after `begin`; from any thread. `starts` are the epoch's."""

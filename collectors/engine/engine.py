@@ -194,7 +194,7 @@ class _ControlSink:
 
     def subscribe(self) -> None:
         """Read on from the position reached so far."""
-        self._engine.streams.subscribe(self, {self._partition: self._position})
+        self._engine.streams.subscribe(self, {self._partition: self._position}, urgent=False)
 
     def on_batches(self, batches: Sequence[StreamBatch]) -> None:
         """Make the next snapshot."""

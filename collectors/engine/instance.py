@@ -17,7 +17,8 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from collectors.collector import Collector, CollectorLimits
+from collectors.collector import CollectorLimits
+from collectors.core import CollectorCore, make_core
 from collectors.engine.assignment import Assignment
 from collectors.engine.core_runner import CoreRunner
 from collectors.engine.engine import Engine
@@ -72,7 +73,7 @@ class CollectorInstance:
         self._runner = CoreRunner(engine, self.assignment, self.role, end=self._end)
 
     @property
-    def core(self) -> Collector:
+    def core(self) -> CollectorCore:
         """The core; there is none before it has `begun`."""
         return self._runner.core
 
@@ -170,12 +171,19 @@ class CollectorInstance:
     def _is_due(self, state: ControlState) -> bool:
         return state.starts(self.plan.epoch) is not None
 
-    def _make_core(self, state: ControlState, own_end: int) -> Collector:
+    def _make_core(self, state: ControlState, own_end: int) -> CollectorCore:
         starts = state.begun(self.plan.epoch)
         self._starts = {self.plan.number(log): start for log, start in starts.items()}
         own, parent = self.assignment.open_streams(state, own_end, checkpoints=self._checkpoints)
         writer = int.from_bytes(os.urandom(8), "big")
-        core = Collector(own, parent, writer=writer, limits=self._limits, entries=self.entries)
+        core = make_core(
+            own,
+            parent,
+            writer=writer,
+            clock_ms=_clock_ms,
+            limits=self._limits,
+            entries=self.entries,
+        )
         core.own_end(own_end)
         positions = self.assignment.freeze_positions(state)
         if positions is not None:
@@ -200,3 +208,7 @@ class CollectorInstance:
 
 def _nothing() -> None:
     """Tell nobody of the end."""
+
+
+def _clock_ms() -> int:
+    return time.monotonic_ns() // 1_000_000

@@ -19,7 +19,7 @@ import time
 from collections import deque
 from collections.abc import Callable
 
-from collectors.collector import Collector
+from collectors.core import CollectorCore
 from collectors.engine.engine import Engine
 from collectors.engine.stream_loop import StreamBatch, StreamSink
 from multicast.drivers.protocol import AppendFailed, AppendOutcome, TopicPartition
@@ -90,7 +90,7 @@ class OwnStream:
         if not self._engine.append(self._partition, raw, done=done):
             self._failed.set()
 
-    def restart_if_failed(self, core: Collector) -> None:
+    def restart_if_failed(self, core: CollectorCore) -> None:
         """Tell the core that appends have failed; raises `AccessDenied` where Kafka refused one."""
         if not self._failed.is_set():
             return
@@ -99,7 +99,7 @@ class OwnStream:
             raise self._denied
         core.append_failed()
 
-    def take_ack(self, core: Collector | None) -> None:
+    def take_ack(self, core: CollectorCore | None) -> None:
         """Give the oldest ack to the core as a record read back; a core of None drops it.
 
         If the core has not read every record before it, the streak ends: reading the stream brings
@@ -114,14 +114,14 @@ class OwnStream:
         elif offset > expected or offset < 0:  # below 0: Kafka stored it and named no offset
             self._streak = 0
 
-    def take_records(self, core: Collector, batch: StreamBatch) -> None:
+    def take_records(self, core: CollectorCore, batch: StreamBatch) -> None:
         """Give fetched records to the core, without those that it has from their acks."""
         for record in batch.records:
             if record.offset >= core.own.offset_next:
                 self._read(core, record.offset, record.value)
         core.own_passed(batch.position)
 
-    def read_while_shared(self, core: Collector) -> None:
+    def read_while_shared(self, core: CollectorCore) -> None:
         """Read the stream back, unless we are its only writer."""
         shared = self._streak < _SOLE_WRITER_RECORDS
         if shared is self.is_read:
@@ -132,7 +132,7 @@ class OwnStream:
         else:
             self._engine.streams.unsubscribe(self._sink, [self._partition])
 
-    def _read(self, core: Collector, offset: int, raw: bytes | None) -> None:
+    def _read(self, core: CollectorCore, offset: int, raw: bytes | None) -> None:
         before = core.ours
         core.own_read(offset, raw)
         self._streak = self._streak + 1 if core.ours > before else 0

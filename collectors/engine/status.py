@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from collectors.collector import Collector
+from collectors.core import CollectorCore
 from collectors.engine.assignment import Assignment
 from collectors.engine.log_waits import LogWaits
 from collectors.entry_counts import CollectorEntries
@@ -70,7 +70,7 @@ class Snapshot:
 
 def progress_of(
     assignment: Assignment,
-    core: Collector,
+    core: CollectorCore,
     role: Standby,
     starts: Mapping[int, int],
     *,
@@ -93,7 +93,7 @@ def progress_of(
         acting=role.acting,
         takeovers=role.takeovers,
         frozen=core.frozen,
-        records=core.own.state.count,
+        records=core.own.count,
         appended_here=appended_here,
         pending=core.pending,
         reads_back=reads_back,
@@ -123,7 +123,7 @@ def progress_of(
     )
 
 
-def troubles(assignment: Assignment, core: Collector) -> tuple[str, ...]:
+def troubles(assignment: Assignment, core: CollectorCore) -> tuple[str, ...]:
     """Say what wrong order records have done to the collector's stream, and what repairs it."""
     sentences = [
         f"log {assignment.plan.logs[log].name} is ordered {beyond} offsets beyond its end, which "

@@ -9,6 +9,9 @@ is fetched once.
     paused      a subscription that gets nothing, while the others of its partition go on. If its
                 position is behind `fetched` when it resumes, the partition is fetched again from
                 there, and the others skip what they had
+    urgent      a subscription for which records that have come are read at once. While there is
+                none, the streams are read every 20 ms, by a reader that does not fetch ahead:
+                producers write tickets all the time, and nothing waits for a root that reads them
 
 Invariants, of each Kafka partition:
     after `_arrange`, fetched <= position of each subscription that is not paused;
@@ -32,6 +35,9 @@ _POLL_S = 0.05
 # control topic. A reader that reads the control topic already gets them 0.15 s later: it waits for
 # a long poll (0.1 s), once for their leaders and once for their records.
 _GATHER_S = 0.1
+# Between two readings while nothing is urgent: as between two questions for the ends of logs whose
+# messages are ordered without a collector (`log_end_loop.py`).
+_SPACING_S = 0.02
 
 
 class StreamBatch(NamedTuple):
@@ -57,6 +63,7 @@ class _Subscription:
     sink: StreamSink
     position: int
     paused: bool
+    urgent: bool
 
 
 class StreamLoop:
@@ -70,12 +77,18 @@ class StreamLoop:
         self._changed: dict[TopicPartition, None] = {}  # partitions that `_arrange` has to look at
         self._several = threading.Event()  # more than the control topic is subscribed to
         self._reader: Reader | None = None  # and all below: set by the loop's thread only
+        self._ahead = True  # of the reader
         self._fetched: dict[TopicPartition, int] = {}
         self._reader_paused: set[TopicPartition] = set()
         self.loop = Loop("streams", self._turn, wake=self._wake, failed=self._failed)
 
     def subscribe(
-        self, sink: StreamSink, starts: Mapping[TopicPartition, int], *, paused: bool = False
+        self,
+        sink: StreamSink,
+        starts: Mapping[TopicPartition, int],
+        *,
+        paused: bool = False,
+        urgent: bool = True,
     ) -> None:
         """Give a sink the records of partitions, each from an offset on.
 
@@ -83,7 +96,7 @@ class StreamLoop:
         """
         with self._lock:
             for partition, offset in starts.items():
-                subscription = _Subscription(sink, offset, paused)
+                subscription = _Subscription(sink, offset, paused, urgent)
                 self._subscriptions.setdefault(partition, {})[sink] = subscription
                 self._changed[partition] = None
             if len(self._subscriptions) > 1:
@@ -126,13 +139,33 @@ class StreamLoop:
     def _turn(self) -> None:
         if self._reader is None:
             self._several.wait(_GATHER_S)
-            self._reader = self._driver.reader({})
+        elif self._changed and self._is_urgent() is not self._ahead:
+            self._drop_reader()
+        if self._reader is None:
+            self._ahead = self._is_urgent()
+            self._reader = self._driver.reader({}, ahead=self._ahead)
             with self._lock:
                 self._changed.update(dict.fromkeys(self._subscriptions))
         self._arrange(self._reader)
         fetched = self._reader.poll(_POLL_S)
         if fetched:
             self._dispatch(fetched)
+            if not self._ahead:
+                self.loop.stopped.wait(_SPACING_S)
+
+    def _is_urgent(self) -> bool:
+        with self._lock:
+            return any(
+                each.urgent for sinks in self._subscriptions.values() for each in sinks.values()
+            )
+
+    def _drop_reader(self) -> None:
+        """Read on with another reader: each subscription goes on at its position."""
+        reader, self._reader = self._reader, None
+        self._fetched.clear()
+        self._reader_paused.clear()
+        if reader is not None:
+            reader.close()
 
     def _arrange(self, reader: Reader) -> None:
         """Have the reader read what subscribers need now, from where they need it."""
@@ -221,9 +254,5 @@ class StreamLoop:
             for sink in list(sinks):
                 sink.fail(error)
             return
-        reader, self._reader = self._reader, None
-        self._fetched.clear()
-        self._reader_paused.clear()
-        if reader is not None:
-            reader.close()
+        self._drop_reader()
         self._failed_all(error)

@@ -1,7 +1,6 @@
 """Ticks of the clock, for as long as a collector has something to do.
 
-An instance to which nothing happens leaves the clock, so it costs nothing; the next event brings it
-back.
+An instance to which nothing happens rests, so it costs next to nothing; the next event wakes it.
 """
 
 from __future__ import annotations
@@ -15,7 +14,7 @@ _IDLE_TICKS_MAX = 2 * DEBT_TICKS
 
 
 class TickSubscription:
-    """Follows the clock from each event until `leave`."""
+    """Follows the clock from each event until `rest`."""
 
     def __init__(self, clock: Clock, sink: Timed) -> None:
         self._clock = clock
@@ -28,7 +27,7 @@ class TickSubscription:
         self._clock.follow(self._sink)
 
     def tick(self) -> bool:
-        """Count a tick; say whether the instance may leave, if nothing is due."""
+        """Count a tick; say whether the instance may rest, if nothing is due."""
         self._idle_ticks += 1
         return self._idle_ticks >= _IDLE_TICKS_MAX
 
@@ -36,6 +35,6 @@ class TickSubscription:
         """Ask for a `look` sooner than the next tick, once."""
         self._clock.hurry(self._sink)
 
-    def leave(self) -> None:
-        """Get no more ticks until the next event."""
-        self._clock.leave(self._sink)
+    def rest(self) -> None:
+        """Get few ticks until the next event."""
+        self._clock.rest(self._sink)

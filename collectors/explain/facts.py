@@ -39,16 +39,23 @@ class StoredRecord:
 
 @dataclass(frozen=True, slots=True)
 class OrderPlace:
-    """The order record with the message; `ahead` gives (stored up to, ordered up to) by log."""
+    """The order record with the message; `ahead` gives (stored up to, ordered up to) by log.
+
+    `by` says who has entered the message into the order, where that may be a producer (version 2).
+    """
 
     record: int
     time_ms: int
     ahead: Mapping[str, tuple[int, int]]
+    by: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class Hop:
-    """A collector on the way; `ordered_to` and `last_ms` are as far as its stream was read."""
+    """A collector on the way; `ordered_to` and `last_ms` are as far as its stream was read.
+
+    `debt` counts offsets that were ordered without a ticket, so that as many tickets order nothing.
+    """
 
     collector: str
     parent: str | None
@@ -57,6 +64,7 @@ class Hop:
     ordered_to: int
     last_ms: int | None
     trimmed: bool = False
+    debt: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +86,10 @@ class Wait:
 
 @dataclass(frozen=True, slots=True)
 class ExplainedMessage:
-    """All that was read, at `now_ms`; `announced_to` takes the announcements of the log, if any."""
+    """All that was read, at `now_ms`; `announced_to` takes the announcements of the log, if any.
+
+    In `ticketed` epochs producers write the order instead (version 2).
+    """
 
     message: MessageID
     now_ms: int
@@ -88,6 +99,7 @@ class ExplainedMessage:
     hops: tuple[Hop, ...]
     readers: tuple[Addressee, ...]
     announced_to: str = ""
+    ticketed: bool = False
 
     def hop(self, collector: str) -> Hop | None:
         """Give the hop of a collector."""
@@ -140,6 +152,8 @@ def _not_ordered(facts: ExplainedMessage, hop: Hop) -> Wait:
         last = "its stream has no record in this epoch"
     else:
         last = f"its last record is {seconds(facts.now_ms - hop.last_ms)} old"
+    if hop.debt:
+        last += f"; a debt of {hop.debt} offsets comes before what new tickets order"
     return Wait(
         f"collector {hop.collector} and who reads its order",
         f"it has ordered log {facts.message.log} up to offset {hop.ordered_to}; {last}",
@@ -193,6 +207,8 @@ def _of_record(facts: ExplainedMessage) -> list[str]:
 
 def _of_announcement(facts: ExplainedMessage) -> str:
     top = facts.hops[0].collector
+    if facts.ticketed:
+        return f"announced: no; a ticket beside the message orders it, or {top} does"
     if not facts.announced_to:
         return f"announced: no; {top} takes no announcements, so it orders what is stored"
     return f"announced to {top} at {facts.announced_to}, if its producer announces; not recorded"
@@ -208,6 +224,7 @@ def _of_hop(facts: ExplainedMessage, hop: Hop) -> str:
     if facts.record is not None and facts.record.timestamp_ms is not None:
         after = f", {seconds(hop.place.time_ms - facts.record.timestamp_ms)} after it was made"
     done = "ordered" if hop is facts.hops[0] else "relayed"
+    done += f" by {hop.place.by}" if hop.place.by else ""
     where = f"in record {hop.place.record} of {hop.stream}"
     return f"{name}: {done} {where}, {moment_of(hop.place.time_ms)}{after}"
 

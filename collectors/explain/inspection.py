@@ -17,14 +17,21 @@ from collectors.explain.facts import (
 )
 from multicast.conditional.condition import EXPECT
 from multicast.conditional.follower import DecisionFollower
-from multicast.control import ControlState, log_partition, stream_partition
+from multicast.control import (
+    AnyStream,
+    ControlState,
+    log_partition,
+    stream_partition,
+    written_ms,
+)
 from multicast.drivers.kafka_python import Admin
 from multicast.drivers.protocol import Driver, Record, TopicPartition
 from multicast.errors import AmcastError, TimedOut, Trimmed, UsageError
 from multicast.messages import Covered, EpochMarker, MessageID, special
-from multicast.order import OrderRecord, OrderStream
+from multicast.tickets.encoding import OwnRecord, RestoredRecord, decode
+from multicast.tickets.stream import TicketOrder
 from multicast.verification.audit import epoch_at, epochs_of
-from topology.tree import CollectorSpec, Log, Plan
+from topology.tree import ORDER_VERSION_FIRST, CollectorSpec, Log, Plan
 
 
 def message_of(text: str) -> MessageID:
@@ -68,7 +75,10 @@ def explain(
     top = plan.top(log.name)
     _, address = state.addresses.get(top.name, (0, None)) if top else (0, None)
     announced_to = f"{address.host}:{address.port}" if address else ""
-    return ExplainedMessage(message, now_ms(), epoch, facts, record, hops, readers, announced_to)
+    ticketed = plan.order_version != ORDER_VERSION_FIRST
+    return ExplainedMessage(
+        message, now_ms(), epoch, facts, record, hops, readers, announced_to, ticketed
+    )
 
 
 def _log(driver: Driver, admin: Admin, log: Log, offset: int) -> LogFacts:
@@ -177,7 +187,9 @@ def _hop(
     points = [
         point
         for point in state.checkpoints(first_epoch, node.name)
-        if begin <= point.offset < end and point.positions[number] <= message.offset
+        if begin <= point.read_from
+        and point.offset < end
+        and point.positions[number] <= message.offset
     ]
     point = points[-1] if points else None
     stream_place = f"{partition.topic}/{partition.partition}"
@@ -190,7 +202,8 @@ def _hop(
     wanted = _Wanted(number, message.offset, end, ends)
     place, last_ms = _place(driver, stream, partition, wanted)
     ordered_to = stream.state.positions[number]
-    return Hop(node.name, parent, stream_place, place, ordered_to, last_ms)
+    debt = stream.state.debts.get(number, 0) if isinstance(stream, TicketOrder) else 0
+    return Hop(node.name, parent, stream_place, place, ordered_to, last_ms, debt=debt)
 
 
 @dataclass(frozen=True, slots=True)
@@ -205,7 +218,7 @@ class _Wanted:
 
 def _place(
     driver: Driver,
-    stream: OrderStream,
+    stream: AnyStream,
     partition: TopicPartition,
     wanted: _Wanted,
 ) -> tuple[OrderPlace | None, int | None]:
@@ -221,20 +234,30 @@ def _place(
                 )
             for fetched in moved:
                 for record in fetched.records:
-                    judged = stream.read(record.offset, record.value)
-                    if not isinstance(judged, OrderRecord):
+                    if not isinstance(stream.runs(record.offset, record.value), tuple):
                         continue
-                    last_ms = judged.time_ms
+                    last_ms = time_ms = written_ms(stream, record) or 0
                     if stream.state.positions[wanted.log] > wanted.offset:
-                        ahead = _ahead(stream, wanted.ends)
-                        return OrderPlace(record.offset, judged.time_ms, ahead), last_ms
+                        ahead, by = _ahead(stream, wanted.ends), _by(stream, record, wanted.log)
+                        return OrderPlace(record.offset, time_ms, ahead, by), last_ms
                 stream.passed(fetched.position)
     finally:
         reader.close()
     return None, last_ms
 
 
-def _ahead(stream: OrderStream, ends: Mapping[str, int]) -> dict[str, tuple[int, int]]:
+def _by(stream: AnyStream, record: Record, log: int) -> str:
+    """Say who has entered a log's offset into the order with a record; "" where that is plain."""
+    if not isinstance(stream, TicketOrder) or log not in stream.own:
+        return ""
+    content = decode(stream.shape.tag, record.value or b"")
+    tickets = content.tickets if isinstance(content, OwnRecord) else ()
+    if any(ticket.log == log and ticket.messages for ticket in tickets):
+        return "a producer's ticket"
+    return "a recovery" if isinstance(content, RestoredRecord) else "the collector"
+
+
+def _ahead(stream: AnyStream, ends: Mapping[str, int]) -> dict[str, tuple[int, int]]:
     """Give the logs that are ordered further than they are stored."""
     names = {
         stream.plan.logs[number].name: next_ for number, next_ in stream.state.positions.items()

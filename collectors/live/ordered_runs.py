@@ -6,9 +6,11 @@ Only the top of a log enters it into the order; what other collectors relay is l
 from __future__ import annotations
 
 from bisect import bisect_right
+from collections.abc import Sequence
 from typing import NamedTuple
 
-from multicast.order import OrderRecord, OrderStream, RecordKind
+from multicast.control import AnyStream
+from multicast.order import Run
 
 _RUNS_MAX = 100_000  # of all logs: some 20 MB
 _RUNS_OF_LOG_MIN = 100  # however many logs there are
@@ -21,7 +23,7 @@ class OrderedRun(NamedTuple):
     next: int
     collector: str
     record: int
-    time_ms: int
+    time_ms: int | None
 
 
 class OrderedRuns:
@@ -30,18 +32,20 @@ class OrderedRuns:
     def __init__(self) -> None:
         self._runs: dict[str, list[OrderedRun]] = {}
 
-    def add(self, stream: OrderStream, offset: int, record: OrderRecord) -> None:
-        """Take an accepted record at an offset of a stream."""
-        if record.kind is not RecordKind.OWN:
-            return
+    def add(
+        self, stream: AnyStream, offset: int, ordered: Sequence[Run], time_ms: int | None
+    ) -> None:
+        """Take what the accepted record at an offset of a stream orders, and its time (ms)."""
         bound = max(_RUNS_OF_LOG_MIN, _RUNS_MAX // len(stream.plan.logs))
-        for run in record.runs:
+        for run in ordered:
+            if run.log not in stream.own:
+                continue
             name = stream.plan.logs[run.log].name
             runs = self._runs.setdefault(name, [])
             if len(runs) >= bound:
                 # A new list: another thread may be searching in the old one.
                 self._runs[name] = runs = runs[bound // 2 :]
-            runs.append(OrderedRun(run.first, run.next, stream.collector, offset, record.time_ms))
+            runs.append(OrderedRun(run.first, run.next, stream.collector, offset, time_ms))
 
     def of(self, log: str, offset: int) -> OrderedRun | None:
         """Give the run with an offset of a log; None if it is not known, or no more."""

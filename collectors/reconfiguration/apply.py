@@ -32,13 +32,14 @@ from collectors.doctor.inspection import (
     topic_ids_of,
 )
 from collectors.reconfiguration.drain import drain
-from collectors.reconfiguration.recovery import refuse_damaged
+from collectors.reconfiguration.survey import refuse_damaged
 from collectors.reconfiguration.topics import (
     make_topics,
     refuse_partitions,
     topics_ahead,
     topics_of,
 )
+from collectors.reconfiguration.version_mark import append_one, mark_version
 from multicast.control import (
     ControlReader,
     ControlState,
@@ -49,18 +50,18 @@ from multicast.control import (
     stream_partition,
 )
 from multicast.drivers.kafka_python import Admin
-from multicast.drivers.protocol import Appended, AppendFailed, AppendOutcome, Driver, TopicPartition
+from multicast.drivers.protocol import Driver, TopicPartition
 from multicast.errors import (
     AmcastError,
-    AppendUnknown,
     Conflict,
     UncoveredInterest,
     UsageError,
 )
 from multicast.subscription import SubscriptionRequest
+from topology.carry_over import refuse_kept_streams
 from topology.changes import refuse_moved_logs
 from topology.check import PlanRejected, check
-from topology.tree import Plan
+from topology.tree import InvalidPlan, Plan
 
 # How long to wait, after the new epoch has begun, until instances have opened its new collectors.
 # 200 collectors open in about 1.3 s (docs/operating.md).
@@ -146,8 +147,9 @@ def apply(
         _report(results, say)
         append_sentinels(driver, admin, plan.topic, timeout_s)
         filled = _fill_in(driver, admin, plan, cluster)
+        mark_version(driver, filled, running, timeout_s)
         _propose(driver, filled, state.previous, timeout_s)
-        if control.refresh().plan(plan.epoch).digest != filled.digest:
+        if control.refresh().plan(plan.epoch) != filled:
             raise Conflict(f"another operator applied a plan for epoch {plan.epoch} first")
         say(f"the plan of epoch {plan.epoch} is in the control topic")
         _drain(driver, control, timeout_s, say)
@@ -241,7 +243,8 @@ def _refuse_lost(running: Plan, plan: Plan, *, uncovered: bool) -> None:
     """Raise `UsageError` if the plan drops a log, or does not cover a consumer's interest."""
     try:
         refuse_moved_logs(running, plan)
-    except PlanRejected as error:
+        refuse_kept_streams(running, plan)
+    except (PlanRejected, InvalidPlan) as error:
         raise UsageError(f"the plan is rejected: {error}") from error
     for entry in running.consumers:
         if uncovered or plan.subscription(entry.name) is not None:
@@ -296,7 +299,7 @@ def append_sentinels(driver: Driver, admin: Admin, topic: str, timeout_s: float 
         partitions = [TopicPartition(name, number) for number in placed.values()]
         highs = driver.high_watermarks(partitions)
         for partition in [partition for partition, high in highs.items() if high == 0]:
-            _append(driver, partition, None, b"bell", timeout_s)
+            append_one(driver, partition, None, b"bell", timeout_s)
     except AmcastError:
         return False
     return True
@@ -321,29 +324,4 @@ def _fill_in(driver: Driver, admin: Admin, plan: Plan, cluster: str) -> Plan:
 
 def _propose(driver: Driver, plan: Plan, previous: bytes, timeout_s: float) -> None:
     key, value = plan_record(previous, plan, attempt=uuid4().hex)
-    _append(driver, control_partition(plan.topic), key, value, timeout_s)
-
-
-def _append(
-    driver: Driver, partition: TopicPartition, key: bytes | None, value: bytes, timeout_s: float
-) -> int:
-    """Append one record, wait until it is stored, and give its offset.
-
-    Raises `AppendUnknown` after `timeout_s` seconds, and the error of an append that failed.
-    """
-    outcomes: list[AppendOutcome] = []
-    appender = driver.appender()
-    try:
-        appender.append(partition, value, key=key, done=outcomes.append)
-        if not appender.flush(timeout_s) or not outcomes:
-            raise AppendUnknown(
-                f"topic {partition.topic} did not acknowledge a record within {timeout_s:g} s; "
-                f"it may be stored: run the command again"
-            )
-    finally:
-        appender.close()
-    (outcome,) = outcomes
-    if isinstance(outcome, AppendFailed):
-        raise outcome.error
-    assert isinstance(outcome, Appended)
-    return outcome.offset
+    append_one(driver, control_partition(plan.topic), key, value, timeout_s)

@@ -26,6 +26,7 @@ from collectors.engine.skips import fill_up, missing
 from collectors.epoch_change import ends_of, logs_to_mark
 from collectors.mending import ordered_to, resumed
 from multicast.control import (
+    AnyStream,
     ControlReader,
     control_partition,
     ends_record,
@@ -46,7 +47,6 @@ from multicast.drivers.protocol import (
 )
 from multicast.errors import AccessDenied, AppendRefused, AppendUnknown, Conflict, TimedOut
 from multicast.messages import epoch_header
-from multicast.order import OrderStream
 from topology.tree import Plan
 
 # How long to wait for the next epoch's collectors. Without the wait the change only pauses
@@ -87,10 +87,10 @@ class Streams:
     """The streams that end, by their Kafka partitions, and their common reader."""
 
     reader: Reader
-    places: Mapping[TopicPartition, OrderStream]
+    places: Mapping[TopicPartition, AnyStream]
 
     @property
-    def named(self) -> dict[str, OrderStream]:
+    def named(self) -> dict[str, AnyStream]:
         """The streams by their collectors' names."""
         return {stream.collector: stream for stream in self.places.values()}
 
@@ -102,9 +102,9 @@ class Streams:
                 self.take(stream, record)
             stream.passed(fetched.position)
 
-    def take(self, stream: OrderStream, record: Record) -> None:
-        """Read a record; raises the errors of `OrderStream.read`."""
-        stream.read(record.offset, record.value)
+    def take(self, stream: AnyStream, record: Record) -> None:
+        """Read a record; raises the errors of `AnyStream.runs`."""
+        stream.runs(record.offset, record.value)
 
 
 class Drain:
@@ -198,7 +198,7 @@ class Drain:
             if node.name not in self._retained.collectors
         }
         ends = self._driver.last_stable_offsets(list(names))
-        places: dict[TopicPartition, OrderStream] = {
+        places: dict[TopicPartition, AnyStream] = {
             partition: self._control.state.stream(epoch, name, below=ends[partition])
             for partition, name in names.items()
         }
@@ -210,7 +210,7 @@ class Drain:
         streams.read(0.0)
         return streams
 
-    def _streams(self, reader: Reader, places: Mapping[TopicPartition, OrderStream]) -> Streams:
+    def _streams(self, reader: Reader, places: Mapping[TopicPartition, AnyStream]) -> Streams:
         return Streams(reader, places)
 
     def _wait_for_freeze(

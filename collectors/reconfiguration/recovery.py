@@ -1,15 +1,17 @@
 """`amcast topology recover`: repairs the damage of a wrong order record.
 
-It reads all streams of a topic; `mending.py` decides what is damaged. A log that is ordered too far
-is filled. For any other damage it ends the epoch, and the next one begins with the same layout:
+`survey.py` reads all streams of a topic; `mending.py` decides what is damaged. A log that is
+ordered too far is filled. For any other damage it ends the epoch, and the next one begins with the
+same layout:
 
     1  append the plan of the next epoch (`recovery_plan`) to the control topic
     2  append markers as in any change; collectors that can freeze do
-    3  append a freeze for each collector that does not freeze in time; a stream with a record of an
-       unknown version ends before that record
+    3  append a freeze for each collector that does not freeze in time; in version 1 a stream with a
+       record of an unknown version ends before that record
     4  fill the logs up to where the streams have ordered them
     5  where streams of the epoch contradict each other, write the difference into the streams of
-       the next epoch, which has not begun; `ends` states where each of them begins
+       the next epoch, which has not begun; `ends` states where each of them begins, and in version
+       2 how many runs it is owed (`restoring.py`)
 
 Each step first reads what is in the logs, so a killed recovery is run again, and several at once
 do no harm.
@@ -18,21 +20,18 @@ do no harm.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Collection, Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Collection, Mapping
+from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from uuid import uuid4
 
-from collectors.collector import CollectorLimits
-from collectors.doctor.streams import READ_S, open_near_end
 from collectors.engine.skips import fill_up, ignore, missing
-from collectors.epoch_change import freeze_positions
 from collectors.mending import (
     Damage,
     Harm,
     StreamRead,
     ahead_record,
-    damage,
+    fill_max_of,
     freeze_record,
     left_out,
     ordered_to,
@@ -42,168 +41,43 @@ from collectors.mending import (
     same_trees,
 )
 from collectors.reconfiguration.drain import Drain, Streams
+from collectors.reconfiguration.restoring import (
+    OWED_MAX,
+    NextStreams,
+    freeze_bytes,
+    runs_to_restore,
+)
+from collectors.reconfiguration.survey import (
+    SurveyedStreams,
+    counted_runs,
+    damage_of,
+    read_streams,
+    read_to_end,
+)
+from collectors.reconfiguration.version_mark import mark_version
 from multicast.control import (
+    AnyStream,
     ControlReader,
     ControlState,
     control_partition,
-    log_partition,
+    of_version_1,
     order_topic,
     plan_record,
     stream_partition,
 )
 from multicast.control.documents import Ended
 from multicast.drivers.kafka_python import Admin, TopicSpec
-from multicast.drivers.protocol import AppendOutcome, Driver, Reader, Record, TopicPartition
-from multicast.errors import AppendUnknown, Conflict, TimedOut, Trimmed, UnknownVersion
-from multicast.order import OrderRecord, OrderStream, Run, encode
-from topology.tree import Plan
+from multicast.drivers.protocol import AppendOutcome, Driver, Reader, TopicPartition
+from multicast.errors import AppendUnknown, Conflict, TimedOut
+from multicast.order import OrderRecord, OrderStream, Resumed, Run, encode
+from multicast.tickets.stream import TicketOrder
+from topology.tree import ORDER_VERSION_FIRST, Plan
 
 # Skips that are written without --yes. Each is a record that consumers read; more than early runs
 # could ever leave means a defect, of which an operator should know.
 SKIPS_MAX = 100_000
 _SKIPS_UNBOUNDED = 2**62  # with --yes: more than the offsets that a log ever has
 _AGAIN_S = 0.3  # after a freeze was appended, until one is appended again: an append takes less
-
-
-# -- reading --------------------------------------------------------------------------------
-
-
-class _Surveyed(Streams):
-    """Streams that end before a record of a version that this program does not know."""
-
-    def take(self, stream: OrderStream, record: Record) -> None:
-        """Read a record; one of an unknown version ends the stream."""
-        try:
-            stream.read(record.offset, record.value)
-        except UnknownVersion:
-            stream.stop = record.offset
-            stream.passed(record.offset)
-
-
-def read_streams(driver: Driver, state: ControlState) -> dict[str, StreamRead]:
-    """Read all streams of the newest epoch that has begun to their ends; give them by collector."""
-    plan = state.plan(state.begun_epoch)
-    places: dict[TopicPartition, OrderStream] = {}
-    for node in plan.collectors:
-        began = state.plan(state.first_epoch(plan.epoch, node.name))
-        partition = stream_partition(began, node.name)
-        places[partition] = open_near_end(driver, state, began, node.name, look_back=0)
-    _read_to_end(driver, places)
-    streams = {stream.collector: stream for stream in places.values()}
-    reads = {}
-    for name, stream in streams.items():
-        parent = plan.collector(name).parent
-        last = state.last_epoch(stream.plan.epoch, name)
-        marked = None if last is None else state.markers.get(last)
-        reads[name] = StreamRead(
-            stream,
-            unknown_version=stream.stop is not None,
-            parent_positions=None
-            if parent is None
-            else _positions_at(driver, state, streams[parent], stream),
-            marked=None if marked is None else freeze_positions(stream.plan, marked),
-        )
-    return reads
-
-
-def _read_to_end(driver: Driver, places: Mapping[TopicPartition, OrderStream]) -> None:
-    with _surveyed(driver, places) as streams:
-        ends = driver.last_stable_offsets(list(places))
-        while any(stream.offset_next < ends[place] for place, stream in places.items()):
-            before = sum(stream.offset_next for stream in places.values())
-            streams.read(READ_S)
-            if sum(stream.offset_next for stream in places.values()) == before:
-                raise TimedOut(
-                    f"the order streams could not be read to their ends: no record came for "
-                    f"{READ_S:g} s; run it again"
-                )
-
-
-@contextmanager
-def _surveyed(driver: Driver, places: Mapping[TopicPartition, OrderStream]) -> Iterator[_Surveyed]:
-    reader = driver.reader({place: stream.offset_next for place, stream in places.items()})
-    try:
-        yield _Surveyed(reader, places)
-    finally:
-        reader.close()
-
-
-def _positions_at(
-    driver: Driver, state: ControlState, parent: OrderStream, child: OrderStream
-) -> Mapping[int, int] | None:
-    """Give a parent's positions after the records that its child has relayed.
-
-    None if the parent has fewer records. If the parent's records are deleted, the result is the
-    child's own positions: nothing contradicts them.
-    """
-    relayed = child.state.parent_next.records
-    partition = stream_partition(parent.plan, parent.collector)
-    if parent.state.count < relayed:
-        _read_to_end(driver, {partition: parent})  # the child may have been read later than this
-    if parent.state.count <= relayed:
-        return dict(parent.state.positions) if parent.state.count == relayed else None
-    begin = driver.log_start_offsets([partition])[partition]
-    points = [
-        point
-        for point in state.checkpoints(parent.plan.epoch, parent.collector)
-        if point.count <= relayed and point.offset >= begin
-    ]
-    again = state.opened(parent.plan.epoch, parent.collector, points[-1] if points else None)
-    if again.state.count == relayed:
-        return dict(again.state.positions)
-    try:
-        for _ in _records(driver, again, parent.offset_next):
-            if again.state.count == relayed:
-                return dict(again.state.positions)
-    except Trimmed:
-        pass  # retention has deleted these records
-    return dict(child.state.positions)
-
-
-def _records(driver: Driver, stream: OrderStream, end: int) -> Iterator[OrderRecord]:
-    """Read a stream to an offset; give its accepted records."""
-    partition = stream_partition(stream.plan, stream.collector)
-    reader = driver.reader({partition: stream.offset_next})
-    try:
-        while stream.offset_next < end and not stream.state.frozen:
-            moved = reader.poll(READ_S)
-            if not moved:
-                raise TimedOut(
-                    f"the stream of collector {stream.collector} ends at offset {end}, but no "
-                    f"record came for {READ_S:g} s after offset {stream.offset_next}; run it again"
-                )
-            for fetched in moved:
-                for record in fetched.records:
-                    if record.offset >= end:
-                        return
-                    judged = stream.read(record.offset, record.value)
-                    if isinstance(judged, OrderRecord):
-                        yield judged
-                stream.passed(fetched.position)
-    finally:
-        reader.close()
-
-
-def find_damage(driver: Driver, state: ControlState) -> tuple[Damage, ...]:
-    """Find the damage in the newest epoch that has begun. Blocks while it reads all streams."""
-    return _judged(driver, state, read_streams(driver, state))
-
-
-def _judged(
-    driver: Driver, state: ControlState, streams: Mapping[str, StreamRead]
-) -> tuple[Damage, ...]:
-    plan = state.plan(state.begun_epoch)
-    partitions = {log.name: log_partition(log) for log in plan.logs}
-    highs = driver.high_watermarks(list(partitions.values()))
-    log_ends = {name: highs[partition] for name, partition in partitions.items()}
-    return damage(streams.values(), log_ends)
-
-
-def refuse_damaged(driver: Driver, state: ControlState) -> None:
-    """Raise `Conflict` if something is damaged: an ordinary change cannot repair it."""
-    damages = find_damage(driver, state)
-    if damages:
-        raise Conflict(f"{damages[0].says}; run 'amcast topology recover' first")
 
 
 # -- ending a damaged epoch -----------------------------------------------------------------
@@ -214,16 +88,20 @@ class RecoveringDrain(Drain):
 
     lossy = False
 
-    def _streams(self, reader: Reader, places: Mapping[TopicPartition, OrderStream]) -> Streams:
+    def _streams(self, reader: Reader, places: Mapping[TopicPartition, AnyStream]) -> Streams:
         self._skips_max = _SKIPS_UNBOUNDED  # `_fill` below has asked for --yes
-        return _Surveyed(reader, places)
+        return SurveyedStreams(reader, places)
 
     def _help(self, names: list[str], streams: Streams, opened: ExitStack) -> float:  # noqa: ARG002
         """Append a freeze for each collector that did not freeze in time."""
         for name in names:
             self._say(f"{name} did not freeze in time; this command freezes it")
             stream = streams.named[name]
-            self._append_order(stream.plan, name, freeze_record(stream))
+            if isinstance(stream, TicketOrder):
+                partition = stream_partition(stream.plan, name)
+                self.appender.append(partition, freeze_bytes(stream), done=ignore)
+            else:
+                self._append_order(stream.plan, name, freeze_record(of_version_1(stream)))
         self._flush()
         return _AGAIN_S
 
@@ -234,11 +112,13 @@ class RecoveringDrain(Drain):
 
     def _settle(self, streams: Streams, ends: Mapping[str, int]) -> Ended | None:
         """Write the contradictions of this epoch's streams into the streams of the next one."""
-        named = streams.named
-        stopped = {name: stream.stop for name, stream in named.items() if stream.stop is not None}
-        begins = resumed(named, ends)
-        furthest = ordered_to(named.values())
-        if not same_trees(self._plan, self._next):
+        begins = resumed(streams.named, ends)
+        stopped = {
+            name: stream.stop
+            for name, stream in streams.named.items()
+            if isinstance(stream, OrderStream) and stream.stop is not None
+        }
+        if not self._continues():
             torn = [f"collector {name} has strayed" for name in begins] + self._frozen_early(ends)
             if torn and not self.lossy:
                 raise Conflict(
@@ -248,11 +128,52 @@ class RecoveringDrain(Drain):
                 )
             return Ended(stopped=stopped)
         starts = {**(self._control.state.starts(self._plan.epoch) or {}), **ends}
+        if self._next.order_version == ORDER_VERSION_FIRST:
+            self._restore_records(streams, begins, starts)
+            return Ended(begins, stopped)
+        return Ended(begins, restored=self._restore_runs(streams, begins, starts))
+
+    def _continues(self) -> bool:
+        """Whether the next epoch has the same trees, and can take what this one left out."""
+        is_version = self._plan.order_version == self._next.order_version
+        return is_version and same_trees(self._plan, self._next)
+
+    def _restore_runs(
+        self,
+        streams: Streams,
+        begins: Mapping[str, Mapping[str, Resumed]],
+        starts: Mapping[str, int],
+    ) -> dict[str, int]:
+        """Append what the next streams of version 2 are owed; give the number of runs of each."""
+        ended = {
+            name: stream
+            for name, stream in streams.named.items()
+            if isinstance(stream, TicketOrder)
+        }
+        state = self._control.state
+        runs = runs_to_restore(self._driver, state, ended, lossy=self.lossy)
+        following = NextStreams(self._driver, self.appender, self._deadline)
+        owed = {
+            name: following.restore(
+                TicketOrder(self._next, name, starts, resumed=begins.get(name), owed=OWED_MAX), left
+            )
+            for name, left in runs.items()
+        }
+        return {name: count for name, count in owed.items() if count}
+
+    def _restore_records(
+        self,
+        streams: Streams,
+        begins: Mapping[str, Mapping[str, Resumed]],
+        starts: Mapping[str, int],
+    ) -> None:
+        """Append what the next streams of version 1 lack."""
+        named = {name: of_version_1(stream) for name, stream in streams.named.items()}
+        furthest = ordered_to(named.values())
         for name, stream in named.items():
             runs = self._runs_left_out(named, stream) if name in begins else []
             following = OrderStream(self._next, name, starts, resumed=begins.get(name))
             self._write_order(following, runs, furthest)
-        return Ended(begins, stopped)
 
     def _runs_left_out(self, named: Mapping[str, OrderStream], child: OrderStream) -> list[Run]:
         """Give the parent's runs that its child has not ordered, in the parent's order."""
@@ -269,7 +190,7 @@ class RecoveringDrain(Drain):
         ]
         again = state.opened(parent.plan.epoch, above, points[-1] if points else None)
         end = parent.offset_next if parent.stop is None else parent.stop
-        every = (run for record in _records(self._driver, again, end) for run in record.runs)
+        every = (run for _, runs in counted_runs(self._driver, again, end) for run in runs)
         number = {
             log: self._next.number(child.plan.logs[log].name) for log in child.state.positions
         }
@@ -281,7 +202,7 @@ class RecoveringDrain(Drain):
         """Append to a stream of the next epoch what it must hold when that epoch begins."""
         partition = stream_partition(stream.plan, stream.collector)
         while True:
-            _read_to_end(self._driver, {partition: stream})
+            read_to_end(self._driver, {partition: stream})
             record = owed_record(stream, runs) or ahead_record(stream, furthest)
             if record is None:
                 return
@@ -320,7 +241,8 @@ def recover(
     """Repair the damage in the newest epoch; return once that is done.
 
     More than `SKIPS_MAX` skips are written only with `yes`. If a plan with another layout was
-    applied meanwhile, the damaged epoch is ended, with a loss, only with `lossy`. Raises `Conflict`
+    applied meanwhile, or retention has deleted in which order (version 2) messages have to be
+    restored, the damaged epoch is ended, with a loss, only with `lossy`. Raises `Conflict`
     if one of these is missing, or if another operator was quicker, and `TimedOut` after about
     `timeout_s` seconds: run it again. `say` is called with a sentence for each step.
     """
@@ -330,7 +252,7 @@ def recover(
         state = control.refresh()
         begun = state.begun_epoch
         streams = read_streams(driver, state)
-        damages = _judged(driver, state, streams)
+        damages = damage_of(driver, state, streams)
         for each in damages:
             say(each.says)
         skips = _fill(driver, state, streams, deadline=deadline, yes=yes, say=say)
@@ -368,6 +290,7 @@ def _propose(
             replace(node, stream_first=ends[partitions[node.name]]) for node in plan.collectors
         ),
     )
+    mark_version(driver, plan, state.plan(), timeout_s)
     key, value = plan_record(state.previous, plan, attempt=uuid4().hex)
     outcomes: list[AppendOutcome] = []
     appender = driver.appender()
@@ -399,7 +322,7 @@ def _fill(
     plan = state.plan(state.begun_epoch)
     targets = ordered_to(read.stream for read in streams.values())
     short = missing(driver, plan, targets)
-    short = {name: count for name, count in short.items() if count > CollectorLimits().fill_max}
+    short = {name: count for name, count in short.items() if count > fill_max_of(plan)}
     targets = {name: targets[name] for name in short}
     needed = sum(short.values())
     if needed > SKIPS_MAX and not yes:

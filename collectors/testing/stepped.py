@@ -19,24 +19,30 @@ from contextlib import ExitStack
 from dataclasses import replace
 
 from collectors.collector import Append, Collector, Fill, SaveCheckpoint
+from collectors.core import CollectorCore, make_core
+from collectors.engine.assignment import parent_next_of
 from collectors.engine.skips import fill, ignore
+from collectors.entry_counts import EntryCounts
 from collectors.epoch_change import freeze_positions
 from collectors.reconfiguration.apply import refuse_unfit
 from collectors.reconfiguration.drain import Drain, Streams
 from multicast.control import (
+    AnyCheckpoint,
+    AnyStream,
     ControlReader,
     ControlState,
     best_checkpoint,
     checkpoint_record,
     control_partition,
     log_partition,
+    of_version_1,
     plan_record,
     stream_partition,
 )
 from multicast.drivers.clock import clock_of
 from multicast.drivers.protocol import AppendFailed, AppendOutcome
 from multicast.errors import ProtocolViolation
-from multicast.order import Checkpoint, OrderStream
+from multicast.order import OrderStream
 from multicast.testing.parties import DoubledCluster
 from topology.tree import Plan
 
@@ -68,13 +74,22 @@ class SteppedInstance:
         self._partition = stream_partition(self._plan, name)
         own = state.opened(epoch, name, self._newest(state) if checkpoints else None)
         spec = self._plan.collector(name)
-        parent: OrderStream | None = None
+        parent: AnyStream | None = None
         if spec.parent is not None:
             self._parent_partition = stream_partition(self._plan, spec.parent)
             points = state.checkpoints(epoch, spec.parent) if checkpoints else []
-            point = best_checkpoint(points, epoch, spec.parent, own.state.parent_next.offset)
+            point = best_checkpoint(points, epoch, spec.parent, parent_next_of(own))
             parent = state.opened(epoch, spec.parent, point)
-        self.core = core(own, parent, writer=writer)
+        self.core: CollectorCore
+        if isinstance(own, OrderStream):
+            above = None if parent is None else of_version_1(parent)
+            self.core = core(own, above, writer=writer)
+        else:
+            entries = EntryCounts()
+            clock = cluster.now_ms
+            self.core = make_core(
+                own, parent, writer=writer, clock_ms=clock, limits=None, entries=entries
+            )
         self.core.own_end(self._end_of_stream())
         self._logs = {number: log_partition(self._plan.logs[number]) for number in sorted(own.own)}
         self._ends: dict[int, int] = {}
@@ -84,7 +99,7 @@ class SteppedInstance:
         self._filled: list[tuple[int, int | None]] = []
         self._others = 0
 
-    def _newest(self, state: ControlState) -> Checkpoint | None:
+    def _newest(self, state: ControlState) -> AnyCheckpoint | None:
         points = state.checkpoints(self.epoch, self.name)
         return points[-1] if points else None
 
@@ -193,7 +208,8 @@ class SteppedInstance:
 class SteppedCollectors:
     """All collectors of a cluster in memory (`multicast.testing.parties.OrderingParty`).
 
-    `core` is the class of the collectors' cores; a test of the double puts a wrong one there.
+    `core` is the class of the cores in epochs of version 1; a test of the double puts a wrong one
+    there.
     """
 
     core: type[Collector] = Collector

@@ -138,12 +138,12 @@ def test_a_collector_at_rest_leaves_the_clock_and_comes_back_with_the_next_messa
 
 
 def test_an_engine_that_is_closed_ends_its_nodes_and_threads():
-    before = threading.active_count()
+    before = set(threading.enumerate())
     with Small(chain()) as system:
         with Hosted(system, listen=HERE) as hosted:
             send_to_all(system, {"P1"})
         assert all(node.error is None for node in hosted.nodes.values())
-    assert threading.active_count() == before
+    assert set(threading.enumerate()) <= before
 
 
 # -- streams that several read ----------------------------------------------------------------
@@ -237,6 +237,32 @@ def test_one_that_leaves_is_given_nothing_more_and_the_others_go_on(streams):
     streams.write(1)
     streams.turn()
     assert (gone.offsets, other.offsets) == ([0], [0, 1])
+
+
+def test_an_urgent_one_changes_the_reader_and_nobody_misses_anything(streams):
+    kinds, open_reader = [], streams.loop._driver.reader
+
+    def noted(starts, *, ahead=True):
+        kinds.append(ahead)
+        return open_reader(starts, ahead=ahead)
+
+    streams.loop._driver.reader = noted
+    calm, behind, urgent = Sink(), Sink(), Sink()
+    streams.loop.subscribe(calm, {AT: 0}, urgent=False)
+    streams.loop.subscribe(behind, {AT: 0}, paused=True, urgent=False)
+    streams.write(3)
+    streams.turn()
+    streams.loop.subscribe(urgent, {AT: 1})
+    streams.write(2)
+    streams.turn()
+    streams.loop.unsubscribe(urgent, [AT])
+    streams.loop.pause(behind, AT, paused=False)
+    streams.write(2)
+    streams.turn()
+    streams.turn()
+    assert kinds == [False, True, False]
+    assert calm.offsets == behind.offsets == list(range(7))
+    assert urgent.offsets == [1, 2, 3, 4]
 
 
 def test_an_error_of_one_partition_reaches_its_subscribers_alone(streams):

@@ -18,6 +18,8 @@ def test_what_waited_for_a_probe_to_be_opened_says_nothing_about_delivery():
         sent(system, 20)  # behind the positions, and before anybody reads
         with probes:
             names = {probe.name for probe in probes._probes}
+            (first,) = [probe for probe in probes._probes if probe.name == "C1"]
+            until(lambda: len(first.deliveries) == 20)
             seen = probes.judged(system.plan)
         assert seen.messages > 0
         assert seen.violations == seen.unread == ()

@@ -236,7 +236,8 @@ def test_the_commands_change_the_tree_say_what_was_seen_and_lead_back(system, tm
     limit = ["--timeout", str(PATIENCE_S)]
     refused = amcast("topology", "apply", str(file), *flags, *limit)
     assert (refused.returncode, "give --add-partitions" in refused.stderr) == (2, True)
-    done = amcast("topology", "apply", str(file), *flags, *limit, "--add-partitions")
+    words = ("topology", "apply", str(file), *flags, *limit, "--add-partitions")
+    done = amcast(*words, patiently=True)
     assert done.returncode == 0, done.stderr
     line = re.search(
         r"0 violations over (\d+) messages, epochs 1→2, pause p99 (\d+) ms", done.stdout
@@ -248,7 +249,8 @@ def test_the_commands_change_the_tree_say_what_was_seen_and_lead_back(system, tm
     # The rollback plan that apply wrote first; 'rollback' writes one for any epoch on demand.
     back = tmp_path / "next.json.rollback"
     flags += ["--timeout", str(PATIENCE_S)]
-    again = amcast("topology", "apply", str(back), *flags, "-o", "json", "--uncovered")
+    words = ("topology", "apply", str(back), *flags, "-o", "json", "--uncovered")
+    again = amcast(*words, patiently=True)
     assert again.returncode == 0, again.stderr
     document = json.loads(again.stdout)
     assert (document["epoch"], document["probes"]["violations"]) == (3, [])

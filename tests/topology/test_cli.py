@@ -9,6 +9,7 @@ from xml.etree import ElementTree as ET
 import pytest
 from typer.testing import CliRunner
 
+from topology.carry_over import refuse_kept_streams
 from topology.changes import measured_rates, with_rates
 from topology.cli import app
 from topology.interests import parse
@@ -321,6 +322,34 @@ def test_against_a_plan_any_gain_counts_unless_a_margin_is_given(tmp_path):
     choice = one_document(run(*words))["choice"]
     assert (choice["margin"], choice["kept"]) == (0.0, choice["gain"] == 0)
     assert one_document(run(*words, "--margin", "99"))["choice"]["kept"]
+
+
+def test_another_order_version_keeps_the_tree_and_gives_each_collector_a_new_stream(
+    tmp_path,
+):
+    first, second = tmp_path / "first.json", tmp_path / "second.json"
+    run("plan", POSTER, "--out", first)
+    words = ["plan", POSTER, "--against", first, "--detailed-exitcode"]
+    moved = run(*words, "--order-version", "2", "--out", second)
+    assert moved.exit_code == 6
+    assert "order records are of version 2 (were 1)" in moved.stdout
+    assert "collector K1 writes stream 3 (was 0)" in moved.stdout
+    plan = Plan.parse(second.read_bytes())
+    assert (plan.epoch, plan.base_epoch, plan.order_version) == (2, 1, 2)
+    refuse_kept_streams(Plan.parse(first.read_bytes()), plan)
+
+    # The version stays until another one is asked for.
+    again = ["plan", POSTER, "--against", second, "--detailed-exitcode"]
+    for more in ([], ["--order-version", "2"]):
+        assert (run(*again, *more).exit_code, run(*again, *more).stderr.count("\n")) == (0, 1)
+    assert "order records are of version 1 (were 2)" in run(*again, "--order-version", "1").stdout
+
+
+def test_a_first_plan_has_the_order_version_that_is_asked_for():
+    assert "order_version" not in one_document(run("plan", POSTER, "-o", "json"))
+    document = one_document(run("plan", POSTER, "--order-version", "2", "-o", "json"))
+    assert document["order_version"] == 2
+    assert run("plan", POSTER, "--order-version", "3").exit_code == 2
 
 
 def test_a_margin_without_a_running_tree_is_refused():

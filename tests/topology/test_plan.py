@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -13,7 +14,7 @@ import pytest
 from topology.check import check, figures
 from topology.interests import InterestFile, from_document
 from topology.planner.solver import Infeasible, plan, solve
-from topology.tree import Plan
+from topology.tree import InvalidPlan, Plan
 
 POSTER = {"C1": ["P1", "P2", "P3"], "C2": ["P2", "P3", "P4"], "C3": ["P3", "P4", "P5"]}
 
@@ -55,6 +56,30 @@ def test_the_posters_example_gets_the_posters_tree():
     promised = document.objective
     assert (promised.hops, promised.foreign, promised.cost, promised.gap) == (13, 2, 33, 0)
     assert [node.stream for node in document.collectors] == [0, 1, 2]
+
+
+def test_a_plan_names_the_version_of_its_order_records_and_its_digest_does_not():
+    first = plan(interests(POSTER))
+    second = replace(first, order_version=2)
+    assert "order_version" not in first.to_json()
+    assert second.to_json()["order_version"] == 2
+    assert Plan.from_json(json.loads(json.dumps(second.to_json()))) == second
+    assert second.digest == first.digest
+
+
+@pytest.mark.parametrize(
+    ("version", "says"),
+    [
+        (0, "order_version is 0; this program knows versions 1 and 2 of the order records"),
+        (3, "order_version is 3; this program knows versions 1 and 2 of the order records"),
+        ("2", "order_version is '2', not a whole number"),
+    ],
+)
+def test_a_plan_with_order_records_of_an_unknown_version_is_refused(version, says):
+    document = json.loads(json.dumps(plan(interests(POSTER)).to_json()))
+    document["order_version"] = version
+    with pytest.raises(InvalidPlan, match=says):
+        Plan.from_json(document)
 
 
 def test_preferring_latency_ends_in_one_root():

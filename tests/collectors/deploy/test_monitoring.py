@@ -4,7 +4,6 @@ import contextlib
 import json
 import re
 import shutil
-import socket
 import subprocess
 import sys
 import threading
@@ -15,12 +14,15 @@ from pathlib import Path
 
 import pytest
 import yaml
+from prometheus_client import CollectorRegistry, start_http_server
 
 from bench.deployment.rolling import SharedCollectors
 from bench.harness.hosts import end
 from collectors.deploy.dashboard import PANELS
 from collectors.deploy.files import DeploymentSettings, generate
-from multicast import Producer
+from multicast import Consumer, Producer
+from multicast.local.broker import free_ports
+from multicast.metrics import ClientMetrics
 from tests.helpers.plans import with_foreign_work
 from tests.helpers.system import System, until
 
@@ -30,24 +32,25 @@ DEPLOYMENT = DeploymentSettings(bootstrap="k1.example:9092", topic="A")
 METRIC = re.compile(r"\b(?:amcast|process|scrape)_\w+|\bup\b")
 
 
-def documented(targets):
-    """The configuration of the page, for these targets."""
+def documented(*targets):
+    """The configuration of the page, for the targets of each of its jobs."""
     page = (ROOT / "docs" / "how-to" / "monitor.md").read_text()
     (block,) = re.findall(r"^```yaml\n(.*?)^```", page, re.DOTALL | re.MULTILINE)
     config = yaml.safe_load(block)
-    config["scrape_configs"][0]["static_configs"][0]["targets"] = targets
+    for job, addresses in zip(config["scrape_configs"], targets, strict=True):
+        job["static_configs"][0]["targets"] = addresses
     return config
 
 
 class Prometheus:
     """A Prometheus on the loopback, with its data below a folder; a context manager."""
 
-    def __init__(self, folder, targets):
-        (folder / "prometheus.yaml").write_text(json.dumps(documented(targets)))
+    def __init__(self, folder, collectors, clients):
+        (folder / "prometheus.yaml").write_text(json.dumps(documented(collectors, clients)))
         for name, text in generate("prometheus-rules", DEPLOYMENT).items():
             (folder / name).write_text(text)
-        with socket.create_server(("127.0.0.1", 0)) as free:
-            self._address = f"127.0.0.1:{free.getsockname()[1]}"
+        (port,) = free_ports(1)
+        self._address = f"127.0.0.1:{port}"
         program = shutil.which("prometheus")
         assert program, "install Debian's package prometheus"
         self._command = [
@@ -88,39 +91,50 @@ class Prometheus:
 
 
 @contextlib.contextmanager
-def sending(system):
-    """Multicast to every set of the plan, in turns, during the context."""
+def application(system):
+    """A user's process: it multicasts to every set in turns, and delivers; gives its address."""
     sets = [log.to for log in system.plan.logs]
     ended = threading.Event()
 
-    def send():
-        with Producer(topic=system.topic, driver=system.driver) as producer:
-            while not ended.wait(0.05):
-                for to in sets:
-                    producer.multicast(b"x", to=to)
+    def work():
+        while not ended.wait(0.05):
+            for to in sets:
+                producer.multicast(b"x", to=to)
+            consumer.poll(0)
 
-    thread = threading.Thread(target=send)
-    thread.start()
-    try:
-        yield
-    finally:
-        ended.set()
-        thread.join()
+    place = {"topic": system.topic, "driver": system.driver}
+    registry = CollectorRegistry()
+    with (
+        Producer(**place) as producer,
+        Consumer(**place, name=system.plan.consumers[0].name, committed=False) as consumer,
+    ):
+        registry.register(ClientMetrics(producer, consumer))
+        server, serving = start_http_server(0, "127.0.0.1", registry)
+        thread = threading.Thread(target=work)
+        thread.start()
+        try:
+            yield f"127.0.0.1:{server.server_port}"
+        finally:
+            ended.set()
+            thread.join()
+            server.shutdown()
+            server.server_close()
+            serving.join()
 
 
 @pytest.fixture(scope="module")
 def live(kafka_cluster, tmp_path_factory):
-    """Two processes of collectors that check, load, and the Prometheus that scrapes both."""
+    """Two processes of collectors that check, an application, and a Prometheus that scrapes all."""
     folder = tmp_path_factory.mktemp("live")
     bootstrap = kafka_cluster.bootstrap
     with (
         System(bootstrap, with_foreign_work(), folder) as system,
         SharedCollectors(bootstrap, system.topic, folder, "--check", processes=2) as shared,
-        sending(system),
+        application(system) as client,
     ):
         pages = [shared.page(number).removeprefix("http://") for number in range(2)]
-        with Prometheus(folder, pages) as prometheus:
-            until(lambda: len(prometheus.series("up == 1")) == 2, "a scrape of both processes")
+        with Prometheus(folder, pages, [client]) as prometheus:
+            until(lambda: len(prometheus.series("up == 1")) == 3, "a scrape of all processes")
             system.append_garbage(system.plan.collectors[0].name)  # a void record has a metric
             void = "amcast_collector_void_total"
             until(lambda: prometheus.series(void), "a scrape after the garbage")
@@ -138,12 +152,11 @@ def test_every_query_of_the_dashboard_has_a_result(live):
     assert len(queries) > len(PANELS)
     assert not [query for query in queries if "$" in query]
     for query in queries:  # a rate needs two scrapes
-        until(lambda query=query: prometheus.series(query), f"a result of {query}", 60)
+        until(lambda query=query: prometheus.series(query), f"a result of {query}")
 
 
 def test_every_metric_of_a_rule_exists_and_no_rule_fails(live):
     prometheus, _ = live
-    known = set(prometheus.ask("label/__name__/values"))
 
     def evaluated():
         (group,) = prometheus.ask("rules")["groups"]
@@ -156,7 +169,11 @@ def test_every_metric_of_a_rule_exists_and_no_rule_fails(live):
         assert rule["health"] == "ok", rule
         named = set(METRIC.findall(rule["query"]))
         assert named
-        assert named <= known
+        until(lambda named=named: named <= known(prometheus), f"the metrics of {rule['name']}")
+
+
+def known(prometheus):
+    return set(prometheus.ask("label/__name__/values"))
 
 
 def test_a_killed_process_raises_its_alert_until_it_is_back(live):

@@ -109,9 +109,16 @@ def test_the_partitions_of_an_id_may_stand_in_any_order():
 # -- on a cluster -----------------------------------------------------------------------------
 
 
+BOTH_VERSIONS = pytest.mark.parametrize(
+    "system", [1, 2], indirect=True, ids=["version 1", "version 2"]
+)
+
+
 @pytest.fixture
-def system(kafka_cluster, tmp_path):
-    with System(kafka_cluster.bootstrap, poster(), tmp_path) as made:
+def system(kafka_cluster, tmp_path, request):
+    """A topic whose producers write no tickets, in the order version that the test asks for."""
+    plan = replace(poster(), order_version=getattr(request, "param", 1))
+    with System(kafka_cluster.bootstrap, plan, tmp_path) as made:
         yield made
 
 
@@ -123,6 +130,7 @@ def explain(system, message, code):
 
 @pytest.mark.kafka
 @pytest.mark.slow
+@BOTH_VERSIONS
 def test_a_message_is_followed_from_its_log_to_its_consumers(system):
     with Producer(topic=system.topic, driver=system.driver, announce=False) as producer:
         first = producer.multicast(b"early", to=BOTH).accepted(PATIENCE_S)
@@ -160,6 +168,7 @@ def test_a_message_is_followed_from_its_log_to_its_consumers(system):
 
 @pytest.mark.kafka
 @pytest.mark.slow
+@BOTH_VERSIONS
 def test_an_open_transaction_a_removed_message_and_unknown_ids_are_named(system):
     log = system.plan.log("P3")
     topic, partition = log_partition(log)
@@ -187,6 +196,7 @@ def test_an_open_transaction_a_removed_message_and_unknown_ids_are_named(system)
 
 @pytest.mark.kafka
 @pytest.mark.slow
+@BOTH_VERSIONS
 def test_a_message_behind_a_hole_waits_for_the_hole_and_the_hole_for_its_producer(system):
     # Init: an offset of P3 was ordered early, and its producer died; no collector fills it.
     top = system.plan.top("P3").name
@@ -208,6 +218,7 @@ def test_a_message_behind_a_hole_waits_for_the_hole_and_the_hole_for_its_produce
 
 @pytest.mark.kafka
 @pytest.mark.slow
+@BOTH_VERSIONS
 def test_a_message_that_a_dead_collector_has_not_ordered_names_it_and_what_to_do(system):
     host = system.collectors()
     host.wait_healthy(PATIENCE_S)
@@ -225,6 +236,32 @@ def test_a_message_that_a_dead_collector_has_not_ordered_names_it_and_what_to_do
     assert "ordered log P1+P3 up to offset 1; its last record is" in wait["why"]
     assert "'amcast collectors run' runs it" in wait["do"]
     screen = amcast("explain", str(after), *system.common()).stdout
-    assert f"announced to {top} at 127.0.0.1:" in screen
+    is_first = system.plan.order_version == 1
+    announced = (
+        f"announced to {top} at 127.0.0.1:" if is_first else "announced: no; a ticket beside"
+    )
+    assert announced in screen
     assert f"{top}: not yet; ordered up to 1" in screen
-    assert f"  {top}: ordered in record" in amcast(*words).stdout
+    by = "" if is_first else " by the collector"
+    assert f"  {top}: ordered{by} in record" in amcast(*words).stdout
+
+
+@pytest.mark.kafka
+@pytest.mark.slow
+def test_of_a_message_with_a_ticket_it_is_said_that_the_ticket_ordered_it(kafka_cluster, tmp_path):
+    plan = replace(poster(), order_version=2)
+    with System(kafka_cluster.bootstrap, plan, tmp_path, driver="kafka-python") as system:
+        with Producer(topic=system.topic, driver=system.driver) as producer:
+            message = producer.multicast(b"", to=BOTH).ordered(PATIENCE_S)
+        document = explain(system, message, 1)
+        places = [hop["place"] for hop in document["hops"]]
+        assert places[0]["by"] == "a producer's ticket"
+        assert places[1:] == [None] * len(places[1:])
+        # Who reads the top's order may deliver it, and each child waits for its own collector.
+        top = document["hops"][0]["collector"]
+        assert {wait["who"] for wait in document["waits"]} == {
+            f"collector {hop['collector']} and who reads its order" for hop in document["hops"][1:]
+        }
+        for entry in plan.consumers:
+            if entry.name in document["consumers"] and entry.collector == top:
+                assert "may deliver it" in document["consumers"][entry.name]

@@ -95,8 +95,8 @@ def test_a_killed_collector_is_shown_and_its_lag_builds_up_and_drains(live):
     began = time.monotonic()
     until(lambda: live.page.state(top) == "down", "the news of the death")
     took("killed, and shown as down", began)
-    assert "1 down" in live.page.text("t-up-sub")
-    assert f"{top} is down" in live.page.text("events")
+    until(lambda: "1 down" in live.page.text("t-up-sub"), "the number of those that are down")
+    until(lambda: f"{top} is down" in live.page.text("events"), "the event")
 
     receipts = [live.producer.multicast(b"late", to={"P1", "P3"}) for _ in range(50)]
     for receipt in receipts:
@@ -167,7 +167,11 @@ def test_an_open_transaction_is_shown_as_held(live):
     confluent_kafka = pytest.importorskip("confluent_kafka")
     log = live.system.plan.log("P2")
     producer = confluent_kafka.Producer(
-        {"bootstrap.servers": live.system.bootstrap, "transactional.id": f"t-{live.system.topic}"}
+        {
+            "bootstrap.servers": live.system.bootstrap,
+            "transactional.id": f"t-{live.system.topic}",
+            "transaction.timeout.ms": 600_000,
+        }
     )
     producer.init_transactions(PATIENCE_S)
     producer.begin_transaction()

@@ -15,7 +15,7 @@ from collectors.live.facts import (
     worst_check,
 )
 from collectors.live.ordered_runs import OrderedRuns
-from multicast.order import OrderRecord, ParentNext, RecordKind, Run
+from multicast.order import Run
 from tests.helpers.plans import chain
 
 RUNNING = Reported(state="running", process="a")
@@ -79,12 +79,9 @@ def test_the_worst_check_is_shown_and_none_is_off():
 def test_the_last_runs_of_a_log_are_known_in_bounded_memory(monkeypatch):
     monkeypatch.setattr("collectors.live.ordered_runs._RUNS_MAX", 8)
     monkeypatch.setattr("collectors.live.ordered_runs._RUNS_OF_LOG_MIN", 4)
-    runs, stream = OrderedRuns(), SimpleNamespace(plan=chain(), collector="K1")
+    runs, stream = OrderedRuns(), SimpleNamespace(plan=chain(), collector="K1", own={0})
     for first in range(0, 100, 2):
-        record = OrderRecord(
-            RecordKind.OWN, b"", ParentNext(0, 0), (Run(0, first, first + 2),), 1, 1000 + first
-        )
-        runs.add(stream, first, record)
+        runs.add(stream, first, (Run(0, first, first + 2), Run(1, first, first + 2)), 1000 + first)
     assert (runs.of("P1", 99).record, runs.of("P1", 99).time_ms) == (98, 1098)
     assert runs.of("P1", 100) is None
     assert runs.of("P1", 0) is None

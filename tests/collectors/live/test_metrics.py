@@ -88,12 +88,14 @@ def test_a_void_record_a_hole_and_an_open_transaction_move_their_metrics(system)
         until(lambda: (value("amcast_collector_ordered_total") or 0) >= 20, "20 ordered offsets")
         assert value("amcast_collector_acting") == 1
         assert value("amcast_collector_epoch") == 1
-        assert value("amcast_collector_entries_appended_total") >= 20
+        appended = "amcast_collector_entries_appended_total"
+        until(lambda: (value(appended) or 0) >= 20, "20 entries that were read back")
         assert value("amcast_collector_append_seconds_count") > 0
         assert value("amcast_collector_append_seconds_sum") > 0
-        assert value("amcast_collector_lag_messages") == 0
-        assert value("amcast_collector_lag_seconds") == 0
-        assert value("amcast_collector_holes_waited_total") == 0
+        until(lambda: value("amcast_collector_lag_messages") == 0, "no lag in messages")
+        until(lambda: value("amcast_collector_lag_seconds") == 0, "no lag in seconds")
+        # On a busy machine a message may have come so late that its place was taken for a hole.
+        waited = value("amcast_collector_holes_waited_total")
 
         # Test and check: a producer that announces messages and dies leaves holes.
         control = ControlReader(system.driver, system.topic)
@@ -108,7 +110,7 @@ def test_a_void_record_a_hole_and_an_open_transaction_move_their_metrics(system)
 
         with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as dying:
             until(filled, "holes that are filled", pause=0.2)
-        assert value("amcast_collector_holes_waited_total") >= 1
+        assert value("amcast_collector_holes_waited_total") > waited
         assert value("amcast_collector_early_total") >= 3
 
         # Test and check: a record of the stream that continues nothing is void.
@@ -125,7 +127,7 @@ def test_a_void_record_a_hole_and_an_open_transaction_move_their_metrics(system)
         waits.accepted(PATIENCE_S)
         until(lambda: value("amcast_collector_held_logs") == 1, "a held log")
         until(lambda: value("amcast_log_oldest_transaction_seconds") > 1, "an old transaction")
-        assert value("amcast_log_stable_lag_records") == 2
+        until(lambda: value("amcast_log_stable_lag_records") == 2, "the lag of both records")
         transaction.abort_transaction(PATIENCE_S)
         waits.ordered(PATIENCE_S)
         until(lambda: value("amcast_log_oldest_transaction_seconds") == 0, "no transaction")
@@ -135,7 +137,11 @@ def test_a_void_record_a_hole_and_an_open_transaction_move_their_metrics(system)
 def begun(system, log):
     """Begin a transaction and append to a log; it stays open."""
     producer = confluent_kafka.Producer(
-        {"bootstrap.servers": system.bootstrap, "transactional.id": system.topic}
+        {
+            "bootstrap.servers": system.bootstrap,
+            "transactional.id": system.topic,
+            "transaction.timeout.ms": 600_000,
+        }
     )
     producer.init_transactions(PATIENCE_S)
     producer.begin_transaction()

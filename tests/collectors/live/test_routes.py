@@ -7,6 +7,7 @@ import re
 import socket
 import threading
 from contextlib import closing
+from dataclasses import replace
 
 import pytest
 
@@ -77,9 +78,13 @@ class Pages(Asked):
         self._loop.close()
 
 
-@pytest.fixture(scope="module")
-def system(kafka_cluster, tmp_path_factory):
-    with System(kafka_cluster.bootstrap, poster(), tmp_path_factory.mktemp("live")) as made:
+@pytest.fixture(scope="module", params=[1, 2], ids=["version 1", "version 2"])
+def system(kafka_cluster, tmp_path_factory, request):
+    """A topic with each version of the order records; in 2, producers write tickets."""
+    plan = replace(poster(), order_version=request.param)
+    driver = "librdkafka" if request.param == 1 else "kafka-python"
+    folder = tmp_path_factory.mktemp("live")
+    with System(kafka_cluster.bootstrap, plan, folder, driver=driver) as made:
         made.order()
         with Producer(topic=made.topic, driver=made.driver) as producer:
             for number in range(5):

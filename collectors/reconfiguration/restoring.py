@@ -1,0 +1,148 @@
+"""What a recovery appends in an epoch of version 2: freezes, and the runs that it restores.
+
+`multicast/tickets/recovery.py` computes the runs. This module reads what that needs of the ended
+streams, and appends the runs to the streams of the next epoch, before that epoch begins.
+
+    gap     records of a parent's stream that retention has deleted although a child has not ordered
+            what they order: up to the first checkpoint that can still be read
+
+In which order a gap named the messages of several logs is not known any more. Nobody reads messages
+that are deleted, too; so a gap matters where messages of two or more of the child's logs are left.
+
+Invariant: when the `ends` of an epoch name a number of restored runs, so many are in the next
+stream, and behind them it has all that any stream of its tree had ordered of its logs.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import islice
+
+from collectors.engine.skips import ignore
+from collectors.reconfiguration.survey import counted_runs, read_to_end
+from multicast.control import AnyStream, ControlState, log_partition, stream_partition
+from multicast.drivers.protocol import Appender, Driver
+from multicast.errors import Conflict, TimedOut
+from multicast.order import Run
+from multicast.tickets.encoding import FreezeRecord, encode
+from multicast.tickets.recovery import (
+    EndedStream,
+    restored_records,
+    restored_runs,
+    runs_ahead,
+)
+from multicast.tickets.stream import TicketOrder
+
+OWED_MAX = 2**32 - 1  # in the bytes of a checkpoint
+_AT_ONCE_MAX = 100  # records of 6 kB at most; a client's buffer holds many times that
+
+
+def freeze_bytes(stream: TicketOrder) -> bytes:
+    """Give the record that ends a stream wherever it is: a freeze that names nothing."""
+    return encode(stream.shape.tag, FreezeRecord(0, ()))
+
+
+def runs_to_restore(
+    driver: Driver, state: ControlState, ended: Mapping[str, TicketOrder], *, lossy: bool = False
+) -> dict[str, list[Run]]:
+    """Give, by collector, the runs with which its stream begins the next epoch.
+
+    `ended` are the frozen streams of whole trees. Blocks while it reads what children have not
+    relayed. Raises `Conflict` for a gap that matters, unless `lossy`, and `Trimmed` if a stream
+    cannot be read at all.
+    """
+    children: dict[str, list[TicketOrder]] = {name: [] for name in ended}
+    for name, stream in ended.items():
+        parent = stream.plan.collector(name).parent
+        if parent is not None:
+            children[parent].append(stream)
+    streams = {}
+    for name, stream in ended.items():
+        runs: list[Run] = []
+        if children[name]:
+            again = _open_below(driver, state, stream, children[name])
+            if not lossy:
+                for child in children[name]:
+                    _refuse_gap(driver, child, again)
+            # These stand for what can be read no more.
+            runs = [Run(log, 0, upto) for log, upto in sorted(again.state.positions.items())]
+            for _, ordered in counted_runs(driver, again, stream.relevant_next):
+                runs += ordered
+        parent = stream.plan.collector(name).parent
+        streams[name] = EndedStream(parent, stream.state.positions, runs)
+    return restored_runs(streams)
+
+
+def _open_below(
+    driver: Driver, state: ControlState, stream: TicketOrder, children: Sequence[TicketOrder]
+) -> AnyStream:
+    """Open a stream where no position is above that of a child, or where it can be read at all."""
+    epoch, name = stream.plan.epoch, stream.collector
+    partition = stream_partition(stream.plan, name)
+    begin = driver.log_start_offsets([partition])[partition]
+    least = dict(stream.state.positions)
+    for child in children:
+        for log in child.inherited:
+            least[log] = min(least[log], child.state.positions[log])
+    points = [point for point in state.checkpoints(epoch, name) if point.read_from >= begin]
+    for point in reversed(points):
+        if all(point.positions[log] <= position for log, position in least.items()):
+            return state.opened(epoch, name, point)
+    is_whole = stream.offset_first >= begin or not points
+    return state.opened(epoch, name, None if is_whole else points[0])
+
+
+def _refuse_gap(driver: Driver, child: TicketOrder, parent: AnyStream) -> None:
+    """Raise `Conflict` if messages of several logs have lost their order in a gap.
+
+    `parent` is the parent's stream, opened behind the gap if there is one.
+    """
+    plan, own, above = child.plan, child.state.positions, parent.state.positions
+    behind = [log for log in sorted(child.inherited) if own[log] < above[log]]
+    partitions = {log: log_partition(plan.logs[log]) for log in behind}
+    begins = driver.log_start_offsets(list(partitions.values())) if behind else {}
+    left = [log for log in behind if begins[partitions[log]] < above[log]]
+    if len(left) > 1:
+        names = ", ".join(plan.logs[log].name for log in left)
+        raise Conflict(
+            f"retention has deleted order records that collector {child.collector} had not relayed,"
+            f" and left messages of logs {names}, whose order is lost: wait until retention has "
+            f"deleted these, too, or give --accept-loss to restore them log by log"
+        )
+
+
+@dataclass(frozen=True)
+class NextStreams:
+    """The streams of the epoch that has not begun, as a recovery prepares them."""
+
+    driver: Driver
+    appender: Appender
+    deadline: float  # of `time.monotonic`
+
+    def restore(self, stream: TicketOrder, runs: Sequence[Run]) -> int:
+        """Append to a stream what it lacks of these runs; give how many it is owed then.
+
+        `stream` is open at its start, with `owed` = `OWED_MAX`. A recovery that was interrupted may
+        have restored other runs, as retention goes on: they stay, and what is left comes after
+        them. Raises `TimedOut`.
+        """
+        partition = stream_partition(stream.plan, stream.collector)
+        while True:
+            read_to_end(self.driver, {partition: stream})
+            state, tag = stream.state, stream.shape.tag
+            left = runs_ahead(state.positions, runs)
+            if not left:
+                return state.restored
+            left_s = self.deadline - time.monotonic()
+            if left_s <= 0:
+                raise TimedOut(
+                    f"the stream of collector {stream.collector} was not repaired in time; "
+                    f"run it again"
+                )
+            done = state.restored
+            for record in islice(restored_records(left), _AT_ONCE_MAX):
+                numbered = replace(record, first=done + record.first, next=done + record.next)
+                self.appender.append(partition, encode(tag, numbered), done=ignore)
+            self.appender.flush(left_s)

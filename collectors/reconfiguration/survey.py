@@ -1,0 +1,206 @@
+"""Reads all streams of an epoch to their ends, and finds what a wrong order record has damaged.
+
+Writes nothing. `collectors/mending.py` decides what is damaged; `recovery.py` repairs it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+
+from collectors.doctor.streams import READ_S, open_near_end
+from collectors.epoch_change import freeze_positions
+from collectors.mending import Damage, StreamRead, damage
+from collectors.reconfiguration.drain import Streams
+from multicast.control import (
+    AnyStream,
+    ControlState,
+    log_partition,
+    of_version_1,
+    stream_partition,
+)
+from multicast.drivers.protocol import Driver, Record, TopicPartition
+from multicast.errors import Conflict, TimedOut, Trimmed, UnknownVersion
+from multicast.order import Checkpoint, OrderStream, Run
+from multicast.tickets.stream import TicketOrder
+
+
+class SurveyedStreams(Streams):
+    """Streams that end before a record of a version that this program does not know."""
+
+    def take(self, stream: AnyStream, record: Record) -> None:
+        """Read a record; one of an unknown version ends the stream."""
+        try:
+            stream.runs(record.offset, record.value)
+        except UnknownVersion:
+            of_version_1(stream).stop = record.offset
+            stream.passed(record.offset)
+
+
+def read_streams(driver: Driver, state: ControlState) -> dict[str, StreamRead]:
+    """Read all streams of the newest epoch that has begun to their ends; give them by collector."""
+    plan = state.plan(state.begun_epoch)
+    places: dict[TopicPartition, AnyStream] = {}
+    for node in plan.collectors:
+        began = state.plan(state.first_epoch(plan.epoch, node.name))
+        partition = stream_partition(began, node.name)
+        places[partition] = open_near_end(driver, state, began, node.name, look_back=0)
+    read_to_end(driver, places)
+    streams = {stream.collector: stream for stream in places.values()}
+    reads = {}
+    for name, stream in streams.items():
+        parent = plan.collector(name).parent
+        last = state.last_epoch(stream.plan.epoch, name)
+        marked = None if last is None else state.markers.get(last)
+        reads[name] = StreamRead(
+            stream,
+            unknown_version=isinstance(stream, OrderStream) and stream.stop is not None,
+            parent_positions=None
+            if parent is None
+            else _positions_at(driver, state, streams[parent], stream),
+            marked=None if marked is None else freeze_positions(stream.plan, marked),
+        )
+    return reads
+
+
+def read_to_end(driver: Driver, places: Mapping[TopicPartition, AnyStream]) -> None:
+    """Read streams to the ends that they have now; raises `TimedOut` if no record comes."""
+    with _surveyed(driver, places) as streams:
+        ends = driver.last_stable_offsets(list(places))
+        while any(stream.offset_next < ends[place] for place, stream in places.items()):
+            before = sum(stream.offset_next for stream in places.values())
+            streams.read(READ_S)
+            if sum(stream.offset_next for stream in places.values()) == before:
+                raise TimedOut(
+                    f"the order streams could not be read to their ends: no record came for "
+                    f"{READ_S:g} s; run it again"
+                )
+
+
+@contextmanager
+def _surveyed(
+    driver: Driver, places: Mapping[TopicPartition, AnyStream]
+) -> Iterator[SurveyedStreams]:
+    reader = driver.reader({place: stream.offset_next for place, stream in places.items()})
+    try:
+        yield SurveyedStreams(reader, places)
+    finally:
+        reader.close()
+
+
+def _positions_at(
+    driver: Driver, state: ControlState, parent: AnyStream, child: AnyStream
+) -> Mapping[int, int] | None:
+    """Give a parent's positions after the records that its child has relayed.
+
+    None if the parent has fewer records. If the parent's records are deleted, the result is the
+    child's own positions: nothing contradicts them.
+    """
+    if isinstance(parent, TicketOrder):
+        assert isinstance(child, TicketOrder)
+        return _ticket_positions_at(driver, state, parent, child)
+    assert isinstance(parent, OrderStream)
+    assert isinstance(child, OrderStream)
+    return _positions_at_count(driver, state, parent, child)
+
+
+def _ticket_positions_at(
+    driver: Driver, state: ControlState, parent: TicketOrder, child: TicketOrder
+) -> Mapping[int, int] | None:
+    relayed = child.state.parent_next
+    if parent.offset_next < relayed:  # the child may have been read later than this
+        read_to_end(driver, {stream_partition(parent.plan, parent.collector): parent})
+    if parent.offset_next < relayed:
+        return None
+    again = state.stream(parent.plan.epoch, parent.collector, below=relayed)
+    assert isinstance(again, TicketOrder)
+    try:
+        for _ in counted_runs(driver, again, relayed):
+            pass
+    except Trimmed:  # retention has deleted these records
+        return dict(child.state.positions)
+    # While runs are restored, one of the two is ahead, as `multicast/tickets/relay.py` says.
+    if any(stream.state.restored < stream.shape.owed for stream in (again, child)):
+        return dict(child.state.positions)
+    return dict(again.state.positions)
+
+
+def _positions_at_count(
+    driver: Driver, state: ControlState, parent: OrderStream, child: OrderStream
+) -> Mapping[int, int] | None:
+    relayed = child.state.parent_next.records
+    partition = stream_partition(parent.plan, parent.collector)
+    if parent.state.count < relayed:
+        read_to_end(driver, {partition: parent})  # the child may have been read later than this
+    if parent.state.count <= relayed:
+        return dict(parent.state.positions) if parent.state.count == relayed else None
+    begin = driver.log_start_offsets([partition])[partition]
+    points = [
+        point
+        for point in state.checkpoints(parent.plan.epoch, parent.collector)
+        if isinstance(point, Checkpoint) and point.count <= relayed and point.offset >= begin
+    ]
+    again = of_version_1(
+        state.opened(parent.plan.epoch, parent.collector, points[-1] if points else None)
+    )
+    if again.state.count == relayed:
+        return dict(again.state.positions)
+    try:
+        for _ in counted_runs(driver, again, parent.offset_next):
+            if again.state.count == relayed:
+                return dict(again.state.positions)
+    except Trimmed:
+        pass  # retention has deleted these records
+    return dict(child.state.positions)
+
+
+def counted_runs(
+    driver: Driver, stream: AnyStream, end: int
+) -> Iterator[tuple[int, tuple[Run, ...]]]:
+    """Read a stream to an offset; give the offset of each accepted record, and what it orders.
+
+    Raises `Trimmed` if retention has deleted records, and `TimedOut` if no record comes.
+    """
+    partition = stream_partition(stream.plan, stream.collector)
+    reader = driver.reader({partition: stream.offset_next})
+    try:
+        while stream.offset_next < end and not stream.state.frozen:
+            moved = reader.poll(READ_S)
+            if not moved:
+                raise TimedOut(
+                    f"the stream of collector {stream.collector} ends at offset {end}, but no "
+                    f"record came for {READ_S:g} s after offset {stream.offset_next}; run it again"
+                )
+            for fetched in moved:
+                for record in fetched.records:
+                    if record.offset >= end:
+                        return
+                    judged = stream.runs(record.offset, record.value)
+                    if isinstance(judged, tuple):
+                        yield record.offset, judged
+                stream.passed(fetched.position)
+    finally:
+        reader.close()
+
+
+def find_damage(driver: Driver, state: ControlState) -> tuple[Damage, ...]:
+    """Find the damage in the newest epoch that has begun. Blocks while it reads all streams."""
+    return damage_of(driver, state, read_streams(driver, state))
+
+
+def damage_of(
+    driver: Driver, state: ControlState, streams: Mapping[str, StreamRead]
+) -> tuple[Damage, ...]:
+    """Judge the streams of the newest epoch that has begun, as they were read."""
+    plan = state.plan(state.begun_epoch)
+    partitions = {log.name: log_partition(log) for log in plan.logs}
+    highs = driver.high_watermarks(list(partitions.values()))
+    log_ends = {name: highs[partition] for name, partition in partitions.items()}
+    return damage(streams.values(), log_ends)
+
+
+def refuse_damaged(driver: Driver, state: ControlState) -> None:
+    """Raise `Conflict` if something is damaged: an ordinary change cannot repair it."""
+    damages = find_damage(driver, state)
+    if damages:
+        raise Conflict(f"{damages[0].says}; run 'amcast topology recover' first")

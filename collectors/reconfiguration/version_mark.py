@@ -1,0 +1,53 @@
+"""The record that names the version of an epoch's order records, and how it is appended."""
+
+from __future__ import annotations
+
+from multicast.control import stream_partition
+from multicast.drivers.protocol import Appended, AppendFailed, AppendOutcome, Driver, TopicPartition
+from multicast.errors import AppendUnknown
+from multicast.order import anchor
+from multicast.tickets.encoding import OwnRecord, encode
+from topology.carry_over import retained
+from topology.tree import ORDER_VERSION_FIRST, Plan
+
+
+def mark_version(driver: Driver, plan: Plan, running: Plan | None, timeout_s: float) -> None:
+    """Begin each new stream of an epoch of version 2 with a record that names the version.
+
+    A program that knows version 1 only does not know the plan's field. It takes this record for one
+    that extends the stream, and stops with `UnknownVersion` before it writes or delivers anything.
+    A stream that `plan` retains from the `running` one has its record. Blocks; raises as
+    `append_one`.
+    """
+    if plan.order_version == ORDER_VERSION_FIRST:
+        return
+    kept = frozenset() if running is None else retained(running, plan).collectors
+    for node in plan.collectors:
+        if node.name not in kept:
+            raw = encode(anchor(plan, node.name), OwnRecord())
+            append_one(driver, stream_partition(plan, node.name), None, raw, timeout_s)
+
+
+def append_one(
+    driver: Driver, partition: TopicPartition, key: bytes | None, value: bytes, timeout_s: float
+) -> int:
+    """Append one record, wait until it is stored, and give its offset.
+
+    Raises `AppendUnknown` after `timeout_s` seconds, and the error of an append that failed.
+    """
+    outcomes: list[AppendOutcome] = []
+    appender = driver.appender()
+    try:
+        appender.append(partition, value, key=key, done=outcomes.append)
+        if not appender.flush(timeout_s) or not outcomes:
+            raise AppendUnknown(
+                f"topic {partition.topic} did not acknowledge a record within {timeout_s:g} s; "
+                f"it may be stored: run the command again"
+            )
+    finally:
+        appender.close()
+    (outcome,) = outcomes
+    if isinstance(outcome, AppendFailed):
+        raise outcome.error
+    assert isinstance(outcome, Appended)
+    return outcome.offset

@@ -1,0 +1,221 @@
+"""The core of a collector of version 2 as the engine runs it: alone, as a standby, restarted."""
+
+from dataclasses import replace
+
+import pytest
+
+from collectors.collector import Append, Fill, SaveCheckpoint
+from collectors.standby import Standby
+from collectors.ticket_core import LIMITS, TicketCore
+from multicast.order import anchor
+from multicast.tickets.encoding import OwnRecord, Ticket, encode
+from multicast.tickets.rule import NotCounted
+from multicast.tickets.stream import TicketOrder
+from tests.helpers.plans import chain, from_start
+
+PLAN = replace(chain(), order_version=2)
+P1, P2, P3 = 0, 1, 2
+
+
+class Stream:
+    """K1's Kafka partition in memory, and the clock of its instances in milliseconds."""
+
+    def __init__(self):
+        self.records = []
+        self.now = 0
+
+    def core(self, writer=1, checkpoint=None, limits=LIMITS):
+        own = TicketOrder(PLAN, "K1", from_start(PLAN), checkpoint)
+        core = TicketCore(own, None, writer=writer, clock=lambda: self.now, limits=limits)
+        core.own_end(len(self.records))
+        self.read(core)
+        return core
+
+    def read(self, core):
+        for offset in range(core.own.offset_next, len(self.records)):
+            core.own_read(offset, self.records[offset])
+
+    def carry_out(self, core):
+        """Do what the core wants; give the actions."""
+        actions = core.step(0)
+        self.records += [action.raw for action in actions if isinstance(action, Append)]
+        self.read(core)
+        return actions
+
+    def ticket(self, log, messages, upto=0):
+        record = OwnRecord((Ticket(log, messages, upto),))
+        self.records.append(encode(anchor(PLAN, "K1"), record))
+
+
+def test_an_instance_orders_what_has_no_ticket_and_takes_its_own_record_for_its_own():
+    stream = Stream()
+    core = stream.core()
+    core.log_end(P1, 3)
+    core.log_end(P3, 9)  # not of this collector
+    assert core.lag == core.unordered(P1, 3) == 3
+    assert core.due
+    assert [type(action) for action in stream.carry_out(core)] == [Append]
+    assert core.own.state.positions == {P1: 3, P2: 0}
+    assert (core.pending, core.counted, core.lag, core.due) == (0, 0, 0, False)
+
+
+def test_a_message_that_waits_for_its_ticket_asks_for_a_look_and_no_question_about_ends():
+    stream = Stream()
+    core = stream.core()
+    stream.ticket(P1, 1, 1)
+    stream.read(core)
+    core.log_end(P1, 2)
+    assert core.waits
+    assert not core.due
+    assert core.unordered(P1, 2) == 0
+    stream.now += LIMITS.patience
+    assert core.due
+    stream.carry_out(core)
+    assert not core.waits
+
+
+def test_nothing_is_written_before_the_own_stream_is_read_to_its_end():
+    stream = Stream()
+    stream.ticket(P1, 1)
+    core = TicketCore(
+        TicketOrder(PLAN, "K1", from_start(PLAN)), None, writer=1, clock=lambda: stream.now
+    )
+    core.own_end(1)
+    core.log_end(P1, 5)
+    assert (core.step(0), core.due, core.caught_up()) == ((), False, False)
+    stream.read(core)
+    assert core.caught_up()
+    assert not core.due
+    stream.now += LIMITS.patience
+    assert core.due
+
+
+def test_a_look_at_what_is_due_loses_no_action():
+    stream = Stream()
+    core = stream.core()
+    stream.ticket(P1, 2, 0)
+    stream.read(core)
+    core.log_end(P1, 0)
+    core.log_end(P2, 4)
+    for _ in range(3):
+        stream.now += 300
+        core.tick({})
+        assert core.due
+    kinds = [type(action) for action in stream.carry_out(core)]
+    assert sorted(kinds, key=str) == [Append, Fill]
+    assert core.step(0) == []
+
+
+def test_a_correction_alone_makes_no_standby_act():
+    stream = Stream()
+    core = stream.core()
+    core.log_end(P1, 1)
+    stream.carry_out(core)
+    assert core.own.state.debts[P1] == 1
+    for _ in range(4):
+        stream.now += 300
+        core.tick({})
+    assert not core.due
+    stream.carry_out(core)
+    assert core.own.state.debts[P1] == 0
+
+
+def test_a_hole_is_filled_skip_by_skip():
+    stream = Stream()
+    core = stream.core()
+    stream.ticket(P1, 2, 0)
+    stream.read(core)
+    core.log_end(P1, 0)
+    core.tick({})
+    core.tick({})
+    assert stream.carry_out(core) == [Fill(P1, 2)]
+    core.filled(P1, 1)
+    assert stream.carry_out(core) == [Fill(P1, 2)]
+    core.filled(P1, 2)
+    assert stream.carry_out(core) == []
+
+
+def test_a_standby_acts_after_its_patience_and_no_longer_once_another_instance_writes():
+    stream = Stream()
+    first, second = stream.core(1), stream.core(2)
+    part = Standby(primary=False, patience_s=0.2)
+    assert not part.acts(second, 0.0)
+    second.log_end(P1, 1)
+    assert not part.acts(second, 0.0)
+    assert not part.acts(second, 0.1)
+    assert part.acts(second, 0.3)
+    stream.carry_out(second)
+    assert part.acts(second, 0.4)
+    stream.read(first)
+    for core in (first, second):
+        core.log_end(P1, 2)
+    stream.carry_out(first)
+    stream.read(second)
+    assert not part.acts(second, 0.5)
+    assert (part.acting, second.due) == (False, False)
+
+
+def test_a_record_of_the_one_that_leaves_does_not_end_its_offer():
+    stream = Stream()
+    first, second = stream.core(1), stream.core(2)
+    part = Standby(primary=False, patience_s=3600)
+    assert not part.acts(second, 0.0)
+    part.offer(1)
+    first.log_end(P1, 1)
+    stream.carry_out(first)
+    stream.read(second)
+    assert not part.acts(second, 0.0), "no record says who wrote it"
+    assert part.acts(second, 0.0)
+    assert part.takeovers == 1
+
+
+def test_two_instances_that_write_the_same_disturb_nobody():
+    stream = Stream()
+    cores = [stream.core(1), stream.core(2)]
+    for end in range(1, 5):
+        for core in cores:
+            core.log_end(P1, end)
+        written = [core.step(0) for core in cores]
+        stream.records += [action.raw for actions in written for action in actions]
+        for core in cores:
+            stream.read(core)
+    assert [core.own.state.positions[P1] for core in cores] == [4, 4]
+    assert [core.pending for core in cores] == [0, 0]
+
+
+def test_an_instance_begins_at_the_checkpoint_that_another_has_written_and_named():
+    stream = Stream()
+    limits = replace(LIMITS, checkpoint_records=3)
+    core = stream.core(1, limits=limits)
+    saved = []
+    for _ in range(12):
+        stream.ticket(P1, 1)
+        stream.read(core)
+        actions = stream.carry_out(core)
+        saved += [action.checkpoint for action in actions if isinstance(action, SaveCheckpoint)]
+    assert len(saved) >= 2
+    again = stream.core(3, saved[-1], limits)
+    assert again.own.state == core.own.state
+    assert again.caught_up()
+    assert again.own.count < core.own.count
+
+
+def test_a_failed_append_is_written_again():
+    stream = Stream()
+    core = stream.core()
+    core.log_end(P1, 1)
+    (lost,) = core.step(0)
+    assert (core.pending, core.step(0)) == (1, [])
+    core.append_failed()
+    assert core.step(0) == [lost]
+
+
+@pytest.mark.parametrize(
+    ("raw", "why"), [(b"garbage", NotCounted.FOREIGN), (None, NotCounted.FOREIGN)]
+)
+def test_void_records_are_counted_by_reason(raw, why):
+    stream = Stream()
+    core = stream.core()
+    stream.records.append(raw)
+    stream.read(core)
+    assert dict(core.void) == {why: 1}

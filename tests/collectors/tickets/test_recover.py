@@ -1,0 +1,340 @@
+"""The recovery of epochs of version 2, on a log in memory with the engine's collectors."""
+
+import threading
+from collections import Counter
+from dataclasses import replace
+
+import pytest
+
+from collectors.collector import CollectorLimits
+from collectors.mending import Harm
+from collectors.reconfiguration.recovery import RecoveringDrain, recover
+from collectors.reconfiguration.survey import (
+    counted_runs,
+    find_damage,
+    read_streams,
+    refuse_damaged,
+)
+from multicast.control import ControlReader, log_partition, stream_partition
+from multicast.errors import Conflict
+from multicast.order import anchor
+from multicast.tickets.encoding import OwnRecord, Ticket, encode
+from tests.helpers.forged import far, freeze, is_relayed, jump
+from tests.helpers.plans import chain, poster
+from tests.helpers.small import Small, until
+
+PLAN = replace(poster(), order_version=2)
+CHAIN = replace(chain(), order_version=2)
+SETS = [{"P1"}, {"P2"}, {"P3"}, {"P4"}, {"P5"}, {"P1", "P3"}, {"P2", "P3", "P4"}]
+NAMES = ("C1", "C2", "C3")
+ROOT = next(node.name for node in PLAN.collectors if node.parent is None)
+CHILD = PLAN.top("P1").name
+
+
+class Topics:
+    """The part of an admin client that a recovery needs."""
+
+    def __init__(self, system):
+        self._log = system.log
+
+    def create_topics(self, topics):
+        for name, spec in topics.items():
+            self._log.create(name, spec.partitions)
+
+
+def state_of(system):
+    control = ControlReader(system.driver, system.plan.topic)
+    try:
+        return control.refresh()
+    finally:
+        control.close()
+
+
+def forge(system, name, make, *, is_away=False):
+    """Append what `make` says of a collector's stream, until it counts before anybody else's.
+
+    Before, all that is ordered is relayed, unless the collector is away.
+    """
+    until(lambda: is_away or is_relayed(read_streams(system.driver, state_of(system))))
+
+    def counts():
+        stream = read_streams(system.driver, state_of(system))[name].stream
+        partition = stream_partition(stream.plan, name)
+        offset = system.log.write(partition, make(stream))
+        whole, end = state_of(system).opened(1, name), offset + 1
+        return offset in {where for where, _ in counted_runs(system.driver, whole, end)}
+
+    until(counts)
+
+
+def multicast(system, count):
+    producer = system.producer()
+    receipts = [producer.multicast(b"%d" % n, to=SETS[n % len(SETS)]) for n in range(count)]
+    sent = [str(receipt.accepted(60)) for receipt in receipts]
+    producer.close()
+    return sent
+
+
+def ordered(system, count):
+    with system.producer() as producer:
+        receipts = [producer.multicast(b"", to=SETS[n % len(SETS)]) for n in range(count)]
+        return [str(receipt.ordered(60)) for receipt in receipts]
+
+
+def recovered(system, **options):
+    return recover(system.driver, Topics(system), system.plan.topic, timeout_s=60, **options)
+
+
+def check(system, sent, *, agree=True):
+    """Each consumer delivers what addresses it once, and each two agree on what both deliver."""
+    sequences = {name: system.all(name) for name in NAMES}
+    for sequence in sequences.values():
+        assert max(Counter(sequence).values()) == 1
+        for other in sequences.values():
+            common = [message for message in sequence if message in other]
+            assert not agree or common == [m for m in other if m in sequence]
+    assert {message for sequence in sequences.values() for message in sequence} == {*sent}
+
+
+def test_where_nothing_is_damaged_a_recovery_changes_nothing():
+    with Small(PLAN) as system:
+        system.run_all()
+        sent = ordered(system, 70)
+        assert find_damage(system.driver, state_of(system)) == ()
+        refuse_damaged(system.driver, state_of(system))
+        assert recovered(system).changed is False
+        check(system, sent)
+
+
+@pytest.mark.parametrize("name", [ROOT, CHILD], ids=["a root", "a child"])
+def test_a_stream_that_was_frozen_too_early_goes_on_in_the_next_epoch(name):
+    with Small(PLAN) as system:
+        system.run_all()
+        sent = ordered(system, 21)
+        forge(system, name, freeze)
+        sent += multicast(system, 21)
+        (damage,) = find_damage(system.driver, state_of(system))
+        assert (damage.harm, damage.collector) == (Harm.FROZEN, name)
+        with pytest.raises(Conflict, match="topology recover"):
+            refuse_damaged(system.driver, state_of(system))
+        assert recovered(system).epoch == 2
+        system.run_all(epoch=2)
+        sent += ordered(system, 21)
+        assert find_damage(system.driver, state_of(system)) == ()
+        check(system, sent)
+
+
+def test_a_child_that_left_out_records_of_its_parent_has_them_restored_in_their_order():
+    with Small(PLAN) as system:
+        system.run_all()
+        sent = ordered(system, 21)
+        forge(system, CHILD, jump(1000))  # no relay can begin behind the gap
+        sent += multicast(system, 210)
+
+        def strayed():
+            found = find_damage(system.driver, state_of(system))
+            return (Harm.STRAYED, CHILD) in {(each.harm, each.collector) for each in found}
+
+        until(strayed, pause=0.05)
+        assert recovered(system).epoch == 2
+        restored = state_of(system).recovered[1].restored
+        assert restored[CHILD] > 0
+        system.run_all(epoch=2)
+        sent += ordered(system, 21)
+        assert find_damage(system.driver, state_of(system)) == ()
+        check(system, sent)
+
+
+def test_a_child_that_ordered_what_is_its_parents_to_order_loses_and_doubles_nothing():
+    """The order in which consumers delivered the messages of a forged entry cannot be revoked."""
+    with Small(PLAN) as system:
+        system.run_all()
+        sent = ordered(system, 21)
+        forge(system, CHILD, jump(1, log="P3", by=5000))
+        sent += multicast(system, 21)
+        assert recovered(system).epoch == 2
+        assert state_of(system).recovered[1].restored[ROOT] > 0, "what only its child has ordered"
+        system.run_all(epoch=2)
+        sent += ordered(system, 21)
+        assert find_damage(system.driver, state_of(system)) == ()
+        check(system, sent, agree=False)
+
+
+def test_a_log_that_is_ordered_too_far_is_filled_and_its_epoch_goes_on():
+    with Small(PLAN) as system:
+        system.run_all()
+        sent = ordered(system, 21)
+        forge(system, CHILD, far("P1", 2**17 + 1000))
+        (damage,) = find_damage(system.driver, state_of(system))
+        assert damage.harm is Harm.TOO_FAR
+        with pytest.raises(Conflict, match="give --yes"):
+            recovered(system)
+        done = recovered(system, yes=True)
+        assert (done.epoch, done.changed) == (1, True)
+        sent += ordered(system, 21)
+        assert find_damage(system.driver, state_of(system)) == ()
+        check(system, sent)
+
+
+class Killed(Exception):
+    """The end of an operator's process in the middle of its work."""
+
+
+def test_a_recovery_that_was_killed_at_any_step_is_finished_by_the_next(monkeypatch):
+    with Small(PLAN) as system:
+        system.run_all()
+        sent = ordered(system, 21)
+        forge(system, CHILD, jump(1000))  # no relay can begin behind the gap
+        forge(system, ROOT, freeze)
+        sent += multicast(system, 21)
+        steps, whole = 0, type(system.driver.appender()).flush
+        while True:
+            steps += 1
+            left = steps
+
+            def flush(appender, timeout_s):
+                nonlocal left
+                done = whole(appender, timeout_s)
+                if threading.current_thread() is threading.main_thread():
+                    left -= 1
+                if left == 0:
+                    raise Killed
+                return done
+
+            with monkeypatch.context() as patched:
+                patched.setattr(type(system.driver.appender()), "flush", flush)
+                try:
+                    recovered(system)
+                except Killed:
+                    continue
+                break
+        assert 5 <= steps <= 30
+        assert state_of(system).begun_epoch == 2
+        system.run_all(epoch=2)
+        sent += ordered(system, 21)
+        check(system, sent)
+
+
+def test_what_a_plan_of_another_layout_would_lose_is_accepted_only_as_a_loss():
+    with Small(CHAIN) as system:
+        system.run_all()
+        forge(system, "K1", freeze)
+        with system.producer() as producer:
+            producer.multicast(b"", to={"P2"}).accepted(60)
+        ends = system.driver.last_stable_offsets([stream_partition(CHAIN, n) for n in ("K1", "K2")])
+        collectors = [
+            replace(node, stream_first=ends[stream_partition(CHAIN, node.name)])
+            for node in CHAIN.collectors
+        ]
+        fewer = (CHAIN.consumers[0], CHAIN.consumers[2])
+        system.propose(
+            replace(CHAIN, epoch=2, base_epoch=1, consumers=fewer, collectors=tuple(collectors))
+        )
+        with pytest.raises(Conflict, match=r"another layout.*--accept-loss"):
+            recovered(system)
+        assert recovered(system, lossy=True).epoch == 2
+
+
+# -- retention ------------------------------------------------------------------------------
+
+# K2 inherits both logs of K1.
+WIDE = replace(
+    CHAIN,
+    collectors=(CHAIN.collectors[0], replace(CHAIN.collectors[1], bag=("P1", "P2", "P3"))),
+    consumers=(
+        CHAIN.consumers[0],
+        replace(CHAIN.consumers[1], interest=("P1", "P2", "P3")),
+        CHAIN.consumers[2],
+    ),
+)
+
+
+def ticketed(system, log):
+    """Multicast a message to a log, and write its ticket into the stream of K1."""
+    with system.producer() as producer:
+        producer.multicast(b"", to={log}).accepted(60)
+    raw = encode(anchor(WIDE, "K1"), OwnRecord((Ticket(WIDE.number(log), 1, 0),)))
+    system.log.write(stream_partition(WIDE, "K1"), raw)
+
+
+def overtaken(system, *, deletes=True):
+    """Let K2 be away until retention deletes the first records of K1, and break its stream.
+
+    Gives the order of K1's messages as [(log, offset)], and K1's first checkpoint that is kept.
+    """
+    node, thread = system.run("K1")
+    while not (points := [p for p in state_of(system).checkpoints(1, "K1") if p.read_from > 0]):
+        for log in ("P1", "P2"):
+            ticketed(system, log)
+    node.stop()
+    thread.join(60)
+    for log in ("P2", "P1"):
+        ticketed(system, log)
+    whole, partition = state_of(system).opened(1, "K1"), stream_partition(WIDE, "K1")
+    end = system.driver.last_stable_offsets([partition])[partition]
+    order = [
+        (log, offset)
+        for _, runs in counted_runs(system.driver, whole, end)
+        for log, first, end in runs
+        for offset in range(first, end)
+    ]
+    if deletes:
+        system.log.trim(partition, points[0].read_from)
+    forge(system, "K2", freeze, is_away=True)
+    return order, points[0]
+
+
+def restored(system):
+    """What the recovery has written into the next stream of K2, in its order."""
+    stream = state_of(system).opened(2, "K2")
+    partition = stream_partition(stream.plan, "K2")
+    end = system.driver.last_stable_offsets([partition])[partition]
+    return [
+        (log, offset)
+        for _, runs in counted_runs(system.driver, stream, end)
+        for log, first, end in runs
+        for offset in range(first, end)
+    ]
+
+
+def test_a_recovery_refuses_to_guess_the_order_that_retention_has_deleted():
+    with Small(WIDE, limits=CollectorLimits(checkpoint_every=6)) as system:
+        order, point = overtaken(system)
+        with pytest.raises(Conflict, match="messages of logs P1, P2, whose order is lost"):
+            recovered(system)
+        assert state_of(system).begun_epoch == 1
+
+        # When retention has deleted the messages of one log, too, the others have one order.
+        kept = point.positions[WIDE.number("P1")]
+        system.log.trim(log_partition(WIDE.log("P1")), kept)
+        assert recovered(system).epoch == 2
+        left = [(log, offset) for log, offset in order if log or offset >= kept]
+        assert [(log, offset) for log, offset in restored(system) if log or offset >= kept] == left
+
+
+def test_what_retention_has_deleted_of_the_order_is_restored_log_by_log_where_that_is_accepted():
+    with Small(WIDE, limits=CollectorLimits(checkpoint_every=6)) as system:
+        order, _ = overtaken(system)
+        assert recovered(system, lossy=True).epoch == 2
+        assert sorted(restored(system)) == sorted(order)
+        system.run_all(epoch=2)
+        delivered = [message for message in system.all("C2") if not message.startswith("P3")]
+        assert sorted(delivered) == sorted(f"P{log + 1}:{offset}" for log, offset in order)
+
+
+def test_what_an_interrupted_recovery_has_restored_counts_although_retention_has_gone_on(
+    monkeypatch,
+):
+    def killed(*_):
+        raise Killed
+
+    with Small(WIDE, limits=CollectorLimits(checkpoint_every=6)) as system:
+        order, point = overtaken(system, deletes=False)
+        with monkeypatch.context() as patched:
+            patched.setattr(RecoveringDrain, "_fill", killed)  # what follows the restored runs
+            with pytest.raises(Killed):
+                recovered(system)
+        system.log.trim(stream_partition(WIDE, "K1"), point.read_from)
+        assert recovered(system, lossy=True).epoch == 2
+        assert restored(system) == order, "not log by log"
+        assert find_damage(system.driver, state_of(system)) == ()

@@ -19,19 +19,18 @@ from contextlib import ExitStack
 from typing import Any, NamedTuple, Protocol, cast
 
 from bench.baselines.poster import PosterConsumer
-from bench.comparison.events import Accepted, EventLog, OrderStamps
+from bench.comparison.events import EventLog, OrderStamps
 from bench.comparison.layouts import Layout, lay_out
+from bench.comparison.stamped import StampedDriver
 from bench.comparison.stamps import DeliveryStamp, RoundTally, pack, padding
-from bench.comparison.workload import BACKLOG, STAMP_BYTES, Workload, from_document
+from bench.comparison.workload import BACKLOG, Workload, from_document
 from bench.harness.histogram import Latencies
 from multicast.consumer import Consumer
 from multicast.drivers import open_driver
 from multicast.drivers.protocol import (
-    Appended,
     Appender,
     AppendOutcome,
     Driver,
-    Headers,
     Record,
     TopicPartition,
 )
@@ -48,92 +47,6 @@ _FULL_PAUSE_S = 0.001  # while the driver's buffer is full
 _BATCH_MAX = 256
 _BATCH_BYTES = 1 << 20
 _pause = threading.Event()  # never set; used to sleep
-
-
-class Stamped:
-    """An appender that notes how long each append took; with `accepted`, also each outcome."""
-
-    def __init__(
-        self, inner: Appender, took: array[int], accepted: list[Accepted] | None = None
-    ) -> None:
-        self._inner, self.ready, self.prepare = inner, inner.ready, inner.prepare
-        self._took = took
-        self._accepted = accepted
-        self.errors = 0
-
-    def append(
-        self,
-        partition: TopicPartition,
-        value: bytes | None,
-        *,
-        key: bytes | None = None,
-        headers: Headers = (),
-        done: Callable[[AppendOutcome], None],
-    ) -> None:
-        """Append, and note the time until the acknowledgement."""
-        began = time.monotonic_ns()
-
-        def acknowledged(outcome: AppendOutcome) -> None:
-            if isinstance(outcome, Appended):
-                self._note(value, began, outcome.offset)
-            else:
-                self.errors += 1
-            done(outcome)
-
-        self._inner.append(partition, value, key=key, headers=headers, done=acknowledged)
-
-    def _note(self, value: bytes | None, began: int, offset: int) -> None:
-        now = time.monotonic_ns()
-        self._took.append(now - began)
-        if self._accepted is not None and value:
-            stamp = value[:STAMP_BYTES]
-            self._accepted.append(Accepted(stamp, len(value), began, now, offset))
-
-    def append_all(
-        self,
-        partition: TopicPartition,
-        values: Sequence[bytes | None],
-        *,
-        done: Callable[[int, AppendOutcome], None],
-        **fields: Any,
-    ) -> int:
-        """Append all, and note the time until the acknowledgement of each."""
-        began = time.monotonic_ns()
-
-        def acknowledged(index: int, outcome: AppendOutcome) -> None:
-            if isinstance(outcome, Appended):
-                self._note(values[index], began, outcome.offset)
-            else:
-                self.errors += 1
-            done(index, outcome)
-
-        return self._inner.append_all(partition, values, done=acknowledged, **fields)
-
-    def flush(self, timeout_s: float) -> bool:
-        """Wait until every append so far has its outcome."""
-        return self._inner.flush(timeout_s)
-
-    def close(self, timeout_s: float = 5.0) -> None:
-        """Close the appender."""
-        self._inner.close(timeout_s)
-
-
-class StampedDriver:
-    """A driver whose appenders are `Stamped`; everything else is delegated."""
-
-    def __init__(self, inner: Driver, accepted: list[Accepted] | None = None) -> None:
-        self._inner = inner
-        self.took = array("q")
-        self.accepted = accepted
-        self.appenders: list[Stamped] = []
-
-    def appender(self, **settings: Any) -> Appender:
-        """Open a `Stamped` appender; takes what `Driver.appender` takes."""
-        self.appenders.append(Stamped(self._inner.appender(**settings), self.took, self.accepted))
-        return self.appenders[-1]
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._inner, name)
 
 
 class _Sends(NamedTuple):

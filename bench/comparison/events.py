@@ -29,7 +29,7 @@ from bench.baselines.poster import order_of
 from bench.comparison.layouts import Layout
 from bench.comparison.stamps import DeliveryStamp, unpack
 from bench.comparison.workload import Workload
-from multicast.control import ControlReader, order_topic
+from multicast.control import AnyStream, ControlReader, order_topic
 from multicast.drivers.protocol import (
     Appended,
     AppendOutcome,
@@ -39,7 +39,6 @@ from multicast.drivers.protocol import (
     TopicPartition,
 )
 from multicast.errors import AmcastError, BufferFull, TimedOut
-from multicast.order import OrderRecord, OrderStream
 
 PARTITIONS = 5  # one for descriptions; four for events, so that Spark reads them in parallel
 DESCRIBED = 0  # the Kafka partition of descriptions
@@ -177,14 +176,14 @@ class OrderStamps:
         self._poster = arm == "algorithm1"
         self._consumer = consumer
         self._order = order_of(topic).topic if self._poster else order_topic(topic)
-        self._stream: OrderStream | None = None
+        self._stream: AnyStream | None = None
         self.noted: list[tuple[Fetched, int]] = []
         self._firsts: dict[int, list[int]] = {}
         self._stamps: dict[int, list[tuple[int, int]]] = {}
 
-    def reader(self, starts: Mapping[TopicPartition, int]) -> Reader:
+    def reader(self, starts: Mapping[TopicPartition, int], *, ahead: bool = True) -> Reader:
         """Open a reader that notes the order records that it reads, with the time."""
-        return _NotingReader(self._inner.reader(starts), self._order, self.noted)
+        return _NotingReader(self._inner.reader(starts, ahead=ahead), self._order, self.noted)
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._inner, name)
@@ -200,9 +199,9 @@ class OrderStamps:
                 stream = self._open_stream()
                 if record.offset < stream.offset_next:
                     continue
-                record_read = stream.read(record.offset, record.value)
-                if isinstance(record_read, OrderRecord):
-                    for log, first, end in record_read.runs:
+                runs = stream.runs(record.offset, record.value)
+                if isinstance(runs, tuple):
+                    for log, first, end in runs:
                         self._name(log, first, end, now_ns)
         self.noted.clear()
 
@@ -218,7 +217,7 @@ class OrderStamps:
         self._firsts.setdefault(log, []).append(first)
         self._stamps.setdefault(log, []).append((end, now_ns))
 
-    def _open_stream(self) -> OrderStream:
+    def _open_stream(self) -> AnyStream:
         if self._stream is None:
             control = ControlReader(self._inner, self._topic)
             try:

@@ -10,7 +10,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from bench.comparison.workload import ORDERING, Workload
+from bench.comparison.workload import ORDERING, TICKETS, Workload
+from topology.carry_over import with_order_version
 from topology.check import figures
 from topology.tree import CollectorSpec, Log, Objective, Plan, Subscription
 
@@ -41,6 +42,13 @@ class Layout:
 
 def lay_out(workload: Workload, arm: str, topic: str) -> Layout:
     """Make an arm's layout on a topic."""
+    layout = _laid_out(workload, arm, topic)
+    if arm == TICKETS and layout.plan is not None:
+        return replace(layout, plan=with_order_version(layout.plan, 2))
+    return layout
+
+
+def _laid_out(workload: Workload, arm: str, topic: str) -> Layout:
     size = workload.size
     if workload.kind == "plain":
         names = tuple(f"P{number}" for number in range(1, size + 1))

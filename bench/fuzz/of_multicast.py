@@ -11,6 +11,7 @@ from copy import copy
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 from crc32c import crc32c
 
@@ -45,10 +46,11 @@ from multicast.control import (
 )
 from multicast.control.documents import Ended
 from multicast.cursor import Cursor
+from multicast.drivers.kafka_python.column_reader import columns_of
 from multicast.drivers.kafka_python.fetch_request import EndsRequest, FetchPartition, frame_size
 from multicast.drivers.kafka_python.group_member import _assignments, _members
 from multicast.drivers.kafka_python.produce_request import ProduceRequest, answered
-from multicast.drivers.kafka_python.records import committed, decoded
+from multicast.drivers.kafka_python.records import committed, decoded, decompress
 from multicast.drivers.protocol import Record, TopicPartition
 from multicast.errors import AmcastError, ProtocolViolation, UnknownVersion, UsageError
 from multicast.history import HistoryBuilder, HistoryError
@@ -289,12 +291,15 @@ def _read_condition(raw: bytes) -> None:
     require(first is not None, "a condition on a known position stays undecided")
 
 
-def _batch() -> bytes:
+_HEADERS = (b"\x04\x06abc\x02x\x0camcast\x01", b"\0")
+
+
+def _batch(headers: bytes) -> bytes:
     """Take a batch of one record out of a request, and give its record headers."""
     written = ProduceRequest("fuzz", _PARTITION, timeout_ms=1000).written
     request = written(1, b"value", 1_600_000_000_000)
     whole = request[request.index(b"\0\0\0\0\0\0\0\0\0\0\0") :]
-    body = b"\0\0\0\x06key\x0avalue\x04\x06abc\x02x\x0camcast\x01"
+    body = b"\0\0\0\x06key\x0avalue" + headers
     return whole[:_BATCH_HEAD_BYTES] + bytes([2 * len(body)]) + body
 
 
@@ -311,7 +316,22 @@ def _read_batches(raw: bytes) -> None:
         answer = SimpleNamespace(records=bytes_fetched, aborted_transactions=None)
         for batch in committed(_PARTITION, answer):
             if batch.records is not None:
-                decoded(_PARTITION, batch.records)
+                _read_twice(batch.records)
+
+
+def _read_twice(batch: Any) -> None:
+    """Decode a batch record by record, and at once: both agree, or the second gives up."""
+    columns, error = None, None
+    try:
+        decompress(_PARTITION, batch)
+        columns = columns_of([batch])
+        records = decoded(_PARTITION, batch)
+    except ProtocolViolation as violation:
+        error = violation
+    if error is not None:
+        require(columns is None, "columns are made of a batch that is malformed")
+        raise error
+    require(columns is None or list(columns) == records, "columns differ from their records")
 
 
 def _read_ends(raw: bytes) -> None:
@@ -424,7 +444,12 @@ def targets() -> list[FuzzTarget]:
         FuzzTarget("message headers", _read_headers, (), headers, _TEXT, 40),
         FuzzTarget("conditions", _read_condition, (), conditions, _TEXT, 40),
         FuzzTarget(
-            "fetched batches", _read_batches, (AmcastError,), [_summed(_batch())], _BYTES, 40
+            "fetched batches",
+            _read_batches,
+            (AmcastError,),
+            [_summed(_batch(headers)) for headers in _HEADERS],
+            _BYTES,
+            40,
         ),
         FuzzTarget("answer on ends", _read_ends, (ProtocolViolation,), [_ENDS_ANSWER], _BYTES, 30),
         FuzzTarget(

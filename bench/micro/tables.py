@@ -227,7 +227,8 @@ class _Peaks(BackgroundThread):
                 return
 
     def _look(self, pid: int) -> None:
-        name = Path(f"/proc/{pid}/comm").read_text(encoding="ascii").strip()
+        # A child of Java's that has not begun its own program has another name and Java's size.
+        name = Path(f"/proc/{pid}/exe").readlink().name
         status = Path(f"/proc/{pid}/status").read_text(encoding="ascii", errors="replace")
         (line,) = [line for line in status.splitlines() if line.startswith("VmHWM:")]
         kind = "java" if name == "java" else "python"

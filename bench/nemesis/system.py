@@ -24,6 +24,7 @@ from pathlib import Path
 from typing import Any, NamedTuple, Self
 
 from bench.harness.interests import file_of
+from bench.nemesis.manual import ManualProducer
 from bench.nemesis.network import DESK, Network
 from bench.nemesis.proxy import Proxy
 from bench.nemesis.running import Canary, MakeCommand, Program, marked, until
@@ -39,6 +40,7 @@ from multicast.local.broker import BrokerHost, free_ports
 from multicast.local.cluster import LocalCluster
 from multicast.local.process import Guard
 from multicast.local.state import new_token
+from topology.carry_over import with_order_version
 from topology.planner.solver import plan as solve
 from topology.tree import Plan
 
@@ -88,51 +90,6 @@ class _Ports(NamedTuple):
     control: int
 
 
-class ManualProducer:
-    """A producer in this process, for single messages of faults; it writes a history, too."""
-
-    def __init__(self, producer: Producer, name: str, folder: Path) -> None:
-        self._producer = producer
-        self._name = name
-        self._calls = 0
-        self._file = (folder / f"produce-{name}.0.jsonl").open("w", encoding="utf-8")
-        self._note({"producer": name, "instance": "0"})
-
-    def multicast(self, to: Sequence[str], timeout_s: float = 20.0) -> str:
-        """Multicast a message; return its ID as soon as it is stored."""
-
-        def send(value: bytes) -> str:
-            return str(self._producer.multicast(value, to=to).accepted(timeout_s))
-
-        return self.noted(to, send)
-
-    def noted(self, to: Sequence[str], send: Callable[[bytes], str]) -> str:
-        """Note a multicast that `send` makes; `send` takes the value and returns the message ID."""
-        number = self._calls
-        self._calls += 1
-        self._note({"begun": number, "to": sorted(to)})
-        value = f"{self._name}/0/{number}".encode()
-        outcome: dict[str, Any] = {"call": number, "outcome": "unknown"}
-        try:
-            message_id = send(value)
-            outcome |= {"outcome": "accepted", "message_id": message_id}
-        except AmcastError as error:
-            outcome["outcome"] = "failed" if error.definite else "unknown"
-            raise
-        finally:
-            self._note(outcome)
-        return message_id
-
-    def close(self) -> None:
-        """End the history."""
-        self._note({"end": True})
-        self._file.close()
-
-    def _note(self, line: Mapping[str, Any]) -> None:
-        self._file.write(json.dumps({**line, "ns": time.monotonic_ns()}) + "\n")
-        self._file.flush()
-
-
 class System:
     """The running system; a context manager. `folder` holds histories and logs.
 
@@ -153,6 +110,7 @@ class System:
         folder: Path,
         *,
         rate: float,
+        order_versions: tuple[int, int],
         network: Network | None,
         temporary: bool,
         say: Callable[[str], None],
@@ -163,6 +121,7 @@ class System:
         self.token = new_token()
         self.work: dict[tuple[str, str], int] = {}
         self._rate = rate
+        self._order_versions = order_versions
         self._say = say
         self._stack = ExitStack()
         self.programs: dict[str, Program] = {}
@@ -233,10 +192,13 @@ class System:
         self.driver = open_driver("librdkafka", self.cluster.bootstrap)
         self._stack.callback(self.driver.close)
         interests = file_of({**INTERESTS, **IDLE}, [to for to in SETS if len(to) > 1])
-        applied = apply(self.driver, self.admin, solve(interests), timeout_s=60.0)
+        first, second = self._order_versions
+        plan = with_order_version(solve(interests), first)
+        applied = apply(self.driver, self.admin, plan, timeout_s=60.0)
         self.topic = applied.plan.topic
         # Another tree for the same consumers: with one root that knows all logs.
-        self.layouts = (applied.plan, solve(interests, prefer="latency", base_epoch=1))
+        other = with_order_version(solve(interests, prefer="latency", base_epoch=1), second)
+        self.layouts = (applied.plan, other)
         self._stack.callback(self._end_programs)
         self._say("starting collectors and clients")
         for name, host in _INSTANCES.items():

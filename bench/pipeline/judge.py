@@ -24,8 +24,9 @@ from functools import partial
 from pyspark.sql import DataFrame, Row, Window
 from pyspark.sql import functions as F  # noqa: N812 - as Spark's own documentation has it
 
-from bench.pipeline.rule import EPOCH_PLACES, UNKNOWN_VERSION, PlannedOrder, StreamRule, scan
+from bench.pipeline.rule import EPOCH_PLACES, UNKNOWN_VERSION, PlannedOrder, StreamRule
 from bench.pipeline.sources import RecordedArm
+from bench.pipeline.streams import scan
 from multicast.errors import UnknownVersion
 
 READ = """

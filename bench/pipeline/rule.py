@@ -3,6 +3,7 @@
 It reads the raw records of a control topic and of order streams, and gives the epochs, and for each
 accepted record its runs with their places. It uses nothing of `multicast`, so that it does not
 repeat a fault in that acceptance rule. No Spark, no I/O; a stream's records come in offset order.
+The rule for order records of version 2 is in `ticket_rule.py`.
 
     place   the number of messages that the collector ordered before this one in its epoch, plus
             epoch x `EPOCH_PLACES`, so that a later epoch's places are larger
@@ -17,7 +18,7 @@ import json
 import struct
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import combinations, groupby
+from itertools import combinations
 from typing import Any, NamedTuple
 
 from topology.carry_over import Retained, retained
@@ -27,8 +28,8 @@ from topology.tree import EPOCH_MAX, InvalidPlan, Plan
 EPOCH_PLACES = (
     2**44
 )  # more messages than one epoch orders; 2**19 epochs fit into 63 bits above them
-_OFFSET_LIMIT = 2**63  # Kafka's offsets are signed 64-bit integers
-_ORDERED_LIMIT = 2**24  # offsets that one record may order (docs/protocol.md, "Why 2^24")
+OFFSET_LIMIT = 2**63  # Kafka's offsets are signed 64-bit integers
+ORDERED_LIMIT = 2**24  # offsets that one record may order (docs/protocol.md, "Why 2^24")
 _LEAD = struct.Struct(">2sB16s")
 _REST = struct.Struct(">BQQQQH")
 _RUN = struct.Struct(">IQI")
@@ -73,6 +74,7 @@ class StreamRule:
     logs: Mapping[int, str]
     owed: Mapping[int, int] = field(default_factory=dict)  # by log, after a recovery
     stop: int | None = None  # the offset at which a recovery stopped the stream
+    order_version: int = 1
 
 
 class StreamReader(NamedTuple):
@@ -254,7 +256,9 @@ def _take_plan(
 def _rules_of(
     topic: str, plan: Mapping[str, Any], ended: Mapping[str, int], resumed: Mapping[str, Any]
 ) -> Iterator[StreamRule]:
-    canonical = json.dumps(plan, sort_keys=True, separators=(",", ":"), ensure_ascii=True)
+    version = plan.get("order_version", 1)
+    digested = {name: value for name, value in plan.items() if name != "order_version"}
+    canonical = json.dumps(digested, sort_keys=True, separators=(",", ":"), ensure_ascii=True)
     numbers = {log["name"]: number for number, log in enumerate(plan["logs"])}
     nodes = {node["name"]: node for node in plan["collectors"]}
     for name, node in nodes.items():
@@ -277,6 +281,7 @@ def _rules_of(
             starts={numbers[log]: first for log, first in firsts.items()},
             logs={number: log for log, number in numbers.items()},
             owed={numbers[log]: owed for log, (_, owed) in begins.items()},
+            order_version=version,
         )
 
 
@@ -319,13 +324,13 @@ class StreamReading:
         if len(body) != count * _RUN.size or kind not in (_OWN, _PARENT, _FREEZE):
             return MALFORMED
         runs = list(_RUN.iter_unpack(body))
-        if max(records, offset) >= _OFFSET_LIMIT or any(
-            length == 0 or first + length >= _OFFSET_LIMIT for _, first, length in runs
+        if max(records, offset) >= OFFSET_LIMIT or any(
+            length == 0 or first + length >= OFFSET_LIMIT for _, first, length in runs
         ):
             return MALFORMED
         if not self._may(kind, records - self.records, offset - self.offset, runs):
             return IMPOSSIBLE
-        if sum(length for _, _, length in runs) > _ORDERED_LIMIT:
+        if sum(length for _, _, length in runs) > ORDERED_LIMIT:
             return IMPOSSIBLE
         return self._place(kind, runs, records, offset, digest(raw))
 
@@ -369,34 +374,3 @@ class StreamReading:
         self.records, self.offset, self.previous = records, offset, its_digest
         self.frozen = kind == _FREEZE
         return placed
-
-
-def scan(
-    known: Sequence[StreamRule], rows: Iterable[tuple[str, int, int, bytes | None]]
-) -> Iterator[tuple[str, PlacedRun | tuple[str, str]]]:
-    """Read streams, given as (topic, partition, offset, value) sorted by stream and offset.
-
-    Yields ("run", PlacedRun) for each accepted run, and ("void", (topic, reason)) for each record
-    that is accepted in no epoch.
-    """
-    for (topic, partition), of_stream in groupby(rows, key=lambda row: (row[0], row[1])):
-        readings = [
-            StreamReading(rule) for rule in known if (rule.topic, rule.stream) == (topic, partition)
-        ]
-        for _, _, offset, value in of_stream:
-            raw = bytes(value or b"")
-            why = FOREIGN
-            for reading in readings:
-                if offset < reading.rule.offset_first:
-                    continue
-                if reading.rule.stop is not None and offset >= reading.rule.stop:
-                    why = FROZEN
-                    continue
-                result = reading.take(raw)
-                if isinstance(result, str):
-                    why = result
-                    continue
-                yield from (("run", run) for run in result)
-                break
-            else:
-                yield "void", (topic, why)

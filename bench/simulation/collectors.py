@@ -16,10 +16,17 @@ from bench.simulation.world import CONTROL, READ_ALL, World
 from collectors.collector import Append, Collector, Fill, SaveCheckpoint
 from collectors.epoch_change import freeze_positions
 from multicast.announcements import TOKEN_BYTES, decode
-from multicast.control import best_checkpoint, checkpoint_record, log_partition, stream_partition
+from multicast.control import (
+    AnyCheckpoint,
+    best_checkpoint,
+    checkpoint_record,
+    log_partition,
+    of_version_1,
+    stream_partition,
+)
 from multicast.drivers.protocol import Appended, AppendFailed, AppendOutcome
 from multicast.errors import AmcastError, ProtocolViolation, TopicChanged
-from multicast.order import Checkpoint, OrderStream
+from multicast.order import OrderStream
 from topology.tree import Plan
 
 AMOUNTS = (1, 2, 5, READ_ALL)  # records of one read; small ones put faults between records
@@ -37,7 +44,7 @@ class SimulatedInstance:
         self.plan: Plan = self.view.state.plan(epoch)
         assert self.view.state.first_epoch(epoch, name) == epoch
         self.own_partition = stream_partition(self.plan, name)
-        own = self.view.state.opened(epoch, name, self._point(choice))
+        own = of_version_1(self.view.state.opened(epoch, name, self._point(choice)))
         self.spec = self.plan.collector(name)
         parent = None
         if self.spec.parent is not None:
@@ -48,7 +55,7 @@ class SimulatedInstance:
                 self.spec.parent,
                 own.state.parent_next.offset,
             )
-            parent = self.view.state.opened(epoch, self.spec.parent, point)
+            parent = of_version_1(self.view.state.opened(epoch, self.spec.parent, point))
         self.token = writer.to_bytes(TOKEN_BYTES)
         self.core = Collector(own, parent, writer=writer, limits=world.schedule.limits)
         self.core.own_end(world.end(self.own_partition))
@@ -59,7 +66,7 @@ class SimulatedInstance:
         self._learn()
         world.note("starts", name, epoch, writer, own.offset_next)
 
-    def _point(self, choice: int) -> Checkpoint | None:
+    def _point(self, choice: int) -> AnyCheckpoint | None:
         """Choose a checkpoint: none, the newest, or an older one; all are equally valid."""
         points = self.view.state.checkpoints(self.epoch, self.name)
         if not points or choice == 0:

@@ -22,6 +22,7 @@ from multicast.control import (
 from multicast.drivers.protocol import Headers, TopicPartition
 from multicast.messages import EPOCH, SKIP, TO
 from multicast.order import (
+    Checkpoint,
     OrderRecord,
     ParentNext,
     RecordKind,
@@ -174,7 +175,9 @@ class ForeignWriters:
         name = plan.collectors[(bits >> 4) % len(plan.collectors)].name
         checkpoints = state.checkpoints(plan.epoch, name)
         points = [
-            point for point in checkpoints if checkpoint_record(point)[0] not in self._poisoned
+            point
+            for point in checkpoints
+            if isinstance(point, Checkpoint) and checkpoint_record(point)[0] not in self._poisoned
         ]
         if not points:
             return

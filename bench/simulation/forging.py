@@ -9,7 +9,7 @@ wrong order itself would be accepted.
 from __future__ import annotations
 
 from bench.simulation.world import READ_ALL, World
-from multicast.control import ControlState, stream_partition
+from multicast.control import ControlState, of_version_1, stream_partition
 from multicast.errors import UnknownVersion
 from multicast.order import (
     ORDERED_MAX,
@@ -138,7 +138,7 @@ def _raw(stream: OrderStream, kind: RecordKind, parent_next: ParentNext, *runs: 
 
 def read(world: World, state: ControlState, epoch: int, name: str) -> OrderStream:
     """Read a stream from its start, up to a record of an unknown version."""
-    stream = state.opened(state.first_epoch(epoch, name), name)
+    stream = of_version_1(state.opened(state.first_epoch(epoch, name), name))
     partition = stream_partition(stream.plan, name)
     fetched = world.log.read(partition, stream.offset_next, READ_ALL)
     if fetched is not None:

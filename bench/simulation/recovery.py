@@ -29,6 +29,7 @@ from multicast.control import (
     ControlState,
     ends_record,
     log_partition,
+    of_version_1,
     plan_record,
     stream_partition,
 )
@@ -115,7 +116,7 @@ class Recoverer(Operator):
     def _positions_at(
         self, state: ControlState, parent: str, records: int
     ) -> Mapping[int, int] | None:
-        stream = state.opened(state.first_epoch(state.epoch, parent), parent)
+        stream = of_version_1(state.opened(state.first_epoch(state.epoch, parent), parent))
         if stream.state.count < records:
             for _ in self._each(stream):
                 if stream.state.count == records:
@@ -209,7 +210,7 @@ class Recoverer(Operator):
     def _left_out(self, state: ControlState, child: OrderStream, following: Plan) -> list[Run]:
         name = child.plan.collector(child.collector).parent
         assert name is not None
-        parent = state.opened(child.plan.epoch, name)
+        parent = of_version_1(state.opened(child.plan.epoch, name))
         every = [run for record in self._each(parent) for run in record.runs]
         return [
             Run(following.number(child.plan.logs[log].name), first, last)

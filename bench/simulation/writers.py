@@ -26,6 +26,7 @@ from multicast.control import (
     ends_record,
     log_partition,
     markers_record,
+    of_version_1,
     order_topic,
     plan_record,
     stream_partition,
@@ -278,7 +279,7 @@ class Operator:
             stream = self._streams.get(node.name)
             if stream is None:
                 below = self._world.end(partition) if bits & 1 else 0
-                stream = state.stream(plan.epoch, node.name, below=below)
+                stream = of_version_1(state.stream(plan.epoch, node.name, below=below))
             fetched = self._world.log.read(partition, stream.offset_next, READ_ALL)
             if fetched is not None:
                 for record in fetched.records:

@@ -53,6 +53,8 @@ def _simulate(first: int, count: int, processes: int) -> int:
         f"schedules {totals.schedules:,}  epochs {totals.epochs:,}  "
         f"multicasts {totals.multicasts:,}  deliveries {totals.deliveries:,}  "
         f"skips {totals.skips:,}  corrections {totals.corrections:,}\n"
+        f"checkpoints {totals.checkpoints:,}  removed {totals.removed:,}  "
+        f"restored {totals.restored:,}\n"
         f"seconds {time.monotonic() - began:.0f}  processes {processes}  "
         f"digest {totals.digest:016x}\n"
     )

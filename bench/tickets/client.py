@@ -3,12 +3,12 @@
 They answer the commands of `bench.comparison.client`, with other producers and sources:
 
     tickets         message and ticket as two librdkafka appends, by two producers
-    tickets-shared  one Produce request for both partitions (`wire`)
+    tickets-shared  one Produce request for both partitions, by the joint appender
     push            today's producer and consumer, which also takes pushed records (`pushing`)
     shared-only     the same request without a ticket; the consumer waits for no order
 
 The consumer fetches the logs and the order partition with one client, reads the order by
-`rule.TicketStream`, and hands a message out once it has both.
+`TicketStream`, and hands a message out once it has both.
 """
 
 from __future__ import annotations
@@ -17,39 +17,42 @@ import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
+from functools import partial
 from typing import Any, cast
 
 from bench.comparison.client import (
     ProducerThread,
     Receiver,
-    StampedDriver,
     main,
 )
 from bench.comparison.layouts import lay_out
+from bench.comparison.stamped import StampedDriver
 from bench.comparison.workload import from_document
-from bench.tickets.collector import FillHole, TicketCollector
 from bench.tickets.delivery import TicketDelivery
-from bench.tickets.producer import TicketBook
 from bench.tickets.pushing import PushedDriver
-from bench.tickets.rule import StreamShape, TicketStream, encode
-from bench.tickets.wire import SharedConnection, Stored
 from multicast.drivers import open_driver
+from multicast.drivers.kafka_python import KafkaPythonDriver
 from multicast.drivers.protocol import (
     Appended,
     Appender,
     AppendOutcome,
     Driver,
+    JointRecord,
     Record,
     TopicPartition,
 )
 from multicast.errors import AmcastError
+from multicast.tickets.collector import FillHole, NameCheckpoint, TicketCollector, TicketLimits
+from multicast.tickets.encoding import encode
+from multicast.tickets.producer import TicketBook
+from multicast.tickets.rule import StreamShape, TicketStream
 
-TAG = 1
-SHARED_IN_FLIGHT = 2  # requests; what comes meanwhile goes into the next one
+TAG = b"tickets of probe"
 _POLL_S = 0.05
 # The collector is on nobody's way: it fetches this often, whatever comes.
 _COLLECT_MS = 20
 _PATIENCE_MS = 60
+_CHECKPOINT_MS = 3_600_000
 _REST_MS = 20
 _LIVELY_MS = 1000
 _TICK_MS = 250
@@ -103,74 +106,54 @@ class TicketAppender:
 
 
 class SharedAppender:
-    """Appends messages, and their ticket, by one Produce request; as `Stamped` it notes times."""
+    """Appends messages, and their tickets, by joint requests; as `Stamped` it notes times."""
 
-    def __init__(self, bootstrap: str, topic: str, took: Any, *, tickets: bool) -> None:
-        self._connection = SharedConnection(bootstrap)
+    def __init__(self, bootstrap: str, topic: str, logs: int, took: Any, *, tickets: bool) -> None:
+        self._driver = KafkaPythonDriver(bootstrap)
+        self._appender = self._driver.joint_appender(beside=self._tickets if tickets else None)
         self._topic = topic
         self._order = order_of_tickets(topic)
         self._took = took
-        self._book: TicketBook | None = TicketBook() if tickets else None
-        self._settled = threading.Condition()
-        self._waiting: dict[int, list[bytes]] = {}
-        self._began: dict[int, list[int]] = {}
-        self._in_flight = 0
+        self._lock = threading.Lock()  # of the book
+        self._book = TicketBook() if tickets else None
         self.errors = 0
+        self.flush = self._appender.flush
+        # The first ticket, too, must go with its message.
+        for log in range(logs):
+            self._appender.prepare(TopicPartition(topic, log))
+        self._appender.prepare(self._order)
 
     def send(self, log: int, payload: bytes) -> None:
         """Send a message, or let it wait for the next request."""
-        with self._settled:
-            self._waiting.setdefault(log, []).append(payload)
-            self._began.setdefault(log, []).append(time.monotonic_ns())
-            if self._book is not None:
-                self._book.started(log)
-            if self._in_flight < SHARED_IN_FLIGHT:
-                self._send_waiting()
-
-    def flush(self, timeout_s: float) -> bool:
-        """Wait until every append has its outcome."""
-        with self._settled:
-            return self._settled.wait_for(
-                lambda: (not self._in_flight and not self._waiting) or self._broken(), timeout_s
-            )
+        done = partial(self._stored, log, time.monotonic_ns())
+        self._appender.append(TopicPartition(self._topic, log), payload, done=done)
 
     def close(self, timeout_s: float = 5.0) -> None:
-        """Flush, and close the connection."""
-        self.flush(timeout_s)
-        self._connection.close()
+        """Flush, and close the connections."""
+        self._appender.close(timeout_s)
+        self._driver.close()
 
-    def _broken(self) -> bool:
-        if self._connection.error is not None:
-            self.errors += 1
-        return self._connection.error is not None
-
-    def _send_waiting(self) -> None:
-        appends: dict[TopicPartition, Sequence[bytes]] = {
-            TopicPartition(self._topic, log): values for log, values in self._waiting.items()
-        }
-        began, self._began, self._waiting = self._began, {}, {}
-        if self._book is not None:
+    def _tickets(self, started: Mapping[TopicPartition, int]) -> Sequence[JointRecord]:
+        assert self._book is not None
+        with self._lock:
+            for partition, count in started.items():
+                self._book.started(partition.partition, count)
             record = self._book.record_due()
-            if record is not None:
-                appends[self._order] = [encode(TAG, record)]
-                # Both partitions are stored by one request, so a second one may overtake nothing.
-                self._book.ticket_settled()
-        self._in_flight += 1
-        self._connection.send(appends, lambda stored: self._answered(stored, began))
+            assert record is not None
+            # Message and ticket are stored by one request, so a second one may overtake nothing.
+            self._book.ticket_settled()
+        return [JointRecord(self._order, encode(TAG, record), self._ticket_stored)]
 
-    def _answered(self, stored: Stored, began: Mapping[int, Sequence[int]]) -> None:
-        now = time.monotonic_ns()
-        with self._settled:
-            self._in_flight -= 1
-            for log, times in began.items():
-                first = stored[TopicPartition(self._topic, log)]
-                for place, begin in enumerate(times):
-                    self._took.append(now - begin)
-                    if self._book is not None:
-                        self._book.settled(log, first + place)
-            if self._waiting:
-                self._send_waiting()
-            self._settled.notify_all()
+    def _stored(self, log: int, began_ns: int, outcome: AppendOutcome) -> None:
+        self._took.append(time.monotonic_ns() - began_ns)
+        offset = outcome.offset if isinstance(outcome, Appended) else None
+        self.errors += offset is None
+        if self._book is not None:
+            with self._lock:
+                self._book.settled(log, offset)
+
+    def _ticket_stored(self, outcome: AppendOutcome) -> None:
+        self.errors += not isinstance(outcome, Appended)
 
 
 class TicketProducerThread(ProducerThread):
@@ -179,7 +162,8 @@ class TicketProducerThread(ProducerThread):
     def __init__(self, spec: Mapping[str, Any], driver: StampedDriver) -> None:
         workload = from_document(spec["workload"], name="")
         topic, arm = spec["topic"], spec["arm"]
-        super().__init__(workload, lay_out(workload, arm, topic), driver, topic, "plain")
+        layout = lay_out(workload, arm, topic)
+        super().__init__(workload, layout, driver, topic, "plain")
         for number in range(workload.producers):
             if arm == "tickets":
                 messages = driver.appenders[number]
@@ -188,7 +172,11 @@ class TicketProducerThread(ProducerThread):
                 sender: TicketAppender | SharedAppender = TicketAppender(messages, tickets, topic)
             else:
                 sender = SharedAppender(
-                    spec["bootstrap"], topic, driver.took, tickets=arm == "tickets-shared"
+                    spec["bootstrap"],
+                    topic,
+                    len(layout.partitions),
+                    driver.took,
+                    tickets=arm == "tickets-shared",
                 )
                 self._stack.callback(sender.close)
                 driver.appenders.append(cast(Any, sender))
@@ -231,9 +219,8 @@ class CollectorThread:
         self._core = TicketCollector(
             TicketStream(shape(partitions)),
             None,
-            patience=_PATIENCE_MS,
-            rest=_REST_MS,
-            lively=_LIVELY_MS,
+            TicketLimits(_PATIENCE_MS, _REST_MS, _LIVELY_MS, _CHECKPOINT_MS),
+            time.monotonic_ns() // 1_000_000,
         )
         self._driver = driver
         self._stop = threading.Event()
@@ -266,7 +253,8 @@ class CollectorThread:
                 self.wrote += 1
                 if isinstance(action, FillHole):
                     raise AmcastError(f"a probe without faults has a hole: {action}")
-                appender.append(self._order, encode(TAG, action.record), done=self._done)
+                if not isinstance(action, NameCheckpoint):
+                    appender.append(self._order, encode(TAG, action.record), done=self._done)
         reader.close()
         watcher.close()
         appender.close()

@@ -2,7 +2,8 @@
 
 All arms are set up first, each with its own topic and processes; then they run in interleaved
 rounds, and each round is divided by the plain arm's round of the same turn. See `client` for the
-arms; `ordered` and `ordered-plain` are the product as it is, with its announcements and without.
+arms; `ordered`, `ordered-plain` and `ordered-tickets` are the product, with version 1 of the order
+records, announced and not, and with version 2.
 On a machine with other load
 many short rounds tell more than a few long ones: `quiet` is the quotient of the lower quartiles.
 CPU is that of the arm's producers, consumers, collectors and of the broker, for each message.
@@ -25,7 +26,7 @@ from typing import Any
 from bench.comparison.arms import Arm, MeasuredCluster, Round
 from bench.comparison.layouts import lay_out
 from bench.comparison.run import own_broker
-from bench.comparison.workload import Workload
+from bench.comparison.workload import TICKETS, Workload
 from bench.harness import figures
 from bench.harness.hosts import ClientProcess, CollectorProcesses
 from bench.tickets.client import order_of_tickets
@@ -36,7 +37,7 @@ from multicast.drivers import open_driver
 from multicast.drivers.kafka_python import Admin, TopicSpec
 
 TICKET_ARMS = ("tickets", "tickets-shared", "shared-only")
-ARMS = ("plain", "ordered", "ordered-plain", "push", *TICKET_ARMS)
+ARMS = ("plain", "ordered", "ordered-plain", TICKETS, "push", *TICKET_ARMS)
 _MODULE = "bench.tickets.client"
 _OPEN_S = 60.0
 _ROLES = ("producers", "consumers", "collectors", "brokers")

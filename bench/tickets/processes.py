@@ -8,40 +8,25 @@ Each has `turn`, in which it reads some of what is new and carries out what its 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
-from bench.tickets.collector import FillHole, TicketCollector, WriteRecord
 from bench.tickets.delivery import TicketDelivered, TicketDelivery
-from bench.tickets.producer import TicketBook
-from bench.tickets.rule import OwnRecord, StreamShape, Ticket, TicketState, TicketStream, encode
-from bench.tickets.world import SKIP, AppendEnd, Outcome, TicketTree, TicketWorld
+from bench.tickets.epochs import Epochs, TicketSpan
+from bench.tickets.world import SKIP, UNSEEN, AppendEnd, Outcome, TicketWorld
+from multicast.tickets.collector import (
+    FillHole,
+    NameCheckpoint,
+    TicketCollector,
+    TicketLimits,
+    WriteRecord,
+)
+from multicast.tickets.encoding import OwnRecord, Ticket, encode
+from multicast.tickets.producer import TicketBook
 
 TICK_TURNS = 60  # a collector's tick
 REST_TURNS = 25  # longer than what is on its way without faults, shorter than busy logs' pauses
+CHECKPOINT_TURNS = 150
 READ_MAX = 4  # records of a partition in one hasty turn
-
-
-@dataclass
-class TicketEpoch:
-    """One epoch: its tree, where its logs and streams begin, and (once known) where logs end."""
-
-    number: int
-    tree: TicketTree
-    starts: list[int]
-    stream_firsts: list[int]
-    markers: dict[int, int] | None = None
-    ends: list[int] | None = None
-
-    def shape(self, node: int) -> StreamShape:
-        """Give the shape of a collector's stream."""
-        return self.tree.shape(node, self.number, self.starts, self.stream_firsts)
-
-    def stream(self, node: int) -> TicketStream:
-        """Open a collector's stream at the epoch's start."""
-        return TicketStream(self.shape(node), offset_next=self.stream_firsts[node])
-
-
-Epochs = list[TicketEpoch]
 
 
 class TicketProducerProcess:
@@ -84,8 +69,12 @@ class TicketProducerProcess:
         for node in list(self._books):
             self._write_ticket(node)
         if self._epoch + 1 < len(self._epochs):
+            before, after = self._epochs[self._epoch : self._epoch + 2]
             self._epoch += 1
-            self._books.clear()  # their tickets are void now; a collector orders the messages
+            for node, span in enumerate(after.spans):
+                if span is not before.spans[node]:
+                    # Its tickets are void now; a collector orders the messages.
+                    self._books.pop(node, None)
 
     def _append(self, log: int, value: str, book: TicketBook) -> None:
         def done(outcome: Outcome) -> None:
@@ -104,23 +93,22 @@ class TicketProducerProcess:
             book.ticket_settled(refused=outcome is AppendEnd.REFUSED)
             self._write_ticket(node)
 
-        tag = self._epochs[self._epoch].shape(node).tag
+        tag = self._epochs[self._epoch].spans[node].shape.tag
         self._world.append(self._world.streams[node], encode(tag, record), done)
 
 
 @dataclass
 class TicketCollectorProcess:
-    """An instance of a collector of one epoch; more than one may run."""
+    """An instance of a collector of one span; more than one may run."""
 
     world: TicketWorld
-    epoch: TicketEpoch
-    node: int
+    span: TicketSpan
     patience: int
     core: TicketCollector = field(init=False)
     asleep_until: int = 0
+    trimmed: bool = False  # it needs records of its parent's stream that are gone, and has stopped
     _ticked: int = 0
     _life: int = 0
-    _checkpoint: tuple[int, TicketState] | None = None
 
     def __post_init__(self) -> None:
         """Start."""
@@ -129,53 +117,64 @@ class TicketCollectorProcess:
     def restart(self) -> None:
         """Start anew, from a checkpoint if there is one; its appends in flight may still land."""
         self._life += 1
-        tree, node = self.epoch.tree, self.node
-        own = self.epoch.stream(node)
-        if self._checkpoint is not None:
-            offset, state = self._checkpoint
-            own = TicketStream(own.shape, offset_next=offset, checkpoint=state)
-        parent = tree.parents[node]
-        above = None if parent is None else self.epoch.stream(parent)
-        self.core = TicketCollector(
-            own, above, patience=self.patience, rest=REST_TURNS, lively=6 * TICK_TURNS
+        span = self.span
+        own = span.open(len(span.records))
+        above = None if span.parent is None else span.parent.open(own.state.parent_next)
+        limits = TicketLimits(
+            self.patience, REST_TURNS, 6 * TICK_TURNS, CHECKPOINT_TURNS, checkpoint_records=40
         )
+        self.core = TicketCollector(own, above, limits, self.world.now)
 
     def turn(self, *, thorough: bool = False) -> None:
         """Read, tick if it is time, and carry out what the core wants."""
-        world, core = self.world, self.core
-        if world.now < self.asleep_until:
+        world, span = self.world, self.span
+        if world.now < self.asleep_until or self._is_trimmed():
             return
-        own = world.streams[self.node]
-        for offset in self._range(core.own.offset_next, len(own), thorough=thorough):
-            core.own_read(offset, own[offset], world.now)
-        if world.rng.random() < 0.1:
-            self._checkpoint = core.own.offset_next, core.own.state.copy()
-        if core.parent is not None:
-            above = world.streams[self._parent]
-            first = core.parent.offset_next
-            for offset in self._range(first, len(above), thorough=thorough):
-                core.parent_read(offset, above[offset])
+        core = self.core
+        first, end = core.own.offset_next, len(span.records)
+        for offset in self._range(first, end, thorough=thorough):
+            core.own_read(offset, span.read(offset), world.now)
+        if core.relay is not None and span.parent is not None:
+            first, end = core.relay.parent.offset_next, len(span.parent.records)
+            for offset in self._range(first, end, thorough=thorough):
+                core.parent_read(offset, span.parent.read(offset))
+            assert not core.relay.strayed or span.may_stray, "a stream has strayed"
         for log in core.own.shape.own:
-            core.log_end(log, len(world.logs[log]), world.now)
-        if self.epoch.markers is not None:
-            core.freeze_after(self.epoch.markers)
+            core.log_end(log, world.stable_end(log), world.now)
+        if span.markers is not None:
+            core.freeze_after(span.markers)
         if world.now >= self._ticked + TICK_TURNS:
             self._ticked = world.now
-            core.tick(world.now)
+            core.tick(world.now, {log: len(world.logs[log]) for log in core.own.shape.own})
         self._carry_out()
+
+    def _is_trimmed(self) -> bool:
+        """Whether records are gone that are needed; a newer checkpoint may do without them."""
+        if self._misses_records():
+            self.world.faults["trimmed"] += not self.trimmed
+            self.restart()
+            self.trimmed = self._misses_records()
+        return self.trimmed
+
+    def _misses_records(self) -> bool:
+        core, parent = self.core, self.span.parent
+        if core.own.offset_next < self.span.kept_from:
+            return True
+        if core.relay is None or parent is None:
+            return False
+        return core.relay.parent.offset_next < parent.kept_from
 
     def _carry_out(self) -> None:
         for action in self.core.step(self.world.now):
-            if isinstance(action, FillHole):
-                self._fill(action)
-            else:
-                self._write(action)
-
-    @property
-    def _parent(self) -> int:
-        parent = self.epoch.tree.parents[self.node]
-        assert parent is not None
-        return parent
+            match action:
+                case FillHole():
+                    self._fill(action)
+                case WriteRecord():
+                    self._write(action)
+                case NameCheckpoint(offset):
+                    if offset not in self.span.pointers:
+                        self.span.pointers.append(offset)
+                        self.span.pointers.sort()
 
     def _range(self, first: int, end: int, *, thorough: bool) -> range:
         most = end if thorough else first + int(self.world.rng.random() * (READ_MAX + 1))
@@ -189,7 +188,7 @@ class TicketCollectorProcess:
                 core.append_failed()
 
         raw = encode(core.own.shape.tag, action.record)
-        self.world.append(self.world.streams[self.node], raw, done)
+        self.world.append(self.span.records, raw, done)
 
     def _fill(self, action: FillHole) -> None:
         world, life, core = self.world, self._life, self.core
@@ -210,15 +209,15 @@ class TicketCollectorProcess:
 
 
 class TicketReaderProcess:
-    """A consumer of some logs, over all epochs."""
+    """A consumer of some logs, over all epochs; it may restart at its cursor."""
 
     def __init__(self, world: TicketWorld, epochs: Epochs, interest: tuple[int, ...]) -> None:
         self._world = world
         self._epochs = epochs
         self.interest = interest
         self._epoch = -1
-        self._core: TicketDelivery
-        self._node = 0
+        self.core: TicketDelivery
+        self.span: TicketSpan
         self._read: dict[int, int] = {}
         self.delivered: list[tuple[int, int]] = []
         self._open()
@@ -226,50 +225,85 @@ class TicketReaderProcess:
     def _open(self) -> None:
         self._epoch += 1
         epoch = self._epochs[self._epoch]
-        # Any collector that knows all logs will do; another one in each epoch finds more.
+        # Any collector that knows all logs will do; another one in each epoch finds more. After a
+        # recovery only the same one: others have not ordered the same in the last epoch.
         nodes = [node for node, bag in enumerate(epoch.tree.bags) if {*self.interest} <= {*bag}]
-        self._node = self._world.rng.choice(nodes)
-        self._core = TicketDelivery(epoch.stream(self._node), self.interest)
-        self._read = {log: epoch.starts[log] for log in self.interest}
+        if any(span.owed for span in epoch.spans):
+            nodes = [self.span.node]
+        self.span = epoch.spans[self._world.rng.choice(nodes)]
+        self.core = TicketDelivery(self.span.open(self.span.shape.first), self.interest)
+        starts = {**self.span.shape.own, **self.span.shape.inherited}
+        self._read = {log: starts[log] for log in self.interest}
+
+    def restart(self) -> None:
+        """Start anew at the cursor, from a checkpoint if there is one before it."""
+        self._world.faults["consumer restarted"] += 1
+        cursor = self.core.cursor
+        self.core = TicketDelivery(self.span.open(cursor.record), self.interest, cursor)
+        starts = {**self.span.shape.own, **self.span.shape.inherited}
+        self._read = {log: starts[log] for log in self.interest}
 
     def turn(self, *, thorough: bool = False) -> None:
         """Read something of each partition, and deliver."""
-        rng, core = self._world.rng, self._core
-        order = self._world.streams[self._node]
+        rng, core, world = self._world.rng, self.core, self._world
+        end = len(self.span.records)
         first = core.stream.offset_next
-        most = (
-            len(order) if thorough else min(len(order), first + int(rng.random() * (READ_MAX + 1)))
-        )
+        most = end if thorough else min(end, first + int(rng.random() * (READ_MAX + 1)))
         for offset in range(first, most):
-            core.order_read(offset, order[offset])
+            core.order_read(offset, self.span.read(offset))
         for log in self.interest:
-            records = self._world.logs[log]
-            first = self._read[log]
-            most = len(records) if thorough else first + int(rng.random() * (READ_MAX + 1))
-            end = min(len(records), most)
+            records = world.logs[log]
+            first, end = self._read[log], world.stable_end(log)
+            most = end if thorough else first + int(rng.random() * (READ_MAX + 1))
+            end = min(end, most)
             if first < end:
                 core.payload_read(log, [(place, records[place]) for place in range(first, end)])
                 self._read[log] = end
         self._deliver()
-        if core.ended and self._epoch + 1 < len(self._epochs):
-            self._open()
+        if core.ended:
+            last = self._epoch
+            while last + 1 < len(self._epochs) and self.span in self._epochs[last + 1].spans:
+                last += 1
+            if last + 1 < len(self._epochs):
+                self._epoch = last
+                self._open()
 
     def _deliver(self) -> None:
-        taken: list[TicketDelivered] = self._core.deliver()
-        self.delivered += [(log, place) for log, place, item in taken if item != SKIP]
+        taken: list[TicketDelivered] = self.core.deliver()
+        self.delivered += [(log, place) for log, place, item in taken if item not in UNSEEN]
+
+
+def hide_messages(world: TicketWorld) -> None:
+    """Store messages in a transaction, by a producer that writes no tickets for them."""
+    rng = world.rng
+    log = rng.randrange(len(world.logs))
+    if log not in world.hidden_from:
+        commits = rng.random() < 0.7
+        world.faults["transaction" if commits else "transaction aborted"] += 1
+        values = [f"t{world.now}.{number}" for number in range(rng.randint(1, 3))]
+        world.later(rng.randint(5, 300), world.transaction(log, values, commits=commits))
+
+
+def false_checkpoint(world: TicketWorld, span: TicketSpan) -> None:
+    """Write a checkpoint with the right mark and a wrong state, as only a wrong program does."""
+    world.faults["false checkpoint"] += 1
+    true = span.whole()[0].marked
+    raw = encode(span.shape.tag, replace(true, parent_next=true.parent_next + 1))
+    span.wrong.add(raw)
+    span.records.append(raw)
 
 
 def surplus_ticket(world: TicketWorld, epochs: Epochs, node: int) -> None:
     """Write a ticket for which no message comes, as a mad producer does."""
-    shape = world.rng.choice(epochs).shape(node)
-    if not shape.own:
+    span = world.rng.choice(epochs).spans[node]
+    if not span.shape.own:
         return
-    log = world.rng.choice(sorted(shape.own))
+    log = world.rng.choice(sorted(span.shape.own))
     rng = world.rng
     ticket = Ticket(log, rng.randint(0, 3), rng.choice((0, len(world.logs[log]) + 2)))
     world.faults["surplus ticket"] += 1
-    raw = encode(shape.tag, OwnRecord((ticket,)))
-    world.append(world.streams[node], raw, _ignore)
+    raw = encode(span.shape.tag, OwnRecord((ticket,)))
+    world.append(span.records, raw, _ignore)
 
 
 _ignore: Callable[[Outcome], None] = lambda _: None  # noqa: E731

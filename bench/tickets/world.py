@@ -15,9 +15,11 @@ from enum import Enum
 from random import Random
 from typing import TypeVar
 
-from bench.tickets.rule import StreamShape
-
 SKIP = "skip"  # the record that fills a hole; never delivered
+MARKER = "marker"  # ends a transaction
+ABORTED = "aborted"
+REMOVED = "removed"  # by retention; who has not delivered it goes on without it
+UNSEEN = frozenset((SKIP, MARKER, ABORTED, REMOVED))  # what no reader delivers
 _Item = TypeVar("_Item")
 LATE_TURNS = 400  # the longest delay of a late append
 
@@ -46,7 +48,7 @@ Outcome = int | AppendEnd
 
 @dataclass(frozen=True)
 class TicketTree:
-    """A tree of collectors by number; `bags` hold log numbers; the running intersection holds."""
+    """Trees of collectors by number; `bags` hold log numbers; the running intersection holds."""
 
     parents: tuple[int | None, ...]
     bags: tuple[tuple[int, ...], ...]
@@ -62,38 +64,37 @@ class TicketTree:
     def _knows(self, node: int | None, log: int) -> bool:
         return node is not None and log in self.bags[node]
 
-    def shape(self, node: int, epoch: int, starts: list[int], firsts: list[int]) -> StreamShape:
-        """Give what a plan would say of a collector's stream."""
-        own = {log: starts[log] for log in self.bags[node] if self.top(log) == node}
+    def tree_of(self, node: int) -> int:
+        """Give the root of a collector's tree."""
         parent = self.parents[node]
-        return StreamShape(
-            tag=1000 * epoch + node,
-            own=own,
-            inherited={log: starts[log] for log in self.bags[node] if log not in own},
-            parent_first=None if parent is None else firsts[parent],
-        )
+        return node if parent is None else self.tree_of(parent)
 
     def rerooted(self, root: int) -> TicketTree:
-        """Give the same tree with another root, so that other collectors are tops."""
+        """Give the same trees, one of them with another root, so that other collectors are tops."""
         neighbours: dict[int, list[int]] = {node: [] for node in range(len(self.bags))}
         for node, parent in enumerate(self.parents):
             if parent is not None:
                 neighbours[node].append(parent)
                 neighbours[parent].append(node)
-        parents: dict[int, int | None] = {root: None}
-        waiting = [root]
+        parents = dict(enumerate(self.parents))
+        parents[root] = None
+        waiting, seen = [root], {root}
         for node in waiting:
             for other in neighbours[node]:
-                if other not in parents:
+                if other not in seen:
                     parents[other] = node
                     waiting.append(other)
+                    seen.add(other)
         return TicketTree(tuple(parents[node] for node in range(len(self.bags))), self.bags)
 
 
 def draw_tree(rng: Random) -> TicketTree:
-    """Draw a tree of up to four collectors and two to five logs."""
+    """Draw trees of together up to four collectors, and two to five logs."""
     count = rng.choice((1, 2, 2, 3, 4))
-    parents = (None, *(rng.randrange(node) for node in range(1, count)))
+    parents = (
+        None,
+        *(None if rng.random() < 0.25 else rng.randrange(node) for node in range(1, count)),
+    )
     bags: list[list[int]] = [[] for _ in range(count)]
     for log in range(rng.choice((2, 3, 3, 5))):
         top = rng.randrange(count)
@@ -104,6 +105,16 @@ def draw_tree(rng: Random) -> TicketTree:
         for node in sorted(known):
             bags[node].append(log)
     return TicketTree(parents, tuple(map(tuple, bags)))
+
+
+def inherits_one(tree: TicketTree, node: int, bag: tuple[int, ...]) -> bool:
+    """Whether exactly one log of a collector's bag comes from its parent's stream."""
+    return sum(tree.top(log) != node for log in bag) == 1
+
+
+# A log at the root and another one further down, all known to the last two collectors: what is
+# restored to the middle one must come in its order to the last one, too.
+DEEP = TicketTree((None, 0, 1), ((0, 1), (0, 1, 2), (0, 1, 2)))
 
 
 @dataclass
@@ -118,6 +129,7 @@ class TicketWorld:
     now: int = 0
     faults: Counter[str] = field(default_factory=Counter)
     skips: int = 0
+    hidden_from: dict[int, int] = field(default_factory=dict)  # logs: where the transaction begins
     _network: list[tuple[int, int, Callable[[], object]]] = field(default_factory=list)
     _number: int = 0
 
@@ -133,6 +145,25 @@ class TicketWorld:
             self.now, _, what = heapq.heappop(self._network)
             what()
         self.now = end
+
+    def stable_end(self, log: int) -> int:
+        """Give a log's last stable offset."""
+        return self.hidden_from.get(log, len(self.logs[log]))
+
+    def transaction(self, log: int, values: list[str], *, commits: bool) -> Callable[[], None]:
+        """Store messages in a transaction; give what ends it."""
+        records = self.logs[log]
+        first = len(records)
+        self.hidden_from[log] = first
+        records += values
+
+        def end() -> None:
+            if not commits:
+                records[first : first + len(values)] = [ABORTED] * len(values)
+            records.append(MARKER)
+            del self.hidden_from[log]
+
+        return end
 
     @property
     def waiting(self) -> int:

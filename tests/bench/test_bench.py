@@ -18,7 +18,14 @@ from bench.comparison import results
 from bench.comparison.compare import Incomparable, compare
 from bench.comparison.layouts import lay_out
 from bench.comparison.stamps import RoundTally, pack, padding
-from bench.comparison.workload import ARMS, STAMP_BYTES, InvalidWorkload, from_document, load
+from bench.comparison.workload import (
+    ARMS,
+    ORDERING,
+    STAMP_BYTES,
+    InvalidWorkload,
+    from_document,
+    load,
+)
 from bench.harness.histogram import Latencies
 from bench.harness.sockets import traffic
 from bench.micro import virtual
@@ -180,7 +187,9 @@ def test_every_arm_of_a_kind_sends_the_same_messages_to_the_same_consumers(kind,
     layout = lay_out(workload(kind=kind, size=4), arm, "A")
     ordered = lay_out(workload(kind=kind, size=4), "ordered", "A")
     assert (layout.targets, layout.consumers) == (ordered.targets, ordered.consumers)
-    assert (layout.plan is not None) == (arm in ("ordered", "ordered-plain", "single-root"))
+    assert (layout.plan is not None) == (arm in ORDERING)
+    if layout.plan is not None:
+        assert layout.plan.order_version == (2 if arm == "ordered-tickets" else 1)
     if arm == "single-root":
         assert len(layout.plan.collectors) == 1
 
@@ -406,7 +415,8 @@ def test_a_small_run_measures_every_arm_and_loses_nothing(kafka_cluster, tmp_pat
     file = tmp_path / "small.toml"
     file.write_text(
         'kind = "tree"\nsize = 2\nmessage_bytes = 100\nload = 500\nmessages = 100\nwarm_up = 20\n'
-        'pairs = 2\narms = ["plain", "ordered", "ordered-plain", "one-partition"]\n'
+        'pairs = 2\narms = ["plain", "ordered", "ordered-plain", "ordered-tickets", '
+        '"one-partition"]\n'
     )
     out = tmp_path / "result.json"
 
@@ -415,7 +425,7 @@ def test_a_small_run_measures_every_arm_and_loses_nothing(kafka_cluster, tmp_pat
 
     # Check: each arm has its figures for each round, and compares with itself.
     result = json.loads(out.read_text())
-    for arm in ("plain", "ordered", "ordered-plain", "one-partition"):
+    for arm in ("plain", "ordered", "ordered-plain", "ordered-tickets", "one-partition"):
         assert len(result["arms"][arm]["endToEndLatency50pct"]) == 2
         assert min(result["arms"][arm]["bytesReceived.consumers"]) > 100 * 120
         assert result["arms"][arm]["aggregatedPublishDelayLatencyAvg"] > 0

@@ -6,6 +6,9 @@ The larger worlds are `make model`'s.
 import pytest
 
 from bench.exhaustive import Explorer, main
+from bench.tickets.exhaustive import ScopeExplorer
+from bench.tickets.scopes import SCOPES
+from multicast.tickets.collector import TicketCollector
 
 
 @pytest.mark.slow
@@ -38,6 +41,32 @@ def test_without_the_digest_the_shortest_way_to_a_wrong_order_is_found():
 
 
 def test_the_command_prints_the_number_of_states(capsys):
-    arguments = ["--roots", "1", "--children", "1", "--messages", "1", "--crashes", "0"]
+    arguments = [
+        "--order-version",
+        "1",
+        "--roots",
+        "1",
+        "--children",
+        "1",
+        "--messages",
+        "1",
+        "--crashes",
+        "0",
+    ]
     assert main(arguments) == 0
     assert capsys.readouterr().out.startswith("states ")
+
+
+def test_a_scope_of_version_2_has_no_violation_and_comes_to_rest():
+    for name in ("restart", "transaction", "chain"):
+        exploration = ScopeExplorer(SCOPES[name]).explore()
+        assert (exploration.violation, exploration.path) == ("", ())
+        assert exploration.states > 5000
+        assert exploration.at_rest > 1000
+
+
+def test_a_record_that_is_not_written_again_is_a_dead_end(monkeypatch):
+    monkeypatch.setattr(TicketCollector, "append_failed", lambda _: None)
+    exploration = ScopeExplorer(SCOPES["failed"]).explore()
+    assert exploration.violation == "from here no steps lead to a state at rest"
+    assert exploration.path[-1].endswith("is lost")

@@ -1,0 +1,244 @@
+"""The acceptance rule of version 2, written independently from `docs/protocol-2.md`.
+
+It uses nothing of `multicast`, as `rule.py` does for version 1, and gives the same: for each record
+that counts its runs with their places, or the reason why it does not. The figures of a clause are
+those of the page. A recovery writes no epoch of version 2 yet, so no restored record counts here.
+
+    debt     of an own log: offsets that were ordered before a ticket had counted them
+    marked   the state that the next checkpoint must name, and the offset at which it was so
+
+Invariant: the runs of a log continue each other, and none is empty.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from itertools import pairwise
+
+from bench.pipeline.rule import (
+    EPOCH_PLACES,
+    FOREIGN,
+    FROZEN,
+    IMPOSSIBLE,
+    MALFORMED,
+    OFFSET_LIMIT,
+    ORDERED_LIMIT,
+    PlacedRun,
+    StreamRule,
+)
+
+KNOWN, GAP, EARLY, FALSE = "known", "gap", "early", "false"
+_MESSAGES_LIMIT = 65_536  # of one ticket
+_HEAD_BYTES = 20  # magic, version, tag, kind
+_OWN, _RELAY, _FREEZE, _RESTORED, _CHECKPOINT = 1, 2, 3, 4, 5
+_Entries = list[tuple[int, ...]]
+_Ways = list[tuple[int, int, int]]  # log, from, to
+
+
+class _Malformed(Exception):
+    """The bytes are no record."""
+
+
+class _Bytes:
+    """Takes the fields of a record one after the other."""
+
+    def __init__(self, raw: bytes) -> None:
+        self._raw = raw
+        self._place = 0
+
+    def numbers(self, form: str) -> tuple[int, ...]:
+        """Take fields, big-endian and without padding."""
+        size = struct.calcsize(">" + form)
+        part = self._raw[self._place : self._place + size]
+        if len(part) < size:
+            raise _Malformed
+        self._place += size
+        return struct.unpack(">" + form, part)
+
+    def entries(self, count: int, form: str) -> _Entries:
+        """Take so many entries."""
+        return [self.numbers(form) for _ in range(count)]
+
+    def end(self) -> None:
+        """Require that nothing is left."""
+        if self._place != len(self._raw):
+            raise _Malformed
+
+
+@dataclass(slots=True)
+class TicketReading:
+    """The state of reading one collector's stream in one epoch of version 2."""
+
+    rule: StreamRule
+    positions: dict[int, int] = field(default_factory=dict)
+    debts: dict[int, int] = field(default_factory=dict)
+    corrected: dict[int, int] = field(default_factory=dict)  # by log: the corrections that counted
+    held: set[int] = field(default_factory=set)
+    parent_next: int = 0
+    ordered: int = 0
+    frozen: bool = False
+    mark: int = 0
+    marked: tuple[object, ...] = ()
+
+    def __post_init__(self) -> None:
+        """Begin where the epoch begins."""
+        self.positions = dict(self.rule.starts)
+        self.debts = dict.fromkeys(self.rule.own, 0)
+        self.corrected = dict.fromkeys(self.rule.own, 0)
+        self.parent_next = self.rule.parent_offset or 0
+        self.mark, self.marked = self.rule.offset_first, self._state()
+
+    def take(self, offset: int, raw: bytes) -> str | list[PlacedRun]:
+        """Return the runs of the record at `offset`, or the reason why it does not count."""
+        if len(raw) < _HEAD_BYTES or raw[:19] != b"TO\2" + self.rule.anchor:
+            return FOREIGN
+        kinds = {
+            _OWN: self._own,
+            _RELAY: self._relay,
+            _FREEZE: self._freeze,
+            _RESTORED: self._restored,
+            _CHECKPOINT: self._checkpoint,
+        }
+        kind = kinds.get(raw[19])
+        if kind is None:
+            return MALFORMED
+        try:
+            result = kind(_Bytes(raw[_HEAD_BYTES:]), offset)
+        except _Malformed:
+            return MALFORMED
+        return result if isinstance(result, str) else self._placed(result)
+
+    def _own(self, content: _Bytes, _: int) -> str | _Ways:
+        tickets, corrections = content.numbers("HH")
+        own, changes = content.entries(tickets, "IIQ"), content.entries(corrections, "IIiB")
+        content.end()
+        if any(held > 1 for *_, held in changes):
+            raise _Malformed
+        if self.frozen:
+            return FROZEN
+        if not {entry[0] for entry in (*own, *changes)} <= self.rule.own:
+            return IMPOSSIBLE
+        highest = dict(self.positions)
+        for log, _, upto in own:
+            highest[log] = max(highest[log], upto)
+        asked = sum(messages for _, messages, _ in own)
+        asked += sum(highest[log] - position for log, position in self.positions.items())
+        if asked > ORDERED_LIMIT or any(messages > _MESSAGES_LIMIT for _, messages, _ in own):
+            return IMPOSSIBLE
+        ways = [self._ticket(*ticket) for ticket in own]
+        for log, number, amount, held in changes:
+            if number == self.corrected[log] + 1:
+                self.corrected[log] = number
+                self.debts[log] = max(0, self.debts[log] - amount)
+                self.held.discard(log)
+                if held:
+                    self.held.add(log)
+        return ways
+
+    def _ticket(self, log: int, messages: int, upto: int) -> tuple[int, int, int]:
+        """Apply clause 2; returns the way of the log's position."""
+        first = self.positions[log]
+        if log in self.held:
+            self.positions[log] = first if messages else max(first, upto)
+            return log, first, self.positions[log]
+        paid = min(messages, self.debts[log])
+        counted = first + messages - paid
+        self.positions[log] = max(counted, upto)
+        self.debts[log] += self.positions[log] - counted - paid
+        return log, first, self.positions[log]
+
+    def _relay(self, content: _Bytes, _: int) -> str | _Ways:
+        first, after, count = content.numbers("QQH")
+        entries = content.entries(count, "IQ")
+        content.end()
+        _refuse_large(after, *(upto for _, upto in entries))
+        if self.frozen:
+            return FROZEN
+        if self.rule.parent_offset is None:
+            return IMPOSSIBLE
+        if after <= self.parent_next:
+            return KNOWN
+        if first > self.parent_next:
+            return GAP
+        positions, ways = dict(self.positions), []
+        for log, upto in entries:
+            if log not in self.rule.inherited:
+                return IMPOSSIBLE
+            ways.append((log, positions[log], max(positions[log], upto)))
+            positions[log] = ways[-1][2]
+        if sum(last - begin for _, begin, last in ways) > ORDERED_LIMIT:
+            return IMPOSSIBLE
+        self.positions, self.parent_next = positions, after
+        return ways
+
+    def _restored(self, content: _Bytes, _: int) -> str:
+        first, after, count = content.numbers("QQH")
+        entries = content.entries(count, "IQ")
+        content.end()
+        _refuse_large(after, *(upto for _, upto in entries))
+        if self.frozen:
+            return FROZEN
+        return IMPOSSIBLE if first or after or entries else KNOWN
+
+    def _freeze(self, content: _Bytes, _: int) -> str | _Ways:
+        parent_next, count = content.numbers("QH")
+        entries = content.entries(count, "IQ")
+        content.end()
+        _refuse_large(parent_next, *(upto for _, upto in entries))
+        if self.frozen:
+            return FROZEN
+        reached = all(self.positions.get(log, -1) >= upto for log, upto in entries)
+        if self.parent_next < parent_next or not reached:
+            return EARLY
+        self.frozen = True
+        return []
+
+    def _checkpoint(self, content: _Bytes, offset: int) -> str | _Ways:
+        mark, parent_next, restored, owns, inherits = content.numbers("QQIHH")
+        own = content.entries(owns, "IQQIB")
+        inherited = content.entries(inherits, "IQ")
+        content.end()
+        _refuse_large(mark, parent_next, *(upto for _, upto in inherited))
+        for logs in (own, inherited):
+            numbers = [entry[0] for entry in logs]
+            if any(after <= log for log, after in pairwise(numbers)):
+                raise _Malformed
+        if any(held > 1 for *_, held in own):
+            raise _Malformed
+        if self.frozen:
+            return FROZEN
+        if mark < self.mark:
+            return KNOWN
+        if (mark, restored) != (self.mark, 0):
+            return FALSE
+        if (parent_next, tuple(own), tuple(inherited)) != self.marked:
+            return FALSE
+        self.mark, self.marked = offset + 1, self._state()
+        return []
+
+    def _state(self) -> tuple[object, ...]:
+        own = [
+            (log, self.positions[log], self.debts[log], self.corrected[log], int(log in self.held))
+            for log in sorted(self.rule.own)
+        ]
+        inherited = [(log, self.positions[log]) for log in sorted(self.rule.inherited)]
+        return self.parent_next, tuple(own), tuple(inherited)
+
+    def _placed(self, ways: Sequence[tuple[int, int, int]]) -> list[PlacedRun]:
+        placed = []
+        for log, first, after in ways:
+            if after > first:
+                place = self.rule.epoch * EPOCH_PLACES + self.ordered
+                name = self.rule.logs[log]
+                placed.append(
+                    PlacedRun(self.rule.topic, self.rule.collector, name, first, after, place)
+                )
+                self.ordered += after - first
+        return placed
+
+
+def _refuse_large(*offsets: int) -> None:
+    if any(offset >= OFFSET_LIMIT for offset in offsets):
+        raise _Malformed

@@ -1,0 +1,185 @@
+"""Two readings of version 2 of the order records, written independently, agree on every record."""
+
+import contextlib
+import random
+import time
+from collections import Counter
+from dataclasses import replace
+
+import pytest
+
+from bench.comparison.arms import Arm, MeasuredCluster
+from bench.comparison.workload import from_document
+from bench.pipeline.rule import PlannedOrder, Statement, read_control
+from bench.pipeline.streams import scan
+from bench.pipeline.ticket_rule import TicketReading
+from multicast.control import plan_record
+from multicast.drivers import open_driver
+from multicast.order import anchor, digest_of
+from multicast.tickets.encoding import (
+    Correction,
+    FreezeRecord,
+    OwnRecord,
+    Position,
+    RelayRecord,
+    RestoredRecord,
+    Ticket,
+    encode,
+)
+from multicast.tickets.rule import NotCounted
+from multicast.tickets.stream import TicketOrder
+from tests.bench.test_pipeline import (
+    MESSAGES,
+    WARM_UP,
+    Measured,
+    run_pipeline,
+    session,  # noqa: F401 - a fixture
+)
+from tests.helpers.plans import chain, from_start
+
+PLAN = replace(chain(), order_version=2)
+SEEDS = range(60)
+LENGTH = 120
+
+
+def rule_of(plan, collector):
+    order = PlannedOrder()
+    said = plan_record(digest_of(b"amcast genesis\0" + plan.topic.encode()), plan, attempt="a")
+    read_control(plan.topic, [Statement(*said)], order)
+    (rule,) = (rule for rule in order.rules if rule.collector == collector)
+    return rule
+
+
+def drawn(stream, rng):
+    """A record that may count now, or is wrong in one respect."""
+    state = stream.state
+    own = [log for log in sorted(state.positions) if log in stream.own or rng.random() < 0.05]
+    positions = state.positions
+    kind = rng.choice(("tickets", "tickets", "tickets", "corrections", "relay", "relay", "mark"))
+    if kind == "tickets":
+        tickets = []
+        for log in rng.choices(own, k=rng.randint(0, 3)):
+            near = max(0, positions[log] + rng.randint(-3, 9))
+            upto = rng.choice((*[near] * 20, 0, 2**30))
+            tickets.append(Ticket(log, rng.choice((0, 1, 1, 2, 7)), upto))
+        return OwnRecord(tuple(tickets))
+    if kind == "corrections":
+        return OwnRecord(
+            tuple(Ticket(log, 1, 0) for log in own if rng.random() < 0.3),
+            tuple(
+                Correction(
+                    log,
+                    state.corrections.get(log, 0) + rng.choice((0, 1, 1, 2)),
+                    rng.randint(-3, 5),
+                    rng.random() < 0.3,
+                )
+                for log in own
+            ),
+        )
+    if kind == "relay":
+        inherited = sorted(stream.inherited) or [0]
+        entries = tuple(
+            Position(log, max(0, positions[log] + rng.randint(-2, 6)))
+            for log in rng.choices(inherited, k=rng.randint(0, 3))
+        )
+        first = max(0, state.parent_next + rng.choice((0, 0, -2, 1)))
+        shape = RestoredRecord if rng.random() < 0.05 else RelayRecord
+        return shape(first, state.parent_next + rng.choice((0, 1, 4)), entries)
+    point = stream.marked if rng.random() < 0.7 else stream.checkpoint()
+    return replace(point, mark=max(0, point.mark + rng.choice((0, 0, 0, -1, 1))))
+
+
+def judged(seed):
+    """Yield what each of the two readings says of a stream as a log may come to hold it."""
+    rng = random.Random(seed)
+    collector = ("K1", "K2")[seed % 2]
+    real = TicketOrder(PLAN, collector, from_start(PLAN))
+    mine = TicketReading(rule_of(PLAN, collector))
+    tag, raws = anchor(PLAN, collector), []
+    for offset in range(LENGTH):
+        record = drawn(real, rng)
+        if offset > LENGTH - 10 and rng.random() < 0.4:
+            ends = tuple(Position(*end) for end in sorted(real.state.positions.items()))
+            record = FreezeRecord(real.state.parent_next + rng.choice((0, 0, 1)), ends)
+        raw = encode(tag, record)
+        spoiled = bytearray(raw)
+        spoiled[rng.randrange(len(raw))] ^= 1 << rng.randrange(8)
+        raw = rng.choice((*[raw] * 20, bytes(spoiled), raw[:-3], raw + b"x", b"other", *raws[-2:]))
+        raws.append(raw)
+        yield real.read(offset, raw), mine.take(offset, raw)
+        assert {**mine.debts} == {log: real.state.debts[log] for log in mine.debts}
+        assert mine.positions == real.state.positions
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_two_readings_of_version_2_agree_on_every_record(seed):
+    for real, mine in judged(seed):
+        if isinstance(real, NotCounted):
+            assert mine == real.name.lower()
+        else:
+            runs = [(PLAN.logs[run.log].name, run.first, run.next) for run in real]
+            assert [(run.log, run.first, run.next) for run in mine] == runs
+
+
+def test_over_all_seeds_every_reason_but_that_of_a_recovery_occurs():
+    found = Counter(
+        real.name if isinstance(real, NotCounted) else "RUNS" if real else "NO RUNS"
+        for seed in SEEDS
+        for real, _ in judged(seed)
+    )
+    assert set(found) == {reason.name for reason in NotCounted} - {"OWED"} | {"RUNS", "NO RUNS"}
+
+
+def test_places_rise_by_one_message_after_the_other_through_a_change_of_version():
+    # Init: epoch 1 of version 2, epoch 2 of version 1, in other partitions of the order topic.
+    nodes = tuple(replace(node, stream=node.stream + 2) for node in PLAN.collectors)
+    after = replace(chain(epoch=2), collectors=nodes)
+    first = plan_record(digest_of(b"amcast genesis\0A"), PLAN, attempt="a")
+    second = plan_record(digest_of(first[1]), after, attempt="a")
+    ends = b'{"positions": {"P1": 3, "P2": 2, "P3": 0, "P4": 0}}'
+    said = [first, second, (b"markers/1/x/a", ends), (b"ends/1/x/a", ends)]
+    order = PlannedOrder()
+    read_control("A", [Statement(*statement) for statement in said], order)
+    assert [(rule.epoch, rule.order_version) for rule in order.rules] == [(1, 2)] * 2 + [(2, 1)] * 2
+
+    # Test: two producers' tickets, what a strange program wrote, a freeze, and a late ticket.
+    tag = anchor(PLAN, "K1")
+    raws = [
+        encode(tag, OwnRecord((Ticket(0, 2, 0), Ticket(1, 1, 2)))),
+        b"other",
+        encode(tag, OwnRecord((Ticket(1, 1, 0), Ticket(0, 1, 0)))),
+        encode(tag, FreezeRecord(0, (Position(0, 3), Position(1, 2)))),
+        encode(tag, OwnRecord((Ticket(0, 1, 0),))),
+    ]
+    found = list(scan(order.rules, [("A", 0, offset, raw) for offset, raw in enumerate(raws)]))
+
+    # Check.
+    assert [entry for kind, entry in found if kind == "run"] == [
+        ("A", "K1", "P1", 0, 2, 2**44),
+        ("A", "K1", "P2", 0, 2, 2**44 + 2),
+        ("A", "K1", "P1", 2, 3, 2**44 + 4),
+    ]
+    assert [entry for kind, entry in found if kind == "void"] == [("A", "foreign"), ("A", "frozen")]
+
+
+@pytest.mark.kafka
+@pytest.mark.timeout(900)
+@pytest.mark.usefixtures("session")
+@pytest.mark.campaign
+def test_a_run_with_order_records_of_version_2_is_judged_by_their_rule(kafka_cluster, tmp_path):
+    bootstrap = kafka_cluster.bootstrap
+    asked = {"kind": "one", "size": 3, "message_bytes": 100, "load": 500}
+    workload = from_document({**asked, "messages": MESSAGES, "warm_up": WARM_UP}, name="w")
+    with contextlib.closing(open_driver("librdkafka", bootstrap)) as driver:
+        cluster = MeasuredCluster(bootstrap, driver, (), tmp_path, run=f"second-{time.time_ns()}")
+        arm = Arm(workload, "ordered", cluster)
+        arm._layout = replace(arm._layout, plan=replace(arm._layout.plan, order_version=2))
+        with arm:
+            arm.warm_up()
+            arm.round(1)
+            arm.write_events(1)
+    found = run_pipeline(Measured(bootstrap, cluster.run, {}, str(tmp_path)), cluster.run)
+    order = found["order"]
+    assert (order["holds"], order["deliveries"], order["unplaced"]) == (True, MESSAGES + WARM_UP, 0)
+    assert order["void"] == {}
+    assert found["lost"] == 0

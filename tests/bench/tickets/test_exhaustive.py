@@ -1,0 +1,38 @@
+"""The exhaustive search of version 2 on planted bugs: it must find each one in the named scope."""
+
+import os
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+
+import pytest
+
+from tests.bench.tickets.test_simulation import VIOLATION, names, planted
+
+BUGS = [
+    bug
+    for bug in tomllib.loads((Path(__file__).parent / "planted.toml").read_text())["bug"]
+    if "scope" in bug
+]
+
+
+@pytest.mark.campaign
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("bug", BUGS, ids=names)
+def test_the_search_finds_a_planted_bug(bug, tmp_path):
+    planted(bug, tmp_path)
+    command = [sys.executable, "-m", "bench.exhaustive", "--order-version", "2"]
+    done = subprocess.run(
+        [*command, "--scope", bug["scope"]],
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": str(tmp_path)},
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=800,
+    )
+    assert done.returncode == VIOLATION, done.stdout + done.stderr
+    assert "violated: " in done.stdout
+    sys.stdout.write(f"{bug['name']}: {done.stdout}\n")

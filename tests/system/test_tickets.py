@@ -1,0 +1,409 @@
+"""Epochs of version 2 on a real broker: messages with and without tickets, crashes, changes."""
+
+import json
+import random
+import signal
+import subprocess
+import sys
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
+from dataclasses import replace
+
+import pytest
+
+from bench.pipeline.rule import EPOCH_PLACES, PlannedOrder, Statement, read_control
+from bench.pipeline.streams import scan
+from collectors.reconfiguration import drain
+from multicast import Consumer, Producer
+from multicast.control import (
+    ControlReader,
+    control_partition,
+    log_partition,
+    order_topic,
+    stream_partition,
+)
+from multicast.drivers import DRIVERS
+from multicast.drivers.protocol import Appended, TopicPartition
+from multicast.errors import UnknownVersion
+from multicast.order import OrderStream, anchor
+from multicast.subscription import SubscriptionRequest
+from multicast.tables.order_walk import between
+from multicast.tickets.encoding import OwnRecord, decode
+from tests.collectors.test_replanning import Load, applied, judged
+from tests.helpers.authorized import authorized_broker
+from tests.helpers.plans import from_start, poster
+from tests.helpers.system import PATIENCE_S, System, amcast, judge, until, verdicts
+from topology.carry_over import with_order_version
+
+pytestmark = [pytest.mark.kafka, pytest.mark.slow, pytest.mark.timeout(900)]
+PLAN = replace(poster(), order_version=2)
+SETS = [["P1"], ["P2"], ["P3"], ["P4"], ["P5"], ["P1", "P3"], ["P2", "P3", "P4"], ["P2", "P4"]]
+NAMES = ("C1", "C2", "C3")
+
+
+@pytest.fixture(params=DRIVERS)
+def system(request, kafka_cluster, tmp_path):
+    with System(kafka_cluster.bootstrap, PLAN, tmp_path, driver=request.param) as made:
+        yield made
+
+
+one_driver = pytest.mark.parametrize("system", ["librdkafka"], indirect=True)
+
+
+def lines(count, start=0):
+    """JSON lines for `amcast send`: numbered messages to random destination sets."""
+    rng = random.Random(start)
+    return "".join(
+        json.dumps({"to": rng.choice(SETS), "payload": f"m{start + number}"}) + "\n"
+        for number in range(count)
+    )
+
+
+def send(system, history, count, *, start=0, cwd=None):
+    flags = [*system.common(), "--timeout", str(PATIENCE_S), "--history", str(history)]
+    done = amcast("send", *flags, stdin=lines(count, start), cwd=cwd)
+    assert done.returncode == 0, done.stderr
+    return done.stderr
+
+
+def ticketed(system):
+    """Count the messages that tickets in the order streams of the newest epoch count."""
+    count = 0
+    for node in system.plan.collectors:
+        partition = stream_partition(system.plan, node.name)
+        tag = anchor(system.plan, node.name)
+        for raw in records(system.driver, partition):
+            record = decode(tag, raw)
+            if isinstance(record, OwnRecord):
+                count += sum(ticket.messages for ticket in record.tickets)
+    return count
+
+
+def records(driver, partition):
+    """Read the values of a Kafka partition to its end."""
+    return [record.value for record in whole(driver, partition)]
+
+
+def whole(driver, partition):
+    """Read a Kafka partition to its end."""
+    end = driver.last_stable_offsets([partition])[partition]
+    reader = driver.reader({partition: 0})
+    found = []
+    try:
+        position = 0
+        while position < end:
+            for fetched in reader.poll(PATIENCE_S):
+                found += fetched.records
+                position = fetched.position
+    finally:
+        reader.close()
+    return found
+
+
+def test_messages_with_and_without_tickets_are_delivered_in_one_order(system, tmp_path):
+    # Init: all collectors in one process; 1,000 messages with tickets, and 300 without, of a
+    # producer that compresses.
+    system.order()
+    assert "writes no tickets" not in send(system, tmp_path / "with", 1000)
+    (tmp_path / "amcast.toml").write_text('[client]\n"compression.type" = "gzip"\n')
+    warned = send(system, tmp_path / "without", 300, start=1000, cwd=tmp_path)
+    assert "writes no tickets" in warned
+    assert "it compresses by gzip" in warned
+    assert ticketed(system) == 1000
+
+    # Test: consumers of three interests; one of them is read again from a cursor in the middle.
+    files, sequences = [], {}
+    for name in NAMES:
+        files.append(tmp_path / name)
+        sequences[name] = system.receive("-n", name, "--until-end", "--history", str(files[-1]))
+    middle = sequences["C2"][len(sequences["C2"]) // 2]
+    rest = system.receive("-n", "C2", "--until-end", "--from", middle["cursor"])
+
+    # Check: every guarantee; the cursor; receipts; the judge's own replay of the cluster.
+    found = verdicts(judge(system.plan, tmp_path / "with", tmp_path / "without", *files))
+    assert {v for g, v in found.items() if g not in ("genuineness", "replay")} == {"holds"}
+    assert rest == sequences["C2"][len(sequences["C2"]) - len(rest) :]
+    assert len(rest) == len(sequences["C2"]) - 1 - len(sequences["C2"]) // 2
+    with Producer(topic=system.topic, driver=system.driver) as producer:
+        assert producer.multicast(b"", to={"P1", "P3"}).ordered(PATIENCE_S)
+    done = amcast("verify", *system.common(), *[flag for n in NAMES for flag in ("--name", n)])
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "holds" in done.stdout
+
+
+def test_a_ticket_orders_its_message_while_no_collector_runs(system):
+    with Producer(topic=system.topic, driver=system.driver) as producer:
+        sent = [producer.multicast(b"%d" % n, to={"P3"}) for n in range(20)]
+        assert all(receipt.accepted(PATIENCE_S) for receipt in sent)
+        assert str(sent[-1].ordered(PATIENCE_S)) == "P3:19"
+    top = system.plan.top("P3").name
+    name = next(entry.name for entry in system.plan.consumers if entry.collector == top)
+    payloads = [message["payload"] for message in system.receive("-n", name, "--until-end")]
+    assert payloads == [str(number) for number in range(20)]
+
+
+@one_driver
+def test_a_program_that_knows_version_1_only_stops_at_the_epochs_first_record(system):
+    for node in system.plan.collectors:
+        as_before = replace(system.plan, order_version=1)
+        stream = OrderStream(as_before, node.name, from_start(as_before))
+        (first,) = records(system.driver, stream_partition(system.plan, node.name))
+        with pytest.raises(UnknownVersion, match="has version 2"):
+            stream.read(node.stream_first, first)
+
+
+@one_driver
+def test_commands_of_operators_read_epochs_of_version_2(system):
+    system.order()
+    done = amcast("topology", "recover", *system.common())
+    assert done.returncode == 0, done.stderr
+    assert "nothing is damaged" in done.stdout
+    status = amcast("collectors", "status", *system.common(), "-o", "json")
+    assert status.returncode == 0, status.stderr
+
+
+def kill_while_it_sends(system, start, others):
+    """Start a producer with more messages than it gets time for; kill it when some are stored.
+
+    Meanwhile `others` multicast that many messages at most.
+    """
+    logs = [log_partition(log) for log in system.plan.logs]
+
+    def stored():
+        return sum(system.driver.last_stable_offsets(logs).values())
+
+    before = stored()
+    file = system.folder / f"of-victim-{start}"
+    file.write_text(lines(50_000, start))
+    command = [sys.executable, "-m", "multicast", "send", *system.common(), str(file)]
+    with subprocess.Popen(command) as victim:
+        until(lambda: stored() > before + others + 200 or victim.poll() is not None, "messages")
+        victim.kill()
+        assert victim.wait(PATIENCE_S) == -signal.SIGKILL, "it was killed in the middle"
+
+
+@pytest.mark.campaign
+@one_driver
+def test_kills_of_collectors_and_of_producers_break_nothing(system, tmp_path):
+    # Init: two instances of every collector.
+    hosts = system.collectors("a"), system.collectors("b")
+    for host in hosts:
+        host.wait_healthy(PATIENCE_S)
+
+    # Test: 10,000 multicasts in steps; in each one, while it sends, an instance of a collector is
+    # killed and started again, and in every other one a producer is killed.
+    files = []
+    with ThreadPoolExecutor() as pool:
+        for step in range(10):
+            files.append(tmp_path / f"sent-{step}")
+            sending = pool.submit(send, system, files[-1], 1000, start=1000 * step)
+            host = hosts[step % 2]
+            name = host.names[step % len(host.names)]
+            host.kill(name)
+            if step % 2:
+                kill_while_it_sends(system, 100_000 * (step + 1), others=1000)
+            host.start(name)
+            until(lambda: host.status(name), f"{name} again", pause=0.05)  # noqa: B023
+            sending.result(PATIENCE_S)
+
+    # Check: nothing lost, doubled or reordered, at three consumers and in the judge's own replay.
+    assert ticketed(system) > 10_500, "also those of the producers that were killed"
+    for name in NAMES:
+        files.append(tmp_path / name)
+        system.receive("-n", name, "--until-end", "--history", str(files[-1]))
+    found = verdicts(judge(system.plan, *files, other_producers=True))
+    assert {v for g, v in found.items() if g not in ("genuineness", "replay")} == {"holds"}
+    done = amcast("verify", *system.common(), *[flag for n in NAMES for flag in ("--name", n)])
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def moved(system, version):
+    """Apply a plan of the other version, which is else the one that runs."""
+    running, steps = system.plan, []
+    following = replace(running, epoch=running.epoch + 1, base_epoch=running.epoch)
+    moving = with_order_version(following, version, running)
+    system.plan = applied(system, moving, say=steps.append)
+    assert system.plan.order_version == version
+    assert not any("did not freeze" in step for step in steps)
+
+
+@pytest.mark.campaign  # some 25 s, with three epochs
+@pytest.mark.parametrize("driver", DRIVERS)
+def test_a_topic_moves_to_version_2_and_back_under_load(
+    kafka_cluster, tmp_path, driver, monkeypatch
+):
+    monkeypatch.setattr(drain, "_HELP_S", PATIENCE_S)  # each epoch ends without help
+    with System(kafka_cluster.bootstrap, poster(), tmp_path, driver=driver) as system:
+        system.order()
+        load = Load(system, list(NAMES))
+        until(lambda: all(len(messages) > 50 for messages in load.received.values()), "a start")
+        for version in (2, 1):
+            moved(system, version)
+            until(lambda: load.epochs() == [system.plan.epoch] * 3, f"version {version}")
+            if version == 2:
+                until(lambda: ticketed(system) > 100, "tickets of the running producer")
+        load.end()  # nothing is lost or doubled
+        for messages in load.received.values():
+            by_log = {}
+            for _, number in messages:
+                by_log.setdefault(number % len(Load.SETS), []).append(number)
+            assert all(numbers == sorted(numbers) for numbers in by_log.values())
+        judged(system, *NAMES)
+        for name in NAMES:
+            in_one_order(system, name, {e.name: e for e in system.plan.consumers}[name].interest)
+
+
+INTERESTS = """topic = "{topic}"
+partitions = ["P1", "P2", "P3", "P4", "P5"]
+destinations = [["P1", "P3"], ["P2", "P3", "P4"]]
+consumer = [
+    {{ name = "C1", interest = ["P1", "P2", "P3"] }},
+    {{ name = "C2", interest = ["P2", "P3", "P4"] }},
+    {{ name = "C3", interest = ["P3", "P4", "P5"] }},
+]
+"""
+
+
+@pytest.mark.campaign  # some 25 s, with three epochs
+def test_commands_move_a_topic_to_version_2_and_roll_back(kafka_cluster, tmp_path):
+    file, plan = tmp_path / "interests.toml", str(tmp_path / "plan.json")
+    with System(kafka_cluster.bootstrap, poster(), tmp_path) as system:
+        brokers = ["-b", system.bootstrap]
+        file.write_text(INTERESTS.format(topic=system.topic))
+        system.order()
+        send(system, tmp_path / "history", 100)
+
+        def applied_from(path):
+            done = amcast("topology", "apply", path, *brokers, patiently=True)
+            assert done.returncode == 0, done.stderr
+            with closing(ControlReader(system.driver, system.topic)) as control:
+                system.plan = control.refresh().plan()
+
+        made = amcast(
+            *("topology", "plan", str(file), "--from-cluster", "--window", "0.5", *brokers),
+            *("--order-version", "2", "--out", plan),
+        )
+        assert made.returncode == 0, made.stderr
+        assert "order records are of version 2 (were 1)" in made.stdout
+        applied_from(plan)
+        assert (system.plan.epoch, system.plan.order_version) == (2, 2)
+        send(system, tmp_path / "history", 200, start=100)
+        assert ticketed(system) == 200
+        applied_from(plan + ".rollback")
+        assert (system.plan.epoch, system.plan.order_version) == (3, 1)
+        send(system, tmp_path / "history", 100, start=300)
+        judged(system, *NAMES)
+
+
+def in_one_order(system, name, interest):
+    """Check that tables and the pipeline's rule have the order that a consumer delivers."""
+    request = SubscriptionRequest.of(name, None)
+    pieces = between(system.driver, system.topic, request, "earliest", None, timeout_s=PATIENCE_S)
+    walked = [
+        (piece.epoch, piece.position + step, piece.log.name, piece.first + step)
+        for piece in pieces
+        for step in range(piece.next - piece.first)
+    ]
+    with Consumer(topic=system.topic, name=name, driver=system.driver) as consumer:
+        delivered = [
+            (batch.epoch, batch.log.name, record.offset)
+            for batch in consumer.until_end()
+            for record in batch.records
+        ]
+    control = control_partition(system.topic)
+    order = PlannedOrder()
+    said = [Statement(record.key, record.value) for record in whole(system.driver, control)]
+    read_control(system.topic, said, order)
+    streams = sorted({rule.stream for rule in order.rules})
+    rows = [
+        (system.topic, stream, record.offset, record.value)
+        for stream in streams
+        for record in whole(system.driver, TopicPartition(order_topic(system.topic), stream))
+    ]
+    followed = {(r.epoch, r.collector) for r in order.readers if r.consumer == name}
+    logs = {log.name for log in system.plan.logs if set(interest) & set(log.to)}
+    placed = sorted(
+        (*divmod(run.place + step, EPOCH_PLACES), run.log, run.first + step)
+        for kind, run in scan(order.rules, rows)
+        if kind == "run" and (run.place // EPOCH_PLACES, run.collector) in followed
+        if run.log in logs
+        for step in range(run.next - run.first)
+    )
+    assert walked == placed[: len(walked)]
+    places = {(epoch, log, offset): place for epoch, place, log, offset in placed}
+    found = [(message[0], places[message]) for message in delivered]
+    assert len(found) > 100
+    assert found == sorted(set(found))
+
+
+@pytest.mark.parametrize("driver", DRIVERS)
+def test_a_producer_whose_callbacks_multicast_the_next_message_moves_to_version_2(
+    kafka_cluster, tmp_path, driver
+):
+    # Init: 8 messages are always on their way; each acknowledgement starts the next one.
+    with System(kafka_cluster.bootstrap, poster(), tmp_path, driver=driver) as system:
+        system.order()
+        offsets, refused = [], []
+        stop = threading.Event()
+        with Producer(topic=system.topic, driver=system.driver) as producer:
+
+            def multicast():
+                producer.multicast(b"%d" % len(offsets), to={"P3"}, done=stored)
+
+            def stored(outcome):
+                if not isinstance(outcome, Appended):
+                    refused.append(outcome)
+                    return
+                offsets.append(outcome.offset)
+                if not stop.is_set():
+                    multicast()
+
+            for _ in range(8):
+                multicast()
+
+            # Test: the topic moves to version 2 and back, and nothing pauses the callbacks.
+            for version in (2, 1):
+                moved(system, version)
+                if version == 2:
+                    until(lambda: ticketed(system) > 100, "tickets")
+                count = len(offsets)
+                until(lambda: len(offsets) > count + 100, "acknowledgements")  # noqa: B023
+            stop.set()
+            producer.flush(PATIENCE_S)
+
+    # Check: each was stored, once, in this order.
+    assert not refused
+    assert offsets == sorted(set(offsets))
+
+
+@pytest.fixture(scope="module")
+def authorized():
+    with authorized_broker() as made:
+        yield made
+
+
+@pytest.mark.campaign
+@pytest.mark.parametrize("reads_the_order", [True, False])
+@pytest.mark.parametrize("driver", DRIVERS)
+def test_a_producer_without_the_right_to_write_the_order_topic_multicasts_without_tickets(
+    authorized, tmp_path, caplog, driver, reads_the_order
+):
+    with System(authorized.operator, PLAN, tmp_path) as system:
+        system.order()
+        topic, orders = system.topic, order_topic(system.topic)
+        rights = [("Write", "topic", topic), ("Write", "topic", f"{topic}.groups")]
+        rights += [("Read", "topic", f"{topic}.topology"), ("Describe", "topic", topic)]
+        if reads_the_order:
+            rights.append(("Read", "topic", orders))
+        user = authorized.user(*rights)
+        with Producer(authorized.users, topic=topic, driver=driver, client=user) as producer:
+            for number in range(30):
+                producer.multicast(b"%d" % number, to={"P3"}).accepted(PATIENCE_S)
+            producer.flush(PATIENCE_S)
+        assert ticketed(system) == 0
+        said = [entry.message for entry in caplog.records if entry.name == "amcast.tickets"]
+        assert len(said) == 1
+        assert "this producer writes no tickets" in said[0]
+        received = system.receive("-n", "C2", "--until-end")
+        assert [message["payload"] for message in received] == [str(n) for n in range(30)]

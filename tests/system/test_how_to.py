@@ -20,8 +20,6 @@ from multicast.local.broker import free_ports
 from tests.helpers.system import PATIENCE_S, until
 from tests.ordering_osn.helpers.configs import CRYPTO, FABRIC
 
-pytestmark = [pytest.mark.kafka, pytest.mark.slow, pytest.mark.campaign, pytest.mark.timeout(1200)]
-
 PAGES = Path(__file__).parents[2] / "docs" / "how-to"
 COMMAND = re.compile(
     r"`((?:echo \w+ \| )?amcast [^`\n]+)`|^ *((?:echo \w+ \| )?amcast .+)$", re.MULTILINE
@@ -47,7 +45,95 @@ partitions = ["chain-a"]
 name = "a"
 interest = ["chain-a"]
 """
+# Each page's commands in its order.
+COMMANDS = {
+    "deploy": [
+        "amcast topology plan interests.toml --out plan.json",
+        "amcast topology apply plan.json",
+        "amcast collectors run",
+        "amcast topology verify",
+        "amcast doctor",
+        "echo hello | amcast send --to P1 --ordered",
+        "amcast generate",
+        (
+            "amcast generate systemd -b k1:9092,k2:9092 -t A --out /etc/systemd/system    "
+            "# the same unit on each machine"
+        ),
+        (
+            "amcast generate compose --out amcast-compose                                 "
+            "# Containerfile, compose.yaml"
+        ),
+        "amcast generate helm -b k1:9092,k2:9092 -t A --image amcast:1.0 --out chart",
+    ],
+    "monitor": [
+        "amcast doctor",
+        "amcast collectors lag",
+        "amcast collectors status",
+        "amcast doctor",
+        "amcast receive --name C1 --metrics-port 6067",
+        "amcast explain P1:17",
+        "amcast receive --name C1 --history c1.jsonl",
+        "amcast verify c1.jsonl",
+        (
+            "amcast generate prometheus-rules --out amcast-rules.yaml    "
+            "# 21 alerts, each with its section in the runbook"
+        ),
+        (
+            "amcast generate grafana --out amcast-dashboard.json         "
+            "# import it: Dashboards, New, Import"
+        ),
+    ],
+    "re-plan": [
+        "amcast topology show --from-cluster -o json",
+        "amcast topology plan interests.toml --from-cluster --out next.json",
+        "amcast topology apply next.json",
+        "amcast topology history",
+        "amcast doctor",
+        "amcast topology apply next.json.rollback",
+        "amcast topology rollback --to 1 --out back.json",
+        "amcast topology apply back.json",
+    ],
+    "fail-over": [
+        "amcast collectors run",
+        "echo hello | amcast send --to P1 --ordered",
+        "amcast collectors status",
+        "amcast doctor",
+        "amcast doctor",
+        "amcast explain MESSAGE_ID",
+        "amcast topology recover",
+    ],
+    "upgrade": [
+        "amcast topology recover",
+        "amcast topology verify",
+        "amcast doctor",
+        "amcast collectors run",
+        "amcast collectors status --wait healthy --timeout 60s",
+        "amcast local up",
+    ],
+    "size": [
+        "amcast topology plan interests.toml --from-cluster --window 60",
+        "amcast topology plan interests.toml",
+        "amcast topology apply",
+        "amcast bench run WORKLOAD",
+    ],
+    "order-for-fabric": [
+        "amcast collectors run",
+        "amcast osn join --folder node1 --genesis-block chain-a.block",
+        (
+            "amcast osn run --folder node1 --msp MSP_FOLDER --msp-id OrdererMSP "
+            "--listen 127.0.0.1:7050"
+        ),
+        "amcast osn inspect --folder node1",
+    ],
+}
+ALERTS = int(re.search(r"# (\d+) alerts", "".join(COMMANDS["monitor"])).group(1))
 ORDERER = CRYPTO / "ordererOrganizations/example.com/orderers/orderer.example.com"
+
+
+def runs_commands(test):
+    for mark in ("kafka", "slow", "campaign"):
+        test = getattr(pytest.mark, mark)(test)
+    return pytest.mark.timeout(1200)(test)
 
 
 def commands(page):
@@ -116,27 +202,12 @@ def operator(kafka_cluster, tmp_path):
     signal.signal(signal.SIGINT, before)
 
 
-def follows(page, *expected):
-    assert commands(page) == list(expected), "the page has other commands: run them here, too"
-    return iter(expected)
+def follows(page):
+    return iter(COMMANDS[page])
 
 
 def deploys(operator):
-    step = follows(
-        "deploy",
-        "amcast topology plan interests.toml --out plan.json",
-        "amcast topology apply plan.json",
-        "amcast collectors run",
-        "amcast topology verify",
-        "amcast doctor",
-        "echo hello | amcast send --to P1 --ordered",
-        "amcast generate",
-        "amcast generate systemd -b k1:9092,k2:9092 -t A --out /etc/systemd/system    "
-        "# the same unit on each machine",
-        "amcast generate compose --out amcast-compose                                 "
-        "# Containerfile, compose.yaml",
-        "amcast generate helm -b k1:9092,k2:9092 -t A --image amcast:1.0 --out chart",
-    )
+    step = follows("deploy")
     operator.runs(next(step))
     operator.runs(next(step))
     run = next(step)
@@ -155,21 +226,7 @@ def deploys(operator):
 
 
 def monitors(operator):
-    step = follows(
-        "monitor",
-        "amcast doctor",
-        "amcast collectors lag",
-        "amcast collectors status",
-        "amcast doctor",
-        "amcast receive --name C1 --metrics-port 6067",
-        "amcast explain P1:17",
-        "amcast receive --name C1 --history c1.jsonl",
-        "amcast verify c1.jsonl",
-        "amcast generate prometheus-rules --out amcast-rules.yaml    "
-        "# 18 alerts, each with its section in the runbook",
-        "amcast generate grafana --out amcast-dashboard.json         "
-        "# import it: Dashboards, New, Import",
-    )
+    step = follows("monitor")
     operator.runs("seq 20 | amcast send --to P1 --ordered")
     for _ in range(4):
         operator.runs(next(step))
@@ -183,22 +240,12 @@ def monitors(operator):
     for command in step:
         operator.runs(command)
     rules = (operator.folder / "amcast-rules.yaml").read_text()
-    assert rules.count("- alert:") == 18
+    assert rules.count("- alert:") == ALERTS
     assert (operator.folder / "amcast-dashboard.json").stat().st_size
 
 
 def replans(operator):
-    step = follows(
-        "re-plan",
-        "amcast topology show --from-cluster -o json",
-        "amcast topology plan interests.toml --from-cluster --out next.json",
-        "amcast topology apply next.json",
-        "amcast topology history",
-        "amcast doctor",
-        "amcast topology apply next.json.rollback",
-        "amcast topology rollback --to 1 --out back.json",
-        "amcast topology apply back.json",
-    )
+    step = follows("re-plan")
     operator.runs(next(step))
     operator.edit(["P1", "P2", "P3"])
     for command in step:
@@ -207,16 +254,7 @@ def replans(operator):
 
 
 def fails_over(operator, run, first):
-    step = follows(
-        "fail-over",
-        "amcast collectors run",
-        "echo hello | amcast send --to P1 --ordered",
-        "amcast collectors status",
-        "amcast doctor",
-        "amcast doctor",
-        "amcast explain MESSAGE_ID",
-        "amcast topology recover",
-    )
+    step = follows("fail-over")
     assert next(step) == run
     first.kill()
     for command in step:
@@ -224,15 +262,7 @@ def fails_over(operator, run, first):
 
 
 def upgrades(operator, run, *processes):
-    step = follows(
-        "upgrade",
-        "amcast topology recover",
-        "amcast topology verify",
-        "amcast doctor",
-        "amcast collectors run",
-        "amcast collectors status --wait healthy --timeout 60s",
-        "amcast local up",
-    )
+    step = follows("upgrade")
     recover, verify, doctor, again, healthy, _ = step  # the last one is the version's, not a step
     assert again == run
     for process in processes:
@@ -245,13 +275,7 @@ def upgrades(operator, run, *processes):
 
 
 def sizes(operator):
-    step = follows(
-        "size",
-        "amcast topology plan interests.toml --from-cluster --window 60",
-        "amcast topology plan interests.toml",
-        "amcast topology apply",
-        "amcast bench run WORKLOAD",
-    )
+    step = follows("size")
     by_rates, plan, _, bench = step  # the third one is named, for what it refuses
     operator.runs(by_rates.replace("--window 60", "--window 1"))
     assert "C1" in operator.runs(f"{plan} --explain C1")
@@ -261,14 +285,7 @@ def sizes(operator):
 
 
 def orders_for_fabric(operator):
-    _, join, run, inspect = follows(  # the plan of one channel has no collectors
-        "order-for-fabric",
-        "amcast collectors run",
-        "amcast osn join --folder node1 --genesis-block chain-a.block",
-        "amcast osn run --folder node1 --msp MSP_FOLDER --msp-id OrdererMSP "
-        "--listen 127.0.0.1:7050",
-        "amcast osn inspect --folder node1",
-    )
+    _, join, run, inspect = follows("order-for-fabric")  # the plan of one channel has no collectors
     operator.runs("amcast topology plan interests.toml --out plan.json")
     operator.runs("amcast topology apply plan.json")
     shutil.copy(FABRIC / "chain-a.block", operator.folder)
@@ -280,6 +297,12 @@ def orders_for_fabric(operator):
         assert "chain-a" in operator.runs(inspect)
 
 
+def test_this_file_runs_the_commands_that_the_pages_have():
+    found = {page.stem: commands(page.stem) for page in PAGES.glob("*.md")}
+    assert {name: found[name] for name in found if found[name] and name != "adopt"} == COMMANDS
+
+
+@runs_commands
 def test_the_commands_of_the_pages_do_what_the_pages_say_one_after_the_other(operator):
     run, first, second = deploys(operator)
     monitors(operator)
@@ -292,6 +315,7 @@ def test_the_commands_of_the_pages_do_what_the_pages_say_one_after_the_other(ope
     operator.runs("amcast verify all.jsonl")
 
 
+@runs_commands
 def test_a_node_of_the_ordering_service_runs_as_its_page_says(kafka_cluster, tmp_path):
     someone = Operator(tmp_path, kafka_cluster.bootstrap, CHANNEL)
     before = signal.signal(signal.SIGINT, signal.default_int_handler)

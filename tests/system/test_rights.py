@@ -304,19 +304,19 @@ HOLES = ("P1", "P1+P3")
 @contextmanager
 def announcer(system):
     """Give what announces messages that never come: collectors are to fill their places."""
-    with closing(ControlReader(system.driver, system.topic)) as control:
-        told = Announcer(system.driver, system.topic, control.refresh())
-    for log in (logs := [told.log(name) for name in HOLES]):
-        log.settled(1)  # before that, a producer announces nothing
+    with (
+        closing(Announcer()) as made,
+        closing(ControlReader(system.driver, system.topic)) as control,
+    ):
+        for log in (logs := [made.log(name) for name in HOLES]):
+            log.settled(1)  # before that, a producer announces nothing
 
-    def announce():
-        for log in logs:
-            log.sent(1)
+        def announce():
+            made.learn(control.refresh())  # collectors that have started meanwhile
+            for log in logs:
+                log.sent(1)
 
-    try:
         yield announce
-    finally:
-        told.close()
 
 
 APPLY = "topology apply"

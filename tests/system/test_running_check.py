@@ -1,5 +1,6 @@
 """The always-on check on a real broker: silent while all is right, loud once it is not."""
 
+import logging
 import threading
 from dataclasses import replace
 
@@ -130,9 +131,12 @@ def test_a_relay_that_turns_two_messages_round_is_found_logged_and_told(
     assert told == status["witness"]
     assert f'amcast_check_violations_total{{topic="{system.topic}"}} 1.0' in scraped
     assert all(name in status["witness"] for name in ("C1", "C2", "P1:0", "P2:0"))
-    errors = [record for record in caplog.records if record.name == "amcast.check"]
-    assert [record.levelname for record in errors] == ["ERROR"]
-    assert status["witness"] in errors[0].getMessage()
+    (error,) = [
+        record
+        for record in caplog.records
+        if record.name == "amcast.check" and record.levelno >= logging.ERROR
+    ]
+    assert status["witness"] in error.getMessage()
 
 
 def test_a_check_without_a_broker_says_why_and_ends_when_it_is_told():

@@ -14,7 +14,7 @@ many instances append.
 A standby begins to act when an append has been due for its patience, at once if it is alone, or as
 soon as it has caught up if the collector is offered. It stops when a record of another instance is
 accepted, except of the one that made the offer, if records say who wrote them. A former primary
-acts on until then.
+acts on until then. Records that the stream had when the instance began say nothing of who acts now.
 """
 
 from __future__ import annotations
@@ -36,6 +36,7 @@ class Standby:
         self.takeovers = 0
         self.patience_s = patience_s
         self._others = 0  # accepted records of other instances
+        self._behind = False  # the core still reads what the stream had at our start
         self._alone = False
         self._offered = False
         self._releasing: int | None = None  # the writer that made the last offer
@@ -45,6 +46,10 @@ class Standby:
     def waiting(self) -> bool:
         """Whether an append is due, and we still give other instances time for it."""
         return self._waits is not None and not self.acting
+
+    def begin(self, core: CollectorCore) -> None:
+        """Take the core, before it reads: what its stream has already nobody appends now."""
+        self._behind = not core.caught_up()
 
     def be_alone(self) -> None:
         """Take the news that the process that acted has ended: what is due now is ours."""
@@ -59,9 +64,9 @@ class Standby:
 
     def acts(self, core: CollectorCore, now: float) -> bool:
         """Decide whether to append now; `now` is in seconds, of a monotonic clock."""
-        others = core.counted - core.ours
-        moved = others > self._others and core.last_writer != self._releasing
-        self._others = others
+        others, behind = core.counted - core.ours, self._behind
+        moved = others > self._others and core.last_writer != self._releasing and not behind
+        self._others, self._behind = others, behind and not core.caught_up()
         if self.primary:
             self.acting = True
         elif moved:

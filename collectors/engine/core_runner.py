@@ -88,6 +88,7 @@ class CoreRunner:
     def begin(self, core: CollectorCore) -> None:
         """Work with this core from now on, and read its streams from where it is."""
         self.core = core
+        self._role.begin(core)
         self.begun = True
         starts = {self.assignment.own: core.own.offset_next}
         if self.assignment.parent is not None and core.parent is not None:

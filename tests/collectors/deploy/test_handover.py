@@ -44,6 +44,8 @@ class Instances:
         self.cores = [self._core(writer) for writer in (1, 2, 3)]
         self.roles = [Standby(primary=writer == 1, patience_s=ENDLESS_S) for writer in (1, 2, 3)]
         self._read = [0, 0, 0]
+        for role, core in zip(self.roles, self.cores, strict=True):
+            role.begin(core)
 
     def _core(self, writer):
         plan = chain()
@@ -122,12 +124,32 @@ def test_an_instance_that_has_not_caught_up_takes_no_offer():
     behind = Collector(OrderStream(chain(), "K1", from_start(chain())), None, writer=4)
     behind.own_end(1)  # the stream has a record that it has not read
     role = Standby(primary=False, patience_s=ENDLESS_S)
+    role.begin(behind)
     role.offer(1)
     assert not role.acts(behind, 0.0)
     made.ends(1)
     made.turn(0)
     behind.own_read(0, made.records[0])
     assert role.acts(behind, 0.0)
+
+
+def test_records_that_the_stream_had_at_the_start_do_not_end_an_offer():
+    made = Instances()
+    for end in (1, 2, 3):
+        made.ends(end)
+        assert made.turn(0)  # an earlier instance, which is neither the one that leaves nor alive
+    behind = Collector(OrderStream(chain(), "K1", from_start(chain())), None, writer=4)
+    behind.own_end(2)
+    behind.log_end(0, 4)
+    role = Standby(primary=False, patience_s=ENDLESS_S)
+    role.begin(behind)
+    role.offer(9)
+    behind.own_read(0, made.records[0])
+    assert not role.acts(behind, 0.0)
+    behind.own_read(1, made.records[1])
+    assert role.acts(behind, 0.0)
+    behind.own_read(2, made.records[2])  # it acts now, so that is another instance of now
+    assert not role.acts(behind, 0.0)
 
 
 # -- what the control topic says ----------------------------------------------------------------

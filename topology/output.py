@@ -74,7 +74,7 @@ OrderVersionOption = Annotated[
     int | None,
     typer.Option(
         help="Version of the order records: 1, or 2 (tickets; docs/protocol-2.md). Default: that "
-        "of the running epoch, else 1.",
+        "of the running epoch, else 2.",
         min=1,
         max=2,
     ),

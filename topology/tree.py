@@ -34,8 +34,9 @@ EPOCH_MAX = 10**9 - 1  # `multicast.messages.EPOCH_DIGITS_MAX` digits
 PARTITION_MAX = 2**31 - 1  # Kafka's partition numbers are int32
 PHI_DEFAULT = 10.0  # hops that one foreign message costs; the planner's default
 # Versions of the order records of an epoch's streams: 1 is docs/protocol.md, 2 docs/protocol-2.md.
-ORDER_VERSION_FIRST = 1
-ORDER_VERSIONS = (ORDER_VERSION_FIRST, 2)
+# A document that names none has the first.
+ORDER_VERSION_FIRST, ORDER_VERSION_DEFAULT = 1, 2
+ORDER_VERSIONS = (ORDER_VERSION_FIRST, ORDER_VERSION_DEFAULT)
 # The version of the objective by which a plan is priced. Version 1 charged each consumer for all
 # collectors up to the root; plans that it priced stay valid, and their documents do not name it.
 PRICING, PRICING_FIRST = 2, 1

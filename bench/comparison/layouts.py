@@ -10,10 +10,18 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from bench.comparison.workload import ORDERING, TICKETS, Workload
+from bench.comparison.workload import FIRST, ORDERING, Workload
 from topology.carry_over import with_order_version
 from topology.check import figures
-from topology.tree import CollectorSpec, Log, Objective, Plan, Subscription
+from topology.tree import (
+    ORDER_VERSION_DEFAULT,
+    ORDER_VERSION_FIRST,
+    CollectorSpec,
+    Log,
+    Objective,
+    Plan,
+    Subscription,
+)
 
 _SHARED = 0
 
@@ -43,8 +51,8 @@ class Layout:
 def lay_out(workload: Workload, arm: str, topic: str) -> Layout:
     """Make an arm's layout on a topic."""
     layout = _laid_out(workload, arm, topic)
-    if arm == TICKETS and layout.plan is not None:
-        return replace(layout, plan=with_order_version(layout.plan, 2))
+    if arm == FIRST and layout.plan is not None:
+        return replace(layout, plan=with_order_version(layout.plan, ORDER_VERSION_FIRST))
     return layout
 
 
@@ -119,6 +127,7 @@ def _tree(
             for index, reading in enumerate(readings)
         ),
         objective=Objective(0.0, 0.0, 0.0, 0.0),
+        order_version=ORDER_VERSION_DEFAULT,
     )
     promised = figures(plan)
     return replace(plan, objective=Objective(promised.hops, promised.foreign, promised.cost, 0.0))

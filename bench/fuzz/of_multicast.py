@@ -64,10 +64,11 @@ from multicast.order import (
     UndecodableRecord,
 )
 from multicast.subscription import Bounds, SubscriptionRequest, earliest, resume
+from topology.carry_over import with_order_version
 from topology.check import PlanRejected, check
 from topology.interests import InvalidInterests, from_document, parse
 from topology.planner.solver import plan as solve
-from topology.tree import InvalidPlan, Plan
+from topology.tree import ORDER_VERSION_FIRST, InvalidPlan, Plan
 
 _INTERESTS = """
 topic = "A"
@@ -104,7 +105,8 @@ def _plan(epoch: int, *extra: str) -> Plan:
         "destinations": [["P1", "P3"], ["P3", "P4"]],
         "consumer": consumers,
     }
-    return replace(solve(from_document(document)), epoch=epoch, base_epoch=epoch - 1)
+    plan = with_order_version(solve(from_document(document)), ORDER_VERSION_FIRST)
+    return replace(plan, epoch=epoch, base_epoch=epoch - 1)
 
 
 _FIRST, _SECOND = _plan(1), _plan(2, "P1", "P5")

@@ -85,7 +85,7 @@ def nemesis(
     keep: Annotated[
         Path | None, typer.Option("--keep", help="Keep histories and logs in this new folder.")
     ] = None,
-    order_versions: OrderVersionsOption = "1",
+    order_versions: OrderVersionsOption = "2",
     show: Annotated[
         bool, typer.Option("--show", help="Print the schedule, and inject nothing.")
     ] = False,

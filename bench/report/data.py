@@ -24,7 +24,7 @@ from multicast.errors import UsageError
 
 ARM_NAMES = {
     "plain": "plain Kafka",
-    "ordered": "ordered, announced",
+    "ordered": "ordered, tickets",
     "ordered-plain": "ordered, plain producer",
     "single-root": "ordered, single root",
     "one-partition": "one partition",

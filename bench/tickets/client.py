@@ -27,7 +27,7 @@ from bench.comparison.client import (
 )
 from bench.comparison.layouts import lay_out
 from bench.comparison.stamped import StampedDriver
-from bench.comparison.workload import from_document
+from bench.comparison.workload import FIRST, from_document
 from bench.tickets.delivery import TicketDelivery
 from bench.tickets.pushing import PushedDriver
 from multicast.drivers import open_driver
@@ -280,11 +280,11 @@ class TicketReceiver(Receiver):
 
 def _open_pushed(spec: Mapping[str, Any], driver: Driver) -> ProducerThread | Receiver:
     workload, topic = from_document(spec["workload"], name=""), spec["topic"]
-    layout = lay_out(workload, "ordered", topic)
+    layout = lay_out(workload, FIRST, topic)
     if spec["role"] == "producer":
-        return ProducerThread(workload, layout, StampedDriver(driver), topic, "ordered")
+        return ProducerThread(workload, layout, StampedDriver(driver), topic, FIRST)
     pushed = PushedDriver(driver, spec["port"], bytes.fromhex(spec["key"]))
-    return Receiver(workload, layout, cast(Driver, pushed), {**spec, "arm": "ordered"})
+    return Receiver(workload, layout, cast(Driver, pushed), {**spec, "arm": FIRST})
 
 
 def _open(spec: Mapping[str, Any], stack: ExitStack) -> tuple[Any, None]:

@@ -2,8 +2,8 @@
 
 All arms are set up first, each with its own topic and processes; then they run in interleaved
 rounds, and each round is divided by the plain arm's round of the same turn. See `client` for the
-arms; `ordered`, `ordered-plain` and `ordered-tickets` are the product, with version 1 of the order
-records, announced and not, and with version 2.
+arms; `ordered` and `ordered-plain` are the product with tickets and without, `ordered-1` is it with
+version 1 of the order records, announced.
 On a machine with other load
 many short rounds tell more than a few long ones: `quiet` is the quotient of the lower quartiles.
 CPU is that of the arm's producers, consumers, collectors and of the broker, for each message.
@@ -26,7 +26,7 @@ from typing import Any
 from bench.comparison.arms import Arm, MeasuredCluster, Round
 from bench.comparison.layouts import lay_out
 from bench.comparison.run import own_broker
-from bench.comparison.workload import TICKETS, Workload
+from bench.comparison.workload import FIRST, Workload
 from bench.harness import figures
 from bench.harness.hosts import ClientProcess, CollectorProcesses
 from bench.tickets.client import order_of_tickets
@@ -37,7 +37,7 @@ from multicast.drivers import open_driver
 from multicast.drivers.kafka_python import Admin, TopicSpec
 
 TICKET_ARMS = ("tickets", "tickets-shared", "shared-only")
-ARMS = ("plain", "ordered", "ordered-plain", TICKETS, "push", *TICKET_ARMS)
+ARMS = ("plain", "ordered", "ordered-plain", FIRST, "push", *TICKET_ARMS)
 _MODULE = "bench.tickets.client"
 _OPEN_S = 60.0
 _ROLES = ("producers", "consumers", "collectors", "brokers")
@@ -81,7 +81,7 @@ class TicketArm(Arm):
 
 
 class PushArm(TicketArm):
-    """Today's arm, whose collector also pushes its order records to the consumer."""
+    """The product in version 1, whose collector also pushes its order records to the consumer."""
 
     def _collectors(self, folder: Path) -> list[int]:
         with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as free:
@@ -89,7 +89,7 @@ class PushArm(TicketArm):
             self._port = free.getsockname()[1]
         self._key = secrets.token_bytes(32)
         bootstrap = self._cluster.bootstrap
-        plan = lay_out(self._workload, "ordered", self._topic).plan
+        plan = lay_out(self._workload, FIRST, self._topic).plan
         assert plan is not None
         self._topics = [*topics_of(plan), control_partition(plan.topic).topic]
         with Admin(bootstrap) as admin:

@@ -189,7 +189,7 @@ def test_every_arm_of_a_kind_sends_the_same_messages_to_the_same_consumers(kind,
     assert (layout.targets, layout.consumers) == (ordered.targets, ordered.consumers)
     assert (layout.plan is not None) == (arm in ORDERING)
     if layout.plan is not None:
-        assert layout.plan.order_version == (2 if arm == "ordered-tickets" else 1)
+        assert layout.plan.order_version == (1 if arm == "ordered-1" else 2)
     if arm == "single-root":
         assert len(layout.plan.collectors) == 1
 
@@ -415,7 +415,7 @@ def test_a_small_run_measures_every_arm_and_loses_nothing(kafka_cluster, tmp_pat
     file = tmp_path / "small.toml"
     file.write_text(
         'kind = "tree"\nsize = 2\nmessage_bytes = 100\nload = 500\nmessages = 100\nwarm_up = 20\n'
-        'pairs = 2\narms = ["plain", "ordered", "ordered-plain", "ordered-tickets", '
+        'pairs = 2\narms = ["plain", "ordered", "ordered-plain", "ordered-1", '
         '"one-partition"]\n'
     )
     out = tmp_path / "result.json"
@@ -425,7 +425,7 @@ def test_a_small_run_measures_every_arm_and_loses_nothing(kafka_cluster, tmp_pat
 
     # Check: each arm has its figures for each round, and compares with itself.
     result = json.loads(out.read_text())
-    for arm in ("plain", "ordered", "ordered-plain", "ordered-tickets", "one-partition"):
+    for arm in ("plain", "ordered", "ordered-plain", "ordered-1", "one-partition"):
         assert len(result["arms"][arm]["endToEndLatency50pct"]) == 2
         assert min(result["arms"][arm]["bytesReceived.consumers"]) > 100 * 120
         assert result["arms"][arm]["aggregatedPublishDelayLatencyAvg"] > 0

@@ -142,7 +142,7 @@ def test_the_page_is_whole_and_needs_no_other_file():
     text_of_page = " ".join(page.texts)
     for fact in ("a <fast> one", "kafka 4.3.1", "abc with changes", "TimedOut: <late>", "seed",
                  "amcast bench run tree-16", "amcast bench suite --out DIR --only backlog-100B",
-                 "ordered, announced", "p50 end to end, ms"):  # fmt: skip
+                 "ordered, tickets", "p50 end to end, ms"):  # fmt: skip
         assert fact in text_of_page
     assert write_report(documents, judge(documents)) == text, "one run gives one page"
 

@@ -32,7 +32,7 @@ from multicast.tickets.collector import (
     TicketLimits,
     WriteRecord,
 )
-from multicast.tickets.encoding import CheckpointRecord, OwnRecord, StreamRecord, decode, encode
+from multicast.tickets.encoding import CheckpointRecord, OwnRecord, StreamRecord, encode
 from multicast.tickets.rule import NotCounted
 from multicast.tickets.stream import TicketCheckpoint, TicketOrder
 
@@ -100,7 +100,7 @@ class TicketCore(LogLags[TicketOrder]):
             self.counted += ours and judged is NotCounted.KNOWN
             return
         self.entries.own_ticketed(offset + 1, judged, ours=ours)
-        record = decode(self._tag, raw)
+        record = self.own.last
         if isinstance(record, OwnRecord) and not record.corrections:
             times = {ticket.log: now for ticket in record.tickets if ticket.messages}
             self._ticket_times.update(times)

@@ -85,8 +85,8 @@ class Producer:
     while it is full, `multicast` blocks for at most `block_s` seconds. Every message gets its
     outcome within `delivery_timeout_s` seconds, plus three if the Kafka client has to be replaced
     (docs/hazards.md). Every other request to the cluster is answered within `request_timeout_s`
-    seconds or raises `ClusterUnreachable`. With `announce` off no collector learns of these
-    messages before Kafka has stored them. `linger_ms` is how long a message may wait for others to
+    seconds or raises `ClusterUnreachable`. With `announce` off these messages are ordered once
+    Kafka has stored them, not before: no tickets, no announcements. `linger_ms` is how long a message may wait for others to
     share its request: a larger value adds latency and lowers the cost of each message; by default
     what `client` says, else 0. `partitioner` says where a key belongs: "murmur2", as Java's client
     and kafka-python do by default, "crc32", as confluent-kafka does, or a function of the key and
@@ -151,7 +151,7 @@ class Producer:
                     compression=tuning.compression,
                     batch_bytes=tuning.batch_bytes,
                 ),
-                plain_only=plain_only(linger_ms, tuning.compression),
+                plain_only=plain_only(linger_ms, tuning.compression, announce=announce),
             )
             self._announcer = Announcer(self._clock.monotonic)
             opened.callback(self._announcer.close)

@@ -34,6 +34,8 @@ from multicast.tickets.encoding import (
     OwnRecord,
     Position,
     RelayRecord,
+    RestoredRecord,
+    Unread,
     decode,
     encode,
 )
@@ -314,6 +316,11 @@ _NEVER_CHANGED = (
     StreamShape,
     TicketLimits,
     CheckpointRecord,
+    OwnRecord,
+    RelayRecord,
+    RestoredRecord,
+    FreezeRecord,
+    Unread,
     Correction,
     Position,
 )
@@ -346,7 +353,7 @@ def collector_key(core: TicketCollector, now: int) -> Hashable:
     """Give all on which a core's future depends: all its fields, times as ages."""
     limits = core.limits
     ages = {
-        "_beyond_since": limits.patience,
+        "_beyond": limits.patience,
         "_ticket_time": limits.lively,
         "_mark_time": limits.checkpoint_time,
     }
@@ -355,7 +362,8 @@ def collector_key(core: TicketCollector, now: int) -> Hashable:
         if name in ages:
             times = value if isinstance(value, dict) else {0: value}
             oldest = ages[name] if ages[name] < NEVER else 0
-            key.append(tuple(sorted([(k, min(now - t, oldest)) for k, t in times.items()])))
+            ages_now = [(k, -1 if t is None else min(now - t, oldest)) for k, t in times.items()]
+            key.append(tuple(sorted(ages_now)))
         elif name == "_balances":
             for log, one in sorted(value.items()):
                 age = min(now - one.since, one.rest)
@@ -384,7 +392,7 @@ def content(value: Any) -> Any:
     """Give a value's content: of a stream's reader without what nothing depends on."""
     kind = type(value)
     if kind in (TicketStream, Relay):
-        left_out = ("counted", "_own")
+        left_out = ("counted", "last", "_own", "_compared")
         return tuple([content(one) for name, one in vars(value).items() if name not in left_out])
     if kind is StreamShape:
         return value.tag

@@ -95,8 +95,10 @@ def places_of(
     return places
 
 
-def plain_only(linger_ms: int, compression: str) -> str:
+def plain_only(linger_ms: int, compression: str, *, announce: bool) -> str:
     """Say which of these settings of a producer only the plain appender has; "": none of them."""
+    if not announce:
+        return "announce is off"
     if linger_ms:
         return f"its linger_ms is {linger_ms}"
     return "" if compression == "none" else f"it compresses by {compression}"
@@ -108,7 +110,7 @@ def open_appender(
     """Open the appender of a producer of the topic whose control topic says `state`.
 
     `open_plain` opens the driver's ordinary appender. `plain_only` says, if it is not empty, which
-    setting of the producer no other appender has: then no tickets are written. If the epoch is of
+    setting of the producer only that one has: then no tickets are written. If the epoch is of
     version 2, this is logged once.
     """
     if not plain_only:

@@ -98,7 +98,9 @@ class TicketCollector:
         self.relay = None if parent is None else Relay(own, parent)
         self._ends: dict[int, int] = {}
         self._hidden: dict[int, int] = {}  # logs with an open transaction: the end at the last tick
-        self._beyond_since: dict[int, int] = {}  # since when a log's end is above its position
+        # Own logs whose end is above their position, by when they were seen so by `step`; None: not
+        # yet. All else costs the same however many logs there are.
+        self._beyond: dict[int, int | None] = {}
         self._ticket_time: dict[int, int] = {}  # when a ticket of the log last counted
         self._handed_out: dict[int, int] = {}  # own logs: `upto` of the last ticket
         self._balances: dict[int, Balance] = {}
@@ -116,7 +118,7 @@ class TicketCollector:
 
     def own_read(self, offset: int, raw: bytes | None, now: int) -> tuple[Run, ...] | NotCounted:
         """Read the next record of our own stream, whoever wrote it; give its verdict."""
-        counted, mark = dict(self.own.counted), self.own.mark
+        mark = self.own.mark
         judged = self.own.read(offset, raw)
         if self.own.mark > mark:
             self._mark_time = now
@@ -124,11 +126,16 @@ class TicketCollector:
             if judged is NotCounted.GAP:  # perhaps ours, behind one that was lost
                 self.append_failed()
             return judged
-        for log, count in self.own.counted.items():
-            if count > counted[log]:
-                self._ticket_time[log] = now
-        for log in self._ends:
-            self._note_imbalance(log, now)
+        record = self.own.last
+        moved = {run.log for run in judged} & self.own.shape.own.keys()
+        if isinstance(record, OwnRecord):
+            for log, messages, _ in record.tickets:
+                moved.add(log)
+                if messages:
+                    self._ticket_time[log] = now
+            moved.update([correction.log for correction in record.corrections])
+        for log in moved & self._ends.keys():
+            self._moved(log, now)
         if self.relay is not None:
             self.relay.own_moved()
         return judged
@@ -141,7 +148,7 @@ class TicketCollector:
     def log_end(self, log: int, end: int, now: int) -> None:
         """Report the end of an own log."""
         self._ends[log] = max(end, self._ends.get(log, 0))
-        self._note_imbalance(log, now)
+        self._moved(log, now)
 
     def append_failed(self) -> None:
         """Report that an append failed or has an unknown outcome: hand all out again."""
@@ -220,6 +227,14 @@ class TicketCollector:
 
     # -- inside -----------------------------------------------------------------------------
 
+    def _moved(self, log: int, now: int) -> None:
+        """Note that the end or the state of an own log may have changed."""
+        self._note_imbalance(log, now)
+        if self._ends[log] <= self.own.state.positions[log]:
+            self._beyond.pop(log, None)
+        else:
+            self._beyond.setdefault(log, None)
+
     def _note_imbalance(self, log: int, now: int) -> Balance:
         state, end = self.own.state, self._ends[log]
         imbalance = end - (state.positions[log] - state.debts[log])
@@ -246,14 +261,14 @@ class TicketCollector:
         """Give tickets for what is due, the logs in turn."""
         state, limits = self.own.state, self.limits
         ahead: dict[int, int] = {}
-        for log, end in self._ends.items():
+        for log, seen in list(self._beyond.items()):
             first = max(state.positions[log], self._handed_out.get(log, 0))
-            if end <= first:
-                self._beyond_since.pop(log, None)
+            if self._ends[log] <= first:
+                self._beyond[log] = None
                 continue
             if first - state.positions[log] > 2 * limits.run_length_max * limits.runs_max:
                 continue  # enough is in flight
-            since = self._beyond_since.setdefault(log, now)
+            self._beyond[log] = since = now if seen is None else seen
             lively = now - self._ticket_time.get(log, -limits.lively) < limits.lively
             waits = lively and not state.debts[log] and log not in state.held
             if not (waits and self._freeze_after is None) or now - since >= limits.patience:

@@ -40,6 +40,7 @@ class Relay:
         # Behind the last run that a recovery restores to the parent. Until it is relayed, our
         # positions may be ahead: we have restored the same runs.
         self._restored_at: int | None = None
+        self._compared: tuple[int, int] | None = None  # `parent_next` and `restored` at the time
         self._note_restored()
 
     @property
@@ -75,7 +76,11 @@ class Relay:
         self._next = max(self._next, known)
         state = self._own.state
         begun = self._restored_at is not None and self._restored_at <= known
-        if begun and known <= self.parent.offset_next and state.restored == self._own.shape.owed:
+        if not begun or known > self.parent.offset_next or state.restored < self._own.shape.owed:
+            return
+        # Most of our records are tickets, which leave inherited logs as they are.
+        if self._compared != (known, state.restored):
+            self._compared = (known, state.restored)
             self.strayed = any(
                 state.positions[log] != upto for log, upto in self._positions.items()
             )

@@ -68,6 +68,7 @@ from multicast.tickets.encoding import (
     Position,
     RelayRecord,
     RestoredRecord,
+    StreamRecord,
     Unread,
     decode,
 )
@@ -155,6 +156,7 @@ class TicketStream:
         self.mark = self.offset_next
         self.marked = self.checkpoint()
         self.checkpoint_at: int | None = None  # where a checkpoint last counted
+        self.last: StreamRecord | Unread | None = None  # the record that was read last
 
     def _begin(self, checkpoint: CheckpointRecord) -> None:
         state = self.state
@@ -198,7 +200,7 @@ class TicketStream:
         self.offset_next = offset + 1
         if not self.state.frozen:
             self.relevant_next = offset + 1
-        record = decode(self.shape.tag, raw or b"")
+        self.last = record = decode(self.shape.tag, raw or b"")
         if isinstance(record, Unread):
             return NotCounted[record.name]
         if self.state.frozen:
@@ -219,12 +221,14 @@ class TicketStream:
 
     def _own(self, record: OwnRecord) -> tuple[Run, ...] | NotCounted:
         state, own = self.state, self.shape.own
-        asked, reach = 0, dict(state.positions)
+        reach: dict[int, int] = {}  # few of all logs: this runs for each ticket
+        asked = 0
         for log, messages, upto in record.tickets:
             if log not in own or messages > COUNT_MAX:
                 return NotCounted.IMPOSSIBLE
-            asked += messages + max(0, upto - reach[log])
-            reach[log] = max(upto, reach[log])
+            reached = reach.get(log, state.positions[log])
+            asked += messages + max(0, upto - reached)
+            reach[log] = max(upto, reached)
         if asked > ORDERED_MAX or any(entry.log not in own for entry in record.corrections):
             return NotCounted.IMPOSSIBLE
         runs = []

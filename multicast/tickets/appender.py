@@ -95,10 +95,8 @@ def places_of(
     return places
 
 
-def plain_only(linger_ms: int, compression: str, *, announce: bool) -> str:
+def plain_only(linger_ms: int, compression: str) -> str:
     """Say which of these settings of a producer only the plain appender has; "": none of them."""
-    if not announce:
-        return "announce is off"
     if linger_ms:
         return f"its linger_ms is {linger_ms}"
     return "" if compression == "none" else f"it compresses by {compression}"
@@ -362,8 +360,8 @@ class TicketingAppender:
         opened = None
         if joint is None and state.plan(epoch).order_version != ORDER_VERSION_FIRST:
             joint = opened = self._driver.joint_appender(beside=self._tickets)
-            if joint is None:
-                self._deny(f"driver {self._driver.name} has no appender for them")
+            if joint is None:  # the log in memory, on which nothing waits for a collector
+                self._denied = True
                 return
         places = places_of(state, epoch, self._places)
         try:

@@ -29,8 +29,10 @@ from tests.helpers.authorized import authorized_broker
 from tests.helpers.driver_worlds import append_all
 from tests.helpers.small import until
 from tests.helpers.system import PATIENCE_S, System
+from topology.carry_over import with_order_version
 from topology.interests import from_document
 from topology.planner.solver import plan as solve
+from topology.tree import ORDER_VERSION_FIRST
 
 pytestmark = [pytest.mark.kafka, pytest.mark.slow, pytest.mark.timeout(900)]
 ROOT = Path(__file__).resolve().parents[2]
@@ -45,6 +47,9 @@ INTERESTS = {
 }
 PATIENT = ("--timeout", str(PATIENCE_S))
 PLAN = solve(from_document(INTERESTS))
+ANNOUNCED = with_order_version(
+    PLAN, ORDER_VERSION_FIRST
+)  # a message can be made to need collectors
 ALL = [part for node in PLAN.collectors for part in ("--node", node.name)]
 SETS = (["P1"], ["P2"], ["P1", "P3"])
 MESSAGES = "".join(json.dumps({"to": to, "payload": "x"}) + "\n" for to in SETS)
@@ -239,7 +244,7 @@ HOSTS = (NODE, "collectors run", "the check when collectors start")
 
 @pytest.mark.parametrize("role", HOSTS)
 def test_collectors_order_and_fill_with_the_rights_of_their_role(broker, tmp_path, role):
-    with System(broker.operator, PLAN, tmp_path) as system, announcer(system) as announce:
+    with System(broker.operator, ANNOUNCED, tmp_path) as system, announcer(system) as announce:
         client = broker.user(*named(all_of(role), system.topic, "g"))
         nodes = [] if role == "collectors run" else ALL
         with collectors(system.topic, client, tmp_path, *nodes, bootstrap=broker.users):
@@ -281,7 +286,7 @@ def denied(broker, opened, home, right):
     """Run a topic's collectors without one right; one message waits for them."""
     folder = home / "-".join(right).replace("*", "").replace(" ", "")
     (folder / "operator").mkdir(parents=True)
-    system = opened.enter_context(System(broker.operator, PLAN, folder))
+    system = opened.enter_context(System(broker.operator, ANNOUNCED, folder))
     done = amcast(
         ["send", *PATIENT], system.topic, {}, folder / "operator", bootstrap=broker.operator
     )

@@ -47,9 +47,7 @@ INTERESTS = {
 }
 PATIENT = ("--timeout", str(PATIENCE_S))
 PLAN = solve(from_document(INTERESTS))
-ANNOUNCED = with_order_version(
-    PLAN, ORDER_VERSION_FIRST
-)  # a message can be made to need collectors
+ANNOUNCED = with_order_version(PLAN, ORDER_VERSION_FIRST)  # holes can be made
 ALL = [part for node in PLAN.collectors for part in ("--node", node.name)]
 SETS = (["P1"], ["P2"], ["P1", "P3"])
 MESSAGES = "".join(json.dumps({"to": to, "payload": "x"}) + "\n" for to in SETS)

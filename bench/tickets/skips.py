@@ -1,6 +1,6 @@
 """Counts the offsets of logs that hold no message after a run without faults.
 
-    python -m bench.micro.skips [--messages 100000] [--rate 2000]
+    python -m bench.tickets.skips [--messages 100000] [--rate 2000]
 
 Two producers multicast to two logs in turns, at intended times. A log's offsets that no message has
 are skips: a collector fills holes with them, where the order was ahead of the messages. The logs of

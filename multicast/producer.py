@@ -81,18 +81,17 @@ class Producer:
     `bootstrap` lists brokers, "host:port,…". `client` holds Kafka's client settings by their names
     (docs/operating.md lists them). `driver` is a driver's name, or an open driver: that one stays
     open; `bootstrap`, the two time-outs, and `client` (but for the settings of producers) do not
-    apply to it. The buffer of unacknowledged messages is bounded;
-    while it is full, `multicast` blocks for at most `block_s` seconds. Every message gets its
-    outcome within `delivery_timeout_s` seconds, plus three if the Kafka client has to be
-    replaced (docs/hazards.md). Every other request to the cluster is answered within
-    `request_timeout_s` seconds or raises `ClusterUnreachable`. With `announce` off these
-    messages are ordered once Kafka has stored them, not before: no tickets, no announcements.
-    `linger_ms` is how long a message may wait for others to share its request: a larger value
-    adds latency and lowers the cost of each message; by default what `client` says, else 0.
-    `partitioner` says where a key belongs: "murmur2", as Java's client and kafka-python do by
-    default, "crc32", as confluent-kafka does, or a function of the key and the topic's number
-    of Kafka partitions. `tracing` makes OpenTelemetry's spans of all messages, or of a share of
-    them, like 0.01 (docs/tracing.md).
+    apply to it. The buffer of unacknowledged messages is bounded; while it is full, `multicast`
+    blocks for at most `block_s` seconds. Every message gets its outcome within `delivery_timeout_s`
+    seconds, plus three if the Kafka client has to be replaced (docs/hazards.md). Every other
+    request to the cluster is answered within `request_timeout_s` seconds or raises
+    `ClusterUnreachable`. With `announce` off these messages are ordered once Kafka has stored them,
+    not before: no tickets, no announcements. `linger_ms` is how long a message may wait for others
+    to share its request: a larger value adds latency and lowers the cost of each message; by
+    default what `client` says, else 0. `partitioner` says where a key belongs: "murmur2", as Java's
+    client and kafka-python do by default, "crc32", as confluent-kafka does, or a function of the
+    key and the topic's number of Kafka partitions. `tracing` makes OpenTelemetry's spans of all
+    messages, or of a share of them, like 0.01 (docs/tracing.md).
     """
 
     def __init__(
@@ -150,11 +149,9 @@ class Producer:
                 batch_bytes=tuning.batch_bytes,
             )
             if announce:
-                why_plain = plain_only(linger_ms, tuning.compression)
+                why = plain_only(linger_ms, tuning.compression)
                 state = self._control.state
-                self._appender = open_appender(
-                    self._driver, state, open_plain, plain_only=why_plain
-                )
+                self._appender = open_appender(self._driver, state, open_plain, plain_only=why)
             else:
                 self._appender = open_plain()
             self._announcer = Announcer(self._clock.monotonic)

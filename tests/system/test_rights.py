@@ -1,7 +1,6 @@
 """The rights that each role needs: the table of docs/operating.md, held on Kafka's own authorizer.
 
-Each role works with exactly what the table grants. Then each right is left out by itself: the role
-says, in a sentence, which one it misses.
+Each role works with what the table grants, and names each right that is left out by itself.
 """
 
 import json
@@ -29,10 +28,8 @@ from tests.helpers.authorized import authorized_broker
 from tests.helpers.driver_worlds import append_all
 from tests.helpers.small import until
 from tests.helpers.system import PATIENCE_S, System
-from topology.carry_over import with_order_version
 from topology.interests import from_document
 from topology.planner.solver import plan as solve
-from topology.tree import ORDER_VERSION_FIRST
 
 pytestmark = [pytest.mark.kafka, pytest.mark.slow, pytest.mark.timeout(900)]
 ROOT = Path(__file__).resolve().parents[2]
@@ -47,7 +44,7 @@ INTERESTS = {
 }
 PATIENT = ("--timeout", str(PATIENCE_S))
 PLAN = solve(from_document(INTERESTS))
-ANNOUNCED = with_order_version(PLAN, ORDER_VERSION_FIRST)  # holes can be made
+ANNOUNCED = replace(PLAN, order_version=1)  # holes can be made
 ALL = [part for node in PLAN.collectors for part in ("--node", node.name)]
 SETS = (["P1"], ["P2"], ["P1", "P3"])
 MESSAGES = "".join(json.dumps({"to": to, "payload": "x"}) + "\n" for to in SETS)

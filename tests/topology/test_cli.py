@@ -346,9 +346,9 @@ def test_another_order_version_keeps_the_tree_and_gives_each_collector_a_new_str
 
 
 def test_a_first_plan_has_the_order_version_that_is_asked_for():
-    assert "order_version" not in one_document(run("plan", POSTER, "-o", "json"))
-    document = one_document(run("plan", POSTER, "--order-version", "2", "-o", "json"))
-    assert document["order_version"] == 2
+    assert one_document(run("plan", POSTER, "-o", "json"))["order_version"] == 2
+    document = one_document(run("plan", POSTER, "--order-version", "1", "-o", "json"))
+    assert "order_version" not in document
     assert run("plan", POSTER, "--order-version", "3").exit_code == 2
 
 

@@ -14,7 +14,8 @@ many instances append.
 A standby begins to act when an append has been due for its patience, at once if it is alone, or as
 soon as it has caught up if the collector is offered. It stops when a record of another instance is
 accepted, except of the one that made the offer, if records say who wrote them. A former primary
-acts on until then. Records that the stream had when the instance began say nothing of who acts now.
+acts on until then. In version 2 it stops when another one has advertised itself. Records that the
+stream had when the instance began say nothing of who acts now.
 """
 
 from __future__ import annotations
@@ -61,6 +62,12 @@ class Standby:
             self._offered = False
         elif writer != self._releasing:
             self._releasing, self._offered = writer, True
+
+    def step_back(self) -> None:
+        """Take the news that another instance has begun to act after this one."""
+        if not self.primary:
+            self.acting = False
+            self._waits = None
 
     def acts(self, core: CollectorCore, now: float) -> bool:
         """Decide whether to append now; `now` is in seconds, of a monotonic clock."""

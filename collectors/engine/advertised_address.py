@@ -27,6 +27,7 @@ class AdvertisedAddress:
         self.advertised = False
         self.announcements = 0
         self._is_offered = False
+        self._is_read = False  # what we wrote to the control topic last
         self._engine = engine
         self._assignment = assignment
 
@@ -53,6 +54,7 @@ class AdvertisedAddress:
             is_other = state.pages.get(name) != page
             is_offered = state.offered_by(epoch, name) is not None
             if is_offered or (newest == epoch and is_other):
+                self._is_read = False
                 self._engine.write_control(*running_record(epoch, name, page))
         else:
             newest, address = state.addresses.get(name, (0, None))
@@ -74,6 +76,15 @@ class AdvertisedAddress:
         """Whether another instance has advertised itself since our `offer`."""
         offer = self._engine.control.offers.get(self._assignment.name)
         return offer is not None and offer.writer == writer and offer.is_taken
+
+    def is_overtaken(self) -> bool:
+        """Whether another instance has advertised itself after us, in version 2.
+
+        In version 1 its records tell. Each change of the control topic asks.
+        """
+        is_ours = self._engine.control.pages.get(self._assignment.name) == self._engine.page
+        self._is_read = self._is_read or is_ours
+        return self.address is None and self._is_read and not is_ours
 
     def is_superseded(self) -> bool:
         """Whether another instance was the last one to advertise itself.

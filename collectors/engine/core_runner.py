@@ -280,6 +280,8 @@ class CoreRunner:
         self._role.offer(writer if is_others else None)
         if is_others and self._role.acting:  # since before the offer, which took our address away
             self.address.advertise()
+        elif self.address.is_overtaken():
+            self._role.step_back()
 
     def _look(self) -> None:
         if self._role.waiting and self.address.has_dead_holder():

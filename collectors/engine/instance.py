@@ -14,7 +14,7 @@ from __future__ import annotations
 import os
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Hashable, Mapping
 from typing import Any
 
 from collectors.collector import CollectorLimits
@@ -69,7 +69,7 @@ class CollectorInstance:
         self._checkpoints = checkpoints
         self._limits = limits
         self._starts: Mapping[int, int] = {}  # of the logs in the epoch
-        self._control_seen: tuple[int, int, int | None] | None = None
+        self._control_seen: tuple[Hashable, ...] | None = None
         self._runner = CoreRunner(engine, self.assignment, self.role, end=self._end)
 
     @property
@@ -119,7 +119,7 @@ class CollectorInstance:
                 self._engine.chores.begin(self)
             return
         offered = state.offered_by(self.plan.epoch, self.name)
-        seen = state.epoch, len(state.markers), offered
+        seen = state.epoch, len(state.markers), offered, state.pages.get(self.name)
         if seen != self._control_seen:
             self._control_seen = seen
             self._runner.control_changed()

@@ -95,10 +95,13 @@ def places_of(
     return places
 
 
+LINGERS = "it lingers"
+
+
 def plain_only(linger_ms: int, compression: str) -> str:
     """Say which of these settings of a producer only the plain appender has; "": none of them."""
     if linger_ms:
-        return f"its linger_ms is {linger_ms}"
+        return LINGERS
     return "" if compression == "none" else f"it compresses by {compression}"
 
 
@@ -109,12 +112,13 @@ def open_appender(
 
     `open_plain` opens the driver's ordinary appender. `plain_only` says, if it is not empty, which
     setting of the producer only that one has: then no tickets are written. If the epoch is of
-    version 2, this is logged once.
+    version 2, this is logged once, but for a producer that lingers: it need not be quick.
     """
     if not plain_only:
         return TicketingAppender(driver, state, open_plain)
     begun = state.begun_epoch
-    if begun and state.plan(begun).order_version != ORDER_VERSION_FIRST:
+    is_first = not begun or state.plan(begun).order_version == ORDER_VERSION_FIRST
+    if not is_first and plain_only != LINGERS:
         _warn(state.topic, plain_only)
     return open_plain()
 

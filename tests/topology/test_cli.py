@@ -328,7 +328,7 @@ def test_another_order_version_keeps_the_tree_and_gives_each_collector_a_new_str
     tmp_path,
 ):
     first, second = tmp_path / "first.json", tmp_path / "second.json"
-    run("plan", POSTER, "--out", first)
+    run("plan", POSTER, "--order-version", "1", "--out", first)
     words = ["plan", POSTER, "--against", first, "--detailed-exitcode"]
     moved = run(*words, "--order-version", "2", "--out", second)
     assert moved.exit_code == 6

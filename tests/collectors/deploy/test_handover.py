@@ -3,6 +3,8 @@
 import json
 import time
 import urllib.request
+from contextlib import closing
+from dataclasses import replace
 from itertools import count
 
 import pytest
@@ -15,6 +17,7 @@ from multicast.announcements import Address
 from multicast.control import (
     NOBODY,
     PROCESS_BYTES,
+    ControlReader,
     ControlState,
     StatusPage,
     address_record,
@@ -224,6 +227,24 @@ def test_a_standby_of_a_collector_that_nobody_has_opened_acts_at_once():
         standby, _ = system.run("K1", listen=HERE, standby=True, patience_s=ENDLESS_S)
         producer.multicast(b"1", to={"P1"}).ordered(60)
         assert standby.status()["takeovers"] == 1
+
+
+def test_a_standby_that_acts_steps_back_once_another_instance_advertises_itself_in_version_2():
+    # In version 1 the records of the other one tell; here they do not say who wrote them.
+    pages = [StatusPage(HERE, port, bytes(PROCESS_BYTES)) for port in (1, 2)]
+    with Small(replace(chain(), order_version=2)) as system, system.producer() as producer:
+        standby, _ = system.run("K1", page=pages[0], standby=True, patience_s=0.2)
+        producer.multicast(b"1", to={"P1"}).ordered(60)
+        eventually(lambda: standby.status()["acting"], "the takeover")
+        primary, _ = system.run("K1", page=pages[1])
+        eventually(lambda: not standby.status()["acting"], "the step back")
+        producer.multicast(b"2", to={"P1"}).ordered(60)
+        assert (standby.status()["takeovers"], standby.status()["acting"]) == (1, False)
+        primary.stop()
+        producer.multicast(b"3", to={"P1"}).ordered(60)
+        assert standby.status()["takeovers"] == 2
+        with closing(ControlReader(system.driver, system.plan.topic)) as control:
+            eventually(lambda: control.refresh().pages["K1"] == pages[0], "the standby's page")
 
 
 def test_an_instance_that_is_released_without_a_standby_acts_on():

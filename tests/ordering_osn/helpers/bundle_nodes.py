@@ -139,7 +139,7 @@ class Closed(Faulty):
 def killed_and_started(osn, name):
     """Start a node again from what its folder held while it ran, without an idle checkpoint."""
     folder, copy = osn.folder / name, osn.folder / f"{name}.copy"
-    shutil.copytree(folder, copy, ignore=shutil.ignore_patterns("rest.json*"))
+    shutil.copytree(folder, copy, ignore=shutil.ignore_patterns("rest.*"))
     osn.stop(name)
     shutil.rmtree(folder)
     copy.rename(folder)

@@ -28,10 +28,13 @@ campaign: .venv/ready
 	$(BIN)/python -m pytest -n 3 --dist loadfile --no-loadscope-reorder -m campaign \
 	  || $(BIN)/python -m pytest --last-failed --last-failed-no-failures none -m campaign
 
-# Schedules of faults on the real cores in virtual time; a failure prints the command to repeat it.
+# Schedules of faults on the real cores in virtual time, of version 2 of the order records and of
+# version 1; a failure prints the command to repeat it.
 SCHEDULES ?= 30000
+SCHEDULES_1 ?= 30000
 simulate: .venv/ready
-	$(BIN)/python -m bench.simulator --schedules $(SCHEDULES) --processes 2
+	$(BIN)/python -m bench.tickets simulate --schedules $(SCHEDULES) --processes 2
+	$(BIN)/python -m bench.simulator --schedules $(SCHEDULES_1) --processes 2
 
 # Real faults on a whole system, in network namespaces: root, iproute2 and util-linux. What happens
 # beside its load (asides) the tests try one by one. A violation ends with 3 and fails; a recovery that
@@ -39,6 +42,7 @@ simulate: .venv/ready
 FAULTS ?= 60
 nemesis: .venv/ready
 	$(BIN)/amcast bench nemesis --seed 8 --faults $(FAULTS) --without 'aside-*' --rate 200 --patience 180 \
+	  --order-versions 2,1 \
 	  || [ $$? -eq 1 ]
 
 # Bytes that nobody of ours wrote, to every decoder of bytes (bench/fuzz/); a failure prints the

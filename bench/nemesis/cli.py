@@ -44,7 +44,7 @@ OrderVersionsOption = Annotated[
     str,
     typer.Option(
         "--order-versions",
-        help="Versions of the order records of the two trees that take turns: 1, 2, or 1,2.",
+        help="Versions of the order records of the two trees that take turns: 1, 2, 1,2 or 2,1.",
     ),
 ]
 
@@ -166,7 +166,7 @@ def _run(
 
 def _versions(text: str) -> tuple[int, int]:
     """Give the versions of the first tree and of the second one."""
-    known = {"1": (1, 1), "2": (2, 2), "1,2": (1, 2)}
+    known = {"1": (1, 1), "2": (2, 2), "1,2": (1, 2), "2,1": (2, 1)}
     if text not in known:
         raise UsageError(f"--order-versions is {text!r}; give {', '.join(known)}")
     return known[text]

@@ -42,6 +42,7 @@ from multicast.order import (
     digest_of,
     encode,
 )
+from multicast.tickets import encoding as tickets
 from tests.helpers.plans import chain, from_start
 from tests.helpers.system import PATIENCE_S, until
 from topology.output import Output
@@ -249,10 +250,12 @@ def measured(kafka_cluster, tmp_path_factory):
             rounds[name] = arm.round(1)
             arm.write_events(1)
             if name == "ordered":
-                # What does not count stands in the stream, too: foreign bytes and a stale record.
+                # What does not count stands in the stream, too: foreign bytes, and a relay in the
+                # stream of a root.
                 stream = TopicPartition(f"{arm._topic}.Msg-TO", 0)
                 first = stored(driver, stream.topic, 1)[0][0]
-                append(driver, stream.topic, {0: [b"no order record", first]})
+                relay = tickets.encode(first[3:19], tickets.RelayRecord(0, 1, ()))
+                append(driver, stream.topic, {0: [b"no order record", relay]})
     yield Measured(kafka_cluster.bootstrap, cluster.run, rounds, str(folder))
     driver.close()
 
@@ -330,7 +333,7 @@ def test_rates_are_the_clients_and_nothing_is_lost_or_out_of_order(measured, bat
 @pytest.mark.kafka
 @pytest.mark.campaign
 def test_void_order_records_are_told_and_take_no_place(batch):
-    assert batch["order"]["void"] == {"foreign": 1, "stale": 1}
+    assert batch["order"]["void"] == {"foreign": 1, "impossible": 1}
     assert batch["order"]["unplaced"] == 0
 
 

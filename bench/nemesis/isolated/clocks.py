@@ -103,9 +103,10 @@ def _expect_far(whose: str, stamps: Sequence[float]) -> None:
 def lying_announcements(site: FaultSite) -> FaultEffect:
     """Announce messages that never come, came long ago, are too many, or belong to other logs.
 
-    A foreign client that knows the token sends the announcements, duplicated, under load.
+    A foreign client that knows the token sends the announcements, duplicated, under load. They are
+    of version 1 of the order records.
     """
-    with Deployment(site, "lying-announcements") as deployment:
+    with Deployment(site, "lying-announcements", order_version=1) as deployment:
         host = deployment.collectors()
         until(lambda: _addresses(deployment), "a collector that listens")
         addresses = _addresses(deployment)

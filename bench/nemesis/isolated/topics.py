@@ -172,8 +172,8 @@ def named(host: CollectorsProgram) -> bool:
 def foreign(site: FaultSite) -> FaultEffect:
     """Append foreign records to data, order and control topics: the order stays the same.
 
-    A foreign record in a stream is void, and counted; one in a log is an ordinary message, whatever
-    its headers pretend.
+    A foreign record in a stream is void, and counted; a copy of a record in it delays messages at
+    the most; a foreign record in a log is an ordinary message, whatever its headers pretend.
     """
     with Deployment(site, "foreign") as deployment:
         deployment.collectors()
@@ -184,8 +184,9 @@ def foreign(site: FaultSite) -> FaultEffect:
             partition = stream_partition(deployment.plan, node.name)
             records = deployment.records(partition)
             noise = [b"", b"TO", b"\x00" * 80, b"TO\x01" + b"\xff" * 90]
-            noise += [records[0].value or b"", records[-1].value or b""]
-            for value in noise:
+            # Void in version 1; in version 2 the copy of a ticket promises what never comes.
+            copies = [records[0].value or b"", records[-1].value or b""]
+            for value in [*noise, *copies]:
                 deployment.append_foreign(partition, value)
             written += len(noise)
         _write_odd_messages(deployment)

@@ -29,7 +29,6 @@ from collectors.reconfiguration.apply import apply
 from multicast.announcements import Address, Announcement, Count, encode
 from multicast.control import ControlReader, log_partition
 from multicast.errors import AmcastError
-from multicast.order import decode
 from multicast.producer import Producer
 from multicast.receipts import Receipt
 from topology.rollback import back
@@ -61,7 +60,7 @@ def skewed_clocks(site: FaultSite) -> FaultEffect:
         for log in deployment.plan.logs:
             stamps += [r.timestamp_ms / 1000 - now for r in deployment.records(log_partition(log))]
         _expect_far("producers'", stamps)
-        _expect_far("collectors'", _stamps_of_orders(deployment, now))
+        _expect_far("order records'", _stamps_of_orders(deployment, now))
         says = "clocks of collectors and producers were an hour off, and the order held"
         return deployment.effect("skewed-clocks", deployment.judge(*files), says)
 
@@ -83,12 +82,12 @@ def _send(deployment: Deployment, off: str, history: Path) -> None:
 
 
 def _stamps_of_orders(deployment: Deployment, now: float) -> list[float]:
-    """Return how far off the clocks were that stamped the order records, in seconds."""
-    streams = [
-        deployment.records(deployment.stream(node.name)) for node in deployment.plan.collectors
+    """Return how far off the clocks were that stamped tickets and relays, in seconds."""
+    return [
+        record.timestamp_ms / 1000 - now
+        for node in deployment.plan.collectors
+        for record in deployment.records(deployment.stream(node.name))
     ]
-    records = [decode(record.value or b"") for stream in streams for record in stream]
-    return [record.time_ms / 1000 - now for record in records]
 
 
 def _expect_far(whose: str, stamps: Sequence[float]) -> None:

@@ -12,7 +12,7 @@ from multicast.drivers.kafka_python import Admin, KafkaPythonDriver, TopicSpec
 from multicast.drivers.librdkafka import LibrdkafkaDriver
 from multicast.drivers.protocol import Appended, TopicPartition
 from multicast.errors import AmcastError, ClusterUnreachable
-from tests.helpers.system import until
+from tests.helpers.system import PATIENCE_S, until
 
 pytestmark = [pytest.mark.kafka, pytest.mark.slow, pytest.mark.timeout(600)]
 METADATA = 3
@@ -167,18 +167,18 @@ def test_a_reader_whose_broker_named_none_continues_at_its_positions(kafka_clust
         append(other, second, values[:10])
         reader = stack.enter_context(contextlib.closing(driver.reader({first: 3, second: 0})))
         reader.pause([second])
-        until(lambda: poll(reader, records) or len(records.get(0, [])) >= 7, "ten", timeout=60)
+        until(lambda: poll(reader, records) or len(records.get(0, [])) >= 7, "ten")
 
         # Test: the broker names no broker once, and then itself again; both logs have grown.
         broker.fenced = True
-        until(lambda: poll(reader, records) or broker.named_none.is_set(), "none", timeout=60)
+        until(lambda: poll(reader, records) or broker.named_none.is_set(), "none")
         broker.fenced = False
         append(other, first, values[10:])
         append(other, second, values[10:])
-        until(lambda: poll(reader, records) or len(records[0]) >= 17, "the rest", timeout=60)
+        until(lambda: poll(reader, records) or len(records[0]) >= 17, "the rest")
         before = set(records)
         reader.resume([second])
-        until(lambda: poll(reader, records) or len(records.get(1, [])) >= 20, "both", timeout=60)
+        until(lambda: poll(reader, records) or len(records.get(1, [])) >= 20, "both")
         replaced = reader.replaced
 
     # Check: each record once, in order, and none of the paused log.
@@ -202,7 +202,7 @@ def test_a_reader_whose_broker_is_away_keeps_its_client(behind, topic):
                 unreachable.append(error)
             return len(unreachable) > 1
 
-        until(raised, "two errors", timeout=60)
+        until(raised, "two errors")
         assert reader.replaced == 0
 
 
@@ -219,13 +219,13 @@ def test_an_appender_whose_broker_named_none_continues(behind, topic):
             offsets.extend(done.offset for done in outcomes if isinstance(done, Appended))
             return bool(outcomes) and isinstance(outcomes[0], Appended)
 
-        until(acknowledged, "the first append", timeout=60)
+        until(acknowledged, "the first append")
         broker.fenced = True
-        assert broker.named_none.wait(60)
+        assert broker.named_none.wait(PATIENCE_S)
         broker.fenced = False
         before = len(offsets)
 
         # Test and check.
-        until(acknowledged, "an append after it", timeout=60)
+        until(acknowledged, "an append after it")
     assert len(offsets) == before + 1
     assert offsets == sorted(set(offsets))

@@ -59,13 +59,14 @@ def _stored(rig: Rig) -> int:
 
 def main(arguments: Sequence[str]) -> None:
     """Count once, and print the figures."""
-    parser = figures.parser("skips", __doc__)
+    parser = figures.parser("skips", __doc__, room="tickets")
     parser.add_argument("--messages", type=int, default=100_000)
     parser.add_argument("--rate", type=int, default=2000, help="messages/s")
     options = parser.parse_args(arguments)
     with standing(_PARTITIONS) as rig:
         measured = measure(rig, messages=options.messages, rate=options.rate)
-        document = figures.document("skips", measured, kafka=rig.kafka, arguments=arguments)
+        made = {"kafka": rig.kafka, "arguments": arguments, "room": "tickets"}
+        document = figures.document("skips", measured, **made)
     figures.show(document, options.output)
 
 

@@ -65,8 +65,9 @@ def main(arguments: Sequence[str]) -> None:
     options = parser.parse_args(arguments)
     with standing(_PARTITIONS) as rig:
         measured = measure(rig, messages=options.messages, rate=options.rate)
-        made = {"kafka": rig.kafka, "arguments": arguments, "room": "tickets"}
-        document = figures.document("skips", measured, **made)
+        document = figures.document(
+            "skips", measured, kafka=rig.kafka, arguments=arguments, room="tickets"
+        )
     figures.show(document, options.output)
 
 

@@ -2,9 +2,12 @@
 
 import json
 
+import pytest
+
 from bench.harness import figures
 from bench.micro import ordering
 from bench.micro.memory import _peak_mib
+from bench.tickets import skips
 
 
 def test_ordering_alone_orders_everything_and_counts_each_run(capsys):
@@ -25,6 +28,18 @@ def test_ordering_alone_orders_everything_and_counts_each_run(capsys):
         == runs / records
     )
     assert document["machine"]["cpus"]
+
+
+@pytest.mark.kafka
+@pytest.mark.slow
+@pytest.mark.campaign
+def test_skips_are_the_offsets_that_no_message_has(capsys):
+    skips.main(["--messages", "401", "--rate", "1000", "-o", "json"])
+    document = json.loads(capsys.readouterr().out)
+    assert document["command"].startswith("python -m bench.tickets.skips --messages 401")
+    # The last messages are one of each producer to each log. A busy machine may have made a skip.
+    assert document["figures"]["messages"] == 401 + 4
+    assert 0 <= document["figures"]["skips"] < 100
 
 
 def test_a_table_shows_every_figure(capsys):

@@ -33,7 +33,7 @@ def measure(rig: Rig, *, messages: int, rate: int) -> dict[str, float]:
         producers = [Producer(topic=rig.topic, driver=driver) for driver in drivers]
         try:
             before, sent = _stored(rig), 0
-            for tick in ticks(messages / rate, _TICK_S):
+            for tick in ticks(messages / rate + _TICK_S, _TICK_S):
                 if sent >= messages:
                     break
                 values = burst[: messages - sent]

@@ -34,7 +34,7 @@ class FaustWorker:
     @contextmanager
     def running(self, **env):
         """Run the worker; kill -9 at the end of the block, unless it has ended."""
-        command = [sys.executable, str(self._program), "worker", "-l", "info"]
+        command = [sys.executable, str(self._program), "worker", "-l", "info", "--without-web"]
         with self._log.open("ab") as log:
             process = subprocess.Popen(
                 command, env={**self._env, **env}, stdout=log, stderr=log, cwd=ROOT

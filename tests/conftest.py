@@ -2,6 +2,7 @@
 
 import gc
 import logging
+import os
 import sys
 
 import pytest
@@ -20,7 +21,15 @@ def levels_of_ours():
 
 
 def pytest_collection_modifyitems(items):
-    """Put the files that need brokers first: they take longest, and one worker would end alone."""
+    """Put the files that need brokers first: they take longest, and one worker would end alone.
+
+    With AMCAST_PLANTED=K/N only every N-th planted bug is hunted, from the K-th on.
+    """
+    first, share = (int(part) for part in os.environ.get("AMCAST_PLANTED", "0/1").split("/"))
+    planted = [item for item in items if "planted_bug_is_found" in item.name]
+    planted += [item for item in items if "finds_a_planted_bug" in item.name]
+    left_out = {item for number, item in enumerate(planted) if number % share != first}
+    items[:] = [item for item in items if item not in left_out]
     brokers = {item.path for item in items if item.get_closest_marker("kafka")}
     items.sort(key=lambda item: item.path not in brokers)
 

@@ -250,8 +250,7 @@ def measured(kafka_cluster, tmp_path_factory):
             rounds[name] = arm.round(1)
             arm.write_events(1)
             if name == "ordered":
-                # What does not count stands in the stream, too: foreign bytes, and a relay in the
-                # stream of a root.
+                # What does not count stands there, too: foreign bytes, and a relay in a root.
                 stream = TopicPartition(f"{arm._topic}.Msg-TO", 0)
                 first = stored(driver, stream.topic, 1)[0][0]
                 relay = tickets.encode(first[3:19], tickets.RelayRecord(0, 1, ()))
@@ -266,12 +265,7 @@ def run_pipeline(measured, run, *, code=0, **options):
     ended = 0
     with contextlib.redirect_stdout(said):
         try:
-            pipeline(
-                [run],
-                bootstrap=measured.bootstrap,
-                output=Output.JSON,
-                **options,
-            )
+            pipeline([run], bootstrap=measured.bootstrap, output=Output.JSON, **options)
         except typer.Exit as exit_:
             ended = exit_.exit_code
     assert ended == code

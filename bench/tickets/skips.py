@@ -63,6 +63,8 @@ def main(arguments: Sequence[str]) -> None:
     parser.add_argument("--messages", type=int, default=100_000)
     parser.add_argument("--rate", type=int, default=2000, help="messages/s")
     options = parser.parse_args(arguments)
+    if options.messages < 1 or options.rate < 1:
+        parser.error("--messages and --rate are at least 1")
     with standing(_PARTITIONS) as rig:
         measured = measure(rig, messages=options.messages, rate=options.rate)
         document = figures.document(

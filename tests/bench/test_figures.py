@@ -42,6 +42,14 @@ def test_skips_are_the_offsets_that_no_message_has(capsys):
     assert 0 <= document["figures"]["skips"] < 100
 
 
+@pytest.mark.parametrize("wrong", ["--messages", "--rate"])
+def test_a_count_of_skips_refuses_what_it_cannot_send(wrong, capsys):
+    with pytest.raises(SystemExit) as ended:
+        skips.main([wrong, "0"])
+    assert ended.value.code == 2
+    assert "--messages and --rate are at least 1" in capsys.readouterr().err
+
+
 def test_a_table_shows_every_figure(capsys):
     document = figures.document("x-y", {"a": 1234567, "b": 0.125}, kafka="none", arguments=["--q"])
     figures.show(document, "table")

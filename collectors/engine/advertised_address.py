@@ -78,9 +78,9 @@ class AdvertisedAddress:
         return offer is not None and offer.writer == writer and offer.is_taken
 
     def is_overtaken(self) -> bool:
-        """Whether another instance has advertised itself after us, in version 2.
+        """Whether another instance has advertised itself after us; False with an address.
 
-        In version 1 its records tell. Each change of the control topic asks.
+        With an address, so in version 1, its records tell. Each change of the control topic asks.
         """
         is_ours = self._engine.control.pages.get(self._assignment.name) == self._engine.page
         self._is_read = self._is_read or is_ours

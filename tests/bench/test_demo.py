@@ -44,11 +44,12 @@ def test_the_demo_orders_real_commits_kills_a_collector_and_proves_the_order(
     assert result["killed"] in [node["name"] for node in result["tree"]["collectors"]]
     work = result["measured_work"]
     uncounted = [row["name"] for row in work["collectors"] if row["dropped_measured"] is None]
-    assert uncounted == [result["killed"]]
+    # The two instances start together. If the standby was the later one, it has counted everything.
+    assert uncounted in ([result["killed"]], [])
     assert work["not_counted"] == [
-        f"not counted: {result['killed']}: another process took it over meanwhile"
+        f"not counted: {name}: another process took it over meanwhile" for name in uncounted
     ]
-    counted = [row for row in work["collectors"] if row["name"] != result["killed"]]
+    counted = [row for row in work["collectors"] if row["name"] not in uncounted]
     assert sum(row["passed_on_measured"] + row["dropped_measured"] for row in counted) > 0
     for row in (*counted, *work["consumers"]):
         assert row["passed_on_measured"] == row["passed_on_predicted"], row

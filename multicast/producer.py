@@ -25,6 +25,7 @@ from multicast.drivers.clock import clock_of
 from multicast.drivers.protocol import (
     AppendFailed,
     AppendOutcome,
+    DoneAll,
     Driver,
     Headers,
 )
@@ -310,7 +311,7 @@ class Producer:
         """Settle the messages from `first` on as not sent."""
         for index in range(first, len(receipts)):
             error = BufferFull(f"the producer's buffer {why}")
-            receipts.settle(0, index, AppendFailed(error))
+            receipts.settle(0, index, 1, AppendFailed(error))
 
     # -- for an event loop: `multicast.aio` ------------------------------------------------------
 
@@ -413,7 +414,7 @@ class Producer:
     def _send_some(self, receipts: Receipts, first: int, messages: Batched) -> int:
         """Start appends of messages with all their headers; return how many had room."""
         route = receipts.route
-        done: Callable[[int, AppendOutcome], None] = partial(receipts.settle, first)
+        done: DoneAll = partial(receipts.settle, first)
         started = None
         if self._spans is not None:
             messages, done, started = self._spans.batch(route, messages, done)

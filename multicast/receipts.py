@@ -301,14 +301,21 @@ class Receipts:
             self._settlement.wait_ordered(max(messages), deadline)
         return messages
 
-    def settle(self, first: int, index: int, outcome: AppendOutcome) -> None:
-        """Take the outcome of message `first + index`. For drivers, not for applications."""
-        if isinstance(outcome, Appended):
-            self._offsets[first + index] = outcome.offset
+    def settle(self, first: int, index: int, count: int, outcome: AppendOutcome) -> None:
+        """Take the outcome of `count` messages from `first + index` on, as a `DoneAll` does.
+
+        For drivers, not for applications.
+        """
+        at = first + index
+        if isinstance(outcome, AppendFailed):
+            self._failed.update(dict.fromkeys(range(at, at + count), outcome))
+        elif count == 1:
+            self._offsets[at] = outcome.offset
         else:
-            self._failed[first + index] = outcome
+            offsets = range(outcome.offset, outcome.offset + count)
+            self._offsets[at : at + count] = array("q", offsets)
         with self._lock:
-            self._pending -= 1
+            self._pending -= count
             is_last = not self._pending
         if is_last:
             errors = [failed.error for failed in self._failed.values()]

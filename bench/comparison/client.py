@@ -358,7 +358,7 @@ def _nothing(_: AppendOutcome) -> None:
     """Ignore an outcome: `Stamped` has noted it."""
 
 
-def _nothing_at(_: int, __: AppendOutcome) -> None:
+def _nothing_at(_: int, __: int, ___: AppendOutcome) -> None:
     """Ignore the outcome of one of many: `Stamped` has noted it."""
 
 

@@ -14,6 +14,7 @@ from multicast.drivers.protocol import (
     Appender,
     AppendOutcome,
     Beside,
+    DoneAll,
     Driver,
     Headers,
     TopicPartition,
@@ -64,18 +65,19 @@ class Stamped:
         partition: TopicPartition,
         values: Sequence[bytes | None],
         *,
-        done: Callable[[int, AppendOutcome], None],
+        done: DoneAll,
         **fields: Any,
     ) -> int:
         """Append all, and note the time until the acknowledgement of each."""
         began = time.monotonic_ns()
 
-        def acknowledged(index: int, outcome: AppendOutcome) -> None:
+        def acknowledged(first: int, count: int, outcome: AppendOutcome) -> None:
             if isinstance(outcome, Appended):
-                self._note(values[index], began, outcome.offset)
+                for more, value in enumerate(values[first : first + count]):
+                    self._note(value, began, outcome.offset + more)
             else:
-                self.errors += 1
-            done(index, outcome)
+                self.errors += count
+            done(first, count, outcome)
 
         return self._inner.append_all(partition, values, done=acknowledged, **fields)
 

@@ -107,5 +107,5 @@ def ticks(seconds: float, every_s: float) -> Iterator[int]:
         yield tick
 
 
-def _nothing(_: int, __: AppendOutcome) -> None:
+def _nothing(_: int, __: int, ___: AppendOutcome) -> None:
     """Ignore an outcome."""

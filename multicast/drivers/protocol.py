@@ -86,6 +86,10 @@ class AppendFailed:
 
 AppendOutcome = Appended | AppendFailed
 
+# Takes the index of a record in one call, a number of records from it on, and the first one's
+# outcome. If it is stored, the others are at the offsets that follow, else they failed alike.
+DoneAll = Callable[[int, int, AppendOutcome], None]
+
 
 class JointRecord(NamedTuple):
     """A record for one Kafka partition, and the callback for its outcome."""
@@ -143,13 +147,13 @@ class Appender(Protocol):
         *,
         keys: Sequence[bytes | None] | None = None,
         headers: Sequence[Headers] | None = None,
-        done: Callable[[int, AppendOutcome], None],
+        done: DoneAll,
     ) -> int:
         """Start appends of these values, in order; return how many the buffer accepted (from 0).
 
-        `keys` and `headers` hold one entry for each value. Headers cost as much as single appends.
-        The appender calls `done` once for each accepted value, with its index in `values`, as for
-        `append`. The others were not started: call again without the first `count` of everything.
+        `keys` and `headers` hold one entry for each value. Headers may cost as much as single
+        appends. The appender calls `done` as for `append`, so that each accepted value is in one
+        call. The others were not started: call again without the first ones of everything.
         """
 
     def flush(self, timeout_s: float) -> bool:
@@ -166,7 +170,7 @@ def append_each(
     *,
     keys: Sequence[bytes | None] | None = None,
     headers: Sequence[Headers] | None = None,
-    done: Callable[[int, AppendOutcome], None],
+    done: DoneAll,
 ) -> int:
     """Do what `Appender.append_all` does, by one `append` for each value."""
     for index, value in enumerate(values):
@@ -176,7 +180,7 @@ def append_each(
                 value,
                 key=None if keys is None else keys[index],
                 headers=() if headers is None else headers[index],
-                done=partial(done, index),
+                done=partial(done, index, 1),
             )
         except BufferFull:
             return index
@@ -186,6 +190,26 @@ def append_each(
                 raise
             return index
     return len(values)
+
+
+class JointAppender(Appender, Protocol):
+    """An appender whose requests hold records of several Kafka partitions."""
+
+    def append_all(
+        self,
+        partition: TopicPartition,
+        values: Sequence[bytes | None],
+        *,
+        keys: Sequence[bytes | None] | None = None,
+        headers: Sequence[Headers] | None = None,
+        done: DoneAll,
+        starting: Callable[[int], None] | None = None,
+    ) -> int:
+        """Do what `Appender.append_all` does, and call `starting` with numbers of records.
+
+        It is called under the lock that `Driver.joint_appender` describes, before any of these
+        records is sent. The numbers add up to the result.
+        """
 
 
 class Reader(Protocol):
@@ -350,7 +374,7 @@ class Driver(Protocol):
     def direct_appender(self) -> DirectAppender | None:
         """Open a direct appender; None if the driver has none."""
 
-    def joint_appender(self, *, beside: Beside | None = None) -> Appender | None:
+    def joint_appender(self, *, beside: Beside | None = None) -> JointAppender | None:
         """Open an appender whose requests hold records of several partitions; None: it has none.
 
         It neither lingers nor compresses. `beside` is called for each request, with the numbers of

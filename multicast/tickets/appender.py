@@ -37,8 +37,10 @@ from multicast.drivers.protocol import (
     Appender,
     AppendFailed,
     AppendOutcome,
+    DoneAll,
     Driver,
     Headers,
+    JointAppender,
     JointRecord,
     TopicPartition,
     append_each,
@@ -151,7 +153,7 @@ class TicketingAppender:
         self._driver = driver
         self._topic = state.topic
         self._writer = os.urandom(8)  # the key of tickets, for people
-        self._joint: Appender | None = None
+        self._joint: JointAppender | None = None
         self._plain: Appender | None = None
         self._gate = threading.RLock()  # of `_held`: an append may call `done`, which may append
         self._changed = threading.Condition(self._gate)
@@ -213,7 +215,7 @@ class TicketingAppender:
         *,
         keys: Sequence[bytes | None] | None = None,
         headers: Sequence[Headers] | None = None,
-        done: Callable[[int, AppendOutcome], None],
+        done: DoneAll,
     ) -> int:
         """Start appends of these values, in order; return how many were accepted."""
         plain = self._plain
@@ -223,6 +225,16 @@ class TicketingAppender:
             except UsageError:
                 if self._plain is plain:
                     raise
+        joint = self._joint
+        if joint is not None:
+            place = self._places.get(partition)
+            starting = None
+            if place is not None:
+                starting = partial(self._starting, place)
+                done = partial(self._settled_all, place, done)
+            return joint.append_all(
+                partition, values, keys=keys, headers=headers, done=done, starting=starting
+            )
         return append_each(self, partition, values, keys=keys, headers=headers, done=done)
 
     def flush(self, timeout_s: float) -> bool:
@@ -246,7 +258,7 @@ class TicketingAppender:
 
     # -- the way of an append ---------------------------------------------------------------------
 
-    def _append(self, joint: Appender, append: _Held) -> None:
+    def _append(self, joint: JointAppender, append: _Held) -> None:
         """Start an append of the joint appender."""
         partition, value, key, headers, done = append
         place = self._places.get(partition)
@@ -273,7 +285,7 @@ class TicketingAppender:
         held.append(append)
         self._held_bytes += size
 
-    def _leave_plain(self, joint: Appender) -> bool:
+    def _leave_plain(self, joint: JointAppender) -> bool:
         """Have the joint appender get all appends; False if it cannot be done now."""
         plain = self._plain
         if plain is None:
@@ -294,7 +306,7 @@ class TicketingAppender:
                 self._release(None if is_idle else plain, joint)
         return is_idle
 
-    def _release(self, plain: Appender | None, joint: Appender) -> None:
+    def _release(self, plain: Appender | None, joint: JointAppender) -> None:
         """Start the held appends, by the plain appender if there is one, which goes on then."""
         while self._held:  # a `done` may add some
             append = self._held.popleft()
@@ -331,13 +343,28 @@ class TicketingAppender:
             records.append(JointRecord(place.stream, raw, self._ticket_stored, self._writer))
         return records
 
+    def _starting(self, place: TicketPlace, count: int) -> None:
+        with self._books:
+            place.book.started(place.number, count)
+
     def _settled(self, place: TicketPlace, done: Done, outcome: AppendOutcome) -> None:
+        self._note(place, 1, outcome)
+        done(outcome)
+
+    def _settled_all(
+        self, place: TicketPlace, done: DoneAll, first: int, count: int, outcome: AppendOutcome
+    ) -> None:
+        self._note(place, count, outcome)
+        done(first, count, outcome)
+
+    def _note(self, place: TicketPlace, count: int, outcome: AppendOutcome) -> None:
+        """Tell the book what became of `count` messages; those stored follow each other."""
         with self._books:
             if isinstance(outcome, Appended):
-                place.book.settled(place.number, outcome.offset)
+                place.book.settled(place.number, outcome.offset + count - 1, count)
             else:
-                place.book.settled(place.number, None, refused=outcome.error.definite)
-        done(outcome)
+                refused = outcome.error.definite
+                place.book.settled(place.number, None, count, refused=refused)
 
     def _ticket_stored(self, outcome: AppendOutcome) -> None:
         if isinstance(outcome, AppendFailed) and isinstance(outcome.error, AccessDenied):
@@ -381,7 +408,7 @@ class TicketingAppender:
         self._epoch = epoch
 
     @staticmethod
-    def _prepare(joint: Appender | None, places: Mapping[TopicPartition, TicketPlace]) -> None:
+    def _prepare(joint: JointAppender | None, places: Mapping[TopicPartition, TicketPlace]) -> None:
         if joint is None:
             return
         for stream in {place.stream: None for place in places.values()}:

@@ -49,17 +49,20 @@ class TicketBook:
         entry.uncounted += count
         entry.unsettled += count
 
-    def settled(self, log: int, offset: int | None, *, refused: bool = False) -> None:
-        """Report a message's outcome: its offset, or None; `refused` if it is certainly not stored.
+    def settled(
+        self, log: int, offset: int | None, count: int = 1, *, refused: bool = False
+    ) -> None:
+        """Report the outcome of messages: the offset of the last one, or None.
 
-        Outcomes of one log come in the order of the appends.
+        `refused` if they are certainly not stored. Outcomes of one log come in the order of the
+        appends.
         """
         entry = self._logs[log]
-        entry.unsettled -= 1
+        entry.unsettled -= count
         if offset is not None:
             entry.stored = max(entry.stored, offset + 1)
         if refused:
-            entry.uncounted -= 1
+            entry.uncounted -= count
 
     def record_due(self) -> OwnRecord | None:
         """Give the record to append now, if any; then report it by `ticket_settled`."""

@@ -20,7 +20,7 @@ from collections.abc import Callable
 from random import random
 from typing import Any
 
-from multicast.drivers.protocol import Appended, AppendOutcome, Headers
+from multicast.drivers.protocol import Appended, AppendOutcome, DoneAll, Headers
 from multicast.keyed import Batched
 from multicast.receipts import Route
 from multicast.tracing.context import carried, first_header, injected, tracer
@@ -79,8 +79,8 @@ class ProducerSpans:
         return [*headers, *_injected(span, headers)], settled
 
     def batch(
-        self, route: Route, messages: Batched, done: Callable[[int, AppendOutcome], None]
-    ) -> tuple[Batched, Callable[[int, AppendOutcome], None], Callable[[int], None]]:
+        self, route: Route, messages: Batched, done: DoneAll
+    ) -> tuple[Batched, DoneAll, Callable[[int], None]]:
         """Begin one span for messages that are appended together.
 
         Gives the messages with the header, what takes an outcome, and what takes the number of
@@ -103,18 +103,18 @@ class ProducerSpans:
 class _BatchSpan:
     """Ends a span once as many outcomes have come as appends have started."""
 
-    def __init__(self, span: Span, done: Callable[[int, AppendOutcome], None]) -> None:
+    def __init__(self, span: Span, done: DoneAll) -> None:
         self._span = span
         self._done = done
         self._lock = threading.Lock()
         self._missing = 0  # below 0: outcomes came before `started` was called
         self._failed: AppendOutcome | None = None
 
-    def settled(self, index: int, outcome: AppendOutcome) -> None:
+    def settled(self, first: int, count: int, outcome: AppendOutcome) -> None:
         if not isinstance(outcome, Appended):
             self._failed = outcome
-        self._count(-1)
-        self._done(index, outcome)
+        self._count(-count)
+        self._done(first, count, outcome)
 
     def started(self, count: int) -> None:
         if count:

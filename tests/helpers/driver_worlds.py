@@ -4,7 +4,7 @@ import time
 import uuid
 from collections import defaultdict
 from contextlib import ExitStack, contextmanager
-from functools import cached_property
+from functools import cached_property, partial
 
 import confluent_kafka
 import pytest
@@ -131,6 +131,24 @@ class ColumnWorld(RealWorld):
     def __init__(self, bootstrap):
         super().__init__("kafka-python", bootstrap)
         self.driver.reader = self.driver.column_reader
+
+
+class JointWorld(RealWorld):
+    """The driver kafka-python, whose appenders are joint ones; these linger never."""
+
+    def __init__(self, bootstrap):
+        super().__init__("kafka-python", bootstrap)
+        self.driver.appender = partial(_joint_appender, self.driver)
+
+    @cached_property
+    def impatient(self):
+        driver = super().impatient
+        driver.appender = partial(_joint_appender, driver)
+        return driver
+
+
+def _joint_appender(driver, *, linger_ms=0, **settings):  # noqa: ARG001 - for all appenders alike
+    return driver.joint_appender(**settings)
 
 
 def world_of(name, bootstrap):

@@ -37,6 +37,7 @@ from multicast.drivers.protocol import (
     Appended,
     AppendFailed,
     AppendOutcome,
+    DoneAll,
     Headers,
     TopicPartition,
     append_each,
@@ -243,7 +244,7 @@ class KafkaPythonAppender:
         *,
         keys: Sequence[bytes | None] | None = None,
         headers: Sequence[Headers] | None = None,
-        done: Callable[[int, AppendOutcome], None],
+        done: DoneAll,
     ) -> int:
         """Start one append after another until the buffer is full."""
         return append_each(self, partition, values, keys=keys, headers=headers, done=done)

@@ -19,7 +19,7 @@ from multicast.drivers.kafka_python.appender import KafkaPythonAppender
 from multicast.drivers.kafka_python.connection import EARLIEST, LATEST, RETRY_S, Connection
 from multicast.drivers.kafka_python.direct_appender import KafkaPythonDirectAppender
 from multicast.drivers.kafka_python.group_member import find_coordinator
-from multicast.drivers.kafka_python.joint import JointAppender
+from multicast.drivers.kafka_python.joint import KafkaPythonJointAppender
 from multicast.drivers.kafka_python.reader import KafkaPythonReader
 from multicast.drivers.kafka_python.watcher import KafkaPythonWatcher
 from multicast.drivers.protocol import (
@@ -124,9 +124,9 @@ class KafkaPythonDriver:
         beside: Beside | None = None,
         in_flight_max: int = IN_FLIGHT_MAX,
         in_flight_bytes_max: int = IN_FLIGHT_BYTES_MAX,
-    ) -> JointAppender:
-        """Open an appender that sends what belongs together by one request; see `JointAppender`."""
-        return JointAppender(
+    ) -> KafkaPythonJointAppender:
+        """Open an appender that sends what belongs together by one request; see its class."""
+        return KafkaPythonJointAppender(
             self._open_connection,
             timeout_s=self._timeout_s,
             delivery_timeout_s=self._delivery_timeout_s,

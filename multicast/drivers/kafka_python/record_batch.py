@@ -10,6 +10,7 @@ thousands of records a second, so small numbers come from a table.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
 from struct import Struct
 from typing import NamedTuple
@@ -98,25 +99,51 @@ def record_pieces(
     return _varint(len(start) + len(value) + len(headers)), start, value, headers
 
 
+def written_values(first_place: int, delta_ms: int, values: Sequence[bytes | None]) -> list[bytes]:
+    """Encode records with neither key nor headers, in pieces, from that number of the batch on."""
+    start = b"\0" + _varint(delta_ms)
+    constant = len(start) + len(_NULL) + len(NO_HEADERS)
+    pieces: list[bytes] = []
+    heads: dict[int, tuple[bytes, bytes]] = {}  # by the size of a value, -1 for null
+    place, end = first_place, first_place + len(values)
+    while place < end:
+        # As long as a place takes as many bytes, values of one size have the same head.
+        width = len(_varint(place))
+        stop = min(end, 1 << (7 * width - 1))
+        heads.clear()
+        for value in values[place - first_place : stop - first_place]:
+            size = -1 if value is None else len(value)
+            head = heads.get(size)
+            if head is None:
+                length = _NULL if value is None else _varint(size)
+                total = constant + width + len(length) + max(0, size)
+                head = heads[size] = (_varint(total) + start, _NULL + length)
+            pieces += (head[0], _place(place), head[1], value or b"", NO_HEADERS)
+            place += 1
+    return pieces
+
+
+# A plain choice: the places of a batch of small records; it is filled once they are used.
+_place = functools.lru_cache(maxsize=2**14)(varint)
+
+
 def written_batch(
-    records: Sequence[bytes],
+    pieces: Sequence[bytes],
     first_ms: int,
     last_ms: int,
     identity: ProducerIdentity = NO_IDENTITY,
     sequence: int = NO_SEQUENCE,
     *,
-    in_pieces: bool = False,
+    count: int = 1,
 ) -> bytes:
-    """Encode a batch of at least one record, whose times are from `first_ms` to `last_ms`.
+    """Encode a batch of `count` >= 1 records, whose times are from `first_ms` to `last_ms`.
 
-    `sequence` is the number of the first record among those of the producer in this partition. With
-    `in_pieces`, `records` are the pieces of one record, which are copied once.
+    The pieces together are the records; each costs a call, so small ones should be joined.
+    `sequence` is the number of the first record among those of the producer in this partition.
     """
-    count, (producer, epoch) = 1 if in_pieces else len(records), identity
+    producer, epoch = identity
     head = _BATCH.pack(0, count - 1, first_ms, last_ms, producer, epoch, sequence, count)
-    if not in_pieces:
-        records = (b"".join(records),)  # a call for each of many records would take longer
     checksum, size = crc32c(head), 0
-    for record in records:
-        checksum, size = crc32c(record, checksum), size + len(record)
-    return b"".join((_BATCH_HEAD.pack(0, _COUNTED + size, -1, _MAGIC, checksum), head, *records))
+    for piece in pieces:
+        checksum, size = crc32c(piece, checksum), size + len(piece)
+    return b"".join((_BATCH_HEAD.pack(0, _COUNTED + size, -1, _MAGIC, checksum), head, *pieces))

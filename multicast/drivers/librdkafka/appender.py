@@ -43,6 +43,7 @@ from multicast.drivers.protocol import (
     CLOSE_TIMEOUT_S,
     AppendFailed,
     AppendOutcome,
+    DoneAll,
     Headers,
     TopicPartition,
     append_each,
@@ -168,7 +169,7 @@ class LibrdkafkaAppender:
         *,
         keys: Sequence[bytes | None] | None = None,
         headers: Sequence[Headers] | None = None,
-        done: Callable[[int, AppendOutcome], None],
+        done: DoneAll,
     ) -> int:
         """Start appends by one call of the package; none while the producer is being replaced."""
         if headers is not None:  # which takes none
@@ -189,7 +190,7 @@ class LibrdkafkaAppender:
                 self._started.drop_some(many, not_started)
                 self._of_many += taken
         for index, error in refused:
-            done(index, self._outcomes.not_taken(partition, error))
+            done(index, 1, self._outcomes.not_taken(partition, error))
         self._serve_here()
         return taken
 
@@ -260,10 +261,8 @@ class LibrdkafkaAppender:
     def _produce(self, number: int, append: _Append) -> None:
         (topic, partition), value, key, headers = append
         settled = partial(self._settled, number)
-        if headers:
-            self._producer.produce(topic, value, key, partition, settled, headers=list(headers))
-        else:
-            self._producer.produce(topic, value, key, partition, settled)
+        more = {"headers": list(headers)} if headers else {}
+        self._producer.produce(topic, value, key, partition, settled, **more)
 
     def _hold(self, number: int, append: _Append) -> None:
         """Keep an append for the next producer; raises `BufferError` as the package does."""
@@ -351,7 +350,7 @@ class LibrdkafkaAppender:
         if many.open[index]:
             many.open[index] = 0
             try:
-                many.done(index, self._outcome(many.partition, error, message))
+                many.done(index, 1, self._outcome(many.partition, error, message))
             except Exception:  # noqa: BLE001
                 LOG.exception(DONE_FAILED)
         else:

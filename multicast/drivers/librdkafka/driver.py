@@ -17,10 +17,10 @@ from multicast.drivers.librdkafka.settings import librdkafka_settings
 from multicast.drivers.protocol import (
     IN_FLIGHT_BYTES_MAX,
     IN_FLIGHT_MAX,
-    Appender,
     Beside,
     DirectAppender,
     Driver,
+    JointAppender,
     Reader,
     TopicPartition,
     Watcher,
@@ -138,7 +138,7 @@ class LibrdkafkaDriver:
         """Open a direct appender of the delegate."""
         return self._delegate.direct_appender()
 
-    def joint_appender(self, *, beside: Beside | None = None) -> Appender | None:
+    def joint_appender(self, *, beside: Beside | None = None) -> JointAppender | None:
         """Open a joint appender of the delegate: librdkafka sends each partition by itself."""
         return self._delegate.joint_appender(beside=beside)
 

@@ -19,7 +19,7 @@ import logging
 from collections import deque
 from collections.abc import Callable, Sequence
 
-from multicast.drivers.protocol import AppendOutcome, TopicPartition
+from multicast.drivers.protocol import AppendOutcome, DoneAll, TopicPartition
 
 # Such an exception is only logged: otherwise it would end the thread that serves all outcomes.
 DONE_FAILED = "the callback for an append's outcome failed"
@@ -33,9 +33,7 @@ class Many:
 
     __slots__ = ("done", "dropped", "left", "number", "open", "partition")
 
-    def __init__(
-        self, partition: TopicPartition, done: Callable[[int, AppendOutcome], None], size: int
-    ) -> None:
+    def __init__(self, partition: TopicPartition, done: DoneAll, size: int) -> None:
         self.partition = partition
         self.done = done
         self.number = 0
@@ -144,7 +142,7 @@ class Started:
         if many.open[index]:
             many.open[index] = 0
             try:
-                many.done(index, outcome)
+                many.done(index, 1, outcome)
             except Exception:  # noqa: BLE001
                 self._log.exception(DONE_FAILED)
 

@@ -25,6 +25,7 @@ from multicast.drivers.protocol import (
     AppendFailed,
     AppendOutcome,
     Beside,
+    DoneAll,
     Fetched,
     Headers,
     TopicPartition,
@@ -261,7 +262,7 @@ class MemoryAppender:
         *,
         keys: Sequence[bytes | None] | None = None,
         headers: Sequence[Headers] | None = None,
-        done: Callable[[int, AppendOutcome], None],
+        done: DoneAll,
     ) -> int:
         """Start one append after another until the buffer is full."""
         return append_each(self, partition, values, keys=keys, headers=headers, done=done)

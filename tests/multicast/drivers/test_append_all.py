@@ -9,15 +9,25 @@ from multicast.drivers.memory.driver import MemoryDriver
 from multicast.drivers.protocol import Appended, AppendFailed, TopicPartition
 from multicast.errors import AppendRefused, AppendUnknown, BufferFull, TimedOut, UsageError
 from multicast.messages import MessageID
-from tests.helpers.driver_worlds import PATIENCE_S, REAL, MemoryWorld, RealWorld, read, values
+from tests.helpers.driver_worlds import (
+    PATIENCE_S,
+    REAL,
+    JointWorld,
+    MemoryWorld,
+    RealWorld,
+    read,
+    values,
+)
 from tests.helpers.plans import poster
 from tests.helpers.small import Small
 
 
-@pytest.fixture(params=["memory", *REAL])
+@pytest.fixture(params=["memory", "joint", *REAL])
 def world(request):
     if request.param == "memory":
         made = MemoryWorld()
+    elif request.param == "joint":
+        made = JointWorld(request.getfixturevalue("kafka_cluster").bootstrap)
     else:
         made = RealWorld(request.param, request.getfixturevalue("kafka_cluster").bootstrap)
     yield made
@@ -38,9 +48,12 @@ class Outcomes:
     def __init__(self):
         self.by_index = {}
 
-    def __call__(self, index, outcome):
-        assert index not in self.by_index
-        self.by_index[index] = outcome
+    def __call__(self, first, count, outcome):
+        for more in range(count):
+            assert first + more not in self.by_index
+            is_stored = isinstance(outcome, Appended)
+            each = Appended(outcome.offset + more) if is_stored else outcome
+            self.by_index[first + more] = each
 
     def __eq__(self, expected):
         return [self.by_index[index] for index in range(len(self.by_index))] == expected
@@ -121,7 +134,7 @@ def test_one_that_is_refused_leaves_the_others_of_its_call_alone(world, opened):
     rest = [b"a", too_large, b"b"]
     while rest:
         before = 3 - len(rest)
-        done = partial(lambda before, index, outcome: outcomes(before + index, outcome), before)
+        done = partial(lambda before, first, *rest: outcomes(before + first, *rest), before)
         rest = rest[appender.append_all(partition, rest, done=done) :]
         assert appender.flush(PATIENCE_S)
     refused = outcomes.by_index.pop(1)

@@ -2,6 +2,7 @@
 
 import itertools
 import threading
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -82,6 +83,10 @@ def test_appends_from_many_threads_keep_their_order_while_producers_are_replaced
         assert number not in outcomes[name]
         outcomes[name][number] = outcome
 
+    def taken_of_many(name, before, first, count, outcome):
+        assert count == 1, "this driver reports each"
+        taken(name, before + first, outcome)
+
     def append(name):
         number = 0
         while not enough.wait(0.01):
@@ -91,7 +96,7 @@ def test_appends_from_many_threads_keep_their_order_while_producers_are_replaced
                 number += frozen.appender.append_all(
                     partition,
                     values,
-                    done=lambda index, outcome, first=first: taken(name, first + index, outcome),
+                    done=partial(taken_of_many, name, first),
                 )
             else:
                 value = b"%s %d" % (name.encode(), number)

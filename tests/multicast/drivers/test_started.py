@@ -18,7 +18,7 @@ def settle(started, many, index, outcome):
     """Do what the appender does when the client reports one outcome of many."""
     if many.open[index]:
         many.open[index] = 0
-        many.done(index, outcome)
+        many.done(index, 1, outcome)
     many.left -= 1
     started.finish(many)
 
@@ -33,7 +33,11 @@ class Recorder:
         return lambda outcome: self.outcomes.append((name, type(outcome)))
 
     def many(self, name):
-        return lambda index, outcome: self.outcomes.append((f"{name}{index}", type(outcome)))
+        def done(index, count, outcome):
+            assert count == 1
+            self.outcomes.append((f"{name}{index}", type(outcome)))
+
+        return done
 
     def names(self):
         return [name for name, _ in self.outcomes]

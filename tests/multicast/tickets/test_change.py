@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 
-from multicast.drivers.memory.driver import MemoryDriver
+from multicast.drivers.memory.driver import MemoryAppender, MemoryDriver
 from multicast.drivers.memory.logs import MemoryLog
 from multicast.drivers.protocol import Appended, TopicPartition
 from multicast.errors import UsageError
@@ -22,6 +22,15 @@ FIRST = chain()
 SECOND = with_order_version(replace(FIRST, epoch=2, base_epoch=1), 2, FIRST)
 
 
+class Joint(MemoryAppender):
+    """An ordinary appender with the parameters of a joint one."""
+
+    def append_all(self, partition, values, *, starting=None, **more):
+        if starting is not None:
+            starting(len(values))
+        return super().append_all(partition, values, **more)
+
+
 class Joined(MemoryDriver):
     """A driver whose joint appender is an ordinary one, and which counts how many it has opened."""
 
@@ -29,7 +38,7 @@ class Joined(MemoryDriver):
 
     def joint_appender(self, *, beside=None):  # noqa: ARG002 - this log knows no requests
         self.opened += 1
-        return MemoryDriver(self.log).appender()
+        return Joint(self.log)
 
 
 class World:
@@ -130,7 +139,7 @@ def test_an_append_that_comes_to_the_plain_appender_after_its_close_goes_by_the_
     plain.append = late
     if many:
         taken = world.appender.append_all(
-            LOG, [b"a", b"b"], done=lambda _, out: world.outcomes.append(out)
+            LOG, [b"a", b"b"], done=lambda *received: world.outcomes.append(received)
         )
         assert taken == 2
     else:

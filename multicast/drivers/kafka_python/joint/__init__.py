@@ -11,6 +11,6 @@ appender            the appender
 
 from __future__ import annotations
 
-from multicast.drivers.kafka_python.joint.appender import JointAppender
+from multicast.drivers.kafka_python.joint.appender import KafkaPythonJointAppender
 
-__all__ = ["JointAppender"]
+__all__ = ["KafkaPythonJointAppender"]

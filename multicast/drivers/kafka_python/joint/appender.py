@@ -17,8 +17,8 @@ is no compression.
 
 `partition_appends.py` says what is sent again, and when an outcome is unknown.
 
-Invariant: `done` is called exactly once for each record, in the order of the appends to a
-partition, on the reader's thread.
+Invariant: each record has exactly one outcome. `done` is called in the order of the appends to a
+partition, on the reader's thread; only for a record above the limit at once.
 """
 
 from __future__ import annotations
@@ -31,33 +31,39 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 
-from multicast.drivers.client_settings import UNKNOWN_TOPIC_S
+from multicast.drivers.client_settings import MESSAGE_BYTES_MAX, UNKNOWN_TOPIC_S
 from multicast.drivers.kafka_python.connection import Connection
 from multicast.drivers.kafka_python.joint.dispatcher import (
     Dispatcher,
+    Entries,
     Limits,
-    Prepared,
+)
+from multicast.drivers.kafka_python.joint.entries import (
+    Done,
+    QueuedEntry,
     prepared,
     queued,
+    queued_run,
 )
 from multicast.drivers.kafka_python.joint.keeper import Keeper, Lacking
 from multicast.drivers.kafka_python.joint.link import Link
-from multicast.drivers.kafka_python.joint.partition_appends import REQUESTS_MAX, Done, Settled
-from multicast.drivers.kafka_python.record_batch import ProducerIdentity
+from multicast.drivers.kafka_python.joint.partition_appends import REQUESTS_MAX, Settled
+from multicast.drivers.kafka_python.record_batch import BATCH_BYTES, ProducerIdentity
 from multicast.drivers.protocol import (
     CLOSE_TIMEOUT_S,
     IN_FLIGHT_BYTES_MAX,
     IN_FLIGHT_MAX,
-    AppendOutcome,
+    AppendFailed,
     Beside,
+    DoneAll,
     Headers,
     JointRecord,
     TopicPartition,
-    append_each,
 )
 from multicast.errors import (
     AmcastError,
     AppendNotAuthorized,
+    AppendRefused,
     BufferFull,
     ClusterUnreachable,
     NotAuthorized,
@@ -70,8 +76,11 @@ _LOG = logging.getLogger("amcast.kafka_python")
 _REQUESTS_MAX = 2
 # Of a batch: just below Kafka's default of max.message.bytes. A larger record goes alone.
 _BATCH_BYTES_MAX = 1_000_000
-# Of a request: well below socket.request.max.bytes, above which a broker closes the connection.
+# Of a request with several records: a plain choice, so that a broker answers the first ones soon.
 _REQUEST_BYTES_MAX = 32 * 1024 * 1024
+# With what goes beside it, it stays below socket.request.max.bytes, above which a broker closes the
+# connection. Its default is this driver's limit of a message.
+_RECORD_BYTES_MAX = MESSAGE_BYTES_MAX - 1024 * 1024
 # The period of the time limits: little beside a delivery time-out of 30 s, and an idle appender
 # needs microseconds for it.
 _TICK_S = 0.25
@@ -81,7 +90,7 @@ _SENDING = select.POLLIN | select.POLLOUT
 _END_S = 1.0
 
 
-class JointAppender:
+class KafkaPythonJointAppender:
     """An idempotent producer (acks=all), for any thread, over sockets of its own.
 
     `beside` is what `Driver.joint_appender` describes. Its own records cause no further call. A
@@ -89,7 +98,8 @@ class JointAppender:
 
     `timeout_s` bounds a request, `delivery_timeout_s` the time to an outcome, both in seconds.
     `requests_max` (1 to 5) bounds the requests in flight to each broker, `request_bytes_max` their
-    size (max.request.size). Raises `ClusterUnreachable` and `AccessDenied` as a driver does.
+    size (max.request.size), but for a single record of up to 99 MiB. Raises `ClusterUnreachable`
+    and `AccessDenied` as a driver does.
     """
 
     def __init__(
@@ -150,7 +160,7 @@ class JointAppender:
         done: Done,
     ) -> None:
         """Start an append and return without waiting for its outcome; see `append_together`."""
-        self._start(((partition, queued(value, key, headers, done)),))
+        self._start_one(partition, queued(value, key, headers, done))
 
     def append_all(
         self,
@@ -159,10 +169,32 @@ class JointAppender:
         *,
         keys: Sequence[bytes | None] | None = None,
         headers: Sequence[Headers] | None = None,
-        done: Callable[[int, AppendOutcome], None],
+        done: DoneAll,
+        starting: Callable[[int], None] | None = None,
     ) -> int:
-        """Start one append after another until the buffer is full."""
-        return append_each(self, partition, values, keys=keys, headers=headers, done=done)
+        """Start appends of these values, without an object for each.
+
+        Values of one size without key and headers cost least. Raises `UsageError` as `append` does
+        if nothing was started.
+        """
+        started = 0
+        rest = [queued_run(values, keys, headers, done)] if values else []
+        while rest:
+            run = rest.pop()
+            try:
+                if run.count == 1 or run.size <= _BATCH_BYTES_MAX - BATCH_BYTES:
+                    self._start_one(partition, run, starting)
+                    started += run.count
+                    continue
+            except UsageError:
+                if not started:
+                    raise
+                break
+            except BufferFull:
+                if run.count == 1:
+                    break
+            rest += reversed(run.divided())
+        return started
 
     def append_together(self, records: Sequence[JointRecord]) -> None:
         """Start appends; those whose partitions have the same leader go in one request.
@@ -172,7 +204,17 @@ class JointAppender:
         the next request. Raises, and starts nothing: `BufferFull` if there is no room, `UsageError`
         if the appender is closed, or if the records together are too large for a request.
         """
-        self._start(prepared(records))
+        entries = prepared(records)
+        if len(entries) == 1:
+            self._start_one(*entries[0])
+            return
+        size = sum(entry.size for _, entry in entries)
+        if size > self._request_bytes_max:
+            raise UsageError(
+                f"Records of {size} bytes for {entries[0][0].topic} do not fit in a request of "
+                f"{self._request_bytes_max} bytes (max.request.size); send smaller ones."
+            )
+        self._start(entries)
 
     def ready(self, partition: TopicPartition) -> bool:
         """Return whether an append to this Kafka partition would be sent now without any wait."""
@@ -227,18 +269,39 @@ class JointAppender:
             self._reader.join(_END_S)
             self._keeper.thread.join(_END_S)
 
-    def _start(self, records: Prepared) -> None:
-        size = 0
-        for _, record in records:
-            size += record.size
-        if size > self._request_bytes_max:
-            raise UsageError(
-                f"Records of {size} bytes for {records[0][0].topic} do not fit in a request of "
-                f"{self._request_bytes_max} bytes (max.request.size); send smaller ones."
-            )
+    def _start(self, entries: Entries, starting: Callable[[int], None] | None = None) -> None:
+        size = count = 0
+        for _, entry in entries:
+            size += entry.size
+            count += entry.count
         with self._lock:
-            self._check_room(len(records), size)
-            self._dispatcher.add(records, size, time.monotonic())
+            self._check_room(count, size)
+            if starting is not None:
+                starting(count)
+            self._dispatcher.add(entries, size, time.monotonic())
+
+    def _start_one(
+        self,
+        partition: TopicPartition,
+        entry: QueuedEntry,
+        starting: Callable[[int], None] | None = None,
+    ) -> None:
+        """Start an entry that goes in a request of its own if it is too large for others."""
+        if entry.size <= _RECORD_BYTES_MAX:
+            self._start(((partition, entry),), starting)
+            return
+        with self._lock:
+            self._check_room(entry.count, 0)
+            if starting is not None:
+                starting(entry.count)
+        entry.done(
+            AppendFailed(
+                AppendRefused(
+                    f"A record of {entry.size} bytes for {partition.topic}/{partition.partition} "
+                    f"was not sent: the most is {_RECORD_BYTES_MAX} bytes."
+                )
+            )
+        )
 
     def _check_room(self, count: int, size: int) -> None:
         if self._closed:
@@ -396,16 +459,17 @@ class JointAppender:
         """Call each `done`, without the lock."""
         if not outcomes:
             return
-        size = 0
-        for record, outcome in outcomes:
-            size += record.size
+        size = count = 0
+        for entry, outcome in outcomes:
+            size += entry.size
+            count += entry.count
             try:
-                record.done(outcome)
+                entry.done(outcome)
             except Exception:  # noqa: BLE001
                 # The exception would end the reader.
                 _LOG.exception("the callback for an append's outcome failed")
         with self._lock:
             self._dispatcher.unsettled_bytes -= size
-            self._dispatcher.unsettled -= len(outcomes)
+            self._dispatcher.unsettled -= count
             if not self._dispatcher.unsettled:
                 self._idle.notify_all()

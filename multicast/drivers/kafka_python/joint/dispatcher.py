@@ -17,28 +17,19 @@ from typing import NamedTuple
 from kafka import errors as kafka_errors
 
 from multicast.drivers.access import Access
+from multicast.drivers.kafka_python.joint.entries import QueuedEntry, prepared
 from multicast.drivers.kafka_python.joint.link import Link, SentBatch
 from multicast.drivers.kafka_python.joint.outbox import first_groups
-from multicast.drivers.kafka_python.joint.partition_appends import (
-    Done,
-    PartitionAppends,
-    QueuedRecord,
-    Settled,
-)
+from multicast.drivers.kafka_python.joint.partition_appends import PartitionAppends, Settled
 from multicast.drivers.kafka_python.joint.request import settings
-from multicast.drivers.kafka_python.record_batch import (
-    NO_HEADERS,
-    RECORD_BYTES,
-    ProducerIdentity,
-    written_headers,
-)
-from multicast.drivers.protocol import Beside, Headers, JointRecord, TopicPartition
-from multicast.errors import AmcastError, AppendNotStored, UsageError
+from multicast.drivers.kafka_python.record_batch import ProducerIdentity
+from multicast.drivers.protocol import Beside, TopicPartition
+from multicast.errors import AmcastError, AppendNotStored
 
 _LOG = logging.getLogger("amcast.kafka_python")
 
 
-Prepared = Sequence[tuple[TopicPartition, QueuedRecord]]
+Entries = Sequence[tuple[TopicPartition, QueuedEntry]]
 
 
 class Limits(NamedTuple):
@@ -49,26 +40,6 @@ class Limits(NamedTuple):
     requests_max: int
     request_bytes_max: int
     batch_bytes_max: int
-
-
-def queued(value: bytes | None, key: bytes | None, headers: Headers, done: Done) -> QueuedRecord:
-    """Encode the headers of a record, and count its bytes; `UsageError` if they are no bytes."""
-    written = written_headers(headers) if headers else NO_HEADERS
-    size = RECORD_BYTES + len(written)
-    for content in (value, key):
-        if isinstance(content, bytes):
-            size += len(content)
-        elif content is not None:
-            raise UsageError(f"A key or value is {type(content).__name__}; give bytes or None.")
-    return QueuedRecord(size, value, key, written, done)
-
-
-def prepared(records: Sequence[JointRecord]) -> Prepared:
-    """Prepare records to be queued; see `queued`."""
-    return [
-        (partition, queued(value, key, headers, done))
-        for partition, value, done, key, headers in records
-    ]
 
 
 class Dispatcher:
@@ -102,9 +73,9 @@ class Dispatcher:
 
     # -- what to send -----------------------------------------------------------------------
 
-    def add(self, records: Prepared, size: int, now: float) -> None:
-        """Queue a group of records of this size, and send what may be sent."""
-        self._enqueue(records, size, now)
+    def add(self, entries: Entries, size: int, now: float) -> None:
+        """Queue a group of entries of this size, and send what may be sent."""
+        self._enqueue(entries, size, now)
         self.send_all(now)
 
     def appends(self, partition: TopicPartition) -> PartitionAppends:
@@ -147,15 +118,15 @@ class Dispatcher:
                 if link.broken or link.unsent:
                     self._wake()
 
-    def _enqueue(self, records: Prepared, size: int, now: float) -> list[PartitionAppends]:
+    def _enqueue(self, entries: Entries, size: int, now: float) -> list[PartitionAppends]:
         self._groups += 1
-        self.unsettled += len(records)
         self.unsettled_bytes += size
         changed = []
-        for partition, record in records:
-            record.number, record.group_bytes, record.since = self._groups, size, now
+        for partition, entry in entries:
+            entry.number, entry.group_bytes, entry.since = self._groups, size, now
+            self.unsettled += entry.count
             appends = self.partitions.get(partition) or self.appends(partition)
-            appends.enqueue(record)
+            appends.enqueue(entry)
             self.mark(appends)
             changed.append(appends)
         return changed

@@ -1,6 +1,6 @@
-"""Decides which records go in the next request to a broker. No I/O, no clock.
+"""Decides which entries go in the next request to a broker. No I/O, no clock.
 
-Records that were given together have one group number. A request takes whole groups, in their
+Entries that were given together have one group number. A request takes whole groups, in their
 order, as long as they fit; only a group that is larger than a batch is divided.
 """
 
@@ -10,13 +10,14 @@ import heapq
 from collections.abc import Iterator, Sequence
 from itertools import islice
 
-from multicast.drivers.kafka_python.joint.partition_appends import PartitionAppends, QueuedRecord
+from multicast.drivers.kafka_python.joint.entries import QueuedEntry
+from multicast.drivers.kafka_python.joint.partition_appends import PartitionAppends
 
 
 def first_groups(fresh: Sequence[PartitionAppends], room: int) -> dict[PartitionAppends, int]:
-    """Return how many records of each queue fit in one request with `room` bytes for records.
+    """Return how many entries of each queue fit in one request with `room` bytes for records.
 
-    The first group is always among them. `fresh` are partitions that may take records now.
+    The first group is always among them. `fresh` are partitions that may send records now.
     """
     counts = {}
     whole, total = True, 0
@@ -40,20 +41,20 @@ def first_groups(fresh: Sequence[PartitionAppends], room: int) -> dict[Partition
     total = 0
     current = None
     queues = [_queue(appends, counts[appends]) for appends in fresh]
-    for number, appends, record in heapq.merge(*queues, key=lambda entry: entry[0]):
+    for number, appends, entry in heapq.merge(*queues, key=lambda queued: queued[0]):
         if number != first and divided is not None and number >= divided:
             break
         if number != current:
-            if total and total + record.group_bytes > room:
+            if total and total + entry.group_bytes > room:
                 break
             current = number
         taken[appends] += 1
-        total += record.size
+        total += entry.size
     return {appends: count for appends, count in taken.items() if count}
 
 
 def _queue(
     appends: PartitionAppends, count: int
-) -> Iterator[tuple[int, PartitionAppends, QueuedRecord]]:
-    for record in islice(appends.queue, count):
-        yield record.number, appends, record
+) -> Iterator[tuple[int, PartitionAppends, QueuedEntry]]:
+    for entry in islice(appends.queue, count):
+        yield entry.number, appends, entry

@@ -1,6 +1,6 @@
 """The appends to one Kafka partition: their order, sequence numbers and outcomes. No I/O, no clock.
 
-    queue       records that were never sent, and those that the log certainly does not hold
+    queue       entries (`entries.py`) that were never sent, or that the log certainly does not hold
     sent        batches that were sent and have no outcome yet, by sequence number
     in doubt    of a batch: an attempt had no answer, or one that leaves open whether it is stored
     lost        the brokers may not expect the next sequence number of this epoch
@@ -24,15 +24,15 @@ any first number. Outcomes come in the order of the appends.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import Enum
 from itertools import accumulate, islice
 
+from multicast.drivers.kafka_python.joint.entries import QueuedEntry
 from multicast.drivers.kafka_python.record_batch import (
     BATCH_BYTES,
     ProducerIdentity,
-    record_pieces,
     written_batch,
 )
 from multicast.drivers.protocol import Appended, AppendFailed, AppendOutcome, TopicPartition
@@ -62,29 +62,8 @@ _TOO_LARGE = frozenset({10, 18})
 _NOT_AUTHORIZED = frozenset({29, 31})
 _REFUSED = _NOT_AUTHORIZED | _TOO_LARGE | {17, 43, 44, 87}
 
-Done = Callable[[AppendOutcome], None]
-
-
-@dataclass(slots=True, eq=False)
-class QueuedRecord:
-    """One record to append, with at most `size` bytes in a batch.
-
-    `number` is that of its group, `group_bytes` the size of all records of the group, `since` when
-    it was taken (seconds of a monotonic clock), `counted` that no more request counts as its first.
-    """
-
-    size: int
-    value: bytes | None
-    key: bytes | None
-    headers: bytes
-    done: Done
-    number: int = 0
-    group_bytes: int = 0
-    since: float = 0.0
-    counted: bool = False
-
-
-Settled = tuple[QueuedRecord, AppendOutcome]
+# The outcome of an entry's first record: if it is stored, the others follow it.
+Settled = tuple[QueuedEntry, AppendOutcome]
 
 
 class BatchState(Enum):
@@ -103,7 +82,8 @@ _IN_FLIGHT, _WAITING, _NOT_STORED, _ENDED = BatchState  # an Enum's own look-up 
 class NumberedBatch:
     """Consecutive records of a partition with their sequence numbers, as they are sent."""
 
-    records: list[QueuedRecord]
+    entries: list[QueuedEntry]
+    count: int
     written: bytes
     state: BatchState = _IN_FLIGHT
     doubt: bool = False
@@ -122,7 +102,7 @@ class PartitionAppends:
         self.leader: int | None = None
         self.identity: ProducerIdentity | None = None
         self.batch_bytes_max = batch_bytes_max
-        self.queue: deque[QueuedRecord] = deque()
+        self.queue: deque[QueuedEntry] = deque()
         self.queue_bytes = 0
         self._requests_max = requests_max
         self._sent: deque[NumberedBatch] = deque()
@@ -143,10 +123,13 @@ class PartitionAppends:
         """Whether nothing is to be sent, now or later, as far as is known."""
         return not self.queue and not self._sent
 
-    def enqueue(self, record: QueuedRecord) -> None:
-        """Add a record behind all others."""
-        self.queue.append(record)
-        self.queue_bytes += record.size
+    def enqueue(self, entry: QueuedEntry) -> None:
+        """Add an entry behind all others, in parts if it does not fit in a batch."""
+        self.queue_bytes += entry.size
+        if entry.count == 1 or entry.size <= self.batch_bytes_max - BATCH_BYTES:
+            self.queue.append(entry)
+        else:
+            self.queue.extend(self._parts(entry))
 
     def to_send_again(self) -> NumberedBatch | None:
         """Give the next batch to send again now; it is in flight then."""
@@ -168,56 +151,53 @@ class PartitionAppends:
         )
 
     def fitting(self) -> int:
-        """Return how many records of the queue fit in one batch; 1 at least if there are some."""
+        """Return how many entries of the queue fit in one batch; 1 at least if there are some."""
         room = self.batch_bytes_max - BATCH_BYTES
         if self.queue_bytes <= room:
             return len(self.queue)
-        sizes = accumulate(record.size for record in self.queue)
+        sizes = accumulate(entry.size for entry in self.queue)
         return max(1, next(count for count, total in enumerate(sizes) if total > room))
 
     def count_first(self, count: int) -> int:
-        """Count each record once: return how many of the first `count` of the queue are new."""
+        """Count each record once: return how many are new in the queue's first `count` entries."""
         new = 0
-        for record in islice(self.queue, count):
-            if not record.counted:
-                record.counted = True
-                new += 1
+        for entry in islice(self.queue, count):
+            if not entry.counted:
+                entry.counted = True
+                new += entry.count
         return new
 
     def take(self, count: int, now: float, now_ms: int) -> NumberedBatch:
-        """Make a batch of the first records of the queue; it is in flight then.
+        """Make a batch of the first `count` entries of the queue; it is in flight then.
 
         `now` is by the clock of `QueuedRecord.since`, `now_ms` the time of day in ms.
         """
         assert self.identity is not None
         assert not self._lost
         if count == len(self.queue):
-            records = list(self.queue)
+            entries = list(self.queue)
             self.queue.clear()
             self.queue_bytes = 0
         else:
-            records = [self.queue.popleft() for _ in range(count)]
-            self.queue_bytes -= sum(record.size for record in records)
-        first = records[0].since
+            entries = [self.queue.popleft() for _ in range(count)]
+            self.queue_bytes -= sum(entry.size for entry in entries)
+        first = entries[0].since
         first_ms = now_ms - max(0, int(1000 * (now - first)))
-        delta_ms = 0
-        encoded: list[bytes] = []
-        in_pieces = count == 1 and records[0].size >= _LARGE_BYTES
-        for place, record in enumerate(records):
+        place = delta_ms = 0
+        pieces: list[bytes] = []
+        for entry in entries:
             if place:
-                delta_ms = max(delta_ms, int(1000 * (record.since - first)))
-            pieces = record_pieces(place, delta_ms, record.key, record.value, record.headers)
-            encoded += pieces if in_pieces else (b"".join(pieces),)
+                delta_ms = max(delta_ms, int(1000 * (entry.since - first)))
+            pieces += entry.pieces(place, delta_ms)
+            place += entry.count
+        if place > 1 or entries[0].size < _LARGE_BYTES:
+            pieces = [b"".join(pieces)]
+        last_ms = first_ms + delta_ms
         written = written_batch(
-            encoded,
-            first_ms,
-            first_ms + delta_ms,
-            self.identity,
-            self._sequence,
-            in_pieces=in_pieces,
+            pieces, first_ms, last_ms, self.identity, self._sequence, count=place
         )
-        self._sequence = (self._sequence + count) % _SEQUENCES
-        batch = NumberedBatch(records, written)
+        self._sequence = (self._sequence + place) % _SEQUENCES
+        batch = NumberedBatch(entries, place, written)
         self._sent.append(batch)
         self._in_flight += 1
         return batch
@@ -239,9 +219,10 @@ class PartitionAppends:
             self._end(batch, AppendUnknown(f"{self.name} holds the record: {why}."))
         elif code in _OUT_OF_SEQUENCE:
             self._out_of_sequence(batch, why)
-        elif code in _TOO_LARGE and len(batch.records) > 1:
+        elif code in _TOO_LARGE and batch.count > 1:
             # The next batches are smaller, down to a single record.
             self.batch_bytes_max = max(BATCH_BYTES + 1, len(batch.written) // 2)
+            self.queue = deque(part for entry in self.queue for part in self._parts(entry))
             self._not_stored(batch, why)
         elif code in _REFUSED:
             self._end(batch, self._unknown(why) if batch.doubt else self._refusal(code, why))
@@ -262,7 +243,7 @@ class PartitionAppends:
     def expire(self, due: float, why: str) -> None:
         """End what was taken before `due`: it is in doubt if it was sent, else not stored."""
         for batch in self._sent:
-            if batch.records[0].since > due:
+            if batch.entries[0].since > due:
                 break
             self._give_up(batch, why)
 
@@ -273,16 +254,16 @@ class PartitionAppends:
         return self.settled() + self.refuse_queue(AppendNotStored(self._missed(why)))
 
     def refuse_queue(self, error: AmcastError, *, since: float | None = None) -> list[Settled]:
-        """End the records of the queue, or those taken up to `since`; none while some are sent."""
+        """End the entries of the queue, or those taken up to `since`; none while some are sent."""
         refused: list[Settled] = []
         while self.queue and not self._sent and (since is None or self.queue[0].since <= since):
-            record = self.queue.popleft()
-            self.queue_bytes -= record.size
-            refused.append((record, AppendFailed(error)))
+            entry = self.queue.popleft()
+            self.queue_bytes -= entry.size
+            refused.append((entry, AppendFailed(error)))
         return refused
 
     def settled(self) -> list[Settled]:
-        """Remove the records that have their outcome, in order; begin a new epoch if it is time."""
+        """Remove the entries that have their outcome, in order; begin a new epoch if it is time."""
         settled: list[Settled] = []
         if self._lost and self._all_known():
             self._put_back()
@@ -346,11 +327,17 @@ class PartitionAppends:
         One that others follow, whose outcomes are known, would change the order: it fails.
         """
         while self._sent and self._sent[-1].state is _NOT_STORED:
-            records = self._sent.pop().records
-            self.queue.extendleft(reversed(records))
-            self.queue_bytes += sum(record.size for record in records)
+            for entry in reversed(self._sent.pop().entries):
+                self.queue_bytes += entry.size
+                self.queue.extendleft(reversed(self._parts(entry)))
         for batch in self._sent:
             batch.state = _ENDED
+
+    def _parts(self, entry: QueuedEntry) -> Sequence[QueuedEntry]:
+        """Divide an entry until each part fits in a batch or is one record."""
+        if entry.count == 1 or entry.size <= self.batch_bytes_max - BATCH_BYTES:
+            return (entry,)
+        return [part for half in entry.divided() for part in self._parts(half)]
 
     def _begin_epoch(self) -> None:
         assert self.identity is not None
@@ -362,6 +349,10 @@ class PartitionAppends:
     def _outcomes(batch: NumberedBatch) -> list[Settled]:
         if batch.error is not None:
             failed = AppendFailed(batch.error)
-            return [(record, failed) for record in batch.records]
-        numbered = enumerate(batch.records, batch.offset)
-        return [(record, Appended(offset)) for offset, record in numbered]
+            return [(entry, failed) for entry in batch.entries]
+        settled: list[Settled] = []
+        offset = batch.offset
+        for entry in batch.entries:
+            settled.append((entry, Appended(offset)))
+            offset += entry.count
+        return settled

@@ -5,7 +5,7 @@ import threading
 import pytest
 
 from multicast.drivers.kafka_python import Admin
-from multicast.drivers.kafka_python.joint import JointAppender
+from multicast.drivers.kafka_python.joint import KafkaPythonJointAppender
 from multicast.drivers.protocol import Appended, JointRecord, TopicPartition
 from multicast.errors import (
     AppendRefused,
@@ -117,15 +117,67 @@ def test_one_refused_record_fails_alone(joint):
     assert all(value.endswith(b"x") for value in refused)
 
 
-def test_a_record_above_the_size_of_a_batch_goes_alone_and_above_a_request_is_an_error(joint):
-    (log,) = joint.topic(settings={"max.message.bytes": "12000000"})
-    sent = [b"%d" % number + b"x" * 900_000 for number in range(4)] + [b"y" * 10_000_000, b"z"]
+def test_a_record_above_the_size_of_a_batch_goes_alone_and_above_a_request_too(joint):
+    (log,) = joint.topic(settings={"max.message.bytes": "50000000"})
+    sent = [b"%d" % number + b"x" * 900_000 for number in range(4)] + [
+        b"y" * 10_000_000,
+        b"z" * 40_000_000,
+        b"z",
+    ]
     for value in sent:
         joint.append(log, value)
     joint.settle()
     assert joint.judge(log) == {}
     with pytest.raises(UsageError, match=rf"{log.topic} do not fit .*max\.request\.size"):
-        joint.appender.append(log, b"x" * 34_000_000, done=print)
+        joint.append_each([log, log], b"x" * 17_000_000)
+
+
+def test_a_record_above_the_limit_is_refused_and_those_around_it_go_on(joint):
+    (log,) = joint.topic()
+    outcomes, counts, by_first = [], [], {}
+    large = b"x" * (100 * 1024 * 1024)
+    joint.appender.append(log, large, done=outcomes.append)
+    assert "was not sent: the most is" in str(outcomes[0].error)
+    taken = joint.appender.append_all(
+        log,
+        [b"a", large, b"b"],
+        done=lambda first, count, outcome: by_first.update({first: (count, outcome)}),
+        starting=counts.append,
+    )
+    joint.settle()
+    assert (taken, sum(counts)) == (3, 3)
+    assert isinstance(by_first.pop(1)[1].error, AppendRefused)
+    assert by_first == {0: (1, Appended(0)), 2: (1, Appended(1))}
+    assert joint.log(log) == [b"a", b"b"]
+
+
+def test_what_starts_is_counted_before_it_is_sent_and_never_too_much(kafka_cluster):
+    begun, sent = [0], [0]
+
+    def beside(started):
+        sent[0] += sum(started.values())
+        assert sent[0] <= begun[0]
+        return []
+
+    def starting(count):
+        begun[0] += count
+
+    with Joint(kafka_cluster).driver as driver:
+        appender = driver.joint_appender(beside=beside, in_flight_max=1000)
+        world = Joint(kafka_cluster)
+        (log,) = world.topic()
+        values = [b"%d" % number for number in range(50_000)]
+        rest, partial_calls = values, 0
+        while rest:
+            taken = appender.append_all(log, rest[:700], done=lambda *_: None, starting=starting)
+            partial_calls += taken < len(rest[:700])
+            rest = rest[taken:]
+        assert appender.flush(PATIENCE_S)
+        assert partial_calls, "the buffer was never full"
+        assert begun[0] == sent[0] == len(values)
+        assert world.log(log) == values
+        appender.close()
+        world.close()
 
 
 def refusal(joint, partition):
@@ -231,4 +283,4 @@ def test_what_is_no_bytes_is_refused_at_once(joint, wrong):
 
 def test_more_requests_than_a_broker_remembers_are_refused():
     with pytest.raises(UsageError, match="1 to 5"):
-        JointAppender(None, timeout_s=1.0, delivery_timeout_s=1.0, requests_max=6)
+        KafkaPythonJointAppender(None, timeout_s=1.0, delivery_timeout_s=1.0, requests_max=6)

@@ -9,7 +9,8 @@ from collections import deque
 import pytest
 from kafka.record.memory_records import MemoryRecords
 
-from multicast.drivers.kafka_python.joint.partition_appends import PartitionAppends, QueuedRecord
+from multicast.drivers.kafka_python.joint.entries import QueuedRecord, QueuedRun
+from multicast.drivers.kafka_python.joint.partition_appends import PartitionAppends
 from multicast.drivers.kafka_python.record_batch import NO_HEADERS, ProducerIdentity
 from multicast.drivers.protocol import Appended, TopicPartition
 from multicast.errors import AppendNotStored, AppendRefused, AppendUnknown
@@ -59,6 +60,19 @@ def queued(value, since):
     return QueuedRecord(40, value, None, NO_HEADERS, print, since=since)
 
 
+def queued_run(values, since):
+    return QueuedRun(values, None, None, print, since=since)
+
+
+def flat(outcomes):
+    """Give the value and the outcome of each record of these entries."""
+    for entry, outcome in outcomes:
+        values = entry.values if isinstance(entry, QueuedRun) else [entry.value]
+        for more, value in enumerate(values):
+            is_stored = isinstance(outcome, Appended)
+            yield value, Appended(outcome.offset + more) if is_stored else outcome
+
+
 class World:
     """A partition's appends, the broker, and the requests between them."""
 
@@ -101,11 +115,15 @@ class World:
 
     def enqueue(self):
         for _ in range(self.rng.randint(1, 3)):
-            refused = self.faults and self.rng.random() < 0.05
-            value = (b"!" if refused else b"") + b"%d" % self.count
-            self.count += 1
-            self.expected.append(value)
-            self.appends.enqueue(queued(value, self.now))
+            values = []
+            for _ in range(self.rng.choice((1, 1, 2, 9))):
+                refused = self.faults and self.rng.random() < 0.05
+                values.append((b"!" if refused else b"") + b"%d" % self.count)
+                self.count += 1
+            self.expected += values
+            is_run = len(values) > 1
+            made = queued_run(values, self.now) if is_run else queued(values[0], self.now)
+            self.appends.enqueue(made)
 
     def send(self):
         if self.appends.leader is None:
@@ -169,17 +187,18 @@ class World:
 
     def judge(self):
         log = self.broker.log
-        assert [record.value for record, _ in self.outcomes] == self.expected
+        told = list(flat(self.outcomes))
+        assert [value for value, _ in told] == self.expected
         assert len(set(log)) == len(log), "a record is stored twice"
         places = {value: number for number, value in enumerate(self.expected)}
         assert [places[value] for value in log] == sorted(places[value] for value in log)
-        assert self.counted == sum(record.counted for record, _ in self.outcomes)
-        for record, outcome in self.outcomes:
+        assert self.counted == sum(entry.count for entry, _ in self.outcomes if entry.counted)
+        for value, outcome in told:
             if isinstance(outcome, Appended):
-                assert log[outcome.offset] == record.value
+                assert log[outcome.offset] == value
             elif outcome.error.definite:
-                assert record.value not in log
-        return self.outcomes
+                assert value not in log
+        return told
 
 
 def test_nothing_is_doubled_reordered_or_misreported_whatever_happens():
@@ -187,9 +206,9 @@ def test_nothing_is_doubled_reordered_or_misreported_whatever_happens():
     for seed in range(600):
         world = World(seed)
         world.run(300)
-        for record, outcome in world.judge():
+        for value, outcome in world.judge():
             kind = Appended if isinstance(outcome, Appended) else type(outcome.error)
-            told.add((kind, record.value.startswith(b"!")))
+            told.add((kind, value.startswith(b"!")))
     assert told >= {(kind, False) for kind in (Appended, AppendUnknown, AppendNotStored)}
     assert (AppendRefused, True) in told
 
@@ -255,6 +274,20 @@ def test_a_batch_that_is_too_large_is_divided_until_only_the_large_record_is_ref
     outcomes = finish(world)
     assert [isinstance(outcome, Appended) for outcome in outcomes] == [1, 1, 0, 1, 1]
     assert world.broker.log == [b"first", b"a", b"b", b"c"]
+
+
+def test_a_run_that_is_too_large_is_divided_until_only_the_large_record_is_refused(world):
+    values = [b"a", b"b", b"!large", b"c", b"d"]
+    world.expected += values
+    world.appends.enqueue(queued_run(values, world.now))
+    world.requests.append(world.appends.take(1, world.now, 0))
+    # What waits meanwhile is divided, too.
+    waiting = [b"%d" % number for number in range(100)]
+    world.expected += waiting
+    world.appends.enqueue(queued_run(waiting, world.now))
+    outcomes = finish(world)
+    assert [isinstance(outcome, Appended) for outcome in outcomes[:6]] == [1, 1, 1, 0, 1, 1]
+    assert world.broker.log == [b"first", b"a", b"b", b"c", b"d", *waiting]
 
 
 def test_a_foreign_batch_with_our_next_number_leaves_only_what_had_no_answer_in_doubt(world):

@@ -5,8 +5,9 @@ from kafka.protocol.producer import ProduceRequest as PackageRequest
 from kafka.protocol.producer import ProduceResponse as PackageResponse
 from kafka.record.memory_records import MemoryRecords
 
+from multicast.drivers.kafka_python.joint.entries import QueuedRecord, queued_run
 from multicast.drivers.kafka_python.joint.outbox import first_groups
-from multicast.drivers.kafka_python.joint.partition_appends import PartitionAppends, QueuedRecord
+from multicast.drivers.kafka_python.joint.partition_appends import PartitionAppends
 from multicast.drivers.kafka_python.joint.request import answered, settings, written
 from multicast.drivers.kafka_python.produce_request import PRODUCE_VERSION
 from multicast.drivers.kafka_python.record_batch import (
@@ -17,7 +18,7 @@ from multicast.drivers.kafka_python.record_batch import (
     written_record,
 )
 from multicast.drivers.protocol import TopicPartition
-from multicast.errors import ProtocolViolation
+from multicast.errors import ProtocolViolation, UsageError
 
 A0, A3, B0 = TopicPartition("A", 0), TopicPartition("A", 3), TopicPartition("B.order", 0)
 NOW_MS = 1_700_000_000_000
@@ -36,7 +37,9 @@ def test_a_request_is_what_the_package_would_read():
         written_record(place, place * 40, key, value, written_headers(headers))
         for place, (value, key, headers) in enumerate(FIELDS)
     ]
-    batch = written_batch(records, NOW_MS, NOW_MS + 200, ProducerIdentity(2**40, 9), 2**31 - 2)
+    identity = ProducerIdentity(2**40, 9)
+    times = (NOW_MS, NOW_MS + 200)
+    batch = written_batch(records, *times, identity, 2**31 - 2, count=len(FIELDS))
     small = written_batch([written_record(0, 0, None, b"ticket")], NOW_MS, NOW_MS)
     batches = [(A3, batch), (B0, small), (A0, small)]
     pieces = written(7, settings("me", timeout_ms=30_000), batches)
@@ -58,6 +61,59 @@ def test_a_request_is_what_the_package_would_read():
     for place, (record, (value, key, headers)) in enumerate(zip(large, FIELDS, strict=True)):
         assert (record.value, record.key, tuple(record.headers)) == (value, key, headers)
         assert (record.offset, record.timestamp) == (place, NOW_MS + 40 * place)
+
+
+@pytest.mark.parametrize("fields", [FIELDS, [(value, None, ()) for value, *_ in FIELDS]])
+@pytest.mark.parametrize("first", [0, 62, 8190])
+def test_a_run_is_what_the_package_would_read(fields, first):
+    fields = [*fields * 3, *[(b"%d" % number, None, ()) for number in range(70)]]
+    values, keys, headers = map(list, zip(*fields, strict=True))
+    plain = not any(keys) and not any(headers)
+    run = queued_run(values, None if plain else keys, None if plain else headers, print)
+    assert run.count == len(fields)
+    before = [written_record(place, 0, None, b"") for place in range(first)]
+    later_ms = 7 if first else 0  # than the first record of the batch
+    pieces = [*before, *run.pieces(first, later_ms)]
+    assert sum(map(len, run.pieces(first, 7))) <= run.size
+    batch = written_batch(pieces, NOW_MS, NOW_MS + 7, count=first + len(fields))
+    decoded = MemoryRecords(batch).next_batch()
+    assert decoded.validate_crc()
+    read = list(decoded)
+    assert [record.offset for record in read] == list(range(first + len(fields)))
+    for record, (value, key, pairs) in zip(read[first:], fields, strict=True):
+        assert (record.value, record.key, tuple(record.headers)) == (value, key, pairs)
+        assert record.timestamp == NOW_MS + later_ms
+
+
+def test_a_run_ends_before_the_first_that_is_no_bytes():
+    class Ours(bytes):
+        __slots__ = ()
+
+    assert queued_run([b"a", Ours(b"b"), None, "c", b"d"], None, None, print).count == 3
+    assert queued_run([b"a", b"b"], [b"k", "l"], [(), ()], print).count == 1
+    for values, keys in ([["a"], None], [[b"a"], ["k"]]):
+        with pytest.raises(UsageError, match="is str; give bytes"):
+            queued_run(values, keys, None, print)
+
+
+def test_a_run_in_parts_is_the_same_records():
+    headers = [(("h", b"%d" % number),) for number in range(7)]
+    told = []
+    run = queued_run(
+        [b"%d" % number for number in range(7)], None, headers, lambda *of: told.append(of)
+    )
+    run.counted, run.number = True, 3
+    parts = [part for half in run.divided() for part in half.divided()]
+    assert sum(part.size for part in parts) == run.size
+    assert {(part.counted, part.number) for part in parts} == {(True, 3)}
+    place, pieces = 0, []
+    for part in parts:
+        pieces += part.pieces(place, 0)
+        part.done(place)
+        place += part.count
+    assert b"".join(pieces) == b"".join(run.pieces(0, 0))
+    assert [(first, outcome) for first, _, outcome in told] == [(0, 0), (1, 1), (3, 3), (5, 5)]
+    assert sum(count for _, count, _ in told) == 7
 
 
 def answer(*entries):

@@ -58,6 +58,15 @@ def run(
         str | None,
         typer.Option("--bootstrap", "-b", help="The cluster to measure on; default: a new one."),
     ] = None,
+    brokers: Annotated[
+        int, typer.Option("--brokers", help="Of a new cluster; topics are on all.", min=1, max=5)
+    ] = 1,
+    pinned: Annotated[
+        bool,
+        typer.Option(
+            "--pinned", help="A new cluster and collectors run on one core, clients on another."
+        ),
+    ] = False,
     pairs: Annotated[
         int | None, typer.Option("--pairs", help="Rounds of each arm; default: the file's.")
     ] = None,
@@ -77,6 +86,8 @@ def run(
     output: OutputOption = Output.TABLE,
 ) -> None:
     """Run a workload on a real broker, the arms in turns; print latencies, rates and ratios."""
+    if bootstrap is not None and (pinned or brokers > 1):
+        raise UsageError("--brokers and --pinned are for a new cluster; --bootstrap names another")
     settings = list(changes or [])
     if pairs is not None:
         settings.append(f"pairs={pairs}")
@@ -87,6 +98,8 @@ def run(
     document = measure(
         chosen,
         bootstrap=bootstrap,
+        brokers=brokers,
+        pinned=pinned,
         events=name,
         progress=lambda what: say.print(f"{what} …", highlight=False),
     )

@@ -43,6 +43,7 @@ from http import HTTPStatus
 from typing import Any, TypeVar
 
 from collectors.doctor.startup_check import StartCheck
+from collectors.engine.ended_processes import this_machine
 from collectors.engine.engine import Engine
 from collectors.engine.listener import address_towards
 from collectors.live.routes import LivePages
@@ -403,7 +404,8 @@ class _WebAddress:
         """Give the address to reach it at; one that listens on all addresses names one of them."""
         host, port = self.bind().getsockname()[:2]
         everywhere = ipaddress.ip_address(host).is_unspecified
-        return StatusPage(_listen() if everywhere else host, port, _PROCESS)
+        host = _listen() if everywhere else host
+        return StatusPage(host, port, _PROCESS, this_machine())
 
 
 _web = _WebAddress()

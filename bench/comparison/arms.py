@@ -17,6 +17,7 @@ from bench.baselines.poster import order_of
 from bench.comparison.events import PARTITIONS, describe, events_topic, write_statement
 from bench.comparison.layouts import lay_out
 from bench.comparison.workload import BACKLOG, Workload
+from bench.harness.cores import CLIENTS, SERVERS, on_core
 from bench.harness.histogram import Latencies
 from bench.harness.hosts import (
     ClientProcess,
@@ -59,6 +60,7 @@ class MeasuredCluster:
     broker_pids: tuple[int, ...]
     folder: Path
     run: str | None = None
+    pinned: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,9 +94,12 @@ class Arm:
             folder = self._cluster.folder / self.name
             folder.mkdir()
             stack.callback(self._remove_topics)
-            collectors = self._collectors(folder)
+            pinned = self._cluster.pinned
+            with on_core(SERVERS if pinned else None):
+                collectors = self._collectors(folder)
             self._describe()
-            self._clients(folder)
+            with on_core(CLIENTS if pinned else None):
+                self._clients(folder)
             self._pids = {
                 "producers": [self._producer.pid],
                 "consumers": [client.pid for client in self._consumers],

@@ -21,6 +21,7 @@ from bench.comparison import results
 from bench.comparison.arms import Arm, MeasuredCluster, Round
 from bench.comparison.workload import SATURATE, Workload
 from bench.harness import facts
+from bench.harness.cores import SERVERS, on_core
 from bench.harness.histogram import DIGITS, Latencies
 from multicast.drivers import open_driver
 from multicast.local.cluster import LocalCluster
@@ -34,42 +35,53 @@ _SHARE_S = 2.5  # the longest round at a share of the maximum; ten times more wo
 
 @dataclass(frozen=True, slots=True)
 class Brokers:
-    """A cluster to measure on; `pids` and `kafka` (its version) are known for a local one."""
+    """A cluster to measure on; `pids` and `kafka` (its version) are known for a local one.
+
+    If it is `pinned`, brokers and collectors run on one core, and all clients on another.
+    """
 
     bootstrap: str
     pids: tuple[int, ...] = ()
     kafka: str = "not ours"
+    pinned: bool = False
 
 
 @contextmanager
-def own_broker(progress: Callable[[str], None]) -> Iterator[Brokers]:
-    """Start a broker on the loopback; it ends with the context.
+def own_broker(
+    progress: Callable[[str], None], *, count: int = 1, pinned: bool = False
+) -> Iterator[Brokers]:
+    """Start brokers on the loopback; they end with the context. Topics are on all of them.
 
     Java uses all its compilers, as for a long-running server. Brokers for tests use only the first
     level, to start sooner.
     """
-    progress("starting a broker")
-    with LocalCluster(brokers=1, heap_mb=1024, java=("-XX:TieredStopAtLevel=4",)) as own:
+    progress("starting a broker" if count == 1 else f"starting {count} brokers")
+    own = LocalCluster(brokers=count, heap_mb=1024, java=("-XX:TieredStopAtLevel=4",))
+    with ExitStack() as stack:
+        with on_core(SERVERS if pinned else None):
+            stack.enter_context(own)
         pids = tuple(broker.pid for broker in own.status().brokers if broker.pid)
-        yield Brokers(own.bootstrap, pids, own.version)
+        yield Brokers(own.bootstrap, pids, own.version, pinned)
 
 
 def run(
     workload: Workload,
     *,
     bootstrap: str | None = None,
+    brokers: int = 1,
+    pinned: bool = False,
     events: str | None = None,
     progress: Callable[[str], None],
 ) -> dict[str, Any]:
-    """Measure a workload on a cluster, by default a new broker; return the document.
+    """Measure a workload on a cluster, by default new `brokers`; return the document.
 
     With a name for its `events`, clients write events after each round; order topics are kept.
     Raises `AmcastError` if a message was lost or a process ended.
     """
     if bootstrap is not None:
         return measure(workload, Brokers(bootstrap), events=events, progress=progress)
-    with own_broker(progress) as brokers:
-        return measure(workload, brokers, progress=progress)
+    with own_broker(progress, count=brokers, pinned=pinned) as own:
+        return measure(workload, own, progress=progress)
 
 
 def measure(
@@ -88,7 +100,9 @@ def measure(
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="amcast-bench-")))
         driver = open_driver(workload.driver, brokers.bootstrap)
         stack.callback(driver.close)
-        cluster = MeasuredCluster(brokers.bootstrap, driver, brokers.pids, folder)
+        cluster = MeasuredCluster(
+            brokers.bootstrap, driver, brokers.pids, folder, pinned=brokers.pinned
+        )
         if workload.share is not None:
             maximum = _maximum(workload, cluster, progress)
             workload = _at_rate(workload, maximum * workload.share)
@@ -106,6 +120,8 @@ def measure(
         "r": round(workload.label, 3),
         **rate_figures,
         **({"events": events} if events else {}),
+        **({"pinned": True} if brokers.pinned else {}),
+        **({"brokers": len(brokers.pids)} if brokers.pids else {}),
         "seed": workload.seed,
         "began": began.isoformat(timespec="seconds"),
         "seconds": round((datetime.now(UTC) - began).total_seconds(), 1),

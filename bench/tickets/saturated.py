@@ -1,10 +1,10 @@
 """Compares the appenders at full speed: messages/s until all are acknowledged, and CPU a message.
 
-    python -m bench.tickets.saturated [--rounds 7] [--messages 40000] [--bytes 100]
+    python -m bench.tickets.saturated [--rounds 7] [--messages 40000] [--bytes 100] [--call 1]
 
-One broker, two Kafka partitions in turn, one thread that appends message by message and waits only
-while the appender's buffer is full. The appenders run one after the other in each round; ratios are
-those of the rounds, to librdkafka's. CPU is that of this process.
+One broker, two Kafka partitions in turn, one thread that appends message by message, or so many by
+each call, and waits only while the appender's buffer is full. The appenders run one after the other
+in each round; ratios are those of the rounds, to librdkafka's. CPU is that of this process.
 """
 
 from __future__ import annotations
@@ -30,8 +30,39 @@ _BASE = "librdkafka"
 _TOPIC = "saturated"
 
 
+def _append_each(
+    append: Callable[..., None],
+    partitions: Sequence[TopicPartition],
+    values: Sequence[bytes],
+    done: Callable[[AppendOutcome], None],
+) -> None:
+    for number, value in enumerate(values):
+        while True:
+            try:
+                append(partitions[number & 1], value, done=done)
+            except BufferFull:
+                pause(_FULL_S)
+            else:
+                break
+
+
+def _append_many(
+    append_all: Callable[..., int],
+    partitions: Sequence[TopicPartition],
+    calls: Sequence[Sequence[bytes]],
+    done: Callable[[int, int, AppendOutcome], None],
+) -> None:
+    for number, values in enumerate(calls):
+        rest = values
+        while rest:
+            taken = append_all(partitions[number & 1], rest, done=done)
+            rest = rest[taken:]
+            if not taken:
+                pause(_FULL_S)
+
+
 def _round(
-    appender: Any, partitions: Sequence[TopicPartition], messages: int, value: bytes
+    appender: Any, partitions: Sequence[TopicPartition], values: Sequence[bytes], call: int
 ) -> tuple[float, float]:
     """Append all; return messages/s, and microseconds of CPU a message."""
     failed: list[AppendOutcome] = []
@@ -40,23 +71,22 @@ def _round(
         if not isinstance(outcome, Appended):
             failed.append(outcome)
 
-    append: Callable[..., None] = appender.append
+    messages = len(values)
+    calls = [values[start : start + call] for start in range(0, messages, call)]
     begun, cpu = time.perf_counter(), time.process_time()
-    for number in range(messages):
-        while True:
-            try:
-                append(partitions[number & 1], value, done=done)
-            except BufferFull:
-                pause(_FULL_S)
-            else:
-                break
+    if call == 1:
+        _append_each(appender.append, partitions, values, done)
+    else:
+        _append_many(
+            appender.append_all, partitions, calls, lambda _first, _count, outcome: done(outcome)
+        )
     assert appender.flush(_FLUSH_S), "some appends have no outcome"
     took, used = time.perf_counter() - begun, time.process_time() - cpu
     assert not failed, failed[0]
     return messages / took, 1e6 * used / messages
 
 
-def measure(bootstrap: str, *, count: int, messages: int, value: bytes) -> dict[str, Any]:
+def measure(bootstrap: str, *, count: int, values: Sequence[bytes], call: int) -> dict[str, Any]:
     """Return the medians of each appender, and the ratios of its rates with their spread."""
     rounds: dict[str, list[tuple[float, float]]] = {}
     with ExitStack() as stack:
@@ -73,11 +103,11 @@ def measure(bootstrap: str, *, count: int, messages: int, value: bytes) -> dict[
         }
         for appender in appenders.values():
             stack.callback(appender.close)
-            _round(appender, partitions, messages // 4, value)
+            _round(appender, partitions, values[: len(values) // 4], call)
         for number in range(count):
             figures.progress(f"round {number + 1} of {count}")
             for name, appender in appenders.items():
-                result = _round(appender, partitions, messages, value)
+                result = _round(appender, partitions, values, call)
                 rounds.setdefault(name, []).append(result)
     measured: dict[str, Any] = {}
     for name, results in rounds.items():
@@ -96,13 +126,14 @@ def main(arguments: Sequence[str]) -> None:
     parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--messages", type=int, default=40_000, help="of a round")
     parser.add_argument("--bytes", type=int, default=100, help="of a message")
+    parser.add_argument("--call", type=int, default=1, help="messages of one call")
     options = parser.parse_args(arguments)
     with own_broker(figures.progress) as brokers:
         measured = measure(
             brokers.bootstrap,
             count=options.rounds,
-            messages=options.messages,
-            value=bytes(options.bytes),
+            values=[bytes(options.bytes)] * options.messages,
+            call=options.call,
         )
         made = figures.document(
             "saturated", measured, kafka=brokers.kafka, arguments=arguments, room="tickets"

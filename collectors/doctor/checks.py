@@ -347,6 +347,19 @@ def of_collectors(collectors: Sequence[CollectorFacts], *, now_ms: int) -> list[
                     f"{collector.name}' starts another instance",
                 )
             )
+        elif collector.ended_at and not collector.frozen:
+            results.append(
+                Finding(
+                    Weight.WARN,
+                    Check.COLLECTOR,
+                    name,
+                    f"the process that last acted for {name} has ended: nobody listens at "
+                    f"{collector.ended_at} any more",
+                    f"unless a standby runs, start another instance: 'amcast collectors run --node "
+                    f"{collector.name}'; meanwhile messages without tickets and collectors below "
+                    f"it wait",
+                )
+            )
         elif not collector.advertised_address and (collector.ticketed or not collector.records):
             results.append(
                 Finding(

@@ -89,7 +89,8 @@ class CollectorFacts:
     yet. `void` counts by reason the void records from offset `read_from` on. Where records are
     `ticketed` (version 2), producers write some, so they do not show that the collector has begun;
     `records` are then those from `read_from` on, and an instance that has opened the collector
-    counts as `advertised_address`.
+    counts as `advertised_address`. `ended_at` is where the process listened that acted last, if it
+    is known to have ended.
     """
 
     name: str
@@ -105,6 +106,7 @@ class CollectorFacts:
     waited_s: float = 0.0
     last_ms: int | None = None
     problem: str | None = None
+    ended_at: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,9 +13,11 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
 
 from collectors.doctor.facts import CollectorFacts, Stamp
+from collectors.engine.ended_processes import EndedProcesses, place_of
 from multicast.control import (
     AnyStream,
     ControlState,
+    StatusPage,
     best_checkpoint,
     control_partition,
     log_partition,
@@ -152,6 +154,7 @@ def inspect_collector(
         advertised_address=advertised,
         records=0,
         ticketed=ticketed,
+        ended_at=_ended_at(state.pages.get(name)),
     )
     try:
         opened = open_near_end(driver, state, plan, name)
@@ -182,6 +185,14 @@ def inspect_collector(
         last_ms=inspection.newest[1] if inspection.newest else None,
     )
     return facts, stamps
+
+
+def _ended_at(page: StatusPage | None) -> str:
+    """Say where the process that last acted for a collector listened, if it has ended; else ""."""
+    place = None if page is None else place_of(page)
+    if place is None or not EndedProcesses().has_ended(place):
+        return ""
+    return f"{place.host}:{place.port}"
 
 
 def open_near_end(

@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from collectors.engine.assignment import Assignment
+from collectors.engine.ended_processes import Place, place_of
 from collectors.engine.engine import Engine
 from collectors.engine.socket_loop import DatagramSink
 from multicast.announcements import Address, Announcement, decode
@@ -97,20 +98,23 @@ class AdvertisedAddress:
         return state.addresses.get(name, (0, None))[1] != self.address
 
     def has_dead_holder(self) -> bool:
-        """Whether the process that advertised the newest address is known to have ended."""
-        _, address = self._engine.control.addresses.get(self._assignment.name, (0, None))
-        if address is None or address == self.address:
-            return False
-        return self._engine.ended_processes.has_ended(address)
+        """Whether the process that advertised itself last is known to have ended."""
+        place = self._holder_place()
+        return place is not None and self._engine.ended_processes.has_ended(place)
 
     def is_holder_known_dead(self) -> bool:
         """Whether `has_dead_holder` said so of this holder's process a moment ago; never blocks."""
-        _, address = self._engine.control.addresses.get(self._assignment.name, (0, None))
-        return (
-            address is not None
-            and address != self.address
-            and self._engine.ended_processes.is_known(address)
-        )
+        place = self._holder_place()
+        return place is not None and self._engine.ended_processes.is_known(place)
+
+    def _holder_place(self) -> Place | None:
+        """Say where to ask for the process that advertised itself last; None if it is ours."""
+        name, state = self._assignment.name, self._engine.control
+        if self.address is None:
+            page = state.pages.get(name)
+            return None if page is None or page == self._engine.page else place_of(page)
+        _, address = state.addresses.get(name, (0, None))
+        return None if address is None or address == self.address else place_of(address)
 
     def decode(self, datagrams: Sequence[bytes]) -> list[Announcement]:
         """Read the announcements among these datagrams that carry our token."""

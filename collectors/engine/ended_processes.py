@@ -1,19 +1,26 @@
 """Whether the process that orders a collector's logs has ended, asked of its machine's kernel.
 
-A standby asks when an append has been due for a while. A datagram to a port at which nobody listens
-is refused by the kernel of that machine: the process has ended. A process that is alive, however
-busy or stalled, refuses nothing, and neither does a machine that is down or out of reach: for those
-the standby's patience remains. A firewall may refuse in a process's name; then a standby takes over
-too early, which costs time, never order (`standby.py`).
+A standby asks when an append has been due for a while. The kernel of a machine refuses what comes
+for a port at which nobody listens, a datagram or a connection: the process has ended. For a process
+that is alive, however busy or stalled, it refuses nothing, and a machine that is down or out of
+reach says nothing: then the standby's patience remains. A firewall may refuse in a process's name;
+then a standby takes over too early, which costs time, never order (`standby.py`).
 """
 
 from __future__ import annotations
 
+import errno
+import functools
+import hashlib
+import ipaddress
 import select
 import socket
 import time
+from pathlib import Path
+from typing import NamedTuple
 
 from multicast.announcements import Address
+from multicast.control import MACHINE_BYTES, StatusPage
 
 # For the refusal to come back. One from the same machine is there at once, from the same network
 # within a millisecond; the clock's thread waits meanwhile, so ten times longer delays ticks.
@@ -26,30 +33,64 @@ _FRESH_S = 0.04
 _KNOWN_S = 2.0
 
 
+class Place(NamedTuple):
+    """Where a process listens, and for what: `socket.SOCK_DGRAM` or `SOCK_STREAM`."""
+
+    host: str
+    port: int
+    kind: int
+
+
+def place_of(listener: Address | StatusPage) -> Place | None:
+    """Say where to ask for the process that published this; None: only its machine could ask.
+
+    Loopback addresses mean another process on each machine.
+    """
+    if isinstance(listener, Address):
+        return Place(listener.host, listener.port, socket.SOCK_DGRAM)
+    try:
+        is_local = ipaddress.ip_address(listener.host).is_loopback
+    except ValueError:
+        return None  # a name: it may be "localhost"
+    if is_local and (not listener.machine or listener.machine != this_machine()):
+        return None
+    return Place(listener.host, listener.port, socket.SOCK_STREAM)
+
+
+@functools.cache
+def this_machine() -> bytes:
+    """Name this machine since its start, and its network namespace; empty where it has no name."""
+    try:
+        boot = Path("/proc/sys/kernel/random/boot_id").read_bytes()
+        network = Path("/proc/self/ns/net").stat().st_ino
+    except OSError:
+        return b""
+    return hashlib.sha256(boot + b"%d" % network).digest()[:MACHINE_BYTES]
+
+
 class EndedProcesses:
     """Asks about other processes, for the collectors of this one. Safe from any thread."""
 
     def __init__(self) -> None:
-        self._answers: dict[tuple[str, int], tuple[float, bool]] = {}
+        self._answers: dict[Place, tuple[float, bool]] = {}
 
-    def has_ended(self, address: Address) -> bool:
-        """Say whether the process that published this address is known to have ended.
+    def has_ended(self, place: Place) -> bool:
+        """Say whether the process that listened there is known to have ended.
 
         Blocks for 2 ms at most. A host that is not an IP address is not asked, as its name would
         have to be looked up.
         """
         now = time.monotonic()
-        place = address.host, address.port
         asked, ended = self._answers.get(place, (-_FRESH_S, False))
         if now - asked >= _FRESH_S:
-            ended = _is_refused(*place)
+            ended = _is_refused(place)
             known = {key: of for key, of in self._answers.items() if _is_kept(of, now)}
             self._answers = {**known, place: (now, ended)}
         return ended
 
-    def is_known(self, address: Address) -> bool:
+    def is_known(self, place: Place) -> bool:
         """Say, without a question, whether that process was found to have ended a moment ago."""
-        answer = self._answers.get((address.host, address.port))
+        answer = self._answers.get(place)
         return answer is not None and answer[1] and _is_kept(answer, time.monotonic())
 
 
@@ -58,16 +99,22 @@ def _is_kept(answer: tuple[float, bool], now: float) -> bool:
     return now - since < (_KNOWN_S if ended else _FRESH_S)
 
 
-def _is_refused(host: str, port: int) -> bool:
+def _is_refused(place: Place) -> bool:
     try:
         family, kind, protocol, _, remote = socket.getaddrinfo(
-            host, port, type=socket.SOCK_DGRAM, flags=socket.AI_NUMERICHOST
+            place.host, place.port, type=place.kind, flags=socket.AI_NUMERICHOST
         )[0]
         with socket.socket(family, kind, protocol) as asking:
             asking.setblocking(False)
+            poll = select.poll()
+            if kind == socket.SOCK_STREAM:
+                refused = asking.connect_ex(remote)
+                poll.register(asking, select.POLLOUT)
+                if refused == errno.EINPROGRESS and poll.poll(_ANSWER_MS):
+                    refused = asking.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
+                return refused == errno.ECONNREFUSED
             asking.connect(remote)
             asking.send(b"")  # a listener drops it: it carries no token
-            poll = select.poll()
             poll.register(asking, select.POLLIN)
             if poll.poll(_ANSWER_MS):
                 asking.recv(1)

@@ -22,7 +22,7 @@ from multicast.control.codecs import (
     plan_record,
     running_record,
 )
-from multicast.control.documents import PROCESS_BYTES, StatusPage
+from multicast.control.documents import MACHINE_BYTES, PROCESS_BYTES, StatusPage
 from multicast.control.follower import ControlFollower
 from multicast.control.reader import ControlReader
 from multicast.control.sources import source_of
@@ -39,6 +39,7 @@ from multicast.control.topics import (
 )
 
 __all__ = [
+    "MACHINE_BYTES",
     "NOBODY",
     "PROCESS_BYTES",
     "SINGLE_LOG",

@@ -108,7 +108,8 @@ def running_record(
 def _web(page: StatusPage | None) -> dict[str, Any]:
     if page is None:
         return {}
-    return {"web": {"host": page.host, "port": page.port, "process": page.process.hex()}}
+    web = {"host": page.host, "port": page.port, "process": page.process.hex()}
+    return {"web": {**web, "machine": page.machine.hex()} if page.machine else web}
 
 
 def _released(writer: int | None) -> dict[str, str]:

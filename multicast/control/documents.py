@@ -20,6 +20,7 @@ from topology.tree import DIGEST_BYTES, Plan
 HOST_BYTES_MAX = 253  # the longest name in the DNS (RFC 1035: 255 bytes on the wire)
 PORT_MAX = 65535  # of UDP and TCP: 16 bits
 PROCESS_BYTES = 8  # of a process's random number: two are never equal by chance
+MACHINE_BYTES = 8  # of what names a machine, likewise
 WRITER_BYTES = 8  # of an instance's random number in its order records
 
 
@@ -41,12 +42,14 @@ class Ended:
 class StatusPage(NamedTuple):
     """Where a process serves its web pages; `process` is its random number, which `/status` shows.
 
-    Only operators' commands read it. The address may be reachable from the process's machine only.
+    Operators' commands read them, and standbys ask whether the process has ended. The address may
+    be reachable from the process's machine only: `machine` tells it from others, if not empty.
     """
 
     host: str
     port: int
     process: bytes
+    machine: bytes = b""
 
 
 class Offer(NamedTuple):
@@ -69,7 +72,8 @@ def page_of(document: Mapping[str, Any]) -> StatusPage | None:
         return None
     web = _object(document["web"])
     host, port = _endpoint_of(web)
-    return StatusPage(host, port, octets(part(web, "process"), PROCESS_BYTES))
+    machine = octets(web["machine"], MACHINE_BYTES) if "machine" in web else b""
+    return StatusPage(host, port, octets(part(web, "process"), PROCESS_BYTES), machine)
 
 
 def writer_of(document: Mapping[str, Any]) -> int | None:

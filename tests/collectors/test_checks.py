@@ -207,6 +207,10 @@ PLANTED = [
         (Weight.WARN, Check.COLLECTOR, "it has ordered nothing in this epoch"),
     ),
     (
+        with_collectors(replace(ABOVE, ended_at="127.0.0.1:6066")),
+        (Weight.WARN, Check.COLLECTOR, "acted for collector K1 has ended: nobody listens at 127."),
+    ),
+    (
         with_collectors(CollectorFacts("K1", None, advertised_address=False, records=0)),
         (Weight.NOTE, Check.COLLECTOR, "K1 has not started"),
     ),

@@ -155,6 +155,11 @@ def test_a_deployment_that_works_is_told_apart_from_one_whose_collector_stopped(
 
     (root,) = (name for name in host.names if "P2" in system.plan.own_logs(name))
     host.kill(root)
+    done = doctor(system)
+    text = " ".join(done.stdout.split())
+    assert done.returncode == 1
+    assert f"the process that last acted for collector {root} has ended" in text
+    assert text.count("has ended") == 1
     send(system, 3, {"P2"}, announce=is_first)  # tickets would order them without a collector
     done = doctor(system, "--patience", "0.5")
     assert done.returncode == 1

@@ -2,23 +2,27 @@
 
 import contextlib
 import json
+import socket
 import subprocess
 import sys
 import threading
 import time
 import urllib.request
 from collections import Counter
+from dataclasses import replace
 
 import pytest
 
 from collectors.collector import Append, Collector
-from collectors.engine.ended_processes import EndedProcesses
+from collectors.engine.ended_processes import EndedProcesses, place_of, this_machine
 from collectors.engine.listener import Listener
 from collectors.membership import group_of
 from collectors.placement import share_out
 from collectors.standby import Standby
 from multicast import Producer
 from multicast.announcements import Address
+from multicast.control import MACHINE_BYTES, PROCESS_BYTES, StatusPage, running_record
+from multicast.control.documents import page_of
 from multicast.drivers.kafka_python.group_member import Membership
 from multicast.errors import AmcastError
 from multicast.order import OrderStream
@@ -28,6 +32,9 @@ from tests.helpers.plans import chain, from_start, poster
 from tests.helpers.small import Small
 from tests.helpers.small import until as soon
 from tests.helpers.system import PATIENCE_S, System, amcast, until
+from topology.documents import NotReadable
+
+ENDLESS_S = 1e9  # a patience that no test uses up
 
 # -- placement ------------------------------------------------------------------------------
 
@@ -127,14 +134,40 @@ def test_a_standby_that_is_alone_acts_at_once_and_is_patient_again_beside_anothe
 
 def test_only_a_process_that_has_ended_refuses_a_datagram():
     ended, listener = EndedProcesses(), Listener("127.0.0.1")
-    assert not ended.has_ended(listener.address())
+    assert not ended.has_ended(place_of(listener.address()))
     assert listener.poll(60) == [b""]
     gone = Listener("127.0.0.1")
     address = gone.address()
     gone.close()
-    assert ended.has_ended(address)
+    assert ended.has_ended(place_of(address))
+    assert ended.is_known(place_of(address))
     listener.close()
-    assert not ended.has_ended(Address("a-name.invalid", 9, b"12345678"))  # no address to ask
+    # No address to ask.
+    assert not ended.has_ended(place_of(Address("a-name.invalid", 9, b"12345678")))
+
+
+def test_only_a_process_that_has_ended_refuses_a_connection():
+    ended, process = EndedProcesses(), bytes(PROCESS_BYTES)
+    with socket.create_server(("127.0.0.1", 0), backlog=1) as server:
+        page = StatusPage(*server.getsockname(), process, this_machine())
+        for _ in range(5):  # more than wait to be accepted: nobody is refused
+            assert not EndedProcesses().has_ended(place_of(page))
+    assert ended.has_ended(place_of(page))
+    for other in (page._replace(machine=b""), page._replace(machine=b"elsewhere"[:8])):
+        assert place_of(other) is None, "on this machine the port is another process's"
+    assert place_of(page._replace(host="localhost")) is None
+    remote = page._replace(host="192.0.2.1", machine=b"")
+    assert place_of(remote) == ("192.0.2.1", page.port, socket.SOCK_STREAM)
+
+
+def test_a_status_page_without_or_with_a_machine_is_read_from_the_control_topic():
+    page = StatusPage("127.0.0.1", 1, bytes(PROCESS_BYTES), this_machine())
+    for each in (page, page._replace(machine=b"")):
+        _, value = running_record(1, "K1", each)
+        assert page_of(json.loads(value)) == each
+    assert len(this_machine()) == MACHINE_BYTES
+    with pytest.raises(NotReadable):
+        page_of({"web": {"host": "h", "port": 1, "process": "00" * 8, "machine": "00"}})
 
 
 def test_a_primary_that_is_one_no_more_goes_on_until_its_successor_counts():
@@ -150,17 +183,25 @@ def test_a_primary_that_is_one_no_more_goes_on_until_its_successor_counts():
 
 
 @pytest.mark.slow
-def test_a_standby_appends_nothing_beside_a_primary_and_all_when_that_is_gone():
-    with Small(chain()) as system, system.producer() as producer:
-        first, thread = system.run("K1", listen="127.0.0.1")
+@pytest.mark.parametrize("version", [1, 2])
+def test_a_standby_appends_nothing_beside_a_primary_and_all_when_that_is_gone(version):
+    process, plan = bytes(PROCESS_BYTES), replace(chain(), order_version=version)
+    server = socket.create_server(("127.0.0.1", 0))
+    page = StatusPage(*server.getsockname(), process, this_machine())
+    with Small(plan) as system, system.producer() as producer:
+        first, thread = system.run("K1", listen="127.0.0.1", page=page)
         soon(lambda: first.begun)
         # A patience that no slow machine uses up; but the end of the primary's process is noticed.
-        second, _ = system.run("K1", listen="127.0.0.1", standby=True, patience_s=30.0)
+        other = page._replace(port=1)
+        second, _ = system.run(
+            "K1", listen="127.0.0.1", page=other, standby=True, patience_s=ENDLESS_S
+        )
         for number in range(50):
             producer.multicast(b"%d" % number, to={"P1"}).ordered(60)
         assert second.status()["appended_here"] == 0
         first.stop()
         thread.join(60)
+        server.close()
         for number in range(50, 100):
             producer.multicast(b"%d" % number, to={"P1"}).ordered(60)
         assert second.status()["role"] == "standby"

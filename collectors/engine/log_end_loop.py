@@ -26,7 +26,7 @@ _POLL_S = 0.5  # `wake` ends a poll, so this bounds no delay; ten times as long 
 # (docs/benchmarks.md), and an offset that nobody announced waits for the next question.
 _LOADED_OFFSETS_MIN = 4  # from so many unordered offsets on, a question waits for more of them
 _LOADED_SPACING_S = 0.001  # under load; ten times as long would be seen in every message's latency
-_ANNOUNCED_SPACING_S = 0.02  # all was ordered early: only an offset without announcement waits
+_ANNOUNCED_SPACING_S = 0.05  # all was ordered early: only an offset without announcement waits
 _STANDBY_SPACING_S = 0.05  # a quarter of a standby's patience (`PATIENCE_S`), as in `clock.py`
 _QUIET_SPACING_S = 0.004  # none of these logs waits, but logs that did not move yet may
 _LOG_SPACING_S = 2e-6  # for each log: about what its part of an answer costs to read

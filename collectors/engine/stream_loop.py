@@ -37,7 +37,7 @@ _POLL_S = 0.05
 _GATHER_S = 0.1
 # Between two readings while nothing is urgent: as between two questions for the ends of logs whose
 # messages are ordered without a collector (`log_end_loop.py`).
-_SPACING_S = 0.02
+_SPACING_S = 0.05
 
 
 class StreamBatch(NamedTuple):

@@ -34,6 +34,11 @@ _WAIT_S = 0.5  # of a long poll; Kafka's default. Growth ends it at once
 # A log that is being assigned waits for the long poll of its connection to end, so the poll is
 # short then: at most 50 requests a second.
 _SHORT_WAIT_S = 0.02
+# From this spacing on nothing waits for an end, so a question need not be answered at the moment
+# when a message comes, and so do its readers: it is answered at once. After so long without growth
+# it is a long poll again, which costs nothing while all is at rest.
+_PACED_S = 0.05
+_AT_REST_S = 1.0
 
 
 class _Leaders(NamedTuple):
@@ -72,6 +77,7 @@ class KafkaPythonWatcher:
         self._watches: dict[int, WatchConnection] = {}
         self._closed_totals = (0, 0)  # requests and bytes of closed connections
         self._silent_s = 0.0
+        self._moved_at = now
         self._woken = False
         self._closed = False
         self._poll = select.poll()
@@ -161,6 +167,8 @@ class KafkaPythonWatcher:
         """Send the requests that are due; return the time of the next one."""
         next_at = self._lookup_at if self._unassigned and self._lookup is None else float("inf")
         wait_s = _SHORT_WAIT_S if self._unassigned or self._openings else self._wait_s
+        if self.spacing_s >= _PACED_S and now - self._moved_at < _AT_REST_S:
+            wait_s = 0.0
         timeout_s = self._connection.timeout_s
         for node, watch in list(self._watches.items()):
             if watch.due:
@@ -238,6 +246,7 @@ class KafkaPythonWatcher:
     def _report(self, partition: TopicPartition, end: int) -> None:
         if self._reported.get(partition) != end:
             self._reported[partition] = self._moved[partition] = end
+            self._moved_at = time.monotonic()
 
     # -- leaders and connections ----------------------------------------------------------------
 

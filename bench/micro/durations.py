@@ -25,7 +25,7 @@ Of a collector (`begin` has the first and the last part only):
 
     connect     its process has been started, has read the control topic, and serves its pages
     advertise   it follows its logs; a taken-over one is advertised once it acts
-    order       its first order record is written
+    order       its first order record is written (producers write no tickets here)
     deliver     a consumer delivers the first message that was sent after the signal
 
 Of a re-planning:
@@ -61,8 +61,8 @@ _T0_NS = time.monotonic_ns()  # of a consumer's process, before all other import
 _MESSAGES_BEHIND = 10_000  # a cursor deep in the log, and still stored within a second
 _SEND_EVERY_S = 0.02  # 50 messages a second: a light load, and a resolution of 20 ms
 _LOOK_S = 0.005  # a twentieth of the shortest duration that is measured
-_AFTER_S = 1.0  # as long as anything that follows a takeover lasts: announcers look every second
-_STEADY_S = 3.0  # before a kill: longer than an announcer's look at the control topic
+_AFTER_S = 1.0  # longer than what waits for a takeover takes to be delivered
+_STEADY_S = 3.0  # before a kill: longer than a consumer and a producer take to start
 _PATIENCE_S = 60.0  # for any single step
 _PARTS = {
     "start": ("python", "imports", "connect", "open", "deliver"),
@@ -199,7 +199,8 @@ class Bench:
             victim.send_signal(signal.SIGTERM if kind == "handover" else signal.SIGKILL)
             began_ns = time.monotonic_ns()
             with successor() as (_, page):
-                stamps = watch.until_delivered(began_ns, page)
+                acts_on = kind == "handover"
+                stamps = watch.until_delivered(began_ns, page, victim_acts=acts_on)
                 longest = watch.deliveries.longest_ms_until(began_ns + int(1e9 * _AFTER_S))
         return _parts(kind, began_ns, stamps) | {"longest": longest}
 
@@ -319,30 +320,36 @@ class _Watch:
         self._orders = rig.driver.reader({stream: start})
         opened.callback(self._orders.close)
         self.deliveries = _Deliveries(rig, rig.topic, opened)
-        self._writers: set[int] = set()
+        self._has_begun = False
 
     def get_steady(self) -> None:
         """Deliver for `_STEADY_S`, until the collector has written something."""
         steady = time.monotonic() + _STEADY_S
         deadline = steady + _PATIENCE_S
-        while time.monotonic() < steady or not self._writers:
+        while time.monotonic() < steady or not self._has_begun:
             assert time.monotonic() < deadline, "the collector ordered nothing"
             self.deliveries.look()
-            self._writers |= self._new_writers()
+            self._has_begun = self._new_records() or self._has_begun
 
-    def until_delivered(self, began_ns: int, page: Callable[[], str | None]) -> Mapping[str, int]:
-        """Watch until a message that was sent after `began_ns` is delivered; give the times."""
+    def until_delivered(
+        self, began_ns: int, page: Callable[[], str | None], *, victim_acts: bool
+    ) -> Mapping[str, int]:
+        """Watch until a message that was sent after `began_ns` is delivered; give the times.
+
+        While the victim acts on, the next instance's records come after it has advertised itself.
+        """
         stamps: dict[str, int] = {}
         self.deliveries.begin()
-        addresses = dict(self._control.refresh().addresses)
+        pages = dict(self._control.refresh().pages)
         deadline = time.monotonic() + _PATIENCE_S
         while "deliver" not in stamps:
             assert time.monotonic() < deadline, "nothing was delivered after the kill"
             self.deliveries.look()
+            has_records = self._new_records()
             seen = {
                 "deliver": self.deliveries.newest_ns > began_ns,
-                "order": bool(self._new_writers()),
-                "advertise": self._control.follow(0.0).addresses != addresses,
+                "order": has_records and (not victim_acts or "advertise" in stamps),
+                "advertise": self._control.follow(0.0).pages != pages,
                 "connect": "connect" in stamps or page() is not None,
             }
             for part in [part for part, is_seen in seen.items() if is_seen]:
@@ -350,23 +357,19 @@ class _Watch:
         # What was not seen by then came before the delivery, within one look.
         return defaultdict(partial(int, stamps["deliver"]), stamps)
 
-    def _new_writers(self) -> set[int]:
-        from multicast.order import decode  # noqa: PLC0415 - not in the measured process
-
-        fetched = self._orders.poll(0.0)
-        writers = {decode(record.value).writer for each in fetched for record in each.records}
-        return writers - self._writers
+    def _new_records(self) -> bool:
+        return any(each.records for each in self._orders.poll(0.0))
 
 
 @contextmanager
 def _sending(driver: Any, topic: str) -> Iterator[None]:
-    """Multicast the time, every `_SEND_EVERY_S`, during the context."""
+    """Multicast the time, every `_SEND_EVERY_S`, during the context; a collector orders it."""
     from multicast import Producer  # noqa: PLC0415 - not in the measured process
 
     stop = threading.Event()
 
     def send() -> None:
-        with Producer(topic=topic, driver=driver) as producer:
+        with Producer(topic=topic, driver=driver, tickets=False) as producer:
             while not stop.wait(_SEND_EVERY_S):
                 producer.multicast(b"%d" % time.monotonic_ns(), to={"P1"})
 

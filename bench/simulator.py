@@ -79,7 +79,7 @@ class Simulation:
         key, value = plan_record(genesis(first.topic), first, attempt="0")
         self.world.log.write(CONTROL, value, key=key)
         self.collectors = SimulatedCollectors(self.world)
-        self.producers = Producers(self.world, self.judge, self.collectors)
+        self.producers = Producers(self.world, self.judge)
         self.foreign = ForeignWriters(self.world, self.judge)
         self.consumers = Consumers(self.world, self.judge)
         self.forger = Forger(self.world)
@@ -110,7 +110,6 @@ class Simulation:
             TurnKind.RETENTION: self.foreign.retention,
             TurnKind.COMPACTION: self.foreign.compaction,
             TurnKind.POISON: self.foreign.poison,
-            TurnKind.ANNOUNCEMENT: self.producers.stray,
             TurnKind.RECREATION: self.foreign.recreation,
             TurnKind.FORGERY: self.forger.turn,
             TurnKind.AUDIT: self.auditors.turn,

@@ -7,11 +7,11 @@ cannot merge partitions and append the result exactly once. The acceptance rule 
 `multicast/order.py` does that without transactions.)
 
     AMCAST_BOOTSTRAP, AMCAST_TOPIC, AMCAST_DRIVER   as for all commands; or `amcast.toml`
-    AMCAST_ANNOUNCE, AMCAST_LISTEN                  whether and where to receive announcements
     AMCAST_NODES                                    collectors, comma-separated; default: a share
     AMCAST_STANDBY                                  "on": be a standby for AMCAST_NODES
     AMCAST_CHECK                                    "on": check all deliveries (docs/check.md)
     AMCAST_WEB_HOST, AMCAST_WEB_PORT                default 127.0.0.1 and 6066
+    AMCAST_LISTEN                                   where others reach pages served at all addresses
 
 Without AMCAST_NODES all processes share the collectors: each is primary of some, and standby of
 others. A consumer group knows the processes (`membership.py`); each process computes the placement
@@ -45,13 +45,12 @@ from typing import Any, TypeVar
 from collectors.doctor.startup_check import StartCheck
 from collectors.engine.ended_processes import this_machine
 from collectors.engine.engine import Engine
-from collectors.engine.listener import address_towards
 from collectors.live.routes import LivePages
 from collectors.membership import GroupMember
 from collectors.metrics import page_of
 from collectors.placement import share_out
 from collectors.supervisor import Supervisor
-from collectors.web import WebServer, address_of, listen_at
+from collectors.web import WebServer, address_of, address_towards, listen_at
 from multicast.control import PROCESS_BYTES, ControlState, StatusPage
 from multicast.drivers import open_driver
 from multicast.drivers.protocol import Driver
@@ -128,7 +127,7 @@ def _or_exit(call: Callable[[], _T]) -> _T:
 
 
 def _listen() -> str:
-    """Give the address at which to receive announcements."""
+    """Give the address at which others reach this machine."""
     return _settings.listen or address_towards(_settings.bootstrap)
 
 
@@ -230,9 +229,8 @@ class CollectorHost(Service):
 
     def _open_engine(self) -> Engine:
         assert self._driver is not None
-        listen = _listen() if _settings.announce else None
         page = _web.page() if app.conf.web_enabled else None
-        return Engine(self._driver, _settings.topic, listen=listen, page=page)
+        return Engine(self._driver, _settings.topic, page=page)
 
     @Service.task
     async def _check_cluster(self) -> None:

@@ -13,8 +13,9 @@ these harmless.
     speculated   the state after all pending records
     pending      records that were handed out for append and are not read yet
     relay        the parent's accepted records that `accepted` has not relayed, reduced to our bag
-    early        offsets beyond a log's end that are ordered because a producer announced them
-    hole         an offset that was ordered early and stays empty; it is filled with a skip
+    early        offsets beyond a log's end that are ordered: programs before version 2 of the order
+                 records did so for messages that producers had announced
+    hole         an early offset that stays empty; it is filled with a skip
     too far      a log is ordered further beyond its end than correct instances ever order it, so
                  some record is wrong. It is not filled; the other logs go on
     strayed      our positions contradict the parent's at `parent_next`, so some record is wrong.
@@ -23,9 +24,7 @@ these harmless.
 
 Invariants, for each log l whose top is this collector:
     accepted.positions[l] <= speculated.positions[l];
-    what is handed out of l is <= end of l + promised messages of l, and <= end of l + early_max
-    (ends never go back, so any number of correct instances together order no further);
-    nothing of l is ordered early while l is held;
+    what is handed out of l is <= end of l;
     at most one fill of l is outstanding;
 and:
     the first pending record extends `accepted`, each other one extends the one before it;
@@ -47,7 +46,6 @@ from itertools import islice
 
 from collectors.entry_counts import EntryCounts
 from collectors.log_lags import LogLags
-from multicast.announcements import Announcement, Promises
 from multicast.control import AnyCheckpoint
 from multicast.errors import ProtocolViolation
 from multicast.order import (
@@ -76,9 +74,8 @@ class CollectorLimits:
     runs_max: int = 512
     pending_max: int = 2  # records in flight; later events are gathered into the next record
     relay_max: int = 4096  # records of the parent that are kept; bounds memory
-    early_max: int = 1000  # offsets of a log that are ordered ahead of its end; 0: none
-    # Holes are filled up to this many offsets beyond a log's end. Correct instances order at most
-    # `early_max` ahead; four times that leaves room for instances with other limits.
+    # Holes are filled up to this many offsets beyond a log's end. Older programs ordered at most
+    # 1,000 ahead; four times that leaves room for their instances with other limits.
     fill_max: int = 4096
     # Accepted records between two checkpoints, so about the most that a restart reads. Ten times
     # fewer would write ten times more checkpoints to the control topic.
@@ -87,7 +84,6 @@ class CollectorLimits:
     def __post_init__(self) -> None:
         """Assert that the bounds fit each other and the acceptance rule."""
         assert self.run_length_max * self.runs_max <= ORDERED_MAX
-        assert self.early_max <= self.fill_max
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,11 +147,9 @@ class Collector(LogLags[OrderStream]):
         self.void: dict[enum.Enum, int] = {}
         self.writer = writer
         self._logs: list[int] = []  # the keys of `_ends`, sorted
-        self._promises = {log: Promises(self.limits.early_max) for log in own.own}
         self._holes: dict[int, int] = {}  # of logs with a hole: their ends at the last tick
         self._fills: list[int] = []  # the next `step` hands out a `Fill` of these
         self._filling: set[int] = set()  # a fill of these is outstanding
-        self._early_off: set[int] = set()  # early ordering is off: a fill of these logs failed
         self._relay: deque[_Relayed] = deque()
         # The parent's positions after its first `_parent_count` records.
         self._parent_count = 0 if parent is None else parent.state.count
@@ -238,17 +232,7 @@ class Collector(LogLags[OrderStream]):
                 self._logs = sorted(self._ends)
             elif end > known:
                 self._ends[log] = end
-                self._promises[log].grown(end - known)
                 self.held.discard(log)
-
-    def announced(self, announcement: Announcement) -> None:
-        """Count a producer's announced messages.
-
-        Announcements of logs with another top, or with an end that is not known yet, are ignored.
-        """
-        for log, sent, settled in announcement.counts:
-            if log in self._ends:
-                self._promises[log].announced(announcement.producer, sent, settled)
 
     def tick(self, highs: Mapping[int, int] | None = None) -> None:
         """Report that time has passed: an early offset, empty at the last tick too, is a hole.
@@ -257,7 +241,6 @@ class Collector(LogLags[OrderStream]):
         """
         highs = highs or {}
         for log, end in self._ends.items():
-            self._promises[log].tick()
             if self._ends_at_tick.get(log) == end < highs.get(log, end):
                 self.held.add(log)
             self._ends_at_tick[log] = end
@@ -272,12 +255,10 @@ class Collector(LogLags[OrderStream]):
     def filled(self, log: int, end: int | None) -> None:
         """Report the high watermark of a log after a `Fill` of it.
 
-        None: the fill failed, or the high watermark is unknown; early ordering of this log ends.
+        None: the fill failed, or the high watermark is unknown; the next ticks find the hole again.
         """
         self._filling.discard(log)
-        if end is None:
-            self._early_off.add(log)
-        elif end < self.own.state.positions[log]:
+        if end is not None and end < self.own.state.positions[log]:
             self._filling.add(log)
             self._fills.append(log)
 
@@ -303,9 +284,7 @@ class Collector(LogLags[OrderStream]):
         if self._checkpoint is not None:
             actions.append(SaveCheckpoint(self._checkpoint))
             self._checkpoint = None
-        positions = self.own.state.positions
-        actions += [Fill(log, positions[log]) for log in self._fills]
-        self._fills.clear()
+        actions += self._due_fills()
         if not self.caught_up():
             return tuple(actions)
         while len(self._pending) < self.limits.pending_max:
@@ -356,6 +335,14 @@ class Collector(LogLags[OrderStream]):
         return len(self._relay) > most // 2 if paused else len(self._relay) >= most
 
     # -- inside -----------------------------------------------------------------------------
+
+    def _due_fills(self) -> list[Fill]:
+        """Give the fills that are due, except of logs that have become too far since they were."""
+        positions, too_far = self.own.state.positions, self.too_far if self._fills else {}
+        self._filling.difference_update(too_far.keys() & self._fills)
+        fills = [Fill(log, positions[log]) for log in self._fills if log not in too_far]
+        self._fills.clear()
+        return fills
 
     def _accepted(self, *, ours: bool) -> None:
         self.counted += 1
@@ -452,14 +439,11 @@ class Collector(LogLags[OrderStream]):
     def _from_logs(self) -> tuple[Run, ...]:
         """Gather runs of our own logs up to one record's bounds; the logs take turns."""
         runs: list[Run] = []
-        positions, ends, promises = self._speculated.positions, self._ends, self._promises
-        length_max, early = self.limits.run_length_max, self._freeze_after is None
+        positions, ends = self._speculated.positions, self._ends
+        length_max = self.limits.run_length_max
         logs = self._logs
         for log in logs[self._turn :] + logs[: self._turn] if self._turn else logs:
             first, end = positions[log], ends[log]
-            promised = promises[log].promised
-            if promised > 0 and early and log not in self._early_off and log not in self.held:
-                end += promised
             if first < end:
                 runs.append(Run(log, first, min(end, first + length_max)))
                 if len(runs) == self.limits.runs_max:

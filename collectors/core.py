@@ -14,7 +14,6 @@ from typing import Protocol
 from collectors.collector import Action, Collector, CollectorLimits
 from collectors.entry_counts import EntryCounts
 from collectors.ticket_core import LIMITS, TicketCore
-from multicast.announcements import Announcement
 from multicast.control import AnyStream
 from multicast.order import OrderStream
 from multicast.tickets.collector import TicketLimits
@@ -73,9 +72,6 @@ class CollectorCore(Protocol):
 
     def log_end(self, log: int, end: int) -> None:
         """Report the last stable offset of a log."""
-
-    def announced(self, announcement: Announcement) -> None:
-        """Take a producer's announcement."""
 
     def tick(self, highs: Mapping[int, int] | None = None) -> None:
         """Report that time has passed; `highs` are high watermarks above the ends of logs."""

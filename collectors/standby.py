@@ -14,8 +14,8 @@ many instances append.
 A standby begins to act when an append has been due for its patience, at once if it is alone, or as
 soon as it has caught up if the collector is offered. It stops when a record of another instance is
 accepted, except of the one that made the offer, if records say who wrote them. A former primary
-acts on until then. In version 2 it stops when another one has advertised itself. Records that the
-stream had when the instance began say nothing of who acts now.
+acts on until then. A standby that acts also stops when another one has advertised itself. Records
+that the stream had when the instance began say nothing of who acts now.
 """
 
 from __future__ import annotations

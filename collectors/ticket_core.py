@@ -23,7 +23,6 @@ from collections.abc import Callable, Mapping, Sequence
 from collectors.collector import Action, Append, Fill, SaveCheckpoint
 from collectors.entry_counts import EntryCounts
 from collectors.log_lags import LogLags
-from multicast.announcements import Announcement
 from multicast.tickets.collector import (
     CollectorAction,
     FillHole,
@@ -138,9 +137,6 @@ class TicketCore(LogLags[TicketOrder]):
         if log in self.own.own:
             self._ends[log] = max(end, self._ends.get(log, 0))
             self._core.log_end(log, end, self._clock())
-
-    def announced(self, announcement: Announcement) -> None:
-        """Ignore it: tickets have the place of announcements."""
 
     def tick(self, highs: Mapping[int, int] | None = None) -> None:
         """Report that time has passed."""

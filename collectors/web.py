@@ -98,6 +98,26 @@ def listen_at(host: str, port: int) -> socket.socket:
     return opened
 
 
+def address_towards(bootstrap: str) -> str:
+    """Give the local address from which this machine reaches the first bootstrap broker.
+
+    Raises `UsageError` where no route leads there.
+    """
+    host, _, port = bootstrap.split(",", maxsplit=1)[0].strip().rpartition(":")
+    try:
+        family, kind, protocol, _, remote = socket.getaddrinfo(
+            host.strip("[]"), int(port), type=socket.SOCK_DGRAM
+        )[0]
+        with socket.socket(family, kind, protocol) as probe:
+            probe.connect(remote)  # of a datagram socket: chooses a route, sends nothing
+            return str(probe.getsockname()[0])
+    except (OSError, ValueError) as error:
+        raise UsageError(
+            f"no route leads to the bootstrap address {bootstrap}: {error}; correct it, or set "
+            f"'listen' in amcast.toml or AMCAST_LISTEN"
+        ) from error
+
+
 def address_of(listening: socket.socket) -> str:
     """Give the HOST:PORT of a listening socket, as in a URL."""
     host, port = listening.getsockname()[:2]

@@ -14,7 +14,7 @@ from contextlib import ExitStack
 from functools import partial
 from typing import Self, TypeVar, overload
 
-from multicast.announcer import Announcer
+from multicast.append_counts import AppendCounters
 from multicast.conditional.condition import Expectation, boundary, reserved_headers
 from multicast.conditional.follower import DecisionFollower
 from multicast.control import ControlFollower, ControlReader, log_partition
@@ -86,8 +86,8 @@ class Producer:
     blocks for at most `block_s` seconds. Every message gets its outcome within `delivery_timeout_s`
     seconds, plus three if the Kafka client has to be replaced (docs/hazards.md). Every other
     request to the cluster is answered within `request_timeout_s` seconds or raises
-    `ClusterUnreachable`. With `announce` off these messages are ordered once Kafka has stored them,
-    not before: no tickets, no announcements. `linger_ms` is how long a message may wait for others
+    `ClusterUnreachable`. With `tickets` off a collector orders these messages once Kafka has
+    stored them. `linger_ms` is how long a message may wait for others
     to share its request: a larger value adds latency and lowers the cost of each message; by
     default what `client` says, else 0. `partitioner` says where a key belongs: "murmur2", as Java's
     client and kafka-python do by default, "crc32", as confluent-kafka does, or a function of the
@@ -105,7 +105,7 @@ class Producer:
         block_s: float = FAILOVER_S,
         delivery_timeout_s: float = FAILOVER_S,
         request_timeout_s: float = REFRESH_S,
-        announce: bool = True,
+        tickets: bool = True,
         linger_ms: int | None = None,
         partitioner: str | Partitioner = "murmur2",
         tracing: bool | float = False,
@@ -149,15 +149,14 @@ class Producer:
                 compression=tuning.compression,
                 batch_bytes=tuning.batch_bytes,
             )
-            if announce:
+            if tickets:
                 why = plain_only(linger_ms, tuning.compression)
                 state = self._control.state
                 self._appender = open_appender(self._driver, state, open_plain, plain_only=why)
             else:
                 self._appender = open_plain()
-            self._announcer = Announcer(self._clock.monotonic)
-            opened.callback(self._announcer.close)
-            learners = [self._announcer.learn] if announce else []
+            self._appends = AppendCounters(self._clock.monotonic)
+            learners = []
             if isinstance(self._appender, TicketingAppender):
                 learners.append(self._appender.learn)
             self._learning = ControlFollower(self._driver, self._control.state, learners)
@@ -389,7 +388,7 @@ class Producer:
 
         Does not block; from any thread, and after `close`. `multicast.metrics` shows them.
         """
-        return ProducerCounts(self._plan.topic, self._announcer.counts(), closed=self._closed)
+        return ProducerCounts(self._plan.topic, self._appends.counts(), closed=self._closed)
 
     def flush(self, timeout: float = FAILOVER_S) -> None:
         """Wait until every message so far has its outcome.
@@ -425,9 +424,9 @@ class Producer:
         if started is not None:
             started(taken)
         if taken:
-            route.announcer.sent(taken)
+            route.appends.sent(taken)
         if taken < len(payloads):
-            route.announcer.had_no_room()
+            route.appends.had_no_room()
         return taken
 
     def _append(
@@ -438,7 +437,7 @@ class Producer:
         key: bytes | None,
         headers: Headers,
     ) -> None:
-        """Start one append and announce it; raises `BufferFull` at once."""
+        """Start one append and count it; raises `BufferFull` at once."""
         check_payload(payload)
         done: Callable[[AppendOutcome], None] = message.settle
         if self._spans is not None and self._spans.wants(headers):
@@ -446,9 +445,9 @@ class Producer:
         try:
             self._appender.append(route.partition, payload, key=key, headers=headers, done=done)
         except BufferFull:
-            route.announcer.had_no_room()
+            route.appends.had_no_room()
             raise
-        route.announcer.sent(1)
+        route.appends.sent(1)
 
     def _names(self, to: Iterable[str] | Keys) -> frozenset[str]:
         if isinstance(to, Keys):
@@ -486,7 +485,7 @@ class Producer:
     ) -> Route:
         exact = tuple(sorted(destinations))
         header = None if exact == log.to else covered_header(log.name, exact)
-        route = Route(log, log_partition(log), exact, header, self._announcer.log(log.name))
+        route = Route(log, log_partition(log), exact, header, self._appends.log(log.name))
         self._routes[destinations, within] = route
         return route
 

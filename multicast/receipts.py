@@ -17,7 +17,7 @@ from array import array
 from collections.abc import Callable, Sequence
 from typing import NamedTuple, TypeVar
 
-from multicast.announcer import LogAnnouncer
+from multicast.append_counts import LogAppends
 from multicast.conditional.follower import DecisionFollower
 from multicast.conditional.judge import Decision
 from multicast.drivers.clock import ClientClock
@@ -44,7 +44,7 @@ class Route(NamedTuple):
     partition: TopicPartition
     exact: tuple[str, ...]
     header: tuple[str, bytes] | None
-    announcer: LogAnnouncer
+    appends: LogAppends
 
 
 class Settlement:
@@ -69,7 +69,7 @@ class Settlement:
 
     def settled(self, route: Route, count: int, errors: Sequence[AmcastError] = ()) -> None:
         """Report `count` outcomes of a route, and the errors among them; wake who waits."""
-        route.announcer.settled(count, errors)
+        route.appends.settled(count, errors)
         if self._waiting:
             with self._outcome_came:
                 self._count += 1

@@ -6,9 +6,10 @@ and in every folder above it:
     bootstrap = "127.0.0.1:9092"
     topic = "A"
     driver = "librdkafka"            # or "kafka-python"
-    announce = "on"                  # "off": no message is ordered before it is stored
-    listen = "10.0.0.7"              # where collectors receive announcements; default: the address
-                                     # of the interface that leads to the brokers
+    tickets = "on"                   # "off": collectors order the messages once they are stored
+    listen = "10.0.0.7"              # where others reach the web pages of collectors that serve
+                                     # them at all addresses; default: the address of the interface
+                                     # that leads to the brokers
 
     [client]                         # passed to Kafka's clients: TLS, SASL
     "security.protocol" = "SASL_SSL"
@@ -39,7 +40,7 @@ class Settings:
     bootstrap: str
     topic: str
     driver: str = DEFAULT_DRIVER
-    announce: bool = True
+    tickets: bool = True
     listen: str | None = None
     client: Mapping[str, str] = field(default_factory=dict)
 
@@ -77,16 +78,18 @@ def settings(
     chosen = pick("driver", driver, DEFAULT_DRIVER)
     if chosen not in DRIVERS:
         raise UsageError(f"driver {chosen!r} is unknown; choose one of {', '.join(DRIVERS)}")
-    announce = pick("announce", None, "on")
-    if announce not in ("on", "off"):
-        raise UsageError(f"announce is {announce!r}; choose on or off")
+    if "AMCAST_ANNOUNCE" in variables:
+        raise UsageError("AMCAST_ANNOUNCE is set; it is called AMCAST_TICKETS now")
+    tickets = pick("tickets", None, "on")
+    if tickets not in ("on", "off"):
+        raise UsageError(f"tickets is {tickets!r}; choose on or off")
     client = document.get("client", {})
     assert isinstance(client, dict)
     return Settings(
         bootstrap=pick("bootstrap", bootstrap, None),
         topic=pick("topic", topic, "A"),
         driver=chosen,
-        announce=announce == "on",
+        tickets=tickets == "on",
         listen=pick("listen", None, "") or None,
         client=client,
     )
@@ -100,8 +103,9 @@ def _read(file: Path) -> dict[str, object]:
     except (ValueError, RecursionError) as wrong:  # TOMLDecodeError is a ValueError
         raise UsageError(f"{file}: {wrong}") from wrong
     for name, value in document.items():
-        if name not in ("bootstrap", "topic", "driver", "announce", "listen", "client"):
-            raise UsageError(f"{file}: the key {name!r} is unknown")
+        if name not in ("bootstrap", "topic", "driver", "tickets", "listen", "client"):
+            instead = "; it is called 'tickets' now" if name == "announce" else ""
+            raise UsageError(f"{file}: the key {name!r} is unknown{instead}")
         if name == "client":
             if not isinstance(value, dict) or not all(isinstance(v, str) for v in value.values()):
                 raise UsageError(

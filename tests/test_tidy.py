@@ -35,7 +35,7 @@ LAYERS = {
     "multicast": [
         ["multicast.errors", "multicast.installed"],
         ["multicast.drivers", "multicast.messages"],
-        ["multicast.announcements", "multicast.control", "multicast.order", "multicast.tickets"],
+        ["multicast.control", "multicast.order", "multicast.tickets"],
         ["multicast"],
         ["multicast.tables"],
         ["multicast.faust", "multicast.spark", "multicast.testing"],
@@ -125,7 +125,6 @@ PURE = [
     "collectors/epoch_change.py",
     "collectors/standby.py",
     "multicast/verification/acyclic.py",
-    "multicast/announcements.py",
     "multicast/verification/audit.py",
     "multicast/conditional/condition.py",
     "multicast/conditional/judge.py",

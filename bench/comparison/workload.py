@@ -41,7 +41,7 @@ ARMS = {
     "plain": "the same partitions, messages and clients, without any order between partitions",
     "ordered": "this project's multicast through the workload's tree",
     "ordered-plain": "the same tree and consumers; a plain Kafka producer, which writes no tickets",
-    FIRST: "as ordered, with version 1 of the order records: producers announce messages",
+    FIRST: "as ordered, with version 1 of the order records: collectors order stored messages",
     "single-root": "this project's multicast through one collector for all partitions",
     "one-partition": "all messages in one partition; each consumer drops those of others",
     "algorithm1": "the poster's scheme: kafka-python, one order record a message, one collector",

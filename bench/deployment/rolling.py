@@ -142,7 +142,7 @@ class _Advertised:
                 self._read_to = fetched.position
                 for record in fetched.records:
                     kind, _, name = (record.key or b"").decode().partition("/")
-                    if kind == "address":
+                    if kind == "running":
                         port = json.loads(record.value or b"")["web"]["port"]
                         statements.append((name, port, record.timestamp_ms / 1000))
                         self._newest[name] = port

@@ -1,4 +1,4 @@
-"""Fuzz targets of `multicast` and `topology`: decoders of bytes from Kafka, UDP and files."""
+"""Fuzz targets of `multicast` and `topology`: decoders of bytes from Kafka and files."""
 
 from __future__ import annotations
 
@@ -20,15 +20,6 @@ from bench.fuzz.target import FuzzTarget, require
 from bench.pipeline.rule import Said, Statement, StreamReading, StreamRule, _rules_of
 from collectors.doctor.streams import Control
 from multicast import history, messages, order, settings
-from multicast.announcements import (
-    PRODUCERS_MAX,
-    Address,
-    Announcement,
-    Count,
-    Promises,
-    decode,
-    encode,
-)
 from multicast.cli import lines, verify
 from multicast.conditional.condition import EXPECT, TAGS, Expectation, expect_header, marks
 from multicast.conditional.judge import LogJudge, border
@@ -36,7 +27,6 @@ from multicast.control import (
     PROCESS_BYTES,
     ControlState,
     StatusPage,
-    address_record,
     checkpoint_record,
     ends_record,
     genesis,
@@ -87,7 +77,6 @@ P1 = 100.0
 collector_rate_max = 1e6
 """
 _PARTITION = TopicPartition("A", 0)
-_TOKEN = b"8 bytes."
 _BATCH_HEAD_BYTES = 61  # of Kafka's record batch, format 2
 _CHECKSUMMED_FROM = 21  # the byte after the checksum, from which it is computed
 
@@ -138,9 +127,14 @@ def _statements() -> list[tuple[bytes, bytes]]:
         markers_record(1, ends, attempt="1"),
         ends_record(1, ends, attempt="1"),
         checkpoint_record(point),
-        address_record(1, node.name, Address("127.0.0.1", 5000, _TOKEN)),
+        running_record(1, node.name),
         running_record(1, node.name, StatusPage("127.0.0.1", 6066, bytes(PROCESS_BYTES))),
-        address_record(1, node.name, Address("127.0.0.1", 5000, _TOKEN), releases=1),
+        running_record(1, node.name, releases=1),
+        # As programs wrote it whose producers announced messages to this address.
+        (
+            f"address/{node.name}".encode(),
+            b'{"schema_version":1,"epoch":1,"host":"127.0.0.1","port":5000,"token":"00112233"}',
+        ),
     ]
 
 
@@ -349,16 +343,6 @@ def _read_stored(raw: bytes) -> None:
     answered(raw, 1)
 
 
-def _read_announcement(raw: bytes) -> None:
-    announcement = decode(_TOKEN, raw)
-    promises = Promises(1000)
-    for _, sent, settled in announcement.counts if announcement else ():
-        promises.announced(PRODUCERS_MAX, sent, settled)
-        require(
-            promises.promised <= promises.promised_max, "more messages are promised than allowed"
-        )
-
-
 def _read_cursor(raw: bytes) -> None:
     cursor = Cursor.parse(raw.decode("utf-8", "replace"))
     state = ControlState("A")
@@ -435,7 +419,6 @@ def targets() -> list[FuzzTarget]:
     source = _FIRST.consumers[0].collector
     cursors = [f"1/{source}/{number}/0/{number}".encode() for number in (0, 7)]
     zipped, written = [gzip.compress(_HISTORY)], [b'topic = "A"\n[client]\na = "b"']
-    announcement = Announcement(1, [Count(0, 5, 3), Count(1, 2**60, 0)])
     return [
         FuzzTarget("control statement", _read_statement, (AmcastError,), statements, _TEXT, 8),
         FuzzTarget(
@@ -458,9 +441,6 @@ def targets() -> list[FuzzTarget]:
             "answer to an append", _read_stored, (ProtocolViolation,), [_STORED_ANSWER], _BYTES
         ),
         FuzzTarget("group assignment", _members, (), [_assignments(["a", "b"])[0][1]], _BYTES),
-        FuzzTarget(
-            "announcement", _read_announcement, (), [encode(_TOKEN, announcement)], _BYTES, 30
-        ),
         FuzzTarget("cursor", _read_cursor, (AmcastError,), cursors, _TEXT),
         FuzzTarget("plan", _read_plan, (InvalidPlan, PlanRejected), [_FIRST.canonical()], _TEXT, 8),
         FuzzTarget(

@@ -6,11 +6,10 @@ The collector is a process, the broker is new; the figure is the CPU time of all
 the elapsed time, and its resident memory at the end of the load. The load is an open loop of small
 bursts, one a millisecond.
 
-    plain       the messages come from a plain Kafka producer
-    announced   the messages come from this project's `Producer`
-    idle        no messages come
-    check_      the same once more with `collectors run --check`, which reads what all consumers
-                read
+    plain    the messages come from a plain Kafka producer
+    tickets  the messages come from this project's `Producer`, which writes tickets
+    idle     no messages come
+    check_   the same once more with `collectors run --check`, which reads what all consumers read
 """
 
 from __future__ import annotations
@@ -46,7 +45,7 @@ def measure(
             def plain(tick: int) -> None:
                 append_all(appender, rig.partitions[tick % _PARTITIONS], burst)
 
-            def announced(tick: int) -> None:
+            def with_tickets(tick: int) -> None:
                 producer.multicast_all(burst, to=names[tick % _PARTITIONS])
 
             def load(length_s: float, send: Callable[[int], None]) -> int:
@@ -59,7 +58,7 @@ def measure(
                     producer.multicast(b"", to=name).ordered(5.0)
                 return sent
 
-            for name, send in (("plain", plain), ("announced", announced)):
+            for name, send in (("plain", plain), ("tickets", with_tickets)):
                 figures.progress(f"{rate} messages/s, {name}")
                 load(1.0, send)
                 share, reached = _share(pids, partial(load, seconds, send))
@@ -68,7 +67,7 @@ def measure(
                 measured[f"resident_mib_{name}"] = round(resident_bytes(pids) / 2**20, 1)
         appender.close()
         measured["share_at_100k"] = max(
-            measured["share_at_100k_plain"], measured["share_at_100k_announced"]
+            measured["share_at_100k_plain"], measured["share_at_100k_tickets"]
         )
         figures.progress("idle")
         pause(_SETTLE_S)

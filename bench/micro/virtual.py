@@ -2,11 +2,11 @@
 
 It runs the real cores (collector, order stream, delivery) on the in-memory log, and counts the hops
 of each message of the shared partition from its append to its delivery. It reads no clock and draws
-nothing at random, so equal inputs give equal results.
+nothing at random, so equal inputs give equal results. The cores are those of version 1 of the order
+records, in which a message waits for its collectors.
 
-    hop           from the start of an append until every reader has the record: each append takes
-                  one hop, so plain Kafka's latency is one hop
-    announcement  a datagram, which takes a tenth of a hop
+    hop     from the start of an append until every reader has the record: each append takes one
+            hop, so plain Kafka's latency is one hop
 
 Nothing else takes time, because no process waits for a core. A machine with two cores cannot show
 this beyond a few collectors.
@@ -25,9 +25,8 @@ from functools import partial
 from typing import Any
 
 from bench.comparison.layouts import Layout, RunningConsumer, lay_out
-from bench.comparison.workload import from_document
+from bench.comparison.workload import FIRST, from_document
 from collectors.collector import Append, Collector, CollectorLimits
-from multicast.announcements import Announcement, Count
 from multicast.control import log_partition, order_topic, stream_partition
 from multicast.cursor import start_cursor
 from multicast.delivery import Delivery
@@ -37,9 +36,8 @@ from multicast.order import OrderStream
 from topology.tree import Plan
 
 SIZES = (1, 2, 4, 8, 16, 32)
-ARMS = ("ordered", "ordered-plain", "single-root")
+ARMS = (FIRST, "single-root")
 HOP = 1000  # ticks of virtual time
-ANNOUNCEMENT = HOP // 10
 _STEP = 370  # ticks between two messages: less than a hop, so several are in flight at any time
 _MESSAGES = 300  # 111 hops of load: several times the greatest latency
 _TOPIC = "A"
@@ -105,11 +103,6 @@ class VirtualCollector:
             partition = log_partition(plan.logs[number])
             self.core.log_end(number, 0)
             world.tell(partition, partial(self._grown, number, partition))
-
-    def announced(self, announcement: Announcement) -> None:
-        """Take a producer's datagram."""
-        self.core.announced(announcement)
-        self._step()
 
     def _grown(self, number: int, partition: TopicPartition) -> None:
         self.core.log_end(number, self._world.log.last_stable_offsets([partition])[partition])
@@ -181,9 +174,10 @@ def latencies(kind: str, size: int, arm: str) -> list[float]:
     plan = layout.plan
     assert plan is not None
     world = VirtualWorld(plan)
-    processes = [VirtualCollector(world, plan, node.name) for node in plan.collectors]
+    for node in plan.collectors:
+        VirtualCollector(world, plan, node.name)
     readers = [VirtualConsumer(world, plan, reading) for reading in layout.consumers]
-    _produce(world, plan, layout, processes if arm != "ordered-plain" else [])
+    _produce(world, plan, layout)
     world.run()
     took = sorted(ticks / HOP for reader in readers for ticks in reader.took)
     shared = sum(_log_of(index, layout) == 0 for index in range(_MESSAGES))
@@ -196,23 +190,14 @@ def _log_of(index: int, layout: Layout) -> int:
     return 1 + index // 3 % (len(layout.partitions) - 1) if index % 3 == 2 else 0
 
 
-def _produce(world: VirtualWorld, plan: Plan, layout: Layout, hear: list[VirtualCollector]) -> None:
-    """Let one producer send the messages, and announce them to the collectors in `hear`."""
-    sent = [0] * len(plan.logs)
+def _produce(world: VirtualWorld, plan: Plan, layout: Layout) -> None:
+    """Let one producer send the messages; each carries the time at which it was sent."""
 
     def send(number: int) -> None:
-        sent[number] += 1
         world.append(log_partition(plan.logs[number]), b"%d" % world.now)
-        counts = [Count(number, sent[number], 0)]
-        for process in hear:
-            world.after(
-                ANNOUNCEMENT,
-                lambda to=process: to.announced(Announcement(1, counts)),  # type: ignore[misc]
-            )
 
     for index in range(_MESSAGES):
-        number = _log_of(index, layout)
-        world.after(index * _STEP, lambda number=number: send(number))  # type: ignore[misc]
+        world.after(index * _STEP, partial(send, _log_of(index, layout)))
 
 
 def document(sizes: Sequence[int] = SIZES) -> dict[str, Any]:
@@ -229,7 +214,7 @@ def document(sizes: Sequence[int] = SIZES) -> dict[str, Any]:
         "schema_version": 1,
         "benchmark": "virtual",
         "command": "python -m bench.micro.virtual -o json",
-        "model": {"hop": "one append and its fetch", "announcement_hops": ANNOUNCEMENT / HOP},
+        "model": {"hop": "one append and its fetch"},
         "figures": {},
         "series": series,
     }

@@ -74,7 +74,7 @@ def ordered(deployment: OrdererDeployment, transactions: int, *, warm_up: int) -
     nodes, chain = deployment.nodes, deployment.nodes.service.chains[0]
     maker = Maker.of(nodes.service.material)
     nodes.start_all()
-    with Producer(deployment.bootstrap, topic=deployment.topic, announce=False) as producer:
+    with Producer(deployment.bootstrap, topic=deployment.topic, tickets=False) as producer:
         if warm_up:
             progress(f"warming up with {warm_up} transactions")
             received(nodes, {chain: [_append(producer, maker, chain, warm_up)]})
@@ -203,7 +203,7 @@ def deliver(
     nodes, chain = deployment.nodes, deployment.nodes.service.chains[0]
     nodes.start_all()
     height = 1 + transactions // nodes.service.messages_max
-    with Producer(deployment.bootstrap, topic=deployment.topic, announce=False) as producer:
+    with Producer(deployment.bootstrap, topic=deployment.topic, tickets=False) as producer:
         progress(f"ordering {transactions} transactions")
         maker = Maker.of(nodes.service.material)
         received(nodes, {chain: [_append(producer, maker, chain, transactions)]})

@@ -26,6 +26,7 @@ ARM_NAMES = {
     "plain": "plain Kafka",
     "ordered": "ordered, tickets",
     "ordered-plain": "ordered, plain producer",
+    "ordered-1": "ordered, version 1",
     "single-root": "ordered, single root",
     "one-partition": "one partition",
     "algorithm1": "Algorithm 1, kafka-python",
@@ -338,8 +339,8 @@ def _in_virtual_time(virtual: Document, kind: str, title: str, x_label: str) -> 
         x_label,
         "p50, hops (plain Kafka: 1)",
         list(lines.values()),
-        "The real cores on the in-memory log; an append with its fetch takes one hop, an "
-        "announcement a tenth, everything else nothing: the latency of a machine with cores to "
+        "The real cores of version 1 of the order records, on the in-memory log; an append with "
+        "its fetch takes one hop, everything else nothing: the latency of a machine with cores to "
         "spare. Bars: up to the slowest message.",
         x_scale="log2",
     )

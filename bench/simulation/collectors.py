@@ -5,17 +5,17 @@ choose what it does. Several instances of one collector run at once and do not k
 
     instance    one process that runs a collector's core in one epoch; a crash ends it
     fallback    after a protocol error about a checkpoint, a collector starts without one
-    token       of the instance whose address the control topic holds; announcements carry it
+    older       an instance of an older program, which also orders offsets beyond a log's end
 
 This module contains no rule of the protocol.
 """
 
 from __future__ import annotations
 
+from bench.simulation.older import OlderCollector
 from bench.simulation.world import CONTROL, READ_ALL, World
 from collectors.collector import Append, Collector, Fill, SaveCheckpoint
 from collectors.epoch_change import freeze_positions
-from multicast.announcements import TOKEN_BYTES, decode
 from multicast.control import (
     AnyCheckpoint,
     best_checkpoint,
@@ -35,7 +35,9 @@ AMOUNTS = (1, 2, 5, READ_ALL)  # records of one read; small ones put faults betw
 class SimulatedInstance:
     """One instance of a collector in one epoch."""
 
-    def __init__(self, world: World, epoch: int, name: str, writer: int, *, choice: int) -> None:
+    def __init__(
+        self, world: World, epoch: int, name: str, writer: int, *, choice: int, older: bool
+    ) -> None:
         self.world = world
         self.name = name
         self.epoch = epoch
@@ -56,8 +58,12 @@ class SimulatedInstance:
                 own.state.parent_next.offset,
             )
             parent = of_version_1(self.view.state.opened(epoch, self.spec.parent, point))
-        self.token = writer.to_bytes(TOKEN_BYTES)
-        self.core = Collector(own, parent, writer=writer, limits=world.schedule.limits)
+        limits, early_max = world.schedule.limits, world.schedule.early_max
+        self.core: Collector = (
+            OlderCollector(own, parent, writer=writer, limits=limits, early_max=early_max)
+            if older
+            else Collector(own, parent, writer=writer, limits=limits)
+        )
         self.core.own_end(world.end(self.own_partition))
         self.logs = [(number, log_partition(self.plan.logs[number])) for number in sorted(own.own)]
         self._failed = False
@@ -109,6 +115,8 @@ class SimulatedInstance:
             self.read_parent(core.parent, amount)
         if calm or bits & 8:
             self.watch(bits >> 10)
+        if isinstance(core, OlderCollector) and not (calm or bits >> 24 & 3):
+            core.announced(bits >> 26)
         if calm or bits & 0x30:
             return self.write(bits >> 16)
         return True
@@ -143,12 +151,6 @@ class SimulatedInstance:
             if calm or bits & 1:
                 self.core.log_end(number, self.world.end(partition))
                 self.world.worked(self.name, self.plan.logs[number].name)
-
-    def hear(self, raw: bytes) -> None:
-        """Take a datagram of any sender."""
-        announcement = decode(self.token, raw)
-        if announcement is not None:
-            self.core.announced(announcement)
 
     def write(self, bits: int) -> bool:
         """Carry out the core's actions; a crash may come between any two. False: it crashed."""
@@ -211,17 +213,6 @@ class SimulatedCollectors:
         self._retired: set[tuple[int, str, int]] = set()
         self._fallback: set[tuple[int, str]] = set()
         self._writers = 0
-        self._tokens: dict[tuple[int, str], bytes] = {}
-
-    def token(self, epoch: int, name: str) -> bytes | None:
-        """Return the token that announcements to a collector must carry, if one is published."""
-        return self._tokens.get((epoch, name))
-
-    def hear(self, epoch: int, name: str, raw: bytes) -> None:
-        """Deliver a datagram to every running instance of a collector."""
-        for (its_epoch, its_name, _), instance in self._living.items():
-            if (its_epoch, its_name) == (epoch, name):
-                instance.hear(raw)
 
     def turn(self, bits: int) -> None:
         """Give a turn to one instance of a collector of an epoch that has begun."""
@@ -266,9 +257,11 @@ class SimulatedCollectors:
     def _start(self, epoch: int, name: str, number: int, bits: int) -> SimulatedInstance:
         self._writers += 1
         choice = 0 if (epoch, name) in self._fallback else 1 + (bits >> 20 & 3)
-        instance = SimulatedInstance(self._world, epoch, name, self._writers, choice=choice % 4)
+        older = self._world.schedule.early_max > 0 and bits >> 22 & 1 == 1
+        instance = SimulatedInstance(
+            self._world, epoch, name, self._writers, choice=choice % 4, older=older
+        )
         self._living[epoch, name, number] = instance
-        self._tokens[epoch, name] = instance.token
         return instance
 
     def _stopped(self, key: tuple[int, str, int], error: AmcastError) -> None:

@@ -122,7 +122,8 @@ class ForeignWriters:
         """
         state = self._view.refresh()
         ends = {log.name: log.first + 1000 for log in state.plan().logs}
-        address = {"epoch": state.epoch, "host": "a" * 70, "port": 99999999999, "token": "00" * 8}
+        web = {"host": "a" * 70, "port": 99999999999, "process": "00" * 8}
+        page = json.dumps({"epoch": state.epoch, "web": web}).encode()
         node = state.plan().collectors[0].name if state.plan().collectors else ""
         odd = (
             (None, _GARBAGE[bits % len(_GARBAGE)]),
@@ -133,7 +134,8 @@ class ForeignWriters:
             (b"ends/1/x/y", b'{"positions":{}}'),
             markers_record(state.epoch, ends, attempt=f"stranger {self._world.turn}"),
             ends_record(state.epoch, ends, attempt=f"stranger {self._world.turn}"),
-            (f"address/{node}".encode(), json.dumps(address).encode()),
+            (f"running/{node}".encode(), page),
+            (f"address/{node}".encode(), page),
             (f"checkpoint/{state.epoch}/{node}/0".encode(), b'{"positions":{"999":1}}'),
         )
         key, value = odd[(bits >> 8) % len(odd)]

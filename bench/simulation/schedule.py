@@ -45,7 +45,6 @@ class TurnKind(enum.IntEnum):
     RETENTION = 6
     COMPACTION = 7
     POISON = 8
-    ANNOUNCEMENT = 9
     RECREATION = 10
     FORGERY = 11
     AUDIT = 31
@@ -118,7 +117,7 @@ class Schedule:
     fates: tuple[Fate, ...]
     delay_max: int
     crash_mask: int  # a turn crashes if its crash bits are all 0 under this mask
-    announces: bool  # producers announce most of their messages
+    early_max: int  # offsets beyond a log's end that older programs order; 0: none runs
     trims_order: bool  # retention deletes records that are still needed: errors, no liveness
     forges: bool  # forged order records are accepted; operators recover
     recreates: bool  # a topic is deleted and recreated: errors, no liveness
@@ -142,7 +141,7 @@ def draw(seed: int) -> Schedule:
     scenes = _scenes(changes, scene, epochs, poster=poster)
     plans, sets = _plans(rng, scenes, poster=poster)
     trims_order = not calm and rng.random() < 0.1
-    announces = rng.random() < 0.6
+    early_max = rng.choice((0, 0, 1, 3, 9))
     recreates = not calm and rng.random() < 0.04
     # Likewise, so that schedules without forged records stay the same.
     forging = Random(f"forging {seed}")  # noqa: S311 - repeatable, not secret
@@ -157,7 +156,7 @@ def draw(seed: int) -> Schedule:
         fates=CALM if calm else rng.choice((USUAL, USUAL, ROUGH)),
         delay_max=rng.choice((1, 10, 40)),
         crash_mask=-1 if calm else rng.choice((0xF, 0x1F, 0x3F)),
-        announces=announces,
+        early_max=early_max,
         trims_order=trims_order,
         forges=forges,
         recreates=recreates,
@@ -168,7 +167,6 @@ def draw(seed: int) -> Schedule:
                 plans,
                 calm=calm,
                 trims=trims_order or rng.random() < 0.2,
-                announces=announces,
                 recreates=recreates,
             ),
         ),
@@ -186,9 +184,12 @@ def _with_forgeries(drawn: Schedule, rng: Random) -> Schedule:
             place = rng.randrange(begin, len(ops))
             ops.insert(place, Op(kind, rng.getrandbits(BITS)))
     fill_max = rng.choice((1, 3, 6))
-    early_max = min(drawn.limits.early_max, fill_max)
-    limits = replace(drawn.limits, early_max=early_max, fill_max=fill_max)
-    return replace(drawn, limits=limits, ops=tuple(ops))
+    return replace(
+        drawn,
+        limits=replace(drawn.limits, fill_max=fill_max),
+        early_max=min(drawn.early_max, fill_max),
+        ops=tuple(ops),
+    )
 
 
 def _scenes(rng: Random, scene: Scene, epochs: int, *, poster: bool) -> list[Scene]:
@@ -270,7 +271,6 @@ def _limits(rng: Random) -> CollectorLimits:
         runs_max=rng.choice((1, 2, 5)),
         pending_max=rng.choice((1, 2, 4, 32)),
         relay_max=rng.choice((1, 2, 5, 100)),
-        early_max=rng.choice((0, 1, 2, 3, 1000)),
         checkpoint_every=rng.choice((3, 7, 20, 4096)),
     )
 
@@ -281,7 +281,6 @@ def _ops(
     *,
     calm: bool,
     trims: bool,
-    announces: bool,
     recreates: bool,
 ) -> tuple[Op, ...]:
     """Draw the turns and their order. Operators of epoch e get turns only in its share of them."""
@@ -302,8 +301,6 @@ def _ops(
         add(TurnKind.POISON, rng.choice((0, 0, 3, 8)))
     if trims:
         add(TurnKind.RETENTION, 3, begin=0.5)
-    if announces and not calm:
-        add(TurnKind.ANNOUNCEMENT, rng.choice((0, 4, 12)))
     if recreates:
         add(TurnKind.RECREATION, 1, begin=0.3)
     keyed.sort()

@@ -1,26 +1,22 @@
 """Simulated producers, which multicast, and operators, which begin the next epoch.
 
 Producers repeat a multicast until it is acknowledged, so a message with an unknown outcome may be
-stored twice, under two IDs. Most messages are announced to the log's top; a datagram may be lost,
-duplicated, late, or sent to the wrong collector, and a producer may die between an announcement and
-its message. Operators drain an epoch by the rules of `collectors.epoch_change`; several run at
-once, and each may stop at any step.
+stored twice, under two IDs. Operators drain an epoch by the rules of `collectors.epoch_change`;
+several run at once, and each may stop at any step.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from functools import partial
 
-from bench.simulation.collectors import SimulatedCollectors
 from bench.simulation.judge import Judge
 from bench.simulation.schedule import Fate
 from bench.simulation.trees import TOPIC
 from bench.simulation.world import CONTROL, READ_ALL, World
 from collectors.epoch_change import ends_of, logs_to_mark
 from collectors.mending import resumed
-from multicast.announcements import TOKEN_BYTES, Announcement, Count, encode
 from multicast.control import (
     ControlState,
     ends_record,
@@ -42,24 +38,12 @@ PRODUCERS = 3  # each with its own view of the plan; few, so that each of them m
 _SKIPS_MAX = 10_000  # that an epoch's end may need; more means that a record was accepted wrongly
 
 
-@dataclass(slots=True)
-class Session:
-    """One process of a producer, and its counts of each log for announcements."""
-
-    number: int
-    sent: dict[str, int] = field(default_factory=dict)
-    settled: dict[str, int] = field(default_factory=dict)
-
-
 class Producers:
     """The producers, each with its own, perhaps old, view of the plan."""
 
-    def __init__(self, world: World, judge: Judge, collectors: SimulatedCollectors) -> None:
+    def __init__(self, world: World, judge: Judge) -> None:
         self._world = world
         self._judge = judge
-        self._collectors = collectors
-        self._sessions = [Session(number) for number in range(PRODUCERS)]
-        self._sessions_begun = PRODUCERS
         self._views = [world.view() for _ in range(PRODUCERS)]
         self._again: list[tuple[int, tuple[str, ...]]] = []
 
@@ -90,15 +74,6 @@ class Producers:
             to = to[:1]
             log = self._views[number].state.plan().cover(to)
             assert log is not None
-        session = self._sessions[number]
-        calm = self._world.calm
-        announces = self._world.schedule.announces and (calm or bits >> 22 & 7)
-        if announces:
-            session.sent[log.name] = session.sent.get(log.name, 0) + 1
-            self._announce(number, log, bits >> 30)
-            if not calm and not bits >> 25 & 31:
-                self._die(number)
-                return
         headers: Headers = () if to == log.to else (covered_header(log.name, to),)
         value = None if bits & 0x3F0000 == 0 else b"%d" % self._world.stats.multicasts
         fate = self._world.append(
@@ -106,21 +81,12 @@ class Producers:
             value,
             bits=bits,
             headers=headers,
-            done=partial(self._heard, number, session if announces else None, log, to),
+            done=partial(self._heard, number, log, to),
         )
         if fate is Fate.DOUBLED:
             self._judge.acknowledged(f"p{number}", to, "unknown", None)
 
-    def _heard(
-        self,
-        number: int,
-        session: Session | None,
-        log: Log,
-        to: tuple[str, ...],
-        outcome: AppendOutcome,
-    ) -> None:
-        if session is not None:
-            session.settled[log.name] = session.settled.get(log.name, 0) + 1
+    def _heard(self, number: int, log: Log, to: tuple[str, ...], outcome: AppendOutcome) -> None:
         if not self._world.same_topic(log.topic):
             return  # the topic was recreated, so the offset is no message ID of this history
         if isinstance(outcome, Appended):
@@ -131,58 +97,6 @@ class Producers:
         outcome_name = "failed" if outcome.error.definite else "unknown"
         self._judge.acknowledged(f"p{number}", to, outcome_name, None)
         self._again.append((number, to))
-
-    def stray(self, bits: int) -> None:
-        """Send an outdated datagram, or one that none of our producers sends."""
-        number = bits % PRODUCERS
-        plan = self._views[number].state.plan()
-        log = plan.logs[(bits >> 4) % len(plan.logs)]
-        if bits >> 2 & 1:
-            self._announce(number, log, bits >> 16)
-            return
-        top = plan.top(log.name)
-        if top is not None:
-            self._world.fault("stranger's datagram")
-            plan = self._home(number, top.name)
-            count = Count(plan.number(log.name), 1 + (bits >> 16 & 0xFFF), 0)
-            raw = encode(b"?" * TOKEN_BYTES, Announcement(bits >> 8, (count,)))
-            self._collectors.hear(plan.epoch, top.name, raw[: len(raw) - (bits >> 3 & 1)])
-
-    def _home(self, number: int, collector: str) -> Plan:
-        """Return the plan of the epoch in which a collector of the producer's epoch began."""
-        state = self._views[number].state
-        return state.plan(state.first_epoch(state.epoch, collector))
-
-    def _announce(self, number: int, log: Log, bits: int) -> None:
-        """Announce a producer's counts of a log to the log's top, over a faulty network."""
-        plan = self._views[number].state.plan()
-        top = plan.top(log.name)
-        if top is None:
-            return
-        plan = self._home(number, top.name)
-        token = self._collectors.token(plan.epoch, top.name)
-        if token is None:
-            return
-        session = self._sessions[number]
-        sent, settled = session.sent.get(log.name, 0), session.settled.get(log.name, 0)
-        count = Count(plan.number(log.name), sent, settled)
-        raw = encode(token, Announcement(session.number, (count,)))
-        deliver = partial(self._collectors.hear, plan.epoch, top.name, raw)
-        fate = 0 if self._world.calm else bits & 7
-        if fate == 7:
-            self._world.fault("announcement lost")
-            return
-        if fate < 5:
-            deliver()
-        if fate > 3:
-            self._world.fault("announcement late" if fate > 4 else "announcement doubled")
-            self._world.later(1 + (bits >> 3) % self._world.schedule.delay_max, deliver)
-
-    def _die(self, number: int) -> None:
-        """End a producer's process between an announcement and its message; start a new one."""
-        self._world.fault("producer died after its announcement")
-        self._sessions[number] = Session(self._sessions_begun)
-        self._sessions_begun += 1
 
 
 class Operator:

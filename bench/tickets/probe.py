@@ -3,10 +3,9 @@
 All arms are set up first, each with its own topic and processes; then they run in interleaved
 rounds, and each round is divided by the plain arm's round of the same turn. See `client` for the
 arms; `ordered` and `ordered-plain` are the product with tickets and without, `ordered-1` is it with
-version 1 of the order records, announced.
-On a machine with other load
-many short rounds tell more than a few long ones: `quiet` is the quotient of the lower quartiles.
-CPU is that of the arm's producers, consumers, collectors and of the broker, for each message.
+version 1 of the order records. On a machine with other load many short rounds tell more than a few
+long ones: `quiet` is the quotient of the lower quartiles. CPU is that of the arm's producers,
+consumers, collectors and of the broker, for each message.
 """
 
 from __future__ import annotations

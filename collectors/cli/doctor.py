@@ -103,8 +103,8 @@ def _document(facts: Facts, findings: Sequence[Finding], wrong: int) -> dict[str
 
 
 def _collector(collector: CollectorFacts) -> dict[str, Any]:
-    """Give a collector's facts; the document has called its address so since version 1."""
-    names = {"advertised_address": "told_address"}
+    """Give a collector's facts; the document calls it so that somebody has opened it."""
+    names = {"is_open": "told_address"}
     return {names.get(field, field): value for field, value in asdict(collector).items()}
 
 
@@ -199,7 +199,7 @@ def _collector_row(collector: CollectorFacts, now_ms: int) -> tuple[str, ...]:
         state = f"{sum(collector.behind.values())} behind"
     void = ", ".join(f"{count} {reason}" for reason, count in sorted(collector.void.items()))
     return (
-        collector.name + ("" if collector.advertised_address else " (no address)"),
+        collector.name + ("" if collector.is_open else " (not open)"),
         state,
         str(collector.records),
         void or "0",

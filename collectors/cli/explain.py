@@ -37,7 +37,7 @@ def explain_message(
 ) -> None:
     """Tell where a message is stored and ordered, who delivers it, and who waits for what.
 
-    Exits with 1 if somebody waits. What was announced over the network is not recorded anywhere.
+    Exits with 1 if somebody waits.
     """
     wanted = message_of(message)
     chosen = settings(bootstrap=bootstrap, topic=topic, driver=driver)

@@ -348,19 +348,12 @@ def of_collectors(collectors: Sequence[CollectorFacts], *, now_ms: int) -> list[
                 )
             )
         elif collector.ended_at and not collector.frozen:
-            results.append(
-                Finding(
-                    Weight.WARN,
-                    Check.COLLECTOR,
-                    name,
-                    f"the process that last acted for {name} has ended: nobody listens at "
-                    f"{collector.ended_at} any more",
-                    f"unless a standby runs, start another instance: 'amcast collectors run --node "
-                    f"{collector.name}'; meanwhile messages without tickets and collectors below "
-                    f"it wait",
-                )
-            )
-        elif not collector.advertised_address and (collector.ticketed or not collector.records):
+            says = f"the process that last acted for {name} has ended: nobody listens at "
+            says += f"{collector.ended_at} any more"
+            do = "unless a standby runs, start another: 'amcast collectors run --node "
+            do += f"{collector.name}'; meanwhile what has no ticket, and collectors below it, wait"
+            results.append(Finding(Weight.WARN, Check.COLLECTOR, name, says, do))
+        elif not collector.is_open and (collector.ticketed or not collector.records):
             results.append(
                 Finding(
                     Weight.NOTE,

@@ -88,14 +88,13 @@ class CollectorFacts:
     `behind` counts by log the offsets that were filled `waited_s` seconds ago and are not ordered
     yet. `void` counts by reason the void records from offset `read_from` on. Where records are
     `ticketed` (version 2), producers write some, so they do not show that the collector has begun;
-    `records` are then those from `read_from` on, and an instance that has opened the collector
-    counts as `advertised_address`. `ended_at` is where the process listened that acted last, if it
-    is known to have ended.
+    `records` are then those from `read_from` on. It `is_open` if some instance has opened it.
+    `ended_at` is where the process listened that acted last, if it is known to have ended.
     """
 
     name: str
     parent: str | None
-    advertised_address: bool
+    is_open: bool
     records: int
     ticketed: bool = False
     frozen: bool = False

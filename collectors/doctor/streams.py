@@ -144,14 +144,11 @@ def inspect_collector(
     """
     plan = state.plan(state.first_epoch(plan.epoch, name))
     node = plan.collector(name)
-    address, ticketed = state.addresses.get(name), plan.order_version != ORDER_VERSION_FIRST
-    advertised = address is not None and address[0] >= plan.epoch
-    if ticketed:  # nobody announces
-        advertised = name in state.collectors_open(plan.epoch)
+    ticketed = plan.order_version != ORDER_VERSION_FIRST
     bare = CollectorFacts(
         name,
         node.parent,
-        advertised_address=advertised,
+        is_open=name in state.collectors_open(plan.epoch),
         records=0,
         ticketed=ticketed,
         ended_at=_ended_at(state.pages.get(name)),

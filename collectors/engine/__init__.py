@@ -6,8 +6,7 @@ Shared by all:
     loops           a thread that repeats one turn
     stream_loop     reads the control topic and all order streams
     log_end_loop    watches the ends of all logs
-    socket_loop     receives announcements and the answers to direct appends
-    listener        the datagram socket of announcements
+    answer_loop     receives the answers to direct appends
     clock           ticks
     chores          what blocks: opening instances, filling holes, checking topic ids
     skips           fills holes of logs
@@ -20,7 +19,7 @@ One instance:
     assignment          its collector, plan and Kafka partitions
     own_stream          appends, their acknowledgements, and reading them back
     parent_stream       the records that it relays
-    advertised_address  where producers announce their messages to it
+    advertisement       what it says of itself on the control topic
     tick_subscription   ticks while it has something to do
     status              what `/status` shows of it
 """

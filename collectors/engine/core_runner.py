@@ -1,9 +1,9 @@
 """Runs the core of one collector: events come in, the core decides, its actions are carried out.
 
 There is no thread here. The loops of the process (`engine.py`) bring the ends of our logs, the
-records of our own and the parent's stream, announcements, the acks of appends, and ticks. The
-thread that brings an event takes the lock, gives the event to the core, and carries out the core's
-actions, in the order in which the core gives them.
+records of our own and the parent's stream, the acks of appends, and ticks. The thread that brings
+an event takes the lock, gives the event to the core, and carries out the core's actions, in the
+order in which the core gives them.
 
     lock    one thread at a time works with the core
     acks    arrive on any thread, also on the one that holds the lock. The thread that queues an ack
@@ -22,7 +22,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 from collectors.collector import Append, Fill, SaveCheckpoint
 from collectors.core import CollectorCore
-from collectors.engine.advertised_address import AdvertisedAddress
+from collectors.engine.advertisement import Advertisement
 from collectors.engine.assignment import Assignment
 from collectors.engine.engine import Engine
 from collectors.engine.log_waits import LogWaits
@@ -60,11 +60,13 @@ class CoreRunner:
         self._leaving = False
         self._waits = LogWaits()
         self.lock = threading.Lock()
-        self.address = AdvertisedAddress(engine, assignment)
+        self.advertisement = Advertisement(engine, assignment)
         self._engine = engine
         self._role = role
         self._end = end
-        self._own = OwnStream(engine, assignment.own, self, sole_writer=self.address.advertise)
+        self._own = OwnStream(
+            engine, assignment.own, self, sole_writer=self.advertisement.advertise
+        )
         self._parent: ParentStream | None = None
         if assignment.parent is not None:
             self._parent = ParentStream(engine.streams, assignment.parent, self)
@@ -74,10 +76,9 @@ class CoreRunner:
     # -- life: with the lock held ---------------------------------------------------------------
 
     def open(self) -> None:
-        """Have the engine's loops follow our logs, and take announcements."""
-        self.address.listen(self)
+        """Have the engine's loops follow our logs."""
         if self._role.primary:
-            self.address.advertise()
+            self.advertisement.advertise()
         self._engine.ends.follow(self, list(self.assignment.logs))
         self._engine.add_direct(self.assignment.own)
 
@@ -111,9 +112,9 @@ class CoreRunner:
         role = self._role
         if not self.begun or not role.acting:
             return False
-        if not role.primary and self.address.is_superseded():
+        if not role.primary and self.advertisement.is_superseded():
             return False
-        self.address.offer(self.core.writer)
+        self.advertisement.offer(self.core.writer)
         role.primary = False
         self._leaving = True
         return True
@@ -156,10 +157,6 @@ class CoreRunner:
     def on_transaction_opened(self) -> None:
         """Take the news of an open transaction in a log: ticks tell whether the log is held."""
         self._take(_nothing)
-
-    def on_datagrams(self, datagrams: Sequence[bytes]) -> None:
-        """Take announcements."""
-        self._take(self._announcements, datagrams)
 
     def filled(self, log: int, end: int | None) -> None:
         """Take the end of a log after a fill; None where it is unknown."""
@@ -211,7 +208,7 @@ class CoreRunner:
         """Whether a standby has taken over what `release` has offered."""
         if not self._leaving:
             return False
-        return not self._role.acting or self.address.is_taken(self.core.writer)
+        return not self._role.acting or self.advertisement.is_taken(self.core.writer)
 
     def _take_acks(self) -> None:
         """Give acks to the core, unless another thread holds the lock: then that one does it."""
@@ -229,11 +226,11 @@ class CoreRunner:
         """Carry out what the core decides now."""
         self._own.restart_if_failed(self.core)
         acted, acts = self._role.acting, self._role.acts(self.core, time.monotonic())
-        if self._role.waiting and self.address.is_holder_known_dead():
+        if self._role.waiting and self.advertisement.is_holder_known_dead():
             self._role.be_alone()
             acts = self._role.acts(self.core, time.monotonic())
         if acts and not acted:
-            self.address.advertise()
+            self.advertisement.advertise()
         if self._role.waiting or self.core.waits:
             self._ticks.hurry()
         for action in self.core.step(time.time_ns() // 1_000_000) if acts else ():
@@ -265,10 +262,6 @@ class CoreRunner:
             if log in self.core.own.own:
                 self._waits.log_end(log, end, self.core.own.state.positions[log])
 
-    def _announcements(self, datagrams: Sequence[bytes]) -> None:
-        for announcement in self.address.decode(datagrams):
-            self.core.announced(announcement)
-
     def _control(self) -> None:
         # The newest one, whoever calls: with an older one, an offer would be lost.
         state = self._engine.control
@@ -279,12 +272,12 @@ class CoreRunner:
         is_others = writer not in (None, self.core.writer)
         self._role.offer(writer if is_others else None)
         if is_others and self._role.acting:  # since before the offer, which took our address away
-            self.address.advertise()
-        elif self.address.is_overtaken():
+            self.advertisement.advertise()
+        elif self.advertisement.is_overtaken():
             self._role.step_back()
 
     def _look(self) -> None:
-        if self._role.waiting and self.address.has_dead_holder():
+        if self._role.waiting and self.advertisement.has_dead_holder():
             self._role.be_alone()
 
     def _tick(self) -> None:
@@ -308,7 +301,6 @@ class CoreRunner:
             starts,
             appended_here=self._own.appended,
             reads_back=self._own.is_read,
-            announcements=self.address.announcements,
             skips=self.skips_appended,
             fills=self._fills,
             waits=self._waits,

@@ -1,10 +1,10 @@
 """Whether the process that orders a collector's logs has ended, asked of its machine's kernel.
 
-A standby asks when an append has been due for a while. The kernel of a machine refuses what comes
-for a port at which nobody listens, a datagram or a connection: the process has ended. For a process
-that is alive, however busy or stalled, it refuses nothing, and a machine that is down or out of
-reach says nothing: then the standby's patience remains. A firewall may refuse in a process's name;
-then a standby takes over too early, which costs time, never order (`standby.py`).
+A standby asks when an append has been due for a while. The kernel of a machine refuses a connection
+to a port at which nobody listens: the process that served its web pages there has ended. For a
+process that is alive, however busy or stalled, it refuses none, and a machine that is down or out
+of reach says nothing: then the standby's patience remains. A firewall may refuse in a process's
+name; then a standby takes over too early, which costs time, never order (`standby.py`).
 """
 
 from __future__ import annotations
@@ -19,7 +19,6 @@ import time
 from pathlib import Path
 from typing import NamedTuple
 
-from multicast.announcements import Address
 from multicast.control import MACHINE_BYTES, StatusPage
 
 # For the refusal to come back. One from the same machine is there at once, from the same network
@@ -33,28 +32,25 @@ _FRESH_S = 0.04
 _KNOWN_S = 2.0
 
 
-class Place(NamedTuple):
-    """Where a process listens, and for what: `socket.SOCK_DGRAM` or `SOCK_STREAM`."""
+class ProcessPlace(NamedTuple):
+    """Where a process listens, by an IP address."""
 
     host: str
     port: int
-    kind: int
 
 
-def place_of(listener: Address | StatusPage) -> Place | None:
-    """Say where to ask for the process that published this; None: only its machine could ask.
+def place_of(page: StatusPage) -> ProcessPlace | None:
+    """Say where to ask for the process that serves this page; None: only its machine could ask.
 
-    Loopback addresses mean another process on each machine.
+    A loopback address means another process on each machine. A name would have to be looked up.
     """
-    if isinstance(listener, Address):
-        return Place(listener.host, listener.port, socket.SOCK_DGRAM)
     try:
-        is_local = ipaddress.ip_address(listener.host).is_loopback
+        is_local = ipaddress.ip_address(page.host).is_loopback
     except ValueError:
-        return None  # a name: it may be "localhost"
-    if is_local and (not listener.machine or listener.machine != this_machine()):
         return None
-    return Place(listener.host, listener.port, socket.SOCK_STREAM)
+    if is_local and (not page.machine or page.machine != this_machine()):
+        return None
+    return ProcessPlace(page.host, page.port)
 
 
 @functools.cache
@@ -72,13 +68,12 @@ class EndedProcesses:
     """Asks about other processes, for the collectors of this one. Safe from any thread."""
 
     def __init__(self) -> None:
-        self._answers: dict[Place, tuple[float, bool]] = {}
+        self._answers: dict[ProcessPlace, tuple[float, bool]] = {}
 
-    def has_ended(self, place: Place) -> bool:
+    def has_ended(self, place: ProcessPlace) -> bool:
         """Say whether the process that listened there is known to have ended.
 
-        Blocks for 2 ms at most. A host that is not an IP address is not asked, as its name would
-        have to be looked up.
+        Blocks for 2 ms at most.
         """
         now = time.monotonic()
         asked, ended = self._answers.get(place, (-_FRESH_S, False))
@@ -88,7 +83,7 @@ class EndedProcesses:
             self._answers = {**known, place: (now, ended)}
         return ended
 
-    def is_known(self, place: Place) -> bool:
+    def is_known(self, place: ProcessPlace) -> bool:
         """Say, without a question, whether that process was found to have ended a moment ago."""
         answer = self._answers.get(place)
         return answer is not None and answer[1] and _is_kept(answer, time.monotonic())
@@ -99,27 +94,16 @@ def _is_kept(answer: tuple[float, bool], now: float) -> bool:
     return now - since < (_KNOWN_S if ended else _FRESH_S)
 
 
-def _is_refused(place: Place) -> bool:
+def _is_refused(place: ProcessPlace) -> bool:
     try:
-        family, kind, protocol, _, remote = socket.getaddrinfo(
-            place.host, place.port, type=place.kind, flags=socket.AI_NUMERICHOST
-        )[0]
-        with socket.socket(family, kind, protocol) as asking:
+        family = socket.AF_INET6 if ":" in place.host else socket.AF_INET
+        with socket.socket(family, socket.SOCK_STREAM) as asking:
             asking.setblocking(False)
+            refused = asking.connect_ex(tuple(place))
             poll = select.poll()
-            if kind == socket.SOCK_STREAM:
-                refused = asking.connect_ex(remote)
-                poll.register(asking, select.POLLOUT)
-                if refused == errno.EINPROGRESS and poll.poll(_ANSWER_MS):
-                    refused = asking.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
-                return refused == errno.ECONNREFUSED
-            asking.connect(remote)
-            asking.send(b"")  # a listener drops it: it carries no token
-            poll.register(asking, select.POLLIN)
-            if poll.poll(_ANSWER_MS):
-                asking.recv(1)
-    except ConnectionRefusedError:
-        return True
-    except (OSError, ValueError, OverflowError):
+            poll.register(asking, select.POLLOUT)
+            if refused == errno.EINPROGRESS and poll.poll(_ANSWER_MS):
+                refused = asking.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
+            return refused == errno.ECONNREFUSED
+    except (OSError, OverflowError):
         return False
-    return False

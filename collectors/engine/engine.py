@@ -2,7 +2,7 @@
 
     streams    one reader for the control topic and all order streams (`stream_loop.py`)
     ends       one watcher for all logs (`log_end_loop.py`)
-    sockets    one datagram socket, and the answers to direct appends (`socket_loop.py`)
+    answers    to direct appends (`answer_loop.py`)
     clock      ticks (`clock.py`)
     chores     what blocks: opening instances, filling holes, checking topic ids (`chores.py`)
 
@@ -19,15 +19,14 @@ from contextlib import ExitStack, suppress
 from typing import Self
 
 from collectors.change_pauses import ChangePauses
+from collectors.engine.answer_loop import AnswerLoop
 from collectors.engine.chores import Chores
 from collectors.engine.clock import Clock
 from collectors.engine.ended_processes import EndedProcesses
 from collectors.engine.hosted import Hosted
 from collectors.engine.log_end_loop import LogEndLoop
 from collectors.engine.skips import log_denied
-from collectors.engine.socket_loop import DatagramSink, SocketLoop
 from collectors.engine.stream_loop import StreamBatch, StreamLoop
-from multicast.announcements import Address
 from multicast.control import (
     ControlReader,
     ControlState,
@@ -47,8 +46,8 @@ class Engine:
     """Runs instances of collectors of one topic; a context manager.
 
     The constructor reads the control topic to its end, and blocks for as long as that takes. It
-    raises `UncoveredInterest` where no plan was ever applied. Announcements are taken at a free
-    port of the host `listen`; None takes none. `page` is where the process serves its status.
+    raises `UncoveredInterest` where no plan was ever applied. `page` is where the process serves
+    its status.
 
     `control` is the newest snapshot of the control topic; it is replaced, never changed.
     """
@@ -58,7 +57,6 @@ class Engine:
         driver: Driver,
         topic: str,
         *,
-        listen: str | None = None,
         page: StatusPage | None = None,
     ) -> None:
         self.control: ControlState
@@ -77,13 +75,12 @@ class Engine:
                 reader.close()
             self._appender = driver.appender()
             opened.callback(self._appender.close, _APPENDER_CLOSE_S)
-            self._direct = None if listen is None else driver.direct_appender()
+            self._direct = driver.direct_appender()
+            answers: AnswerLoop | None = None
             if self._direct is not None:
                 opened.callback(self._direct.close)
-            self._sockets: SocketLoop | None = None
-            if listen is not None:
-                self._sockets = SocketLoop(listen, self._direct, failed=self.fail_all)
-                opened.callback(self._sockets.close)
+                answers = AnswerLoop(self._direct, failed=self.fail_all)
+                opened.callback(answers.close)
             self.streams = StreamLoop(driver, failed=self.fail_all)
             opened.callback(self.streams.close)
             self.ends = LogEndLoop(driver, sentinel_topic(topic), failed=self.fail_all)
@@ -94,8 +91,8 @@ class Engine:
             )
             _ControlSink(self, self._control_partition, position).subscribe()
             self._loops = [self.streams.loop, self.ends.loop, self.clock.loop, self.chores.loop]
-            if self._sockets is not None:
-                self._loops.append(self._sockets.loop)
+            if answers is not None:
+                self._loops.append(answers.loop)
             self._opened = opened.pop_all()
         for loop in self._loops:
             loop.start()
@@ -125,23 +122,17 @@ class Engine:
 
     # -- for instances ------------------------------------------------------------------------
 
-    def listen(self, sink: DatagramSink) -> Address | None:
-        """Give a sink an address for announcements; None where none are taken."""
-        return None if self._sockets is None else self._sockets.listen(sink)
-
     def add_direct(self, partition: TopicPartition) -> None:
         """Keep a connection for direct appends to this, where there are direct appends."""
         if self._direct is not None:
             self._direct.add([partition])
 
-    def leave(self, instance: Hosted, address: Address | None) -> None:
-        """Forget an instance that is over, and its address."""
+    def leave(self, instance: Hosted) -> None:
+        """Forget an instance that is over."""
         own = instance.assignment.own
         with self._lock:
             self._instances.pop(instance, None)
             shared = any(other.assignment.own == own for other in self._instances)
-        if address is not None and self._sockets is not None:
-            self._sockets.leave(address)
         if self._direct is not None and not shared:
             self._direct.remove([own])
 

@@ -130,9 +130,10 @@ class CollectorInstance:
             return
         with self._runner.lock:
             self.role.primary = primary
-            address = self._runner.address
-            if primary and self.is_open and not self.over and not address.advertised:
-                address.advertise()
+            advertisement = self._runner.advertisement
+            is_new = self.is_open and not self.over and not advertisement.advertised
+            if primary and is_new:
+                advertisement.advertise()
         self._runner.look()
 
     def release(self) -> None:
@@ -201,7 +202,7 @@ class CollectorInstance:
                 if last is not None:
                     self._engine.pauses.frozen(self.name, last + 1, time.monotonic())
         self._runner.close()
-        self._engine.leave(self, self._runner.address.address)
+        self._engine.leave(self)
         self.on_end()
         self.ended.set()
 

@@ -8,8 +8,8 @@ Each collector gets the ends of its own logs.
     spacing     the least time between two questions to one broker (`Watcher.spacing_s`)
 
 The answers set the spacing. Where many offsets were unordered, the next question waits a little and
-finds many again; where announcements had them all ordered before, it waits long, because it finds
-nothing to do; neither does a standby.
+finds many again; where tickets had them all ordered before, it waits long, because it finds nothing
+to do; neither does a standby.
 """
 
 from __future__ import annotations
@@ -23,10 +23,12 @@ from multicast.drivers.protocol import Driver, TopicPartition, Watcher
 
 _POLL_S = 0.5  # `wake` ends a poll, so this bounds no delay; ten times as long changes nothing
 # The spacings below trade CPU against latency: a question costs 0.07 to 0.25 ms of CPU
-# (docs/benchmarks.md), and an offset that nobody announced waits for the next question.
+# (docs/benchmarks.md), and an offset without a ticket waits for the next question.
 _LOADED_OFFSETS_MIN = 4  # from so many unordered offsets on, a question waits for more of them
 _LOADED_SPACING_S = 0.001  # under load; ten times as long would be seen in every message's latency
-_ANNOUNCED_SPACING_S = 0.05  # all was ordered early: only an offset without announcement waits
+# All was ordered before, so only an offset without a ticket waits, beside its patience of 60 ms. A
+# tenth costs the brokers more than the messages do; ten times more, such producers would see.
+_TICKETED_SPACING_S = 0.05
 _STANDBY_SPACING_S = 0.05  # a quarter of a standby's patience (`PATIENCE_S`), as in `clock.py`
 _QUIET_SPACING_S = 0.004  # none of these logs waits, but logs that did not move yet may
 _LOG_SPACING_S = 2e-6  # for each log: about what its part of an answer costs to read
@@ -180,7 +182,7 @@ class LogEndLoop:
             return _QUIET_SPACING_S
         if self._acting.isdisjoint(unordered):
             return _STANDBY_SPACING_S
-        return _ANNOUNCED_SPACING_S
+        return _TICKETED_SPACING_S
 
     def _failed(self, error: Exception) -> None:
         """Fail the sinks of the log that an error concerns; all, where it names none."""

@@ -35,7 +35,7 @@ class OwnStream:
     """Appends to one order stream and tells the core which records stand in it.
 
     Unless they say otherwise, methods are called with the core's lock held. `sole_writer` is called
-    when the streak reaches its length: then producers should announce to this instance.
+    when the streak reaches its length: then this instance is the one to advertise.
     """
 
     def __init__(

@@ -1,8 +1,9 @@
-"""Skips: empty records that fill the holes which early runs have left in logs.
+"""Skips: empty records that fill the holes which the order has left in logs.
 
-A message that was announced and never appended would hold its place in the order for ever. A skip
-in its place is delivered to nobody. Before every fill the topic's id is compared with the plan's:
-in a topic that was deleted and created again, every hole would get one skip too many.
+A message that a ticket or an early run promised, and that was never appended, would hold its place
+in the order for ever. A skip in its place is delivered to nobody. Before every fill the topic's id
+is compared with the plan's: in a topic that was deleted and created again, every hole would get one
+skip too many.
 """
 
 from __future__ import annotations

@@ -34,7 +34,6 @@ class Progress:
     reads_back: bool
     lag: int
     early: int
-    announcements: int
     skips: int
     fills: int  # holes that the core wanted filled; for some of them a skip was appended
     ordered_early: int  # offsets that were in the order before they were in their log
@@ -76,7 +75,6 @@ def progress_of(
     *,
     appended_here: int,
     reads_back: bool,
-    announcements: int,
     skips: int,
     fills: int,
     waits: LogWaits,
@@ -99,7 +97,6 @@ def progress_of(
         reads_back=reads_back,
         lag=core.lag,
         early=core.early,
-        announcements=announcements,
         skips=skips,
         fills=fills,
         ordered_early=waits.early,

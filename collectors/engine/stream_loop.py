@@ -10,7 +10,7 @@ is fetched once.
                 position is behind `fetched` when it resumes, the partition is fetched again from
                 there, and the others skip what they had
     urgent      a subscription for which records that have come are read at once. While there is
-                none, the streams are read every 20 ms, by a reader that does not fetch ahead:
+                none, the streams are read every 50 ms, by a reader that does not fetch ahead:
                 producers write tickets all the time, and nothing waits for a root that reads them
 
 Invariants, of each Kafka partition:

@@ -6,11 +6,11 @@ An instance to which nothing happens rests, so it costs next to nothing; the nex
 from __future__ import annotations
 
 from collectors.engine.clock import Clock, Timed
-from multicast.announcements import DEBT_TICKS
+from multicast.tickets.balance import WINDOW_TICKS
 
-# So that no debt is left: `Promises` forgets one within twice `DEBT_TICKS` (2 s). To leave earlier
-# would keep it until the next message; ten times as long costs 20 s of ticks after each message.
-_IDLE_TICKS_MAX = 2 * DEBT_TICKS
+# So that no debt of version 2 is left unsettled: that takes two windows (2 s), and a hole of
+# version 1 two ticks. Ten times as long costs 20 s of ticks after each message.
+_IDLE_TICKS_MAX = 2 * WINDOW_TICKS
 
 
 class TickSubscription:

@@ -86,10 +86,7 @@ class Wait:
 
 @dataclass(frozen=True, slots=True)
 class ExplainedMessage:
-    """All that was read, at `now_ms`; `announced_to` takes the announcements of the log, if any.
-
-    In `ticketed` epochs producers write the order instead (version 2).
-    """
+    """All that was read, at `now_ms`. In `ticketed` epochs producers order, too (version 2)."""
 
     message: MessageID
     now_ms: int
@@ -98,7 +95,6 @@ class ExplainedMessage:
     record: StoredRecord | None
     hops: tuple[Hop, ...]
     readers: tuple[Addressee, ...]
-    announced_to: str = ""
     ticketed: bool = False
 
     def hop(self, collector: str) -> Hop | None:
@@ -173,7 +169,7 @@ def lines(facts: ExplainedMessage) -> list[str]:
     ]
     said += [f"  {line}" for line in _of_record(facts)]
     if facts.hops:
-        said.append(f"  {_of_announcement(facts)}")
+        said.append(f"  {_who_orders(facts)}")
     said.append("Order:" if facts.hops else "Order: the log is its own; no collector is needed")
     said += [f"  {_of_hop(facts, hop)}" for hop in facts.hops]
     if facts.readers:
@@ -205,13 +201,11 @@ def _of_record(facts: ExplainedMessage) -> list[str]:
     return ["no record: of a transaction's end, or of one that was aborted"]
 
 
-def _of_announcement(facts: ExplainedMessage) -> str:
+def _who_orders(facts: ExplainedMessage) -> str:
     top = facts.hops[0].collector
     if facts.ticketed:
-        return f"announced: no; a ticket beside the message orders it, or {top} does"
-    if not facts.announced_to:
-        return f"announced: no; {top} takes no announcements, so it orders what is stored"
-    return f"announced to {top} at {facts.announced_to}, if its producer announces; not recorded"
+        return f"a ticket beside the message orders it, or else {top} does"
+    return f"{top} orders it once it is stored"
 
 
 def _of_hop(facts: ExplainedMessage, hop: Hop) -> str:
@@ -275,7 +269,6 @@ def document(facts: ExplainedMessage) -> dict[str, Any]:
         "schema_version": 1,
         "message_id": str(facts.message),
         "epoch": facts.epoch,
-        "announced_to": facts.announced_to or None,
         "log": asdict(facts.log),
         "record": None if facts.record is None else asdict(facts.record),
         "hops": [asdict(hop) for hop in facts.hops],

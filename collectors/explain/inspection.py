@@ -72,13 +72,8 @@ def explain(
         for entry in plan.consumers
         if not to.isdisjoint(entry.interest)
     )
-    top = plan.top(log.name)
-    _, address = state.addresses.get(top.name, (0, None)) if top else (0, None)
-    announced_to = f"{address.host}:{address.port}" if address else ""
     ticketed = plan.order_version != ORDER_VERSION_FIRST
-    return ExplainedMessage(
-        message, now_ms(), epoch, facts, record, hops, readers, announced_to, ticketed
-    )
+    return ExplainedMessage(message, now_ms(), epoch, facts, record, hops, readers, ticketed)
 
 
 def _log(driver: Driver, admin: Admin, log: Log, offset: int) -> LogFacts:

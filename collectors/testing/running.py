@@ -14,7 +14,6 @@ from typing import Any, cast
 
 from collectors.engine.engine import Engine
 from collectors.engine.instance import CollectorInstance
-from collectors.engine.listener import address_towards
 from collectors.reconfiguration.apply import apply
 from multicast.control import control_partition, groups_topic, order_topic, sentinel_topic
 from multicast.drivers import open_driver
@@ -81,7 +80,7 @@ class RunningTopic(TopicClients):
             opened.callback(self._delete)
             with Admin(bootstrap, client) as admin:
                 self.plan = apply(self._driver, admin, planned).plan
-            self._engine = Engine(self._driver, self.topic, listen=address_towards(bootstrap))
+            self._engine = Engine(self._driver, self.topic)
             opened.callback(self._engine.close)
             self._host(self.plan.epoch)
             opened.callback(self.close_clients)

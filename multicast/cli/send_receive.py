@@ -108,7 +108,7 @@ def send(
             block_s=timeout,
             delivery_timeout_s=timeout,
             request_timeout_s=min(timeout, _REQUEST_S_MAX),
-            announce=chosen.announce,
+            tickets=chosen.tickets,
             partitioner=partitioner,
         ) as producer,
     ):

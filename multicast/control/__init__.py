@@ -15,7 +15,6 @@ Other rooms import from here, not from the modules:
 
 from multicast.control.checkpoints import best_checkpoint
 from multicast.control.codecs import (
-    address_record,
     checkpoint_record,
     ends_record,
     markers_record,
@@ -49,7 +48,6 @@ __all__ = [
     "ControlReader",
     "ControlState",
     "StatusPage",
-    "address_record",
     "best_checkpoint",
     "checkpoint_record",
     "control_partition",

@@ -6,7 +6,6 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-from multicast.announcements import Address
 from multicast.control.documents import WRITER_BYTES, Ended, StatusPage
 from multicast.control.streams import AnyCheckpoint
 from multicast.order import Checkpoint, digest_of
@@ -66,30 +65,6 @@ def checkpoint_record(point: AnyCheckpoint) -> tuple[bytes, bytes]:
             "count": point.count,
             "positions": {str(log): position for log, position in point.positions.items()},
             "parent_next": list(point.parent_next),
-        }
-    )
-
-
-def address_record(
-    epoch: int,
-    collector: str,
-    address: Address,
-    page: StatusPage | None = None,
-    *,
-    releases: int | None = None,
-) -> tuple[bytes, bytes]:
-    """Make the statement of the address at which a collector's instance takes announcements.
-
-    `releases` is the instance's writer if it hands the collector over.
-    """
-    return f"address/{collector}".encode(), _dump(
-        {
-            "epoch": epoch,
-            "host": address.host,
-            "port": address.port,
-            "token": address.token.hex(),
-            **_web(page),
-            **_released(releases),
         }
     )
 

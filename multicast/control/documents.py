@@ -1,4 +1,4 @@
-"""Decodes the parts of control statements: addresses, positions, and the content of a recovery.
+"""Decodes the parts of control statements: web pages, positions, and the content of a recovery.
 
 Anybody may have written the JSON. Every function raises `NotReadable` for a part that is malformed,
 and nothing else. No I/O.
@@ -10,7 +10,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from multicast.announcements import TOKEN_BYTES, Address
 from multicast.order import Checkpoint, ParentNext, Resumed, anchor
 from multicast.tickets.encoding import CheckpointRecord, decode
 from multicast.tickets.stream import TicketCheckpoint
@@ -60,14 +59,8 @@ class Offer(NamedTuple):
     is_taken: bool = False  # another instance has advertised itself since
 
 
-def address_of(document: Mapping[str, Any]) -> Address:
-    """Decode the address at which a collector takes announcements."""
-    host, port = _endpoint_of(document)
-    return Address(host, port, octets(part(document, "token"), TOKEN_BYTES))
-
-
 def page_of(document: Mapping[str, Any]) -> StatusPage | None:
-    """Decode the optional part "web" of an address or running statement; None: it has none."""
+    """Decode the optional part "web" of a running statement; None: it has none."""
     if "web" not in document:
         return None
     web = _object(document["web"])
@@ -77,7 +70,7 @@ def page_of(document: Mapping[str, Any]) -> StatusPage | None:
 
 
 def writer_of(document: Mapping[str, Any]) -> int | None:
-    """Decode the optional part "released" of an address or running statement: a writer."""
+    """Decode the optional part "released" of a running statement: a writer."""
     if "released" not in document:
         return None
     return int.from_bytes(octets(document["released"], WRITER_BYTES), "big")

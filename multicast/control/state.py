@@ -20,12 +20,10 @@ only, and a rival statement between the two would become the first.
                                    `Ended`
     checkpoint/EPOCH/NAME/OFFSET   the state of a collector's stream after that record (version 2:
                                    a copy of that record); an empty value deletes it
-    address/NAME                   where the newest instance of a collector takes announcements, and
-                                   their token; it influences nothing but speed
-    running/NAME                   {"epoch": e}: an instance that takes no announcements has opened
-                                   this epoch's collector; only operators' commands read it
-                                   Both may say where the instance's process serves its web pages,
-                                   and that the instance hands the collector over (`released`)
+    running/NAME                   {"epoch": e}: an instance has opened this epoch's collector. It
+                                   may say where the instance's process serves its web pages, and
+                                   that the instance hands the collector over (`released`)
+    address/NAME                   the same, by programs whose producers announced messages there
 
 Invariant: plans[i].epoch = i + 1.
 """
@@ -36,13 +34,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from multicast.announcements import Address
 from multicast.control.checkpoints import best_checkpoint
 from multicast.control.documents import (
     Ended,
     Offer,
     StatusPage,
-    address_of,
     checkpoint_of,
     ended_of,
     page_of,
@@ -89,7 +85,6 @@ class ControlState:
     ends: dict[int, dict[str, int]] = field(default_factory=dict)
     void: int = 0
     previous: bytes = b""
-    addresses: dict[str, tuple[int, Address]] = field(default_factory=dict)  # by name, with epoch
     running: dict[str, int] = field(default_factory=dict)  # by name: the epoch
     pages: dict[str, StatusPage | None] = field(default_factory=dict)  # by name
     offers: dict[str, Offer] = field(default_factory=dict)  # by name: the newest
@@ -109,7 +104,6 @@ class ControlState:
             markers=dict(self.markers),
             ends=dict(self.ends),
             recovered=dict(self.recovered),
-            addresses=dict(self.addresses),
             running=dict(self.running),
             pages=dict(self.pages),
             offers=dict(self.offers),
@@ -137,12 +131,7 @@ class ControlState:
         document = json_object(value or b"")
         if kind == "checkpoint":
             self._checkpoints[key] = self._checkpoint(rest, document)
-        elif kind == "address":
-            epoch = whole(part(document, "epoch"), EPOCH_MAX)
-            address, page, writer = address_of(document), page_of(document), writer_of(document)
-            self.addresses[rest] = epoch, address
-            self._opened(rest, epoch, page, writer)
-        elif kind == "running":
+        elif kind in ("running", "address"):
             epoch, page = whole(part(document, "epoch"), EPOCH_MAX), page_of(document)
             writer = writer_of(document)
             self.running[rest] = epoch
@@ -224,8 +213,7 @@ class ControlState:
 
     def collectors_open(self, epoch: int) -> set[str]:
         """Give the collectors that some instance has opened in this epoch or a later one."""
-        advertised = {name for name, (opened, _) in self.addresses.items() if opened >= epoch}
-        return advertised | {name for name, opened in self.running.items() if opened >= epoch}
+        return {name for name, opened in self.running.items() if opened >= epoch}
 
     def offered_by(self, epoch: int, name: str) -> int | None:
         """Give who leaves a collector that began in this epoch to the next instance; None: nobody.
@@ -235,8 +223,7 @@ class ControlState:
         offer = self.offers.get(name)
         if offer is not None and not offer.is_taken and offer.epoch == epoch:
             return offer.writer
-        opened, _ = self.addresses.get(name, (0, None))
-        return NOBODY if max(opened, self.running.get(name, 0)) < epoch else None
+        return NOBODY if self.running.get(name, 0) < epoch else None
 
     def plan(self, epoch: int | None = None) -> Plan:
         """Give the plan of an epoch, by default the newest; raises `UncoveredInterest`."""

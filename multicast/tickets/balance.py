@@ -25,7 +25,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-WINDOW_TICKS = 4  # as `multicast.announcements.DEBT_TICKS`: 1 s with ticks of 0.25 s
+WINDOW_TICKS = 4  # 1 s with ticks of 0.25 s
 AMOUNT_MAX = 2**31 - 1  # what a correction can say
 
 

@@ -65,7 +65,7 @@ class KafkaConnection:
         topic: str,
         *,
         open_replicas: Callable[[], Replicas] | None = None,
-        announce: bool = True,
+        tickets: bool = True,
     ) -> None:
         self.topic = topic
         self.doubt: str | None = None  # why the log may take no records, although it answers
@@ -73,7 +73,7 @@ class KafkaConnection:
         self.ends: Mapping[str, Mapping[str, int]] = {}
         self._open_driver = open_driver
         self._open_replicas = open_replicas
-        self._announce = announce
+        self._tickets = tickets
         self._driver: Driver | None = None
         self._replicas: Replicas | None = None
         self._too_few_in_sync: Mapping[TopicPartition, str] = {}
@@ -95,7 +95,7 @@ class KafkaConnection:
             topic=self.topic,
             driver=self.driver(),
             block_s=0.0,
-            announce=self._announce,
+            tickets=self._tickets,
             linger_ms=_LINGER_MS,
         )
 

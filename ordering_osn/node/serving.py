@@ -72,7 +72,7 @@ async def serve(settings: Settings, options: Options, started: Callable[[str], N
         open_replicas=lambda: Replicas(
             settings.bootstrap, settings.client, request_timeout_s=_REQUEST_S
         ),
-        announce=settings.announce,
+        tickets=settings.tickets,
     )
     registrar = Registrar(
         options.folder,

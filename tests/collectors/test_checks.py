@@ -48,8 +48,8 @@ def topic(name, role, **settings):
 DATA = topic("A", Role.DATA)
 ORDER = topic("A.Msg-TO", Role.ORDER, retention_ms=str(8 * DAY))
 CONTROL = topic("A.topology", Role.CONTROL, cleanup_policy="compact")
-ABOVE = CollectorFacts("K1", None, advertised_address=True, records=5, last_ms=NOW - 100)
-BELOW = CollectorFacts("K2", "K1", advertised_address=True, records=5, last_ms=NOW - 100)
+ABOVE = CollectorFacts("K1", None, is_open=True, records=5, last_ms=NOW - 100)
+BELOW = CollectorFacts("K2", "K1", is_open=True, records=5, last_ms=NOW - 100)
 HELD = HeldLog("P1", "A", 0, 5, 9, (OpenTransaction(7, 0, 5, NOW - HOUR),))
 PLACE = GroupPosition("P1", "A", position=10, begin=0, end=100)
 GROUP = GroupFacts("C1", "1/K1/3/0/10", 1, (PLACE,))
@@ -201,9 +201,7 @@ PLANTED = [
         ),
     ),
     (
-        with_collectors(
-            CollectorFacts("K1", None, advertised_address=False, records=0, behind={"P1": 1})
-        ),
+        with_collectors(CollectorFacts("K1", None, is_open=False, records=0, behind={"P1": 1})),
         (Weight.WARN, Check.COLLECTOR, "it has ordered nothing in this epoch"),
     ),
     (
@@ -211,7 +209,7 @@ PLANTED = [
         (Weight.WARN, Check.COLLECTOR, "acted for collector K1 has ended: nobody listens at 127."),
     ),
     (
-        with_collectors(CollectorFacts("K1", None, advertised_address=False, records=0)),
+        with_collectors(CollectorFacts("K1", None, is_open=False, records=0)),
         (Weight.NOTE, Check.COLLECTOR, "K1 has not started"),
     ),
     (

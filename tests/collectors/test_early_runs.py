@@ -1,62 +1,160 @@
-"""Early runs through the shells: announced messages are ordered before they are stored."""
+"""Early runs: older programs ordered messages before they were stored, and their records remain.
 
-import itertools
-import socket
+Every reader takes them as any order, and a collector fills the holes that stay behind them.
+"""
+
 from dataclasses import replace
 
 import pytest
 
-from bench.harness.hosts import CollectorProcesses
+from collectors.collector import Append, Collector, Fill
 from collectors.engine import clock
-from collectors.engine.listener import Listener, address_towards
-from multicast import Consumer, Producer, announcer
-from multicast.announcements import DEBT_TICKS, Announcement, Count, encode
-from multicast.control import ControlReader, log_partition
-from multicast.drivers.memory.driver import MemoryDriver
-from multicast.errors import TopicChanged, UsageError
+from multicast import Consumer, Producer
+from multicast.control import log_partition
+from multicast.errors import TopicChanged
 from multicast.messages import SKIP
-from tests.helpers.plans import chain, poster
+from multicast.order import OrderStream, Run
+from multicast.order import decode as decode_order
+from tests.helpers.forged import far, forge
+from tests.helpers.plans import chain, from_start, poster
 from tests.helpers.small import Small, until
-from tests.helpers.system import System, amcast
+from tests.helpers.system import PATIENCE_S, System
 
-HERE = "127.0.0.1"
-SETS = ({"P1"}, {"P2"}, {"P3"}, {"P1", "P3"}, {"P2", "P3", "P4"})
-MANY = 100_000
-UNHURRIED_S = 5.0
+# -- in the core ------------------------------------------------------------------------------
 
 
-@pytest.fixture(autouse=True)
-def _every_announcement_is_sent(monkeypatch):
-    # Else one within 0.2 ms of the one before is dropped, and here no later one makes up for it.
-    monkeypatch.setattr(announcer, "_SPACING_S", 0.0)
+class Stand:
+    """A collector whose appends are stored at once, beside an instance of an older program."""
+
+    def __init__(self):
+        plan = chain()
+        self.core = Collector(OrderStream(plan, "K1", from_start(plan)), None, writer=1)
+        self.core.own_end(0)
+        self.stored = 0
+
+    def order_early(self, by):
+        """Store a record that orders so many offsets of P1 beyond what is ordered."""
+        self.store(far("P1", by)(self.core.own))
+
+    def store(self, raw):
+        self.core.own_read(self.stored, raw)
+        self.stored += 1
+
+    def step(self):
+        """Carry out appends; give the runs that were ordered and the fills that are asked for."""
+        runs, fills = [], []
+        for action in self.core.step(0):
+            match action:
+                case Append(raw):
+                    runs += decode_order(raw).runs
+                    self.store(raw)
+                case Fill():
+                    fills.append(action)
+        return runs, fills
+
+
+def test_a_collector_orders_what_is_stored_and_nothing_behind_it():
+    stand = Stand()
+    assert stand.step() == ([], [])  # where the log ends is not known yet
+    stand.core.log_end(0, 5)
+    assert stand.step() == ([Run(0, 0, 5)], [])
+    assert (stand.step(), stand.core.early) == (([], []), 0)
+
+
+def test_what_was_ordered_early_is_not_ordered_again_once_it_is_stored():
+    stand = Stand()
+    stand.core.log_end(0, 5)
+    stand.step()
+    stand.order_early(2)
+    assert stand.core.early == 2
+    stand.core.log_end(0, 7)
+    assert stand.step() == ([], [])
+    assert stand.core.early == 0
+    stand.core.log_end(0, 8)
+    assert stand.step() == ([Run(0, 7, 8)], [])
+
+
+def test_a_hole_is_filled_one_by_one_after_two_ticks():
+    stand = Stand()
+    stand.core.log_end(0, 0)
+    stand.order_early(2)  # and the producer dies
+    stand.core.tick()
+    assert stand.step() == ([], [])
+    stand.core.tick()
+    assert stand.step() == ([], [Fill(0, 2)])
+    stand.core.tick()
+    stand.core.tick()
+    assert stand.step() == ([], [])  # one is outstanding
+    stand.core.filled(0, 1)
+    assert stand.step() == ([], [Fill(0, 2)])
+    stand.core.filled(0, 2)
+    stand.core.log_end(0, 2)
+    assert stand.step() == ([], [])
+    stand.core.log_end(0, 3)
+    assert stand.step() == ([Run(0, 2, 3)], [])
+
+
+def test_what_grows_is_no_hole():
+    stand = Stand()
+    stand.core.log_end(0, 0)
+    stand.order_early(5)
+    for end in range(1, 5):
+        stand.core.tick()
+        stand.core.log_end(0, end)
+        assert stand.step() == ([], [])
+
+
+def test_after_a_fill_that_failed_the_hole_is_not_given_up():
+    stand = Stand()
+    stand.core.log_end(0, 0)
+    stand.order_early(1)
+    stand.core.tick()
+    stand.core.tick()
+    assert stand.step() == ([], [Fill(0, 1)])
+    stand.core.filled(0, None)
+    assert stand.step() == ([], [])
+    stand.core.tick()
+    assert stand.step() == ([], [Fill(0, 1)])
+    stand.core.log_end(0, 4)
+    assert stand.step() == ([Run(0, 1, 4)], [])
+
+
+def test_an_early_run_behind_the_marker_does_not_keep_an_epoch_from_its_end():
+    stand = Stand()
+    stand.core.log_end(0, 1)
+    stand.core.log_end(1, 0)
+    stand.step()
+    stand.order_early(3)
+    stand.core.freeze_after({0: 2, 1: 0})
+    stand.step()
+    assert stand.core.frozen
+    assert stand.core.own.state.positions[0] == 4
+
+
+# -- through the shells -----------------------------------------------------------------------
 
 
 class Early:
-    """A chain of two collectors, and a producer with appends that the test holds back."""
+    """A chain of two collectors, beside an instance of an older program."""
 
-    def __init__(self, system, **options):
+    def __init__(self, system):
         self.system = system
-        self.held = []
-        self.nodes = {node.name: node for node, _ in system.run_all(listen=HERE, **options)}
-        control = ControlReader(system.driver, system.plan.topic)
-        until(lambda: len(control.refresh().addresses) == len(self.nodes))
-        self.addresses = {name: address for name, (_, address) in control.state.addresses.items()}
-        control.close()
+        self.nodes = {node.name: node for node, _ in system.run_all()}
         for node in self.nodes.values():
             until(lambda node=node: node.core._ends)
-        slow = MemoryDriver(system.log, step=self.held.append)
-        self.producer = system.producer(driver=slow)
+        self.producer = system.producer()
 
-    def store(self):
-        for append in self.held:
-            append.settle(append.store())
-        self.held.clear()
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        self.producer.close()
 
     def begin(self, name, log):
-        """Store the producer's first message to a log, which is never ordered early."""
-        self.producer.multicast(b"first", to={log})
-        self.store()
-        until(lambda: self.position(name, log) == 1)
+        """Store a first message of a log, and order another one early that is not stored."""
+        self.producer.multicast(b"first", to={log}).ordered(60)
+        forge(self.system, name, far(log, 1))
+        until(lambda: self.position(name, log) == 2)
 
     def position(self, name, log):
         return self.nodes[name].core.own.state.positions[self.system.plan.number(log)]
@@ -70,14 +168,13 @@ class Early:
         ]
 
 
-def test_an_announced_message_is_ordered_everywhere_before_it_is_stored(monkeypatch):
+def test_an_early_run_is_relayed_at_once_and_delivered_once_its_message_is_stored(monkeypatch):
     monkeypatch.setattr(clock, "TICK_S", 3600.0)  # no hole is filled, however long it takes
-    with Small(chain()) as system:
-        early = Early(system)
+    with Small(chain()) as system, Early(system) as early:
         early.begin("K1", "P2")
-        early.producer.multicast(b"x", to={"P2"})
-        until(lambda: early.position("K1", "P2") == 2)
         until(lambda: early.position("K2", "P2") == 2)  # relayed, as any order
+        top = early.nodes["K1"]
+        assert (top.status()["early"], top.status()["ordered_early"]) == (1, 0)
         assert (
             system.log.last_stable_offsets([log_partition(system.plan.log("P2"))]).popitem()[1] == 1
         )
@@ -85,21 +182,17 @@ def test_an_announced_message_is_ordered_everywhere_before_it_is_stored(monkeypa
             (batch,) = consumer.poll(60)
             assert [record.value for record in batch.records] == [b"first"]
             assert consumer.poll(0.2) == []
-            early.store()
+            early.producer.multicast(b"x", to={"P2"}).ordered(60)
             (batch,) = consumer.poll(60)
             assert [record.value for record in batch.records] == [b"x"]
-        early.producer.close()
+        until(lambda: (top.status()["early"], top.status()["ordered_early"]) == (0, 1))
+        assert early.position("K1", "P2") == 2
 
 
 def test_a_hole_is_filled_and_what_stands_behind_it_is_delivered():
-    with Small(chain()) as system:
-        early = Early(system)
-        early.begin("K1", "P1")
-        early.producer.multicast(b"never", to={"P1"})
-        until(lambda: early.position("K1", "P1") == 2)
-        early.held.clear()  # its producer died
-        with system.producer(announce=False) as other:
-            other.multicast(b"behind", to={"P2"}).ordered(60)
+    with Small(chain()) as system, Early(system) as early:
+        early.begin("K1", "P1")  # the other program's producer died
+        early.producer.multicast(b"behind", to={"P2"}).ordered(60)
         with system.consumer("C1", committed=False) as consumer:
             batches = list(consumer.until_end(timeout=60))
             values = [record.value for batch in batches for record in batch.records]
@@ -107,100 +200,32 @@ def test_a_hole_is_filled_and_what_stands_behind_it_is_delivered():
         assert early.skips("P1") == [1]
         # No consumer delivers it as a message.
         assert system.all("C1") == ["P1:0", "P2:0"]
-        early.producer.close(0.1)
+        until(lambda: early.nodes["K1"].status()["skips"] == 1)
+        assert early.nodes["K1"].status()["fills"] == 1
 
 
-def test_no_announcement_reaches_a_collector_once_they_are_switched_off():
+def test_holes_that_stand_in_a_stream_from_before_are_filled_by_whoever_starts():
     with Small(chain()) as system:
-        early = Early(system)
-        with system.producer(announce=False) as producer:
-            producer.multicast(b"x", to={"P1"}).ordered(60)
-        assert early.nodes["K1"].status()["announcements"] == 0
-        early.producer.close()
+        forge(system, "K1", far("P1", 3))
+        with Early(system) as early:
+            early.producer.multicast(b"behind", to={"P2"}).ordered(60)
+            until(lambda: early.skips("P1") == [0, 1, 2])
+            with system.consumer("C1", committed=False) as consumer:
+                batches = list(consumer.until_end(timeout=60))
+            values = [record.value for batch in batches for record in batch.records]
+            assert values == [b"behind"]
 
 
-def test_a_producers_first_message_is_ordered_once_it_is_stored(monkeypatch):
-    monkeypatch.setattr(clock, "TICK_S", 3600.0)  # no debt is forgiven, however long it takes
-    with Small(chain()) as system:
-        early = Early(system)
-        early.producer.multicast(b"first", to={"P1"})
-        # Its introduction is there, and orders nothing.
-        until(lambda: early.nodes["K1"].status()["announcements"] == 1)
-        assert early.position("K1", "P1") == 0
-        early.store()
-        until(lambda: early.position("K1", "P1") == 1)
-        until(lambda: early.nodes["K1"].status()["announcements"] == 2)
-        # It left no debt: the second one is ordered early.
-        early.producer.multicast(b"second", to={"P1"})
-        until(lambda: early.position("K1", "P1") == 2)
-        early.store()
-        early.producer.close()
-
-
-@pytest.mark.parametrize("delay_ticks", [0, DEBT_TICKS, 5 * DEBT_TICKS])
-def test_a_first_message_whose_outcome_is_heard_late_leaves_no_hole(monkeypatch, delay_ticks):
+def test_a_topic_that_was_made_again_is_never_filled(monkeypatch):
     monkeypatch.setattr(clock, "TICK_S", 3600.0)  # this test ticks itself
-    with Small(chain()) as system:
-        early = Early(system)
-        node = early.nodes["K1"]
-        early.producer.multicast(b"first", to={"P1"})
-        until(lambda: node.status()["announcements"] == 1)
-        outcomes = [(append, append.store()) for append in early.held]
-        until(lambda: early.position("K1", "P1") == 1)
-        for _ in range(delay_ticks):
-            node._runner.tick()
-        for append, outcome in outcomes:
-            append.settle(outcome)
-        until(lambda: node.status()["announcements"] == 2)
-        assert node.core.early == 0
-        early.held.clear()
-        early.producer.close()
-
-
-def test_a_strangers_datagram_orders_nothing():
-    with Small(chain()) as system:
-        early = Early(system)
-        address = early.addresses["K1"]
-        count = [Count(system.plan.number("P1"), 5, 0)]
-        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as stranger:
-            for token in (b"\0" * 8, address.token[::-1]):
-                raw = encode(token, Announcement(1, count))
-                stranger.sendto(raw, (address.host, address.port))
-            stranger.sendto(b"", (address.host, address.port))
-        early.begin("K1", "P2")
-        assert early.position("K1", "P1") == 0
-        early.store()
-        early.producer.close()
-
-
-def test_a_collector_that_was_started_anew_is_found_again():
-    with Small(chain()) as system:
-        early = Early(system)
-        early.nodes["K1"].stop()
-        until(early.nodes["K1"].ended.is_set)
-        early.nodes["K1"], _ = system.run("K1", listen=HERE)
-        until(lambda: early.nodes["K1"].core._ends)
-
-        def heard():
-            early.producer.multicast(b"x", to={"P1"})
-            early.store()
-            return early.nodes["K1"].status()["announcements"]
-
-        until(heard)
-        early.producer.close()
-
-
-def test_a_topic_that_was_made_again_is_never_filled():
     made = chain()
     with Small(made) as empty:
         ids = empty.log.topic_ids(["A"])
-    with Small(replace(made, topic_ids=ids)) as system:
-        early = Early(system)
+    with Small(replace(made, topic_ids=ids)) as system, Early(system) as early:
         early.begin("K1", "P1")
-        early.producer.multicast(b"never", to={"P1"})
-        until(lambda: early.position("K1", "P1") == 2)
-        early.held.clear()
         system.log.recreate("A")
+        for _ in range(2):
+            early.nodes["K1"]._runner.tick()
         until(early.nodes["K1"].ended.is_set)
         assert isinstance(system.errors["K1"], TopicChanged)
         assert early.skips("P1") == []
@@ -208,30 +233,21 @@ def test_a_topic_that_was_made_again_is_never_filled():
             system.consumer("C1")
         with pytest.raises(TopicChanged):
             system.run("K1")
-        early.producer.close(0.1)
 
 
 def test_a_collector_stops_when_a_log_that_it_watches_was_made_again():
     made = chain()
     with Small(made) as empty:
         ids = empty.log.topic_ids(["A"])
-    with Small(replace(made, topic_ids=ids)) as system:
-        early = Early(system)
-        with system.producer() as producer:
-            for _ in range(3):
-                producer.multicast(b"x", to={"P1"}).ordered(60)
+    with Small(replace(made, topic_ids=ids)) as system, Early(system) as early:
+        for _ in range(3):
+            early.producer.multicast(b"x", to={"P1"}).ordered(60)
         system.log.recreate("A")
         until(early.nodes["K1"].ended.is_set)
         assert isinstance(system.errors["K1"], TopicChanged)
-        early.producer.close()
 
 
-def test_where_announcements_cannot_be_taken_a_sentence_says_so():
-    with pytest.raises(UsageError, match=r"cannot be taken at 192\.0\.2\.1"):
-        Listener("192.0.2.1")
-    with pytest.raises(UsageError, match="no route leads to"):
-        address_towards("nowhere.invalid:9092")
-    assert address_towards("127.0.0.1:9092,127.0.0.2:9092") == HERE
+# -- on a real broker -------------------------------------------------------------------------
 
 
 @pytest.mark.kafka
@@ -243,103 +259,16 @@ def test_on_a_real_broker_a_producer_that_died_leaves_a_skip_and_no_gap(kafka_cl
         host.wait_healthy(120)
         top = system.plan.top("P3").name
         with Producer(topic=system.topic, driver=system.driver) as producer:
-            numbers = itertools.count()
-
-            def announced():
-                producer.multicast(b"%d" % next(numbers), to={"P3"}).accepted(60)
-                return host.status(top)["announcements"] > 0
-
-            # A producer learns within a second the address of a collector that started after it.
-            until(announced, 120)
-            sent = next(numbers)
-
-            # A producer announces messages and dies. (Earlier messages were perhaps not announced
-            # yet; then the first announcements only cover these.)
-            control = ControlReader(system.driver, system.topic)
-            _, address = control.refresh().addresses[top]
-            control.close()
-            log = system.plan.number("P3")
-            counts = itertools.count(3, 3)
-
-            def filled():
-                announcement = Announcement(1, [Count(log, next(counts), 0)])
-                dying.sendto(encode(address.token, announcement), (address.host, address.port))
-                return host.status(top)["skips"] >= 3
-
-            with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as dying:
-                until(filled, 120, pause=0.2)
-            producer.multicast(b"behind", to={"P3"}).ordered(60)
+            sent = [b"%d" % number for number in range(20)]
+            for value in sent:
+                producer.multicast(value, to={"P3"}).ordered(PATIENCE_S)
+            # An older program has ordered messages whose producer then died.
+            forge(system, top, far("P3", 3))
+            until(lambda: host.status(top)["skips"] >= 3, 120, pause=0.2)
+            producer.multicast(b"behind", to={"P3"}).ordered(PATIENCE_S)
         for name in ("C1", "C2", "C3"):
             with Consumer(topic=system.topic, name=name, driver=system.driver) as consumer:
                 values = [
                     record.value for batch in consumer.until_end() for record in batch.records
                 ]
-            assert values == [b"%d" % number for number in range(sent)] + [b"behind"]
-
-
-# -- logs without faults get no skips ---------------------------------------------------------
-
-
-def records_once_all_is_ordered(system, host):
-    """Count the records of all logs, once no collector waits for a message that may be a hole."""
-    names = [node.name for node in system.plan.collectors]
-
-    def quiet():
-        statuses = [host.status(name) for name in names]
-        return all(status and not (status["early"] or status["lag"]) for status in statuses)
-
-    until(quiet, 240)
-    logs = [log_partition(log) for log in system.plan.logs]
-    return sum(system.driver.high_watermarks(logs).values())
-
-
-class Unhurried(CollectorProcesses):
-    """Collectors whose ticks are so far apart that an append of a busy machine is no hole.
-
-    A hole that is one is filled all the same, at the second tick, before a test counts records.
-    """
-
-    def __init__(self, *where):
-        super().__init__(*where)
-        start = f"from collectors.engine import clock; clock.TICK_S = {UNHURRIED_S}; "
-        self._command[1:3] = ["-c", f"{start} from multicast.cli.main import main; main()"]
-
-
-@pytest.fixture
-def ordered(kafka_cluster, tmp_path):
-    with System(kafka_cluster.bootstrap, poster(), tmp_path) as system:
-        where = (system.bootstrap, system.topic, system.driver_name, system.plan, tmp_path)
-        with Unhurried(*where) as host:
-            host.wait_healthy(120)
-            yield system, host
-
-
-@pytest.mark.kafka
-@pytest.mark.slow
-@pytest.mark.timeout(300)
-def test_producers_that_come_and_go_leave_no_skip(ordered):
-    system, host = ordered
-    sent = 0
-    for _ in range(4):
-        for to in SETS:
-            with Producer(system.bootstrap, topic=system.topic) as producer:
-                producer.multicast(b"x", to=to).accepted(60)
-                sent += 1
-    for to in ("P1", "P2,P3,P4"):
-        done = amcast("send", "--to", to, *system.common(), stdin="x\n")
-        assert done.returncode == 0, done.stderr
-        sent += 1
-    assert records_once_all_is_ordered(system, host) == sent
-
-
-@pytest.mark.campaign
-@pytest.mark.kafka
-@pytest.mark.slow
-@pytest.mark.timeout(300)
-def test_a_hundred_thousand_messages_leave_no_skip(ordered):
-    system, host = ordered
-    with Producer(system.bootstrap, topic=system.topic) as producer:
-        for number in range(MANY):
-            producer.multicast(b"x", to=SETS[number % len(SETS)])
-        producer.flush(240)
-    assert records_once_all_is_ordered(system, host) == MANY
+            assert values == [*sent, b"behind"]

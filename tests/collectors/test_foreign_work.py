@@ -35,7 +35,7 @@ def system(kafka_cluster, tmp_path, request):
 
 def multicast(system, sent=SENT):
     """Send, and wait until all of it is ordered by its logs' tops."""
-    with Producer(topic=system.topic, driver=system.driver, announce=False) as producer:
+    with Producer(topic=system.topic, driver=system.driver, tickets=False) as producer:
         receipts = [producer.multicast_all([b"m"] * count, to={log}) for log, count in sent.items()]
         for receipt in receipts:
             receipt.accepted(PATIENCE_S)

@@ -54,7 +54,6 @@ def test_a_log_that_stands_still_holds_up_nobody_who_does_not_wait_for_its_messa
         for to in ({"P2"}, {"P4"}):
             producer.multicast(b"before", to=to).ordered(PATIENCE_S)
         transaction = begun(system, "P2")
-        # From now on messages of P2 are not ordered early, before the transaction has ended.
         until(
             lambda: any("P2" in node["held"] for node in [host.status(top)] if node),
             "a log that is held",

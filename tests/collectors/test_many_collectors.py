@@ -73,17 +73,3 @@ def test_apply_names_the_collectors_of_a_later_epoch_that_nobody_runs(kafka_clus
             assert (code, report["collectors_not_running"]) == (1, others)
             assert f"2 of 3 collectors of epoch 3 of topic {system.topic} do not run" in messages
             host.wait_begun(1, 3)
-
-
-def test_a_collector_that_takes_no_announcements_counts_as_running(
-    kafka_cluster, tmp_path, monkeypatch
-):
-    monkeypatch.setenv("AMCAST_ANNOUNCE", "off")
-    with (
-        System(kafka_cluster.bootstrap, tree_plan(3, "A"), tmp_path) as system,
-        hosting(system.bootstrap, system.topic, "librdkafka", tmp_path) as host,
-    ):
-        host.wait_begun(3, 1)
-        after = renamed(system.plan)
-        code, report, messages = applied(system, after, "--no-probes", patiently=True)
-        assert (code, report["collectors_not_running"]) == (0, []), messages

@@ -17,7 +17,6 @@ from collectors.mending import (
     recovery_plan,
     resumed,
 )
-from multicast.announcements import Announcement, Count
 from multicast.control import ControlState, ends_record, genesis, markers_record, plan_record
 from multicast.control.documents import Ended
 from multicast.drivers.protocol import Record
@@ -91,7 +90,7 @@ def test_who_relays_a_backlog_splits_it_at_the_bound():
 
 
 def test_a_hole_beyond_the_bound_is_not_filled_and_one_within_it_is():
-    core = core_of("K1", early_max=0, fill_max=10)
+    core = core_of("K1", fill_max=10)
     core.log_end(0, 0)
     core.log_end(1, 0)
     core.own_read(0, record(core.own, RecordKind.OWN, Run(0, 0, 11), Run(1, 0, 10)))
@@ -106,19 +105,19 @@ def test_a_hole_beyond_the_bound_is_not_filled_and_one_within_it_is():
     assert core.too_far == {}
 
 
-def test_nothing_is_ordered_early_where_the_end_stands_still_below_the_high_watermark():
-    core = core_of("K1")
+def test_a_log_is_held_while_its_end_stands_still_below_the_high_watermark():
+    core = core_of("K1", pending_max=3)
     for log in (0, 1):
         core.log_end(log, 3)
     appends(core)
     core.tick({0: 5})
     core.tick({0: 5})
     assert core.held == {0}
-    core.announced(Announcement(7, [Count(0, 0, 0), Count(1, 0, 0)]))
-    core.announced(Announcement(7, [Count(0, 2, 0), Count(1, 2, 0)]))
+    core.log_end(1, 5)
     assert [record.runs for record in appends(core)] == [(Run(1, 3, 5),)]
     core.log_end(0, 5)
     assert core.held == set()
+    assert [record.runs for record in appends(core)] == [(Run(0, 3, 5),)]
 
 
 # -- strayed streams -------------------------------------------------------------------------

@@ -15,12 +15,10 @@ import pytest
 
 from collectors.collector import Append, Collector
 from collectors.engine.ended_processes import EndedProcesses, place_of, this_machine
-from collectors.engine.listener import Listener
 from collectors.membership import group_of
 from collectors.placement import share_out
 from collectors.standby import Standby
 from multicast import Producer
-from multicast.announcements import Address
 from multicast.control import MACHINE_BYTES, PROCESS_BYTES, StatusPage, running_record
 from multicast.control.documents import page_of
 from multicast.drivers.kafka_python.group_member import Membership
@@ -132,32 +130,20 @@ def test_a_standby_that_is_alone_acts_at_once_and_is_patient_again_beside_anothe
     assert not log.turn(1, now=1.3)
 
 
-def test_only_a_process_that_has_ended_refuses_a_datagram():
-    ended, listener = EndedProcesses(), Listener("127.0.0.1")
-    assert not ended.has_ended(place_of(listener.address()))
-    assert listener.poll(60) == [b""]
-    gone = Listener("127.0.0.1")
-    address = gone.address()
-    gone.close()
-    assert ended.has_ended(place_of(address))
-    assert ended.is_known(place_of(address))
-    listener.close()
-    # No address to ask.
-    assert not ended.has_ended(place_of(Address("a-name.invalid", 9, b"12345678")))
-
-
 def test_only_a_process_that_has_ended_refuses_a_connection():
     ended, process = EndedProcesses(), bytes(PROCESS_BYTES)
     with socket.create_server(("127.0.0.1", 0), backlog=1) as server:
         page = StatusPage(*server.getsockname(), process, this_machine())
         for _ in range(5):  # more than wait to be accepted: nobody is refused
             assert not EndedProcesses().has_ended(place_of(page))
+    assert not ended.is_known(place_of(page))
     assert ended.has_ended(place_of(page))
+    assert ended.is_known(place_of(page))
     for other in (page._replace(machine=b""), page._replace(machine=b"elsewhere"[:8])):
         assert place_of(other) is None, "on this machine the port is another process's"
     assert place_of(page._replace(host="localhost")) is None
     remote = page._replace(host="192.0.2.1", machine=b"")
-    assert place_of(remote) == ("192.0.2.1", page.port, socket.SOCK_STREAM)
+    assert place_of(remote) == ("192.0.2.1", page.port)
 
 
 def test_a_status_page_without_or_with_a_machine_is_read_from_the_control_topic():
@@ -189,13 +175,11 @@ def test_a_standby_appends_nothing_beside_a_primary_and_all_when_that_is_gone(ve
     server = socket.create_server(("127.0.0.1", 0))
     page = StatusPage(*server.getsockname(), process, this_machine())
     with Small(plan) as system, system.producer() as producer:
-        first, thread = system.run("K1", listen="127.0.0.1", page=page)
+        first, thread = system.run("K1", page=page)
         soon(lambda: first.begun)
         # A patience that no slow machine uses up; but the end of the primary's process is noticed.
         other = page._replace(port=1)
-        second, _ = system.run(
-            "K1", listen="127.0.0.1", page=other, standby=True, patience_s=ENDLESS_S
-        )
+        second, _ = system.run("K1", page=other, standby=True, patience_s=ENDLESS_S)
         for number in range(50):
             producer.multicast(b"%d" % number, to={"P1"}).ordered(60)
         assert second.status()["appended_here"] == 0

@@ -14,8 +14,9 @@ from collectors.collector import CollectorLimits
 from multicast.control import log_partition, stream_partition
 from multicast.errors import AmcastError
 from multicast.messages import skip_header
+from multicast.order import OrderRecord, RecordKind, Run, encode
 from multicast.subscription import Bounds
-from tests.helpers.in_memory_cluster import InMemoryCluster
+from tests.helpers.in_memory_cluster import InMemoryCluster, in_words
 
 SCENARIOS = sorted((Path(__file__).parent / "scenarios").glob("*.txt"))
 
@@ -114,11 +115,14 @@ class Story:
         self.cluster.nodes[name].look(*logs)
         return ["ok"]
 
-    def do_announce(self, name, log, *, end):
-        """Tell a collector that a log's offsets are, or soon will be, filled below `end`."""
-        node = self.cluster.nodes[name]
-        node.core.log_end(node.plan.number(log), int(end))
-        return ["ok"]
+    def do_early(self, name, log, *, end):
+        """Order a log's offsets below `end` as an older program did: perhaps none is stored."""
+        plan = self.cluster.control().plan()
+        stream, number = self.cluster.stream(plan, name), plan.number(log)
+        run = Run(number, stream.state.positions[number], int(end))
+        record = OrderRecord(RecordKind.OWN, stream.state.digest, stream.state.parent_next, (run,))
+        self.cluster.log.write(stream_partition(plan, name), encode(record))
+        return [in_words(plan, record)]
 
     def do_step(self, name):
         return self.cluster.nodes[name].step()

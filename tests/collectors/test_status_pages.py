@@ -9,8 +9,7 @@ import pytest
 
 from collectors.reconfiguration import status_pages
 from collectors.reconfiguration.status_pages import reported_counts
-from multicast.announcements import Address
-from multicast.control import StatusPage, address_record, running_record
+from multicast.control import StatusPage, running_record
 from multicast.drivers.protocol import Record
 from tests.helpers.in_memory_cluster import InMemoryCluster
 from topology.measured_work import CollectorCounts, measured_work
@@ -77,10 +76,11 @@ def test_the_control_topic_carries_the_page_and_its_loss_is_the_newest_word(stat
         assert state.running == {"K1": 1}
         assert state.pages == {"K1": page if record[1].count(b"6066") else None}
         assert before.pages != state.pages  # a copy reads on by itself
-    key, value = address_record(1, "K2", Address("h", 1, bytes(8)), page)
-    token = state.void
-    state.read(Record(0, value, key))
-    assert (state.pages["K2"], state.void) == (page, token)
+    # An older program, whose instances took announcements, says the same under another key.
+    void = state.void
+    document = {**json.loads(running_record(1, "K2", page)[1]), "host": 5, "token": "none"}
+    state.read(Record(0, json.dumps(document).encode(), b"address/K2"))
+    assert (state.pages["K2"], state.running["K2"], state.void) == (page, 1, void)
 
 
 @pytest.mark.parametrize(

@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from collectors import web
-from collectors.web import CONNECTIONS_MAX, WebServer, address_of, listen_at
+from collectors.web import CONNECTIONS_MAX, WebServer, address_of, address_towards, listen_at
 from multicast.errors import UsageError
 from tests.helpers.system import PATIENCE_S, amcast, until
 
@@ -137,6 +137,12 @@ def test_a_port_that_is_taken_is_a_sentence(served):
         listen_at(HERE, served.port)
     with pytest.raises(UsageError, match="cannot be served at"):
         listen_at("nowhere.invalid", 0)
+
+
+def test_others_reach_this_machine_where_it_reaches_the_first_broker():
+    assert address_towards("127.0.0.1:9092,127.0.0.2:9092") == HERE
+    with pytest.raises(UsageError, match="no route leads to"):
+        address_towards("nowhere.invalid:9092")
 
 
 # -- the command ------------------------------------------------------------------------------

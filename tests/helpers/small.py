@@ -32,6 +32,7 @@ class Small:
 
     def __init__(self, plan, *, limits=None):
         self.plan = plan
+        self.topic = plan.topic
         self.log = MemoryLog(
             {
                 plan.topic: len(plan.partitions),
@@ -65,12 +66,13 @@ class Small:
         self.write(plan_record(control.refresh().previous, plan, attempt="1"))
         control.close()
 
-    def run(self, name, *, listen=None, page=None, **options):
+    def run(self, name, *, page=None, **options):
         """Run an instance in an engine of its own, as in a process of its own.
 
         Gives the node, and a thread that ends when it has. Raises what stops it from the start.
+        Two instances of a collector with different pages can tell each other apart.
         """
-        engine = Engine(self.driver, self.plan.topic, listen=listen, page=page)
+        engine = Engine(self.driver, self.plan.topic, page=page)
         node = CollectorInstance(engine, name, limits=self._limits, **options)
 
         def ended():

@@ -41,7 +41,7 @@ def test_kafkas_tools_see_how_many_messages_of_each_log_a_group_has_to_read(
 ):
     with System(kafka_cluster.bootstrap, poster(), tmp_path) as system:
         system.order()
-        with Producer(topic=system.topic, driver=system.driver, announce=False) as producer:
+        with Producer(topic=system.topic, driver=system.driver, tickets=False) as producer:
             sent = [producer.multicast(b"x", to=SETS[n % len(SETS)]) for n in range(100)]
             for receipt in sent:
                 receipt.ordered(PATIENCE_S)

@@ -15,9 +15,8 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from multicast.announcer import Announcer
 from multicast.cli.main import build
-from multicast.control import ControlReader, control_partition, log_partition
+from multicast.control import control_partition, log_partition
 from multicast.drivers import open_driver
 from multicast.drivers.kafka_python import Admin, TopicSpec
 from multicast.drivers.protocol import Appended, TopicPartition
@@ -26,6 +25,7 @@ from ordering_osn.node.in_sync import Replicas
 from ordering_osn.node.kafka_connection import KafkaConnection
 from tests.helpers.authorized import authorized_broker
 from tests.helpers.driver_worlds import append_all
+from tests.helpers.forged import far, forge
 from tests.helpers.small import until
 from tests.helpers.system import PATIENCE_S, System
 from topology.interests import from_document
@@ -44,7 +44,7 @@ INTERESTS = {
 }
 PATIENT = ("--timeout", str(PATIENCE_S))
 PLAN = solve(from_document(INTERESTS))
-ANNOUNCED = replace(PLAN, order_version=1)  # holes can be made
+ORDERED_EARLY = replace(PLAN, order_version=1)  # holes can be made
 ALL = [part for node in PLAN.collectors for part in ("--node", node.name)]
 SETS = (["P1"], ["P2"], ["P1", "P3"])
 MESSAGES = "".join(json.dumps({"to": to, "payload": "x"}) + "\n" for to in SETS)
@@ -239,13 +239,14 @@ HOSTS = (NODE, "collectors run", "the check when collectors start")
 
 @pytest.mark.parametrize("role", HOSTS)
 def test_collectors_order_and_fill_with_the_rights_of_their_role(broker, tmp_path, role):
-    with System(broker.operator, ANNOUNCED, tmp_path) as system, announcer(system) as announce:
+    with System(broker.operator, ORDERED_EARLY, tmp_path) as system:
+        order_early(system)
         client = broker.user(*named(all_of(role), system.topic, "g"))
         nodes = [] if role == "collectors run" else ALL
         with collectors(system.topic, client, tmp_path, *nodes, bootstrap=broker.users):
             holes = [log_partition(log) for log in system.plan.logs if log.name in HOLES]
             stable = system.driver.last_stable_offsets
-            until(lambda: announce() or min(stable(holes).values()), PATIENCE_S)
+            until(lambda: min(stable(holes).values()), PATIENCE_S)
             folder = tmp_path / "operator"
             folder.mkdir()
             sent = amcast(
@@ -266,8 +267,7 @@ def test_collectors_say_which_right_they_miss(broker, tmp_path):
         waiting = {right: denied(broker, opened, tmp_path, right) for right in rights}
 
         def all_said():
-            for right, (folder, topic, announce) in list(waiting.items()):
-                announce()
+            for right, (folder, topic) in list(waiting.items()):
                 if says(folder, right, topic):
                     del waiting[right]
             return not waiting
@@ -278,20 +278,21 @@ def test_collectors_say_which_right_they_miss(broker, tmp_path):
 
 
 def denied(broker, opened, home, right):
-    """Run a topic's collectors without one right; one message waits for them."""
+    """Run a topic's collectors without one right; messages and holes wait for them."""
     folder = home / "-".join(right).replace("*", "").replace(" ", "")
     (folder / "operator").mkdir(parents=True)
-    system = opened.enter_context(System(broker.operator, ANNOUNCED, folder))
+    system = opened.enter_context(System(broker.operator, ORDERED_EARLY, folder))
     done = amcast(
         ["send", *PATIENT], system.topic, {}, folder / "operator", bootstrap=broker.operator
     )
     assert done.exit_code == 0, done.output
+    order_early(system)
     shared = right in RIGHTS["collectors run"]
     granted = [one for one in all_of("collectors run" if shared else NODE) if one != right]
     client = broker.user(*named(granted, system.topic, "g"))
     nodes = () if shared else ALL
     opened.enter_context(collectors(system.topic, client, folder, *nodes, bootstrap=broker.users))
-    return folder, system.topic, opened.enter_context(announcer(system))
+    return folder, system.topic
 
 
 def says(folder, right, topic):
@@ -301,22 +302,10 @@ def says(folder, right, topic):
 HOLES = ("P1", "P1+P3")
 
 
-@contextmanager
-def announcer(system):
-    """Give what announces messages that never come: collectors are to fill their places."""
-    with (
-        closing(Announcer()) as made,
-        closing(ControlReader(system.driver, system.topic)) as control,
-    ):
-        for log in (logs := [made.log(name) for name in HOLES]):
-            log.settled(1)  # before that, a producer announces nothing
-
-        def announce():
-            made.learn(control.refresh())  # collectors that have started meanwhile
-            for log in logs:
-                log.sent(1)
-
-        yield announce
+def order_early(system):
+    """Order messages that never come, as older programs did: collectors are to fill the places."""
+    for name in HOLES:
+        forge(system, system.plan.top(name).name, far(name, 5))
 
 
 APPLY = "topology apply"

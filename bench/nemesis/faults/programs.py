@@ -98,7 +98,7 @@ def producer_killed(system: System, pick: random.Random) -> Iterator[str]:
 
 @kind("producer-frozen", hold_s=(2.0, 4.0))
 def producer_frozen(system: System, pick: random.Random) -> Iterator[str]:
-    """SIGSTOP a producer, then resume it: its announced messages come late."""
+    """SIGSTOP a producer, then resume it: the messages of its open calls come late."""
     program = system.programs[pick.choice(system.producers)]
     program.freeze()
     yield program.name

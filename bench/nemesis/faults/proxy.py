@@ -16,7 +16,7 @@ from bench.nemesis.system import System
 from multicast.errors import TimedOut
 
 _FIRED_S = 20.0  # for a matching request to come; clients send several a second
-_PRODUCER, _CONSUMER = "p2", "C2"
+_CONSUMER = "C2"
 
 
 @contextmanager
@@ -39,7 +39,7 @@ def _spoiled(system: System, api: Api, action: Action, nth: int | None) -> Itera
 
 @kind("produce-held", hold_s=(1.0, 4.0))
 def produce_held(system: System, _: random.Random) -> Iterator[str]:
-    """Hold every Produce until release: announced messages come late."""
+    """Hold every Produce until release: messages come late."""
     yield from _spoiled(system, Api.PRODUCE, Action.DELAY, None)
 
 
@@ -94,19 +94,4 @@ def commit_lost(system: System, _: random.Random) -> Iterator[str]:
         yield program.name
         program.kill()
         assert armed.count
-    program.start()
-
-
-@kind("producer-killed-announced", hold_s=(0.5, 2.0))
-def producer_killed_announced(system: System, _: random.Random) -> Iterator[str]:
-    """Kill a producer between its announcement and its append.
-
-    Its announcements arrive, but every Produce is cut, so the broker never gets the messages. The
-    offsets that were ordered early stay empty until a collector fills them.
-    """
-    program = system.programs[_PRODUCER]
-    rule = RequestFault(api=Api.PRODUCE, action=Action.CUT, nth=None, client_id=_PRODUCER)
-    with _armed(system, rule):
-        program.kill()
-    yield program.name
     program.start()

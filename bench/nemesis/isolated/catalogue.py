@@ -23,7 +23,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 
-from bench.nemesis.isolated.clocks import away_two_epochs, lying_announcements, skewed_clocks
+from bench.nemesis.isolated.clocks import away_two_epochs, skewed_clocks
 from bench.nemesis.isolated.deployment import FaultEffect, FaultSite, Unexpected
 from bench.nemesis.isolated.disks import full_broker, full_client
 from bench.nemesis.isolated.topics import foreign, recreated, trimmed
@@ -39,7 +39,6 @@ ISOLATED_FAULTS: Mapping[str, Callable[[FaultSite], FaultEffect]] = {
     "full-client": full_client,
     "skewed-clocks": skewed_clocks,
     "away-two-epochs": away_two_epochs,
-    "lying-announcements": lying_announcements,
     "full-broker": full_broker,
 }
 _MOUNTS = {"full-broker"}

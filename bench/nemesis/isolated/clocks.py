@@ -1,4 +1,4 @@
-"""Isolated faults: clocks an hour off, false announcements, consumers absent during two epochs.
+"""Isolated faults: clocks an hour off, consumers absent during two epochs.
 
 None of them may affect an order. Each function injects its fault into a deployment and returns what
 it saw; it raises `Unexpected` if that is not what is promised (see `catalogue.py`).
@@ -7,7 +7,6 @@ it saw; it raises `Unexpected` if that is not what is promised (see `catalogue.p
 from __future__ import annotations
 
 import json
-import socket
 import threading
 import time
 from collections.abc import Iterator, Sequence
@@ -26,8 +25,7 @@ from bench.nemesis.isolated.deployment import (
     until,
 )
 from collectors.reconfiguration.apply import apply
-from multicast.announcements import Address, Announcement, Count, encode
-from multicast.control import ControlReader, log_partition
+from multicast.control import log_partition
 from multicast.errors import AmcastError
 from multicast.producer import Producer
 from multicast.receipts import Receipt
@@ -37,7 +35,6 @@ _HOUR_S = 3600  # more than any time-out of the system
 _FAR_S = 3000.0  # a clock that is so far off is wrong, even if a slow machine stamps late
 _MESSAGES = 300
 _SKEWED = "bench.nemesis.skewed"
-_LIES = 200  # rounds of false announcements, 20 ms apart: four seconds under load
 
 
 def skewed_clocks(site: FaultSite) -> FaultEffect:
@@ -97,57 +94,6 @@ def _expect_far(whose: str, stamps: Sequence[float]) -> None:
         f"{whose} clocks should be an hour off in both directions; their stamps are {behind:.0f} "
         f"to {ahead:.0f} s off",
     )
-
-
-def lying_announcements(site: FaultSite) -> FaultEffect:
-    """Announce messages that never come, came long ago, are too many, or belong to other logs.
-
-    A foreign client that knows the token sends the announcements, duplicated, under load. They are
-    of version 1 of the order records.
-    """
-    with Deployment(site, "lying-announcements", order_version=1) as deployment:
-        host = deployment.collectors()
-        until(lambda: _addresses(deployment), "a collector that listens")
-        addresses = _addresses(deployment)
-        with _load(deployment) as receipts, socket.socket(type=socket.SOCK_DGRAM) as to:
-            for turn in range(_LIES):
-                for name, address in addresses.items():
-                    for raw in _lies(deployment, name, address, turn):
-                        to.sendto(raw, (address.host, address.port))
-                threading.Event().wait(0.02)
-            heard = sum(node.get("announcements", 0) for node in host.nodes())
-        deployment.acknowledged("load", receipts)
-        expect(heard > _LIES, f"the collectors heard {heard} announcements")
-        # By then the logs are filled up to the greatest announced offset.
-        deployment.multicast(len(SETS))
-        for name in INTERESTS:
-            deployment.read_all(name)
-            deployment.read_all(name, "again")
-        skips = sum(node.get("skips", 0) for node in host.nodes())
-        says = f"{heard} announcements were heard, {skips} holes filled, and the order held"
-        return deployment.effect("lying-announcements", deployment.judge(), says)
-
-
-def _addresses(deployment: Deployment) -> dict[str, Address]:
-    control = ControlReader(deployment.driver, deployment.topic)
-    try:
-        return {name: address for name, (_, address) in control.refresh().addresses.items()}
-    finally:
-        control.close()
-
-
-def _lies(deployment: Deployment, collector: str, address: Address, turn: int) -> Iterator[bytes]:
-    """Yield false announcements: of messages that never come, late, absurd, with a wrong token."""
-    numbers = [deployment.plan.number(log) for log in deployment.plan.own_logs(collector)]
-    never = [Count(number, turn // 20, 0) for number in numbers]
-    late = [Count(number, 10 * turn, 10 * turn) for number in numbers]
-    absurd = [Count(number, 2**63, 0) for number in [*numbers, 10**6]]
-    for producer, counts in ((1, never), (1, never), (2, late)):
-        yield encode(address.token, Announcement(producer, counts))
-    if turn == _LIES // 2:
-        yield encode(address.token, Announcement(3, absurd))
-    yield encode(bytes(len(address.token)), Announcement(1, absurd))
-    yield b"TA" + bytes(turn)
 
 
 @contextmanager

@@ -43,10 +43,9 @@ from multicast.producer import Producer
 from multicast.properties import check_all
 from multicast.receipts import Receipt
 from multicast.verification.report import OrderViolation, Report
-from topology.carry_over import with_order_version
 from topology.interests import from_document
 from topology.planner.solver import plan as solve
-from topology.tree import ORDER_VERSION_DEFAULT, Plan
+from topology.tree import Plan
 
 INTERESTS = {"C1": ("P1", "P2"), "C2": ("P2", "P3"), "C4": ("P4",)}
 SETS = (("P1",), ("P2",), ("P3",), ("P1", "P2"), ("P4",))
@@ -119,10 +118,7 @@ def until(holds: Callable[[], object], what: str, timeout_s: float = PATIENCE_S)
 class Deployment:
     """A new topic with a plan; a context manager. `collectors` starts the collectors."""
 
-    def __init__(
-        self, site: FaultSite, name: str, *, order_version: int = ORDER_VERSION_DEFAULT
-    ) -> None:
-        self._order_version = order_version
+    def __init__(self, site: FaultSite, name: str) -> None:
         self.bootstrap = site.bootstrap
         self.topic = f"aside-{name}-{uuid.uuid4().hex[:8]}"
         self.folder = site.folder / self.topic
@@ -144,7 +140,7 @@ class Deployment:
             opened.callback(self._delete)
             guard = Guard(self._token)
             opened.callback(guard.dismiss)
-            plan = with_order_version(planned(self.topic), self._order_version)
+            plan = planned(self.topic)
             self.plan = apply(self.driver, self.admin, plan, timeout_s=60.0).plan
             self.epochs.append(self.plan)
             self._stack = opened.pop_all()

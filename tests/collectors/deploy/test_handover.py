@@ -13,14 +13,12 @@ from bench.deployment.rolling import SharedCollectors
 from collectors.collector import Append, Collector
 from collectors.standby import Standby
 from multicast import Producer
-from multicast.announcements import Address
 from multicast.control import (
     NOBODY,
     PROCESS_BYTES,
     ControlReader,
     ControlState,
     StatusPage,
-    address_record,
     control_partition,
     running_record,
 )
@@ -35,6 +33,12 @@ from tests.helpers.system import until as eventually
 
 HERE = "127.0.0.1"
 ENDLESS_S = 1e9  # a patience that no test uses up
+
+
+def page(number):
+    """Give the web page of a process of its own, so that instances can be told apart."""
+    return StatusPage(HERE, number, bytes(PROCESS_BYTES))
+
 
 # -- the role, in virtual time ----------------------------------------------------------------
 
@@ -158,16 +162,20 @@ def test_records_that_the_stream_had_at_the_start_do_not_end_an_offer():
 # -- what the control topic says ----------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    "record",
-    [
-        lambda **released: address_record(1, "K1", Address("h", 1, bytes(8)), **released),
-        lambda **released: running_record(1, "K1", **released),
-    ],
-)
-def test_the_control_topic_carries_an_offer_until_another_instance_advertises_itself(record):
+def of_an_older_program(epoch, name, **released):
+    """Make the statement of an instance that also took announcements, at an address."""
+    _, value = running_record(epoch, name, **released)
+    document = {**json.loads(value), "host": "h", "port": 1, "token": "00" * 8}
+    return f"address/{name}".encode(), json.dumps(document).encode()
+
+
+@pytest.mark.parametrize("make", [running_record, of_an_older_program])
+def test_the_control_topic_carries_an_offer_until_another_instance_advertises_itself(make):
     state, offsets = ControlState("A"), count()
     assert state.offered_by(1, "K1") == NOBODY
+
+    def record(**released):
+        return make(1, "K1", **released)
 
     def read(raw):
         key, value = raw
@@ -183,20 +191,16 @@ def test_the_control_topic_carries_an_offer_until_another_instance_advertises_it
         document = {**json.loads(value), "epoch": 7, "released": wrong}
         read((key, json.dumps(document).encode()))
     assert state.void == 4
-    assert 7 not in (*state.running.values(), *[epoch for epoch, _ in state.addresses.values()])
+    assert state.running == {"K1": 1}
 
 
 # -- instances on a log in memory -----------------------------------------------------------------
 
 
-@pytest.mark.parametrize("listen", [HERE, None])
-def test_an_instance_that_is_released_ends_once_a_standby_has_advertised_itself(listen):
-    pages = [StatusPage(HERE, port, bytes(PROCESS_BYTES)) for port in (1, 2)]
+def test_an_instance_that_is_released_ends_once_a_standby_has_advertised_itself():
     with Small(chain()) as system, system.producer() as producer:
-        first, thread = system.run("K1", listen=listen, page=pages[0])
-        second, _ = system.run(
-            "K1", listen=listen, page=pages[1], standby=True, patience_s=ENDLESS_S
-        )
+        first, thread = system.run("K1", page=page(1))
+        second, _ = system.run("K1", page=page(2), standby=True, patience_s=ENDLESS_S)
         producer.multicast(b"1", to={"P1"}).ordered(60)
         assert second.status()["appended_here"] == 0
         first.release()  # nothing is due, and nobody stops it
@@ -211,8 +215,8 @@ def test_an_instance_that_is_released_ends_once_a_standby_has_advertised_itself(
 
 def test_an_offer_that_comes_after_the_next_instance_has_begun_to_act_is_taken_too():
     with Small(chain()) as system, system.producer() as producer:
-        first, thread = system.run("K1", listen=HERE)
-        second, _ = system.run("K1", listen=HERE, standby=True, patience_s=ENDLESS_S)
+        first, thread = system.run("K1", page=page(1))
+        second, _ = system.run("K1", page=page(2), standby=True, patience_s=ENDLESS_S)
         producer.multicast(b"1", to={"P1"}).ordered(60)
         second.play(primary=True)  # by the group's placement, before it reads the offer
         first.release()
@@ -224,19 +228,18 @@ def test_an_offer_that_comes_after_the_next_instance_has_begun_to_act_is_taken_t
 
 def test_a_standby_of_a_collector_that_nobody_has_opened_acts_at_once():
     with Small(chain()) as system, system.producer() as producer:
-        standby, _ = system.run("K1", listen=HERE, standby=True, patience_s=ENDLESS_S)
+        standby, _ = system.run("K1", standby=True, patience_s=ENDLESS_S)
         producer.multicast(b"1", to={"P1"}).ordered(60)
         assert standby.status()["takeovers"] == 1
 
 
-def test_a_standby_that_acts_steps_back_once_another_instance_advertises_itself_in_version_2():
-    # In version 1 the records of the other one tell; here they do not say who wrote them.
-    pages = [StatusPage(HERE, port, bytes(PROCESS_BYTES)) for port in (1, 2)]
-    with Small(replace(chain(), order_version=2)) as system, system.producer() as producer:
-        standby, _ = system.run("K1", page=pages[0], standby=True, patience_s=0.2)
+@pytest.mark.parametrize("version", [1, 2])
+def test_a_standby_that_acts_steps_back_once_another_instance_advertises_itself(version):
+    with Small(replace(chain(), order_version=version)) as system, system.producer() as producer:
+        standby, _ = system.run("K1", page=page(1), standby=True, patience_s=0.2)
         producer.multicast(b"1", to={"P1"}).ordered(60)
         eventually(lambda: standby.status()["acting"], "the takeover")
-        primary, _ = system.run("K1", page=pages[1])
+        primary, _ = system.run("K1", page=page(2))
         eventually(lambda: not standby.status()["acting"], "the step back")
         producer.multicast(b"2", to={"P1"}).ordered(60)
         assert (standby.status()["takeovers"], standby.status()["acting"]) == (1, False)
@@ -244,12 +247,12 @@ def test_a_standby_that_acts_steps_back_once_another_instance_advertises_itself_
         producer.multicast(b"3", to={"P1"}).ordered(60)
         assert standby.status()["takeovers"] == 2
         with closing(ControlReader(system.driver, system.plan.topic)) as control:
-            eventually(lambda: control.refresh().pages["K1"] == pages[0], "the standby's page")
+            eventually(lambda: control.refresh().pages["K1"] == page(1), "the standby's page")
 
 
 def test_an_instance_that_is_released_without_a_standby_acts_on():
     with Small(chain()) as system, system.producer() as producer:
-        only, _ = system.run("K1", listen=HERE)
+        only, _ = system.run("K1")
         producer.multicast(b"1", to={"P1"}).ordered(60)
         only.release()
         for _ in range(3):
@@ -259,8 +262,8 @@ def test_an_instance_that_is_released_without_a_standby_acts_on():
 
 def test_a_standby_that_is_released_ends_at_once():
     with Small(chain()) as system:
-        system.run("K1", listen=HERE)
-        standby, thread = system.run("K1", listen=HERE, standby=True)
+        system.run("K1", page=page(1))
+        standby, thread = system.run("K1", page=page(2), standby=True)
         standby.release()
         thread.join(60)
         assert (standby.over, standby.error) == (True, None)
@@ -268,10 +271,12 @@ def test_a_standby_that_is_released_ends_at_once():
 
 def test_collectors_change_hands_again_and_again_under_load_and_nothing_is_lost():
     with Small(chain()) as system, system.producer() as producer:
-        acting, thread = system.run("K1", listen=HERE)
+        acting, thread = system.run("K1", page=page(1))
         sent = 0
-        for _ in range(5):
-            standby, its_thread = system.run("K1", listen=HERE, standby=True, patience_s=ENDLESS_S)
+        for number in range(2, 7):
+            standby, its_thread = system.run(
+                "K1", page=page(number), standby=True, patience_s=ENDLESS_S
+            )
             acting.release()
             deadline = time.monotonic() + 60.0
             while thread.is_alive():
@@ -312,7 +317,7 @@ def statements(system, name):
             found += [
                 json.loads(record.value)
                 for record in fetched.records
-                if record.key == f"address/{name}".encode()
+                if record.key == f"running/{name}".encode()
             ]
     reader.close()
     return found
@@ -385,7 +390,7 @@ def test_a_process_that_joins_leaves_what_stays_alone_and_one_that_ends_hands_ov
         # Test: a process ends by SIGTERM.
         leaver = max(range(3), key=lambda each: len(primaries(shared, each)))
         led = set(primaries(shared, leaver))
-        page = shared.page(leaver)
+        left = shared.page(leaver)
         shared.stop(leaver)
         send()
 
@@ -393,7 +398,7 @@ def test_a_process_that_joins_leaves_what_stays_alone_and_one_that_ends_hands_ov
         assert led
         for name in led:
             ours, theirs = offer_and_answer(system, name)
-            assert page.endswith(f":{ours['web']['port']}")
+            assert left.endswith(f":{ours['web']['port']}")
             assert theirs["web"]["port"] != ours["web"]["port"]
         report = check_all(replayed(system.driver, system.topic, [ReplayedConsumer("C1", None)]))
         assert not report.violations

@@ -224,7 +224,7 @@ def test_a_wait_for_collectors_that_do_not_run_ends_with_the_cause(kafka_cluster
 
 def test_watching_the_lag_shows_the_total_and_the_logs_that_have_one(kafka_cluster, tmp_path):
     with System(kafka_cluster.bootstrap, poster(), tmp_path) as idle:
-        with Producer(topic=idle.topic, driver=idle.driver, announce=False) as producer:
+        with Producer(topic=idle.topic, driver=idle.driver, tickets=False) as producer:
             for to in ({"P1", "P3"}, {"P1", "P3"}, {"P3"}):
                 producer.multicast(b"x", to=to).accepted(PATIENCE_S)
         watch = ("collectors", "lag", *idle.common(), "--watch", "--timeout", "1s")

@@ -229,7 +229,7 @@ def test_receipts_tell_ids_and_places_of_all_and_a_cover_carries_the_exact_set()
 def test_many_wait_for_room_and_keep_their_order(to):
     with Small(poster()) as small:
         narrow = Narrow(small.log)
-        with small.producer(driver=narrow, announce=False) as producer:
+        with small.producer(driver=narrow, tickets=False) as producer:
             got = []
             sending = threading.Thread(
                 target=lambda: got.append(
@@ -249,7 +249,7 @@ def test_many_wait_for_room_and_keep_their_order(to):
 def test_what_finds_no_room_in_time_was_not_sent_and_says_so():
     with Small(poster()) as small:
         narrow = Narrow(small.log)
-        with small.producer(driver=narrow, announce=False, block_s=0.1) as producer:
+        with small.producer(driver=narrow, tickets=False, block_s=0.1) as producer:
             receipts = producer.multicast_all([b"a", b"b", b"c", b"d", b"e"], to={"P1"})
             with pytest.raises(TimedOut):
                 receipts.accepted(0.05)
@@ -268,7 +268,7 @@ def test_what_finds_no_room_in_time_was_not_sent_and_says_so():
 def test_receipts_raise_for_the_first_that_failed_and_tell_about_each():
     with Small(poster()) as small:
         narrow = Narrow(small.log)
-        with small.producer(driver=narrow, announce=False) as producer:
+        with small.producer(driver=narrow, tickets=False) as producer:
             receipts = producer.multicast_all([b"a", b"b", b"c"], to={"P1"})
             unknown = AppendUnknown("nobody knows")
             narrow.held.pop(1).settle(AppendFailed(unknown))

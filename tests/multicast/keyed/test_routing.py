@@ -122,7 +122,7 @@ def test_many_by_keys_share_the_room_and_say_what_found_none(small):
     driver = MemoryDriver(small.log, step=held.append)
     appender = driver.appender
     driver.appender = lambda **_: appender(in_flight_max=2)
-    with small.producer(driver=driver, announce=False, block_s=0.1) as producer:
+    with small.producer(driver=driver, tickets=False, block_s=0.1) as producer:
         given = [key_in("P1"), key_in("P2"), key_in("P1"), key_in("P2")]
         receipts = producer.multicast_all([b"0", b"1", b"2", b"3"], keys=given)
         with pytest.raises(TimedOut):

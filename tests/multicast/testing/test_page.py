@@ -85,7 +85,7 @@ def test_holds(amcast_system):
 def test_a_topic_on_a_broker_is_ordered_replanned_checked_and_gone(kafka_cluster, amcast_topic):
     topic = amcast_topic(INTERESTS)
     receipt = topic.producer().multicast(b"x", to={"P1"})
-    receipt.ordered(PATIENCE_S)  # a skip may take offset 0: the first message was announced early
+    receipt.ordered(PATIENCE_S)  # a skip may take offset 0: tickets may go before messages
     assert [m.payload for m in topic.drain(topic.consumer("C1"))] == [b"x"]
     wider = {"consumers": {**INTERESTS["consumers"], "C4": {"P3", "P4"}}}
     assert topic.replan(wider).epoch == 2

@@ -352,7 +352,7 @@ def of_collectors(collectors: Sequence[CollectorFacts], *, now_ms: int) -> list[
             says += f"{collector.ended_at} any more"
             do = "unless a standby runs, start another: 'amcast collectors run --node "
             do += f"{collector.name}'; meanwhile what has no ticket, and collectors below it, wait"
-            results.append(Finding(Weight.WARN, Check.COLLECTOR, name, says, do))
+            results.append(Finding(Weight.NOTE, Check.COLLECTOR, name, says, do))
         elif not collector.is_open and (collector.ticketed or not collector.records):
             results.append(
                 Finding(

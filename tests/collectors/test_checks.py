@@ -206,7 +206,7 @@ PLANTED = [
     ),
     (
         with_collectors(replace(ABOVE, ended_at="127.0.0.1:6066")),
-        (Weight.WARN, Check.COLLECTOR, "acted for collector K1 has ended: nobody listens at 127."),
+        (Weight.NOTE, Check.COLLECTOR, "acted for collector K1 has ended: nobody listens at 127."),
     ),
     (
         with_collectors(CollectorFacts("K1", None, is_open=False, records=0)),

@@ -83,7 +83,11 @@ class Clients:
         try:
             until(lambda: all(self.lines(k) >= n for k, n in least.items()), f"{by} lines more")
         except AssertionError as hangs:
-            late = [key for key, count in least.items() if self.lines(key) < count]
+            late = {
+                key: self._running[key].poll()  # None: it runs; below 0: a signal has ended it
+                for key, count in least.items()
+                if self.lines(key) < count
+            }
             raise AssertionError(f"{late} hang: {self._stacks(late)}") from hangs
 
     def _stacks(self, keys):

@@ -3,7 +3,7 @@
 A receipt stands for one message, `Receipts` for all messages of one `multicast_all`, which costs
 less. Messages of one producer to one log keep their order. Between messages to two logs no order is
 guaranteed, even if the producer waits for `ordered` between them: the later message may take an
-offset that was ordered early, or a collector orders it before it relays its parent's order.
+offset that was ordered before, or a collector orders it before it relays its parent's order.
 """
 
 from __future__ import annotations

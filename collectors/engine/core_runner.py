@@ -271,7 +271,7 @@ class CoreRunner:
         writer = state.offered_by(self.assignment.plan.epoch, self.assignment.name)
         is_others = writer not in (None, self.core.writer)
         self._role.offer(writer if is_others else None)
-        if is_others and self._role.acting:  # since before the offer, which took our address away
+        if is_others and self._role.acting:  # since before the offer, which the topic still shows
             self.advertisement.advertise()
         elif self.advertisement.is_overtaken():
             self._role.step_back()

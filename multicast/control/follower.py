@@ -15,8 +15,8 @@ from multicast.drivers.clock import clock_of
 from multicast.drivers.protocol import Driver
 from multicast.errors import AmcastError
 
-# How often the control topic is read. Until then messages to a collector that has moved are not
-# ordered early, and messages of a new epoch of version 2 wait for a collector's patience.
+# How often the control topic is read. Until then tickets go to the streams of the last epoch, so
+# messages of a new one wait for a collector's patience.
 _EVERY_S = 1.0
 _JOIN_S = 10.0  # `close` waits so long for the thread, which may be in a request to the cluster
 

@@ -30,8 +30,8 @@ from multicast.keyed.partitioners import Partitioner
 from topology.tree import Plan
 
 # Two requests so often for each producer that sends by keys. Ten times more often would cost as
-# much as the announcer's reading; ten times more rarely, keys would go to their old partitions for
-# minutes after partitions were added.
+# much as following the control topic; ten times more rarely, keys would go to their old partitions
+# for minutes after partitions were added.
 _CHECK_EVERY_S = 10.0
 # A caller in a loop must not turn each of its refusals into two requests.
 _RETRY_S = 1.0

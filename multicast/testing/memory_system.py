@@ -6,7 +6,7 @@ In place of Kafka stands the in-memory driver, which passes the contract tests o
 place of processes the collectors work in turns, whenever somebody waits (`clock.py`). So a run
 depends on the seed and on the calls of the test only; time is virtual, and no wait takes long.
 
-Not doubled: datagrams and early runs, brokers' time-outs, retention, access rights.
+Not doubled: tickets and early runs, brokers' time-outs, retention, access rights.
 """
 
 from __future__ import annotations

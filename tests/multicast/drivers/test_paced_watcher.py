@@ -5,7 +5,7 @@ import pytest
 from multicast.drivers.kafka_python.watch_connection import WatchConnection
 from tests.helpers.driver_worlds import append_all, watch
 from tests.helpers.system import until
-from tests.multicast.drivers.test_watcher import World
+from tests.helpers.watched_logs import World
 
 
 @pytest.fixture

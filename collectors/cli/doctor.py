@@ -103,7 +103,7 @@ def _document(facts: Facts, findings: Sequence[Finding], wrong: int) -> dict[str
 
 
 def _collector(collector: CollectorFacts) -> dict[str, Any]:
-    """Give a collector's facts; the document calls `is_open` as it always did."""
+    """Give a collector's facts; in the document `is_open` has the name that programs know."""
     names = {"is_open": "told_address"}
     return {names.get(field, field): value for field, value in asdict(collector).items()}
 

@@ -152,11 +152,12 @@ def test_a_record_above_the_limit_is_refused_and_those_around_it_go_on(joint):
 
 
 def test_what_starts_is_counted_before_it_is_sent_and_never_too_much(kafka_cluster):
-    begun, sent = [0], [0]
+    begun, sent, uncounted = [0], [0], []
 
-    def beside(started):
+    def beside(started):  # an exception here would only be logged
         sent[0] += sum(started.values())
-        assert sent[0] <= begun[0]
+        if sent[0] > begun[0]:
+            uncounted.append(sent[0])
         return []
 
     def starting(count):
@@ -174,6 +175,7 @@ def test_what_starts_is_counted_before_it_is_sent_and_never_too_much(kafka_clust
             rest = rest[taken:]
         assert appender.flush(PATIENCE_S)
         assert partial_calls, "the buffer was never full"
+        assert not uncounted
         assert begun[0] == sent[0] == len(values)
         assert world.log(log) == values
         appender.close()

@@ -20,6 +20,7 @@ import re
 import shutil
 import subprocess
 import tempfile
+import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -30,6 +31,7 @@ from multicast.local.process import run_bounded
 JAVA_FEATURE_MIN = 17  # the oldest Java that runs brokers of Kafka 4
 # For all jars of a version together, some 100 MB; a slow line of 3 Mbit/s suffices.
 FETCH_TIMEOUT_S = 300.0
+_ATTEMPTS, _PAUSE_S = 5, 2.0  # a failed look-up of a host's name was seen to pass in seconds
 _JAVA_TIMEOUT_S = 20.0  # for Java's version, which takes 0.1 s unless the machine is overloaded
 _LAST_LINES_MAX = 12  # of Maven's or Ivy's output in an error: it names the cause in its last lines
 
@@ -234,7 +236,7 @@ def _fetch(jars: list[Jar], home: Path, *, title: str, java: Java, progress: Pro
                 "pip install pyspark"
             )
         progress(f"fetching the {len(jars)} jars of {title} with {tool} (once)")
-        _run(tool, command, java=java)
+        _run(tool, command, java=java, progress=progress)
         check(jars, fetched, remedy=f"what {tool} fetched differs from the lock")
         # mkdtemp made only the parent private; this directory has the usual mode.
         with contextlib.suppress(OSError):
@@ -244,19 +246,30 @@ def _fetch(jars: list[Jar], home: Path, *, title: str, java: Java, progress: Pro
         raise JarsUnavailable(f"the jars of {title} could not be moved to {home}; check its rights")
 
 
-def _run(tool: str, command: list[str], *, java: Java) -> None:
+def _run(tool: str, command: list[str], *, java: Java, progress: Progress) -> None:
+    """Run the tool, again if it fails: a name server or a mirror may fail for a moment.
+
+    The tools keep what they have fetched, so an attempt continues where the last one ended.
+    """
     environment = {**os.environ, "JAVA_HOME": os.fspath(java.home)}
-    try:
-        code, output = run_bounded(command, timeout_s=FETCH_TIMEOUT_S, environment=environment)
-    except subprocess.TimeoutExpired:
-        raise JarsUnavailable(
-            f"{tool} did not fetch the jars within {FETCH_TIMEOUT_S:.0f} s; try again"
-        ) from None
-    if code != 0:
-        lines = [line for line in output.splitlines() if line.strip()][-_LAST_LINES_MAX:]
-        raise JarsUnavailable(
-            "\n  ".join([f"{tool} could not fetch the jars; the end of its output:", *lines])
-        )
+    deadline = time.monotonic() + FETCH_TIMEOUT_S
+    for attempt in range(1, _ATTEMPTS + 1):
+        left_s = max(0.1, deadline - time.monotonic())
+        try:
+            code, output = run_bounded(command, timeout_s=left_s, environment=environment)
+        except subprocess.TimeoutExpired:
+            raise JarsUnavailable(
+                f"{tool} did not fetch the jars within {FETCH_TIMEOUT_S:.0f} s; try again"
+            ) from None
+        if code == 0:
+            return
+        if attempt < _ATTEMPTS:
+            progress(f"{tool} failed (attempt {attempt} of {_ATTEMPTS}); trying again")
+            time.sleep(_PAUSE_S)
+    lines = [line for line in output.splitlines() if line.strip()][-_LAST_LINES_MAX:]
+    raise JarsUnavailable(
+        "\n  ".join([f"{tool} could not fetch the jars; the end of its output:", *lines])
+    )
 
 
 def _maven_command(maven: str, jars: list[Jar], work: Path, target: Path) -> list[str]:
@@ -272,6 +285,7 @@ def _maven_command(maven: str, jars: list[Jar], work: Path, target: Path) -> lis
     project = _fill("maven.xml", lines, work)
     return [
         *(maven, "--batch-mode", "--quiet", "--strict-checksums", "--file", project),
+        "--update-snapshots",  # else Maven remembers for a day that a transfer has failed
         *("dependency:copy-dependencies", f"-DoutputDirectory={target}"),
     ]
 

@@ -31,10 +31,10 @@ from bench.nemesis.running import Canary, MakeCommand, Program, marked, until
 from collectors.cli.main import control_of
 from collectors.reconfiguration.apply import apply
 from multicast import Producer
-from multicast.control import order_topic
+from multicast.control import log_partition, order_topic
 from multicast.drivers import open_driver
 from multicast.drivers.kafka_python import Admin
-from multicast.drivers.protocol import Driver
+from multicast.drivers.protocol import Driver, TopicPartition
 from multicast.errors import AmcastError, TimedOut
 from multicast.local.broker import BrokerHost, free_ports
 from multicast.local.cluster import LocalCluster
@@ -326,11 +326,14 @@ class System:
 
     def leader_of(self, to: Sequence[str]) -> int:
         """Return the broker that leads the log of a destination set; raises if none does."""
-        log = self.layouts[0].log("+".join(to))
-        for partition, leader, _, _ in self.admin.holders([log.topic])[log.topic]:
-            if partition == log.partition and leader >= 0:
+        return self.leader(log_partition(self.layouts[0].log("+".join(to))))
+
+    def leader(self, partition: TopicPartition) -> int:
+        """Return the broker that leads a partition; raises if none does."""
+        for number, leader, _, _ in self.admin.holders([partition.topic])[partition.topic]:
+            if number == partition.partition and leader >= 0:
                 return leader
-        raise TimedOut(f"no broker leads log {log.name}")
+        raise TimedOut(f"no broker leads partition {partition.partition} of {partition.topic}")
 
     def whole(self) -> bool:
         """Whether all brokers run, and every partition of the system has all replicas in sync."""

@@ -10,6 +10,7 @@ from bench.nemesis.faults import (  # noqa: F401  (imported to register their ki
     plans,
     programs,
     proxy,
+    tickets,
 )
 from bench.nemesis.faults.kinds import KINDS, FaultKind
 

@@ -356,17 +356,22 @@ class Connection:
         """Group by leader, after a refresh of the metadata if one is unknown; drop the unknown."""
         wanted = list(partitions)
         self.follow(wanted)
-        if any(self.leader(partition) is None for partition in wanted):
-            try:
-                await self.cluster.refresh_metadata()
-            except (kafka_errors.KafkaError, OSError):
-                await self.net.sleep(RETRY_S)
+        if any(self.leader(partition) is None for partition in wanted) and not await self.look_up():
+            await self.net.sleep(RETRY_S)
         grouped: dict[int, list[TopicPartition]] = defaultdict(list)
         for partition in wanted:
             leader = self.leader(partition)
             if leader is not None:
                 grouped[leader].append(partition)
         return grouped
+
+    async def look_up(self) -> bool:
+        """Refresh the metadata now, without the package's back-off; False where that fails."""
+        try:
+            await self.cluster.refresh_metadata()
+        except (kafka_errors.KafkaError, OSError):
+            return False
+        return True
 
     async def ends_led_by(self, node: int, topic: str) -> dict[TopicPartition, int]:
         """Return the ends of a topic's partitions that a broker leads; empty if it is missing."""

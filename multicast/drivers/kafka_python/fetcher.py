@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import time
 from collections import OrderedDict, defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
 from typing import Any, Protocol
 
@@ -122,6 +122,7 @@ class Fetching:
         if refreshed_ms != self._refreshed_ms:
             self._refreshed_ms = refreshed_ms
             self._silent_s = 0.0
+            self._release(now)
         if len(self._next) > len(self._left_out):
             self._silent_s += time.monotonic() - now
             if self._silent_s > self._connection.timeout_s:
@@ -129,24 +130,22 @@ class Fetching:
                 raise self._connection.unreachable(self._connection.timeout_s)
 
     def _send(self, now: float) -> None:
-        for due in [partition for partition, until in self._held.items() if until <= now]:
-            del self._held[due]
-            self._changed = True
+        self._release(now)
         if not self._changed:
             return
         self._changed = False
         by_node: dict[int, OrderedDict[TopicPartition, Any]] = defaultdict(OrderedDict)
+        unknown: list[TopicPartition] = []
         for partition, offset in self._next.items():
             if partition in self._left_out or partition in self._held:
                 continue
             leader = self._connection.leader(partition)
             if leader is None:
-                self._connection.follow([partition])
-                self._connection.cluster.request_update()
-                self._leaderless.setdefault(partition, now)
-                self._hold([partition])
+                unknown.append(partition)
             elif leader not in self._outstanding:
                 by_node[leader][partition] = self._part(partition, offset)
+        if unknown:
+            self._look_up(unknown, now)
         for partition in list(self._leaderless):
             if partition not in self._next or self._connection.leader(partition) is not None:
                 del self._leaderless[partition]
@@ -154,6 +153,28 @@ class Fetching:
                 self._connection.raise_if_unknown([partition], since=self._leaderless[partition])
         for node, partitions in by_node.items():
             self._send_to(node, partitions)
+
+    def _release(self, now: float) -> None:
+        """Hold no longer what was held for its time, or only for its leader, which is known now."""
+        for partition, until in list(self._held.items()):
+            was_leaderless = partition in self._leaderless
+            if until <= now or (was_leaderless and self._connection.leader(partition) is not None):
+                del self._held[partition]
+                self._changed = True
+
+    def _look_up(self, partitions: Sequence[TopicPartition], now: float) -> None:
+        """Request the leaders: at once for new partitions, else when the package's back-off ends.
+
+        The back-off, 0.1 s, counts from the connection's own first request.
+        """
+        self._connection.follow(partitions)
+        if self._leaderless.keys() >= set(partitions):
+            self._connection.cluster.request_update()
+        else:
+            self._connection.net.call_soon_with_future(self._connection.look_up)
+        for partition in partitions:
+            self._leaderless.setdefault(partition, now)
+        self._hold(partitions)
 
     def _part(self, partition: TopicPartition, offset: int) -> Any:
         part = self._parts.get(partition)

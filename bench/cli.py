@@ -18,7 +18,7 @@ from bench.comparison import compare as comparing
 from bench.comparison.run import run as measure
 from bench.comparison.workload import BACKLOG, InvalidWorkload, Workload, load
 from multicast.errors import UsageError
-from topology.files import FileExists, refuse_existing_of
+from topology.files import FileExists, refuse_existing_of, why_unreadable
 from topology.output import Output, OutputOption
 
 app = typer.Typer(no_args_is_help=True, help="Measure against plain Kafka; compare measurements.")
@@ -186,7 +186,7 @@ def read_workload(name: str, changes: list[str]) -> Workload:
     except InvalidWorkload as error:
         raise UsageError(f"{name}: {error}") from error
     except (OSError, UnicodeDecodeError) as error:
-        raise UsageError(f"{name}: cannot be read: {error}") from error
+        raise UsageError(f"{name} cannot be read: {why_unreadable(error)}") from error
 
 
 def _read(file: Path) -> dict[str, Any]:

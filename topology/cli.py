@@ -31,7 +31,7 @@ from topology.changes import (
 )
 from topology.check import PlanRejected, TreeFigures, check, figures
 from topology.explain import explained, explanations, remedy
-from topology.files import FileExists, refuse_existing_of, write_text
+from topology.files import FileExists, refuse_existing_of, why_unreadable, write_text
 from topology.hysteresis import MARGIN_DEFAULT, Weighed, weighed
 from topology.interests import InterestFile, InvalidInterests, parse
 from topology.measured_work import MeasuredWork
@@ -129,7 +129,7 @@ def read_interests(path: Path, read: Callable[[str], InterestFile] = parse) -> I
     try:
         return read(path.read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError) as wrong:
-        fail(f"cannot read {path}: {wrong}", 2)
+        fail(f"cannot read {path}: {why_unreadable(wrong)}", 2)
     except InvalidInterests as wrong:
         fail(f"{path}: {wrong}", 2)
 
@@ -140,7 +140,7 @@ def read_plan(path: Path) -> Plan:
         plan = Plan.parse(path.read_bytes())
         check(plan)
     except (OSError, UnicodeDecodeError) as wrong:
-        fail(f"cannot read {path}: {wrong}", 2)
+        fail(f"cannot read {path}: {why_unreadable(wrong)}", 2)
     except (InvalidPlan, PlanRejected, ValueError) as wrong:
         fail(f"{path}: {wrong}", 2)
     return plan

@@ -39,3 +39,10 @@ def refuse_existing(path: Path, text: str | None = None, *, instead: str = "") -
         return
     other = f"give another name with {instead}" if instead else "give another name"
     raise FileExists(f"{path} exists already; {other}, or give --force to overwrite it")
+
+
+def why_unreadable(error: OSError | UnicodeDecodeError) -> str:
+    """Say in a few words why a text file could not be read; its name is not among them."""
+    if isinstance(error, OSError):
+        return error.strerror or str(error)
+    return "it is not text in UTF-8"

@@ -16,6 +16,7 @@ from typing import Any
 
 from multicast.errors import UsageError
 from topology.changes import with_kept_names, with_running_logs
+from topology.files import why_unreadable
 from topology.interests import InterestFile, InvalidInterests, from_document, parse
 from topology.planner.solver import Infeasible
 from topology.planner.solver import plan as solve
@@ -64,7 +65,8 @@ def _read(interests: str | PathLike[str] | Mapping[str, Any] | InterestFile) -> 
     try:
         return parse(path.read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError) as error:
-        raise UsageError(f"the interest file {path} cannot be read: {error}") from error
+        why = why_unreadable(error)
+        raise UsageError(f"the interest file {path} cannot be read: {why}") from error
 
 
 def _document(given: Mapping[str, Any]) -> dict[str, Any]:

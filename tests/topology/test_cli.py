@@ -108,11 +108,19 @@ def test_pictures_are_well_formed_and_repeat(tmp_path):
     assert dot.count("->") == mermaid.count("-->") + mermaid.count("-.->")
 
 
-@pytest.mark.parametrize("name", ["nothing.toml", "."])
-def test_a_file_that_cannot_be_read_is_named(tmp_path, name):
+@pytest.mark.parametrize(
+    ("name", "why"),
+    [
+        ("nothing.toml", "No such file or directory"),
+        (".", "Is a directory"),
+        ("latin-1.toml", "it is not text in UTF-8"),
+    ],
+)
+def test_a_file_that_cannot_be_read_is_named_with_the_reason(tmp_path, name, why):
+    (tmp_path / "latin-1.toml").write_bytes("topic = 'Köln'".encode("latin-1"))
     result = run("plan", tmp_path / name)
     assert result.exit_code == 2
-    assert result.stderr.startswith("amcast: cannot read ")
+    assert result.stderr == f"amcast: cannot read {tmp_path / name}: {why}\n"
     assert result.stdout == ""
 
 

@@ -20,6 +20,7 @@ import re
 import shutil
 import subprocess
 import tempfile
+import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
@@ -265,7 +266,7 @@ def _run(tool: str, command: list[str], *, java: Java, progress: Progress) -> No
             return
         if attempt < _ATTEMPTS:
             progress(f"{tool} failed (attempt {attempt} of {_ATTEMPTS}); trying again")
-            time.sleep(_PAUSE_S)
+            threading.Event().wait(_PAUSE_S)
     lines = [line for line in output.splitlines() if line.strip()][-_LAST_LINES_MAX:]
     raise JarsUnavailable(
         "\n  ".join([f"{tool} could not fetch the jars; the end of its output:", *lines])

@@ -8,12 +8,14 @@ import pytest
 
 from multicast.drivers import open_driver
 from multicast.drivers.kafka_python import Admin, TopicSpec
+from multicast.drivers.kafka_python.connection import Connection
 from multicast.drivers.kafka_python.direct_appender import _SOCKETS_MAX
 from multicast.drivers.protocol import Appended, TopicPartition
 from tests.helpers.driver_worlds import REAL, MemoryWorld, RealWorld, append_all, read, watch
 from tests.helpers.small import until
 
 MANY = 60
+BACK_OFF_MS = 3_600_000  # longer than any time-out
 
 
 @pytest.fixture(params=["memory", *REAL])
@@ -125,3 +127,23 @@ def test_a_few_sockets_append_to_many_partitions_directly(kafka_cluster, opened)
     assert len(direct._sockets) <= _SOCKETS_MAX
     direct.remove(many[:1])
     assert not direct.append(many[0], b"x", done=by_partition[many[0]].append)
+
+
+@pytest.mark.kafka
+def test_a_reader_waits_for_no_back_off_of_the_package(kafka_cluster, opened, monkeypatch):
+    world = opened(RealWorld("kafka-python", kafka_cluster.bootstrap))
+    (first,), (second,) = world.topic(1), world.topic(1)
+    appender = opened(world.driver.appender())
+    append_all(appender, first, [b"x"])
+    append_all(appender, second, [b"x"])
+    made = Connection.__init__
+
+    def hesitant(self, *arguments, **more):
+        made(self, *arguments, **more)
+        self.cluster.config["retry_backoff_ms"] = BACK_OFF_MS
+
+    monkeypatch.setattr(Connection, "__init__", hesitant)
+    reader = opened(world.driver.reader({first: 0}))
+    assert read(reader, {first: 1})[1] == {first: 1}
+    reader.add({second: 0})
+    assert read(reader, {second: 1})[1] == {second: 1}

@@ -133,14 +133,14 @@ def test_without_maven_and_pyspark_it_is_said_what_to_install(monkeypatch):
 
 def test_a_maven_that_fails_is_quoted_and_leaves_nothing(empty_cache, monkeypatch, tmp_path):
     java = find_java()
-    said: list[str] = []
+    progress: list[str] = []
     program(tmp_path / "bin" / "mvn", "echo '[ERROR] no route to the repository'; exit 1")
     monkeypatch.setenv("PATH", f"{tmp_path}/bin:/bin:/usr/bin")
     monkeypatch.setattr(local_jars, "_PAUSE_S", 0.0)
     with pytest.raises(JarsUnavailable, match=r"Maven could not.*\n.*no route to the repository"):
-        broker_jars(DEFAULT_VERSION, java=java, progress=said.append)
+        broker_jars(DEFAULT_VERSION, java=java, progress=progress.append)
     assert list(empty_cache.iterdir()) == []
-    assert said[-1] == "Maven failed (attempt 4 of 5); trying again"
+    assert progress[-1] == "Maven failed (attempt 4 of 5); trying again"
 
 
 def test_a_maven_that_fails_for_a_moment_is_run_again(empty_cache, monkeypatch, tmp_path):

@@ -255,7 +255,7 @@ def _run(tool: str, command: list[str], *, java: Java, progress: Progress) -> No
     environment = {**os.environ, "JAVA_HOME": os.fspath(java.home)}
     deadline = time.monotonic() + FETCH_TIMEOUT_S
     for attempt in range(1, _ATTEMPTS + 1):
-        left_s = max(0.1, deadline - time.monotonic())
+        left_s = deadline - time.monotonic()
         try:
             code, output = run_bounded(command, timeout_s=left_s, environment=environment)
         except subprocess.TimeoutExpired:
@@ -264,9 +264,10 @@ def _run(tool: str, command: list[str], *, java: Java, progress: Progress) -> No
             ) from None
         if code == 0:
             return
-        if attempt < _ATTEMPTS:
-            progress(f"{tool} failed (attempt {attempt} of {_ATTEMPTS}); trying again")
-            threading.Event().wait(_PAUSE_S)
+        if attempt == _ATTEMPTS or time.monotonic() + _PAUSE_S >= deadline:
+            break
+        progress(f"{tool} failed (attempt {attempt} of {_ATTEMPTS}); trying again")
+        threading.Event().wait(_PAUSE_S)
     lines = [line for line in output.splitlines() if line.strip()][-_LAST_LINES_MAX:]
     raise JarsUnavailable(
         "\n  ".join([f"{tool} could not fetch the jars; the end of its output:", *lines])

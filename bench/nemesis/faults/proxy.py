@@ -20,21 +20,21 @@ _CONSUMER = "C2"
 
 
 @contextmanager
-def _armed(system: System, rule: RequestFault) -> Iterator[Armed]:
+def armed(system: System, rule: RequestFault) -> Iterator[Armed]:
     """Arm a rule, and wait until it has caught a request."""
-    armed = system.proxy.arm(rule)
+    caught = system.proxy.arm(rule)
     try:
-        if not armed.fired.wait(_FIRED_S):
+        if not caught.fired.wait(_FIRED_S):
             raise TimedOut(f"no request matched within {_FIRED_S:g} s: {rule}")
-        yield armed
+        yield caught
     finally:
         system.proxy.disarm()
 
 
 def _spoiled(system: System, api: Api, action: Action, nth: int | None) -> Iterator[str]:
-    with _armed(system, RequestFault(api=api, action=action, nth=nth)) as armed:
+    with armed(system, RequestFault(api=api, action=action, nth=nth)) as caught:
         yield f"{api.name} {action.value}"
-        assert armed.count
+        assert caught.count
 
 
 @kind("produce-held", hold_s=(1.0, 4.0))
@@ -90,8 +90,8 @@ def commit_lost(system: System, _: random.Random) -> Iterator[str]:
     """Lose every commit of a cursor, then kill the consumer: it resumes from an older cursor."""
     program = system.programs[_CONSUMER]
     rule = RequestFault(api=Api.OFFSET_COMMIT, action=Action.CUT, nth=None, client_id=_CONSUMER)
-    with _armed(system, rule) as armed:
+    with armed(system, rule) as caught:
         yield program.name
         program.kill()
-        assert armed.count
+        assert caught.count
     program.start()

@@ -46,8 +46,13 @@ from multicast.local.process import (
 )
 
 ROOT = Path(__file__).parents[3]
-SLEEPER = [sys.executable, "-c", "import time; time.sleep(3600)"]
 PATIENCE_S = 120.0  # stops a hang, no more
+# It runs until it is killed. Where a test fails to do that, it ends soon after that test's waits.
+IDLE = [
+    sys.executable,
+    "-c",
+    f"import signal; signal.alarm({4 * PATIENCE_S:.0f}); signal.pause()",
+]
 
 
 def until(condition, *, timeout_s=PATIENCE_S):
@@ -153,18 +158,18 @@ def test_where_there_is_no_cluster_down_is_content_and_the_rest_says_so(tmp_path
 
 
 @pytest.fixture
-def sleeper():
+def idle():
     """A process of ours that carries a token."""
     token = os.urandom(8).hex()
-    process = identify(spawn([*SLEEPER, argument_of(token)]))
+    process = identify(spawn([*IDLE, argument_of(token)]))
     yield process, token
     kill_carriers(token)
     wait_ended([process], token=token, timeout_s=PATIENCE_S)
     reap(process)
 
 
-def test_a_number_that_another_process_has_now_is_not_signalled(sleeper):
-    process, token = sleeper
+def test_a_number_that_another_process_has_now_is_not_signalled(idle):
+    process, token = idle
     earlier = ProcessId(process.pid, process.started - 1)
     assert state_of(earlier, token=token) == "ended"
     assert not send(earlier, signal.SIGKILL, token=token)
@@ -186,8 +191,8 @@ def test_a_number_that_a_thread_has_now_belongs_to_an_ended_process():
         thread.join()
 
 
-def test_a_paused_process_is_seen_and_an_ended_one_is_reaped(sleeper):
-    process, token = sleeper
+def test_a_paused_process_is_seen_and_an_ended_one_is_reaped(idle):
+    process, token = idle
     until(lambda: carriers(token) == [process.pid])
     assert send(process, signal.SIGSTOP, token=token)
     until(lambda: state_of(process, token=token) == "paused")
@@ -207,7 +212,7 @@ def test_the_guard_ends_what_its_owner_left_behind(tmp_path):
         "import os, signal, sys; from pathlib import Path\n"
         "from multicast.local.process import Guard, spawn\n"
         f"guard = Guard({token!r}, remove=Path({os.fspath(doomed)!r}))\n"
-        f"spawn({[*SLEEPER, argument_of(token)]!r})\n"
+        f"spawn({[*IDLE, argument_of(token)]!r})\n"
         "os.kill(os.getpid(), signal.SIGKILL)\n"
     )
     subprocess.run([sys.executable, "-c", owner], cwd=ROOT, timeout=PATIENCE_S, check=False)

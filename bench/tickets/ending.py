@@ -43,6 +43,7 @@ class TicketEnding(ABC):
     operator: TicketOperator
     calm: bool
     _rng: Random
+    _telling: dict[int, tuple[int, int]]  # of streams: records, and how many of them say something
     _stays_busy: bool
     _ends_busy: bool
 
@@ -190,7 +191,11 @@ class TicketEnding(ABC):
     def _progress(self) -> tuple[int, ...]:
         world = self.world
         sizes = [len(records) for records in world.logs]
-        sizes += [sum(map(says_something, records)) for records in world.streams]
+        for node, records in enumerate(world.streams):
+            looked_at, telling = self._telling.get(node, (0, 0))
+            telling += sum(map(says_something, records[looked_at:]))
+            self._telling[node] = len(records), telling
+            sizes.append(telling)
         return (*sizes, sum(len(consumer.delivered) for consumer in self.consumers))
 
     # -- the judge --------------------------------------------------------------------------
@@ -248,7 +253,7 @@ class TicketEnding(ABC):
             return "liveness: the epoch does not end"
         for log, records in enumerate(self.world.logs):
             span = epoch.spans[epoch.tree.top(log)]
-            stream, _ = span.whole()
+            stream = span.fresh()
             records.append("last")
             raw = encode(stream.shape.tag, OwnRecord((Ticket(log, 1, 0),)))
             stream.read(stream.offset_next, raw)

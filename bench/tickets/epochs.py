@@ -34,6 +34,8 @@ class TicketSpan:
     wrong: set[bytes] = field(default_factory=set)  # checkpoints that a wrong program wrote
     kept_from: int = 0  # retention has removed what is below
     may_stray: bool = False  # a wrong relay counts in it
+    _read: TicketStream | None = None
+    _runs: list[tuple[int, Run]] = field(default_factory=list)
 
     @property
     def records(self) -> list[bytes]:
@@ -69,16 +71,31 @@ class TicketSpan:
         return TicketStream(self.shape, self.checkpoint(below))
 
     def whole(self) -> tuple[TicketStream, list[tuple[int, Run]]]:
-        """Read everything, whatever retention has removed: the stream, and what it orders."""
+        """Read everything, whatever retention has removed: the stream, and what it orders.
+
+        Both are the span's own, which later calls read on: look at them, and leave them as they
+        are. A `fresh` stream is the caller's.
+        """
+        if self._read is None:
+            self._read = TicketStream(self.shape)
+        self._runs += self._read_on(self._read)
+        return self._read, self._runs
+
+    def fresh(self) -> TicketStream:
+        """Read everything anew."""
         stream = TicketStream(self.shape)
+        self._read_on(stream)
+        return stream
+
+    def _read_on(self, stream: TicketStream) -> list[tuple[int, Run]]:
         runs: list[tuple[int, Run]] = []
-        for offset in range(self.shape.first, len(self.records)):
+        for offset in range(stream.offset_next, len(self.records)):
             judged = stream.read(offset, self.records[offset])
             if judged is NotCounted.FALSE:
                 assert self.records[offset] in self.wrong, "a checkpoint names a wrong state"
             if not isinstance(judged, NotCounted):
                 runs += [(offset, run) for run in judged]
-        return stream, runs
+        return runs
 
 
 @dataclass

@@ -7,7 +7,8 @@ from collections.abc import Container, Iterable, Sequence
 
 from bench.tickets.epochs import TicketSpan
 from bench.tickets.processes import TicketReaderProcess
-from multicast.tickets.rule import TicketStream
+from multicast.tickets.encoding import CheckpointRecord
+from multicast.tickets.rule import TicketState, TicketStream
 
 # Two intervals of a stream at rest hold some relays, twice each, and checkpoints.
 READ_AT_REST_MAX = 60
@@ -61,18 +62,39 @@ def _cyclic(consumers: Sequence[TicketReaderProcess]) -> bool:
 def wrong_checkpoint(spans: Iterable[TicketSpan], live: Iterable[TicketSpan]) -> str:
     """Say which checkpoint does not lead its readers to where all others are, or "".
 
-    Of streams that are live, and at rest for a while, a new reader must read little.
+    Who begins at one must be where a reader of everything was there; what both read from there on
+    is the same. The oldest one is read to the end all the same, in case a reader has a state that
+    this comparison does not know. Of streams that are live, and at rest for a while, a new reader
+    must read little.
     """
     for span in live:
         length = len(span.records) - span.mark(len(span.records))
         if length > READ_AT_REST_MAX:
             return f"checkpoints: a new reader of stream {span.node} reads {length} records"
     for span in spans:
-        state = span.whole()[0].state
-        for offset in span.pointers:
-            stream = TicketStream(span.shape, span.checkpoint_at(offset))
-            for place in range(stream.offset_next, len(span.records)):
-                stream.read(place, span.records[place])
-            if stream.state != state:
+        begun = {offset: _opened(span, offset) for offset in span.pointers}
+        by_mark = sorted(begun.items(), key=lambda item: item[1].offset_next)
+        whole = TicketStream(span.shape)
+        for offset, stream in by_mark:
+            _read_on(whole, span, stream.offset_next)
+            if _position(whole) != _position(stream):
+                return f"checkpoints: one at {offset} of stream {span.node} is wrong"
+        _read_on(whole, span, len(span.records))
+        for offset, stream in by_mark[:1]:
+            _read_on(stream, span, len(span.records))
+            if _position(whole) != _position(stream):
                 return f"checkpoints: one at {offset} of stream {span.node} leads elsewhere"
     return ""
+
+
+def _opened(span: TicketSpan, offset: int) -> TicketStream:
+    return TicketStream(span.shape, span.checkpoint_at(offset))
+
+
+def _read_on(stream: TicketStream, span: TicketSpan, end: int) -> None:
+    for offset in range(stream.offset_next, end):
+        stream.read(offset, span.records[offset])
+
+
+def _position(stream: TicketStream) -> tuple[TicketState, int, CheckpointRecord]:
+    return stream.state, stream.mark, stream.marked

@@ -65,6 +65,7 @@ class TicketSimulation(TicketEnding):
     def __init__(self, seed: int) -> None:
         rng = self._rng = Random(seed)  # noqa: S311 - repeatable, not secret
         self.calm = seed % 8 == 1
+        self._telling = {}
         self._stays_busy = seed % 3 > 0
         self._ends_busy = seed % 6 == 2
         # One tree is drawn too seldom to find what is wrong there.

@@ -2,6 +2,7 @@
 
 import gzip
 import json
+import re
 from importlib import resources
 
 import pytest
@@ -46,9 +47,10 @@ def test_the_demo_orders_real_commits_kills_a_collector_and_proves_the_order(
     uncounted = [row["name"] for row in work["collectors"] if row["dropped_measured"] is None]
     # The two instances start together. If the standby was the later one, it has counted everything.
     assert uncounted in ([result["killed"]], [])
-    assert work["not_counted"] == [
-        f"not counted: {name}: another process took it over meanwhile" for name in uncounted
-    ]
+    # With tickets messages do without it for a while, so perhaps nobody acts in its place yet.
+    reasons = r"another process took it over meanwhile|http://\S+/status cannot be read \(.+\)"
+    for sentence, name in zip(work["not_counted"], uncounted, strict=True):
+        assert re.fullmatch(rf"not counted: {name}: ({reasons})", sentence)
     counted = [row for row in work["collectors"] if row["name"] not in uncounted]
     assert sum(row["passed_on_measured"] + row["dropped_measured"] for row in counted) > 0
     for row in (*counted, *work["consumers"]):

@@ -12,7 +12,7 @@ import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from functools import partial
-from typing import Self, TypeVar, overload
+from typing import Any, Self, TypeVar, overload
 
 from multicast.append_counts import AppendCounters
 from multicast.conditional.condition import Expectation, boundary, reserved_headers
@@ -23,6 +23,7 @@ from multicast.drivers import open_driver
 from multicast.drivers.client_settings import check_client, producer_settings
 from multicast.drivers.clock import clock_of
 from multicast.drivers.protocol import (
+    Appender,
     AppendFailed,
     AppendOutcome,
     DoneAll,
@@ -57,7 +58,7 @@ from multicast.receipts import (
     Route,
     Settlement,
 )
-from multicast.tickets.appender import TicketingAppender, open_appender, plain_only
+from multicast.tickets.appender import TicketingAppender
 from multicast.tracing import spans_of_producer
 from topology.tree import Log, Plan, log_name
 
@@ -143,16 +144,17 @@ class Producer:
             self._keys = KeyRouter(self._driver, partitioner, self._newest_plan)
             opened.callback(self._keys.close)
             linger_ms = (tuning.linger_ms or 0) if linger_ms is None else linger_ms
-            open_plain = partial(
-                self._driver.appender,
-                linger_ms=linger_ms,
-                compression=tuning.compression,
-                batch_bytes=tuning.batch_bytes,
-            )
+            settings: dict[str, Any] = {
+                "linger_ms": linger_ms,
+                "compression": tuning.compression,
+                "batch_bytes": tuning.batch_bytes,
+            }
+            open_plain = partial(self._driver.appender, **settings)
+            self._appender: Appender
             if tickets:
-                why = plain_only(linger_ms, tuning.compression)
+                open_joint = partial(self._driver.joint_appender, **settings)
                 state = self._control.state
-                self._appender = open_appender(self._driver, state, open_plain, plain_only=why)
+                self._appender = TicketingAppender(state, open_plain, open_joint)
             else:
                 self._appender = open_plain()
             self._appends = AppendCounters(self._clock.monotonic)

@@ -13,7 +13,6 @@ from multicast.drivers.protocol import (
     Appended,
     Appender,
     AppendOutcome,
-    Beside,
     DoneAll,
     Driver,
     Headers,
@@ -103,9 +102,9 @@ class StampedDriver:
         """Open a `Stamped` appender; takes what `Driver.appender` takes."""
         return self._stamped(self._inner.appender(**settings))
 
-    def joint_appender(self, *, beside: Beside | None = None) -> Appender | None:
+    def joint_appender(self, **settings: Any) -> Appender | None:
         """Open a `Stamped` joint appender; what is sent beside messages is not stamped."""
-        inner = self._inner.joint_appender(beside=beside)
+        inner = self._inner.joint_appender(**settings)
         return None if inner is None else self._stamped(inner)
 
     def _stamped(self, inner: Appender) -> Stamped:

@@ -374,13 +374,20 @@ class Driver(Protocol):
     def direct_appender(self) -> DirectAppender | None:
         """Open a direct appender; None if the driver has none."""
 
-    def joint_appender(self, *, beside: Beside | None = None) -> JointAppender | None:
+    def joint_appender(
+        self,
+        *,
+        beside: Beside | None = None,
+        linger_ms: int = 0,
+        compression: str = "none",
+        batch_bytes: int | None = None,
+    ) -> JointAppender | None:
         """Open an appender whose requests hold records of several partitions; None: it has none.
 
-        It neither lingers nor compresses. `beside` is called for each request, with the numbers of
-        records that the request starts in each partition; what it returns goes with them, or by a
-        request to its own leader. It is called under a lock, on any thread: it must not block, nor
-        call the appender, nor wait for a lock whose holder calls the appender.
+        The settings are those of `appender`. `beside` is called for each request, with the numbers
+        of records that the request starts in each partition; what it returns goes with them, or by
+        a request to its own leader. It is called under a lock, on any thread: it must not block,
+        nor call the appender, nor wait for a lock whose holder calls the appender.
         """
 
     def log_start_offsets(self, partitions: Sequence[TopicPartition]) -> dict[TopicPartition, int]:

@@ -28,7 +28,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 from multicast.control import ControlState, log_partition, stream_partition
 from multicast.drivers.protocol import (
@@ -37,8 +37,8 @@ from multicast.drivers.protocol import (
     Appender,
     AppendFailed,
     AppendOutcome,
+    Beside,
     DoneAll,
-    Driver,
     Headers,
     JointAppender,
     JointRecord,
@@ -62,6 +62,13 @@ _HELD_MAX = 50_000
 _HELD_BYTES_MAX = 16 * 1024 * 1024  # a quarter of what may be in flight, so that all have room
 
 Done = Callable[[AppendOutcome], None]
+
+
+class OpenJoint(Protocol):
+    """Opens a joint appender; `Driver.joint_appender` says when it is None, and what it raises."""
+
+    def __call__(self, *, beside: Beside) -> JointAppender | None:
+        """Open it."""
 
 
 class TicketPlace(NamedTuple):
@@ -97,34 +104,6 @@ def places_of(
     return places
 
 
-LINGERS = "it lingers"
-
-
-def plain_only(linger_ms: int, compression: str) -> str:
-    """Say which of these settings of a producer only the plain appender has; "": none of them."""
-    if linger_ms:
-        return LINGERS
-    return "" if compression == "none" else f"it compresses by {compression}"
-
-
-def open_appender(
-    driver: Driver, state: ControlState, open_plain: Callable[[], Appender], *, plain_only: str = ""
-) -> Appender:
-    """Open the appender of a producer of the topic whose control topic says `state`.
-
-    `open_plain` opens the driver's ordinary appender. `plain_only` says, if it is not empty, which
-    setting of the producer only that one has: then no tickets are written. If the epoch is of
-    version 2, this is logged once, but for a producer that lingers: it need not be quick.
-    """
-    if not plain_only:
-        return TicketingAppender(driver, state, open_plain)
-    begun = state.begun_epoch
-    is_first = not begun or state.plan(begun).order_version == ORDER_VERSION_FIRST
-    if not is_first and plain_only != LINGERS:
-        _warn(state.topic, plain_only)
-    return open_plain()
-
-
 def _warn(topic: str, reason: str) -> None:
     _log.warning(
         "this producer writes no tickets to topic %s, so its messages wait for a collector: %s",
@@ -144,13 +123,14 @@ class _Held(NamedTuple):
 class TicketingAppender:
     """An appender of a producer; `multicast.drivers.protocol.Appender` says what its calls do.
 
+    `open_plain` and `open_joint` open the driver's two appenders, with the producer's settings.
     Any thread may call it, but only one at a time calls `learn`, and none does after `close`.
     """
 
     def __init__(
-        self, driver: Driver, state: ControlState, open_plain: Callable[[], Appender]
+        self, state: ControlState, open_plain: Callable[[], Appender], open_joint: OpenJoint
     ) -> None:
-        self._driver = driver
+        self._open_joint = open_joint
         self._topic = state.topic
         self._writer = os.urandom(8)  # the key of tickets, for people
         self._joint: JointAppender | None = None
@@ -390,7 +370,11 @@ class TicketingAppender:
         joint = self._joint
         opened = None
         if joint is None and state.plan(epoch).order_version != ORDER_VERSION_FIRST:
-            joint = opened = self._driver.joint_appender(beside=self._tickets)
+            try:
+                joint = opened = self._open_joint(beside=self._tickets)
+            except UsageError as error:  # its codec needs a package that librdkafka does not
+                self._deny(str(error))
+                return
             if joint is None:  # the log in memory, on which nothing waits for a collector
                 self._denied = True
                 return

@@ -4,7 +4,7 @@ import time
 import uuid
 from collections import defaultdict
 from contextlib import ExitStack, contextmanager
-from functools import cached_property, partial
+from functools import cached_property
 
 import confluent_kafka
 import pytest
@@ -134,21 +134,17 @@ class ColumnWorld(RealWorld):
 
 
 class JointWorld(RealWorld):
-    """The driver kafka-python, whose appenders are joint ones; these linger never."""
+    """The driver kafka-python, whose appenders are joint ones."""
 
     def __init__(self, bootstrap):
         super().__init__("kafka-python", bootstrap)
-        self.driver.appender = partial(_joint_appender, self.driver)
+        self.driver.appender = self.driver.joint_appender
 
     @cached_property
     def impatient(self):
         driver = super().impatient
-        driver.appender = partial(_joint_appender, driver)
+        driver.appender = driver.joint_appender
         return driver
-
-
-def _joint_appender(driver, *, linger_ms=0, **settings):  # noqa: ARG001 - for all appenders alike
-    return driver.joint_appender(**settings)
 
 
 def world_of(name, bootstrap):

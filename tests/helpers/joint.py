@@ -17,7 +17,9 @@ _numbers = itertools.count(1)
 class Joint:
     """An appender that reaches the cluster by `bootstrap`."""
 
-    def __init__(self, cluster, *, bootstrap=None, client=None, settings=None, beside=None):
+    def __init__(
+        self, cluster, *, bootstrap=None, client=None, settings=None, beside=None, tuning=None
+    ):
         self.cluster = cluster
         self.name = f"joint-{next(_numbers)}"
         self.driver = KafkaPythonDriver(
@@ -25,7 +27,7 @@ class Joint:
             {"client.id": self.name, **(client or {})},
             **(settings or {}),
         )
-        self.appender = self.driver.joint_appender(beside=beside)
+        self.appender = self.driver.joint_appender(beside=beside, **(tuning or {}))
         self.sent = defaultdict(list)
         self.outcomes = defaultdict(list)
 

@@ -18,7 +18,7 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any, NamedTuple
 
-from kafka import KafkaProducer, codec
+from kafka import KafkaProducer
 from kafka import TopicPartition as KafkaTopicPartition
 from kafka import errors as kafka_errors
 from kafka.producer.producer_batch import FinalState
@@ -31,6 +31,7 @@ from multicast.drivers.client_settings import (
     RETRY_BACKOFF_MS,
     UNKNOWN_TOPIC_S,
 )
+from multicast.drivers.kafka_python.codecs import codec_of
 from multicast.drivers.kafka_python.connection import client_of_ours, kafka_python_settings
 from multicast.drivers.protocol import (
     CLOSE_TIMEOUT_S,
@@ -66,13 +67,6 @@ _END_S = 1.0
 
 # Brokers refuse a producer ID to a user who may write to no topic at all.
 _NO_ID = kafka_errors.ClusterAuthorizationFailedError.__name__
-# The Python package of each codec, and whether it is installed. The standard library has gzip.
-_CODECS: dict[str, tuple[str, Callable[[], bool]]] = {
-    "gzip": ("zlib", codec.has_gzip),
-    "snappy": ("python-snappy", codec.has_snappy),
-    "lz4": ("lz4", codec.has_lz4),
-    "zstd": ("zstandard", codec.has_zstd),
-}
 _DEFINITE = (
     kafka_errors.AuthorizationError,
     kafka_errors.InvalidRecordError,
@@ -89,19 +83,6 @@ class _Pending(NamedTuple):
     size: int
     since: float
     done: Callable[[AppendOutcome], None]
-
-
-def _codec(compression: str) -> str | None:
-    """Give the package's name of a codec; raises `UsageError` if its library is missing."""
-    if compression == "none":
-        return None
-    library, is_installed = _CODECS[compression]
-    if not is_installed():
-        raise UsageError(
-            f"compression.type {compression} needs the package {library} with driver kafka-python; "
-            f"install it, or choose gzip or driver librdkafka"
-        )
-    return compression
 
 
 def _bump_the_epoch_after_a_loss(producer: Any) -> None:
@@ -168,6 +149,7 @@ class KafkaPythonAppender:
         self._unsettled = 0  # in flight, or `done` has not returned
         self._count = 0
         self._closed = threading.Event()
+        codec = codec_of(compression)
         self._settings = {
             "bootstrap_servers": bootstrap,
             "bootstrap_timeout_ms": int(timeout_s * 1000),
@@ -176,7 +158,7 @@ class KafkaPythonAppender:
             "linger_ms": linger_ms,
             "batch_size": batch_bytes
             or (_LINGER_BATCH_BYTES_MAX if linger_ms else _BATCH_BYTES_MAX),
-            "compression_type": _codec(compression),
+            "compression_type": None if codec is None else codec.name,
             "max_block_ms": int(self._metadata_wait_s * 1000),
             "delivery_timeout_ms": int(delivery_timeout_s * 1000),
             "request_timeout_ms": int(min(delivery_timeout_s, timeout_s) * 1000),

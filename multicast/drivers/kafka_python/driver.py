@@ -122,6 +122,9 @@ class KafkaPythonDriver:
         self,
         *,
         beside: Beside | None = None,
+        linger_ms: int = 0,
+        compression: str = "none",
+        batch_bytes: int | None = None,
         in_flight_max: int = IN_FLIGHT_MAX,
         in_flight_bytes_max: int = IN_FLIGHT_BYTES_MAX,
     ) -> KafkaPythonJointAppender:
@@ -131,6 +134,9 @@ class KafkaPythonDriver:
             timeout_s=self._timeout_s,
             delivery_timeout_s=self._delivery_timeout_s,
             beside=beside,
+            linger_ms=linger_ms,
+            compression=compression,
+            batch_bytes=batch_bytes,
             in_flight_max=in_flight_max,
             in_flight_bytes_max=in_flight_bytes_max,
         )

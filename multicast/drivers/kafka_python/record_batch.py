@@ -1,4 +1,4 @@
-"""Encodes Kafka's record batches (message format 2), without compression.
+"""Encodes Kafka's record batches (message format 2).
 
 `written_record` encodes one record, `written_batch` the batch of some. No socket and no clock may
 live here. The package's own encoder does the same for any format; appends over own sockets encode
@@ -135,14 +135,16 @@ def written_batch(
     sequence: int = NO_SEQUENCE,
     *,
     count: int = 1,
+    codec: int = 0,
 ) -> bytes:
     """Encode a batch of `count` >= 1 records, whose times are from `first_ms` to `last_ms`.
 
-    The pieces together are the records; each costs a call, so small ones should be joined.
+    The pieces together are the records; each costs a call, so small ones should be joined. With a
+    `codec`, the number of `codecs.Codec`, they are the compressed records.
     `sequence` is the number of the first record among those of the producer in this partition.
     """
     producer, epoch = identity
-    head = _BATCH.pack(0, count - 1, first_ms, last_ms, producer, epoch, sequence, count)
+    head = _BATCH.pack(codec, count - 1, first_ms, last_ms, producer, epoch, sequence, count)
     checksum, size = crc32c(head), 0
     for piece in pieces:
         checksum, size = crc32c(piece, checksum), size + len(piece)

@@ -138,9 +138,18 @@ class LibrdkafkaDriver:
         """Open a direct appender of the delegate."""
         return self._delegate.direct_appender()
 
-    def joint_appender(self, *, beside: Beside | None = None) -> JointAppender | None:
+    def joint_appender(
+        self,
+        *,
+        beside: Beside | None = None,
+        linger_ms: int = 0,
+        compression: str = "none",
+        batch_bytes: int | None = None,
+    ) -> JointAppender | None:
         """Open a joint appender of the delegate: librdkafka sends each partition by itself."""
-        return self._delegate.joint_appender(beside=beside)
+        return self._delegate.joint_appender(
+            beside=beside, linger_ms=linger_ms, compression=compression, batch_bytes=batch_bytes
+        )
 
     def log_start_offsets(self, partitions: Sequence[TopicPartition]) -> dict[TopicPartition, int]:
         """Return the oldest retained offsets."""

@@ -187,6 +187,9 @@ class MemoryDriver:
         self,
         *,
         beside: Beside | None = None,
+        linger_ms: int = 0,
+        compression: str = "none",
+        batch_bytes: int | None = None,
     ) -> None:
         """Return None: no request goes to this log."""
 

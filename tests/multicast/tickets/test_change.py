@@ -10,7 +10,7 @@ from multicast.drivers.memory.logs import MemoryLog
 from multicast.drivers.protocol import Appended, TopicPartition
 from multicast.errors import UsageError
 from multicast.tickets import appender as module
-from multicast.tickets.appender import TicketingAppender, open_appender
+from multicast.tickets.appender import TicketingAppender
 from tests.helpers.plans import chain
 from tests.helpers.small import until
 from tests.multicast.tickets.test_places import state_of
@@ -48,7 +48,9 @@ class World:
         self.pending = []
         log = MemoryLog({"A": 4}, threaded=True)
         self.driver = kind(log, step=self.pending.append) if holds else kind(log)
-        self.appender = TicketingAppender(self.driver, state_of(FIRST), self.driver.appender)
+        self.appender = TicketingAppender(
+            state_of(FIRST), self.driver.appender, self.driver.joint_appender
+        )
         self.outcomes = []
 
     def append(self, value):
@@ -195,10 +197,18 @@ def test_after_the_close_an_append_is_refused(world):
         world.append(b"late")
 
 
-def test_a_producer_that_lingers_or_compresses_has_the_plain_appender_only():
-    driver = Joined(MemoryLog({"A": 4}))
-    opened = open_appender(
-        driver, state_of(FIRST, SECOND), driver.appender, plain_only="it compresses by gzip"
-    )
-    assert not isinstance(opened, TicketingAppender)
-    assert driver.opened == 0
+class Lacking(Joined):
+    """A driver whose joint appender lacks the package of a codec that its plain one has."""
+
+    def joint_appender(self, *, beside=None):  # noqa: ARG002 - this log knows no requests
+        raise UsageError("compression.type zstd needs the package zstandard")
+
+
+def test_a_codec_that_the_joint_appender_lacks_leaves_the_plain_one_and_is_told_once(caplog):
+    world = World(holds=False, kind=Lacking)
+    for _ in range(2):
+        world.appender.learn(state_of(FIRST, SECOND))
+    world.append(b"first")
+    assert world.stored() == [b"first"]
+    (told,) = [entry for entry in caplog.records if entry.name == "amcast.tickets"]
+    assert "zstandard" in told.getMessage()

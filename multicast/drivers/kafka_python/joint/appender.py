@@ -12,8 +12,8 @@ partitions: the broker stores both and then completes the waiting fetches once.
 
 What blocks: the constructor (it connects), `prepare`, `flush` and `close`, all with a time limit.
 An append blocks only for the lock, which nobody holds while waiting; a record is copied two or
-three times (a single one of 64 kB or more once) and written to a socket that does not block. There
-is no compression.
+three times (a single one of 64 kB or more once) and written to a socket that does not block. With a
+linger the reader sends what nothing else has sent by then. A codec compresses under the lock.
 
 `partition_appends.py` says what is sent again, and when an outcome is unknown.
 
@@ -30,8 +30,10 @@ import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
+from math import ceil, inf
 
 from multicast.drivers.client_settings import MESSAGE_BYTES_MAX, UNKNOWN_TOPIC_S
+from multicast.drivers.kafka_python.codecs import codec_of
 from multicast.drivers.kafka_python.connection import Connection
 from multicast.drivers.kafka_python.joint.dispatcher import (
     Dispatcher,
@@ -98,8 +100,9 @@ class KafkaPythonJointAppender:
 
     `timeout_s` bounds a request, `delivery_timeout_s` the time to an outcome, both in seconds.
     `requests_max` (1 to 5) bounds the requests in flight to each broker, `request_bytes_max` their
-    size (max.request.size), but for a single record of up to 99 MiB. Raises `ClusterUnreachable`
-    and `AccessDenied` as a driver does.
+    size (max.request.size), but for a single record of up to 99 MiB. `linger_ms`, `compression` and
+    `batch_bytes` are those of `Driver.appender`. Raises `ClusterUnreachable` and `AccessDenied` as
+    a driver does, and `UsageError` if the codec's package is missing.
     """
 
     def __init__(
@@ -113,13 +116,18 @@ class KafkaPythonJointAppender:
         request_bytes_max: int = _REQUEST_BYTES_MAX,
         in_flight_max: int = IN_FLIGHT_MAX,
         in_flight_bytes_max: int = IN_FLIGHT_BYTES_MAX,
+        linger_ms: int = 0,
+        compression: str = "none",
+        batch_bytes: int | None = None,
     ) -> None:
+        codec = codec_of(compression)
         if not 1 <= requests_max <= REQUESTS_MAX:
             raise UsageError(f"requests_max is {requests_max}; give 1 to {REQUESTS_MAX}.")
         connection = open_connection()
         self._bootstrap = connection.bootstrap
         self._timeout_s = timeout_s
         self._request_bytes_max = request_bytes_max
+        self._batch_bytes_max = min(batch_bytes or _BATCH_BYTES_MAX, request_bytes_max)
         self._in_flight_max = in_flight_max
         self._in_flight_bytes_max = in_flight_bytes_max
         self._lock = threading.Lock()  # of what follows
@@ -129,9 +137,15 @@ class KafkaPythonJointAppender:
             str(connection.manager.config["client_id"]),
             connection.access,
             Limits(
-                timeout_s, delivery_timeout_s, requests_max, request_bytes_max, _BATCH_BYTES_MAX
+                timeout_s,
+                delivery_timeout_s,
+                requests_max,
+                request_bytes_max,
+                self._batch_bytes_max,
+                linger_ms / 1000,
             ),
             beside,
+            codec=codec,
             wake=self._wake,
             need=self._needs.notify,
         )
@@ -182,7 +196,7 @@ class KafkaPythonJointAppender:
         while rest:
             run = rest.pop()
             try:
-                if run.count == 1 or run.size <= _BATCH_BYTES_MAX - BATCH_BYTES:
+                if run.count == 1 or run.size <= self._batch_bytes_max - BATCH_BYTES:
                     self._start_one(partition, run, starting)
                     started += run.count
                     continue
@@ -248,7 +262,12 @@ class KafkaPythonJointAppender:
         with self._lock:
             if threading.current_thread() is self._reader:
                 timeout_s = 0.0
-            return self._idle.wait_for(lambda: not self._dispatcher.unsettled, timeout_s)
+            self._dispatcher.flushes += 1
+            try:
+                self._go_on()
+                return self._idle.wait_for(lambda: not self._dispatcher.unsettled, timeout_s)
+            finally:
+                self._dispatcher.flushes -= 1
 
     def close(self, timeout_s: float = CLOSE_TIMEOUT_S) -> None:
         """Flush for at most `timeout_s`, then settle the remaining appends, and end the threads.
@@ -394,13 +413,18 @@ class KafkaPythonJointAppender:
 
     def _go_on(self) -> None:
         self._dispatcher.send_all(time.monotonic())
+        self._dispatcher.look_for_lingering()
+        if self._dispatcher.linger_ends < inf:
+            self._wake()
         self._idle.notify_all()
 
     # -- the reader's thread ----------------------------------------------------------------
 
     def _read(self) -> None:
         while True:
-            ready = self._poll.poll(1000 * _TICK_S)
+            wait_s = min(_TICK_S, self._dispatcher.linger_ends - time.monotonic())
+            # The next whole millisecond, as poll takes no less; else it would return too early.
+            ready = self._poll.poll(ceil(1000 * max(0.0, wait_s)))
             with self._lock:
                 if self._ended:
                     break
@@ -436,6 +460,7 @@ class KafkaPythonJointAppender:
             self._tick_at = now + _TICK_S
             dispatcher.enforce_limits(now)
         dispatcher.send_all(now)
+        dispatcher.look_for_lingering()
         for link in list(dispatcher.links.values()):
             if link.broken:
                 self._forget(link)

@@ -2,6 +2,8 @@
 
     leaderless   partitions whose leader is unknown or no longer leads
     link.ready   partitions that may have something to send on this link
+    linger       once a partition's first record has waited so long, or its batch is full, all that
+                 waits for that broker goes
     outcomes     what the appender must report to its callers
 
 Nothing here waits; the appender calls it under its lock.
@@ -12,11 +14,13 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Sequence
+from math import inf
 from typing import NamedTuple
 
 from kafka import errors as kafka_errors
 
 from multicast.drivers.access import Access
+from multicast.drivers.kafka_python.codecs import Codec
 from multicast.drivers.kafka_python.joint.entries import QueuedEntry, prepared
 from multicast.drivers.kafka_python.joint.link import Link, SentBatch
 from multicast.drivers.kafka_python.joint.outbox import first_groups
@@ -40,6 +44,7 @@ class Limits(NamedTuple):
     requests_max: int
     request_bytes_max: int
     batch_bytes_max: int
+    linger_s: float = 0.0
 
 
 class Dispatcher:
@@ -52,6 +57,7 @@ class Dispatcher:
         limits: Limits,
         beside: Beside | None,
         *,
+        codec: Codec | None,
         wake: Callable[[], None],
         need: Callable[[], None],
     ) -> None:
@@ -59,6 +65,7 @@ class Dispatcher:
         self._access = access
         self._limits = limits
         self._beside = beside
+        self._codec = codec
         self._wake = wake
         self._need = need  # tells the keeper that something is lacking
         self._groups = 0
@@ -70,13 +77,21 @@ class Dispatcher:
         self.trouble = ""  # the last reason why something could not be sent
         self.unsettled = 0  # records that were taken and whose `done` has not returned
         self.unsettled_bytes = 0
+        self.flushes = 0  # calls that wait for all outcomes: nothing lingers meanwhile
+        self._sent_at = 0.0  # when what was due was last sent
+        self.linger_ends = inf  # when the reader is to send what lingers
 
     # -- what to send -----------------------------------------------------------------------
 
     def add(self, entries: Entries, size: int, now: float) -> None:
-        """Queue a group of entries of this size, and send what may be sent."""
-        self._enqueue(entries, size, now)
-        self.send_all(now)
+        """Queue a group of entries of this size, and send what may be sent unless it lingers."""
+        changed = self._enqueue(entries, size, now)
+        linger_s = self._limits.linger_s
+        if not linger_s or any(self._is_due(appends, now) for appends in changed):
+            self.send_all(now)
+        elif self.linger_ends > now + linger_s:
+            self.linger_ends = now + linger_s
+            self._wake()
 
     def appends(self, partition: TopicPartition) -> PartitionAppends:
         """Return the appends to a partition, from now on with a leader if it has one."""
@@ -87,6 +102,7 @@ class Dispatcher:
                 partition,
                 requests_max=limits.requests_max,
                 batch_bytes_max=limits.batch_bytes_max,
+                codec=self._codec,
             )
             appends.identity = self.identity
             self.partitions[partition] = appends
@@ -108,15 +124,35 @@ class Dispatcher:
 
     def send_all(self, now: float) -> None:
         """Send what waits for any broker, as far as requests may be in flight."""
+        self._sent_at = now
         # Twice, because what goes beside a broker's records may be due at one before it.
         for link in 2 * list(self.links.values()):
-            while link.ready and link.may_send(self._limits.requests_max):
+            while self._may_send(link, now):
                 batches = self._next_batches(link, now)
                 if not batches:
                     break
                 link.send(batches, self._settings, now)
                 if link.broken or link.unsent:
                     self._wake()
+
+    def look_for_lingering(self) -> None:
+        """Note when the first record that still lingers has lingered."""
+        linger_s = self._limits.linger_s
+        if linger_s:
+            ready = [appends for link in self.links.values() for appends in link.ready]
+            ends = [appends.linger_ends(linger_s) for appends in ready]
+            # What is due by now is sent once an answer comes.
+            self.linger_ends = min([end for end in ends if end > self._sent_at], default=inf)
+
+    def _may_send(self, link: Link, now: float) -> bool:
+        if not (link.ready and link.may_send(self._limits.requests_max)):
+            return False
+        return not self._limits.linger_s or any(
+            self._is_due(appends, now) for appends in link.ready
+        )
+
+    def _is_due(self, appends: PartitionAppends, now: float) -> bool:
+        return self.flushes > 0 or appends.linger_ends(self._limits.linger_s) <= now
 
     def _enqueue(self, entries: Entries, size: int, now: float) -> list[PartitionAppends]:
         self._groups += 1
@@ -178,6 +214,7 @@ class Dispatcher:
             record.counted = True
         for appends in self._enqueue(records, size, now):
             fits = appends.leader == link.node and appends.may_take()
+            appends.hurries = True
             if fits and counts.get(appends, 0) == len(appends.queue) - 1:
                 counts[appends] = len(appends.queue)
 

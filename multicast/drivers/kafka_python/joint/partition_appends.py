@@ -28,7 +28,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import Enum
 from itertools import accumulate, islice
+from math import inf
 
+from multicast.drivers.kafka_python.codecs import Codec
 from multicast.drivers.kafka_python.joint.entries import QueuedEntry
 from multicast.drivers.kafka_python.record_batch import (
     BATCH_BYTES,
@@ -48,6 +50,8 @@ REQUESTS_MAX = 5  # in flight for each partition: as many batches does a broker 
 _EPOCH_MAX = 2**15 - 1  # the largest number of Kafka's field
 # A single record above this is copied once only; below it a copy takes a few microseconds.
 _LARGE_BYTES = 64 * 1024
+# A batch below this would hardly become smaller: a ticket's has 60 bytes of records.
+_COMPRESSED_BYTES_MIN = 100
 _SEQUENCES = 2**31  # numbers wrap to 0
 
 # Kafka's error codes. These say that a number is out of sequence, or the epoch or ID is unknown:
@@ -92,10 +96,18 @@ class NumberedBatch:
 
 
 class PartitionAppends:
-    """The appends to `partition`; a batch has at most `batch_bytes_max` bytes, or one record."""
+    """The appends to `partition`; a batch has at most `batch_bytes_max` bytes, or one record.
+
+    The bytes are counted before they are compressed by the codec.
+    """
 
     def __init__(
-        self, partition: TopicPartition, *, requests_max: int, batch_bytes_max: int
+        self,
+        partition: TopicPartition,
+        *,
+        requests_max: int,
+        batch_bytes_max: int,
+        codec: Codec | None = None,
     ) -> None:
         self.partition = partition
         self.name = f"{partition.topic}/{partition.partition}"
@@ -104,6 +116,8 @@ class PartitionAppends:
         self.batch_bytes_max = batch_bytes_max
         self.queue: deque[QueuedEntry] = deque()
         self.queue_bytes = 0
+        self.hurries = False  # what is in the queue goes without a linger
+        self._codec = codec
         self._requests_max = requests_max
         self._sent: deque[NumberedBatch] = deque()
         self._in_flight = 0
@@ -130,6 +144,18 @@ class PartitionAppends:
             self.queue.append(entry)
         else:
             self.queue.extend(self._parts(entry))
+
+    def linger_ends(self, linger_s: float) -> float:
+        """Give when the queue has lingered (seconds, by the clock of `since`); -inf: it need not.
+
+        A full batch lingers no longer, nor does what was sent before.
+        """
+        if self.hurries or self._in_flight < len(self._sent):
+            return -inf
+        if not self.queue:
+            return inf
+        is_full = self.queue_bytes >= self.batch_bytes_max - BATCH_BYTES
+        return -inf if is_full else self.queue[0].since + linger_s
 
     def to_send_again(self) -> NumberedBatch | None:
         """Give the next batch to send again now; it is in flight then."""
@@ -177,7 +203,7 @@ class PartitionAppends:
         if count == len(self.queue):
             entries = list(self.queue)
             self.queue.clear()
-            self.queue_bytes = 0
+            self.queue_bytes, self.hurries = 0, False
         else:
             entries = [self.queue.popleft() for _ in range(count)]
             self.queue_bytes -= sum(entry.size for entry in entries)
@@ -192,15 +218,25 @@ class PartitionAppends:
             place += entry.count
         if place > 1 or entries[0].size < _LARGE_BYTES:
             pieces = [b"".join(pieces)]
+        pieces, codec = self._compressed(pieces)
         last_ms = first_ms + delta_ms
         written = written_batch(
-            pieces, first_ms, last_ms, self.identity, self._sequence, count=place
+            pieces, first_ms, last_ms, self.identity, self._sequence, count=place, codec=codec
         )
         self._sequence = (self._sequence + place) % _SEQUENCES
         batch = NumberedBatch(entries, place, written)
         self._sent.append(batch)
         self._in_flight += 1
         return batch
+
+    def _compressed(self, pieces: list[bytes]) -> tuple[list[bytes], int]:
+        """Give the records of a batch and the number of their codec, 0 if that gains nothing."""
+        size = sum(map(len, pieces))
+        if self._codec is not None and size >= _COMPRESSED_BYTES_MIN:
+            compressed = self._codec.encode(b"".join(pieces))
+            if len(compressed) < size:
+                return [compressed], self._codec.number
+        return pieces, 0
 
     # -- what became of it ------------------------------------------------------------------
 

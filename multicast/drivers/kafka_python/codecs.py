@@ -1,0 +1,48 @@
+"""The codecs by which kafka-python compresses record batches, and the package that each needs."""
+
+from __future__ import annotations
+
+import gzip
+from collections.abc import Callable
+from functools import partial
+from typing import NamedTuple
+
+from kafka import codec
+
+from multicast.errors import UsageError
+
+
+class Codec(NamedTuple):
+    """A codec: its name, and its number in the attributes of a record batch."""
+
+    name: str
+    number: int
+    library: str  # the Python package; the standard library has gzip
+    is_installed: Callable[[], bool]
+    encode: Callable[[bytes], bytes]
+
+
+# gzip has the level of Java's client and librdkafka; kafka-python's takes three times as long.
+_CODECS = (
+    Codec("gzip", 1, "zlib", codec.has_gzip, partial(gzip.compress, compresslevel=6)),
+    Codec("snappy", 2, "python-snappy", codec.has_snappy, codec.snappy_encode),
+    Codec("lz4", 3, "lz4", codec.has_lz4, codec.lz4_encode),
+    Codec("zstd", 4, "zstandard", codec.has_zstd, codec.zstd_encode),
+)
+_BY_NAME = {one.name: one for one in _CODECS}
+
+
+def codec_of(compression: str) -> Codec | None:
+    """Give the codec of a compression.type, None for "none".
+
+    Raises `UsageError` if its package is missing.
+    """
+    if compression == "none":
+        return None
+    found = _BY_NAME[compression]
+    if not found.is_installed():
+        raise UsageError(
+            f"compression.type {compression} needs the package {found.library} with driver "
+            f"kafka-python; install it, or choose gzip or driver librdkafka"
+        )
+    return found

@@ -11,7 +11,8 @@ One broker, two partitions, a declared set of both, one collector. Each process 
     return      the only collector is killed (SIGKILL), and started again at once
     takeover    a collector is killed, and its standby takes over
     handover    a collector gets SIGTERM, and its standby takes over
-    replan      a plan is applied whose tree differs, while one process runs all collectors
+    replan      a plan is applied whose tree differs, while one process runs all collectors; the
+                producer writes tickets, as producers do
 
 Parts, in milliseconds, each from the end of the one before. Of a consumer:
 
@@ -246,7 +247,7 @@ class Bench:
             running, other, apply = self._new_topic(opened)
             _, page = opened.enter_context(self._process(checkout, "-t", running.topic))
             _until(lambda: page() is not None, "a collector's page")
-            opened.enter_context(_sending(rig.driver, running.topic))
+            opened.enter_context(_sending(rig.driver, running.topic, tickets=True))
             deliveries = _Deliveries(rig, running.topic, opened)
             deliveries.follow_until(lambda: deliveries.count > 1 / _SEND_EVERY_S)
 
@@ -362,14 +363,14 @@ class _Watch:
 
 
 @contextmanager
-def _sending(driver: Any, topic: str) -> Iterator[None]:
-    """Multicast the time, every `_SEND_EVERY_S`, during the context; a collector orders it."""
+def _sending(driver: Any, topic: str, *, tickets: bool = False) -> Iterator[None]:
+    """Multicast the time, every `_SEND_EVERY_S`, during the context."""
     from multicast import Producer  # noqa: PLC0415 - not in the measured process
 
     stop = threading.Event()
 
     def send() -> None:
-        with Producer(topic=topic, driver=driver, tickets=False) as producer:
+        with Producer(topic=topic, driver=driver, tickets=tickets) as producer:
             while not stop.wait(_SEND_EVERY_S):
                 producer.multicast(b"%d" % time.monotonic_ns(), to={"P1"})
 

@@ -14,7 +14,7 @@ from collectors.epoch_change import freeze_positions
 from multicast.control import AnyStream, ControlState, log_partition, stream_partition
 from multicast.drivers.protocol import TopicPartition
 from multicast.errors import UsageError
-from multicast.order import OrderStream
+from multicast.order import OrderStream, anchor
 from multicast.tickets.stream import TicketOrder
 from topology.tree import Plan
 
@@ -60,6 +60,14 @@ class Assignment:
         if self.parent is not None and spec.parent is not None:
             starts[self.parent] = self.plan.collector(spec.parent).stream_first
         return starts
+
+    def tags(self) -> dict[TopicPartition, bytes]:
+        """Give the tag of the records of each stream in version 2."""
+        parent = self.plan.collector(self.name).parent
+        tags = {self.own: anchor(self.plan, self.name)}
+        if self.parent is not None and parent is not None:
+            tags[self.parent] = anchor(self.plan, parent)
+        return tags
 
     def open_streams(
         self, state: ControlState, own_end: int, *, checkpoints: bool

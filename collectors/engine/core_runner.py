@@ -28,12 +28,14 @@ from collectors.engine.engine import Engine
 from collectors.engine.log_waits import LogWaits
 from collectors.engine.own_stream import OwnStream
 from collectors.engine.parent_stream import ParentStream
+from collectors.engine.prefetch import Prefetch
 from collectors.engine.status import Progress, TroubleLog, progress_of, troubles
 from collectors.engine.stream_loop import StreamBatch
 from collectors.engine.tick_subscription import TickSubscription
 from collectors.standby import Standby
 from multicast.control import checkpoint_record
 from multicast.drivers.protocol import TopicPartition
+from multicast.tickets.stream import TicketOrder
 from topology.tree import ORDER_VERSION_FIRST
 
 
@@ -58,6 +60,8 @@ class CoreRunner:
         self.skips_appended = 0
         self._fills = 0
         self._leaving = False
+        self._by_tickets = assignment.plan.order_version != ORDER_VERSION_FIRST
+        self._prefetch: Prefetch | None = None  # from standing ready until it has caught up
         self._waits = LogWaits()
         self.lock = threading.Lock()
         self.advertisement = Advertisement(engine, assignment)
@@ -83,25 +87,45 @@ class CoreRunner:
         self._engine.add_direct(self.assignment.own)
 
     def prefetch(self) -> None:
-        """Subscribe to our streams without reading them, so that `begin` loses no time."""
-        self._subscribe(self.assignment.stream_starts(), paused=True)
+        """Follow our streams, so that `begin` loses no time; version 1 does not read them yet."""
+        starts = self.assignment.stream_starts()
+        if self._by_tickets:
+            self._prefetch = Prefetch(self.assignment.tags(), starts)
+        self._subscribe(starts, paused=self._prefetch is None)
 
     def begin(self, core: CollectorCore) -> None:
         """Work with this core from now on, and read its streams from where it is."""
         self.core = core
         self._role.begin(core)
         self.begun = True
-        starts = {self.assignment.own: core.own.offset_next}
+        streams = {self.assignment.own: core.own}
         if self.assignment.parent is not None and core.parent is not None:
-            starts[self.assignment.parent] = core.parent.offset_next
-        self._subscribe(starts)
+            streams[self.assignment.parent] = core.parent
+        again: dict[TopicPartition, int] = {}
+        for partition, stream in streams.items():
+            is_read_on = (
+                self._prefetch is not None
+                and isinstance(stream, TicketOrder)
+                and self._prefetch.give(partition, stream)
+            )
+            if not is_read_on:
+                again[partition] = stream.offset_next
+        self._subscribe(again)
+        self._catch_up()
 
     def _subscribe(self, starts: Mapping[TopicPartition, int], *, paused: bool = False) -> None:
-        # In version 2 producers write our own stream, and only children hurry to relay.
-        by_tickets = self.assignment.plan.order_version != ORDER_VERSION_FIRST
         for partition, offset in starts.items():
-            urgent = not by_tickets or partition == self.assignment.parent
-            self._engine.streams.subscribe(self, {partition: offset}, paused=paused, urgent=urgent)
+            hurries = partition == self.assignment.parent or self._prefetch is not None
+            self._engine.streams.subscribe(
+                self, {partition: offset}, paused=paused, urgent=hurries or not self._by_tickets
+            )
+
+    def _catch_up(self) -> None:
+        """Read our own stream without a hurry once it is read up to our start."""
+        if self._prefetch is not None and self.core.caught_up():
+            self._prefetch = None
+            # In version 2 producers write it, and only children hurry to relay.
+            self._engine.streams.urge(self, self.assignment.own, urgent=False)
 
     def release(self) -> bool:
         """Offer the collector to a standby, and act on until it has taken over; then end.
@@ -139,6 +163,11 @@ class CoreRunner:
 
     def on_batches(self, batches: Sequence[StreamBatch]) -> None:
         """Take records of our own and the parent's stream."""
+        with self.lock:
+            if not self.begun:
+                if self._prefetch is not None:
+                    self._prefetch.take(batches)
+                return
         self._take(self._records, batches)
 
     def on_ends(self, ends: Mapping[TopicPartition, int]) -> int | None:
@@ -254,6 +283,7 @@ class CoreRunner:
                 self._own.take_records(self.core, batch)
             elif self._parent is not None:
                 self._parent.take_records(self.core, batch)
+        self._catch_up()
 
     def _log_ends(self, ends: Mapping[TopicPartition, int]) -> None:
         for partition, end in ends.items():

@@ -89,7 +89,8 @@ class Engine:
             self.chores = Chores(
                 driver, self._appender, self._direct, lambda: self.control, failed=self.fail_all
             )
-            _ControlSink(self, self._control_partition, position).subscribe()
+            self._control_sink = _ControlSink(self, self._control_partition, position)
+            self._control_sink.subscribe()
             self._loops = [self.streams.loop, self.ends.loop, self.clock.loop, self.chores.loop]
             if answers is not None:
                 self._loops.append(answers.loop)
@@ -162,6 +163,10 @@ class Engine:
     def control_changed(self, state: ControlState) -> None:
         """Give every instance the control topic's new state."""
         self.control = state
+        # Markers, freezes and ends follow each other while consumers wait.
+        changes = state.epoch != state.begun_epoch
+        self.ends.hurries = changes
+        self._control_sink.urge(urgent=changes)
         for instance in self._all():
             instance.control_changed(state)
 
@@ -186,6 +191,10 @@ class _ControlSink:
     def subscribe(self) -> None:
         """Read on from the position reached so far."""
         self._engine.streams.subscribe(self, {self._partition: self._position}, urgent=False)
+
+    def urge(self, *, urgent: bool) -> None:
+        """Read what comes at once, or as often as streams for which nothing waits."""
+        self._engine.streams.urge(self, self._partition, urgent=urgent)
 
     def on_batches(self, batches: Sequence[StreamBatch]) -> None:
         """Make the next snapshot."""

@@ -9,7 +9,8 @@ Each collector gets the ends of its own logs.
 
 The answers set the spacing. Where many offsets were unordered, the next question waits a little and
 finds many again; where tickets had them all ordered before, it waits long, because it finds nothing
-to do; neither does a standby.
+to do; neither does a standby. While the plan changes it is short: consumers wait until the markers
+are ordered.
 """
 
 from __future__ import annotations
@@ -63,6 +64,7 @@ class LogEndLoop:
         self._sinks: dict[TopicPartition, dict[EndSink, None]] = {}
         self._known: dict[TopicPartition, int] = {}  # the ends reported last
         self._changed: dict[TopicPartition, None] = {}  # logs that the watcher may have to learn of
+        self.hurries = False  # whether the plan changes; set by any thread
         self._highs: Mapping[TopicPartition, int] = {}  # replaced, never changed
         self._watcher: Watcher | None = None  # and all below: the loop's thread only
         self._watched: set[TopicPartition] = set()
@@ -178,7 +180,7 @@ class LogEndLoop:
         total = sum([count for count in unordered.values() if count is not None])
         if total:
             return _LOADED_SPACING_S if total >= _LOADED_OFFSETS_MIN else 0.0
-        if self._acting - unordered.keys():
+        if self.hurries or self._acting - unordered.keys():
             return _QUIET_SPACING_S
         if self._acting.isdisjoint(unordered):
             return _STANDBY_SPACING_S

@@ -11,7 +11,8 @@ is fetched once.
                 there, and the others skip what they had
     urgent      a subscription for which records that have come are read at once. While there is
                 none, the streams are read every 50 ms, by a reader that does not fetch ahead:
-                producers write tickets all the time, and nothing waits for a root that reads them
+                producers write tickets all the time, and nothing waits for a root that reads them.
+                A subscription that is new or resumes ends such a pause
 
 Invariants, of each Kafka partition:
     after `_arrange`, fetched <= position of each subscription that is not paused;
@@ -76,6 +77,7 @@ class StreamLoop:
         self._subscriptions: dict[TopicPartition, dict[StreamSink, _Subscription]] = {}
         self._changed: dict[TopicPartition, None] = {}  # partitions that `_arrange` has to look at
         self._several = threading.Event()  # more than the control topic is subscribed to
+        self._woken = threading.Event()
         self._reader: Reader | None = None  # and all below: set by the loop's thread only
         self._ahead = True  # of the reader
         self._fetched: dict[TopicPartition, int] = {}
@@ -113,6 +115,17 @@ class StreamLoop:
             self._changed[partition] = None
         self._wake()
 
+    def urge(self, sink: StreamSink, partition: TopicPartition, *, urgent: bool) -> None:
+        """Make a sink's subscription urgent, or no longer so. Safe from any thread."""
+        with self._lock:
+            subscription = self._subscriptions.get(partition, {}).get(sink)
+            if subscription is None or subscription.urgent is urgent:
+                return
+            subscription.urgent = urgent
+            self._changed[partition] = None
+        if urgent:
+            self._wake()
+
     def unsubscribe(self, sink: StreamSink, partitions: Sequence[TopicPartition]) -> None:
         """Give a sink no more of these; a batch that is on its way may still come.
 
@@ -132,6 +145,7 @@ class StreamLoop:
     # -- the loop's thread --------------------------------------------------------------------
 
     def _wake(self) -> None:
+        self._woken.set()
         reader = self._reader
         if reader is not None:
             reader.wake()
@@ -151,7 +165,8 @@ class StreamLoop:
         if fetched:
             self._dispatch(fetched)
             if not self._ahead:
-                self.loop.stopped.wait(_SPACING_S)
+                self._woken.wait(_SPACING_S)
+        self._woken.clear()
 
     def _is_urgent(self) -> bool:
         with self._lock:

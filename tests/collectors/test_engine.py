@@ -7,6 +7,7 @@ import pytest
 
 from bench.micro.many_collectors import tree_plan
 from collectors.collector import CollectorLimits
+from collectors.engine import stream_loop
 from collectors.engine.engine import Engine
 from collectors.engine.instance import CollectorInstance
 from collectors.engine.stream_loop import StreamLoop
@@ -261,6 +262,28 @@ def test_an_urgent_one_changes_the_reader_and_nobody_misses_anything(streams):
     assert kinds == [False, True, False]
     assert calm.offsets == behind.offsets == list(range(7))
     assert urgent.offsets == [1, 2, 3, 4]
+    streams.loop.urge(calm, AT, urgent=True)
+    streams.write(1)
+    streams.turn()
+    streams.loop.urge(calm, AT, urgent=False)
+    streams.loop.urge(urgent, AT, urgent=True)  # it has left
+    streams.write(1)
+    streams.turn()
+    assert kinds == [False, True, False, True, False]
+    assert calm.offsets == list(range(9))
+
+
+def test_the_pause_between_two_readings_ends_once_somebody_subscribes(streams, monkeypatch):
+    monkeypatch.setattr(stream_loop, "_SPACING_S", 3600.0)
+    calm, late = Sink(), Sink()
+    streams.loop.subscribe(calm, {AT: 0}, urgent=False)
+    streams.write(1)
+    turn = threading.Thread(target=streams.turn, daemon=True)
+    turn.start()
+    until(lambda: calm.offsets == [0])
+    streams.loop.subscribe(late, {AT: 0}, urgent=False)
+    turn.join(60)
+    assert not turn.is_alive()
 
 
 def test_an_error_of_one_partition_reaches_its_subscribers_alone(streams):

@@ -12,7 +12,7 @@ import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from functools import partial
-from typing import Any, Self, TypeVar, overload
+from typing import Self, TypeVar, overload
 
 from multicast.append_counts import AppendCounters
 from multicast.conditional.condition import Expectation, boundary, reserved_headers
@@ -144,11 +144,7 @@ class Producer:
             self._keys = KeyRouter(self._driver, partitioner, self._newest_plan)
             opened.callback(self._keys.close)
             linger_ms = (tuning.linger_ms or 0) if linger_ms is None else linger_ms
-            settings: dict[str, Any] = {
-                "linger_ms": linger_ms,
-                "compression": tuning.compression,
-                "batch_bytes": tuning.batch_bytes,
-            }
+            settings = tuning._replace(linger_ms=linger_ms)._asdict()
             open_plain = partial(self._driver.appender, **settings)
             self._appender: Appender
             if tickets:

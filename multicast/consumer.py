@@ -212,19 +212,14 @@ class Consumer:
         with self._lock:
             if not self._positions_known and self._delivery.payload_starts is not None:
                 self._positions_known = True
-                self._group_positions.begins(self._delivery.position, self._log_offsets())
+                self._group_positions.moved(self._delivery)
             batches = self._delivery.deliver(messages_max)
             for batch in batches:
                 self._group_positions.handed_out(batch)
                 self._counter.delivered(batch)
             if batches:  # also past what was dropped
-                self._group_positions.begins(self._delivery.position, self._log_offsets())
+                self._group_positions.moved(self._delivery)
         return batches
-
-    def _log_offsets(self) -> dict[TopicPartition, int]:
-        """Give, per log of the interest, the offset below which all is delivered or dropped."""
-        progress = self._delivery.progress()
-        return {log_partition(log): progress[log.name] for log in self._delivery.logs.values()}
 
     def until_end(self, *, timeout: float = _QUIET_S, end: End | None = None) -> Iterator[Batch]:
         """Deliver everything that the interest's logs contain now, then stop.
@@ -391,7 +386,9 @@ class Consumer:
         """Give, per log, the offset below which all is handed out or dropped at a cursor."""
         offsets = self._group_positions.resume_from(cursor)
         if cursor == self._delivery.position and self._positions_known:
-            offsets.update(self._log_offsets())  # past skips and markers after the last message
+            progress = self._delivery.progress()  # past skips and markers after the last message
+            logs = self._delivery.logs.values()
+            offsets.update({log_partition(log): progress[log.name] for log in logs})
         return offsets
 
     def _at_end(self, control: ControlState, end: End) -> bool:
@@ -472,6 +469,8 @@ class Consumer:
         numbers = set(self._delivery.paused())
         if self._reads_orders is self._payloads and self._delivery.order_paused():
             numbers.add(_ORDER)
+        if not numbers and not self._paused:
+            return
         paused = {partition for partition, number in self._streams.items() if number in numbers}
         if paused != self._paused:
             self._payloads.pause(sorted(paused - self._paused))

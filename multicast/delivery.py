@@ -23,12 +23,11 @@ like a marker, so `Delivery` only stops at it; `subscription.pass_marker` decide
 from __future__ import annotations
 
 import enum
-from bisect import bisect_left
-from collections import deque
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
-from operator import attrgetter, itemgetter
+from dataclasses import dataclass
+from operator import itemgetter
 
+from multicast.buffers import LogBuffer, QueuedRun, RunQueue
 from multicast.conditional.judge import EFFECTIVE, Decision
 from multicast.conditional.judges import LogJudges
 from multicast.control.streams import AnyStream
@@ -38,20 +37,15 @@ from multicast.messages import Covered, EpochMarker, MessageID, Special, has_res
 from multicast.order import OFFSET_MAX, Run
 from topology.tree import Log, Plan
 
-_offset = attrgetter("offset")
 # By index instead of by name: that cuts the cost of looking at every record to a third.
-_value = itemgetter(Record._fields.index("value"))
 _headers = itemgetter(Record._fields.index("headers"))
-# Estimated memory of a buffered record without its payload (a tuple of five objects): many empty
-# records must not fill the memory.
-_RECORD_BYTES = 200
 # The buffer of each log: as much as one full answer to a fetch (librdkafka's `fetch.max.bytes` is
 # 16 MiB in our driver). A smaller buffer pauses logs more often, a larger one takes more memory for
 # each log. It influences no delivery.
 BUFFER_BYTES_MAX = 16 << 20
-# Runs that are queued, by default: some 15 MB (a `_Run` has five numbers). It bounds callers that
-# ask `order_paused`, as `Consumer` does where one reader reads order and payloads; else it reads
-# the order only while no run is queued.
+# Runs that are queued, by default: some 15 MB (each has five numbers). It bounds callers that ask
+# `order_paused`, as `Consumer` does where one reader reads order and payloads; else it reads the
+# order only while no run is queued.
 RUNS_MAX = 100_000
 
 
@@ -132,84 +126,6 @@ class Message:
         return f"<Message {self.message_id} to {'+'.join(self.to)}>"
 
 
-@dataclass(slots=True)
-class _Run:
-    """The rest of a run: offsets first … next-1 of a log, from run `run` of record `record`."""
-
-    log: int
-    first: int
-    next: int
-    record: int
-    run: int
-
-
-@dataclass(slots=True)
-class _Chunk:
-    """The records of one poll, and their size in bytes; those before index `start` are taken."""
-
-    records: Sequence[Record]
-    bytes: int
-    start: int = 0
-
-
-@dataclass(slots=True)
-class LogBuffer:
-    """The received, undelivered records of one log, in offset order."""
-
-    chunks: deque[_Chunk] = field(default_factory=deque)
-    passed: int = 0
-    bytes: int = 0  # of all chunks, each counted until its last record is taken
-    records: int = 0
-    payload_bytes: int = 0  # of all records so far
-
-    def add(self, records: Sequence[Record], position: int) -> None:
-        """Add the records of one poll; below `position` nothing more will come."""
-        if records:
-            chunk = _Chunk(records, _size(records))
-            self.chunks.append(chunk)
-            self.bytes += chunk.bytes
-            self.records += len(records)
-            self.payload_bytes += chunk.bytes - _RECORD_BYTES * len(records)
-        self.passed = max(self.passed, position)
-
-    def take(self, first: int, end: int, records_max: int) -> Sequence[Record]:
-        """Take records from `first` to below `end`, the oldest first; drop those before `first`.
-
-        Takes from one chunk only. Empty if no received record is in that range.
-        """
-        while self.chunks:
-            chunk = self.chunks[0]
-            records, low, high = chunk.records, chunk.start, len(chunk.records)
-            if records[low].offset < first:
-                low = bisect_left(records, first, low, key=_offset)
-            if records[-1].offset >= end:
-                high = bisect_left(records, end, low, key=_offset)
-            high = min(high, low + records_max)
-            self.records -= high - chunk.start
-            if high == len(records):
-                self.chunks.popleft()
-                self.bytes -= chunk.bytes
-            else:
-                chunk.start = high
-            if low < high:
-                return records if high - low == len(records) else records[low:high]
-            if self.chunks and self.chunks[0] is chunk:
-                break
-        return ()
-
-    def put_back(self, records: Sequence[Record]) -> None:
-        """Undo the last `take`, or the last part of it."""
-        chunk = _Chunk(records, _size(records))
-        self.chunks.appendleft(chunk)
-        self.bytes += chunk.bytes
-        self.records += len(records)
-
-
-def _size(records: Sequence[Record]) -> int:
-    """Estimate the memory that buffered records take, in bytes."""
-    return sum(map(len, filter(None, map(_value, records)))) + _RECORD_BYTES * len(records)
-
-
 class Delivery:
     """One consumer's delivery in one epoch: takes what was read, gives what is deliverable.
 
@@ -247,14 +163,16 @@ class Delivery:
         self._unmarked_below = 0  # below this offset no record is a marker, whatever it looks like
         self._log_position = cursor.next  # the progress while no run is queued
         self._start = cursor
-        self._runs: deque[_Run] = deque()
+        self._runs = RunQueue(self.logs)
+        self._moved = set(self.logs)  # whose progress may have changed since the last `moved`
         self.buffers = {number: LogBuffer() for number in self.logs}
+        self._full: set[int] = set()  # logs whose buffers were full when records came
         self._buffer_bytes_max = buffer_bytes_max
         self._runs_max = runs_max
         if order is None:
             (number,) = self.logs
             self.payload_starts = {number: cursor.next}
-            self._runs.append(_Run(number, cursor.next, OFFSET_MAX, 0, 0))
+            self._runs.append(QueuedRun(number, cursor.next, OFFSET_MAX, 0, 0))
         else:
             self._reach(order.offset_next)
 
@@ -280,11 +198,13 @@ class Delivery:
     def payload_read(self, log: int, records: Sequence[Record], position: int) -> None:
         """Process records of a log, and the reader's position after them."""
         self.buffers[log].add(records, position)
+        self._moved.add(log)
+        self._note_full(log)
 
     def await_log_end(self) -> None:
         """Deliver nothing until `end_log_at`: the epoch may have ended before the position."""
         assert self.order is None
-        self.marker = self._log_position = self._runs[0].first
+        self.marker = self._log_position = self._runs.head.first
         self._runs.clear()
 
     def ignore_markers(self) -> None:
@@ -296,20 +216,20 @@ class Delivery:
         assert self.order is None
         assert self.marker is not None
         (number,) = self.logs
-        first = self._runs[0].first if self._runs else self.marker
+        first = self._runs.head.first if self._runs else self.marker
         self._unmarked_below = self.buffers[number].passed
         self._runs.clear()
-        self._runs.append(_Run(number, first, OFFSET_MAX, 0, 0))
+        self._runs.append(QueuedRun(number, first, OFFSET_MAX, 0, 0))
         self.marker = None
 
     def end_log_at(self, position: int) -> None:
         """Deliver the log up to `position`, where its epoch ends as the control topic says."""
         assert self.order is None
         (number,) = self.logs
-        first = self._runs[0].first if self._runs else self.marker
+        first = self._runs.head.first if self._runs else self.marker
         assert first is not None
         self._runs.clear()
-        self._runs.append(_Run(number, first, position, 0, 0))
+        self._runs.append(QueuedRun(number, first, position, 0, 0))
         self._log_position = position
         self._end_known = True
 
@@ -325,7 +245,8 @@ class Delivery:
         batches: list[Batch] = []
         room = messages_max
         while self._runs and room > 0 and not self.judges.stopped:
-            run = self._runs[0]
+            run = self._runs.head
+            self._moved.add(run.log)
             buffer = self.buffers[run.log]
             taken = buffer.take(run.first, run.next, room)
             if taken:
@@ -346,18 +267,26 @@ class Delivery:
 
     def progress(self) -> dict[str, int]:
         """Give, per log of the interest, the offset below which all is delivered or dropped."""
+        return {log.name: self._progress_of(number) for number, log in self.logs.items()}
+
+    def moved(self) -> dict[int, int]:
+        """Give the progress of the logs, by number, for which it changed since the last call.
+
+        Costs as much as these logs, however many there are; the first call gives all.
+        """
+        moved, self._moved = self._moved, set()
+        return {number: self._progress_of(number) for number in moved}
+
+    def _progress_of(self, number: int) -> int:
         if self.payload_starts is None:
-            return {log.name: 0 for log in self.logs.values()}
-        if self.order is not None:
-            positions = self.order.state.positions
-            reached = {number: positions[number] for number in self.logs}
-        else:  # without a run a single log is at its marker, or at its epoch's end
-            reached = dict.fromkeys(self.logs, self._log_position)
-        for run in reversed(self._runs):
-            buffer = self.buffers[run.log]
+            return 0
+        run = self._runs.first_of(number)
+        if run is not None:
+            buffer = self.buffers[number]
             passed = run.first if buffer.chunks else max(run.first, buffer.passed)
-            reached[run.log] = min(run.next, passed)
-        return {self.logs[number].name: offset for number, offset in reached.items()}
+            return min(run.next, passed)
+        # Without a run a single log is at its marker, or at its epoch's end.
+        return self._log_position if self.order is None else self.order.state.positions[number]
 
     def entries_read(self) -> dict[int, int]:
         """Count the entries read in the order stream from the cursor on, by the plan's log numbers.
@@ -376,13 +305,13 @@ class Delivery:
         The log at the head of the order is never among them: its next record may be the only one
         that lets delivery continue and so empties the buffers.
         """
-        head = self._runs[0].log if self._runs else None
-        full = self._buffer_bytes_max
-        return [
-            number
-            for number, buffer in self.buffers.items()
-            if buffer.bytes >= full and number != head
-        ]
+        if not self._full:  # as a rule; else this takes time for each log, however many there are
+            return []
+        head = self._runs.head.log if self._runs else None
+        for log in list(self._full):
+            self._full.discard(log)
+            self._note_full(log)
+        return sorted(self._full - {head})
 
     @property
     def waits_for_order(self) -> bool:
@@ -394,6 +323,10 @@ class Delivery:
         return len(self._runs) >= self._runs_max
 
     # -- inside -----------------------------------------------------------------------------
+
+    def _note_full(self, log: int) -> None:
+        if self.buffers[log].bytes >= self._buffer_bytes_max:
+            self._full.add(log)
 
     def _reach(self, offset: int) -> None:
         """Set `payload_starts` once the order stream is read up to the cursor's record."""
@@ -415,9 +348,10 @@ class Delivery:
                 assert self._read_base is not None
                 self._read_base[log] += begin - first
             if log in self.logs:
-                self._runs.append(_Run(log, begin, end, offset, index))
+                self._moved.add(log)
+                self._runs.append(QueuedRun(log, begin, end, offset, index))
 
-    def _hand_out(self, run: _Run, taken: Sequence[Record], batches: list[Batch]) -> int:
+    def _hand_out(self, run: QueuedRun, taken: Sequence[Record], batches: list[Batch]) -> int:
         """Append batches of these records of the head run; give the number of messages."""
         log = self.logs[run.log]
         headed = filter(None, map(_headers, taken))
@@ -438,6 +372,7 @@ class Delivery:
             if decision is None or stops:
                 untaken = [after for after in taken if after.offset >= record.offset]
                 self.buffers[run.log].put_back(untaken)
+                self._note_full(run.log)
                 if stops:
                     run.next = record.offset
                 return count
@@ -458,7 +393,7 @@ class Delivery:
 
     def _special(
         self,
-        run: _Run,
+        run: QueuedRun,
         meaning: Special | None,
         decision: Decision,
         record: Record,
@@ -476,7 +411,7 @@ class Delivery:
 
     def _emit(
         self,
-        run: _Run,
+        run: QueuedRun,
         to: tuple[str, ...],
         records: Sequence[Record],
         batches: list[Batch],

@@ -18,7 +18,7 @@ from typing import NamedTuple
 
 from multicast.control import control_partition, log_partition
 from multicast.cursor import Cursor
-from multicast.delivery import Batch
+from multicast.delivery import Batch, Delivery
 from multicast.drivers.clock import ClientClock
 from multicast.drivers.protocol import Driver, TopicPartition
 
@@ -53,6 +53,16 @@ class GroupPositions:
         self._add(_Entry(_place(cursor), offsets))
         if len(self._trail) == 1:
             self._take(self._trail.popleft())
+
+    def moved(self, delivery: Delivery) -> None:
+        """Note how far the logs are at the position of a delivery: those that have moved.
+
+        These are all where it begins. An entry of all logs for each delivery would fill the memory
+        of a consumer of many that never commits.
+        """
+        moved = delivery.moved()
+        offsets = {log_partition(delivery.logs[log]): offset for log, offset in moved.items()}
+        self.begins(delivery.position, offsets)
 
     def handed_out(self, batch: Batch) -> None:
         """Add the next batch that is handed out."""

@@ -210,11 +210,22 @@ def history(seed: int) -> tuple[list[bytes], dict[int, list[Record]], dict[int, 
     return stream_of(*steps), logs, ends
 
 
+def slow_progress(core: Delivery) -> dict[str, int]:
+    """Give what `progress` gives, by a look at all runs."""
+    reached = {number: core.order.state.positions[number] for number in core.logs}
+    for run in reversed(core._runs._all):
+        buffer = core.buffers[run.log]
+        passed = run.first if buffer.chunks else max(run.first, buffer.passed)
+        reached[run.log] = min(run.next, passed)
+    return {core.logs[number].name: offset for number, offset in reached.items()}
+
+
 def run_through(core: Delivery, seed: int, history_seed: int) -> list[tuple[str, Cursor]]:
     """Feed a whole history in an order that `seed` chooses; list the deliveries with cursors."""
     rng = random.Random(seed)
     raws, logs, ends = history(history_seed)
     out = []
+    moved = {}
     read = {0: None, 1: None}
     order_offset = 0
     for step in range(10_000):
@@ -232,6 +243,10 @@ def run_through(core: Delivery, seed: int, history_seed: int) -> list[tuple[str,
             for batch in core.deliver(rng.randint(1, 5)):
                 for index, record in enumerate(batch.records):
                     out.append((f"{batch.log.name}:{record.offset}", batch.cursor(index)))
+        if core.payload_starts is not None and rng.random() < 0.7:
+            moved.update(core.moved())
+            assert {core.logs[log].name: to for log, to in moved.items()} == core.progress()
+            assert core.progress() == slow_progress(core)
         done = order_offset == len(raws) and all(read[log] == ends[log] for log in ends)
         if step > 300 and done and not core.deliver(1) and not core._runs:
             break

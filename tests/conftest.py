@@ -23,12 +23,18 @@ def levels_of_ours():
 def pytest_collection_modifyitems(items):
     """Put the files that need brokers first: they take longest, and one worker would end alone.
 
-    With AMCAST_PLANTED=K/N only every N-th planted bug is hunted, from the K-th on.
+    With AMCAST_CAMPAIGN=K/N only every N-th planted bug is hunted, from the K-th on, and of the
+    files with other tests of the campaign only every N-th takes part.
     """
-    first, share = (int(part) for part in os.environ.get("AMCAST_PLANTED", "0/1").split("/"))
+    first, share = (int(part) for part in os.environ.get("AMCAST_CAMPAIGN", "0/1").split("/"))
     planted = [item for item in items if "planted_bug_is_found" in item.name]
     planted += [item for item in items if "finds_a_planted_bug" in item.name]
     left_out = {item for number, item in enumerate(planted) if number % share != first}
+    others = [item for item in items if item.get_closest_marker("campaign")]
+    others = [item for item in others if item not in planted]
+    files = sorted({item.path for item in others})
+    kept = {file for number, file in enumerate(files) if number % share == first}
+    left_out |= {item for item in others if item.path not in kept}
     items[:] = [item for item in items if item not in left_out]
     brokers = {item.path for item in items if item.get_closest_marker("kafka")}
     items.sort(key=lambda item: item.path not in brokers)

@@ -133,6 +133,16 @@ def producer_settings(client: Mapping[str, str]) -> ProducerSettings:
     )
 
 
+def check_linger(linger_ms: int, delivery_timeout_s: float) -> None:
+    """Raise `UsageError` unless half the delivery time-out is left for the brokers."""
+    if linger_ms > 500 * delivery_timeout_s:
+        raise UsageError(
+            f"Messages would linger for {linger_ms} ms, though their outcome is due within "
+            f"{delivery_timeout_s:g} s; lower linger.ms (linger_ms) to half of that, or raise "
+            f"delivery_timeout_s."
+        )
+
+
 def _whole(client: Mapping[str, str], name: str, least: int, most: int) -> int | None:
     text = client.get(name)
     if text is None:

@@ -161,7 +161,8 @@ class KafkaPythonAppender:
             "compression_type": None if codec is None else codec.name,
             "max_block_ms": int(self._metadata_wait_s * 1000),
             "delivery_timeout_ms": int(delivery_timeout_s * 1000),
-            "request_timeout_ms": int(min(delivery_timeout_s, timeout_s) * 1000),
+            # With the linger it must not exceed the delivery time-out.
+            "request_timeout_ms": int(min(1000 * delivery_timeout_s - linger_ms, 1000 * timeout_s)),
             "retry_backoff_ms": RETRY_BACKOFF_MS,
             "reconnect_backoff_max_ms": RECONNECT_BACKOFF_MAX_MS,
             "max_request_size": MESSAGE_BYTES_MAX,

@@ -14,7 +14,11 @@ from kafka import errors as kafka_errors
 from kafka.protocol.consumer import IsolationLevel, OffsetCommitRequest, OffsetFetchRequest
 from kafka.protocol.metadata import MetadataRequest
 
-from multicast.drivers.client_settings import DELIVERY_TIMEOUT_S, REQUEST_TIMEOUT_S
+from multicast.drivers.client_settings import (
+    DELIVERY_TIMEOUT_S,
+    REQUEST_TIMEOUT_S,
+    check_linger,
+)
 from multicast.drivers.kafka_python.appender import KafkaPythonAppender
 from multicast.drivers.kafka_python.connection import EARLIEST, LATEST, RETRY_S, Connection
 from multicast.drivers.kafka_python.direct_appender import KafkaPythonDirectAppender
@@ -79,6 +83,7 @@ class KafkaPythonDriver:
 
         The limits bound the memory of appends in flight: above them `append` raises `BufferFull`.
         """
+        check_linger(linger_ms, self._delivery_timeout_s)
         return KafkaPythonAppender(
             self._bootstrap,
             self._client,
@@ -129,6 +134,7 @@ class KafkaPythonDriver:
         in_flight_bytes_max: int = IN_FLIGHT_BYTES_MAX,
     ) -> KafkaPythonJointAppender:
         """Open an appender that sends what belongs together by one request; see its class."""
+        check_linger(linger_ms, self._delivery_timeout_s)
         return KafkaPythonJointAppender(
             self._open_connection,
             timeout_s=self._timeout_s,

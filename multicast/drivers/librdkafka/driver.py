@@ -10,6 +10,7 @@ from multicast.drivers.client_settings import (
     MESSAGE_BYTES_MAX,
     REQUEST_TIMEOUT_S,
     RETRY_BACKOFF_MS,
+    check_linger,
 )
 from multicast.drivers.librdkafka.appender import LibrdkafkaAppender
 from multicast.drivers.librdkafka.reader import LibrdkafkaReader
@@ -73,6 +74,7 @@ class LibrdkafkaDriver:
 
         The limits bound the memory of appends in flight: above them `append` raises `BufferFull`.
         """
+        check_linger(linger_ms, self._delivery_timeout_s)
         return LibrdkafkaAppender(
             {
                 **self._settings,

@@ -5,6 +5,7 @@ Where a record must go at once the linger is longer than the tests' patience.
 
 import pytest
 
+from multicast.drivers import open_driver
 from multicast.drivers.kafka_python import Admin, TopicSpec, codecs
 from multicast.drivers.protocol import Appended, JointRecord, TopicPartition
 from multicast.errors import UsageError
@@ -27,7 +28,8 @@ def opened(kafka_cluster):
             requests.append(dict(started))
             return beside(started) if beside is not None else []
 
-        made.append(Joint(cluster, beside=noted, tuning=tuning))
+        settings = {"delivery_timeout_s": 2 * FOR_EVER_MS / 1000}
+        made.append(Joint(cluster, beside=noted, tuning=tuning, settings=settings))
         made[-1].requests = requests
         return made[-1]
 
@@ -124,6 +126,15 @@ def test_batches_are_compressed_and_small_ones_and_those_that_would_grow_are_not
     joint.settle()
     assert appended(joint, log) == values
     assert joint.log(log) == [*values, *[b"2" * 500] * 100]
+
+
+@pytest.mark.parametrize("kind", ["kafka-python", "librdkafka"])
+def test_a_linger_that_leaves_the_brokers_too_little_time_is_refused(kafka_cluster, kind):
+    with open_driver(kind, kafka_cluster.bootstrap, delivery_timeout_s=2.0) as driver:
+        for appender in (driver.appender, driver.joint_appender):
+            with pytest.raises(UsageError, match="linger for 1001 ms"):
+                appender(linger_ms=1001)
+            appender(linger_ms=1000).close()
 
 
 def test_a_codec_without_its_package_is_named(opened, monkeypatch):

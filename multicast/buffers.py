@@ -19,7 +19,7 @@ _RECORD_BYTES = 200
 
 
 @dataclass(slots=True)
-class QueuedRun:
+class WaitingRun:
     """The rest of a run: offsets first … next-1 of a log, from run `run` of record `record`."""
 
     log: int
@@ -103,23 +103,23 @@ class RunQueue:
     """
 
     def __init__(self, logs: Iterable[int]) -> None:
-        self._all: deque[QueuedRun] = deque()
-        self._of: dict[int, deque[QueuedRun]] = {log: deque() for log in logs}
+        self._all: deque[WaitingRun] = deque()
+        self._of: dict[int, deque[WaitingRun]] = {log: deque() for log in logs}
 
     def __len__(self) -> int:
         return len(self._all)
 
     @property
-    def head(self) -> QueuedRun:
+    def head(self) -> WaitingRun:
         """The first run; there must be one."""
         return self._all[0]
 
-    def first_of(self, log: int) -> QueuedRun | None:
+    def first_of(self, log: int) -> WaitingRun | None:
         """Give a log's first run; None: it has none."""
         of_log = self._of[log]
         return of_log[0] if of_log else None
 
-    def append(self, run: QueuedRun) -> None:
+    def append(self, run: WaitingRun) -> None:
         """Add a run behind all others."""
         self._all.append(run)
         self._of[run.log].append(run)

@@ -27,7 +27,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from operator import itemgetter
 
-from multicast.buffers import LogBuffer, QueuedRun, RunQueue
+from multicast.buffers import LogBuffer, WaitingRun, RunQueue
 from multicast.conditional.judge import EFFECTIVE, Decision
 from multicast.conditional.judges import LogJudges
 from multicast.control.streams import AnyStream
@@ -172,7 +172,7 @@ class Delivery:
         if order is None:
             (number,) = self.logs
             self.payload_starts = {number: cursor.next}
-            self._runs.append(QueuedRun(number, cursor.next, OFFSET_MAX, 0, 0))
+            self._runs.append(WaitingRun(number, cursor.next, OFFSET_MAX, 0, 0))
         else:
             self._reach(order.offset_next)
 
@@ -219,7 +219,7 @@ class Delivery:
         first = self._runs.head.first if self._runs else self.marker
         self._unmarked_below = self.buffers[number].passed
         self._runs.clear()
-        self._runs.append(QueuedRun(number, first, OFFSET_MAX, 0, 0))
+        self._runs.append(WaitingRun(number, first, OFFSET_MAX, 0, 0))
         self.marker = None
 
     def end_log_at(self, position: int) -> None:
@@ -229,7 +229,7 @@ class Delivery:
         first = self._runs.head.first if self._runs else self.marker
         assert first is not None
         self._runs.clear()
-        self._runs.append(QueuedRun(number, first, position, 0, 0))
+        self._runs.append(WaitingRun(number, first, position, 0, 0))
         self._log_position = position
         self._end_known = True
 
@@ -349,9 +349,9 @@ class Delivery:
                 self._read_base[log] += begin - first
             if log in self.logs:
                 self._moved.add(log)
-                self._runs.append(QueuedRun(log, begin, end, offset, index))
+                self._runs.append(WaitingRun(log, begin, end, offset, index))
 
-    def _hand_out(self, run: QueuedRun, taken: Sequence[Record], batches: list[Batch]) -> int:
+    def _hand_out(self, run: WaitingRun, taken: Sequence[Record], batches: list[Batch]) -> int:
         """Append batches of these records of the head run; give the number of messages."""
         log = self.logs[run.log]
         headed = filter(None, map(_headers, taken))
@@ -393,7 +393,7 @@ class Delivery:
 
     def _special(
         self,
-        run: QueuedRun,
+        run: WaitingRun,
         meaning: Special | None,
         decision: Decision,
         record: Record,
@@ -411,7 +411,7 @@ class Delivery:
 
     def _emit(
         self,
-        run: QueuedRun,
+        run: WaitingRun,
         to: tuple[str, ...],
         records: Sequence[Record],
         batches: list[Batch],

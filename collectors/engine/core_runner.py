@@ -91,7 +91,7 @@ class CoreRunner:
         starts = self.assignment.stream_starts()
         if self._by_tickets:
             self._prefetch = Prefetch(self.assignment.tags(), starts)
-        self._subscribe(starts, paused=self._prefetch is None)
+        self._subscribe(starts, paused=True)
 
     def begin(self, core: CollectorCore) -> None:
         """Work with this core from now on, and read its streams from where it is."""
@@ -103,13 +103,7 @@ class CoreRunner:
             streams[self.assignment.parent] = core.parent
         again: dict[TopicPartition, int] = {}
         for partition, stream in streams.items():
-            is_read_on = (
-                self._prefetch is not None
-                and isinstance(stream, TicketOrder)
-                and self._prefetch.give(partition, stream)
-            )
-            if not is_read_on:
-                again[partition] = stream.offset_next
+            again[partition] = stream.offset_next
         self._subscribe(again)
         self._catch_up()
 

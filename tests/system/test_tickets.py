@@ -102,8 +102,8 @@ def whole(driver, partition):
 
 
 def test_messages_with_and_without_tickets_are_delivered_in_one_order(system, tmp_path):
-    # Init: all collectors in one process; 1,000 messages with tickets, and 300 without, of a
-    # producer that compresses.
+    # Init: all collectors in one process; 1,000 messages with tickets, of which 300 compressed, and
+    # 300 without.
     system.order()
     assert "writes no tickets" not in send(system, tmp_path / "with", 1000)
     (tmp_path / "amcast.toml").write_text('[client]\n"compression.type" = "gzip"\n')

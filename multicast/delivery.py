@@ -27,7 +27,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from operator import itemgetter
 
-from multicast.buffers import LogBuffer, WaitingRun, RunQueue
+from multicast.buffers import LogBuffer, RunQueue, WaitingRun
 from multicast.conditional.judge import EFFECTIVE, Decision
 from multicast.conditional.judges import LogJudges
 from multicast.control.streams import AnyStream

@@ -35,7 +35,6 @@ from collectors.engine.tick_subscription import TickSubscription
 from collectors.standby import Standby
 from multicast.control import checkpoint_record
 from multicast.drivers.protocol import TopicPartition
-from multicast.tickets.stream import TicketOrder
 from topology.tree import ORDER_VERSION_FIRST
 
 

@@ -79,9 +79,13 @@ class Appended:
 
 @dataclass(frozen=True, slots=True)
 class AppendFailed:
-    """The append was refused (`error.definite` is true), or its outcome is unknown (false)."""
+    """The append was refused (`error.definite` is true), or its outcome is unknown (false).
+
+    `sent` is False of a record that a joint appender refuses while `append` is called.
+    """
 
     error: AmcastError
+    sent: bool = True
 
 
 AppendOutcome = Appended | AppendFailed
@@ -190,26 +194,6 @@ def append_each(
                 raise
             return index
     return len(values)
-
-
-class JointAppender(Appender, Protocol):
-    """An appender whose requests hold records of several Kafka partitions."""
-
-    def append_all(
-        self,
-        partition: TopicPartition,
-        values: Sequence[bytes | None],
-        *,
-        keys: Sequence[bytes | None] | None = None,
-        headers: Sequence[Headers] | None = None,
-        done: DoneAll,
-        starting: Callable[[int], None] | None = None,
-    ) -> int:
-        """Do what `Appender.append_all` does, and call `starting` with numbers of records.
-
-        It is called under the lock that `Driver.joint_appender` describes, before any of these
-        records is sent. The numbers add up to the result.
-        """
 
 
 class Reader(Protocol):
@@ -381,7 +365,7 @@ class Driver(Protocol):
         linger_ms: int = 0,
         compression: str = "none",
         batch_bytes: int | None = None,
-    ) -> JointAppender | None:
+    ) -> Appender | None:
         """Open an appender whose requests hold records of several partitions; None: it has none.
 
         The settings are those of `appender`. `beside` is called for each request, with the numbers

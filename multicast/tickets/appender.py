@@ -6,6 +6,7 @@
     plain     the driver's ordinary appender, until an epoch of version 2 begins; from then on all
               appends go by the joint one, also in later epochs of version 1
     held      appends that start while the plain appender is left: they go to its successor
+    sent      of a log: by whose tickets the messages are counted that were sent and have no outcome
 
 Whoever follows the control topic calls `learn`. Until this appender knows of a new epoch, tickets
 are void there, and collectors order the messages: that costs time only. So does a ticket that is
@@ -40,14 +41,13 @@ from multicast.drivers.protocol import (
     Beside,
     DoneAll,
     Headers,
-    JointAppender,
     JointRecord,
     TopicPartition,
     append_each,
 )
 from multicast.errors import AccessDenied, AmcastError, BufferFull, UsageError
 from multicast.order import anchor
-from multicast.tickets.encoding import encode
+from multicast.tickets.encoding import OwnRecord, encode
 from multicast.tickets.producer import TicketBook
 from topology.tree import ORDER_VERSION_FIRST
 
@@ -64,10 +64,15 @@ _HELD_BYTES_MAX = 16 * 1024 * 1024  # a quarter of what may be in flight, so tha
 Done = Callable[[AppendOutcome], None]
 
 
+class _Sent(NamedTuple):
+    place: TicketPlace | None  # None: no ticket counts them
+    number: int
+
+
 class OpenJoint(Protocol):
     """Opens a joint appender; `Driver.joint_appender` says when it is None, and what it raises."""
 
-    def __call__(self, *, beside: Beside) -> JointAppender | None:
+    def __call__(self, *, beside: Beside) -> Appender | None:
         """Open it."""
 
 
@@ -133,7 +138,7 @@ class TicketingAppender:
         self._open_joint = open_joint
         self._topic = state.topic
         self._writer = os.urandom(8)  # the key of tickets, for people
-        self._joint: JointAppender | None = None
+        self._joint: Appender | None = None
         self._plain: Appender | None = None
         self._gate = threading.RLock()  # of `_held`: an append may call `done`, which may append
         self._changed = threading.Condition(self._gate)
@@ -141,6 +146,7 @@ class TicketingAppender:
         self._held_bytes = 0
         self._closed = False
         self._books = threading.Lock()  # of all books; no append is made with it held
+        self._sent: dict[TopicPartition, deque[_Sent]] = {}
         self._epoch = 0  # whose places are known
         self._places: Mapping[TopicPartition, TicketPlace] = {}  # replaced, never changed
         self._denied = False
@@ -207,14 +213,8 @@ class TicketingAppender:
                     raise
         joint = self._joint
         if joint is not None:
-            place = self._places.get(partition)
-            starting = None
-            if place is not None:
-                starting = partial(self._starting, place)
-                done = partial(self._settled_all, place, done)
-            return joint.append_all(
-                partition, values, keys=keys, headers=headers, done=done, starting=starting
-            )
+            settled = partial(self._settled_all, partition, done)
+            return joint.append_all(partition, values, keys=keys, headers=headers, done=settled)
         return append_each(self, partition, values, keys=keys, headers=headers, done=done)
 
     def flush(self, timeout_s: float) -> bool:
@@ -238,22 +238,11 @@ class TicketingAppender:
 
     # -- the way of an append ---------------------------------------------------------------------
 
-    def _append(self, joint: JointAppender, append: _Held) -> None:
+    def _append(self, joint: Appender, append: _Held) -> None:
         """Start an append of the joint appender."""
         partition, value, key, headers, done = append
-        place = self._places.get(partition)
-        if place is None:
-            joint.append(partition, value, key=key, headers=headers, done=done)
-            return
-        with self._books:
-            place.book.started(place.number)
-        settled = partial(self._settled, place, done)
-        try:
-            joint.append(partition, value, key=key, headers=headers, done=settled)
-        except AmcastError:
-            with self._books:
-                place.book.settled(place.number, None, refused=True)
-            raise
+        settled = partial(self._settled, partition, done)
+        joint.append(partition, value, key=key, headers=headers, done=settled)
 
     def _hold(self, held: deque[_Held], append: _Held) -> None:
         size = len(append.value or b"") + len(append.key or b"")
@@ -265,7 +254,7 @@ class TicketingAppender:
         held.append(append)
         self._held_bytes += size
 
-    def _leave_plain(self, joint: JointAppender) -> bool:
+    def _leave_plain(self, joint: Appender) -> bool:
         """Have the joint appender get all appends; False if it cannot be done now."""
         plain = self._plain
         if plain is None:
@@ -286,7 +275,7 @@ class TicketingAppender:
                 self._release(None if is_idle else plain, joint)
         return is_idle
 
-    def _release(self, plain: Appender | None, joint: JointAppender) -> None:
+    def _release(self, plain: Appender | None, joint: Appender) -> None:
         """Start the held appends, by the plain appender if there is one, which goes on then."""
         while self._held:  # a `done` may add some
             append = self._held.popleft()
@@ -310,41 +299,64 @@ class TicketingAppender:
 
     def _tickets(self, started: Mapping[TopicPartition, int]) -> list[JointRecord]:
         places = self._places
-        streams = {place.stream: place for place in map(places.get, started) if place is not None}
-        records = []
-        for place in streams.values():
-            with self._books:
-                record = place.book.record_due()
-                if record is None:
-                    continue
-                # The request contains message and ticket, so a second ticket overtakes nothing.
-                place.book.ticket_settled()
-            raw = encode(place.tag, record)
-            records.append(JointRecord(place.stream, raw, self._ticket_stored, self._writer))
-        return records
-
-    def _starting(self, place: TicketPlace, count: int) -> None:
+        due: dict[TopicPartition, tuple[TicketPlace, OwnRecord]] = {}
         with self._books:
-            place.book.started(place.number, count)
+            streams: dict[TopicPartition, TicketPlace] = {}
+            for partition, count in started.items():
+                place = places.get(partition)
+                self._sent.setdefault(partition, deque()).append(_Sent(place, count))
+                if place is not None:
+                    place.book.started(place.number, count)
+                    streams[place.stream] = place
+            for stream, place in streams.items():
+                record = place.book.record_due()
+                if record is not None:
+                    # The request contains message and ticket: a second ticket overtakes nothing.
+                    place.book.ticket_settled()
+                    due[stream] = place, record
+        return [
+            JointRecord(stream, encode(place.tag, record), self._ticket_stored, self._writer)
+            for stream, (place, record) in due.items()
+        ]
 
-    def _settled(self, place: TicketPlace, done: Done, outcome: AppendOutcome) -> None:
-        self._note(place, 1, outcome)
+    def _settled(self, partition: TopicPartition, done: Done, outcome: AppendOutcome) -> None:
+        self._note(partition, 1, outcome)
         done(outcome)
 
     def _settled_all(
-        self, place: TicketPlace, done: DoneAll, first: int, count: int, outcome: AppendOutcome
+        self,
+        partition: TopicPartition,
+        done: DoneAll,
+        first: int,
+        count: int,
+        outcome: AppendOutcome,
     ) -> None:
-        self._note(place, count, outcome)
+        self._note(partition, count, outcome)
         done(first, count, outcome)
 
-    def _note(self, place: TicketPlace, count: int, outcome: AppendOutcome) -> None:
-        """Tell the book what became of `count` messages; those stored follow each other."""
+    def _note(self, partition: TopicPartition, count: int, outcome: AppendOutcome) -> None:
+        """Tell the books what became of `count` messages; those stored follow each other.
+
+        Outcomes come in the order of the appends, so what was never sent comes after all that was.
+        """
+        if isinstance(outcome, AppendFailed) and not outcome.sent:
+            return
         with self._books:
-            if isinstance(outcome, Appended):
-                place.book.settled(place.number, outcome.offset + count - 1, count)
-            else:
-                refused = outcome.error.definite
-                place.book.settled(place.number, None, count, refused=refused)
+            sent = self._sent.get(partition)
+            passed = 0
+            while sent and passed < count:
+                place, number = sent.popleft()
+                taken = min(number, count - passed)
+                passed += taken
+                if taken < number:
+                    sent.appendleft(_Sent(place, number - taken))
+                if place is None:
+                    continue
+                if isinstance(outcome, Appended):
+                    place.book.settled(place.number, outcome.offset + passed - 1, taken)
+                else:
+                    refused = outcome.error.definite
+                    place.book.settled(place.number, None, taken, refused=refused)
 
     def _ticket_stored(self, outcome: AppendOutcome) -> None:
         if isinstance(outcome, AppendFailed) and isinstance(outcome.error, AccessDenied):
@@ -392,7 +404,7 @@ class TicketingAppender:
         self._epoch = epoch
 
     @staticmethod
-    def _prepare(joint: JointAppender | None, places: Mapping[TopicPartition, TicketPlace]) -> None:
+    def _prepare(joint: Appender | None, places: Mapping[TopicPartition, TicketPlace]) -> None:
         if joint is None:
             return
         for stream in {place.stream: None for place in places.values()}:

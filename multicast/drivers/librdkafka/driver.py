@@ -18,10 +18,10 @@ from multicast.drivers.librdkafka.settings import librdkafka_settings
 from multicast.drivers.protocol import (
     IN_FLIGHT_BYTES_MAX,
     IN_FLIGHT_MAX,
+    Appender,
     Beside,
     DirectAppender,
     Driver,
-    JointAppender,
     Reader,
     TopicPartition,
     Watcher,
@@ -147,7 +147,7 @@ class LibrdkafkaDriver:
         linger_ms: int = 0,
         compression: str = "none",
         batch_bytes: int | None = None,
-    ) -> JointAppender | None:
+    ) -> Appender | None:
         """Open a joint appender of the delegate: librdkafka sends each partition by itself."""
         return self._delegate.joint_appender(
             beside=beside, linger_ms=linger_ms, compression=compression, batch_bytes=batch_bytes

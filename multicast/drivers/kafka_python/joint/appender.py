@@ -184,7 +184,6 @@ class KafkaPythonJointAppender:
         keys: Sequence[bytes | None] | None = None,
         headers: Sequence[Headers] | None = None,
         done: DoneAll,
-        starting: Callable[[int], None] | None = None,
     ) -> int:
         """Start appends of these values, without an object for each.
 
@@ -197,7 +196,7 @@ class KafkaPythonJointAppender:
             run = rest.pop()
             try:
                 if run.count == 1 or run.size <= self._batch_bytes_max - BATCH_BYTES:
-                    self._start_one(partition, run, starting)
+                    self._start_one(partition, run)
                     started += run.count
                     continue
             except UsageError:
@@ -288,37 +287,33 @@ class KafkaPythonJointAppender:
             self._reader.join(_END_S)
             self._keeper.thread.join(_END_S)
 
-    def _start(self, entries: Entries, starting: Callable[[int], None] | None = None) -> None:
+    def _start(self, entries: Entries) -> None:
         size = count = 0
         for _, entry in entries:
             size += entry.size
             count += entry.count
         with self._lock:
             self._check_room(count, size)
-            if starting is not None:
-                starting(count)
             self._dispatcher.add(entries, size, time.monotonic())
 
     def _start_one(
         self,
         partition: TopicPartition,
         entry: QueuedEntry,
-        starting: Callable[[int], None] | None = None,
     ) -> None:
         """Start an entry that goes in a request of its own if it is too large for others."""
         if entry.size <= _RECORD_BYTES_MAX:
-            self._start(((partition, entry),), starting)
+            self._start(((partition, entry),))
             return
         with self._lock:
             self._check_room(entry.count, 0)
-            if starting is not None:
-                starting(entry.count)
         entry.done(
             AppendFailed(
                 AppendRefused(
                     f"A record of {entry.size} bytes for {partition.topic}/{partition.partition} "
                     f"was not sent: the most is {_RECORD_BYTES_MAX} bytes."
-                )
+                ),
+                sent=False,
             )
         )
 

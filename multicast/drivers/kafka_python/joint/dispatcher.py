@@ -215,6 +215,7 @@ class Dispatcher:
         for appends in self._enqueue(records, size, now):
             fits = appends.leader == link.node and appends.may_take()
             appends.hurries = True
+            appends.compresses = False  # who reads it need not have the codec
             if fits and counts.get(appends, 0) == len(appends.queue) - 1:
                 counts[appends] = len(appends.queue)
 

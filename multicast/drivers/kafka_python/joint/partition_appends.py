@@ -50,7 +50,7 @@ REQUESTS_MAX = 5  # in flight for each partition: as many batches does a broker 
 _EPOCH_MAX = 2**15 - 1  # the largest number of Kafka's field
 # A single record above this is copied once only; below it a copy takes a few microseconds.
 _LARGE_BYTES = 64 * 1024
-# A batch below this would hardly become smaller: a ticket's has 60 bytes of records.
+# A batch below this would hardly become smaller.
 _COMPRESSED_BYTES_MIN = 100
 _SEQUENCES = 2**31  # numbers wrap to 0
 
@@ -62,9 +62,9 @@ _DUPLICATE = 46  # stored earlier, and the broker remembers no offset
 # The batch is too large for the topic; a part of it may not be.
 _TOO_LARGE = frozenset({10, 18})
 # The records are refused for good: invalid topic, no right on topic or cluster, record format,
-# policy, invalid record.
+# policy, codec, invalid record.
 _NOT_AUTHORIZED = frozenset({29, 31})
-_REFUSED = _NOT_AUTHORIZED | _TOO_LARGE | {17, 43, 44, 87}
+_REFUSED = _NOT_AUTHORIZED | _TOO_LARGE | {17, 43, 44, 76, 87}
 
 # The outcome of an entry's first record: if it is stored, the others follow it.
 Settled = tuple[QueuedEntry, AppendOutcome]
@@ -117,6 +117,7 @@ class PartitionAppends:
         self.queue: deque[QueuedEntry] = deque()
         self.queue_bytes = 0
         self.hurries = False  # what is in the queue goes without a linger
+        self.compresses = codec is not None
         self._codec = codec
         self._requests_max = requests_max
         self._sent: deque[NumberedBatch] = deque()
@@ -232,7 +233,7 @@ class PartitionAppends:
     def _compressed(self, pieces: list[bytes]) -> tuple[list[bytes], int]:
         """Give the records of a batch and the number of their codec, 0 if that gains nothing."""
         size = sum(map(len, pieces))
-        if self._codec is not None and size >= _COMPRESSED_BYTES_MIN:
+        if self._codec is not None and self.compresses and size >= _COMPRESSED_BYTES_MIN:
             compressed = self._codec.encode(b"".join(pieces))
             if len(compressed) < size:
                 return [compressed], self._codec.number
@@ -257,7 +258,8 @@ class PartitionAppends:
             self._out_of_sequence(batch, why)
         elif code in _TOO_LARGE and batch.count > 1:
             # The next batches are smaller, down to a single record.
-            self.batch_bytes_max = max(BATCH_BYTES + 1, len(batch.written) // 2)
+            size = BATCH_BYTES + sum(entry.size for entry in batch.entries)
+            self.batch_bytes_max = max(BATCH_BYTES + 1, size // 2)
             self.queue = deque(part for entry in self.queue for part in self._parts(entry))
             self._not_stored(batch, why)
         elif code in _REFUSED:
@@ -296,6 +298,7 @@ class PartitionAppends:
             entry = self.queue.popleft()
             self.queue_bytes -= entry.size
             refused.append((entry, AppendFailed(error)))
+        self.hurries = self.hurries and bool(self.queue)
         return refused
 
     def settled(self) -> list[Settled]:
@@ -362,6 +365,7 @@ class PartitionAppends:
 
         One that others follow, whose outcomes are known, would change the order: it fails.
         """
+        self.hurries = True
         while self._sent and self._sent[-1].state is _NOT_STORED:
             for entry in reversed(self._sent.pop().entries):
                 self.queue_bytes += entry.size

@@ -1,7 +1,8 @@
 """The Produce request of a joint appender: one batch for each of several Kafka partitions.
 
 `written` encodes a request, `answered` decodes what an answer says of each partition. No socket and
-no clock may live here. The version is that of `produce_request`, which Kafka 3 and 4 serve.
+no clock may live here. The version is 7, the first that takes zstd (KIP-110); Kafka 2.1 and later
+serve it.
 """
 
 from __future__ import annotations
@@ -12,9 +13,11 @@ from collections.abc import Iterable
 from struct import Struct
 
 from multicast.drivers.kafka_python.fetch_request import written_text
-from multicast.drivers.kafka_python.produce_request import PRODUCE_KEY, PRODUCE_VERSION
+from multicast.drivers.kafka_python.produce_request import PRODUCE_KEY
 from multicast.drivers.protocol import TopicPartition
 from multicast.errors import ProtocolViolation
+
+PRODUCE_VERSION = 7
 
 _HEAD = Struct(">ihhi")  # size of what follows, key, version, number of the request
 _SETTINGS = Struct(">hhi")  # no transaction, acks, timeout_ms
@@ -22,7 +25,7 @@ _COUNT = Struct(">i")
 _TEXT = Struct(">h")
 _PARTITION = Struct(">ii")  # partition, bytes of its records
 _ANSWER_HEAD = Struct(">iii")  # size of what follows, number, count of topics
-_ANSWERED = Struct(">ihqq")  # partition, error, offset, time
+_ANSWERED = Struct(">ihqqq")  # partition, error, offset, time, start of the log
 _ALL_IN_SYNC = -1  # acks=all
 _PIECE_BYTES = 64 * 1024  # a copy of less takes no longer than one more call of `send`
 
@@ -92,7 +95,7 @@ def answered(frame: bytes, number: int) -> Answers:
             (count,) = _COUNT.unpack_from(frame, place)
             place += _COUNT.size
             for _ in range(count):
-                partition, error, offset, _ = _ANSWERED.unpack_from(frame, place)
+                partition, error, offset, _, _ = _ANSWERED.unpack_from(frame, place)
                 place += _ANSWERED.size
                 answers[topic, partition] = error, offset
     except struct.error as wrong:

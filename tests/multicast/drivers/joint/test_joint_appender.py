@@ -134,34 +134,31 @@ def test_a_record_above_the_size_of_a_batch_goes_alone_and_above_a_request_too(j
 
 def test_a_record_above_the_limit_is_refused_and_those_around_it_go_on(joint):
     (log,) = joint.topic()
-    outcomes, counts, by_first = [], [], {}
+    outcomes, by_first = [], {}
     large = b"x" * (100 * 1024 * 1024)
     joint.appender.append(log, large, done=outcomes.append)
     assert "was not sent: the most is" in str(outcomes[0].error)
+    assert not outcomes[0].sent
     taken = joint.appender.append_all(
         log,
         [b"a", large, b"b"],
         done=lambda first, count, outcome: by_first.update({first: (count, outcome)}),
-        starting=counts.append,
     )
     joint.settle()
-    assert (taken, sum(counts)) == (3, 3)
-    assert isinstance(by_first.pop(1)[1].error, AppendRefused)
+    assert taken == 3
+    large_outcome = by_first.pop(1)[1]
+    assert isinstance(large_outcome.error, AppendRefused)
+    assert not large_outcome.sent
     assert by_first == {0: (1, Appended(0)), 2: (1, Appended(1))}
     assert joint.log(log) == [b"a", b"b"]
 
 
-def test_what_starts_is_counted_before_it_is_sent_and_never_too_much(kafka_cluster):
-    begun, sent, uncounted = [0], [0], []
+def test_requests_count_exactly_what_was_taken_though_the_buffer_is_full(kafka_cluster):
+    sent = [0]
 
-    def beside(started):  # an exception here would only be logged
+    def beside(started):
         sent[0] += sum(started.values())
-        if sent[0] > begun[0]:
-            uncounted.append(sent[0])
         return []
-
-    def starting(count):
-        begun[0] += count
 
     with Joint(kafka_cluster).driver as driver:
         appender = driver.joint_appender(beside=beside, in_flight_max=1000)
@@ -170,13 +167,12 @@ def test_what_starts_is_counted_before_it_is_sent_and_never_too_much(kafka_clust
         values = [b"%d" % number for number in range(50_000)]
         rest, partial_calls = values, 0
         while rest:
-            taken = appender.append_all(log, rest[:700], done=lambda *_: None, starting=starting)
+            taken = appender.append_all(log, rest[:700], done=lambda *_: None)
             partial_calls += taken < len(rest[:700])
             rest = rest[taken:]
         assert appender.flush(PATIENCE_S)
         assert partial_calls, "the buffer was never full"
-        assert not uncounted
-        assert begun[0] == sent[0] == len(values)
+        assert sent[0] == len(values)
         assert world.log(log) == values
         appender.close()
         world.close()

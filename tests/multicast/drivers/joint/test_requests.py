@@ -8,8 +8,12 @@ from kafka.record.memory_records import MemoryRecords
 from multicast.drivers.kafka_python.joint.entries import QueuedRecord, queued_run
 from multicast.drivers.kafka_python.joint.outbox import first_groups
 from multicast.drivers.kafka_python.joint.partition_appends import PartitionAppends
-from multicast.drivers.kafka_python.joint.request import answered, settings, written
-from multicast.drivers.kafka_python.produce_request import PRODUCE_VERSION
+from multicast.drivers.kafka_python.joint.request import (
+    PRODUCE_VERSION,
+    answered,
+    settings,
+    written,
+)
 from multicast.drivers.kafka_python.record_batch import (
     NO_HEADERS,
     ProducerIdentity,

@@ -102,14 +102,17 @@ def whole(driver, partition):
 
 
 def test_messages_with_and_without_tickets_are_delivered_in_one_order(system, tmp_path):
-    # Init: all collectors in one process; 1,000 messages with tickets, of which 300 compressed, and
-    # 300 without.
+    # Init: all collectors in one process; 1,000 messages with tickets, of which the last 300 are
+    # compressed and linger, and 300 without tickets.
     system.order()
-    assert "writes no tickets" not in send(system, tmp_path / "with", 1000)
-    (tmp_path / "amcast.toml").write_text('[client]\n"compression.type" = "gzip"\n')
-    warned = send(system, tmp_path / "without", 300, start=1000, cwd=tmp_path)
-    assert "writes no tickets" in warned
-    assert "it compresses by gzip" in warned
+    assert "writes no tickets" not in send(system, tmp_path / "with", 700)
+    settings = tmp_path / "amcast.toml"
+    settings.write_text('[client]\n"compression.type" = "gzip"\n"linger.ms" = "20"\n')
+    told = send(system, tmp_path / "tuned", 300, start=700, cwd=tmp_path)
+    assert "writes no tickets" not in told
+    assert ticketed(system) == 1000
+    settings.write_text('tickets = "off"\n')
+    send(system, tmp_path / "without", 300, start=1000, cwd=tmp_path)
     assert ticketed(system) == 1000
 
     # Test: consumers of three interests; one of them is read again from a cursor in the middle.
@@ -121,7 +124,9 @@ def test_messages_with_and_without_tickets_are_delivered_in_one_order(system, tm
     rest = system.receive("-n", "C2", "--until-end", "--from", middle["cursor"])
 
     # Check: every guarantee; the cursor; receipts; the judge's own replay of the cluster.
-    found = verdicts(judge(system.plan, tmp_path / "with", tmp_path / "without", *files))
+    found = verdicts(
+        judge(system.plan, *[tmp_path / sent for sent in ("with", "tuned", "without")], *files)
+    )
     assert {v for g, v in found.items() if g not in ("genuineness", "replay")} == {"holds"}
     assert rest == sequences["C2"][len(sequences["C2"]) - len(rest) :]
     assert len(rest) == len(sequences["C2"]) - 1 - len(sequences["C2"]) // 2

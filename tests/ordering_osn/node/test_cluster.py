@@ -249,8 +249,9 @@ def test_two_chains_that_collectors_order_go_on_while_a_config_changes_and_nodes
 
 
 def test_without_collectors_nodes_are_unhealthy_and_answer_503_until_they_run(
-    kafka_cluster, tmp_path
+    kafka_cluster, tmp_path, monkeypatch
 ):
+    monkeypatch.setenv("AMCAST_TICKETS", "off")  # else the nodes' own tickets order, too
     plan = chains_plan("chain-a", "chain-b", spanning=[("chain-a", "chain-b")])
     raws = [quick(name, timeout="50ms") for name in plan.partitions]
     with network(

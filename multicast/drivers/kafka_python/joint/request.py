@@ -17,7 +17,7 @@ from multicast.drivers.kafka_python.produce_request import PRODUCE_KEY
 from multicast.drivers.protocol import TopicPartition
 from multicast.errors import ProtocolViolation
 
-PRODUCE_VERSION = 7
+PRODUCE_VERSION = 7  # of Kafka's protocol: see above
 
 _HEAD = Struct(">ihhi")  # size of what follows, key, version, number of the request
 _SETTINGS = Struct(">hhi")  # no transaction, acks, timeout_ms

@@ -15,7 +15,7 @@ A standby begins to act when an append has been due for its patience, at once if
 soon as it has caught up if the collector is offered. It stops when a record of another instance is
 accepted, except of the one that made the offer, if records say who wrote them. A former primary
 acts on until then. A standby that acts also stops when another one has advertised itself. Records
-that the stream had when the instance began say nothing of who acts now.
+that the stream had when the instance began, or when it took over, say nothing of who acts now.
 """
 
 from __future__ import annotations
@@ -72,6 +72,8 @@ class Standby:
     def acts(self, core: CollectorCore, now: float) -> bool:
         """Decide whether to append now; `now` is in seconds, of a monotonic clock."""
         others, behind = core.counted - core.ours, self._behind
+        older = core.others_before_ours
+        self._others = others if older is None else max(self._others, older)
         moved = others > self._others and core.last_writer != self._releasing and not behind
         self._others, self._behind = others, behind and not core.caught_up()
         if self.primary:
@@ -88,16 +90,17 @@ class Standby:
 
     def _wait(self, core: CollectorCore, now: float) -> None:
         if self._offered and core.caught_up():
-            self._take_over()
+            self._take_over(core)
         elif not core.due:
             self._alone = False
             self._waits = None
         else:
             self._waits = now if self._waits is None else self._waits
             if self._alone or now - self._waits >= self.patience_s:
-                self._take_over()
+                self._take_over(core)
 
-    def _take_over(self) -> None:
+    def _take_over(self, core: CollectorCore) -> None:
         self.acting = True
+        core.take_over()
         self._offered = False
         self.takeovers += 1

@@ -28,7 +28,7 @@ from collectors.engine.engine import Engine
 from collectors.engine.log_waits import LogWaits
 from collectors.engine.own_stream import OwnStream
 from collectors.engine.parent_stream import ParentStream
-from collectors.engine.prefetch import Prefetch
+from collectors.engine.read_ahead import ReadAhead
 from collectors.engine.status import Progress, TroubleLog, progress_of, troubles
 from collectors.engine.stream_loop import StreamBatch
 from collectors.engine.tick_subscription import TickSubscription
@@ -60,7 +60,8 @@ class CoreRunner:
         self._fills = 0
         self._leaving = False
         self._by_tickets = assignment.plan.order_version != ORDER_VERSION_FIRST
-        self._prefetch: Prefetch | None = None  # from standing ready until it has caught up
+        self._behind = True  # until our own stream is read up to our start
+        self._ahead: ReadAhead | None = None  # what came before `begin` and was not given on yet
         self._waits = LogWaits()
         self.lock = threading.Lock()
         self.advertisement = Advertisement(engine, assignment)
@@ -85,40 +86,32 @@ class CoreRunner:
         self._engine.ends.follow(self, list(self.assignment.logs))
         self._engine.add_direct(self.assignment.own)
 
-    def prefetch(self) -> None:
+    def stand_ready(self) -> None:
         """Follow our streams, so that `begin` loses no time; version 1 does not read them yet."""
-        starts = self.assignment.stream_starts()
         if self._by_tickets:
-            self._prefetch = Prefetch(self.assignment.tags(), starts)
-        self._subscribe(starts, paused=True)
+            self._ahead = ReadAhead(self.assignment.tags())
+        starts = self.assignment.stream_starts()
+        self._engine.streams.subscribe(self, starts, paused=self._ahead is None)
 
     def begin(self, core: CollectorCore) -> None:
         """Work with this core from now on, and read its streams from where it is."""
         self.core = core
         self._role.begin(core)
         self.begun = True
-        streams = {self.assignment.own: core.own}
+        if self._ahead is not None:
+            return  # the subscriptions go on
+        starts = {self.assignment.own: core.own.offset_next}
         if self.assignment.parent is not None and core.parent is not None:
-            streams[self.assignment.parent] = core.parent
-        again: dict[TopicPartition, int] = {}
-        for partition, stream in streams.items():
-            again[partition] = stream.offset_next
-        self._subscribe(again)
+            starts[self.assignment.parent] = core.parent.offset_next
+        self._engine.streams.subscribe(self, starts)
         self._catch_up()
-
-    def _subscribe(self, starts: Mapping[TopicPartition, int], *, paused: bool = False) -> None:
-        for partition, offset in starts.items():
-            hurries = partition == self.assignment.parent or self._prefetch is not None
-            self._engine.streams.subscribe(
-                self, {partition: offset}, paused=paused, urgent=hurries or not self._by_tickets
-            )
 
     def _catch_up(self) -> None:
         """Read our own stream without a hurry once it is read up to our start."""
-        if self._prefetch is not None and self.core.caught_up():
-            self._prefetch = None
+        if self._behind and self.core.caught_up():
+            self._behind = False
             # In version 2 producers write it, and only children hurry to relay.
-            self._engine.streams.urge(self, self.assignment.own, urgent=False)
+            self._engine.streams.urge(self, self.assignment.own, urgent=not self._by_tickets)
 
     def release(self) -> bool:
         """Offer the collector to a standby, and act on until it has taken over; then end.
@@ -138,8 +131,9 @@ class CoreRunner:
 
     # -- life: without the lock -----------------------------------------------------------------
 
-    def take_known_ends(self) -> None:
-        """Take the ends of our logs that were reported before `begin`."""
+    def take_what_came(self) -> None:
+        """Take the records and the ends of our logs that came before `begin`."""
+        self._take(self._records, ())
         self._take(self._log_ends, self._engine.ends.known(list(self.assignment.logs)))
 
     def close(self) -> None:
@@ -158,8 +152,8 @@ class CoreRunner:
         """Take records of our own and the parent's stream."""
         with self.lock:
             if not self.begun:
-                if self._prefetch is not None:
-                    self._prefetch.take(batches)
+                if self._ahead is not None:
+                    self._ahead.take(batches)
                 return
         self._take(self._records, batches)
 
@@ -271,11 +265,12 @@ class CoreRunner:
     # -- what each event says to the core ---------------------------------------------------------
 
     def _records(self, batches: Sequence[StreamBatch]) -> None:
-        for batch in batches:
+        ahead, self._ahead = self._ahead, None
+        for batch in (*(ahead.batches() if ahead else ()), *batches):
             if batch.partition == self.assignment.own:
                 self._own.take_records(self.core, batch)
-            elif self._parent is not None:
-                self._parent.take_records(self.core, batch)
+            elif self._parent is not None and self.core.parent is not None:
+                self._parent.take_records(self.core, batch.since(self.core.parent.offset_next))
         self._catch_up()
 
     def _log_ends(self, ends: Mapping[TopicPartition, int]) -> None:

@@ -91,6 +91,7 @@ class Engine:
             )
             self._control_sink = _ControlSink(self, self._control_partition, position)
             self._control_sink.subscribe()
+            self.ends.hurries = self.plan_changes
             self._loops = [self.streams.loop, self.ends.loop, self.clock.loop, self.chores.loop]
             if answers is not None:
                 self._loops.append(answers.loop)
@@ -120,6 +121,11 @@ class Engine:
         running = [loop for loop in self._loops if not loop.join()]
         if not running:
             self._opened.close()
+
+    @property
+    def plan_changes(self) -> bool:
+        """Whether an epoch is to begin: markers, freezes and ends follow while consumers wait."""
+        return self.control.epoch != self.control.begun_epoch
 
     # -- for instances ------------------------------------------------------------------------
 
@@ -163,10 +169,8 @@ class Engine:
     def control_changed(self, state: ControlState) -> None:
         """Give every instance the control topic's new state."""
         self.control = state
-        # Markers, freezes and ends follow each other while consumers wait.
-        changes = state.epoch != state.begun_epoch
-        self.ends.hurries = changes
-        self._control_sink.urge(urgent=changes)
+        self.ends.hurries = self.plan_changes
+        self._control_sink.urge(urgent=self.plan_changes)
         for instance in self._all():
             instance.control_changed(state)
 
@@ -190,7 +194,9 @@ class _ControlSink:
 
     def subscribe(self) -> None:
         """Read on from the position reached so far."""
-        self._engine.streams.subscribe(self, {self._partition: self._position}, urgent=False)
+        self._engine.streams.subscribe(
+            self, {self._partition: self._position}, urgent=self._engine.plan_changes
+        )
 
     def urge(self, *, urgent: bool) -> None:
         """Read what comes at once, or as often as streams for which nothing waits."""

@@ -98,7 +98,7 @@ class CollectorInstance:
             self.is_open = True
             due = self._is_due(self._engine.control)
             if not due:
-                self._runner.prefetch()
+                self._runner.stand_ready()
         if due:
             self._engine.chores.begin(self)
 
@@ -109,7 +109,7 @@ class CollectorInstance:
                 return
             self._runner.begin(self._make_core(state, own_end))
             self._engine.pauses.begun(self.name, self.plan.epoch, time.monotonic())
-        self._runner.take_known_ends()
+        self._runner.take_what_came()
         self.control_changed(self._engine.control)  # it may have changed since `state`
 
     def control_changed(self, state: ControlState) -> None:

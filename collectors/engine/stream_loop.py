@@ -48,6 +48,13 @@ class StreamBatch(NamedTuple):
     records: Sequence[Record]
     position: int
 
+    def since(self, offset: int) -> StreamBatch:
+        """Give the batch without its records below an offset."""
+        if not self.records or self.records[0].offset >= offset:
+            return self
+        records = [record for record in self.records if record.offset >= offset]
+        return StreamBatch(self.partition, records, self.position)
+
 
 class StreamSink(Protocol):
     """Subscribes to streams; called by the loop's thread, and must return soon."""
@@ -248,11 +255,9 @@ class StreamLoop:
                     # it gets nothing until the partition is fetched from its position.
                     if subscription.paused or not start <= subscription.position < position:
                         continue
-                    new = records
-                    if records and records[0].offset < subscription.position:
-                        new = [each for each in records if each.offset >= subscription.position]
+                    batch = StreamBatch(partition, records, position)
+                    batch = batch.since(subscription.position)
                     subscription.position = position
-                    batch = StreamBatch(partition, new, position)
                     batches.setdefault(subscription.sink, []).append(batch)
         for sink, batches_of_sink in batches.items():
             sink.on_batches(batches_of_sink)

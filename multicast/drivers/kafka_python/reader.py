@@ -169,7 +169,13 @@ class KafkaPythonReader:
                 continue
             if left <= 0:
                 break
-            records, position = self._take(partition, log, left)
+            try:
+                records, position = self._take(partition, log, left)
+            except AmcastError:
+                # As in `_turn`: the next poll begins with this Kafka partition.
+                if not fetched:
+                    raise
+                break
             left -= len(records)
             if records or position > log.position:
                 fetched.append(Fetched(partition, records, position))
@@ -187,12 +193,14 @@ class KafkaPythonReader:
         while log.buffer and len(records) < count:
             batch = log.buffer[0]
             if batch.records is not None and batch.left is None:
+                try:
+                    decoded_records = decoded(partition, batch.records)
+                except AmcastError:
+                    if not records:
+                        raise
+                    break  # these must reach the caller first
                 # A fetch from the middle of a batch returns the whole batch.
-                batch.left = deque(
-                    record
-                    for record in decoded(partition, batch.records)
-                    if record.offset >= position
-                )
+                batch.left = deque(each for each in decoded_records if each.offset >= position)
             left = batch.left or deque()
             if len(left) > count - len(records):
                 records += [left.popleft() for _ in range(count - len(records))]

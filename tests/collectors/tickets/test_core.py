@@ -155,6 +155,28 @@ def test_a_standby_acts_after_its_patience_and_no_longer_once_another_instance_w
     assert (part.acting, second.due) == (False, False)
 
 
+def test_what_another_instance_wrote_before_a_takeover_does_not_end_it():
+    stream = Stream()
+    first, second = stream.core(1), stream.core(2)
+    part = Standby(primary=False, patience_s=3600)
+    assert not part.acts(second, 0.0)
+    for core in (first, second):
+        core.log_end(P1, 1)
+    stream.carry_out(first)  # its last record, which the standby has not read yet
+    part.be_alone()
+    assert part.acts(second, 0.0)
+    ours = second.step(0)
+    stream.read(second)
+    assert part.acts(second, 0.0)
+    stream.records += [action.raw for action in ours]
+    stream.read(second)
+    assert part.acts(second, 0.0)
+    first.log_end(P1, 2)
+    stream.carry_out(first)  # it is not gone after all
+    stream.read(second)
+    assert not part.acts(second, 0.0)
+
+
 def test_a_record_of_the_one_that_leaves_does_not_end_its_offer():
     stream = Stream()
     first, second = stream.core(1), stream.core(2)

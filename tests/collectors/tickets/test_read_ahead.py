@@ -1,0 +1,80 @@
+"""An instance that stands ready reads on, and its core gets what is of its epoch."""
+
+from dataclasses import replace
+
+import pytest
+
+from collectors.engine.engine import Engine
+from collectors.engine.instance import CollectorInstance
+from collectors.engine.log_end_loop import LogEndLoop
+from collectors.engine.read_ahead import ReadAhead
+from collectors.engine.stream_loop import StreamBatch
+from multicast.control import ends_record, markers_record, stream_partition
+from multicast.drivers.memory.driver import MemoryDriver
+from multicast.drivers.memory.logs import MemoryLog
+from multicast.drivers.protocol import Record
+from multicast.order import anchor
+from multicast.tickets.encoding import OwnRecord, Ticket, encode
+from tests.helpers.plans import chain
+from tests.helpers.small import Small, until
+
+PLAN = replace(chain(), order_version=2)
+# The next one retains no collector: each has another stream.
+NEXT = replace(
+    chain(epoch=2),
+    order_version=2,
+    collectors=tuple(replace(each, stream=each.stream + 2) for each in PLAN.collectors),
+)
+K1 = stream_partition(NEXT, "K1")
+ENDS = {log.name: 0 for log in PLAN.logs}
+FOREIGN = [b"", None, b"amcast?"]
+
+
+def tickets(plan, messages=1):
+    return encode(anchor(plan, "K1"), OwnRecord((Ticket(0, messages, 0),)))
+
+
+def batch(first, *values):
+    records = [Record(first + place, value, None) for place, value in enumerate(values)]
+    return StreamBatch(K1, records, first + len(values))
+
+
+def test_the_records_of_the_epoch_are_kept_and_how_far_each_stream_is_read():
+    ahead = ReadAhead({K1: anchor(NEXT, "K1")})
+    assert ahead.batches() == []
+    ahead.take([batch(10, tickets(PLAN), tickets(NEXT), *FOREIGN)])
+    ahead.take([batch(15, tickets(NEXT, 2), tickets(PLAN))])
+    ahead.take([StreamBatch(K1, [], 30)])
+    kept = [Record(11, tickets(NEXT), None), Record(15, tickets(NEXT, 2), None)]
+    assert ahead.batches() == [StreamBatch(K1, kept, 30)]
+
+
+def test_an_instance_that_stands_ready_misses_no_record_of_its_epoch():
+    with Small(PLAN) as system:
+        system.propose(NEXT)
+        with Engine(system.driver, PLAN.topic) as engine:
+            node = CollectorInstance(engine, "K1")
+            engine.add(node)
+            until(lambda: node.is_open)
+            # Tickets of a producer that has learned of the new epoch before the collectors.
+            for _ in range(3):
+                system.log.write(K1, tickets(PLAN))
+                system.log.write(K1, tickets(NEXT))
+            system.write(markers_record(1, ENDS, attempt="1"))
+            system.write(ends_record(1, ENDS, attempt="1"))
+            until(lambda: node.begun and node.core.own.offset_next == 6)
+            system.log.write(K1, tickets(NEXT))
+            until(lambda: node.core.own.offset_next == 7)
+            until(lambda: node.core.own.count == 4)
+            assert not node.core.void, "those of the epoch before were left out"
+            assert node.error is None
+
+
+def test_questions_for_the_ends_are_frequent_while_the_plan_changes():
+    ends = LogEndLoop(MemoryDriver(MemoryLog({"A": 1})), None, failed=pytest.fail)
+    sink = object()
+    all_ordered = {sink: 0}
+    usual = ends._spacing_s(all_ordered)
+    ends.hurries = True
+    assert ends._spacing_s(all_ordered) < usual / 5
+    assert ends._spacing_s({sink: None}) < usual / 5, "of a standby, too"

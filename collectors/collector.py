@@ -310,14 +310,6 @@ class Collector(LogLags[OrderStream]):
         """Count the offsets of a log below `end` that are in no record handed out so far."""
         return max(0, end - self._speculated.positions[log])
 
-    def take_over(self) -> None:
-        """Do nothing: records say who wrote them."""
-
-    @property
-    def others_before_ours(self) -> int | None:
-        """0: see `take_over`."""
-        return 0
-
     @property
     def due(self) -> bool:
         """Whether there is a record to append that was not handed out yet."""

@@ -33,16 +33,6 @@ class CollectorCore(Protocol):
     ours: int
     last_writer: int
 
-    def take_over(self) -> None:
-        """Note that this instance begins to act in the place of another one."""
-
-    @property
-    def others_before_ours(self) -> int | None:
-        """How many records of others came before its first one since `take_over`; None: not yet.
-
-        They may be older than that, so they do not say that another instance acts.
-        """
-
     @property
     def own(self) -> AnyStream:
         """The collector's stream."""

@@ -14,8 +14,9 @@ many instances append.
 A standby begins to act when an append has been due for its patience, at once if it is alone, or as
 soon as it has caught up if the collector is offered. It stops when a record of another instance is
 accepted, except of the one that made the offer, if records say who wrote them. A former primary
-acts on until then. A standby that acts also stops when another one has advertised itself. Records
-that the stream had when the instance began, or when it took over, say nothing of who acts now.
+acts on until then. A standby that acts also stops when another one has advertised itself; until
+then one that took over from a process that has ended goes on at once after such records. Records
+that the stream had when the instance began say nothing of who acts now.
 """
 
 from __future__ import annotations
@@ -26,6 +27,10 @@ from collectors.core import CollectorCore
 # Ten times less makes such takeovers frequent. Ten times more is a pause of 2 s for each collector
 # on a message's path that is down, because their standbys wait one after the other.
 PATIENCE_S = 0.2
+# So often the successor of a process that has ended goes on at once after a record of another
+# instance: more than an instance has appends under way, each of which may be read by itself. Ten
+# times more would prolong the doubled appends beside an instance of which only the page has ended.
+_LATE_MAX = 20
 
 
 class Standby:
@@ -39,6 +44,7 @@ class Standby:
         self._others = 0  # accepted records of other instances
         self._behind = False  # the core still reads what the stream had at our start
         self._alone = False
+        self._late_left = 0  # of `_LATE_MAX`; 0 also unless it took over alone
         self._offered = False
         self._releasing: int | None = None  # the writer that made the last offer
         self._waits: float | None = None
@@ -66,20 +72,22 @@ class Standby:
     def step_back(self) -> None:
         """Take the news that another instance has begun to act after this one."""
         if not self.primary:
-            self.acting = False
+            self.acting = self._alone = False
+            self._late_left = 0
             self._waits = None
 
     def acts(self, core: CollectorCore, now: float) -> bool:
         """Decide whether to append now; `now` is in seconds, of a monotonic clock."""
         others, behind = core.counted - core.ours, self._behind
-        older = core.others_before_ours
-        self._others = others if older is None else max(self._others, older)
         moved = others > self._others and core.last_writer != self._releasing and not behind
         self._others, self._behind = others, behind and not core.caught_up()
         if self.primary:
             self.acting = True
         elif moved:
-            self.acting = self._alone = False
+            self.acting = False
+            # It may be a late one of the instance that has ended.
+            self._late_left = max(0, self._late_left - 1)
+            self._alone = self._late_left > 0
             # It may be of the one that leaves, where records do not say who wrote them (version 2).
             # That another standby has taken the offer, the control topic says.
             self._offered = self._offered and not core.last_writer
@@ -90,17 +98,18 @@ class Standby:
 
     def _wait(self, core: CollectorCore, now: float) -> None:
         if self._offered and core.caught_up():
-            self._take_over(core)
+            self._take_over()
         elif not core.due:
-            self._alone = False
+            self._alone = self._late_left > 0
             self._waits = None
         else:
             self._waits = now if self._waits is None else self._waits
             if self._alone or now - self._waits >= self.patience_s:
-                self._take_over(core)
+                self._take_over()
 
-    def _take_over(self, core: CollectorCore) -> None:
+    def _take_over(self) -> None:
         self.acting = True
-        core.take_over()
         self._offered = False
+        if self._alone and not self._late_left:
+            self._late_left = _LATE_MAX
         self.takeovers += 1

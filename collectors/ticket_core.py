@@ -66,7 +66,6 @@ class TicketCore(LogLags[TicketOrder]):
         self.counted = 0
         self.ours = 0  # stays so: the stream must be read back, as producers write it, too
         self.last_writer = 0  # no record says who wrote it
-        self._others_before_ours: int | None = 0
         self.void: Counter[enum.Enum] = Counter()
         self._clock = clock
         self._limits = limits
@@ -104,14 +103,12 @@ class TicketCore(LogLags[TicketOrder]):
         if isinstance(record, OwnRecord) and not record.corrections:
             times = {ticket.log: now for ticket in record.tickets if ticket.messages}
             self._ticket_times.update(times)
-            if times or not judged:  # a copy of what another instance wrote says nothing of it
+            if times:
                 return
         if isinstance(record, CheckpointRecord):
             plan, name = self.own.plan, self.own.collector
             self._checkpoint = TicketCheckpoint(plan.epoch, name, offset, record, raw)
         self.counted += not ours
-        if ours and self._others_before_ours is None:
-            self._others_before_ours = self.counted
 
     def own_passed(self, position: int) -> None:
         """Note that our own stream is read up to `position`."""
@@ -221,15 +218,6 @@ class TicketCore(LogLags[TicketOrder]):
         if since < self._limits.lively and not self.own.state.debts[log]:
             return 0
         return max(0, end - self.own.state.positions[log])
-
-    def take_over(self) -> None:
-        """Note that this instance begins to act: others may have written until our first record."""
-        self._others_before_ours = None
-
-    @property
-    def others_before_ours(self) -> int | None:
-        """How many records of others came before our first one since `take_over`; None: not yet."""
-        return self._others_before_ours
 
     @property
     def held(self) -> set[int]:

@@ -155,7 +155,7 @@ def test_a_standby_acts_after_its_patience_and_no_longer_once_another_instance_w
     assert (part.acting, second.due) == (False, False)
 
 
-def test_what_another_instance_wrote_before_a_takeover_does_not_end_it():
+def test_late_records_of_one_that_has_ended_do_not_hold_up_its_successor():
     stream = Stream()
     first, second = stream.core(1), stream.core(2)
     part = Standby(primary=False, patience_s=3600)
@@ -165,16 +165,32 @@ def test_what_another_instance_wrote_before_a_takeover_does_not_end_it():
     stream.carry_out(first)  # its last record, which the standby has not read yet
     part.be_alone()
     assert part.acts(second, 0.0)
-    ours = second.step(0)
     stream.read(second)
+    part.acts(second, 0.0)
+    second.log_end(P1, 2)
     assert part.acts(second, 0.0)
-    stream.records += [action.raw for action in ours]
-    stream.read(second)
-    assert part.acts(second, 0.0)
-    first.log_end(P1, 2)
-    stream.carry_out(first)  # it is not gone after all
-    stream.read(second)
+    part.step_back()  # another instance has advertised itself
+    second.log_end(P1, 3)
+    second.append_failed()
     assert not part.acts(second, 0.0)
+
+
+def test_the_successor_of_one_whose_page_alone_has_ended_soon_waits_as_others_do():
+    stream = Stream()
+    first, second = stream.core(1), stream.core(2)
+    part = Standby(primary=False, patience_s=3600)
+    assert not part.acts(second, 0.0)
+    part.be_alone()
+    acted = []
+    for end in range(1, 101):
+        second.log_end(P1, end)
+        acted.append(part.acts(second, 0.0))
+        first.log_end(P1, end)
+        stream.carry_out(first)
+        stream.read(second)
+        part.acts(second, 0.0)
+    assert acted[0]
+    assert not any(acted[50:])
 
 
 def test_a_record_of_the_one_that_leaves_does_not_end_its_offer():

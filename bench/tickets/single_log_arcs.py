@@ -3,7 +3,7 @@
 There, and only there, a producer that writes the child's tickets, too, would spare the relay: with
 two inherited logs, the child must repeat the relative order in which its parent has them.
 
-    python -m bench.micro.single_log_arcs [--quick]
+    python -m bench.tickets.single_log_arcs [--quick]
 
 The inputs are those of `docs/planner.md`.
 """
@@ -19,7 +19,7 @@ from topology.planner.solver import plan
 
 def main() -> None:
     """Print a row for each input whose tree has arcs."""
-    parser = argparse.ArgumentParser(prog="bench.micro.single_log_arcs")
+    parser = argparse.ArgumentParser(prog="bench.tickets.single_log_arcs")
     parser.add_argument("--quick", action="store_true", help="without the large inputs")
     for kind, file in inputs(quick=parser.parse_args().quick):
         made = plan(file, cluster_id="")

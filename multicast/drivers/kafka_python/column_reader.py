@@ -19,6 +19,7 @@ from multicast.drivers.kafka_python.reader import BufferedLog, KafkaPythonReader
 from multicast.drivers.kafka_python.records import LOG_APPEND_TIME, decoded, decompress
 from multicast.drivers.protocol import Record, TopicPartition
 from multicast.drivers.record_columns import HeaderColumns, Parts, RecordColumns
+from multicast.errors import AmcastError
 from multicast.messages import header_name
 from topology import extra
 
@@ -70,7 +71,10 @@ class KafkaPythonColumnReader(KafkaPythonReader):
                 found += batch.records.records_count
             position = max(position, batch.next)
             number += 1
-        records = _records_from(partition, taken, log.position)
+        try:
+            records = _records_from(partition, taken, log.position)
+        except AmcastError:
+            return super()._take(partition, log, count)  # what comes before the error, then that
         for _ in range(number):
             log.buffered_bytes -= log.buffer.popleft().size
         return records, position

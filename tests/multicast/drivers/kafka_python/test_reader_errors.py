@@ -7,6 +7,7 @@ from kafka.record.default_records import DefaultRecordBatch, DefaultRecordBatchB
 from kafka.record.util import calc_crc32c
 
 from multicast.drivers.kafka_python import reader as reader_module
+from multicast.drivers.kafka_python.column_reader import KafkaPythonColumnReader
 from multicast.drivers.kafka_python.reader import KafkaPythonReader
 from multicast.drivers.protocol import TopicPartition
 from multicast.errors import ProtocolViolation
@@ -38,11 +39,11 @@ def batch(base, *values, malformed=False):
     return bytes(raw)
 
 
-@pytest.fixture
-def reader(monkeypatch):
+@pytest.fixture(params=[KafkaPythonReader, KafkaPythonColumnReader])
+def reader(request, monkeypatch):
     monkeypatch.setattr(reader_module, "Fetching", NoFetching)
-    connection = SimpleNamespace(close=lambda: None)
-    made = KafkaPythonReader(lambda: connection, {FIRST: 0, SECOND: 0})
+    connection = SimpleNamespace(close=lambda: None, run=lambda *_: None, leaders=None)
+    made = request.param(lambda: connection, {FIRST: 0, SECOND: 0})
     yield made
     made.close()
 

@@ -117,7 +117,8 @@ def test_a_standby_waits_for_its_patience_acts_and_steps_back_for_another_writer
     assert not log.cores[0].void
 
 
-def test_a_standby_that_is_alone_acts_at_once_and_is_patient_again_beside_another_writer():
+@pytest.mark.parametrize("advertised", [False, True])
+def test_a_standby_that_is_alone_acts_at_once_until_another_has_advertised_itself(advertised):
     log = Log()
     log.ends(1)
     assert not log.turn(1, now=1.0)
@@ -126,8 +127,10 @@ def test_a_standby_that_is_alone_acts_at_once_and_is_patient_again_beside_anothe
     log.ends(2)
     assert log.turn(0, now=1.1)
     log.ends(3)
-    assert not log.turn(1, now=1.2)
-    assert not log.turn(1, now=1.3)
+    assert not log.turn(1, now=1.2)  # it reads what the other one has written
+    if advertised:
+        log.parts[1].step_back()
+    assert bool(log.turn(1, now=1.3)) is not advertised
 
 
 def test_only_a_process_that_has_ended_refuses_a_connection():

@@ -14,9 +14,10 @@ many instances append.
 A standby begins to act when an append has been due for its patience, at once if it is alone, or as
 soon as it has caught up if the collector is offered. It stops when a record of another instance is
 accepted, except of the one that made the offer, if records say who wrote them. A former primary
-acts on until then. A standby that acts also stops when another one has advertised itself; until
-then one that took over from a process that has ended goes on at once after such records. Records
-that the stream had when the instance began say nothing of who acts now.
+acts on until then. A standby that acts also stops when another one has advertised itself. Records
+that the stream had when the instance began say nothing of who acts now. Those of a process that has
+ended may come late: its successor goes on at once after another's record, `_LATE_MAX` times at
+most, until another instance has advertised itself.
 """
 
 from __future__ import annotations
@@ -44,7 +45,7 @@ class Standby:
         self._others = 0  # accepted records of other instances
         self._behind = False  # the core still reads what the stream had at our start
         self._alone = False
-        self._late_left = 0  # of `_LATE_MAX`; 0 also unless it took over alone
+        self._late_left = 0  # counts down from `_LATE_MAX` after a takeover alone
         self._offered = False
         self._releasing: int | None = None  # the writer that made the last offer
         self._waits: float | None = None

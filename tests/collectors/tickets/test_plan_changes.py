@@ -1,4 +1,4 @@
-"""An instance that stands ready reads on, and its core gets what is of its epoch."""
+"""While a plan changes: an instance that stands ready reads on, and its engine hurries."""
 
 from dataclasses import replace
 
@@ -68,6 +68,17 @@ def test_an_instance_that_stands_ready_misses_no_record_of_its_epoch():
             until(lambda: node.core.own.count == 4)
             assert not node.core.void, "those of the epoch before were left out"
             assert node.error is None
+
+
+def test_an_engine_that_starts_while_the_plan_changes_hurries_until_the_epoch_has_begun():
+    with Small(PLAN) as system:
+        system.propose(NEXT)
+        with Engine(system.driver, PLAN.topic) as engine:
+            assert engine.ends.hurries
+            assert engine.streams._is_urgent()
+            system.write(markers_record(1, ENDS, attempt="1"))
+            system.write(ends_record(1, ENDS, attempt="1"))
+            until(lambda: not engine.ends.hurries and not engine.streams._is_urgent())
 
 
 def test_questions_for_the_ends_are_frequent_while_the_plan_changes():

@@ -129,7 +129,7 @@ def test_the_prices_of_the_linear_program_prove_a_good_bound_and_no_more_than_th
     )
 
     prices = DemandPrices(LightCollectors(part, 3, Budget(STEPS)))
-    bound = prices.best(maximised, rounds=3)
+    bound, _ = prices.best(maximised, rounds=3)
 
     assert bound <= 100 * least_cost(part, drop)
     assert bound >= prices.proven(prices.served).bound
@@ -182,7 +182,7 @@ def test_areas_coarse_rates_few_steps_and_hosts_only_lower_the_bound(seed, hosts
         ):
             monkeypatch.setattr(bound, "AREA_DEMANDS_MAX", demands)
             monkeypatch.setattr(bound, "UNITS_MAX", units)
-            assert 0 < bound.bounded(measure, steps=steps) <= least
+            assert 0 < bound.bounded(measure, steps=steps).bound <= least
 
 
 def test_a_level_that_cannot_end_within_the_budget_is_not_begun():

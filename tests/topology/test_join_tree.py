@@ -163,4 +163,4 @@ def test_a_least_join_tree_that_meets_the_bound_is_proven_least_of_all_trees(sha
     file = chain(32) if shape == "chain" else interests(windows)
     (measure,) = measures(file)
     tree = least_join_tree(measure)
-    assert measure.cost(measure.priced(tree)) == measure.cost(bounded(measure))
+    assert measure.cost(measure.priced(tree)) == measure.cost(bounded(measure).bound)

@@ -7,6 +7,8 @@
    are divided into areas. A demand without a log in an area costs nothing there; demands that
    become equal in an area remain separate, because the tree may have them at different collectors.
 2. Each area is solved to a bound by `light.py` (small bags, exactly) and `prices.py` (the others).
+   If all logs are in one area, the best tree of small bags is a candidate for the plan; and where
+   the bound is near the cost of the best known tree, `remaining.py` searches what is left.
 3. A weight below one is cheaper to serve than a parent's entry is to drop; then drops are counted
    at the least weight. Limits only raise costs and are ignored; with hosts each hop costs as much
    as the cheapest link.
@@ -18,13 +20,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from fractions import Fraction
 
 from topology.planner.boundaries import Budget, Exhausted, Restricted, least_boundaries
-from topology.planner.cost import Measure, bits
+from topology.planner.cost import Measure, TreeNode, bits
 from topology.planner.integer_program import maximised
 from topology.planner.light import LightCollectors
-from topology.planner.prices import DemandPrices
+from topology.planner.prices import DemandPrices, Priced
+from topology.planner.remaining import RemainingTrees
 
 # At most about 50 s of CPU for 50 interests, most of it for the level that is reached last. Each
 # level needs five to seven times the steps of the one before, and its bound is 6 to 10 % higher.
@@ -33,17 +37,29 @@ AREA_DEMANDS_MAX = 64  # the program for the prices has a row for each two sizes
 UNITS_MAX = 256  # of all rates: finer ones make the bit sets longer and hardly tighten the bound
 # Of prices and proofs, for one area and in all; a round takes about half a second of CPU.
 ROUNDS, ROUNDS_IN_ALL = 4, 60
-TRIED_LEVEL_MAX = 5  # levels up to this are tried against a known tree; each takes 0.1 to 1 s
+ROUNDS_BELOW = 2  # at each level below the last, if there is one area; the prices are used above
+# From this gap on a level gets more rounds, and what is left is searched: again, if the gap is
+# smaller by a quarter. With larger gaps the search seldom ends.
+NEAR, ROUNDS_NEAR, NEARER = 0.2, 6, 0.75
 FULL_DEMANDS = 50  # components with fewer demands get fewer steps, by their number
 FINE = 1 << 12  # prices are multiples of 1 / FINE
 
 
-def bounded(measure: Measure, *, steps: int = STEPS_MAX, enough: int | None = None) -> int:
+@dataclass(frozen=True, slots=True)
+class Bounded:
+    """A lower `bound` of the price of any tree, and the cheapest tree that is known."""
+
+    bound: int
+    tree: TreeNode | None
+
+
+def bounded(measure: Measure, *, steps: int = STEPS_MAX, known: TreeNode | None = None) -> Bounded:
     """Give a lower bound of the price of any tree of the component, as an integer of `measure`.
 
-    Costs are whole numbers of the measure, so the bound is rounded up. Once it is as high as
-    `enough`, the price of a known tree, the search ends: that tree is proven least. Blocks; starts
-    solver processes and waits for their end. `steps` bounds the search of all areas.
+    Costs are whole numbers of the measure, so the bound is rounded up. Once it is as high as the
+    price of the tree that is known, or of a cheaper one that was found, the search ends: that tree
+    is proven least. Without a known tree none is looked for. Blocks; starts solver processes and
+    waits for their end. `steps` bounds the search of all areas.
     """
     whole = math.gcd(*measure.rate)
     most = max(UNITS_MAX, 4 * len(measure.rate))
@@ -60,15 +76,82 @@ def bounded(measure: Measure, *, steps: int = STEPS_MAX, enough: int | None = No
         for area in areas
         for part in _parts(measure, [(measure.readers[n], units[n]) for n in area], hop)
     ]
-    target = None
-    if enough is not None and len(parts) == 1:
-        # Above the whole number before it, which `ceil` then rounds up.
-        target = (Fraction(enough // measure.tie_work - 1) - total) * FINE / unit
+    goal = None
+    if known is not None and len(parts) == 1 and len(parts[0].weight) == len(measure.weight):
+        goal = _Goal(measure, known, Fraction(unit, FINE), total, steps)
     for part in parts:
         share = steps * len(part.weight) // max(len(measure.weight), FULL_DEMANDS)
         rounds = max(1, min(ROUNDS, ROUNDS_IN_ALL // len(areas)))
-        total += Fraction(_part_bound(part, share, rounds, target) * unit, FINE)
-    return max(0, math.ceil(total)) * measure.tie_work
+        total += Fraction(_part_bound(part, share, rounds, goal) * unit, FINE)
+    bound = max(0, math.ceil(total)) * measure.tie_work
+    return Bounded(bound, known if goal is None else goal.tree)
+
+
+@dataclass(slots=True)
+class _Goal:
+    """The cheapest tree that is known, and what was proven against it so far.
+
+    A part's bound times `unit`, and `fixed`, is a bound of the component. What is left is searched
+    if the gap is at most `gap`, in no more than `steps`.
+    """
+
+    measure: Measure
+    tree: TreeNode
+    unit: Fraction
+    fixed: Fraction
+    steps: int
+    priced: Priced | None = None
+    gap: float = NEAR
+
+    @property
+    def prices(self) -> Sequence[int] | None:
+        """The prices that proved the greatest bound so far."""
+        return None if self.priced is None else self.priced.prices
+
+    @property
+    def _cost(self) -> int:
+        return self.measure.priced(self.tree) // self.measure.tie_work
+
+    def settled(self, light: LightCollectors) -> int | None:
+        """Try one level; give the part's bound if it proves the tree or ends the search."""
+        finder = DemandPrices(light)
+        self._offer(finder.least_light_tree())
+        priced = finder.best(maximised, rounds=ROUNDS_BELOW, start=self.prices)
+        near = self._gap(priced.bound) <= self.gap
+        if near and not self._proven(priced.bound):
+            priced = finder.best(maximised, rounds=ROUNDS_NEAR, start=priced.prices)
+        if self.priced is None or priced.bound > self.priced.bound:
+            self.priced = priced
+        if self._proven(self.priced.bound):
+            return self.priced.bound
+        return self._searched(finder, priced) if near else None
+
+    def _offer(self, tree: TreeNode | None) -> None:
+        """Take a tree if it is cheaper, and keeps the limits."""
+        if tree is not None and self.measure.plain:
+            self.tree = min(self.tree, tree, key=self.measure.priced)
+
+    def _proven(self, bound: int) -> bool:
+        """Whether a part's bound, rounded up to a whole number, is the cost of the tree."""
+        return math.ceil(self.fixed + bound * self.unit) >= self._cost
+
+    def _gap(self, bound: int) -> float:
+        return float(1 - (self.fixed + bound * self.unit) / self._cost)
+
+    def _searched(self, finder: DemandPrices, priced: Priced) -> int | None:
+        """Search all trees that are cheaper; give the bound that follows, or None: too many."""
+        # The least cost of a part which proves that no tree is cheaper than this one.
+        below = math.floor((self._cost - 1 - self.fixed) / self.unit) + 1
+        search = RemainingTrees(finder, priced.prices, below=below, budget=Budget(self.steps))
+        try:
+            found = search.cheapest()
+        except Exhausted:
+            self.gap = NEARER * self._gap(priced.bound)
+            return None
+        if found is None:
+            return below
+        self._offer(found.tree)
+        return found.cost
 
 
 def _areas(measure: Measure, units: Sequence[int]) -> Iterator[list[int]]:
@@ -117,10 +200,10 @@ def _parts(measure: Measure, logs: Sequence[tuple[int, int]], hop: int) -> Itera
         yield Restricted(masks, weights, hop * FINE, drop * FINE, discard * FINE)
 
 
-def _part_bound(part: Restricted, steps: int, rounds: int, target: Fraction | None) -> int:
+def _part_bound(part: Restricted, steps: int, rounds: int, goal: _Goal | None) -> int:
     """Raise the level of the light collectors as long as the budget allows; then prove a bound.
 
-    With a target, each level's bound is tried, and one above the target ends the search.
+    With a goal, each level is priced, and the search ends when the goal is proven.
     """
     trivial = sum(part.leaf(demand) for demand in range(len(part.weight)))
     if len(part.weight) == 1 or part.drop == 0:
@@ -133,14 +216,15 @@ def _part_bound(part: Restricted, steps: int, rounds: int, target: Fraction | No
             light = LightCollectors(part, level, budget, lower=light)
         except Exhausted:
             break
-        if target is not None and level <= TRIED_LEVEL_MAX:
-            bound = DemandPrices(light, []).best(maximised, rounds=1)
-            if bound > target:
-                return bound
+        settled = None if goal is None else goal.settled(light)
+        if settled is not None:
+            return settled
     if light is None:
         return trivial
     floors = _floors(part, light.level, Budget(steps // 2))
-    return max(trivial, DemandPrices(light, floors).best(maximised, rounds=rounds))
+    start = None if goal is None else goal.prices
+    last = DemandPrices(light, floors).best(maximised, rounds=rounds, start=start).bound
+    return max(trivial, last, goal.priced.bound if goal and goal.priced else 0)
 
 
 def _floors(part: Restricted, level: int, budget: Budget) -> list[int]:

@@ -18,6 +18,7 @@ from operator import add
 from typing import NamedTuple
 
 from topology.planner.boundaries import Budget, Exhausted, Restricted, small_boundaries
+from topology.planner.cost import TreeNode
 from topology.planner.pairs import partners
 
 NEVER = 1 << 200  # more than any price: no light tree is known
@@ -197,6 +198,32 @@ class LightCollectors:
             best = min(best, self.part.leaf(demands.bit_length() - 1))
         return best + self.credit(demands) if best < UNKNOWN else NEVER
 
+    def tree(self, place: int, values: Sequence[int]) -> TreeNode:
+        """Build the tree with the least value of a set, if `values` knows no heavy collectors."""
+        node, demands = self.node, self.sets[place]
+        below = self.children(place, values)
+        children = tuple(self.tree(node[child] - 1, values) for child in below)
+        return TreeNode(demands, demands & ~sum(below), children)
+
+    def children(self, place: int, values: Sequence[int]) -> list[int]:
+        """List the children of the light collector with which a set is cheapest."""
+        listed: list[int] = []
+        pending = [self._cheapest(place, values)]
+        while pending:
+            node = pending.pop()
+            if node > len(self.sets):
+                pending += self._divided_best(node, values)
+            elif node:
+                listed.append(self.sets[node - 1])
+        return listed
+
+    def _divided_best(self, node: int, values: Sequence[int]) -> tuple[int, int]:
+        """Give the two nodes into which a family is divided at the least value."""
+        family = self.family_of[node - len(self.sets) - 1]
+        sums = [values[a] + values[b] for a, b in zip(*family[3:], strict=True)]
+        row = sums.index(min(sums))
+        return family.others[row], family.firsts[row]
+
     def heavy_below(self, place: int, values: Sequence[int], heavy: AbstractSet[int]) -> list[int]:
         """List the sets under heavy collectors in the tree whose value is the least of a set.
 
@@ -207,10 +234,7 @@ class LightCollectors:
         while pending:
             node = pending.pop()
             if node > len(self.sets):
-                family = self.family_of[node - len(self.sets) - 1]
-                sums = [values[a] + values[b] for a, b in zip(*family[3:], strict=True)]
-                row = sums.index(min(sums))
-                pending += [family.others[row], family.firsts[row]]
+                pending += self._divided_best(node, values)
             elif node in heavy:
                 listed.append(self.sets[node - 1])
             elif node:

@@ -28,17 +28,29 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import cached_property
+from typing import NamedTuple
 
-from topology.planner.cost import bits
+from topology.planner.cost import TreeNode, bits
 from topology.planner.light import NEVER, UNKNOWN, LightCollectors
 
 SERVED = 4  # a collector that serves this many demands or more may pass on nothing
 SOLVED_MAX = 4  # programs for one proof; the violated rows of each are added to the next
 ROWS_PER_SIZE = 4  # the most violated sets of each size become rows of the program
 SLACK = 1e-6  # of the linear program, in units of `drop`
+# How far a price may move in one round, in units of `drop`; half as far after a round that proves
+# no more. Without it the prices jump, as in each cutting plane method, and need more rounds.
+STRIDE = 4.0
 
 Row = tuple[dict[int, float], float]  # coefficients by variable; their sum is at most the number
 Solver = Callable[[int, dict[int, float], Sequence[Row]], Sequence[float] | None]
+
+
+class Priced(NamedTuple):
+    """The greatest bound that was proven, and the prices that prove it."""
+
+    bound: int
+    prices: Sequence[int]
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,14 +58,18 @@ class Proof:
     """A proven bound, and what limits it.
 
     `values` has a lower bound of the value of each node of `LightCollectors`. The sets whose node
-    is in `heavy` have it under a heavy collector; `excess` is that of heavy collectors by size.
-    `root` is the least cost with a light root.
+    is in `heavy` have it under a heavy collector. By the size of a set: the `excess` of a heavy
+    collector, of a `child`, of `several` children, and of parts of which some are served (`open`,
+    by their number up to `SERVED`). `root` is the least cost with a light root.
     """
 
     bound: int
     values: list[int]
     heavy: set[int]
     excess: list[int]
+    child: list[int]
+    several: list[int]
+    open: list[list[int]]
     root: int
 
 
@@ -138,15 +154,30 @@ class DemandPrices:
                 if value < UNKNOWN:
                     child[size] = max(child[size], total - value + inner)
         bound = sum(prices) - excess[self.count] + self.fixed
-        return Proof(min(bound, root), values, heavy, excess, root)
+        return Proof(min(bound, root), values, heavy, excess, child, several, open_, root)
 
-    def values_of_light_trees(self) -> dict[int, int]:
-        """Give the least value of each listed set over all trees with light collectors only."""
+    @cached_property
+    def _pure(self) -> list[int]:
+        """The least value of each node over all trees with light collectors only."""
         values = self._unknown()
         for place in range(len(self.light.sets)):
             values[place + 1] = self.light.least(place, values)
-        named = zip(self.light.sets, values[1:], strict=False)
+        return values
+
+    def values_of_light_trees(self) -> dict[int, int]:
+        """Give the least value of each listed set over all trees with light collectors only."""
+        named = zip(self.light.sets, self._pure[1:], strict=False)
         return {demands: value for demands, value in named if value < UNKNOWN}
+
+    def least_light_tree(self) -> TreeNode | None:
+        """Give the cheapest of all trees with light collectors only; None if there is none.
+
+        Collectors that serve one demand and have no children count as light.
+        """
+        node = self.light.node.get(self.part.everyone)
+        if node is None or self._pure[node] >= UNKNOWN:
+            return None
+        return self.light.tree(node - 1, self._pure)
 
     def _unknown(self) -> list[int]:
         """Give the values of all nodes before any is known; nothing costs nothing."""
@@ -154,21 +185,34 @@ class DemandPrices:
 
     # -- the linear program -----------------------------------------------------------------------
 
-    def best(self, solve: Solver, *, rounds: int) -> int:
-        """Look for the prices with the greatest bound; `solve` maximises a linear program."""
+    def best(self, solve: Solver, *, rounds: int, start: Sequence[int] | None = None) -> Priced:
+        """Look for the prices with the greatest bound; `solve` maximises a linear program.
+
+        The bound is not less than what the prices `start` prove, for instance those of the level
+        below.
+        """
         program = _Program(self)
-        high = [price + part for price, part in zip(self.served, self._shares(), strict=True)]
-        proof = self.proven(high)
-        bound = proof.bound
-        for _ in range(rounds):
-            answer = program.improved(solve)
+        shares = zip(self.served, self._shares(), strict=True)
+        prices = [price + part for price, part in shares] if start is None else start
+        proof = self.proven(prices)
+        best = Priced(proof.bound, prices)
+        if start is not None:
+            program.add_rows(prices, proof)
+        stride = STRIDE
+        for number in range(rounds):
+            near = None if start is None and number == 0 else (best.prices, stride)
+            answer = program.improved(solve, near)
             if answer is None:
                 break
             proof = self.proven(answer)
-            bound = max(bound, proof.bound)
-            if not program.add_rows(answer, proof):
+            better = proof.bound > best.bound
+            if better:
+                best = Priced(proof.bound, answer)
+            else:
+                stride /= 2
+            if not program.add_rows(answer, proof) and not better:
                 break
-        return bound
+        return best
 
     def _shares(self) -> list[int]:
         """Give the first prices: as if one heavy collector served everyone."""
@@ -213,6 +257,10 @@ class _Program:
         for demand, price in enumerate(owner.served):
             self._row(price / self.unit, (self._of("price", demand), 1), (served, -1))
         self._row(0.0, (served, 1), (self._of("open", 1, 1), -1))
+        # Nothing changes if t is added to each price, and k * t to each A(k). With no A fixed, some
+        # answers of CBC were near 1e11, and their rounding cost more than the whole bound.
+        self._row(0.0, (self._of("child", 1), 1))
+        self._row(0.0, (self._of("child", 1), -1))
         for size in range(2, count + 1):
             several, excess = self._of("several", size), self._of("excess", size)
             for k in range(1, size):
@@ -257,12 +305,16 @@ class _Program:
         prices = [(self._of("price", d), 1.0) for d in bits(demands)]
         self._row(limit, *prices, (self._of("child", size), -1))
 
-    def improved(self, solve: Solver) -> list[int] | None:
-        """Solve the program until no listed set violates it; give the prices, or None."""
+    def improved(self, solve: Solver, near: tuple[Sequence[int], float] | None) -> list[int] | None:
+        """Solve the program until no listed set violates it; give the prices, or None.
+
+        `near`: each price is within a distance, in units of `drop`, of those given.
+        """
         light = self.owner.light
+        around = [] if near is None else self._around(*near)
         values: Sequence[float] = ()
         for _ in range(SOLVED_MAX):
-            answer = solve(len(self.names), {self._of("bound"): 1.0}, self.rows)
+            answer = solve(len(self.names), {self._of("bound"): 1.0}, [*self.rows, *around])
             if answer is None:
                 return None
             values = answer
@@ -280,6 +332,16 @@ class _Program:
                 for _, demands in sorted(rows)[: 16 * ROWS_PER_SIZE]:
                     self._pure_row(demands)
         return [round(values[self._of("price", d)] * self.unit) for d in range(self.owner.count)]
+
+    def _around(self, prices: Sequence[int], distance: float) -> list[Row]:
+        """Give the rows that keep prices near others, but for a number that is added to all."""
+        rows: list[Row] = []
+        added = self._of("added")
+        for demand, price in enumerate(prices):
+            variable = self._of("price", demand)
+            rows.append(({variable: 1.0, added: 1.0}, price / self.unit + distance))
+            rows.append(({variable: -1.0, added: -1.0}, distance - price / self.unit))
+        return rows
 
     def add_rows(self, prices: Sequence[int], proof: Proof) -> bool:
         """Add rows for sets with heavy collectors below light ones; whether there were new ones."""

@@ -21,7 +21,7 @@ from dataclasses import dataclass
 
 from topology.interests import InterestFile
 from topology.planner.assembly import assembled
-from topology.planner.bound import STEPS_MAX, bounded
+from topology.planner.bound import AREA_DEMANDS_MAX, STEPS_MAX, bounded
 from topology.planner.cost import NOWHERE, Measure, TreeNode
 from topology.planner.exact import (
     BAG_STEPS_MAX,
@@ -47,6 +47,7 @@ PHI = {"genuine": PHI_DEFAULT, "latency": 0.1, "balance": PHI_DEFAULT}
 # The most choices of an integer program that only confirms the search. Larger components are left
 # out: they take CBC long, and the search is exact without them.
 CHOICES_MAX = 6_000
+QUICK_EFFORT = 0.1  # of the search for a first tree; a bound that meets it ends the search
 BALANCE_STEPS_MAX = 8  # halvings: the interval of possible loads shrinks to 1/256
 BALANCE_EFFORT = 0.1  # of each step's search: with it they take as long as the last search
 TOLERANCE = 1e-6  # relative; the program's prices are floating point, the search's are exact
@@ -162,6 +163,14 @@ class _Part:
         """The search state of the component's root collector."""
         return SearchState(self.measure.component.everyone, NOWHERE, self.measure.levels_max)
 
+    def take(self, tree: TreeNode | None, how: str) -> None:
+        """Take a tree, and how it was found, if it is cheaper than the one known."""
+        if tree is None:
+            return
+        price = self.measure.priced(tree)
+        if self.tree is None or price < self.price:
+            self.tree, self.price, self.how = tree, price, how
+
     def best(self) -> TreeNode:
         """Give the tree, which must have been found."""
         assert self.tree is not None, "a part was not solved"
@@ -233,20 +242,17 @@ def _search_part(part: _Part, *, effort: float, plain: bool, time_limit_s: float
     """Find a good tree of a large component and a bound; if they meet, nothing more is searched."""
     measure = part.measure
     if plain and measure.scale.phi >= PHI_MIN:
-        part.tree = least_join_tree(measure, time_limit_s=time_limit_s)
-    part.bound = bounded(
-        measure,
-        steps=int(STEPS_MAX * effort),
-        enough=None if part.tree is None else measure.priced(part.tree),
-    )
-    if part.tree is not None:
-        part.price, part.how = measure.priced(part.tree), "least join tree"
-        if measure.cost(part.price) <= measure.cost(part.bound):
-            part.how = "least join tree, proven least of all trees"
-            return
-    made = constructed(measure, load_max=part.load_max, effort=effort)
-    if made is not None and (part.tree is None or measure.priced(made) < part.price):
-        part.tree, part.price, part.how = made, measure.priced(made), "heuristic"
+        part.take(least_join_tree(measure, time_limit_s=time_limit_s), "least join tree")
+    if len(measure.weight) <= AREA_DEMANDS_MAX:  # above it a bound cannot meet a tree
+        quick = constructed(measure, load_max=part.load_max, effort=effort * QUICK_EFFORT)
+        part.take(quick, "heuristic")
+    found = bounded(measure, steps=int(STEPS_MAX * effort), known=part.tree)
+    part.bound = found.bound
+    part.take(found.tree, "small bags")
+    if part.tree is not None and measure.cost(part.price) <= measure.cost(part.bound):
+        part.how += ", proven least of all trees"
+        return
+    part.take(constructed(measure, load_max=part.load_max, effort=effort), "heuristic")
     if part.tree is None:
         raise Infeasible(
             f"no tree was found that keeps {_limits_of(part)}; the search is not exact, so raise "

@@ -1,0 +1,315 @@
+"""The trees that may still be cheaper than the best known one: all of them, if they are few.
+
+A proof by prices (`prices.py`) leaves each part of a tree a *slack*, how much more it costs than
+the proof counts for it:
+
+    slack(S) = value(S) - drop * inner(S) - u(S) + A(|S|)        of a set below a heavy collector
+
+Slacks add up: a tree with this set costs at least the bound and the slack. So where the bound is
+near the cost of the best known tree, nearly all sets can be left out, and the trees of the others
+can be searched without any limit of their bags:
+
+* Sets in the list of `LightCollectors` may be below a light collector, too. `_away` has the least
+  cost of the rest of such a tree, by a pass from the root down.
+* Collectors that are light at the level of the proof are those of the list, with the sets that are
+  left.
+* Heavy ones are put together part by part, with the parts' lowest demands in ascending order. What
+  is put together has a slack, too, which no further part makes smaller.
+
+A set's exact value is known before larger sets need it, so it decides whether the set remains.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from operator import attrgetter
+from typing import NamedTuple
+
+from topology.planner.boundaries import Budget
+from topology.planner.cost import TreeNode, bits
+from topology.planner.light import NEVER, UNKNOWN
+from topology.planner.prices import SERVED, DemandPrices
+
+GROUP_STEPS = 10  # to put a part into a group takes so many times as long as to leave it out
+
+
+class Cheapest(NamedTuple):
+    """The cheapest tree that remains, and its cost."""
+
+    cost: int
+    tree: TreeNode
+
+
+class _Part(NamedTuple):
+    """A child, or a demand that is served: the demands, the logs it needs, what it costs."""
+
+    demands: int
+    logs: int
+    cost: int
+    weight: int  # discard * weight - drop of a served demand, for each log that it does not want
+    served: bool
+    slack: int
+
+
+@dataclass(frozen=True, slots=True)
+class _Group:
+    """Some parts of a heavy collector."""
+
+    demands: int
+    logs: int
+    wanted: int
+    cost: int
+    weight: int
+    served: int
+    slack: int
+    parts: tuple[_Part, ...]
+
+    @property
+    def last(self) -> int:
+        """The lowest demand of the last part."""
+        demands = self.parts[-1].demands
+        return demands & -demands
+
+
+class RemainingTrees:
+    """Searches the trees that cost less than a known one, with one proof of a lower bound."""
+
+    def __init__(
+        self, finder: DemandPrices, prices: Sequence[int], *, below: int, budget: Budget
+    ) -> None:
+        """Take the prices of the proof, and the cost which a tree must be below."""
+        self.finder, self.light, self.part = finder, finder.light, finder.part
+        self.prices, self.below, self.budget = prices, below, budget
+        self.proof = finder.proven(prices)
+        self.spare = below - self.proof.bound
+        self.away = self._away()
+        self.values = [0, *[NEVER] * (self.light.nodes - 1)]  # of listed sets that remain
+        self.made: dict[int, tuple[_Part, ...]] = {}  # heavy collectors, by their demands
+        self.parts: list[list[_Part]] = [[] for _ in range(finder.count + 1)]
+        self.groups: list[list[_Group]] = [[] for _ in range(finder.count + 1)]
+
+    def cheapest(self) -> Cheapest | None:
+        """Find the cheapest tree with a cost below the known one; None: there is none.
+
+        Raises `Exhausted`.
+        """
+        if self.spare <= 0:
+            return None
+        light, count, place = self.light, self.finder.count, 0
+        for size in range(1, count + 1):
+            heavy = self._heavy(size)
+            while place < len(light.sets) and light.sets[place].bit_count() == size:
+                demands = light.sets[place]
+                self.budget.take(1 + len(light.keys[place]))
+                value = light.least(place, self.values)
+                place += 1
+                if demands == self.part.everyone:
+                    heavy.setdefault(demands, (NEVER, ()))
+                    return self._best(place - 1, value, *heavy[demands])
+                other, parts = heavy.pop(demands, (NEVER, ()))
+                if other < value:
+                    value, self.made[demands] = other, parts
+                if self._remains(place, demands, value):
+                    self.values[place] = value
+                    self._add(demands, light.boundary[demands], value)
+            for demands, (value, parts) in heavy.items():
+                self.made[demands] = parts
+                self._add(demands, self._boundary(demands), value)
+            self.parts[size].sort(key=attrgetter("slack"))
+        return self._best(-1, NEVER, *heavy.get(self.part.everyone, (NEVER, ())))
+
+    def _best(
+        self, place: int, light: int, heavy: int, parts: tuple[_Part, ...]
+    ) -> Cheapest | None:
+        least = min(light, heavy)
+        if least >= self.below:
+            return None
+        if heavy <= light:
+            return Cheapest(least, self._tree_of_parts(self.part.everyone, parts))
+        return Cheapest(least, self._tree_of_light(place))
+
+    # -- which sets remain ----------------------------------------------------------------------
+
+    def _slack(self, demands: int, value: int) -> int:
+        """Give the slack of a set below a heavy collector."""
+        part = self.part
+        inner = part.drop * (part.touched(demands) & ~self._boundary(demands)).bit_count()
+        total = sum(self.prices[d] for d in bits(demands))
+        return value - inner - total + self.proof.child[demands.bit_count()]
+
+    def _boundary(self, demands: int) -> int:
+        known = self.light.boundary.get(demands)
+        if known is not None:
+            return known
+        part = self.part
+        return part.touched(demands) & part.touched(part.everyone & ~demands)
+
+    def _remains(self, node: int, demands: int, value: int) -> bool:
+        if value >= UNKNOWN:
+            return False
+        under_light = self.away[node] + value
+        return min(under_light, self.proof.bound + self._slack(demands, value)) < self.below
+
+    def _away(self) -> list[int]:
+        """Give for each node the least cost of the rest of a tree that has it below a light one.
+
+        `proof.values` stand for all that is not on the way to the root.
+        """
+        light, proof, values = self.light, self.proof, self.proof.values
+        away = [NEVER] * light.nodes
+        for place in range(len(light.sets) - 1, -1, -1):
+            demands, node = light.sets[place], place + 1
+            self.budget.take(1 + len(light.keys[place]) + len(light.families[place]))
+            if demands == self.part.everyone:
+                rest = 0
+            else:
+                under_heavy = proof.bound + self._slack(demands, values[node]) - values[node]
+                rest = min(away[node], under_heavy)
+            rest += light.credit(demands)
+            for price, key in zip(light.prices[place], light.keys[place], strict=True):
+                away[key] = min(away[key], rest + price)
+            for family in light.families[place]:
+                outside = away[family.node]
+                if outside >= UNKNOWN:
+                    continue
+                self.budget.take(len(family.firsts))
+                for one, other in zip(family.firsts, family.others, strict=True):
+                    away[one] = min(away[one], outside + values[other])
+                    away[other] = min(away[other], outside + values[one])
+        return away
+
+    # -- heavy collectors -----------------------------------------------------------------------
+
+    def _add(self, demands: int, boundary: int, value: int) -> None:
+        """Add a set to the parts of heavy collectors, if its slack allows."""
+        slack = self._slack(demands, value)
+        if slack >= self.spare:
+            return
+        inner = self.part.touched(demands) & ~boundary
+        cost = value - self.part.drop * inner.bit_count()
+        self._add_part(_Part(demands, boundary, cost, 0, False, slack))
+
+    def _add_part(self, entry: _Part) -> None:
+        size = entry.demands.bit_count()
+        self.parts[size].append(entry)
+        wanted = entry.logs if entry.served else 0
+        self.groups[size].append(
+            _Group(
+                entry.demands,
+                entry.logs,
+                wanted,
+                entry.cost,
+                entry.weight,
+                int(entry.served),
+                entry.slack,
+                (entry,),
+            )
+        )
+
+    def _heavy(self, size: int) -> dict[int, tuple[int, tuple[_Part, ...]]]:
+        """Find the heavy collectors with so many demands that remain; give value and parts."""
+        if size == 1:
+            return self._singles()
+        best: dict[int, tuple[int, tuple[_Part, ...]]] = {}
+        new: dict[tuple[int, ...], _Group] = {}
+        for first in range(1, size):
+            parts = self.parts[size - first]
+            for group in self.groups[first]:
+                spare = self.spare - group.slack
+                last = group.last
+                for entry in parts:
+                    self.budget.take()
+                    if entry.slack >= spare:
+                        break
+                    if entry.demands & group.demands or entry.demands & -entry.demands < last:
+                        continue
+                    self.budget.take(GROUP_STEPS)
+                    joined = self._joined(group, entry)
+                    if joined is None:
+                        continue
+                    key = (
+                        joined.demands,
+                        joined.logs,
+                        joined.wanted,
+                        joined.weight,
+                        joined.served,
+                        len(joined.parts),
+                        joined.last,
+                    )
+                    known = new.get(key)
+                    if known is None or joined.cost < known.cost:
+                        new[key] = joined
+        for group in new.values():
+            self.groups[size].append(group)
+            self._collector(group, best)
+        return best
+
+    def _singles(self) -> dict[int, tuple[int, tuple[_Part, ...]]]:
+        """Add the demands as parts that are served; give those not listed as leaves."""
+        part, finder = self.part, self.finder
+        leaves: dict[int, tuple[int, tuple[_Part, ...]]] = {}
+        most = max(price - finder.served[d] for d, price in enumerate(self.prices))
+        for demand, logs in enumerate(part.needs):
+            weight = part.discard * part.weight[demand] - part.drop
+            load = logs.bit_count()
+            cost = (part.hop * part.weight[demand] - part.drop - weight) * load
+            slack = most - (self.prices[demand] - finder.served[demand])
+            entry = _Part(1 << demand, logs, cost, weight, True, slack)
+            if slack < self.spare:
+                self._add_part(entry)
+            if 1 << demand not in self.light.node:
+                boundary = self._boundary(1 << demand)
+                value = part.leaf(demand) + part.passing(1 << demand, boundary)
+                value -= part.drop * boundary.bit_count()
+                leaves[1 << demand] = value, (entry,)
+        return leaves
+
+    def _joined(self, group: _Group, entry: _Part) -> _Group | None:
+        """Add a part to a group; None if its slack is too great."""
+        demands, logs = group.demands | entry.demands, group.logs | entry.logs
+        cost, weight = group.cost + entry.cost, group.weight + entry.weight
+        served, parts = group.served + entry.served, len(group.parts) + 1
+        size, bag = demands.bit_count(), max(logs.bit_count(), self.finder.bag)
+        proof = self.proof
+        allowed = proof.open[size][min(served, SERVED)] if served else proof.several[size]
+        slack = cost + (weight + self.part.drop * (parts - 1)) * bag + allowed
+        slack -= sum(self.prices[d] for d in bits(demands))
+        if slack >= self.spare:
+            return None
+        wanted = group.wanted | (entry.logs if entry.served else 0)
+        return _Group(demands, logs, wanted, cost, weight, served, slack, (*group.parts, entry))
+
+    def _collector(self, group: _Group, best: dict[int, tuple[int, tuple[_Part, ...]]]) -> None:
+        """Price the heavy collector with these parts only, and note it if it is the cheapest."""
+        part, bag = self.part, group.logs.bit_count()
+        if bag < self.finder.bag:
+            return  # a light one
+        passed_on = part.drop * (group.logs & ~group.wanted).bit_count()
+        cost = group.cost + (group.weight + part.drop * (len(group.parts) - 1)) * bag + passed_on
+        demands = group.demands
+        if demands == part.everyone:
+            value = cost + self.finder.fixed
+        else:
+            boundary = self._boundary(demands)
+            inner = (part.touched(demands) & ~boundary).bit_count()
+            value = cost + part.drop * inner + part.passing(demands, boundary)
+        if demands not in best or value < best[demands][0]:
+            best[demands] = value, group.parts
+
+    # -- the tree -------------------------------------------------------------------------------
+
+    def _tree(self, demands: int) -> TreeNode:
+        if demands in self.made:
+            return self._tree_of_parts(demands, self.made[demands])
+        return self._tree_of_light(self.light.node[demands] - 1)
+
+    def _tree_of_parts(self, demands: int, parts: Sequence[_Part]) -> TreeNode:
+        served = sum(entry.demands for entry in parts if entry.served)
+        children = tuple(self._tree(entry.demands) for entry in parts if not entry.served)
+        return TreeNode(demands, served, children)
+
+    def _tree_of_light(self, place: int) -> TreeNode:
+        children = tuple(self._tree(below) for below in self.light.children(place, self.values))
+        demands = self.light.sets[place]
+        return TreeNode(demands, demands & ~sum(child.below for child in children), children)

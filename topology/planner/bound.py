@@ -41,6 +41,9 @@ ROUNDS_BELOW = 2  # at each level below the last, if there is one area; the pric
 # From this gap on a level gets more rounds, and what is left is searched: again, if the gap is
 # smaller by a quarter. With larger gaps the search seldom ends.
 NEAR, ROUNDS_NEAR, NEARER = 0.2, 6, 0.75
+# A level of so many steps is not priced if the gap was larger than this below it: the next levels
+# will not close it either. (One of a million steps takes some five seconds to price.)
+FAR, FAR_STEPS = 0.5, 200_000
 FULL_DEMANDS = 50  # components with fewer demands get fewer steps, by their number
 FINE = 1 << 12  # prices are multiples of 1 / FINE
 
@@ -114,6 +117,8 @@ class _Goal:
 
     def settled(self, light: LightCollectors) -> int | None:
         """Try one level; give the part's bound if it proves the tree or ends the search."""
+        if light.steps > FAR_STEPS and self.priced and self._gap(self.priced.bound) > FAR:
+            return None
         finder = DemandPrices(light)
         self._offer(finder.least_light_tree())
         priced = finder.best(maximised, rounds=ROUNDS_BELOW, start=self.prices)

@@ -49,6 +49,7 @@ class Clock:
     def follow(self, sink: Timed) -> None:
         """Tick for this sink until it rests or leaves."""
         self._following[sink] = None
+        self._resting.pop(sink, None)
 
     def rest(self, sink: Timed) -> None:
         """Tick for this sink once a minute, until it follows again or leaves."""
@@ -82,6 +83,5 @@ class Clock:
                 sink.tick()
         if time.monotonic() >= self._rest_due_s:
             self._rest_due_s = time.monotonic() + _REST_S
-            resting, self._resting = list(self._resting), {}
-            for sink in resting:
+            for sink in list(self._resting):
                 sink.tick()

@@ -7,7 +7,7 @@ import pytest
 
 from bench.micro.many_collectors import tree_plan
 from collectors.collector import CollectorLimits
-from collectors.engine import stream_loop
+from collectors.engine import clock, stream_loop
 from collectors.engine.engine import Engine
 from collectors.engine.instance import CollectorInstance
 from collectors.engine.stream_loop import StreamLoop
@@ -337,3 +337,31 @@ def test_one_that_goes_on_while_the_loop_polls_misses_nothing(streams):
     for _ in range(3):
         streams.turn()
     assert paused.offsets == ahead.offsets == list(range(6))
+
+
+@dataclass(eq=False)
+class Ticked:
+    """A sink of the clock that counts its ticks; it does not rest by itself."""
+
+    ticks: int = 0
+
+    def tick(self):
+        self.ticks += 1
+
+    def look(self):
+        raise AssertionError("nobody has asked for a look")
+
+
+def test_a_resting_sink_is_ticked_each_minute_and_one_that_follows_again_not_twice(monkeypatch):
+    monkeypatch.setattr(clock, "TICK_S", 0.0)  # each turn of the clock is a tick,
+    monkeypatch.setattr(clock, "_REST_S", 0.0)  # and a minute
+    made = clock.Clock(failed=lambda error: pytest.fail(str(error)))
+    resting, following, left = Ticked(), Ticked(), Ticked()
+    for sink in (resting, following, left):
+        made.follow(sink)
+        made.rest(sink)
+    made.follow(following)
+    made.leave(left)
+    for _ in range(3):
+        made._turn()
+    assert (resting.ticks, following.ticks, left.ticks) == (3, 3, 0)

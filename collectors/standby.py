@@ -84,6 +84,7 @@ class Standby:
         self._others, self._behind = others, behind and not core.caught_up()
         if self.primary:
             self.acting = True
+            self._alone, self._late_left = False, 0
         elif moved:
             self.acting = False
             # It may be a late one of the instance that has ended.

@@ -133,6 +133,24 @@ def test_a_standby_that_is_alone_acts_at_once_until_another_has_advertised_itsel
     assert bool(log.turn(1, now=1.3)) is not advertised
 
 
+def test_a_standby_that_was_a_primary_in_between_waits_as_others_do():
+    log = Log()
+    log.ends(1)
+    assert not log.turn(1, now=1.0)
+    log.parts[1].be_alone()
+    assert log.turn(1, now=1.0)
+    log.parts[1].primary = True  # the process that has ended is no member any more
+    log.ends(2)
+    assert log.turn(1, now=1.1)
+    log.parts[1].primary = False  # another process has joined
+    log.ends(3)
+    assert log.turn(0, now=1.2)
+    log.ends(4)
+    assert not log.turn(1, now=1.3)  # it stops
+    assert not log.turn(1, now=1.4)  # due, from now on
+    assert log.turn(1, now=2.4)
+
+
 def test_only_a_process_that_has_ended_refuses_a_connection():
     ended, process = EndedProcesses(), bytes(PROCESS_BYTES)
     with socket.create_server(("127.0.0.1", 0), backlog=1) as server:

@@ -55,7 +55,8 @@ _PAUSE_S, _PAUSE_MAX_S = 0.1, 2.0
 _WAIT_S = 5.0
 # Bundles of one stream without an answer. Each has 8 MiB at most, so they fit in memory.
 IN_FLIGHT_MAX = 128
-# gRPC gives up a connection attempt after 20 s, so a call that lasted longer had a connection.
+# gRPC gives up a connection attempt after 20 s, so a call that lasted longer, while nobody waited
+# for an answer, had a connection.
 _WORKED_S = 60.0
 _Answer = TypeVar("_Answer")
 _BUSY = (ConnectionLost, TimedOut)
@@ -102,6 +103,7 @@ class _Pipeline:
         self, bundles: Iterable[Bundle] | AsyncIterable[Bundle], in_flight_max: int
     ) -> None:
         self.waiting: deque[Bundle] = deque()  # sent or to be sent again, oldest first
+        self._waits_since_s = 0.0  # since when any does; of the event loop's clock
         self.ended = False  # nothing is left to read
         self.failed: BaseException | None = None  # of the caller's iterator
         self._queue: asyncio.Queue[Bundle | None] = asyncio.Queue(1)
@@ -134,6 +136,8 @@ class _Pipeline:
             if bundle is None:
                 self.ended = True
                 return
+            if not self.waiting:
+                self._waits_since_s = asyncio.get_running_loop().time()
             self.waiting.append(bundle)
             yield encode_bundle(bundle)
 
@@ -146,6 +150,11 @@ class _Pipeline:
     def done(self) -> bool:
         """Whether each bundle is answered."""
         return self.ended and not self.waiting
+
+    def idle_s(self, since_s: float) -> float:
+        """How long no bundle waited, of the time since then to the oldest one that does, or now."""
+        end_s = self._waits_since_s if self.waiting else asyncio.get_running_loop().time()
+        return end_s - since_s
 
     def close(self) -> None:
         """Stop reading."""
@@ -247,11 +256,13 @@ class Client:
 
         At most `in_flight_max` bundles are not answered. A refused bundle does not stop those
         behind it. Where a connection is lost, all that were not answered are sent again to the
-        next node. A bundle that is sent again may be ordered behind later ones. Raises as `submit`.
-        A plain iterable is read on the event loop, so it must not block.
+        next node. A bundle that is sent again may be ordered behind later ones. Raises as `submit`
+        where no node answers for `retry_s`; a connection that was idle for a minute counts as an
+        answer. A plain iterable is read on the event loop, so it must not block.
         """
         pipeline = _Pipeline(bundles, in_flight_max)
         turns = _Turns(len(self._addresses), self._place, self._retry_s)
+        clock = asyncio.get_running_loop().time
         failed: AmcastError | None = None
         try:
             while not pipeline.done:
@@ -259,7 +270,7 @@ class Client:
                 if place is None:
                     assert failed is not None
                     raise failed
-                node = await self._node(place)
+                node, began_s = await self._node(place), clock()
                 try:
                     async with contextlib.aclosing(self._pipelined(node, pipeline)) as answers:
                         async for answer in answers:
@@ -268,6 +279,8 @@ class Client:
                             yield answer
                 except _BUSY as error:
                     failed = error
+                    if pipeline.idle_s(began_s) > _WORKED_S:
+                        turns.worked(place)
             if pipeline.failed is not None:
                 raise pipeline.failed
         finally:

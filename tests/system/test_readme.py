@@ -12,26 +12,25 @@ ROOT = Path(__file__).resolve().parents[2]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
 
 
-def block(language: str) -> str:
-    """The one fenced block of a language that the README says is tested."""
-    blocks = re.findall(
-        rf"<!-- tests/system/test_readme.py runs this block.*?-->\n```{language}\n(.*?)```",
+def blocks_to_run() -> list[tuple[str, str]]:
+    """The fenced blocks that the README says are tested, each with its language before it."""
+    return re.findall(
+        r"<!-- tests/system/test_readme.py runs this block[^>]*-->\n```(\w+)\n(.*?)```",
         README,
         re.DOTALL,
     )
-    assert len(blocks) == 1
-    return blocks[0]
 
 
 @pytest.mark.kafka
 @pytest.mark.slow
 @pytest.mark.timeout(900)
 def test_the_quick_start_runs_as_it_stands(tmp_path):
-    # The Python block runs while the collectors of the shell block do.
-    python = tmp_path / "quick.py"
-    python.write_text(block("python"), encoding="utf-8")
-    script = block("bash").replace("\nkill $!", f"\n{sys.executable} quick.py\nkill $!")
-    assert "quick.py" in script
+    # The Python block runs while the collectors of the first shell block do.
+    (_, begin), (language, python), (_, end) = blocks_to_run()
+    assert language == "python"
+    (tmp_path / "quick.py").write_text(python, encoding="utf-8")
+    script = f"{begin}\n{sys.executable} quick.py\n{end}"
+    assert script.rstrip().endswith("amcast local down --wipe")
     env = {name: value for name, value in os.environ.items() if not name.startswith("AMCAST_")}
     env["PATH"] = f"{Path(sys.executable).parent}{os.pathsep}{env['PATH']}"
     try:

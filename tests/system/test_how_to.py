@@ -84,7 +84,7 @@ COMMANDS = {
         ),
     ],
     "re-plan": [
-        "amcast topology show --from-cluster -o json",
+        "amcast topology show --from-cluster",
         "amcast topology plan interests.toml --from-cluster --out next.json",
         "amcast topology apply next.json",
         "amcast topology history",

@@ -281,7 +281,7 @@ def of_unordered(plan: Plan, topics: Iterable[TopicFacts]) -> list[Finding]:
                     f"epoch {plan.epoch} orders {len(ordered)}: no consumer gets the messages "
                     f"in {what}",
                     f"name all {len(topic.partitions)} in the interest file, then run 'amcast "
-                    f"topology plan --from-cluster' and 'amcast topology apply'",
+                    f"topology plan FILE --from-cluster' and 'amcast topology apply'",
                 )
             )
     return results

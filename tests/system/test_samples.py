@@ -83,7 +83,10 @@ def wrong_command(words):
     known.add("--help")
     asked = {word.split("=")[0].rstrip(",.:)") for word in words if re.match(r"--?[a-z]", word)}
     unknown = sorted(asked - known)
-    return f"no option {unknown[0]}" if unknown else None
+    if unknown:
+        return f"no option {unknown[0]}"
+    no_file = words[:2] == ["topology", "plan"] and words[2:] and words[2].startswith("-")
+    return "no file" if no_file and "--from-cluster" in asked else None
 
 
 def wrong_commands(text):
@@ -110,10 +113,12 @@ def test_what_a_page_shows_wrongly_is_found():
     assert len(wrong_python("```python\nfor\n```\n")) == 1
     page = (
         "`amcast send --to P1`, `amcast topology plan FILE --none`\n"
-        "```bash\necho x | amcast nothing\namcast topology show plan.json --oops | less\n```\n"
+        "```bash\necho x | amcast nothing\namcast topology show plan.json --oops | less\n"
+        "amcast topology plan --from-cluster\n```\n"
     )
     assert [line.rpartition(": ")[2] for line in wrong_commands(page)] == [
         "no option --none",
         "no option --oops",
+        "no file",
         "no verb nothing",
     ]

@@ -94,9 +94,10 @@ def _read(page: StatusPage, timeout_s: float) -> Mapping[str, Any] | str:
         raw = connection.getresponse().read(_PAGE_BYTES_MAX)
         document = json.loads(raw)
         process, nodes = document["process"], document["nodes"]
-    except (OSError, HTTPException) as error:
-        why = (error.strerror if isinstance(error, OSError) else None) or str(error) or "no answer"
-        return f"{_url(page)} cannot be read ({why})"
+    except OSError as error:
+        return f"{_url(page)} cannot be read ({error.strerror or str(error) or 'no answer'})"
+    except HTTPException:  # its text quotes the answer of whatever server is there
+        return f"{_url(page)} cannot be read (no answer of HTTP)"
     except (ValueError, KeyError, TypeError, RecursionError):
         return f"{_url(page)} is not the status of collectors"
     finally:

@@ -141,6 +141,23 @@ def test_a_page_that_does_not_answer_is_a_sentence(state, monkeypatch):
     assert second.endswith("/status cannot be read (Connection refused)")
 
 
+def test_nothing_of_the_answer_of_another_server_is_shown(state):
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+
+        def greet():
+            connection, _ = listening.accept()
+            connection.sendall(b"220 the secret of another server\r\n")
+            connection.recv(1000)
+            connection.close()
+
+        other = threading.Thread(target=greet)
+        other.start()
+        runs_at(state, "K1", StatusPage("127.0.0.1", listening.getsockname()[1], PROCESS))
+        (first, _) = reported_counts(state).missing
+        other.join(60)
+    assert first.endswith("/status cannot be read (no answer of HTTP)")
+
+
 def counts(process, passed_on, dropped):
     return CollectorCounts(
         page="", process=process, acting=True, appended={"P1": passed_on},

@@ -7,17 +7,18 @@ many instances append.
 
     waits   since when an append is due while no record of another instance was accepted
     acting  the instance appends what is due
-    alone   the process that acted is known to have ended (`engine/ended_processes.py`)
+    holder  the process that acted; that it has ended may be known (`engine/ended_processes.py`)
     offer   the instance that acts hands the collector over, or none has ever opened it
             (`offered_by` of `multicast/control/state.py`)
 
-A standby begins to act when an append has been due for its patience, at once if it is alone, or as
-soon as it has caught up if the collector is offered. It stops when a record of another instance is
-accepted, except of the one that made the offer, if records say who wrote them. A former primary
-acts on until then. A standby that acts also stops when another one has advertised itself. Records
-that the stream had when the instance began say nothing of who acts now. Those of a process that has
-ended may come late: its successor goes on at once after another's record, `_LATE_MAX` times at
-most, until another instance has advertised itself.
+A standby begins to act when an append has been due for its patience, at once if the holder has
+ended, or as soon as it has caught up if the collector is offered. It stops when a record of another
+instance is accepted. Where records name their writer (version 1), a record of the instance that
+made the offer does not stop it. A former primary acts on until then. A standby that acts also stops
+when another one has advertised itself. Records that the stream had when the instance began say
+nothing of who acts now. Those of a process that has ended may come late: its successor goes on at
+once after another's record, `_LATE_MAX` times at most, until another instance has advertised
+itself, or the successor is made a primary.
 """
 
 from __future__ import annotations
@@ -44,8 +45,8 @@ class Standby:
         self.patience_s = patience_s
         self._others = 0  # accepted records of other instances
         self._behind = False  # the core still reads what the stream had at our start
-        self._alone = False
-        self._late_left = 0  # counts down from `_LATE_MAX` after a takeover alone
+        self._holder_ended = False
+        self._late_left = 0  # counts down from `_LATE_MAX` after a takeover for an ended holder
         self._offered = False
         self._releasing: int | None = None  # the writer that made the last offer
         self._waits: float | None = None
@@ -59,9 +60,9 @@ class Standby:
         """Take the core, before it reads: what its stream has already nobody appends now."""
         self._behind = not core.caught_up()
 
-    def be_alone(self) -> None:
+    def holder_ended(self) -> None:
         """Take the news that the process that acted has ended: what is due now is ours."""
-        self._alone = True
+        self._holder_ended = True
 
     def offer(self, writer: int | None) -> None:
         """Take the news that the instance with this writer leaves; None: none does."""
@@ -73,23 +74,23 @@ class Standby:
     def step_back(self) -> None:
         """Take the news that another instance has begun to act after this one."""
         if not self.primary:
-            self.acting = self._alone = False
+            self.acting = self._holder_ended = False
             self._late_left = 0
             self._waits = None
 
-    def acts(self, core: CollectorCore, now: float) -> bool:
+    def decide(self, core: CollectorCore, now: float) -> bool:
         """Decide whether to append now; `now` is in seconds, of a monotonic clock."""
         others, behind = core.counted - core.ours, self._behind
         moved = others > self._others and core.last_writer != self._releasing and not behind
         self._others, self._behind = others, behind and not core.caught_up()
         if self.primary:
             self.acting = True
-            self._alone, self._late_left = False, 0
+            self._holder_ended, self._late_left = False, 0
         elif moved:
             self.acting = False
             # It may be a late one of the instance that has ended.
             self._late_left = max(0, self._late_left - 1)
-            self._alone = self._late_left > 0
+            self._holder_ended = self._late_left > 0
             # It may be of the one that leaves, where records do not say who wrote them (version 2).
             # That another standby has taken the offer, the control topic says.
             self._offered = self._offered and not core.last_writer
@@ -102,16 +103,16 @@ class Standby:
         if self._offered and core.caught_up():
             self._take_over()
         elif not core.due:
-            self._alone = self._late_left > 0
+            self._holder_ended = self._late_left > 0
             self._waits = None
         else:
             self._waits = now if self._waits is None else self._waits
-            if self._alone or now - self._waits >= self.patience_s:
+            if self._holder_ended or now - self._waits >= self.patience_s:
                 self._take_over()
 
     def _take_over(self) -> None:
         self.acting = True
         self._offered = False
-        if self._alone and not self._late_left:
+        if self._holder_ended and not self._late_left:
             self._late_left = _LATE_MAX
         self.takeovers += 1

@@ -241,10 +241,10 @@ class CoreRunner:
     def _carry_out(self) -> None:
         """Carry out what the core decides now."""
         self._own.restart_if_failed(self.core)
-        acted, acts = self._role.acting, self._role.acts(self.core, time.monotonic())
+        acted, acts = self._role.acting, self._role.decide(self.core, time.monotonic())
         if self._role.waiting and self.advertisement.is_holder_known_dead():
-            self._role.be_alone()
-            acts = self._role.acts(self.core, time.monotonic())
+            self._role.holder_ended()
+            acts = self._role.decide(self.core, time.monotonic())
         if acts and not acted:
             self.advertisement.advertise()
         if self._role.waiting or self.core.waits:
@@ -296,7 +296,7 @@ class CoreRunner:
 
     def _look(self) -> None:
         if self._role.waiting and self.advertisement.has_dead_holder():
-            self._role.be_alone()
+            self._role.holder_ended()
 
     def _tick(self) -> None:
         core, logs = self.core, self.assignment.logs

@@ -1,4 +1,4 @@
-"""What has come of an instance's streams while it stood ready, and its epoch had not begun.
+"""Records of an instance's streams that arrive after it is open and before its epoch begins.
 
 A stream of version 2 may lie in a partition to which producers write tickets of the epoch before,
 until they learn of the next one. All these must be read before the instance may act, and messages
@@ -15,7 +15,7 @@ from multicast.tickets.encoding import tag_of
 
 
 class ReadAhead:
-    """Keeps what the core will read; a stream's records have its tag."""
+    """Keeps, for the core, the records that carry their stream's tag."""
 
     def __init__(self, tags: Mapping[TopicPartition, bytes]) -> None:
         self._tags = tags

@@ -88,7 +88,7 @@ class Log:
         for offset in range(self._read[which], len(self.records)):
             core.own_read(offset, self.records[offset])
         self._read[which] = len(self.records)
-        actions = core.step(0) if self.parts[which].acts(core, now) else ()
+        actions = core.step(0) if self.parts[which].decide(core, now) else ()
         raws = [action.raw for action in actions if isinstance(action, Append)]
         self.records += raws
         return bool(raws)
@@ -118,11 +118,13 @@ def test_a_standby_waits_for_its_patience_acts_and_steps_back_for_another_writer
 
 
 @pytest.mark.parametrize("advertised", [False, True])
-def test_a_standby_that_is_alone_acts_at_once_until_another_has_advertised_itself(advertised):
+def test_the_successor_of_one_that_has_ended_acts_at_once_until_another_has_advertised_itself(
+    advertised,
+):
     log = Log()
     log.ends(1)
     assert not log.turn(1, now=1.0)
-    log.parts[1].be_alone()
+    log.parts[1].holder_ended()
     assert log.turn(1, now=1.0)
     log.ends(2)
     assert log.turn(0, now=1.1)
@@ -137,7 +139,7 @@ def test_a_standby_that_was_a_primary_in_between_waits_as_others_do():
     log = Log()
     log.ends(1)
     assert not log.turn(1, now=1.0)
-    log.parts[1].be_alone()
+    log.parts[1].holder_ended()
     assert log.turn(1, now=1.0)
     log.parts[1].primary = True  # the process that has ended is no member any more
     log.ends(2)

@@ -76,7 +76,7 @@ class Instances:
         for offset in range(self._read[which], len(self.records)):
             core.own_read(offset, self.records[offset])
         self._read[which] = len(self.records)
-        actions = core.step(0) if self.roles[which].acts(core, 0.0) else ()
+        actions = core.step(0) if self.roles[which].decide(core, 0.0) else ()
         raws = [action.raw for action in actions if isinstance(action, Append)]
         self.records += raws
         return len(raws)
@@ -133,11 +133,11 @@ def test_an_instance_that_has_not_caught_up_takes_no_offer():
     role = Standby(primary=False, patience_s=ENDLESS_S)
     role.begin(behind)
     role.offer(1)
-    assert not role.acts(behind, 0.0)
+    assert not role.decide(behind, 0.0)
     made.ends(1)
     made.turn(0)
     behind.own_read(0, made.records[0])
-    assert role.acts(behind, 0.0)
+    assert role.decide(behind, 0.0)
 
 
 def test_records_that_the_stream_had_at_the_start_do_not_end_an_offer():
@@ -152,11 +152,11 @@ def test_records_that_the_stream_had_at_the_start_do_not_end_an_offer():
     role.begin(behind)
     role.offer(9)
     behind.own_read(0, made.records[0])
-    assert not role.acts(behind, 0.0)
+    assert not role.decide(behind, 0.0)
     behind.own_read(1, made.records[1])
-    assert role.acts(behind, 0.0)
+    assert role.decide(behind, 0.0)
     behind.own_read(2, made.records[2])  # it acts now, so that is another instance of now
-    assert not role.acts(behind, 0.0)
+    assert not role.decide(behind, 0.0)
 
 
 # -- what the control topic says ----------------------------------------------------------------

@@ -139,19 +139,19 @@ def test_a_standby_acts_after_its_patience_and_no_longer_once_another_instance_w
     stream = Stream()
     first, second = stream.core(1), stream.core(2)
     part = Standby(primary=False, patience_s=0.2)
-    assert not part.acts(second, 0.0)
+    assert not part.decide(second, 0.0)
     second.log_end(P1, 1)
-    assert not part.acts(second, 0.0)
-    assert not part.acts(second, 0.1)
-    assert part.acts(second, 0.3)
+    assert not part.decide(second, 0.0)
+    assert not part.decide(second, 0.1)
+    assert part.decide(second, 0.3)
     stream.carry_out(second)
-    assert part.acts(second, 0.4)
+    assert part.decide(second, 0.4)
     stream.read(first)
     for core in (first, second):
         core.log_end(P1, 2)
     stream.carry_out(first)
     stream.read(second)
-    assert not part.acts(second, 0.5)
+    assert not part.decide(second, 0.5)
     assert (part.acting, second.due) == (False, False)
 
 
@@ -159,36 +159,36 @@ def test_late_records_of_one_that_has_ended_do_not_hold_up_its_successor():
     stream = Stream()
     first, second = stream.core(1), stream.core(2)
     part = Standby(primary=False, patience_s=3600)
-    assert not part.acts(second, 0.0)
+    assert not part.decide(second, 0.0)
     for core in (first, second):
         core.log_end(P1, 1)
     stream.carry_out(first)  # its last record, which the standby has not read yet
-    part.be_alone()
-    assert part.acts(second, 0.0)
+    part.holder_ended()
+    assert part.decide(second, 0.0)
     stream.read(second)
-    part.acts(second, 0.0)
+    part.decide(second, 0.0)
     second.log_end(P1, 2)
-    assert part.acts(second, 0.0)
+    assert part.decide(second, 0.0)
     part.step_back()  # another instance has advertised itself
     second.log_end(P1, 3)
     second.append_failed()
-    assert not part.acts(second, 0.0)
+    assert not part.decide(second, 0.0)
 
 
 def test_the_successor_of_one_whose_page_alone_has_ended_soon_waits_as_others_do():
     stream = Stream()
     first, second = stream.core(1), stream.core(2)
     part = Standby(primary=False, patience_s=3600)
-    assert not part.acts(second, 0.0)
-    part.be_alone()
+    assert not part.decide(second, 0.0)
+    part.holder_ended()
     acted = []
     for end in range(1, 101):
         second.log_end(P1, end)
-        acted.append(part.acts(second, 0.0))
+        acted.append(part.decide(second, 0.0))
         first.log_end(P1, end)
         stream.carry_out(first)
         stream.read(second)
-        part.acts(second, 0.0)
+        part.decide(second, 0.0)
     assert acted[0]
     assert not any(acted[50:])
 
@@ -197,13 +197,13 @@ def test_a_record_of_the_one_that_leaves_does_not_end_its_offer():
     stream = Stream()
     first, second = stream.core(1), stream.core(2)
     part = Standby(primary=False, patience_s=3600)
-    assert not part.acts(second, 0.0)
+    assert not part.decide(second, 0.0)
     part.offer(1)
     first.log_end(P1, 1)
     stream.carry_out(first)
     stream.read(second)
-    assert not part.acts(second, 0.0), "no record says who wrote it"
-    assert part.acts(second, 0.0)
+    assert not part.decide(second, 0.0), "no record says who wrote it"
+    assert part.decide(second, 0.0)
     assert part.takeovers == 1
 
 

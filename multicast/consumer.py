@@ -16,12 +16,13 @@ from typing import Literal, Self
 from multicast.conditional.condition import LogPosition
 from multicast.conditional.judge import WhyVoid
 from multicast.conditional.lookback import Lookback
-from multicast.control import ControlReader, ControlState, log_partition, stream_partition
+from multicast.consuming.readers import ORDER, DeliveryReaders
+from multicast.control import ControlReader, ControlState, log_partition
 from multicast.cursor import Cursor
 from multicast.delivery import Batch, Delivery, Message
 from multicast.drivers import open_driver
 from multicast.drivers.clock import clock_of
-from multicast.drivers.protocol import Driver, Reader, Record, TopicPartition
+from multicast.drivers.protocol import Driver, Record, TopicPartition
 from multicast.ends import cursor_at, end_now
 from multicast.entries_read import ConsumerEntries
 from multicast.errors import ProtocolViolation, TimedOut, UsageError
@@ -38,7 +39,6 @@ from multicast.subscription import (
     pass_marker,
     resume,
 )
-from multicast.tickets.stream import TicketOrder
 from multicast.topic_identity import refuse_changed_topics
 from multicast.tracing import spans_of_consumer
 from multicast.verification.observer import HandedOut, observer_of
@@ -46,10 +46,6 @@ from topology.tree import log_name
 
 Start = Literal["earliest", "latest"]
 VoidMessages = Literal["drop", "mark"]
-_ORDER = -1  # in place of a log's number: the order stream
-# Order records in one poll of the order stream. More of them would queue runs long before their
-# payloads arrive; fewer cost more polls. Payloads are read only while runs are queued.
-_ORDER_RECORDS_MAX = 500
 # Messages that one call delivers at most: what a driver's poll returns at most (`Reader.poll`).
 _MESSAGES_MAX = 5000
 _SHORTEST_S = 0.001  # the clients count time-outs in milliseconds: no driver waits for less
@@ -99,9 +95,6 @@ class Consumer:
         label = name or "+".join(self._request.interest or ())
         group = f"amcast.{topic}." + (group or label)
         self._spans = spans_of_consumer(name or "", group, wanted=tracing)
-        # By Kafka partition that is read: its log's number in the plan, or `_ORDER`.
-        self._streams: dict[TopicPartition, int] = {}
-        self._paused: set[TopicPartition] = set()
         self._delivery: Delivery
         self._handed_out: Message | Batch | None = None  # the last one
         self._sought = False
@@ -122,13 +115,8 @@ class Consumer:
             self._group_cursor = GroupCursor(self._driver, self._clock, topic, group)
             self._control = ControlReader(self._driver, topic)
             opened.callback(self._control.close)
-            # In one reader, order and payloads would wait for each other's fetches. In version 2
-            # they come together: there `_payloads` reads both.
-            self._orders: Reader = self._driver.reader({})
-            opened.callback(self._orders.close)
-            self._payloads: Reader = self._driver.reader({})
-            opened.callback(self._payloads.close)
-            self._reads_orders = self._orders
+            self._readers = DeliveryReaders(self._driver)
+            opened.callback(self._readers.close)
             self._lookback = Lookback(self._driver)
             opened.callback(self._lookback.close)
             self._control.refresh()
@@ -195,15 +183,18 @@ class Consumer:
             batches = self._deliver(messages_max)
             if batches:
                 return batches
-            self._balance()
+            self._readers.balance(self._delivery)
+            self._readers.read_payloads(self._delivery)
             remaining = deadline - self._clock.monotonic()
             if self._delivery.judges.wanted is not None:
                 self._lookback.read(self._delivery.judges, max(0.0, remaining))
             elif waits_for_control:  # the logs and the order can add nothing until then
                 self._control.follow(max(0.0, remaining))
             else:
-                self._read(max(0.0, remaining))
-                self._read_payloads()
+                answers = self._readers.read(self._delivery, max(0.0, remaining))
+                with self._lock:
+                    for fetched in answers:
+                        self._feed(fetched.partition, fetched.records, fetched.position)
             if deadline - self._clock.monotonic() < _SHORTEST_S:
                 return self._deliver(messages_max)
 
@@ -403,52 +394,18 @@ class Consumer:
         """Read for this delivery only. If a topic was recreated, raise before anything changes."""
         topics = {log.topic for log in delivery.logs.values()}
         refuse_changed_topics(self._driver, delivery.plan, topics)
-        streams = self._streams.items()
-        self._reads_orders.remove([log for log, number in streams if number == _ORDER])
-        self._payloads.remove([log for log, number in streams if number != _ORDER])
-        self._streams.clear()
-        self._paused.clear()
-        by_tickets = isinstance(delivery.order, TicketOrder)
-        self._reads_orders = self._payloads if by_tickets else self._orders
+        self._readers.begin(delivery)
         self._delivery, delivery.void_too = delivery, self._void_too
         delivery.judges.void = self._void
         self._lookback.close()
         self._counter.begin(delivery)
         self._positions_known = False
-        if delivery.order is not None:
-            partition = stream_partition(delivery.plan, delivery.order.collector)
-            self._streams[partition] = _ORDER
-            self._reads_orders.add({partition: delivery.order.offset_next})
-        self._read_payloads()
-
-    def _read_payloads(self) -> None:
-        """Begin to read payloads as soon as the delivery knows their first offsets."""
-        starts = self._delivery.payload_starts
-        if starts is None or len(self._streams) >= len(starts) + self.by_collector:
-            return
-        numbers = {log_partition(self._delivery.logs[number]): number for number in starts}
-        # An early run may begin above its log's end, where no reader can start. If this request
-        # fails, nothing has changed, and the next poll repeats it.
-        ends = self._driver.last_stable_offsets(list(numbers))
-        self._streams.update(numbers)
-        self._payloads.add({log: min(starts[number], ends[log]) for log, number in numbers.items()})
-
-    def _read(self, timeout: float) -> None:
-        """Read order records if no run is queued, which bounds runs, else payloads; or both."""
-        # One reader of both is bounded by `_balance`. Of two, the other fetches ahead meanwhile.
-        if self._delivery.waits_for_order and self._reads_orders is self._orders:
-            answers = self._orders.poll(timeout, _ORDER_RECORDS_MAX)
-        else:
-            answers = self._payloads.poll(timeout)
-        with self._lock:
-            for fetched in answers:
-                self._feed(fetched.partition, fetched.records, fetched.position)
 
     def _feed(self, partition: TopicPartition, records: Sequence[Record], position: int) -> None:
-        number = self._streams.get(partition)
+        number = self._readers.number(partition)
         if number is None:
             return
-        if number != _ORDER:
+        if number != ORDER:
             self._delivery.payload_read(number, records, position)
             return
         if self._spans is not None:
@@ -463,19 +420,6 @@ class Consumer:
                 raise
             # The checkpoint does not match the stream: read from the epoch's start instead.
             self._begin(self._open(self._delivery.position, checkpoints=False))
-
-    def _balance(self) -> None:
-        """Pause the logs whose buffers are full, and the order in their reader; resume the rest."""
-        numbers = set(self._delivery.paused())
-        if self._reads_orders is self._payloads and self._delivery.order_paused():
-            numbers.add(_ORDER)
-        if not numbers and not self._paused:
-            return
-        paused = {partition for partition, number in self._streams.items() if number in numbers}
-        if paused != self._paused:
-            self._payloads.pause(sorted(paused - self._paused))
-            self._payloads.resume(sorted(self._paused - paused))
-            self._paused = paused
 
     def _turn_epoch(self) -> bool:
         """Pass an apparent marker, or begin the next epoch, if the delivery has stopped at either.

@@ -1,0 +1,95 @@
+"""`DeliveryReaders`: reads from Kafka what one delivery needs: its order, and the logs' payloads.
+
+order     the stream of the collector; a single-log subscription has none
+payloads  the logs of the interest, each from the offset at which the order begins in it
+paused    not read for now, because the delivery holds enough of it
+"""
+
+from __future__ import annotations
+
+from contextlib import ExitStack
+
+from multicast.control import log_partition, stream_partition
+from multicast.delivery import Delivery
+from multicast.drivers.protocol import Driver, Fetched, Reader, TopicPartition
+from multicast.tickets.stream import TicketOrder
+
+ORDER = -1  # in place of a log's number: the order stream
+# Order records in one poll of the order stream. More of them would queue runs long before their
+# payloads arrive; fewer cost more polls. Payloads are read only while runs are queued.
+_ORDER_RECORDS_MAX = 500
+
+
+class DeliveryReaders:
+    """The two readers of a consumer. Used from one thread at a time."""
+
+    def __init__(self, driver: Driver) -> None:
+        self._driver = driver
+        # By Kafka partition that is read: its log's number in the plan, or `ORDER`.
+        self._streams: dict[TopicPartition, int] = {}
+        self._paused: set[TopicPartition] = set()
+        with ExitStack() as opened:
+            # In one reader, order and payloads would wait for each other's fetches. In version 2
+            # they come together: there `_payloads` reads both.
+            self._orders: Reader = driver.reader({})
+            opened.callback(self._orders.close)
+            self._payloads: Reader = driver.reader({})
+            opened.callback(self._payloads.close)
+            self._order_reader = self._orders
+            self._opened = opened.pop_all()
+
+    def begin(self, delivery: Delivery) -> None:
+        """Read for this delivery only: its order at once, payloads by `read_payloads`."""
+        streams = self._streams.items()
+        self._order_reader.remove([log for log, number in streams if number == ORDER])
+        self._payloads.remove([log for log, number in streams if number != ORDER])
+        self._streams.clear()
+        self._paused.clear()
+        by_tickets = isinstance(delivery.order, TicketOrder)
+        self._order_reader = self._payloads if by_tickets else self._orders
+        if delivery.order is not None:
+            partition = stream_partition(delivery.plan, delivery.order.collector)
+            self._streams[partition] = ORDER
+            self._order_reader.add({partition: delivery.order.offset_next})
+
+    def read_payloads(self, delivery: Delivery) -> None:
+        """Begin to read payloads as soon as the delivery knows their first offsets.
+
+        Blocks for a request then. If it fails nothing has changed: call it again.
+        """
+        starts = delivery.payload_starts
+        if starts is None or len(self._streams) >= len(starts) + (delivery.order is not None):
+            return
+        numbers = {log_partition(delivery.logs[number]): number for number in starts}
+        # An early run may begin above its log's end, where no reader can start.
+        ends = self._driver.last_stable_offsets(list(numbers))
+        self._streams.update(numbers)
+        self._payloads.add({log: min(starts[number], ends[log]) for log, number in numbers.items()})
+
+    def read(self, delivery: Delivery, timeout_s: float) -> list[Fetched]:
+        """Read order records if no run is queued, which bounds runs, else payloads; or both."""
+        # One reader of both is bounded by `balance`. Of two, the other fetches ahead meanwhile.
+        if delivery.waits_for_order and self._order_reader is self._orders:
+            return self._orders.poll(timeout_s, _ORDER_RECORDS_MAX)
+        return self._payloads.poll(timeout_s)
+
+    def number(self, partition: TopicPartition) -> int | None:
+        """Give the number of the log that is read there, or `ORDER`; None: nothing is."""
+        return self._streams.get(partition)
+
+    def balance(self, delivery: Delivery) -> None:
+        """Pause the logs whose buffers are full, and the order in their reader; resume the rest."""
+        numbers = set(delivery.paused())
+        if self._order_reader is self._payloads and delivery.order_paused():
+            numbers.add(ORDER)
+        if not numbers and not self._paused:
+            return
+        paused = {partition for partition, number in self._streams.items() if number in numbers}
+        if paused != self._paused:
+            self._payloads.pause(sorted(paused - self._paused))
+            self._payloads.resume(sorted(self._paused - paused))
+            self._paused = paused
+
+    def close(self) -> None:
+        """Close both readers."""
+        self._opened.close()

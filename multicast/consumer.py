@@ -8,33 +8,35 @@ from __future__ import annotations
 
 import threading
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import ExitStack
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
 from datetime import datetime
+from functools import partial
 from typing import Literal, Self
 
 from multicast.conditional.condition import LogPosition
 from multicast.conditional.judge import WhyVoid
 from multicast.conditional.lookback import Lookback
-from multicast.consuming.readers import ORDER, DeliveryReaders
-from multicast.control import ControlReader, ControlState, log_partition
+from multicast.consuming.readers import open_clients
+from multicast.consuming.wrong_calls import OneUser, refuse_no_messages
+from multicast.control import ControlState
 from multicast.cursor import Cursor
 from multicast.delivery import Batch, Delivery, Message
 from multicast.drivers import open_driver
 from multicast.drivers.clock import clock_of
-from multicast.drivers.protocol import Driver, Record, TopicPartition
-from multicast.ends import cursor_at, end_now
+from multicast.drivers.protocol import Driver, TopicPartition
+from multicast.ends import end_now, opened_at
 from multicast.entries_read import ConsumerEntries
-from multicast.errors import ProtocolViolation, TimedOut, UsageError
-from multicast.group_positions import GroupCursor, GroupPositions
+from multicast.errors import AmcastError, ProtocolViolation, TimedOut, UsageError
+from multicast.group_positions import GroupCursor, GroupPositions, seen_in
 from multicast.metrics.consumed import ConsumptionCounter
 from multicast.metrics.counts import ConsumerCounts
 from multicast.subscription import (
     Bounds,
     End,
     SubscriptionRequest,
-    earliest,
     follow,
+    interest_at,
     missing,
     pass_marker,
     resume,
@@ -42,7 +44,6 @@ from multicast.subscription import (
 from multicast.topic_identity import refuse_changed_topics
 from multicast.tracing import spans_of_consumer
 from multicast.verification.observer import HandedOut, observer_of
-from topology.tree import log_name
 
 Start = Literal["earliest", "latest"]
 VoidMessages = Literal["drop", "mark"]
@@ -64,6 +65,8 @@ class Consumer:
     go to Kafka's group amcast.TOPIC.GROUP (`group`; default: the name, or the interest). A group
     holds a position; it does not share messages out: each of its consumers gets all. Delivery
     begins at the committed cursor; at `start` if there is none, or if `committed` is False.
+    One thread at a time may use it (another one gets a `UsageError`); `commit`, `progress`,
+    `entries` and `counts` may be called from any thread meanwhile.
     Void messages (docs/conditional.md) are dropped; with `void="mark"` their `decision` tells them.
     `driver` is a driver's name, or an open driver, which stays open. `tracing` makes spans
     (docs/tracing.md). Raises `UncoveredInterest` if no collector orders all logs of the interest,
@@ -90,16 +93,24 @@ class Consumer:
         self._bounds = bounds or Bounds()
         if void not in ("drop", "mark"):
             raise UsageError(f'void is {void!r}; give "drop" or "mark"')
-        self._void_too = void == "mark"
+        self._topic, self._void_too = topic, void == "mark"
         self._void: Counter[WhyVoid] = Counter()
         label = name or "+".join(self._request.interest or ())
-        group = f"amcast.{topic}." + (group or label)
+        group = f"amcast.{topic}.{group or label}"
         self._spans = spans_of_consumer(name or "", group, wanted=tracing)
         self._delivery: Delivery
-        self._handed_out: Message | Batch | None = None  # the last one
-        self._sought = False
+        self._handed_out: Message | Batch | None = None  # the last one since `_start`
+        self._start: Cursor  # of the reading: where the last `seek` went
+        self._readings = 0  # seeks so far, the start among them
+        # Polls and seeks so far: an iterator drops the rest of a poll that is not the last one.
+        self._turn = 0
+        self._last: Batch | None = None  # that the last poll took; None: nothing since the seek
+        # A call was cut off (Ctrl-C): the readers may have gone past what it never gave.
+        self._unfinished = self._changing = False
+        self._user = OneUser("consumer")
         # Held to change, and to read for a commit, what was delivered; never while a poll waits.
         self._lock = threading.RLock()
+        self._clients = ExitStack()  # the readers of the control topic, the order and the logs
         self._group_positions: GroupPositions
         self._observed: HandedOut
         self._positions_known = False
@@ -112,16 +123,21 @@ class Consumer:
                 self._driver = driver
             self._clock, self._observe = clock_of(self._driver), observer_of(self._driver)
             self._counter = ConsumptionCounter(label, self._driver, self._lock)
-            self._group_cursor = GroupCursor(self._driver, self._clock, topic, group)
-            self._control = ControlReader(self._driver, topic)
-            opened.callback(self._control.close)
-            self._readers = DeliveryReaders(self._driver)
-            opened.callback(self._readers.close)
+            self._group_cursor = GroupCursor(
+                self._driver, self._clock, topic, group, self._interest_at
+            )
+            opened.callback(self._close_clients)
+            self._open_clients()
             self._lookback = Lookback(self._driver)
             opened.callback(self._lookback.close)
-            self._control.refresh()
-            stored = self._group_cursor.stored() if committed else None
-            self.seek(stored if stored is not None else start)
+            stored = None
+            if committed:
+                with self._group_cursor.opening():
+                    stored = self._group_cursor.stored()
+                    if stored is not None:
+                        self.seek(stored)
+            if stored is None:
+                self.seek(start)
             self._opened = opened.pop_all()
 
     def __enter__(self) -> Self:
@@ -135,13 +151,15 @@ class Consumer:
     def __iter__(self) -> Iterator[Message]:
         """Deliver messages one by one, without end; raises what `poll` raises."""
         for batch in self._each(_MESSAGES_MAX):
+            turn = self._turn
             for record in batch.records:
-                self._handed_out = message = Message(batch, record)
+                message = Message(batch, record)
                 if record.headers and self._spans is not None:
                     self._spans.delivered(batch, record)
                 self._observed(batch, [record])
+                self._handed_out = message  # last: whatever fails before, it comes again
                 yield message
-                if self._sought:
+                if self._turn != turn:
                     break
 
     def batches(self, *, messages_max: int = _MESSAGES_MAX) -> Iterator[Batch]:
@@ -150,16 +168,22 @@ class Consumer:
         The messages of one batch are of one log and one destination set. Raises what `poll` raises.
         """
         for batch in self._each(messages_max):
-            self._hand_out(batch)
+            self._watch(batch)
+            self._handed_out = batch
             yield batch
 
     def _each(self, messages_max: int) -> Iterator[Batch]:
         while True:
-            self._sought = False
-            for batch in self._poll(_POLL_S, messages_max):
-                yield batch
-                if self._sought:
-                    break
+            yield from self._polled(_POLL_S, messages_max)
+
+    def _polled(self, timeout: float, messages_max: int) -> Iterator[Batch]:
+        """Give the batches of one poll, until another poll or a seek takes its place."""
+        batches = self._poll(timeout, messages_max)
+        turn = self._turn
+        for batch in batches:
+            yield batch
+            if self._turn != turn:
+                break
 
     def poll(self, timeout: float = _POLL_S, *, messages_max: int = _MESSAGES_MAX) -> list[Batch]:
         """Deliver the next messages, at most `messages_max`; [] if none came within `timeout` s.
@@ -170,10 +194,24 @@ class Consumer:
         """
         batches = self._poll(timeout, messages_max)
         for batch in batches:
-            self._hand_out(batch)
+            self._watch(batch)
+        if batches:  # last, and in one step: until then nothing is handed out
+            self._handed_out = batches[-1]
         return batches
 
     def _poll(self, timeout: float, messages_max: int) -> list[Batch]:
+        """Take the next messages; those that a call before took and did not hand out come again."""
+        refuse_no_messages(messages_max)
+        with self._call():
+            if not self._all_handed_out:
+                self._seek(self.position)
+            self._turn += 1
+            batches = self._next_batches(timeout, messages_max)
+            if batches:
+                self._last = batches[-1]
+            return batches
+
+    def _next_batches(self, timeout: float, messages_max: int) -> list[Batch]:
         """Deliver; read more until something can be delivered or the time is over."""
         deadline = self._clock.monotonic() + timeout
         if self._spans is not None:
@@ -191,10 +229,7 @@ class Consumer:
             elif waits_for_control:  # the logs and the order can add nothing until then
                 self._control.follow(max(0.0, remaining))
             else:
-                answers = self._readers.read(self._delivery, max(0.0, remaining))
-                with self._lock:
-                    for fetched in answers:
-                        self._feed(fetched.partition, fetched.records, fetched.position)
+                self._read(max(0.0, remaining))
             if deadline - self._clock.monotonic() < _SHORTEST_S:
                 return self._deliver(messages_max)
 
@@ -224,13 +259,15 @@ class Consumer:
         if end is None:
             end = self.end()
         else:
-            self._control.refresh()
+            with self._call():
+                self._control.refresh()
         last_delivery = self._clock.monotonic()
         while True:
-            for batch in self._poll(_END_EVERY_S, _MESSAGES_MAX):
-                last_delivery = self._clock.monotonic()
-                self._hand_out(batch)
+            for batch in self._polled(_END_EVERY_S, _MESSAGES_MAX):
+                self._watch(batch)
+                self._handed_out = batch
                 yield batch
+                last_delivery = self._clock.monotonic()  # the application's own time is no silence
             cause = self.lacks(end)
             if cause is None:
                 return
@@ -239,7 +276,8 @@ class Consumer:
 
     def end(self) -> End:
         """Take the end of the interest's logs as it is now; blocks for requests to Kafka."""
-        return end_now(self._driver, self._control, self._request)
+        with self._call():
+            return end_now(self._driver, self._control, self._request)
 
     def lacks(self, end: End) -> str | None:
         """Say what is not delivered or dropped yet up to an end; None: nothing."""
@@ -260,7 +298,7 @@ class Consumer:
         """
         last = self._handed_out
         if last is None:
-            return self._delivery.position
+            return self._start
         return last.cursor if isinstance(last, Message) else last.cursor()
 
     @property
@@ -280,17 +318,9 @@ class Consumer:
         anything is read it is offset 0. `nothing_after` takes it. Raises `UsageError` for a log
         that the interest does not meet, or a cursor before the last one given here or to `commit`.
         """
-        if isinstance(log, str):
-            raise UsageError(f"a log is named by its set of partitions, like {{{log!r}}}")
-        name = log_name(log)
         with self._lock:
-            logs = {log.name: log_partition(log) for log in self._delivery.logs.values()}
             known = self._offsets(cursor or self.position)
-        partition = logs.get(name)
-        if partition is not None and (partition in known or not self._positions_known):
-            return LogPosition(name, known.get(partition, 0))
-        known_logs = ", ".join(sorted(logs))
-        raise UsageError(f"this consumer reads no log {name} at that cursor; it reads {known_logs}")
+            return seen_in(self._delivery, log, known, all_known=self._positions_known)
 
     @property
     def void(self) -> dict[str, int]:
@@ -319,72 +349,106 @@ class Consumer:
         "earliest" is the start of the first epoch from which on every epoch covers the interest (if
         that is no longer retained, `poll` raises `Trimmed`), "latest" the end of the order as it is
         now. A time means the first order record (for a single log: the first message) written at or
-        after it in the newest epoch that has begun. Blocks while the control topic is read. Raises
-        `UsageError` for a cursor of another interest, `UncoveredInterest`, `ClusterUnreachable`.
+        after it in the newest epoch that has begun. Blocks while the control topic is read, and for
+        a request; takes effect whole, or, if it raises, not at all. Raises `UsageError` for a
+        cursor of a source that does not serve the interest, `Trimmed` for one beyond the end,
+        `UncoveredInterest`, `ClusterUnreachable`. A cursor names no interest: with one that a
+        consumer of another interest of the same source has made, messages may be skipped.
         """
-        control = self._control.refresh()
-        if where == "earliest":
-            delivery = earliest(control, self._request, bounds=self._bounds)
-        elif where == "latest" or isinstance(where, datetime):
-            since_ms = int(where.timestamp() * 1000) if isinstance(where, datetime) else None
-            cursor = cursor_at(self._driver, control, self._request, since_ms)
-            # A log's end may lie after an epoch marker; `resume` then needs that epoch's plan.
-            self._control.refresh()
-            delivery = self._open(cursor)
-        else:
-            delivery = self._open(Cursor.parse(where) if isinstance(where, str) else where)
+        with self._call():
+            self._seek(where)
+
+    def _seek(self, where: Start | Cursor | str | datetime) -> None:
+        delivery = opened_at(
+            where, self._driver, self._clock, self._control, self._request, bounds=self._bounds
+        )
         with self._lock:
-            self._handed_out = None
-            self._sought = True
-            self._group_positions = GroupPositions()
             self._begin(delivery)
+            self._readings += 1
             self._observed = self._observe(
                 self._request,
                 delivery.position,
-                control,
+                self._control.state,
                 earliest=where == "earliest",
-                at_end=self._at_end,
+                at_end=partial(self._at_end, self._readings),
             )
+            self._group_positions = GroupPositions()
+            # Nothing can fail from here on: a seek takes effect whole or not at all.
+            self._turn += 1
+            self._start, self._handed_out, self._last = delivery.position, None, None
 
-    def commit(self, cursor: Cursor | None = None) -> None:
+    def commit(self, cursor: Cursor | str | None = None) -> None:
         """Store a cursor (default: `position`) under the group; block until Kafka has stored it.
 
         Commit a message's cursor after processing it: a restart then begins with the next message.
         The cursor is stored as the metadata of an offset of the control topic. The commit also
         stores an offset for each log of the interest, so that Kafka's tools show the group's lag.
+        Raises `UsageError` for a cursor of another interest.
         """
-        cursor = cursor or self.position
         with self._lock:
+            cursor = self.position if cursor is None else Cursor.of(cursor)
             offsets = self._offsets(cursor)
         self._group_cursor.store(cursor, self._control.position, offsets)
 
     def close(self) -> None:
-        """Release everything. Commits nothing."""
-        if self._spans is not None:
-            self._spans.make()
-        self._opened.close()
-        self._counter.closed = True
+        """Release everything. Commits nothing. Raises `UsageError` while another thread polls."""
+        with self._user:
+            if self._spans is not None:
+                self._spans.make()
+            self._opened.close()
+            self._counter.closed = True
 
     # -- inside -----------------------------------------------------------------------------
 
-    def _hand_out(self, batch: Batch) -> None:
-        self._handed_out = batch
+    @contextmanager
+    def _call(self) -> Iterator[None]:
+        """Make a call that reads, or changes what is read, in one piece.
+
+        After one that an exception of somebody else (Ctrl-C) has cut off, first open new readers
+        and go back to `position`: then nothing is lost and nothing is doubled.
+        """
+        with self._user:
+            if self._counter.closed:
+                raise UsageError("this consumer is closed; open another one")
+            if self._unfinished:
+                self._clients.close()
+                self._open_clients()
+                self._seek(self.position)
+            self._unfinished = True
+            try:
+                yield
+            except AmcastError:
+                self._unfinished = self._changing
+                raise
+            self._unfinished = False
+
+    def _close_clients(self) -> None:
+        self._clients.close()
+
+    def _open_clients(self) -> None:
+        opened = open_clients(self._driver, self._topic)
+        self._control, self._readers, self._clients = opened
+
+    @property
+    def _all_handed_out(self) -> bool:
+        return self._last is None or self.position == self._last.cursor()
+
+    def _watch(self, batch: Batch) -> None:
         if self._spans is not None:
             self._spans.all_delivered(batch)
         self._observed(batch, batch.records)
 
     def _offsets(self, cursor: Cursor) -> dict[TopicPartition, int]:
-        """Give, per log, the offset below which all is handed out or dropped at a cursor."""
-        offsets = self._group_positions.resume_from(cursor)
-        if cursor == self._delivery.position and self._positions_known:
-            progress = self._delivery.progress()  # past skips and markers after the last message
-            logs = self._delivery.logs.values()
-            offsets.update({log_partition(log): progress[log.name] for log in logs})
-        return offsets
+        known = self._delivery if self._positions_known else None
+        return self._group_positions.offsets_at(cursor, known)
 
-    def _at_end(self, control: ControlState, end: End) -> bool:
-        all_out = self.position == self._delivery.position
-        return all_out and missing(control, self._request, self._delivery, end) is None
+    def _interest_at(self, cursor: Cursor) -> tuple[str, ...]:
+        return interest_at(self._control.state, self._request, cursor)
+
+    def _at_end(self, reading: int, control: ControlState, end: End) -> bool:
+        if reading != self._readings:  # what an older one lacks, this one may have had
+            return False
+        return self._all_handed_out and missing(control, self._request, self._delivery, end) is None
 
     def _open(self, cursor: Cursor, *, checkpoints: bool = True) -> Delivery:
         known = self._control.state, self._request, cursor
@@ -394,32 +458,26 @@ class Consumer:
         """Read for this delivery only. If a topic was recreated, raise before anything changes."""
         topics = {log.topic for log in delivery.logs.values()}
         refuse_changed_topics(self._driver, delivery.plan, topics)
+        self._changing = True  # an error in between leaves neither the old delivery nor the new one
         self._readers.begin(delivery)
         self._delivery, delivery.void_too = delivery, self._void_too
         delivery.judges.void = self._void
         self._lookback.close()
         self._counter.begin(delivery)
         self._positions_known = False
+        self._changing = False
 
-    def _feed(self, partition: TopicPartition, records: Sequence[Record], position: int) -> None:
-        number = self._readers.number(partition)
-        if number is None:
-            return
-        if number != ORDER:
-            self._delivery.payload_read(number, records, position)
-            return
-        if self._spans is not None:
-            self._spans.order_read(records)
-        try:
-            for record in records:
-                self._delivery.order_read(record.offset, record.value)
-            self._delivery.order_passed(position)
-        except ProtocolViolation:
-            order = self._delivery.order
-            if order is None or order.proven:
-                raise
-            # The checkpoint does not match the stream: read from the epoch's start instead.
-            self._begin(self._open(self._delivery.position, checkpoints=False))
+    def _read(self, timeout: float) -> None:
+        answers = self._readers.read(self._delivery, timeout)
+        with self._lock:
+            try:
+                self._readers.feed(self._delivery, answers, self._spans)
+            except ProtocolViolation:
+                order = self._delivery.order
+                if order is None or order.proven:
+                    raise
+                # The checkpoint does not match the stream: read from the epoch's start instead.
+                self._begin(self._open(self._delivery.position, checkpoints=False))
 
     def _turn_epoch(self) -> bool:
         """Pass an apparent marker, or begin the next epoch, if the delivery has stopped at either.

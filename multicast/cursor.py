@@ -1,7 +1,8 @@
 """A consumer's durable position: everything before it is delivered, nothing after it.
 
 A cursor means the same on every machine and at any later time: for one interest it always gives
-the same sequence of messages. A consumer group stores its text form (`Consumer.commit`).
+the same sequence of messages. A consumer group stores its text form (`Consumer.commit`), a space,
+and the digest of the interest (`group_positions.py`).
 
     EPOCH/SOURCE/RECORD/RUN/NEXT    of an order stream: offset NEXT in run RUN of the order record
                                     at offset RECORD; SOURCE is the collector's name
@@ -43,12 +44,22 @@ class Cursor:
 
     @staticmethod
     def parse(text: str) -> Cursor:
-        """Read a cursor's text form; raises `UsageError` if it is malformed."""
-        parts = text.split("/")
+        """Read a cursor's text form; raises `UsageError` if it is malformed.
+
+        What follows a space is ignored: a group stores more there than the cursor.
+        """
+        if not isinstance(text, str):
+            raise UsageError(f"{text!r} is not a cursor; give a Cursor, or its text form as a str")
+        parts = text.partition(" ")[0].split("/")
         numbers = [parts[0], *parts[2:]]
         if len(parts) != 5 or not parts[1] or not all(map(_is_number, numbers)):
             raise UsageError(f"{text!r} is not a cursor (EPOCH/SOURCE/RECORD/RUN/NEXT)")
         return Cursor(int(parts[0]), parts[1], int(parts[2]), int(parts[3]), int(parts[4]))
+
+    @staticmethod
+    def of(given: Cursor | str) -> Cursor:
+        """Give a cursor itself, or read its text form; raises as `parse`."""
+        return given if isinstance(given, Cursor) else Cursor.parse(given)
 
 
 def _is_number(text: str) -> bool:

@@ -1,6 +1,12 @@
-"""Takes the end of the logs as it is now, and cursors for it; `subscription.End` defines an end."""
+"""Takes the end of the logs as it is now, and cursors for it; `subscription.End` defines an end.
+
+`opened_at` opens a delivery wherever `Consumer.seek` goes.
+"""
 
 from __future__ import annotations
+
+import threading
+from datetime import datetime
 
 from multicast.control import (
     SINGLE_LOG,
@@ -10,8 +16,23 @@ from multicast.control import (
     stream_partition,
 )
 from multicast.cursor import Cursor
+from multicast.delivery import Delivery
+from multicast.drivers.clock import ClientClock
 from multicast.drivers.protocol import Driver
-from multicast.subscription import End, SubscriptionRequest, logs_wanted
+from multicast.errors import Trimmed, UsageError
+from multicast.subscription import (
+    Bounds,
+    End,
+    SubscriptionRequest,
+    earliest,
+    logs_wanted,
+    resume,
+)
+
+# A leader that was just elected may report an end that is too low until its followers have fetched
+# from it; they do so every 0.5 s at the latest (replica.fetch.wait.max.ms).
+_END_LAGS_S = 3.0
+_LOOK_EVERY_S = 0.2  # one request each; a wrong cursor is rare
 
 
 def end_now(
@@ -46,3 +67,67 @@ def cursor_at(
     else:
         offset = driver.offsets_at([partition], timestamp_ms)[partition]
     return Cursor(epoch, source, 0 if is_log else offset, 0, offset if is_log else 0)
+
+
+def opened_at(
+    where: Cursor | str | datetime,
+    driver: Driver,
+    clock: ClientClock,
+    control: ControlReader,
+    request: SubscriptionRequest,
+    *,
+    bounds: Bounds,
+) -> Delivery:
+    """Open the delivery at a cursor (or its text form), "earliest", "latest", or a time.
+
+    Blocks until the control topic is read to its end, and for a request. Raises `UsageError` for
+    anything else and for a cursor of another interest, `Trimmed` for one beyond the end.
+    """
+    if not isinstance(where, Cursor | str | datetime):
+        raise UsageError(
+            f'{where!r} is no place to read from; give "earliest", "latest", a cursor or a time'
+        )
+    since_ms = _milliseconds(where) if isinstance(where, datetime) else None
+    state = control.refresh()
+    if where == "earliest":
+        return earliest(state, request, bounds=bounds)
+    if where == "latest" or isinstance(where, datetime):
+        cursor = cursor_at(driver, state, request, since_ms)
+        # A log's end may lie after an epoch marker; `resume` then needs that epoch's plan.
+        return resume(control.refresh(), request, cursor, bounds=bounds)
+    delivery = resume(state, request, Cursor.of(where), bounds=bounds)
+    _refuse_beyond_end(driver, clock, delivery)
+    return delivery
+
+
+def _milliseconds(moment: datetime) -> int:
+    try:
+        since_ms = int(moment.timestamp() * 1000)
+    except (ValueError, OverflowError, OSError):
+        raise UsageError(f"{moment} is no time of a message; give one since 1970") from None
+    return max(0, since_ms)  # Kafka gives negative times meanings of their own
+
+
+def _refuse_beyond_end(driver: Driver, clock: ClientClock, delivery: Delivery) -> None:
+    """Raise `Trimmed` if the cursor of a delivery lies beyond the end of what it reads.
+
+    A cursor was made from what was there. If that is gone, new records take its place, and to skip
+    those would be a silent gap.
+    """
+    cursor, order = delivery.position, delivery.order
+    if order is None:
+        (log,) = delivery.logs.values()
+        partition, needed = log_partition(log), cursor.next
+    else:
+        partition = stream_partition(delivery.plan, order.collector)
+        # At the end itself a cursor may stand before the next record, not inside it.
+        needed = cursor.record + (1 if cursor.run or cursor.next else 0)
+    deadline = clock.monotonic() + _END_LAGS_S
+    while (end := driver.last_stable_offsets([partition])[partition]) < needed:
+        if clock.monotonic() >= deadline:
+            raise Trimmed(
+                f"cursor {cursor} is beyond the end of {partition.topic}/{partition.partition}, "
+                f"which is {end}: the cluster has lost records, or the cursor is none of this "
+                f"topic; begin at another place, with seek(...) or start=..."
+            ).about(partition)
+        clock.wait_for(threading.Condition(), lambda: False, _LOOK_EVERY_S)

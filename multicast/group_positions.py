@@ -13,14 +13,19 @@ from __future__ import annotations
 
 import logging
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from hashlib import sha256
 from typing import NamedTuple
 
+from multicast.conditional.condition import LogPosition
 from multicast.control import control_partition, log_partition
 from multicast.cursor import Cursor
 from multicast.delivery import Batch, Delivery
 from multicast.drivers.clock import ClientClock
 from multicast.drivers.protocol import Driver, TopicPartition
+from multicast.errors import Trimmed, UsageError
+from topology.tree import log_name
 
 # A consumer that never commits must not fill its memory: one entry takes about 300 bytes, all of
 # them 3 MB. The commit of an older batch stores no offsets of logs.
@@ -30,6 +35,9 @@ _ENTRIES_MAX = 10_000
 _LOOK_EVERY_S = 1.0
 # Own cursors that are recognised: commits of several threads may reach Kafka in any order.
 _OWN_MAX = 64
+
+# Of the digest of an interest, in hexadecimal digits: enough to tell a few interests apart.
+_DIGEST_LENGTH = 16
 
 _LOGGER = logging.getLogger("amcast.consumer")
 _Place = tuple[int, int, int, int]
@@ -85,6 +93,18 @@ class GroupPositions:
             offsets.update(dict.fromkeys(self._trail[0].offsets, cursor.next))
         return offsets
 
+    def offsets_at(self, cursor: Cursor, delivery: Delivery | None) -> dict[TopicPartition, int]:
+        """Give what `resume_from` gives; at a delivery's own position, what its logs have passed.
+
+        These offsets are past skips and markers after the last message, too.
+        """
+        offsets = self.resume_from(cursor)
+        if delivery is not None and cursor == delivery.position:
+            progress = delivery.progress()
+            logs = delivery.logs.values()
+            offsets.update({log_partition(log): progress[log.name] for log in logs})
+        return offsets
+
     def _add(self, entry: _Entry) -> None:
         self._trail.append(entry)
         if len(self._trail) > _ENTRIES_MAX:
@@ -95,35 +115,102 @@ class GroupPositions:
         self._place = entry.place
 
 
-class GroupCursor:
-    """Stores and reads a group's cursor; tells in the log if another consumer stores one, too."""
+def seen_in(
+    delivery: Delivery,
+    log: Iterable[str],
+    known: Mapping[TopicPartition, int],
+    *,
+    all_known: bool,
+) -> LogPosition:
+    """Give the position in the log of a declared set, from the offsets at a cursor.
 
-    def __init__(self, driver: Driver, clock: ClientClock, topic: str, group: str) -> None:
+    Raises `UsageError` for a log of which they say nothing. Without `all_known` nothing is read
+    yet, and each log is at 0.
+    """
+    if isinstance(log, str):
+        raise UsageError(f"a log is named by its set of partitions, like {{{log!r}}}")
+    name = log_name(log)
+    logs = {log.name: log_partition(log) for log in delivery.logs.values()}
+    partition = logs.get(name)
+    if partition is not None and (partition in known or not all_known):
+        return LogPosition(name, known.get(partition, 0))
+    raise UsageError(
+        f"this consumer reads no log {name} at that cursor; it reads {', '.join(sorted(logs))}"
+    )
+
+
+class GroupCursor:
+    """Stores and reads a group's cursor; tells in the log if another consumer stores one, too.
+
+    With the cursor goes a digest of the interest: the cursor of a reader of P1, say, may lie behind
+    messages to P2 that this reader never got. `interest_at` gives the consumer's interest in a
+    cursor's epoch; it raises `UsageError` for a cursor of another source.
+    """
+
+    def __init__(
+        self,
+        driver: Driver,
+        clock: ClientClock,
+        topic: str,
+        group: str,
+        interest_at: Callable[[Cursor], tuple[str, ...]],
+    ) -> None:
+        try:
+            group.encode()
+        except UnicodeEncodeError:
+            raise UsageError(f"{group!r} is no name of a group: it is not valid Unicode") from None
         self._driver = driver
         self._clock = clock
         self._group = group
+        self._interest_at = interest_at
+        self._digests: dict[tuple[int, str], str] = {}  # by epoch and source
         self._control = control_partition(topic)
         self._own: deque[str] = deque(maxlen=_OWN_MAX)
         self._looked_at: float | None = None
         self._warned = False
 
     def stored(self) -> Cursor | None:
-        """Read the group's cursor; None: it has none. Blocks for a request to Kafka."""
+        """Read the group's cursor; None: it has none. Blocks for a request to Kafka.
+
+        Raises `UsageError` for a cursor of another interest.
+        """
         text = self._text()
-        return None if text is None else Cursor.parse(text)
+        if text is None:
+            return None
+        cursor, digest = Cursor.parse(text), text.partition(" ")[2]
+        own = self._digest(cursor)
+        if digest not in ("", own):  # "": stored by an earlier version
+            raise UsageError(f"cursor {cursor} was stored by a consumer of another interest")
+        return cursor
+
+    @contextmanager
+    def opening(self) -> Iterator[None]:
+        """Add to an error about the stored cursor what to do."""
+        try:
+            yield
+        except (UsageError, Trimmed) as error:
+            raise type(error)(
+                f"this consumer cannot continue at the cursor that its group {self._group} holds: "
+                f"{error}; give it a group of its own (group=...), or open it with "
+                f"committed=False, which begins at `start`, and commit"
+            ) from error
 
     def store(
         self, cursor: Cursor, control_offset: int, offsets: Mapping[TopicPartition, int]
     ) -> None:
-        """Store a cursor and the logs' offsets; blocks until Kafka has stored them."""
+        """Store a cursor and the logs' offsets; blocks until Kafka has stored them.
+
+        Raises `UsageError` for a cursor of another source; then nothing is stored.
+        """
+        text = f"{cursor} {self._digest(cursor)}"
         if not self._warned:
             self._look()
-        self._own.append(str(cursor))
+        self._own.append(text)
         self._driver.commit(
             self._group,
             {
                 **{partition: (offset, "") for partition, offset in offsets.items()},
-                self._control: (control_offset, str(cursor)),
+                self._control: (control_offset, text),
             },
         )
 
@@ -143,8 +230,15 @@ class GroupCursor:
                 "messages, and a restart resumes from the last commit of either; give each a group "
                 "of its own (docs/groups.md)",
                 self._group,
-                stored,
+                stored.partition(" ")[0],
             )
+
+    def _digest(self, cursor: Cursor) -> str:
+        source = cursor.epoch, cursor.source
+        if source not in self._digests:
+            interest = "+".join(self._interest_at(cursor))
+            self._digests[source] = sha256(interest.encode()).hexdigest()[:_DIGEST_LENGTH]
+        return self._digests[source]
 
     def _text(self) -> str | None:
         commit = self._driver.committed(self._group, [self._control]).get(self._control)

@@ -49,7 +49,11 @@ class SubscriptionRequest:
             raise UsageError("a consumer needs a name from the plan, or an interest")
         if isinstance(interest, str):
             raise UsageError(f"an interest is a set of names, like {{{interest!r}}}, not a str")
-        partitions = None if interest is None else tuple(sorted(set(interest)))
+        given = None if interest is None else tuple(interest)
+        for text in (*([] if name is None else [name]), *(given or ())):
+            if not isinstance(text, str) or not _is_unicode(text):
+                raise UsageError(f"{text!r} is no name of a consumer or a partition")
+        partitions = None if given is None else tuple(sorted(set(given)))
         if partitions == ():
             raise UsageError("an interest is empty; name at least one partition")
         return SubscriptionRequest(name, partitions)
@@ -84,6 +88,14 @@ class SubscriptionRequest:
         return interest, source
 
 
+def _is_unicode(text: str) -> bool:
+    try:
+        text.encode()
+    except UnicodeEncodeError:  # half of a surrogate pair
+        return False
+    return True
+
+
 def begin(
     control: ControlState, request: SubscriptionRequest, *, epoch: int, bounds: Bounds
 ) -> Delivery:
@@ -112,6 +124,27 @@ def earliest(control: ControlState, request: SubscriptionRequest, *, bounds: Bou
     return begin(control, request, epoch=first, bounds=bounds)
 
 
+def interest_at(
+    control: ControlState, request: SubscriptionRequest, cursor: Cursor
+) -> tuple[str, ...]:
+    """Give the interest in a cursor's epoch.
+
+    Raises `UsageError` if the cursor's source does not serve it, and what `resolve` raises.
+    """
+    plan = control.plan(cursor.epoch)
+    interest, source = request.resolve(plan)
+    if cursor.source.startswith(SINGLE_LOG):
+        serves = cursor.source == source
+    else:
+        needed = {log.name for log in plan.logs_of(interest)}
+        serves = plan.has_collector(cursor.source) and needed <= set(
+            plan.collector(cursor.source).bag
+        )
+    if not serves:
+        raise UsageError(f"cursor {cursor} is of another interest; this one reads {source}")
+    return interest
+
+
 def resume(
     control: ControlState,
     request: SubscriptionRequest,
@@ -126,18 +159,10 @@ def resume(
     the epoch's start. If the cursor was made from the end of a single log, `control` must have been
     read after that end was taken. Raises `UsageError` if the cursor is of another interest.
     """
+    interest = interest_at(control, request, cursor)
     plan = control.plan(cursor.epoch)
-    interest, source = request.resolve(plan)
     order = None
-    if cursor.source.startswith(SINGLE_LOG):
-        if cursor.source != source:
-            raise UsageError(f"cursor {cursor} is of another interest; this one reads {source}")
-    else:
-        needed = {log.name for log in plan.logs_of(interest)}
-        if not plan.has_collector(cursor.source) or not needed <= set(
-            plan.collector(cursor.source).bag
-        ):
-            raise UsageError(f"cursor {cursor} is of another interest; this one reads {source}")
+    if not cursor.source.startswith(SINGLE_LOG):
         below = cursor.record if checkpoints else 0
         order = control.stream(cursor.epoch, cursor.source, below=below)
     delivery = Delivery(

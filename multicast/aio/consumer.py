@@ -30,6 +30,7 @@ from multicast.aio.threads import Threads
 from multicast.aio.turns import Turns
 from multicast.conditional.condition import LogPosition
 from multicast.consumer import Consumer, Start, VoidMessages
+from multicast.consuming.wrong_calls import refuse_no_messages
 from multicast.cursor import Cursor
 from multicast.delivery import Batch, Message
 from multicast.drivers.protocol import Driver, Record
@@ -128,6 +129,7 @@ class AsyncConsumer(LoopBound):
 
         The messages of one batch are of one log and one destination set. Raises what `poll` raises.
         """
+        refuse_no_messages(messages_max)
         while True:
             self.check_loop()
             await self._ready()
@@ -144,6 +146,7 @@ class AsyncConsumer(LoopBound):
         Raises what `Consumer.poll` raises, and `UsageError` while another task waits for messages.
         """
         self.check_loop()
+        refuse_no_messages(messages_max)
         try:
             async with asyncio.timeout(timeout):
                 await self._ready()
@@ -246,14 +249,15 @@ class AsyncConsumer(LoopBound):
 
         await self._reader.call(sought)
 
-    async def commit(self, cursor: Cursor | None = None) -> None:
+    async def commit(self, cursor: Cursor | str | None = None) -> None:
         """Store a cursor (default: `position`) under the group; wait until Kafka has stored it.
 
         As `Consumer.commit`. Commits are stored in the order of the calls. Cancelled: the cursor
         may be stored or not.
         """
         self.check_loop()
-        await self._commits.run(partial(self._consumer.commit, cursor or self.position))
+        chosen = self.position if cursor is None else cursor
+        await self._commits.run(partial(self._consumer.commit, chosen))
 
     # -- inside -----------------------------------------------------------------------------
 

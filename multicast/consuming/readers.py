@@ -7,14 +7,20 @@ paused    not read for now, because the delivery holds enough of it
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from contextlib import ExitStack
+from typing import TYPE_CHECKING
 
-from multicast.control import log_partition, stream_partition
+from multicast.control import ControlReader, log_partition, stream_partition
 from multicast.delivery import Delivery
 from multicast.drivers.protocol import Driver, Fetched, Reader, TopicPartition
+from multicast.errors import Trimmed
 from multicast.tickets.stream import TicketOrder
 
-ORDER = -1  # in place of a log's number: the order stream
+if TYPE_CHECKING:
+    from multicast.tracing.delivered import ConsumerSpans
+
+_ORDER = -1  # in place of a log's number: the order stream
 # Order records in one poll of the order stream. More of them would queue runs long before their
 # payloads arrive; fewer cost more polls. Payloads are read only while runs are queued.
 _ORDER_RECORDS_MAX = 500
@@ -25,7 +31,7 @@ class DeliveryReaders:
 
     def __init__(self, driver: Driver) -> None:
         self._driver = driver
-        # By Kafka partition that is read: its log's number in the plan, or `ORDER`.
+        # By Kafka partition that is read: its log's number in the plan, or `_ORDER`.
         self._streams: dict[TopicPartition, int] = {}
         self._paused: set[TopicPartition] = set()
         with ExitStack() as opened:
@@ -41,15 +47,15 @@ class DeliveryReaders:
     def begin(self, delivery: Delivery) -> None:
         """Read for this delivery only: its order at once, payloads by `read_payloads`."""
         streams = self._streams.items()
-        self._order_reader.remove([log for log, number in streams if number == ORDER])
-        self._payloads.remove([log for log, number in streams if number != ORDER])
+        self._order_reader.remove([log for log, number in streams if number == _ORDER])
+        self._payloads.remove([log for log, number in streams if number != _ORDER])
         self._streams.clear()
         self._paused.clear()
         by_tickets = isinstance(delivery.order, TicketOrder)
         self._order_reader = self._payloads if by_tickets else self._orders
         if delivery.order is not None:
             partition = stream_partition(delivery.plan, delivery.order.collector)
-            self._streams[partition] = ORDER
+            self._streams[partition] = _ORDER
             self._order_reader.add({partition: delivery.order.offset_next})
 
     def read_payloads(self, delivery: Delivery) -> None:
@@ -68,20 +74,42 @@ class DeliveryReaders:
 
     def read(self, delivery: Delivery, timeout_s: float) -> list[Fetched]:
         """Read order records if no run is queued, which bounds runs, else payloads; or both."""
-        # One reader of both is bounded by `balance`. Of two, the other fetches ahead meanwhile.
-        if delivery.waits_for_order and self._order_reader is self._orders:
-            return self._orders.poll(timeout_s, _ORDER_RECORDS_MAX)
-        return self._payloads.poll(timeout_s)
+        try:
+            # One reader of both is bounded by `balance`. Of two, the other fetches ahead meanwhile.
+            if delivery.waits_for_order and self._order_reader is self._orders:
+                return self._orders.poll(timeout_s, _ORDER_RECORDS_MAX)
+            return self._payloads.poll(timeout_s)
+        except Trimmed as error:
+            gone = Trimmed(
+                f"{str(error).rstrip('.')}; what comes next is gone: go on elsewhere with "
+                f'seek("latest") or seek(TIME), or open the consumer with committed=False and '
+                f"start=..."
+            )
+            gone.partition = error.partition
+            raise gone from error
 
-    def number(self, partition: TopicPartition) -> int | None:
-        """Give the number of the log that is read there, or `ORDER`; None: nothing is."""
-        return self._streams.get(partition)
+    def feed(
+        self, delivery: Delivery, answers: Sequence[Fetched], spans: ConsumerSpans | None
+    ) -> None:
+        """Hand to the delivery what `read` gave; raises what `Delivery.order_read` raises."""
+        for partition, records, position in answers:
+            number = self._streams.get(partition)
+            if number is None:
+                continue
+            if number != _ORDER:
+                delivery.payload_read(number, records, position)
+                continue
+            if spans is not None:
+                spans.order_read(records)
+            for record in records:
+                delivery.order_read(record.offset, record.value)
+            delivery.order_passed(position)
 
     def balance(self, delivery: Delivery) -> None:
         """Pause the logs whose buffers are full, and the order in their reader; resume the rest."""
         numbers = set(delivery.paused())
         if self._order_reader is self._payloads and delivery.order_paused():
-            numbers.add(ORDER)
+            numbers.add(_ORDER)
         if not numbers and not self._paused:
             return
         paused = {partition for partition, number in self._streams.items() if number in numbers}
@@ -93,3 +121,14 @@ class DeliveryReaders:
     def close(self) -> None:
         """Close both readers."""
         self._opened.close()
+
+
+def open_clients(driver: Driver, topic: str) -> tuple[ControlReader, DeliveryReaders, ExitStack]:
+    """Open what a consumer reads with, the control topic read to its end; the stack closes both."""
+    with ExitStack() as opened:
+        control = ControlReader(driver, topic)
+        opened.callback(control.close)
+        control.refresh()
+        readers = DeliveryReaders(driver)
+        opened.callback(readers.close)
+        return control, readers, opened.pop_all()

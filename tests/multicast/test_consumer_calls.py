@@ -1,0 +1,297 @@
+"""Calls of a consumer that fail, are cut off, or come from the wrong thread, lose no message."""
+
+import sys
+import threading
+from pathlib import Path
+
+import pytest
+
+import multicast.consumer
+from multicast import Consumer
+from multicast.errors import ClusterUnreachable, UsageError
+from multicast.testing import system
+
+INTERESTS = {
+    "consumers": {"C1": {"P1", "P2"}, "C2": {"P2"}},
+    "destinations": [{"P1", "P2"}],
+}
+ROOT = Path(multicast.consumer.__file__).parent
+# Where an exception out of a signal handler is tried: what belongs to a consumer.
+CUT = {
+    str(ROOT / name)
+    for name in ("consumer.py", "consuming/readers.py", "control/reader.py", "group_positions.py")
+}
+
+
+def values(batches):
+    return [record.value for batch in batches for record in batch.records]
+
+
+@pytest.fixture
+def double():
+    with system(INTERESTS) as made:
+        yield made
+
+
+@pytest.fixture
+def sent(double):
+    """Ten messages to P1, in their order."""
+    producer = double.producer()
+    payloads = [b"%d" % number for number in range(10)]
+    producer.multicast_all(payloads, to={"P1"})
+    double.settle()
+    return payloads
+
+
+def away(*_):
+    raise ClusterUnreachable("no broker answered")
+
+
+def test_a_seek_that_fails_changes_nothing(double, sent, monkeypatch):
+    consumer = double.consumer("C1")
+    received = []
+    for message in consumer:
+        received.append(message.payload)
+        if len(received) == 3:
+            before = consumer.position
+            with monkeypatch.context() as patch:
+                patch.setattr(multicast.consumer, "refuse_changed_topics", away)
+                with pytest.raises(ClusterUnreachable):
+                    consumer.seek("earliest")
+            assert consumer.position == before
+            consumer.commit()
+        if len(received) == 10:
+            break
+    assert received == sent
+
+
+def test_a_seek_that_fails_in_the_middle_is_undone_by_the_next_poll(double, sent, monkeypatch):
+    consumer = double.consumer("C1")
+    assert values(consumer.poll(messages_max=4)) == sent[:4]
+    before = consumer.position
+    with monkeypatch.context() as patch:
+        patch.setattr(consumer._readers, "begin", away)
+        with pytest.raises(ClusterUnreachable):
+            consumer.seek("earliest")
+    assert consumer.position == before
+    assert values(consumer.poll()) == sent[4:]
+
+
+def test_a_seek_needs_no_request_for_the_payloads(double, sent, monkeypatch):
+    consumer = double.consumer("C1")
+    assert values(consumer.poll()) == sent
+    with monkeypatch.context() as patch:
+        patch.setattr(consumer._readers, "read_payloads", away)
+        consumer.seek("earliest")
+        with pytest.raises(ClusterUnreachable):
+            consumer.poll()
+    assert values(consumer.poll()) == sent
+
+
+def test_the_time_that_the_application_takes_is_no_silence(double):
+    producer, consumer = double.producer(), double.consumer("C1")
+    for _ in range(3):
+        producer.multicast_all([b"x"] * 3000, to={"P1"})
+    double.settle()
+    count = 0
+    for batch in consumer.until_end(timeout=30.0):
+        count += len(batch.records)
+        double.run(31)
+    assert count == 9000
+
+
+def test_a_seek_inside_until_end_drops_the_rest_of_the_poll(double):
+    producer, consumer = double.producer(), double.consumer("C1")
+    for number in range(6):
+        producer.multicast(b"%d" % number, to={"P1"} if number % 2 else {"P1", "P2"})
+    double.settle()
+    everything = values(double.consumer("C1", committed=False).until_end())
+    received, first = [], None
+    for batch in consumer.until_end():
+        received += values([batch])
+        if first is None:
+            first = values([batch])
+            consumer.seek("earliest")
+    assert len(first) < 6, "the poll has more than one batch"
+    assert received == first + everything
+
+
+@pytest.mark.parametrize("leave", ["messages", "batches", "until_end"])
+def test_what_an_iterator_that_was_left_had_not_handed_out_comes_next(double, leave):
+    producer, consumer = double.producer(), double.consumer("C1")
+    for number in range(6):
+        producer.multicast(b"%d" % number, to={"P1"} if number % 2 else {"P1", "P2"})
+    double.settle()
+    everything = values(double.consumer("C1", committed=False).until_end())
+    if leave == "messages":
+        iterator = iter(consumer)
+        received = [next(iterator).payload]
+    else:
+        iterator = consumer.batches() if leave == "batches" else consumer.until_end()
+        received = values([next(iterator)])
+    position = consumer.position
+    received += values(consumer.poll(messages_max=1))
+    assert position != consumer.position
+    if leave == "messages":  # it goes on, too: behind what the poll has given
+        received.append(next(iterator).payload)
+    received += values(consumer.until_end())
+    assert received == everything
+
+
+class CutOff(BaseException):
+    """As Ctrl-C: raised wherever the program is."""
+
+
+class Cut:
+    """Raises `CutOff` once, at the n-th line that a consumer runs."""
+
+    def __init__(self, line):
+        self.left = line
+
+    def __call__(self, frame, event, _):
+        if frame.f_code.co_filename not in CUT:
+            return None
+        if event == "line":
+            self.left -= 1
+            if self.left <= 0 and not _hands_over(frame):
+                sys.settrace(None)
+                raise CutOff
+        return self
+
+
+def _hands_over(frame):
+    """Whether the line hands to the caller what the line before has noted as handed out.
+
+    Python looks for signals at calls and at jumps back; there is neither between the two.
+    """
+    lines = Path(frame.f_code.co_filename).read_text(encoding="utf-8").splitlines()
+    place = frame.f_code.co_name, lines[frame.f_lineno - 1].strip()
+    return place in {("poll", "return batches"), ("__iter__", "yield message")}
+
+
+@pytest.mark.parametrize("way", ["poll", "messages"])
+@pytest.mark.parametrize("interest", [{"P1", "P2"}, {"P1"}], ids=["by a collector", "a single log"])
+def test_an_exception_out_of_a_signal_handler_loses_and_doubles_nothing(
+    double, sent, way, interest
+):
+    def read(consumer, received):
+        if way == "poll":
+            while len(received) < len(sent):
+                received += values(consumer.poll(0.1, messages_max=4))
+        elif len(received) < len(sent):
+            for message in consumer:
+                received.append(message.payload)
+                if len(received) == len(sent):
+                    break
+
+    cuts, line = 0, 1
+    while True:
+        consumer, received, cut = (
+            double.consumer(None, interest=interest, committed=False),
+            [],
+            False,
+        )
+        tracer = Cut(line)
+        sys.settrace(tracer)
+        try:
+            read(consumer, received)
+        except CutOff:
+            cut = True
+        finally:
+            sys.settrace(None)
+        if not cut:
+            break
+        read(consumer, received)
+        assert received == sent, f"cut off at line {line}"
+        consumer.close()
+        cuts, line = cuts + 1, line + 1
+    assert cuts > 50
+
+
+def test_before_the_first_message_is_handed_out_the_position_is_the_start(double, sent):
+    consumer = double.consumer("C1")
+    start, seen, deliver = consumer.position, [], consumer._deliver
+
+    def looked_at(messages_max):
+        batches = deliver(messages_max)
+        thread = threading.Thread(target=lambda: seen.append(consumer.position))
+        thread.start()
+        thread.join()
+        return batches
+
+    consumer._deliver = looked_at
+    assert next(iter(consumer)).payload == sent[0]
+    assert set(seen) == {start}
+
+
+def test_during_a_seek_another_thread_commits_what_was_handed_out(double, sent, monkeypatch):
+    consumer = double.consumer("C1")
+    assert next(iter(consumer)).payload == sent[0]
+    before, seen, look = consumer.position, [], multicast.consumer.refuse_changed_topics
+
+    def looked_at(*arguments):
+        seen.append(consumer.position)
+        look(*arguments)
+
+    monkeypatch.setattr(multicast.consumer, "refuse_changed_topics", looked_at)
+    consumer.seek("latest")
+    assert seen == [before]
+
+
+@pytest.mark.parametrize("where", ["earliest", "latest"])
+@pytest.mark.parametrize("way", ["poll", "messages", "batches"])
+def test_the_double_finds_nothing_wrong_with_a_seek(double, where, way):
+    producer, consumer = double.producer(), double.consumer("C1")
+    for number in range(6):
+        producer.multicast(b"%d" % number, to={"P1"} if number % 2 else {"P1", "P2"})
+    double.settle()
+    if way == "poll":
+        assert consumer.poll(messages_max=1)
+    else:
+        next(iter(consumer) if way == "messages" else consumer.batches(messages_max=1))
+    consumer.seek(where)
+    list(consumer.until_end())
+    assert double.check()
+
+
+def test_a_second_thread_is_refused_and_the_first_goes_on(double, sent):
+    consumer = double.consumer("C1")
+    read, errors = consumer._readers.read, []
+
+    def call(make):
+        try:
+            make()
+        except UsageError as error:
+            errors.append(str(error))
+
+    def busy(*arguments):
+        for make in (consumer.poll, consumer.close, lambda: consumer.seek("latest")):
+            thread = threading.Thread(target=call, args=(make,))
+            thread.start()
+            thread.join()
+        return read(*arguments)
+
+    consumer._readers.read = busy
+    assert values(consumer.poll()) == sent
+    assert len(errors) % 3 == 0
+    (error,) = set(errors)
+    assert error.startswith("another thread is in a call of this consumer; use it from one thread")
+
+
+def test_a_closed_consumer_says_so(double):
+    consumer = double.consumer("C1")
+    consumer.close()
+    consumer.close()
+    with pytest.raises(UsageError, match="closed; open another one"):
+        consumer.poll()
+
+
+def test_the_rest_of_a_left_iterator_survives_a_commit_and_a_restart(double, sent):
+    options = {"topic": double.topic, "name": "C1", "driver": double.driver}
+    with Consumer(**options) as consumer:
+        for message in consumer:
+            if message.payload == sent[3]:
+                break
+        consumer.commit()
+    with Consumer(**options) as consumer:
+        assert values(consumer.until_end()) == sent[4:]

@@ -1,0 +1,238 @@
+"""A cursor that a consumer cannot continue at, and a wrong argument, is refused in one sentence."""
+
+from datetime import UTC, datetime, timedelta
+
+import pytest
+
+from multicast import Consumer
+from multicast.control import control_partition, log_partition
+from multicast.cursor import Cursor
+from multicast.errors import Trimmed, UsageError
+from multicast.testing import system
+from tests.helpers.plans import chain
+from tests.helpers.small import Small
+
+BEFORE_TIME = datetime.min  # noqa: DTZ901 - a caller may give it
+INTERESTS = {
+    "consumers": {"C1": {"P1", "P2"}, "C2": {"P2", "P3"}, "C3": {"P3"}, "S": {"P5"}},
+    "destinations": [{"P1", "P2"}, {"P2", "P3"}],
+}
+
+
+@pytest.fixture
+def double():
+    with system(INTERESTS) as made:
+        yield made
+
+
+def values(batches):
+    return [record.value for batch in batches for record in batch.records]
+
+
+def write(double, count, *sets):
+    producer = double.producer()
+    for number in range(count):
+        for to in sets:
+            producer.multicast(b"%d" % number, to=to)
+    double.settle()
+
+
+def opened(double, name=None, **options):
+    return Consumer(topic=double.topic, name=name, driver=double.driver, **options)
+
+
+# -- beyond the end -------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ["C1", "S"])
+def test_a_cursor_beyond_the_end_is_refused_and_one_at_the_end_is_not(double, name):
+    write(double, 5, {"P1"}, {"P5"})
+    consumer = double.consumer(name)
+    consumer.seek("latest")
+    end = consumer.position
+    if consumer.by_collector:
+        beyond = [
+            Cursor(end.epoch, end.source, end.record + 1, 0, 0),
+            Cursor(end.epoch, end.source, end.record, 0, 3),
+            Cursor(end.epoch, end.source, end.record, 1, 0),
+        ]
+    else:
+        beyond = [Cursor(end.epoch, end.source, 0, 0, end.next + 1)]
+    list(consumer.until_end())
+    for cursor in beyond:
+        with pytest.raises(Trimmed, match=f"cursor {cursor} is beyond the end of .*begin at"):
+            consumer.seek(str(cursor))
+        with pytest.raises(Trimmed, match="beyond the end"):
+            opened(double, name, committed=False, start=cursor)
+    assert consumer.position == end
+    consumer.seek(end)
+    write(double, 1, {"P1"}, {"P5"})
+    assert values(consumer.until_end()) == [b"0"]
+
+
+def test_a_leader_that_reports_too_low_an_end_for_a_moment_is_asked_again(double, monkeypatch):
+    write(double, 5, {"P1"})
+    consumer = double.consumer("C1")
+    list(consumer.until_end())
+    ask, low = consumer._driver.last_stable_offsets, [0, 0]
+
+    def lagging(partitions):
+        ordered = control_partition(double.topic) not in partitions
+        return dict.fromkeys(partitions, low.pop()) if ordered and low else ask(partitions)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(consumer._driver, "last_stable_offsets", lagging)
+        consumer.seek(consumer.position)
+    assert not low
+
+
+# -- of another interest --------------------------------------------------------------------------
+
+
+def test_a_group_refuses_the_cursor_of_another_interest_and_names_the_way_out(double):
+    write(double, 5, {"P1"}, {"P2"}, {"P1", "P2"})
+    narrow = {"interest": {"P2"}, "group": "g"}
+    with opened(double, **narrow) as consumer:
+        assert len(values(consumer.until_end())) == 10
+        consumer.commit()
+    with pytest.raises(
+        UsageError, match=r"its group amcast\.\w+\.g holds.*another interest.*group="
+    ):
+        opened(double, interest={"P1", "P2"}, group="g")
+    with opened(double, **narrow) as consumer:
+        assert values(consumer.until_end()) == []
+    with opened(double, interest={"P1", "P2"}, group="g", committed=False) as consumer:
+        assert len(values(consumer.until_end())) == 15
+        consumer.commit()
+    with opened(double, interest={"P1", "P2"}, group="g") as consumer:
+        assert values(consumer.until_end()) == []
+
+
+def test_a_name_with_another_interest_does_not_take_the_place_of_the_name(double):
+    write(double, 5, {"P1"}, {"P2"}, {"P1", "P2"})
+    with opened(double, "C1", interest={"P2"}) as consumer:
+        list(consumer.until_end())
+        consumer.commit()
+    with pytest.raises(UsageError, match="committed=False"):
+        opened(double, "C1")
+
+
+def test_a_cursor_that_an_earlier_version_has_stored_is_read(double):
+    write(double, 5, {"P1"})
+    with opened(double, "C1") as consumer:
+        taken = values(consumer.poll(messages_max=2))
+        position = consumer.position
+        partition = control_partition(double.topic)
+        double.driver.commit(f"amcast.{double.topic}.C1", {partition: (0, str(position))})
+    with opened(double, "C1") as consumer:
+        assert consumer.position == position
+        taken += values(consumer.until_end())
+    assert taken == [b"%d" % number for number in range(5)]
+
+
+def test_what_a_group_stores_is_read_as_a_cursor_too(double):
+    write(double, 1, {"P1"})
+    with opened(double, "C1") as consumer:
+        list(consumer.until_end())
+        consumer.commit()
+        partition = control_partition(double.topic)
+        (stored,) = double.driver.committed(consumer._group_cursor._group, [partition]).values()
+        assert Cursor.parse(stored[1]) == consumer.position
+        assert stored[1] != str(consumer.position)
+
+
+def test_a_change_of_the_plan_changes_an_interest_and_its_group_goes_on(double):
+    write(double, 5, {"P1"}, {"P2"})
+    with opened(double, "C1") as consumer:
+        list(consumer.until_end())
+        consumer.commit()
+    changed = {**INTERESTS, "consumers": {**INTERESTS["consumers"], "C1": {"P1", "P2", "P3"}}}
+    double.replan(changed)
+    write(double, 1, {"P3"})
+    with opened(double, "C1") as consumer:
+        assert values(consumer.until_end()) == [b"0"]
+        consumer.commit()
+    with opened(double, "C1") as consumer:
+        assert values(consumer.until_end()) == []
+
+
+def test_a_commit_of_another_consumers_cursor_stores_nothing(double):
+    write(double, 5, {"P1"}, {"P2"}, {"P5"})
+    with opened(double, "S") as other, opened(double, "C1") as consumer:
+        list(other.until_end())
+        list(consumer.until_end())
+        consumer.commit()
+        with pytest.raises(UsageError, match="another interest"):
+            consumer.commit(other.position)
+        with pytest.raises(UsageError, match="another interest"):
+            other.commit(consumer.position)
+    with opened(double, "C1") as consumer:
+        assert values(consumer.until_end()) == []
+
+
+# -- wrong arguments ------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("where", [None, 5, b"latest", "soon", BEFORE_TIME])
+def test_a_place_that_is_none_is_refused(double, where):
+    with pytest.raises(UsageError):
+        opened(double, "C1", start=where)
+    consumer = double.consumer("C1")
+    with pytest.raises(UsageError):
+        consumer.seek(where)
+
+
+def test_a_time_before_1970_is_the_beginning(double):
+    write(double, 2, {"P5"})
+    consumer = double.consumer("S")
+    consumer.seek(datetime(1970, 1, 1, tzinfo=UTC) - timedelta(milliseconds=1))
+    assert consumer.position.next == 0
+    list(consumer.until_end())
+
+
+@pytest.mark.parametrize(
+    "options", [{"group": "\ud800"}, {"interest": {"\ud800"}}, {"interest": {1}}]
+)
+def test_a_name_that_is_no_text_is_refused(double, options):
+    with pytest.raises(UsageError, match="no name of"):
+        opened(double, **{"interest": {"P1"}, **options})
+
+
+@pytest.mark.parametrize("text", [None, b"1/K1/0/0/0", 5, ""])
+def test_what_is_no_text_of_a_cursor_is_refused(text):
+    with pytest.raises(UsageError, match="is not a cursor"):
+        Cursor.parse(text)
+
+
+def test_a_commit_takes_the_text_of_a_cursor(double):
+    write(double, 3, {"P1"})
+    with opened(double, "C1") as consumer:
+        list(consumer.poll(messages_max=2))
+        consumer.commit(str(consumer.position))
+        with pytest.raises(UsageError):
+            consumer.commit("")
+    with opened(double, "C1") as consumer:
+        assert values(consumer.until_end()) == [b"2"]
+
+
+def test_a_poll_for_no_messages_is_refused(double):
+    consumer = double.consumer("C1")
+    with pytest.raises(UsageError, match="messages_max is 0; give 1 or more"):
+        consumer.poll(messages_max=0)
+    with pytest.raises(UsageError, match="messages_max is -1"):
+        next(consumer.batches(messages_max=-1))
+
+
+def test_trimmed_says_what_to_do():
+    with Small(chain()) as small:
+        partition = log_partition(small.plan.log("P4"))
+        for _ in range(5):
+            small.log.write(partition, b"x")
+        small.log.trim(partition, 3)
+        way = r'holds 3 to 5; what comes next is gone: .*seek\("latest"\)'
+        with small.consumer("C4") as consumer:
+            with pytest.raises(Trimmed, match=way) as caught:
+                consumer.poll()
+            assert caught.value.partition == partition
+            consumer.seek("latest")
+            assert consumer.poll(0.01) == []

@@ -124,7 +124,10 @@ class UnknownVersion(AmcastError):
 
 
 class Trimmed(AmcastError):
-    """The offset to be read is below the log's start (retention removed it), or above its end."""
+    """The offset to be read is below the log's start (retention removed it), or above its end.
+
+    Trying again does not help: seek to "latest" or to a time (docs/groups.md).
+    """
 
 
 class TopicChanged(AmcastError):

@@ -9,7 +9,7 @@ from __future__ import annotations
 import threading
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from datetime import datetime
 from functools import partial
 from typing import Literal, Self
@@ -411,7 +411,8 @@ class Consumer:
             if self._counter.closed:
                 raise UsageError("this consumer is closed; open another one")
             if self._unfinished:
-                self._clients.close()
+                with suppress(Exception):  # what was cut off may not know how to close
+                    self._clients.close()
                 self._open_clients()
                 self._seek(self.position)
             self._unfinished = True
@@ -426,8 +427,7 @@ class Consumer:
         self._clients.close()
 
     def _open_clients(self) -> None:
-        opened = open_clients(self._driver, self._topic)
-        self._control, self._readers, self._clients = opened
+        self._control, self._readers, self._clients = open_clients(self._driver, self._topic)
 
     @property
     def _all_handed_out(self) -> bool:

@@ -208,6 +208,23 @@ def test_an_exception_out_of_a_signal_handler_loses_and_doubles_nothing(
     assert cuts > 50
 
 
+def test_a_reader_that_was_cut_off_and_does_not_close_is_replaced_all_the_same(double, sent):
+    def cut_off(*_):
+        raise CutOff
+
+    def close():
+        raise RuntimeError("a task is not done yet")
+
+    consumer = double.consumer("C1")
+    assert values(consumer.poll(messages_max=3)) == sent[:3]
+    consumer._deliver = cut_off
+    consumer._clients.callback(close)
+    with pytest.raises(CutOff):
+        consumer.poll()
+    del consumer._deliver
+    assert values(consumer.poll()) == sent[3:]
+
+
 def test_before_the_first_message_is_handed_out_the_position_is_the_start(double, sent):
     consumer = double.consumer("C1")
     start, seen, deliver = consumer.position, [], consumer._deliver

@@ -54,7 +54,7 @@ LAYERS = {
         ["collectors.cli"],
     ],
     "ordering_osn": [
-        ["ordering_osn.protos", "ordering_osn.wire"],
+        ["ordering_osn.protos", "ordering_osn.quoting", "ordering_osn.wire"],
         ["ordering_osn.identity"],
         ["ordering_osn.chain"],
         ["ordering_osn.config"],
@@ -198,6 +198,7 @@ PURE = [
     "ordering_osn/node/order_watch.py",
     "ordering_osn/config/policies.py",
     "ordering_osn/chain/records.py",
+    "ordering_osn/quoting.py",
     "ordering_osn/chain/state.py",
     "ordering_osn/api/seek.py",
     "ordering_osn/chain/transactions.py",

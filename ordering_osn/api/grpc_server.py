@@ -53,6 +53,9 @@ _SERVICE, _RECEIPTS = "orderer.AtomicBroadcast", "amcast.osn.Receipts"
 _MULTI = "amcast.osn.MultiChain"
 MESSAGE_BYTES_MAX = 100 << 20  # Fabric's, in both directions
 _INFO = "amcast-info-bin"  # the trailer with the reason why a request for blocks ended
+# A client refuses a call whose trailers have more than 8 KiB together (gRPC's default), and then
+# knows neither status nor reason. A sentence of ours has a few hundred bytes.
+_INFO_BYTES_MAX = 1024
 _CLIENT_DEFAULT_BYTES_MAX = 4 << 20  # the largest message that a gRPC client accepts by default
 # A node waits up to 30 s for a chain to accept envelopes (`node.ingress.READY_S`), then for Kafka.
 ANSWER_S = 60.0
@@ -261,7 +264,7 @@ class Server:
     async def _deliver_stream(self, stream: _Stream, context: Any) -> None:
         why = await self._deliver.serve(stream, self._tls_hash(context))
         if why:
-            context.set_trailing_metadata(((_INFO, why.encode()),))
+            context.set_trailing_metadata(((_INFO, why.encode()[:_INFO_BYTES_MAX]),))
 
     async def _serve_stream(self, service: str, method: str, context: Any, serve: Any) -> None:
         metrics, name = self._metrics, (service, method)

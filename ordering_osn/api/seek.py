@@ -36,6 +36,7 @@ from ordering_osn.chain.envelopes import (
     decoded,
     signed_envelope,
 )
+from ordering_osn.config.configtx import NAME_LENGTH_MAX
 from ordering_osn.config.policies import PolicyNotMet, SignedData
 from ordering_osn.identity import expires_at
 from ordering_osn.protos import (
@@ -47,6 +48,7 @@ from ordering_osn.protos import (
     SeekPosition,
     SeekSpecified,
 )
+from ordering_osn.quoting import quoted
 
 READERS = "/Channel/Readers"
 READERS_IN_MAINTENANCE = "/Channel/Orderer/Readers"
@@ -94,14 +96,22 @@ def read_request(raw: bytes, *, now: datetime, tls_hash: bytes | None) -> SeekRe
         raise Refused(
             Status.BAD_REQUEST, "the channel header does not hold the hash of the TLS certificate"
         )
-    return SeekRequest(header.channel_id, envelope.payload.data, signed, expires_at(signed.creator))
+    channel = header.channel_id
+    if len(channel) > NAME_LENGTH_MAX:
+        raise Refused(Status.NOT_FOUND, no_such_channel(channel))
+    return SeekRequest(channel, envelope.payload.data, signed, expires_at(signed.creator))
+
+
+def no_such_channel(name: str) -> str:
+    """Say that this node does not run a channel; the name may be anything that a client sent."""
+    return f"this node has no channel {quoted(name)}"
 
 
 def channel_of(channels: Channels, request: SeekRequest) -> Channel:
     """Return the channel that a request names; raises `Refused`."""
     channel = channels.get(request.channel)
     if channel is None:
-        raise Refused(Status.NOT_FOUND, f"this node has no channel {request.channel!r}")
+        raise Refused(Status.NOT_FOUND, no_such_channel(request.channel))
     return channel
 
 

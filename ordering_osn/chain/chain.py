@@ -78,6 +78,7 @@ from ordering_osn.chain.records import (
 from ordering_osn.chain.state import WINDOW_MAX, ChainState, IdleCheckpoint, StreamPosition
 from ordering_osn.chain.transactions import EnvelopeFacts, Malformed, read
 from ordering_osn.protos import HeaderType, KafkaMetadata
+from ordering_osn.quoting import quoted
 
 _CONFIG = int(HeaderType.CONFIG)
 _CONFIG_UPDATE = int(HeaderType.CONFIG_UPDATE)
@@ -312,7 +313,7 @@ class Chain:
         original = record.original
         if kind is None:
             header = f"class {record.kind.name}, type {facts.type}, original {original}"
-            reason = f"{header}, channel {facts.channel!r} in the log of {self._name}"
+            reason = f"{header}, channel {quoted(facts.channel)} in the log of {self._name}"
             self._refuse(facts.transaction, reason, Cause.MISPLACED)
         elif 0 < original <= cursors.last_original:
             self._ignore(f"a copy of record {original}", Cause.COPY)

@@ -40,6 +40,7 @@ from ordering_osn.protos import (
     OrdererAddresses,
     Policy,
 )
+from ordering_osn.quoting import quoted
 
 _CHANNEL_VALUES = {
     "BlockDataHashingStructure": BlockDataHashingStructure,
@@ -110,7 +111,7 @@ class ChannelConfig:
             self.organisations, self.msps = _organisations(group, self.capabilities)
             self.policies = Policies(group, self.msps)
         except (InvalidUpdate, MalformedMsp, MalformedPolicy, BadEnvelope) as error:
-            raise InvalidConfig(f"the config of channel {channel_id!r}: {error}") from error
+            raise InvalidConfig(f"the config of channel {quoted(channel_id)}: {error}") from error
 
     @classmethod
     def from_block(cls, raw: bytes) -> ChannelConfig:
@@ -198,7 +199,9 @@ class ChannelConfig:
         try:
             channel_id, proposed = config_of(envelope)
             if channel_id != self.channel_id:
-                raise Invalid(f"a config of channel {channel_id!r} in channel {self.channel_id!r}")
+                raise Invalid(
+                    f"a config of channel {quoted(channel_id)} in channel {self.channel_id!r}"
+                )
             validate(self, proposed)
             following = ChannelConfig(channel_id, proposed.config)
             self.check_next(following)
@@ -298,7 +301,7 @@ def _capabilities(
 def _check_channel(values: Mapping[str, Any], capabilities: CapabilitySet) -> None:
     hashing = values["HashingAlgorithm"].name
     if hashing not in ("SHA256", "SHA3_256"):
-        raise InvalidConfig(f"the hashing algorithm {hashing!r} is unknown")
+        raise InvalidConfig(f"the hashing algorithm {quoted(hashing)} is unknown")
     if values["BlockDataHashingStructure"].width != _DATA_HASH_WIDTH:
         raise InvalidConfig(f"the width of the block data hash must be {_DATA_HASH_WIDTH}")
     if not capabilities.channel_migration and not values["OrdererAddresses"].addresses:
@@ -323,7 +326,9 @@ def _parameters(
     for broker in orderer["KafkaBrokers"].brokers:
         match = _BROKER.fullmatch(broker)
         if not match or int(match[2]) > _PORT_MAX:
-            raise InvalidConfig(f"{broker!r} is not the address of a Kafka broker (HOST:PORT)")
+            raise InvalidConfig(
+                f"{quoted(broker)} is not the address of a Kafka broker (HOST:PORT)"
+            )
     return Parameters(
         sequence=sequence,
         messages_max=size.max_message_count,

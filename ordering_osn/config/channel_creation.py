@@ -26,6 +26,7 @@ from ordering_osn.protos import (
     HeaderType,
     Policy,
 )
+from ordering_osn.quoting import quoted
 
 
 def proposed_channel(system: ChannelConfig, update: Any) -> tuple[str, Any]:
@@ -40,7 +41,8 @@ def proposed_channel(system: ChannelConfig, update: Any) -> tuple[str, Any]:
         raise InvalidUpdate(f"the channel's creation cannot be read: {error}") from error
     if change.channel_id != name:
         raise InvalidUpdate(
-            f"the channel's creation names two channels: {change.channel_id!r} and {name!r}"
+            f"the channel's creation names two channels: {quoted(change.channel_id)} "
+            f"and {quoted(name)}"
         )
     try:
         template = ChannelConfig(name, Config(channel_group=_template(system, change.write_set)))
@@ -92,7 +94,7 @@ def _template(system: ChannelConfig, write_set: Any) -> Any:
     except BadEnvelope as error:
         raise InvalidUpdate(str(error)) from error
     if name not in system.consortiums:
-        raise InvalidUpdate(f"there is no consortium {name!r}")
+        raise InvalidUpdate(f"there is no consortium {quoted(name)}")
     base = system.config.channel_group
     group = ConfigGroup()
     group.CopyFrom(base)

@@ -37,6 +37,7 @@ from ordering_osn.protos import (
     HeaderType,
     SignatureHeader,
 )
+from ordering_osn.quoting import quoted
 
 ROOT = "Channel"
 NAME_LENGTH_MAX = 249  # Kafka's limit for a topic name, which Fabric applies to all names
@@ -174,7 +175,8 @@ def _result(current: Current, envelope: Any) -> Any:
     update = decoded(ConfigUpdate, envelope.config_update, "the config update")
     if update.channel_id != current.channel_id:
         raise InvalidUpdate(
-            f"the config update is for channel {update.channel_id!r}, not {current.channel_id!r}"
+            f"the config update is for channel {quoted(update.channel_id)}, "
+            f"not {current.channel_id!r}"
         )
     existing = elements(current.config.channel_group)
     read = elements(update.read_set) if update.HasField("read_set") else {}

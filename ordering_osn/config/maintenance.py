@@ -11,6 +11,7 @@ from typing import Any
 from ordering_osn.config.channel_config import ChannelConfig
 from ordering_osn.config.configtx import InvalidUpdate, update_of
 from ordering_osn.protos import ConsensusType
+from ordering_osn.quoting import quoted
 
 _TYPES = ("etcdraft", "kafka", "solo")
 
@@ -45,7 +46,8 @@ def check_transition(config: ChannelConfig, following: ChannelConfig, update: An
             )
         if then.type not in _TYPES:
             raise InvalidUpdate(
-                f"the consensus type cannot change to {then.type!r}; use one of {', '.join(_TYPES)}"
+                f"the consensus type cannot change to {quoted(then.type)}; "
+                f"use one of {', '.join(_TYPES)}"
             )
 
 

@@ -40,6 +40,7 @@ from ordering_osn.protos import (
     OrganizationUnit,
     SerializedIdentity,
 )
+from ordering_osn.quoting import quoted
 
 CREATOR_BYTES_MAX = 16 * 1024  # a certificate has about 1 kB; a longer creator is not decoded
 # Cached certificates, and identities for each config: some kB each. A client beyond that costs the
@@ -98,11 +99,15 @@ def _read_creator(creator: bytes) -> tuple[str, Certificate]:
     except DecodeError as error:
         raise UntrustedIdentity("the creator is not a serialized identity") from error
     if b"-----BEGIN" not in identity.id_bytes:
-        raise UntrustedIdentity(f"the creator of MSP {identity.mspid!r} holds no PEM certificate")
+        raise UntrustedIdentity(
+            f"the creator of MSP {quoted(identity.mspid)} holds no PEM certificate"
+        )
     try:
         return identity.mspid, Certificate(identity.id_bytes)
     except Unreadable as error:
-        raise UntrustedIdentity(f"the creator of MSP {identity.mspid!r} holds {error}") from error
+        raise UntrustedIdentity(
+            f"the creator of MSP {quoted(identity.mspid)} holds {error}"
+        ) from error
 
 
 class Identity:
@@ -410,7 +415,9 @@ class Msps:
     def _read(self, creator: bytes) -> Identity:
         msp_id, certificate = _certified(creator)
         if msp_id not in self._msps:
-            raise UntrustedIdentity(f"the creator's MSP {msp_id!r} is not one of this channel's")
+            raise UntrustedIdentity(
+                f"the creator's MSP {quoted(msp_id)} is not one of this channel's"
+            )
         return Identity(self._msps[msp_id], certificate)
 
 

@@ -19,6 +19,7 @@ from typing import Any
 
 from multicast.errors import AmcastError
 from ordering_osn.api.channels import Status
+from ordering_osn.api.seek import no_such_channel
 from ordering_osn.chain.chain import Invalid, Parameters
 from ordering_osn.chain.envelopes import (
     BadEnvelope,
@@ -30,11 +31,12 @@ from ordering_osn.chain.envelopes import (
 from ordering_osn.chain.records import RegularKind
 from ordering_osn.config.channel_config import ChannelConfig, config_of
 from ordering_osn.config.channel_creation import check_creation, created_channel, proposed_channel
-from ordering_osn.config.configtx import InvalidUpdate
+from ordering_osn.config.configtx import NAME_LENGTH_MAX, InvalidUpdate
 from ordering_osn.config.maintenance import check_transition
 from ordering_osn.config.policies import PolicyNotMet, SignedData
 from ordering_osn.identity import expires_at
 from ordering_osn.protos import HeaderType
+from ordering_osn.quoting import quoted
 
 __all__ = [
     "ChannelRules",
@@ -87,7 +89,8 @@ def route(envelope: ParsedEnvelope) -> tuple[EnvelopeClass, str]:
     """Give the class of an envelope, and the channel that it is for.
 
     Raises `Refusal` 400 for what cannot be decoded, for a CONFIG that was sent directly, and for a
-    channel ID that names several chains. The caller checks whether the channel exists (404).
+    channel ID that names several chains; 404 for a longer one than any channel has. Whether the
+    channel exists (404), the caller checks.
     """
     try:
         header = envelope.header
@@ -100,15 +103,18 @@ def route(envelope: ParsedEnvelope) -> tuple[EnvelopeClass, str]:
     kind = class_of(header)
     if kind is EnvelopeClass.CONFIG:
         raise Refusal(Status.BAD_REQUEST, "message is of type that cannot be processed directly")
-    if _JOIN in header.channel_id:
+    name = header.channel_id
+    if len(name) > NAME_LENGTH_MAX:
+        raise Refusal(Status.NOT_FOUND, no_such_channel(name))
+    if _JOIN in name:
         # A Fabric peer stops for good at a block whose first envelope names another channel than
         # its own; elsewhere in a block it marks such an envelope as invalid.
         raise Refusal(
             Status.BAD_REQUEST,
-            f"channel ID {header.channel_id!r} names several chains, and peers accept no such "
+            f"channel ID {quoted(name)} names several chains, and peers accept no such "
             f"transaction: send a bundle, with an envelope for each chain (BroadcastMulti)",
         )
-    return kind, header.channel_id
+    return kind, name
 
 
 def admit_normal(config: ChannelConfig, envelope: ParsedEnvelope, *, now: datetime) -> int:

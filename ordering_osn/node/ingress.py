@@ -24,6 +24,7 @@ from multicast.drivers.protocol import AppendFailed
 from multicast.errors import AmcastError, UsageError
 from ordering_osn.api.channels import Status
 from ordering_osn.api.metrics import Metrics
+from ordering_osn.api.seek import no_such_channel
 from ordering_osn.chain.envelopes import ParsedEnvelope, Signer, canonical
 from ordering_osn.chain.records import Regular, RegularKind, encode
 from ordering_osn.node.chain_node import ChainNode
@@ -37,6 +38,7 @@ from ordering_osn.node.filters import (
 )
 from ordering_osn.node.outbox import Posts, explained
 from ordering_osn.protos import HeaderType
+from ordering_osn.quoting import quoted
 from topology.tree import Plan
 
 # How long an envelope waits while a reposted config is on its way through the log: a moment as a
@@ -144,7 +146,7 @@ class Ingress:
         chain = self._chains.get(name)
         if chain is None:
             self._refuse_closed(name)
-            raise Refusal(Status.NOT_FOUND, f"this node has no channel {name!r}")
+            raise Refusal(Status.NOT_FOUND, no_such_channel(name))
         return chain
 
     def _refuse_closed(self, name: str) -> None:
@@ -156,7 +158,7 @@ class Ingress:
             if chain.config.is_system:
                 return chain
         raise Refusal(
-            Status.NOT_FOUND, f"this node has no channel {name!r}, and no system channel to make it"
+            Status.NOT_FOUND, f"{no_such_channel(name)}, and no system channel to make it"
         )
 
     # -- posting: in the order of the calls ---------------------------------------------------
@@ -187,8 +189,8 @@ class Ingress:
         if name not in plan.partitions:
             raise Refusal(
                 Status.BAD_REQUEST,
-                f"channel {name!r} cannot be made: topic {plan.topic} has no partition of that "
-                f"name; add it to the interest file, then run 'amcast topology plan' and "
+                f"channel {quoted(name)} cannot be made: topic {plan.topic} has no partition of "
+                f"that name; add it to the interest file, then run 'amcast topology plan' and "
                 f"'amcast topology apply'",
             )
 

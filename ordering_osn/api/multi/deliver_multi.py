@@ -30,7 +30,7 @@ from ordering_osn.api.channels import Channel, Channels, OrderReader, Status
 from ordering_osn.api.multi.ledger_entries import LedgerEntries
 from ordering_osn.api.multi.merge import MergedEntry, MergedOrder, OrderedRecord, TornBundle
 from ordering_osn.api.multi.signed_request import CheckedRequest, may_read, read_signed_request
-from ordering_osn.api.seek import Refused
+from ordering_osn.api.seek import Refused, no_such_channel
 from ordering_osn.api.send_window import SendWindow
 from ordering_osn.chain.bundles.bundle import CHAINS_MAX
 from ordering_osn.ledger.ledger import Pruned
@@ -181,7 +181,7 @@ class _Access:
         for name in names:
             channel = channels.get(name)
             if channel is None:
-                raise Refused(Status.NOT_FOUND, f"this node has no channel {name!r}")
+                raise Refused(Status.NOT_FOUND, no_such_channel(name))
             self.channels.append(channel)
 
     def check(self, now: datetime) -> None:

@@ -120,6 +120,17 @@ def test_a_channel_id_of_several_chains_is_a_bad_request(channel, kind):
         route(raw)
 
 
+@pytest.mark.parametrize("channel", ["a" * 250, "\0" * 1_000_000, "+" * 1_000_000])
+@pytest.mark.parametrize("kind", [HeaderType.ENDORSER_TRANSACTION, HeaderType.CONFIG_UPDATE])
+def test_a_channel_id_longer_than_any_is_not_found_and_not_quoted_whole(channel, kind):
+    raw = transaction(channel, kind=kind)
+    with pytest.raises(Refusal) as refusal:
+        route(raw)
+    assert refusal.value.status == 404
+    assert f"{len(channel)} characters" in refusal.value.info
+    assert len(refusal.value.info) < 1000
+
+
 # The filters, in their order.
 
 

@@ -70,7 +70,11 @@ _SECTIONS = ("Application", "Consortiums", "Orderer")
 _DATA_HASH_WIDTH = 2**32 - 1
 _PORT_MAX = 2**16 - 1  # TCP's
 _BROKER = re.compile(r"([a-z0-9]|[a-z0-9][a-z0-9.-]*[a-z0-9]):(\d{1,5})", re.ASCII | re.IGNORECASE)
-_DURATION_PART = re.compile(r"(\d+\.?\d*|\.\d+)(ns|us|µs|μs|ms|s|m|h)", re.ASCII)
+_DURATION_PART = re.compile(
+    r"(?=\.?\d)(?P<whole>\d*)(?:\.(?P<fraction>\d*))?(?P<unit>ns|us|µs|μs|ms|s|m|h)", re.ASCII
+)
+_DURATION_NS_MAX = 2**63 - 1  # Go's time.Duration is an int64
+_DURATION_DIGITS_MAX = 19  # of that number
 _NANOSECONDS = {
     "ns": 1,
     "us": 10**3,
@@ -239,15 +243,40 @@ def config_of(envelope: bytes) -> tuple[str, Any]:
     return header.channel_id, decoded(ConfigEnvelope, parsed.payload.data, "the config envelope")
 
 
-def duration_s(text: str) -> float:
-    """Parse a duration in Go's form ("1m30s", "500ms") to seconds; raises `InvalidConfig`."""
+def duration_ns(text: str) -> int:
+    """Parse a duration in Go's form ("1m30s", "500ms") to nanoseconds; raises `InvalidConfig`.
+
+    As Go's time.ParseDuration: each part is cut to whole nanoseconds, and what is longer than 292
+    years (2**63 - 1 ns) is no duration.
+    """
     sign, rest = (-1, text[1:]) if text.startswith("-") else (1, text.removeprefix("+"))
     if rest == "0":
-        return 0.0
+        return 0
     parts = list(_DURATION_PART.finditer(rest))
     if not parts or "".join(part.group() for part in parts) != rest:
-        raise InvalidConfig(f"the batch time-out {text!r} is not a duration such as 500ms or 2s")
-    return sign * sum(float(part[1]) * _NANOSECONDS[part[2]] for part in parts) / 10**9
+        raise InvalidConfig(
+            f"the batch time-out {quoted(text)} is not a duration such as 500ms or 2s"
+        )
+    total = 0
+    for part in parts:
+        whole = part["whole"].lstrip("0") or "0"
+        # As text first: Python reads no integer of more than 4,300 digits.
+        value = int(whole) if len(whole) <= _DURATION_DIGITS_MAX else _DURATION_NS_MAX + 1
+        unit = _NANOSECONDS[part["unit"]]
+        total += value * unit + _fraction_ns(part["fraction"] or "", unit)
+    if total > _DURATION_NS_MAX:
+        raise InvalidConfig(f"the batch time-out {quoted(text)} is longer than 292 years")
+    return sign * total
+
+
+def _fraction_ns(digits: str, unit: int) -> int:
+    """Give the nanoseconds of a fraction of a unit with Go's steps, which use a float here."""
+    kept, scale = 0, 1
+    for digit in digits:
+        if kept > _DURATION_NS_MAX // 10 or kept * 10 + int(digit) > _DURATION_NS_MAX + 1:
+            break  # Go ignores the digits that no longer fit
+        kept, scale = kept * 10 + int(digit), scale * 10
+    return int(kept * (unit / scale))
 
 
 def _values(group: Any, allowed: Mapping[str, Any], where: str) -> dict[str, Any]:
@@ -320,9 +349,9 @@ def _parameters(
             f"the batch size's preferred_max_bytes ({size.preferred_max_bytes}) "
             f"is greater than its absolute_max_bytes ({size.absolute_max_bytes})"
         )
-    timeout_s = duration_s(orderer["BatchTimeout"].timeout)
-    if timeout_s <= 0:
-        raise InvalidConfig(f"the batch time-out is not positive: {timeout_s:g} s")
+    timeout_ns = duration_ns(orderer["BatchTimeout"].timeout)
+    if timeout_ns <= 0:
+        raise InvalidConfig(f"the batch time-out is not positive: {timeout_ns} ns")
     for broker in orderer["KafkaBrokers"].brokers:
         match = _BROKER.fullmatch(broker)
         if not match or int(match[2]) > _PORT_MAX:
@@ -334,7 +363,7 @@ def _parameters(
         messages_max=size.max_message_count,
         bytes_preferred=size.preferred_max_bytes,
         bytes_absolute=size.absolute_max_bytes,
-        timeout_s=timeout_s,
+        timeout_s=timeout_ns / 10**9,
         resubmission=capabilities.resubmission,
     )
 

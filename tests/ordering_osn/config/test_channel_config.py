@@ -3,7 +3,7 @@
 import pytest
 
 from ordering_osn.chain.envelopes import signed_envelope
-from ordering_osn.config.channel_config import ChannelConfig, InvalidConfig, duration_s
+from ordering_osn.config.channel_config import ChannelConfig, InvalidConfig, duration_ns
 from ordering_osn.config.compute_update import (
     group_at,
     set_value,
@@ -96,7 +96,40 @@ def test_a_channel_may_not_be_named(name):
      ("3ns", 3e-9), (".5s", 0.5), ("+1s", 1), ("-1s", -1), ("0", 0), ("1h1m1s", 3661)],
 )  # fmt: skip
 def test_a_duration_is_read_as_go_reads_it(text, seconds):
-    assert duration_s(text) == pytest.approx(seconds)
+    assert duration_ns(text) == round(seconds * 10**9)
+
+
+@pytest.mark.parametrize(
+    ("text", "nanoseconds"),
+    [
+        ("0.1ns", 0),
+        ("0.9ns0.9ns", 0),
+        ("0.0000000001s", 0),
+        ("1.9ns", 1),
+        ("1.s", 10**9),
+        ("0." + "9" * 400 + "s", 10**9),  # the digits that fit 63 bits count
+        ("2562047h47m16.854775807s", 2**63 - 1),
+        ("0" * 400 + "1s", 10**9),
+    ],
+)
+def test_each_part_of_a_duration_is_cut_to_whole_nanoseconds(text, nanoseconds):
+    assert duration_ns(text) == nanoseconds
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "9999999999999h",
+        "99999999999999999999s",
+        "2562047h47m16.854775808s",
+        "2562047h47m16s1s",
+        "9" * 400 + "s",
+        "9" * 5000 + "ns",
+    ],
+)
+def test_a_duration_that_go_cannot_hold_is_none(text):
+    with pytest.raises(InvalidConfig, match="longer than 292 years"):
+        duration_ns(text)
 
 
 @pytest.mark.parametrize(
@@ -104,7 +137,7 @@ def test_a_duration_is_read_as_go_reads_it(text, seconds):
 )
 def test_what_go_takes_for_no_duration_is_none(text):
     with pytest.raises(InvalidConfig):
-        duration_s(text)
+        duration_ns(text)
 
 
 def put(*path, name, value):
@@ -160,6 +193,8 @@ INVALID = {
     "no batch size": (drop("Orderer", name="BatchSize"), "max_message_count"),
     "no batch time-out": (drop("Orderer", name="BatchTimeout"), "not a duration"),
     "time-out of nothing": (lambda c: set_timeout(c, "0s"), "not positive"),
+    "time-out below a nanosecond": (lambda c: set_timeout(c, "0.1ns"), "not positive"),
+    "time-out beyond Go": (lambda c: set_timeout(c, "9999999999999h"), "longer than 292 years"),
     "time-out below nothing": (lambda c: set_timeout(c, "-1s"), "not positive"),
     "time-out of no unit": (lambda c: set_timeout(c, "2"), "not a duration"),
     "value that cannot be decoded": (

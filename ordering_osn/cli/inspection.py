@@ -41,7 +41,7 @@ from ordering_osn.config.channel_config import ChannelConfig, InvalidConfig
 from ordering_osn.config.policies import PolicyNotMet, SignedData
 from ordering_osn.identity.certificates import Certificate, Unreadable
 from ordering_osn.ledger.ledger import Ledger, LedgerDamaged, Pruned
-from ordering_osn.node.catch_up import POLICY
+from ordering_osn.node.catch_up import BLOCK_VALIDATION
 from ordering_osn.protos import (
     Block,
     BlockMetadataIndex,
@@ -361,7 +361,7 @@ class _Check:
             SignedData(each.message, each.creator, each.signature) for each in signed_bytes(block)
         ]
         try:
-            force.config.policies.evaluate(POLICY, signed)
+            force.config.policies.evaluate(BLOCK_VALIDATION, signed)
         except PolicyNotMet as error:
             yield f"has signatures that do not meet the block validation policy: {error}"
 

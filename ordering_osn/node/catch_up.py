@@ -21,7 +21,7 @@ from ordering_osn.config.channel_config import ChannelConfig
 from ordering_osn.config.policies import PolicyNotMet, SignedData
 from ordering_osn.protos import Block, DecodeError
 
-POLICY = "/Channel/Orderer/BlockValidation"
+BLOCK_VALIDATION = "/Channel/Orderer/BlockValidation"
 
 
 class NoPeer(AmcastError):
@@ -82,7 +82,7 @@ def verified(
                 SignedData(signed.message, signed.creator, signed.signature)
                 for signed in signed_bytes(block)
             ]
-            config.policies.evaluate(POLICY, signatures)
+            config.policies.evaluate(BLOCK_VALIDATION, signatures)
             if last_config_of(block) == number:
                 config = ChannelConfig.from_block(raw)
         except (DecodeError, ValueError, PolicyNotMet) as error:

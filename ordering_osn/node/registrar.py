@@ -29,10 +29,11 @@ from ordering_osn.chain.blocks import CorruptMetadata
 from ordering_osn.chain.envelopes import Signer
 from ordering_osn.chain.state import WINDOW_MAX
 from ordering_osn.config.channel_config import ChannelConfig, InvalidConfig
+from ordering_osn.config.policies import PolicyNotMet, SignedData
 from ordering_osn.ledger.ledger import Ledger
 from ordering_osn.node.bundles.desk import BundleDesk
 from ordering_osn.node.bundles.shared_reading import SharedReading
-from ordering_osn.node.catch_up import NoPeers, Peers
+from ordering_osn.node.catch_up import BLOCK_VALIDATION, NoPeers, Peers
 from ordering_osn.node.chain_node import ChainNode
 from ordering_osn.node.dependencies import Dependencies
 from ordering_osn.node.filters import ChannelRules
@@ -62,8 +63,12 @@ _JOIN_S = 10.0  # this thread ends after its request to Kafka, which takes 5 s a
 _PROBE_SPREAD = (1.0, 1.5)
 
 
+# Signed and judged as a block would be, to learn whether this node's blocks would be valid.
+_SIGNED_PROBE = b"amcast: may this node sign blocks?"
+
+
 class UnknownSigner(UsageError):
-    """A channel does not know the organisation of this node's signer as an orderer."""
+    """No peer of a channel would accept a block that this node signs."""
 
 
 def _utc_now() -> datetime:
@@ -105,6 +110,8 @@ class Registrar:
         self._failed: dict[str, str] = {}  # chains whose ledger cannot be opened, and why
         self._unknown_signers: dict[str, UnknownSigner] = {}
         self._reopen_at: dict[str, float] = {}
+        self._signer_judged_by: dict[str, ChannelConfig] = {}
+        self._refused_signers: dict[str, str] = {}  # open chains that refuse its blocks, and why
         self._ingress = Ingress(
             self._chains,
             self._posts,
@@ -134,8 +141,8 @@ class Registrar:
     def start(self) -> None:
         """Start every chain of the folder; afterwards look for new ones, and check the logs.
 
-        Raises `UsageError` where the folder cannot be used, or where there are chains and none of
-        them knows this node's MSP ID.
+        Raises `UsageError` where the folder cannot be used, or where there are chains and no peer
+        of any of them would accept a block that this node signs.
         """
         try:
             self._folder.mkdir(parents=True, exist_ok=True)
@@ -171,6 +178,7 @@ class Registrar:
                 return
             try:
                 self._start_joined()
+                self._check_signer()
                 self._check_logs()
                 self._failed.pop("", None)
             except Exception as error:  # noqa: BLE001 - done again, and shown by the health check
@@ -247,6 +255,19 @@ class Registrar:
             return
         self._wake.set()
 
+    def _check_signer(self) -> None:
+        """Note for which chains a new config has made this node's signature worthless."""
+        for name, chain in list(self._chains.items()):
+            config = chain.config
+            if self._signer_judged_by.get(name) is not config:
+                self._signer_judged_by[name] = config
+                problem = _signer_problem(self._signer, config)
+                if problem is None:
+                    self._refused_signers.pop(name, None)
+                else:
+                    self._refused_signers[name] = problem
+                    _log.error("%s", problem)
+
     def _check_logs(self) -> None:
         """Report to each chain whether its log answers, and how far its logs reach."""
         chains = list(self._chains.values())
@@ -272,7 +293,10 @@ class Registrar:
         ]
         for name, chain in list(self._chains.items()):
             # A doubt is shown here, but refuses no envelope: without controllers, logs still work.
-            reason = chain.status.unhealthy() or self._cluster.doubt
+            # Nor does a refused signature: the block's data is the same at the other nodes.
+            reason = (
+                chain.status.unhealthy() or self._refused_signers.get(name) or self._cluster.doubt
+            )
             if reason is not None:
                 problems.append((f"{name}/0", reason))
         return sorted(problems)
@@ -310,10 +334,30 @@ class Registrar:
 
 def _refuse_unknown_signer(signer: Signer, config: ChannelConfig) -> None:
     """Raise `UnknownSigner` where no peer would accept a block that this node signs."""
+    problem = _signer_problem(signer, config)
+    if problem is not None:
+        raise UnknownSigner(problem)
+
+
+def _signer_problem(signer: Signer, config: ChannelConfig) -> str | None:
+    """Say why no peer would accept a block that this node signs; None where peers do."""
     msp_id = SerializedIdentity.FromString(signer.creator).mspid
     known = config.orderer_msp_ids
     if known and msp_id not in known:
-        raise UnknownSigner(
+        return (
             f"channel {config.channel_id} knows no orderers of the MSP ID {msp_id!r}, only of "
             f"{', '.join(known)}: give the --msp and --msp-id of one of these"
         )
+    if not config.policies.has(BLOCK_VALIDATION):
+        return None
+    try:
+        signature = signer.sign(_SIGNED_PROBE)
+        config.policies.evaluate(
+            BLOCK_VALIDATION, [SignedData(_SIGNED_PROBE, signer.creator, signature)]
+        )
+    except PolicyNotMet as error:
+        return (
+            f"peers of channel {config.channel_id} accept no block that this node signs: {error}; "
+            f"give the --msp and --msp-id of an orderer of this channel"
+        )
+    return None

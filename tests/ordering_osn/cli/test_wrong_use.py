@@ -24,6 +24,7 @@ from tests.ordering_osn.helpers.chains import (
     FABRIC,
     ORDERER,
     ORDERER_FOLDER,
+    STRANGER,
     USER,
     USER_FOLDER,
     SmallChannel,
@@ -92,6 +93,13 @@ def test_a_node_of_an_organisation_that_no_channel_knows_as_orderer_does_not_run
     stranger = SigningIdentity.load(ORDERER_FOLDER / "msp", "NobodysMSP")
     said = not_served(options(tmp_path, signer=stranger))
     assert "channel chain-a knows no orderers of the MSP ID 'NobodysMSP', only of Orderer" in said
+
+
+def test_a_node_whose_certificate_is_not_of_its_organisation_does_not_run(tmp_path):
+    join(tmp_path, (FABRIC / "chain-a.block").read_bytes())
+    said = not_served(options(tmp_path, signer=STRANGER))
+    assert "peers of channel chain-a accept no block that this node signs" in said
+    assert "give the --msp and --msp-id of an orderer of this channel" in said
 
 
 def test_a_channel_of_other_orderers_that_comes_while_a_node_runs_is_not_run(tmp_path):

@@ -9,6 +9,7 @@ from ordering_osn.ledger.ledger import LedgerFull
 from ordering_osn.node.catch_up import NoPeer
 from ordering_osn.protos import Block
 from tests.helpers.small import until
+from tests.ordering_osn.helpers import configs
 from tests.ordering_osn.helpers.small import (
     LONE,
     Faulty,
@@ -115,6 +116,22 @@ def test_a_topic_that_was_made_again_is_a_named_error_and_no_hole(tmp_path):
         node = osn.start("n1", quick(), driver=driver)
         until(lambda: "made again" in str(node.health()))
         assert submit(node, transaction())[0][0] == 503
+
+
+def test_a_config_that_makes_a_nodes_signature_worthless_is_named_by_its_health(tmp_path):
+    def others_sign(config):
+        group = config.channel_group.groups["Orderer"]
+        admins = configs.signature_policy(
+            configs.out_of(1, configs.by(0)), configs.role("ADMIN", "OrdererMSP")
+        )
+        configs.set_policy(group, "BlockValidation", admins)
+
+    with Nodes(LONE, tmp_path) as osn:
+        node = osn.start("n1", quick(timeout="30ms"))
+        healthy(node)
+        accepted(node, configs.update(node.get("chain-a").config, others_sign))
+        until(lambda: "accept no block that this node signs" in str(node.health()))
+        accepted(node, transaction())  # its data is ordered; another node may sign it, too
 
 
 def test_a_chain_is_errored_before_it_starts_and_after_it_stopped_and_stops_twice(tmp_path):

@@ -20,7 +20,7 @@ from ordering_osn.ledger.ledger import Ledger, LedgerDamaged
 from ordering_osn.ledger.snapshots import restore as restore_ledger
 from ordering_osn.ledger.snapshots import snapshot as take_snapshot
 from ordering_osn.ledger.windows import save_windows
-from ordering_osn.node.joining import joined, ledger_folder
+from ordering_osn.node.joining import genesis_missing, joined, ledger_folder
 from ordering_osn.protos import Block
 from topology.output import Output, OutputOption
 
@@ -87,6 +87,10 @@ def inspect(
     problems = []
     for name, ledger_path in ledgers:
         row, ledger_problems = _checked(name, ledger_path)
+        missing = genesis_missing(folder, name) if folder is not None and path is None else None
+        if missing is not None:
+            row["sound"] = False
+            ledger_problems.append(missing)
         rows.append(row)
         problems += [f"{name}: {problem}" for problem in ledger_problems]
     if output is Output.JSON:

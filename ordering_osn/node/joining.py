@@ -16,6 +16,7 @@ from ordering_osn.config.configtx import InvalidUpdate, check_channel_id
 from ordering_osn.protos import Block, DecodeError
 
 GENESIS = "genesis.block"
+_LEDGER = "ledger"
 
 
 def join(folder: Path, raw: bytes) -> str:
@@ -49,18 +50,34 @@ def place_created(folder: Path, name: str, envelope: bytes) -> None:
 
 
 def joined(folder: Path) -> list[str]:
-    """List the chains of a node's folder, sorted."""
-    return sorted(genesis.parent.name for genesis in folder.glob(f"*/{GENESIS}"))
+    """List the chains of a node's folder, sorted: those that have a genesis block or a ledger."""
+    return sorted(
+        {path.parent.name for name in (GENESIS, _LEDGER) for path in folder.glob(f"*/{name}")}
+    )
 
 
 def genesis_of(folder: Path, name: str) -> bytes:
-    """Read a chain's genesis block."""
+    """Read a chain's genesis block; raises `UsageError` where there is none."""
+    missing = genesis_missing(folder, name)
+    if missing is not None:
+        raise UsageError(missing)
     return (folder / name / GENESIS).read_bytes()
+
+
+def genesis_missing(folder: Path, name: str) -> str | None:
+    """Say that a chain has no genesis block any more, so that no node runs it; None: it has."""
+    genesis = folder / name / GENESIS
+    if genesis.exists():
+        return None
+    return (
+        f"{genesis} is missing, but the chain has a ledger; add the same genesis block again with "
+        f"'amcast osn join', or remove {genesis.parent} if this node is to leave the channel"
+    )
 
 
 def ledger_folder(folder: Path, name: str) -> Path:
     """Give the folder of a chain's blocks."""
-    return folder / name / "ledger"
+    return folder / name / _LEDGER
 
 
 def checkpoint_file(folder: Path, name: str) -> Path:

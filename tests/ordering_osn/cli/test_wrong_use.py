@@ -15,6 +15,7 @@ from ordering_osn.api.seek import seek_envelope
 from ordering_osn.api.tls_files import TlsFiles
 from ordering_osn.cli.length_prefixed import check_frames
 from ordering_osn.identity import SigningIdentity
+from ordering_osn.ledger.ledger import Ledger
 from ordering_osn.node.joining import join
 from ordering_osn.node.kafka_connection import KafkaConnection
 from ordering_osn.node.registrar import Registrar
@@ -116,6 +117,18 @@ def test_a_channel_of_other_orderers_that_comes_while_a_node_runs_is_not_run(tmp
             assert status == 503
         finally:
             node.stop()
+
+
+def test_a_chain_without_its_genesis_block_is_inspected_and_reported(tmp_path, capsys):
+    join(tmp_path, (FABRIC / "chain-a.block").read_bytes())
+    with Ledger.open(tmp_path / "chain-a" / "ledger") as ledger:
+        ledger.append(0, (FABRIC / "chain-a.block").read_bytes())
+    amcast("osn", "inspect", "--folder", tmp_path)
+    (tmp_path / "chain-a" / "genesis.block").unlink()
+    with pytest.raises(AmcastError, match="is missing, but the chain has a ledger"):
+        amcast("osn", "inspect", "--folder", tmp_path, "-o", "json")
+    document = json.loads(capsys.readouterr().out.splitlines()[-1])
+    assert [(row["channel"], row["sound"]) for row in document["channels"]] == [("chain-a", False)]
 
 
 def test_an_operations_address_that_is_taken_is_named_and_the_node_does_not_run(tmp_path):

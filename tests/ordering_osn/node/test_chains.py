@@ -65,6 +65,22 @@ def test_a_chain_is_joined_while_the_node_runs(tmp_path):
         until_ordered(node, 1, "chain-b")
 
 
+def test_a_chain_whose_genesis_block_is_missing_is_named_until_it_is_joined_again(tmp_path):
+    with Nodes(TWO, tmp_path) as osn:
+        node = osn.start("n1", quick("chain-a"), quick("chain-b"))
+        healthy(node)
+        osn.stop("n1")
+        (tmp_path / "n1" / "chain-b" / "genesis.block").unlink()
+        node = osn.start("n1")
+        until(lambda: "genesis.block is missing" in str(node.health()))
+        assert node.names() == ["chain-a"]
+        ((status, info),) = submit(node, transaction("chain-b"))
+        assert status == 503
+        assert "add the same genesis block again with 'amcast osn join'" in info
+        osn.stop("n1")
+        healthy(osn.start("n1", quick("chain-b")))
+
+
 def test_a_channel_without_a_partition_waits_for_one_and_says_so(tmp_path):
     with Nodes(chains_plan("chain-b"), tmp_path) as osn:
         node = osn.start("n1", quick("chain-a"), quick("chain-b"))

@@ -16,7 +16,7 @@ class SigningIdentity:
     """Signs blocks and requests (a `blocks.Signer`).
 
     `creator` is the serialized SerializedIdentity for signature headers; it holds the certificate
-    as PEM.
+    as PEM, as does `certificate`.
     """
 
     def __init__(self, certificate: Certificate, key: PrivateKey, msp_id: str) -> None:
@@ -24,8 +24,9 @@ class SigningIdentity:
             raise MalformedMsp(f"the private key does not fit the certificate {certificate.name}")
         self.msp_id = msp_id
         self.name = certificate.name
+        self.certificate: bytes = certificate.pem()
         self.creator: bytes = SerializedIdentity(
-            mspid=msp_id, id_bytes=certificate.pem()
+            mspid=msp_id, id_bytes=self.certificate
         ).SerializeToString()
         self._key = key
 

@@ -7,7 +7,8 @@ or `Refusal` with the status for Broadcast's answer. No I/O, no waiting.
 The filters, in order: maintenance mode (NORMAL only), empty, size, expiration, signature. Then a
 CONFIG_UPDATE is applied; the resulting envelope, signed by this node, passes the filters too.
 Statuses are those of Fabric's Broadcast: 403 where the policy is not met, 503 in maintenance mode
-(NORMAL, and the creation of a channel), 400 for anything else that is wrong with the envelope.
+(NORMAL, and the creation of a channel) and where this node's own certificate has expired, 400 for
+anything else that is wrong with the envelope.
 """
 
 from __future__ import annotations
@@ -270,10 +271,8 @@ def _pass_filters(config: ChannelConfig, envelope: ParsedEnvelope, now: datetime
 
 def check_writer(config: ChannelConfig, signed: SignedData, *, now: datetime | None) -> None:
     """Raise `Refusal` unless the signer may write; without `now` nothing is judged by the clock."""
-    if now is not None and config.capabilities.resubmission:
-        expires = expires_at(signed.creator)
-        if expires is not None and expires <= now:
-            raise Refusal(Status.BAD_REQUEST, "broadcast client identity expired")
+    if _expired(config, signed.creator, now):
+        raise Refusal(Status.BAD_REQUEST, "broadcast client identity expired")
     policy = WRITERS_IN_MAINTENANCE if config.maintenance else WRITERS
     if not config.policies.has(policy):
         raise Refusal(Status.BAD_REQUEST, f"could not find policy {policy}")
@@ -281,6 +280,24 @@ def check_writer(config: ChannelConfig, signed: SignedData, *, now: datetime | N
         config.policies.evaluate(policy, [signed])
     except PolicyNotMet as error:
         raise Refusal(Status.FORBIDDEN, f"permission denied: {error}") from error
+
+
+def _expired(config: ChannelConfig, creator: bytes, now: datetime | None) -> bool:
+    if now is None or not config.capabilities.resubmission:
+        return False
+    expires = expires_at(creator)
+    return expires is not None and expires <= now
+
+
+def _pass_own(config: ChannelConfig, made: bytes, *, now: datetime, signer: Signer) -> None:
+    """Apply the filters to what this node made of an update that has passed them."""
+    if _expired(config, signer.creator, now):  # the client is not to blame
+        raise Refusal(
+            Status.SERVICE_UNAVAILABLE,
+            "this node's certificate has expired, so it cannot sign the config; send the update to "
+            "another node",
+        )
+    _pass_filters(config, ParsedEnvelope(made), now)
 
 
 def _config_for(
@@ -296,7 +313,7 @@ def _config_for(
     made = signed_envelope(
         HeaderType.CONFIG, config.channel_id, canonical(proposed), signer=signer, now=now
     )
-    _pass_filters(config, ParsedEnvelope(made), now)
+    _pass_own(config, made, now=now, signer=signer)
     return made
 
 
@@ -314,7 +331,7 @@ def _creation_for(
     made = signed_envelope(
         HeaderType.ORDERER_TRANSACTION, system.channel_id, inner, signer=signer, now=now
     )
-    _pass_filters(system, ParsedEnvelope(made), now)
+    _pass_own(system, made, now=now, signer=signer)
     if 0 < system.max_channels < channels:
         raise Refusal(
             Status.BAD_REQUEST,

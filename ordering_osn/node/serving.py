@@ -12,6 +12,7 @@ import logging
 import signal
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Literal
 
@@ -21,7 +22,7 @@ from ordering_osn.api.grpc_server import Server
 from ordering_osn.api.metrics import CountingHandler, Metrics
 from ordering_osn.api.operations import Operations
 from ordering_osn.api.tls_files import TlsFiles
-from ordering_osn.identity import SigningIdentity
+from ordering_osn.identity import SigningIdentity, expiry_warning
 from ordering_osn.node.in_sync import Replicas
 from ordering_osn.node.kafka_connection import KafkaConnection
 from ordering_osn.node.peers import PeerNodes
@@ -33,6 +34,9 @@ _REQUEST_S = 5.0
 # How long the producer retries an append, two requests; then the client gets 503. Kafka's own
 # default is 120 s: a client would wait that long for its answer.
 _DELIVERY_S = 10.0
+# Once a day is enough for a week's notice, and does not fill the log.
+_CERTIFICATES_EVERY_S = 24 * 60 * 60.0
+_log = logging.getLogger("amcast.osn")
 Address = tuple[str, int]
 
 
@@ -91,6 +95,8 @@ async def serve(settings: Settings, options: Options, started: Callable[[str], N
     host, port = options.listen
     server = Server(registrar, host=host, port=port, tls=options.tls, metrics=metrics)
     async with contextlib.AsyncExitStack() as opened:
+        watch = asyncio.create_task(_watch_certificates(options))
+        opened.callback(watch.cancel)
         opened.push_async_callback(asyncio.to_thread, registrar.stop)
         # Before the server: requests for a chain of this node must not be answered 404.
         await asyncio.to_thread(registrar.start)
@@ -106,6 +112,19 @@ async def serve(settings: Settings, options: Options, started: Callable[[str], N
         gc.collect()
         gc.freeze()
         await over.wait()
+
+
+async def _watch_certificates(options: Options) -> None:
+    """Log each day which of this node's certificates has expired, or does within a week."""
+    certificates = {"--msp": options.signer.certificate}
+    if options.tls is not None:
+        certificates["--tls-cert"] = options.tls.certificate
+    while True:
+        for option, certificate in certificates.items():
+            warning = expiry_warning(option, certificate, datetime.now(UTC))
+            if warning is not None:
+                _log.warning("%s", warning)
+        await asyncio.sleep(_CERTIFICATES_EVERY_S)
 
 
 def _operations(

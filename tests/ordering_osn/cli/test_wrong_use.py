@@ -36,6 +36,7 @@ from tests.ordering_osn.helpers.chains import (
     serving,
     transaction,
 )
+from tests.ordering_osn.helpers.pki import root
 from tests.ordering_osn.helpers.small import LONE, quick, submit
 from tests.ordering_osn.helpers.small import transaction as small_transaction
 
@@ -129,6 +130,17 @@ def test_a_chain_without_its_genesis_block_is_inspected_and_reported(tmp_path, c
         amcast("osn", "inspect", "--folder", tmp_path, "-o", "json")
     document = json.loads(capsys.readouterr().out.splitlines()[-1])
     assert [(row["channel"], row["sound"]) for row in document["channels"]] == [("chain-a", False)]
+
+
+def test_a_node_warns_of_its_expired_certificate_when_it_starts(tmp_path, caplog):
+    expired = root().issue("node", ends=1)
+    for folder, pem in (("signcerts", expired.pem), ("keystore", expired.key_pem)):
+        (tmp_path / folder).mkdir()
+        (tmp_path / folder / "file.pem").write_bytes(pem)
+    file = tmp_path / "file"
+    file.write_bytes(b"")
+    not_served(options(file, signer=SigningIdentity.load(tmp_path, "OrdererMSP")))
+    assert "the certificate node of --msp expired at" in caplog.text
 
 
 def test_an_operations_address_that_is_taken_is_named_and_the_node_does_not_run(tmp_path):

@@ -404,6 +404,15 @@ def test_an_update_becomes_a_config_envelope_signed_by_the_node(config):
     assert (carried.config.sequence, carried.last_update) == (1, parsed(raw))
 
 
+def test_an_update_at_a_node_whose_certificate_has_expired_is_not_the_clients_fault(config):
+    raw = update(config, lambda c: set_batch(c, max_message_count=500))
+    node = Member(root().issue("node", units=["orderer"], ends=1), "OrdererMSP")
+    with pytest.raises(Refusal, match="this node's certificate has expired") as refusal:
+        admit_update(config, raw, now=NOW, signer=node)
+    assert refusal.value.status == 503
+    assert refusal.value.retriable
+
+
 def test_two_nodes_make_the_same_config_of_one_update(config):
     raw = update(config, lambda c: set_batch(c, max_message_count=500))
     made = [admit_update(genesis(), raw, now=NOW, signer=orderer())[0] for _ in range(2)]

@@ -24,7 +24,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Literal, Self
 
-from multicast.errors import UsageError
+from multicast.errors import AmcastError, UsageError
 from ordering_osn.chain.blocks import last_config_of
 from ordering_osn.ledger import recovery, segments
 from ordering_osn.ledger.errors import (
@@ -83,6 +83,7 @@ class Ledger:
         self._height = 0
         self._recent: dict[int, bytes] = {}
         self._recent_bytes = 0
+        self._unread: int | None = None  # the number of the last block that could not be read
         self._watchers: tuple[Callable[[], None], ...] = ()
 
     @classmethod
@@ -187,7 +188,29 @@ class Ledger:
                 self._base = segments.read_base(self.folder)
             if number < self._base.number:
                 return self.read(number)
+            self._unread = number
             raise segments.damaged(present[index].path, 0, "it is missing") from None
+        except (LedgerDamaged, OSError):
+            self._unread = number
+            raise
+
+    def trouble(self) -> str | None:
+        """Say why blocks cannot be read from the disk; None where nothing is known to be wrong.
+
+        Looks for the newest file, and reads the last block again that could not be read.
+        """
+        number, self._unread = self._unread, None
+        try:
+            if self._segments and not self._segments[-1].path.exists():
+                return f"{self._segments[-1].path} is missing"
+            if number is not None:
+                self.read(number)
+        except Pruned:
+            return None
+        except (AmcastError, OSError) as error:
+            self._unread = number
+            return str(error)
+        return None
 
     def last(self) -> bytes | None:
         """Return the newest block; None where there is none."""

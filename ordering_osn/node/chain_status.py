@@ -5,8 +5,9 @@ The chain's loop writes the status; clients, readers and the health check read i
     waiting    the loop waits for something that may pass: a broker, room on the disk, a peer
     silent     the chain's log does not answer
     dead       the loop ended with an error; only a restart of the node helps
+    unreadable a block cannot be read from the ledger's files
     errored    waiting, silent or dead: the blocks here may be behind those of other nodes
-    trouble    errored, or the order of the chain does not move
+    trouble    errored or unreadable, or the order of the chain does not move
     ingress    open unless a reposted config is still on its way. Envelopes wait until it is open;
                in trouble they get 503
 
@@ -42,6 +43,7 @@ class ChainStatus:
         self._dead: str | None = None
         self._waiting: str | None = "it has not started yet"
         self._silent: str | None = None
+        self._unreadable: str | None = None
         self._ingress_open = False
         self._turned_at = time.monotonic()
         self._stop = threading.Event()
@@ -65,7 +67,8 @@ class ChainStatus:
 
     def trouble(self) -> str | None:
         """Say why an envelope submitted now may not be ordered soon; None: nothing is wrong."""
-        return self._dead or self._waiting or self._silent or self._order.trouble
+        stuck = self._dead or self._waiting or self._silent
+        return stuck or self._unreadable or self._order.trouble
 
     def unhealthy(self) -> str | None:
         """Say what is wrong with this chain; None where nothing is."""
@@ -115,6 +118,16 @@ class ChainStatus:
         if why_not != self._silent:
             self._silent = why_not
             _log.warning("chain %s: %s", self._name, why_not or "its log answers again")
+            self.changed()
+
+    def ledger_reads(self, why_not: str | None) -> None:
+        """Note whether the ledger's files can be read; None: they can. From any thread."""
+        reason = None
+        if why_not is not None:
+            reason = f"its ledger cannot be read: {why_not}; stop the node and restore its folder"
+        if reason != self._unreadable:
+            self._unreadable = reason
+            _log.warning("chain %s: %s", self._name, reason or "its ledger can be read again")
             self.changed()
 
     def waits_for(self, reason: str | None) -> None:

@@ -179,6 +179,8 @@ class Registrar:
             try:
                 self._start_joined()
                 self._check_signer()
+                for chain in list(self._chains.values()):
+                    chain.status.ledger_reads(chain.ledger.trouble())
                 self._check_logs()
                 self._failed.pop("", None)
             except Exception as error:  # noqa: BLE001 - done again, and shown by the health check

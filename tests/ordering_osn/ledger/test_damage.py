@@ -374,3 +374,23 @@ def test_blocks_are_synced_before_they_are_seen_and_segments_in_any_case(tmp_pat
             assert events == ["sync", "seen"] * 2 + ["sync", "sync", "seen", "sync"]
         else:
             assert events == ["seen"] * 2 + ["sync", "seen", "sync"]
+
+
+# A folder that changes under a running node
+
+
+def test_a_block_that_could_not_be_read_is_a_trouble_until_it_can_be_read_again(tmp_path):
+    fill(tmp_path, 6)
+    with open_small(tmp_path) as ledger:
+        assert ledger.trouble() is None
+        oldest, *_, last = segments.listed(tmp_path)
+        aside = oldest.rename(tmp_path / "aside")
+        assert ledger.trouble() is None  # nobody has asked for a block in it yet
+        with pytest.raises(LedgerDamaged):
+            ledger.read(0)
+        for _ in range(2):
+            assert "it is missing" in ledger.trouble()
+        aside.rename(oldest)
+        assert ledger.trouble() is None
+        last.unlink()
+        assert ledger.trouble() == f"{last} is missing"

@@ -1,5 +1,7 @@
 """A node with a dead loop, a lost log or a full disk; and blocks that it gets from a peer."""
 
+import shutil
+
 import pytest
 
 from multicast.errors import NotAuthorized, TopicChanged
@@ -50,6 +52,19 @@ def test_a_node_whose_loop_died_answers_503_and_is_unhealthy(tmp_path):
         ((status, info),) = submit(node, transaction())
         assert status == 503
         assert "its loop ended" in info
+
+
+def test_a_node_whose_ledger_was_removed_answers_503_and_is_unhealthy(tmp_path):
+    with Nodes(LONE, tmp_path) as osn:
+        node = osn.start("n1", quick())
+        healthy(node)
+        accepted(node, transaction())
+        shutil.rmtree(tmp_path / "n1" / "chain-a" / "ledger")
+        until(node.health)
+        assert "its ledger cannot be read" in str(node.health())
+        ((status, info),) = submit(node, transaction())
+        assert status == 503
+        assert "restore its folder" in info
 
 
 def test_a_node_answers_503_while_the_log_is_away_and_goes_on_without_a_restart(tmp_path):

@@ -5,7 +5,8 @@
                              408 where the checks take longer than `HEALTH_CHECK_S`.
                              Writes no record.
     GET /metrics             Prometheus' text format
-    GET, PUT /logspec        {"spec": "info:amcast.osn.deliver=debug"}: 200, 204, or 400 {"error"}
+    GET, PUT /logspec        {"spec": "info:amcast.osn.deliver=debug"}: 200, 204, or 400 {"error"};
+                             411 for a body without a length (chunked)
     GET /version             {"Version": …}
 
 With TLS, `/metrics` and `/logspec` require a client certificate (401 without one); with
@@ -178,6 +179,11 @@ class _Handler(BaseHTTPRequestHandler):
         self.rfile.close()
         self.rfile = io.BufferedReader(_Request(self.connection))
 
+    @property
+    def _route(self) -> str:
+        """The path without its query, which means nothing here."""
+        return self.path.partition("?")[0]
+
     def do_GET(self) -> None:
         paths = {
             "/healthz": self._health,
@@ -185,14 +191,14 @@ class _Handler(BaseHTTPRequestHandler):
             "/logspec": self._log_spec,
             "/version": self._version,
         }
-        answer = paths.get(self.path.partition("?")[0])
+        answer = paths.get(self._route)
         if answer is None:
             self._answer(HTTPStatus.NOT_FOUND)
         elif self._allowed():
             answer()
 
     def do_PUT(self) -> None:
-        if self.path == "/logspec":
+        if self._route == "/logspec":
             if self._allowed():
                 self._set_log_spec()
         else:
@@ -204,14 +210,14 @@ class _Handler(BaseHTTPRequestHandler):
         raise AttributeError(name)
 
     def _other(self) -> None:
-        if self.path == "/logspec":
+        if self._route == "/logspec":
             self._error(f"invalid request method: {self.command}")
         else:
             self._answer(HTTPStatus.METHOD_NOT_ALLOWED)
 
     def _allowed(self) -> bool:
         """Return whether this client may have the path; answers 401 where it may not."""
-        if self.path in ("/healthz", "/version") or not self.server.operations.tls:
+        if self._route in ("/healthz", "/version") or not self.server.operations.tls:
             return True
         if self.connection.getpeercert():
             return True
@@ -249,6 +255,9 @@ class _Handler(BaseHTTPRequestHandler):
         self._answer(HTTPStatus.OK, json.dumps({"spec": spec}).encode(), _JSON)
 
     def _set_log_spec(self) -> None:
+        if self.headers.get("Transfer-Encoding"):
+            self._answer(HTTPStatus.LENGTH_REQUIRED)
+            return
         try:
             length = int(self.headers.get("Content-Length") or 0)
             if not 0 <= length <= _BODY_BYTES_MAX:

@@ -267,6 +267,19 @@ def test_the_log_spec_knows_two_methods(started):
         assert method in json.loads(answer)["error"]
 
 
+@pytest.mark.usefixtures("log_levels")
+def test_a_query_does_not_change_which_path_is_meant(started):
+    server = started()
+    assert ask(server, "PUT", "/logspec?x=1", b'{"spec": "warning"}')[0] == 204
+    assert ask(server, "POST", "/logspec?x=1")[0] == 400  # as without a query
+    assert ask(server, "POST", "/healthz?x=1")[0] == 405
+
+
+def test_a_body_without_a_length_is_answered_that_one_is_required(started):
+    body = iter([b'{"spec": "debug"}'])  # sent in chunks
+    assert ask(started(), "PUT", "/logspec", body)[0] == 411
+
+
 def test_a_spec_of_very_many_loggers_is_refused():
     with pytest.raises(MalformedSpec, match="more than"):
         LogLevels().set(":".join(f"a{number}=info" for number in range(1000)))
@@ -338,7 +351,7 @@ def test_a_request_that_comes_byte_by_byte_must_be_whole_in_time(started, monkey
 # TLS.
 
 
-@pytest.mark.parametrize("path", ["/healthz", "/version"])
+@pytest.mark.parametrize("path", ["/healthz", "/version", "/healthz?x=1", "/version?x=1"])
 def test_over_tls_health_and_version_want_no_certificate(started, path):
     server = started(tls=MUTUAL_TLS)
     assert ask(server, "GET", path, context=client_context(certificate=False))[0] == 200

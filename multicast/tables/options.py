@@ -84,13 +84,10 @@ def table_options(given: Mapping[str, str], *, stream: bool) -> TableOptions:
             "at a later cursor instead"
         )
     check_client(client)
-    interest = values.get("interest")
     return TableOptions(
         bootstrap=bootstrap,
         topic=values.get("topic", "A"),
-        request=SubscriptionRequest.of(
-            values.get("consumer"), None if interest is None else interest.split(",")
-        ),
+        request=SubscriptionRequest.of(values.get("consumer"), _interest(values)),
         start=_start(values, stream=stream),
         until=_until(values),
         offsets_max=_whole(values, "maxOffsetsPerTrigger", OFFSET_MAX),
@@ -98,6 +95,16 @@ def table_options(given: Mapping[str, str], *, stream: bool) -> TableOptions:
         timeout_s=_whole(values, "kafkaConsumer.pollTimeoutMs", _TIMEOUT_MS) / 1000,
         client=client,
     )
+
+
+def _interest(values: Mapping[str, str]) -> list[str] | None:
+    text = values.get("interest")
+    if text is None:
+        return None
+    names = [name.strip() for name in text.split(",")]
+    if "" in names:
+        raise UsageError(f"interest is {text!r}; give names of partitions, as in P1,P3")
+    return names
 
 
 def _start(values: Mapping[str, str], *, stream: bool) -> Where:
@@ -127,7 +134,7 @@ def _moment(values: Mapping[str, str], end: str) -> datetime | None:
         return None
     if f"{end}Offsets" in values:
         raise UsageError(f"give {end}Offsets or {name}, not both")
-    moment = _whole(values, name, 0)
+    moment = _whole(values, name, 0, least=0)
     try:
         return datetime.fromtimestamp(moment / 1000, UTC)
     except (ValueError, OverflowError, OSError) as error:
@@ -141,10 +148,10 @@ def _cursor(name: str, text: str, allowed: str) -> Cursor:
         raise UsageError(f"{name} is {text!r}; give {allowed} (as a row's cursor)") from error
 
 
-def _whole(values: Mapping[str, str], name: str, default: int) -> int:
+def _whole(values: Mapping[str, str], name: str, default: int, *, least: int = 1) -> int:
     text = values.get(name)
     if text is None:
         return default
-    if not (text.isascii() and text.isdecimal() and 0 < int(text[:20]) <= OFFSET_MAX):
-        raise UsageError(f"{name} is {text!r}; give a whole number from 1")
+    if not (text.isascii() and text.isdecimal() and least <= int(text[:20]) <= OFFSET_MAX):
+        raise UsageError(f"{name} is {text!r}; give a whole number from {least}")
     return int(text)

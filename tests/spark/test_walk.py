@@ -196,6 +196,9 @@ def test_what_cannot_be_read_is_a_named_error(amcast_topic):
         ({"consumer": "C1", "startingTimestamp": "1", "startingOffsets": "latest"}, "not both"),
         ({"consumer": "C1", "endingTimestamp": "1", "endingOffsets": "latest"}, "not both"),
         ({"consumer": "C1", "endingTimestamp": str(10**18)}, "no time in ms"),
+        ({"consumer": "C1", "startingTimestamp": "-1"}, "give a whole number from 0"),
+        ({"interest": ""}, "interest is ''; give names of partitions, as in P1,P3"),
+        ({"interest": "P1, ,P3"}, "give names of partitions, as in P1,P3"),
         ({"topic": "A"}, "needs a name from the plan, or an interest"),
     ],
 )
@@ -203,6 +206,13 @@ def test_a_wrong_option_is_one_sentence(options, sentence):
     given = {"kafka.bootstrap.servers": "127.0.0.1:1", **options} if options else {}
     with pytest.raises(UsageError, match=sentence.replace(".", r"\.")):
         table_options(given, stream=False)
+
+
+def test_a_time_may_be_1970_and_the_names_of_an_interest_may_have_blanks_around_them():
+    given = {"kafka.bootstrap.servers": "h:1", "interest": " P2, P1", "startingTimestamp": "0"}
+    read_ = table_options(given, stream=False)
+    assert read_.start == datetime(1970, 1, 1, tzinfo=UTC)
+    assert read_.request.interest == ("P1", "P2")
 
 
 def test_options_have_no_case_and_settings_of_kafka_are_passed_through():

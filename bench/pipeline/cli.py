@@ -1,24 +1,30 @@
 """`amcast bench pipeline`: compute figures of runs by Spark, and check their order independently.
 
-Exit codes: 0 all holds, 1 a message was lost, 3 the order was violated.
+Exit codes: 0 all holds, 1 a message was lost, 2 wrong input or Spark failed, 3 the order was
+violated, 4 Kafka did not answer.
 """
 
 from __future__ import annotations
 
 import json
 import tempfile
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 from importlib import import_module
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.console import Console
 from rich.table import Table
 
+from bench.pipeline.inputs import check_events, check_settings
+from multicast.drivers import open_driver
 from multicast.drivers.kafka_python import Admin
 from multicast.errors import AmcastError, UsageError
 from topology.output import Output, OutputOption
+
+if TYPE_CHECKING:  # it needs pyspark, which may be missing
+    from bench.pipeline.sources import RunSource
 
 _EXIT_VIOLATED = 3
 app = typer.Typer()
@@ -68,10 +74,9 @@ def pipeline(
     from bench.pipeline.session import spark  # noqa: PLC0415
     from bench.pipeline.sources import RunSource, arms  # noqa: PLC0415
 
-    if not kafka:  # these settings have Java's names, which Admin does not know
-        Admin(bootstrap).close()  # fails at once where no broker answers; Spark retries for minutes
     source = RunSource(bootstrap, tuple(runs), _pairs("--kafka", kafka))
     settings = _pairs("--conf", conf)
+    _check(source)
     with ExitStack() as stack:
         if out is None:
             out = stack.enter_context(tempfile.TemporaryDirectory(prefix="amcast-pipeline-"))
@@ -94,6 +99,18 @@ def pipeline(
         raise typer.Exit(AmcastError.exit_code)
     if remove_topics:
         _remove(bootstrap, sorted(topics), runs)
+
+
+def _check(source: RunSource) -> None:
+    """Raise where the runs cannot be read; fails at once, while Spark retries for minutes."""
+    check_settings(source.options)
+    if source.options:  # they have Java's names, which our clients do not know
+        return
+    with (
+        Admin(source.bootstrap) as admin,
+        closing(open_driver("kafka-python", source.bootstrap)) as driver,
+    ):
+        check_events(admin, driver, source.runs)
 
 
 def _say(what: str) -> None:

@@ -18,12 +18,13 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
 from bench.pipeline import figures, judge
+from bench.pipeline.inputs import trimmed
 from bench.pipeline.live import follow
 from bench.pipeline.rule import PlannedOrder, Statement, read_control
+from bench.pipeline.session import SPARK_ERRORS, SparkFailed, sentence_of
 from bench.pipeline.sources import RecordedArm, RunSource, arms, order_records, statements, typed
 from multicast.errors import AmcastError, ClusterUnreachable
 
@@ -64,8 +65,8 @@ def report(
             request=request,
             progress=progress,
         )
-    except PySparkException as error:
-        raise _wrapped(error) from error
+    except SPARK_ERRORS as error:
+        raise _wrapped(error, source) from error
     return {
         "schema_version": SCHEMA_VERSION,
         "runs": list(source.runs),
@@ -160,9 +161,10 @@ def _kept(frame: DataFrame, path: str) -> DataFrame:
     return frame.sparkSession.read.schema(frame.schema).parquet(path)
 
 
-def _wrapped(error: PySparkException) -> AmcastError:
-    text = str(error)
-    first = next((line.strip() for line in text.splitlines() if line.strip()), "")
+def _wrapped(error: Exception, source: RunSource) -> AmcastError:
+    text, sentence = str(error), sentence_of(error)
+    if "data may have been lost" in text:
+        return trimmed(", ".join(source.event_partitions), "Spark cannot read offset 0")
     if "TimeoutException" in text or "UnknownTopicOrPartition" in text:
-        return ClusterUnreachable(f"Spark could not read from Kafka: {first}")
-    return AmcastError(f"Spark failed: {first}")
+        return ClusterUnreachable(f"Spark could not read from Kafka: {sentence}")
+    return SparkFailed(f"Spark failed: {sentence}")

@@ -21,6 +21,7 @@ from multicast.local.process import run_bounded
 
 try:
     import pyspark
+    from py4j.protocol import Py4JError  # type: ignore[import-untyped]
     from pyspark import SparkContext
     from pyspark.errors import PySparkException
     from pyspark.sql import SparkSession
@@ -30,6 +31,8 @@ except ImportError as error:
     ) from error
 
 LOCAL = "local[2]"
+# Java's errors come as they are where pyspark has no class of its own for them.
+SPARK_ERRORS = (PySparkException, Py4JError)
 _JAVA_TIMEOUT_S = 20.0  # for `java -version`, on a busy machine
 _STOP_S = 10.0  # for Java to end; then it is killed
 # The heap is what the figures in docs/pipeline.md were measured with, up to ten million events.
@@ -44,6 +47,19 @@ _SETTINGS = {
     "spark.sql.adaptive.enabled": "true",
     "spark.sql.streaming.metricsEnabled": "false",
 }
+
+
+class SparkFailed(AmcastError):
+    """Spark did not start, or a query failed: nothing is known of the runs."""
+
+    exit_code = 2  # 1 says that a message was lost
+
+
+def sentence_of(error: Exception) -> str:
+    """Give the sentence of Spark's error; a traceback of Java follows it."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    caused = [line.removeprefix(":").strip() for line in lines if line.startswith(":")]
+    return (caused or lines or [type(error).__name__])[0]
 
 
 @contextmanager
@@ -78,8 +94,8 @@ def spark(
         builder = builder.config(key, value)
     try:
         session: SparkSession = builder.getOrCreate()
-    except (PySparkException, OSError) as error:
-        raise AmcastError(f"Spark did not start: {error}") from error
+    except (*SPARK_ERRORS, OSError) as error:
+        raise SparkFailed(f"Spark did not start: {sentence_of(error)}") from error
     try:
         yield session
     finally:

@@ -71,14 +71,19 @@ class RunSource:
 
     def _options(self, partitions: Mapping[str, Sequence[int] | None]) -> dict[str, str]:
         whole_topics = [topic for topic, numbers in partitions.items() if numbers is None]
+        start = "earliest"
         if len(whole_topics) == len(partitions):
             chosen = {"subscribe": ",".join(whole_topics)}
         else:
             assigned = {topic: list(numbers or ()) for topic, numbers in partitions.items()}
             chosen = {"assign": json.dumps(assigned)}
+            # Not the earliest: Spark fails where the oldest events are gone (failOnDataLoss).
+            start = json.dumps(
+                {topic: {str(number): 0 for number in of} for topic, of in assigned.items()}
+            )
         return {
             "kafka.bootstrap.servers": self.bootstrap,
-            "startingOffsets": "earliest",
+            "startingOffsets": start,
             "kafka.isolation.level": "read_committed",
             "includeHeaders": "true",
             **chosen,

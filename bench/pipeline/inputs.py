@@ -1,0 +1,99 @@
+"""Checks what `amcast bench pipeline` was asked for, before Spark starts.
+
+Spark needs half a minute to say, in many lines, that a topic does not exist, accepts any setting of
+Kafka's client, and reads a log that lost its oldest records as if it were whole.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Protocol
+
+from bench.comparison.events import events_topic
+from multicast.drivers.client_settings import REFUSED
+from multicast.drivers.protocol import TopicPartition
+from multicast.errors import UsageError
+
+# Of the consumer settings of Kafka's client in Java, those that neither the pipeline nor Spark sets
+# itself: how to log in (all that begin so), how to reach the brokers, and how much to fetch.
+_LOGIN = ("sasl.", "ssl.")
+_JAVA_SETTINGS = (
+    "client.dns.lookup",
+    "client.id",
+    "client.rack",
+    "connections.max.idle.ms",
+    "default.api.timeout.ms",
+    "fetch.max.bytes",
+    "fetch.max.wait.ms",
+    "fetch.min.bytes",
+    "max.partition.fetch.bytes",
+    "max.poll.records",
+    "metadata.max.age.ms",
+    "receive.buffer.bytes",
+    "reconnect.backoff.max.ms",
+    "reconnect.backoff.ms",
+    "request.timeout.ms",
+    "retry.backoff.max.ms",
+    "retry.backoff.ms",
+    "security.protocol",
+    "security.providers",
+    "send.buffer.bytes",
+    "socket.connection.setup.timeout.max.ms",
+    "socket.connection.setup.timeout.ms",
+)
+
+
+class Topics(Protocol):
+    """The part of `Admin` that says which topics exist."""
+
+    def partitions(self, topics: Sequence[str]) -> dict[str, int]:
+        """Return the number of Kafka partitions of each topic that exists."""
+
+
+class LogStarts(Protocol):
+    """The part of a driver that says where logs begin."""
+
+    def log_start_offsets(self, partitions: Sequence[TopicPartition]) -> dict[TopicPartition, int]:
+        """Return the oldest retained offsets."""
+
+
+def check_settings(kafka: Mapping[str, str]) -> None:
+    """Raise `UsageError` for a setting that Kafka's client in Java has not, or that stays ours."""
+    for name in sorted(kafka):
+        if name in _JAVA_SETTINGS or name.startswith(_LOGIN):
+            continue
+        if name in REFUSED:
+            raise UsageError(f"--kafka {name} is refused: {REFUSED[name]}")
+        raise UsageError(
+            f"--kafka {name} is unknown; known are sasl.*, ssl.*, {', '.join(_JAVA_SETTINGS)}"
+        )
+
+
+def check_events(topics: Topics, logs: LogStarts, runs: Sequence[str]) -> None:
+    """Raise `UsageError` unless the topic of each run's events exists and has lost no record."""
+    by_topic = {events_topic(run): run for run in runs}
+    counts = topics.partitions(list(by_topic))
+    for topic, run in by_topic.items():
+        if topic not in counts:
+            raise UsageError(
+                f"there is no topic {topic}, so run {run} has no events here; "
+                "'amcast bench run … --events' prints the names of its runs"
+            )
+    starts = logs.log_start_offsets(
+        [
+            TopicPartition(topic, number)
+            for topic, count in counts.items()
+            for number in range(count)
+        ]
+    )
+    for (topic, number), start in sorted(starts.items()):
+        if start > 0:
+            raise trimmed(topic, f"partition {number} begins at offset {start}")
+
+
+def trimmed(topic: str, why: str) -> UsageError:
+    """Say that a topic no longer holds all of a run's events, so that nothing can be judged."""
+    return UsageError(
+        f"topic {topic} has lost its oldest events ({why}), by retention or deletion, so losses "
+        f"and the order cannot be judged; record the run again"
+    )

@@ -1,0 +1,121 @@
+"""Wrong input of `amcast bench pipeline`: one sentence, code 2; trimmed events are not judged."""
+
+import contextlib
+import itertools
+import json
+import subprocess
+import sys
+import uuid
+
+import pytest
+
+from bench.comparison.events import PARTITIONS, events_topic
+from bench.pipeline.cli import pipeline
+from bench.pipeline.inputs import check_events, check_settings
+from bench.pipeline.session import SparkFailed, sentence_of, spark
+from multicast.drivers import open_driver
+from multicast.drivers.kafka_python import Admin, TopicSpec
+from multicast.drivers.memory.driver import MemoryDriver
+from multicast.drivers.memory.logs import MemoryLog
+from multicast.drivers.protocol import TopicPartition
+from multicast.errors import UsageError
+from tests.helpers.system import PATIENCE_S
+
+# pyspark leaves the sockets of its answers to the garbage collector.
+pytestmark = pytest.mark.filterwarnings(
+    "ignore:Exception ignored in. <socket:pytest.PytestUnraisableExceptionWarning",
+    "ignore:unclosed <socket:ResourceWarning",
+)
+
+
+class TopicCounts:
+    """A cluster's topics, with the number of their Kafka partitions."""
+
+    def __init__(self, **counts):
+        self.counts = {events_topic(run): count for run, count in counts.items()}
+
+    def partitions(self, topics):
+        return {topic: self.counts[topic] for topic in topics if topic in self.counts}
+
+
+def test_a_run_without_events_or_with_trimmed_events_is_refused():
+    topics = TopicCounts(r1=2, r2=2)
+    log = MemoryLog(topics.counts)
+    driver = MemoryDriver(log)
+    for topic, number in itertools.product(topics.counts, range(2)):
+        log.write(TopicPartition(topic, number), b"an event")
+    check_events(topics, driver, ["r1", "r2"])
+    with pytest.raises(UsageError, match=r"no topic nosuch\.events, so run nosuch has no events"):
+        check_events(topics, driver, ["r1", "nosuch"])
+    log.trim(TopicPartition("r2.events", 1), 1)
+    check_events(topics, driver, ["r1"])
+    with pytest.raises(UsageError, match="partition 1 begins at offset 1") as refused:
+        check_events(topics, driver, ["r1", "r2"])
+    assert str(refused.value).startswith("topic r2.events has lost its oldest events")
+
+
+def test_settings_are_those_of_kafkas_java_consumer():
+    check_settings({"ssl.truststore.location": "x", "fetch.max.bytes": "1"})
+    with pytest.raises(UsageError, match="--kafka foo is unknown; known are"):
+        check_settings({"foo": "bar"})
+    with pytest.raises(UsageError, match=r"--kafka isolation\.level is refused"):
+        check_settings({"isolation.level": "read_uncommitted"})
+
+
+def test_a_java_error_is_one_sentence():
+    java = "An error occurred while calling None.x.\n: org.A: Could not parse 'l'\n\tat x.y(Z)\n"
+    assert sentence_of(OSError(java)) == "org.A: Could not parse 'l'"
+    assert sentence_of(OSError("[CODE] a sentence\n\nJVM stacktrace:")) == "[CODE] a sentence"
+    assert sentence_of(OSError("")) == "OSError"
+
+
+def test_a_master_that_spark_cannot_read_is_one_sentence_with_code_2():
+    script = (
+        "from bench.pipeline.session import spark\n"
+        "spark(master='local[nope]', connector=False, progress=str).__enter__()"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", script],
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE_S,
+        check=False,
+    )
+    last = done.stderr.splitlines()[-1]
+    assert last.startswith("bench.pipeline.session.SparkFailed: Spark did not start: ")
+    assert "Could not parse Master URL: 'local[nope]'" in last
+    assert SparkFailed.exit_code == 2
+
+
+@pytest.fixture(scope="module")
+def session():
+    with spark(settings={"spark.sql.shuffle.partitions": "2"}, progress=str) as opened:
+        yield opened
+
+
+@pytest.mark.kafka
+@pytest.mark.campaign
+@pytest.mark.timeout(900)
+def test_trimmed_events_are_refused_by_spark_too(kafka_cluster, session, tmp_path):
+    """With --kafka only Spark can reach the brokers."""
+    assert session is not None
+    run = f"t{uuid.uuid4().hex}"
+    topic = events_topic(run)
+    described = {"kind": "arm", "run": run, "arm": "plain", "topic": run, "planned": False}
+    described |= {"clock_offset_ns": 0, "consumers": []}
+    with (
+        Admin(kafka_cluster.bootstrap) as admin,
+        contextlib.closing(open_driver("librdkafka", kafka_cluster.bootstrap)) as driver,
+    ):
+        admin.create_topics({topic: TopicSpec(PARTITIONS)})
+        appender, outcomes = driver.appender(), []
+        for number in range(PARTITIONS):
+            for _ in range(2):
+                event = json.dumps(described).encode()
+                appender.append(TopicPartition(topic, number), event, done=outcomes.append)
+        assert appender.flush(PATIENCE_S)
+        appender.close()
+        admin.delete_records({TopicPartition(topic, 1): 2, TopicPartition(topic, 2): 1})
+    for options in ({"kafka": ["client.id=x"]}, {"kafka": ["client.id=x"], "stream": True}, {}):
+        with pytest.raises(UsageError, match="has lost its oldest events"):
+            pipeline([run], bootstrap=kafka_cluster.bootstrap, out=str(tmp_path), **options)

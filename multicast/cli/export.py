@@ -73,7 +73,7 @@ def export_command(
     if (name is None) == (interest is None):
         raise UsageError("give a consumer of the plan (--consumer) or an interest, not both")
     chosen = settings(bootstrap=bootstrap, topic=topic, driver=driver)
-    partitions = None if interest is None else interest.split(",")
+    partitions = None if interest is None else [name.strip() for name in interest.split(",")]
     what = Export(
         topic=chosen.topic,
         request=SubscriptionRequest.of(name, partitions),

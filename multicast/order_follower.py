@@ -2,6 +2,10 @@
 
 A thread reads the streams of all collectors; `wait` blocks until an offset is ordered. Where the
 driver's clock allows no threads (`drivers/clock.py`), the thread that waits reads them.
+
+After an error the follower begins anew: after an outage who waits goes on by itself. An error that
+no waiting ends, such as a missing right, is raised to who waits and who asks, until a later attempt
+succeeds.
 """
 
 from __future__ import annotations
@@ -12,12 +16,16 @@ from collections.abc import Callable
 from multicast.control import AnyStream, ControlReader, stream_partition
 from multicast.drivers.clock import clock_of
 from multicast.drivers.protocol import Driver, Reader, TopicPartition
-from multicast.errors import AmcastError, ProtocolViolation
+from multicast.errors import AmcastError, ProtocolViolation, UsageError
 
 # How often the control topic is read for a newer epoch. While a plan changes, receipts wait up to
 # this long in addition; a human notices 0.2 s. Every follower pays for each read.
 _CONTROL_EVERY_S = 0.2
 _POLL_S = 0.5  # one wait for order records; `close` wakes it
+_RETRY_S = 1.0  # before the next attempt after an outage; a producer's user notices no shorter one
+# The same after an error that does not pass by itself. An attempt may read a stream from its start,
+# so it must be rare; a right that was granted is noticed this late.
+_REPEAT_S = 30.0
 _JOIN_S = 10.0  # `close` waits so long for the thread, which may be in a request to the cluster
 
 
@@ -47,14 +55,15 @@ class OrderFollower:
     def wait(self, log: str, offset: int, timeout_s: float) -> bool:
         """Wait until that offset of the log is ordered; False after `timeout_s` seconds.
 
-        Raises the error that has stopped the follower, if there was one.
+        Outlives an outage. Raises `UsageError` once the follower is closed, and an error that
+        keeps it from reading and does not pass by itself.
         """
         deadline = self._clock.monotonic() + timeout_s
         while self._thread is None and not self.is_ordered(log, offset):
             remaining = deadline - self._clock.monotonic()
             if remaining <= 0:
                 return False
-            self._turn(min(remaining, _POLL_S))
+            self._follow(min(remaining, _POLL_S))
         with self._moved:
             while not self.is_ordered(log, offset):
                 remaining = deadline - self._clock.monotonic()
@@ -67,6 +76,8 @@ class OrderFollower:
         """Whether that offset of the log is ordered; does not block, and raises as `wait`."""
         if log in self._self_ordered or self._ordered.get(log, 0) > offset:
             return True
+        if self._stop.is_set():
+            raise UsageError("the producer is closed; the message may still be ordered")
         if self._error is not None:
             raise self._error
         return False
@@ -81,6 +92,8 @@ class OrderFollower:
     def close(self) -> None:
         """Stop the thread and release the readers."""
         self._stop.set()
+        with self._moved:
+            self._moved.notify_all()
         self._reader.wake()
         if self._thread is not None:
             self._thread.join(_JOIN_S)
@@ -93,13 +106,32 @@ class OrderFollower:
             self._listener()
 
     def _run(self) -> None:
+        while not self._stop.is_set():
+            self._follow(_POLL_S)
+
+    def _follow(self, timeout_s: float) -> None:
+        """Do a turn; after an error prepare to begin anew, tell who waits, and pause."""
         try:
-            while not self._stop.is_set():
-                self._turn(_POLL_S)
+            self._turn(timeout_s)
         except AmcastError as error:
+            failed = error
+        except Exception as error:  # noqa: BLE001 - it would end the thread, and nobody would learn
+            failed = AmcastError(f"the order could not be followed, by a defect: {error!r}")
+            failed.__cause__ = error
+        else:
+            self._error = None
+            return
+        self._leave()
+        if failed.retriable:
+            pause_s = _RETRY_S
+        else:
+            pause_s = _REPEAT_S
             with self._moved:
-                self._error = error
+                self._error = failed
                 self._notify()
+        if self._thread is None:  # who waits decides how long
+            pause_s = min(pause_s, timeout_s)
+        self._clock.wait_for(self._moved, self._stop.is_set, pause_s)
 
     def _turn(self, timeout_s: float) -> None:
         """Read for at most `timeout_s` seconds; begin with the epoch's streams where none are."""

@@ -69,14 +69,6 @@ _PLAN_EVERY_S = 1.0
 _Message = TypeVar("_Message", bound=OneMessage)
 
 
-def _headed(route: Route, messages: Batched) -> Batched:
-    """Add the header of a covered set to each message."""
-    if route.header is None:
-        return messages
-    own = messages.headers or [()] * len(messages.payloads)
-    return messages._replace(headers=[[*pairs, route.header] for pairs in own])
-
-
 class Producer:
     """Multicasts messages to sets of partitions of one topic. Safe from any thread.
 
@@ -293,7 +285,7 @@ class Producer:
         size = len(messages.payloads)
         receipts = Receipts(self._settlement, route, size)
         started = 0
-        messages = _headed(route, messages)
+        messages = messages.headed(route.header)
         while started < size:
             taken = self._send_some(receipts, started, messages.after(started))
             started += taken
@@ -356,7 +348,7 @@ class Producer:
 
         Returns how many, from the first one on, the buffer had room for.
         """
-        return self._send_some(receipts, first, _headed(receipts.route, messages))
+        return self._send_some(receipts, first, messages.headed(receipts.route.header))
 
     def prepare(self, to: Iterable[str] | Keys, within: frozenset[str] | None = None) -> None:
         """Wait until `start` to this set needs no wait, or raise why it would fail.
@@ -370,6 +362,7 @@ class Producer:
         """Give the follower of the order streams; the first call opens it, which blocks."""
         with self._control_lock:
             if self._follower is None:
+                self._check_open()
                 self._follower = OrderFollower(self._driver, self._plan.topic)
             return self._follower
 
@@ -377,6 +370,7 @@ class Producer:
         """Give the follower of verdicts, who knows all logs; the first call opens it."""
         with self._control_lock:
             if self._decisions is None:
+                self._check_open()
                 self._decisions = DecisionFollower(self._driver)
             self._decisions.add(self._plan.logs)
             return self._decisions
@@ -398,18 +392,24 @@ class Producer:
 
     def close(self, timeout: float = FAILOVER_S) -> None:
         """Flush for at most `timeout` seconds, then release everything."""
+        with self._control_lock:  # no follower is opened from now on
+            self._closed = True
         self._learning.close()  # first, since it may be about to change the appender
         self._appender.close(timeout)
         for follower in (self._follower, self._decisions):
             if follower is not None:
                 follower.close()
         self._opened.close()
-        self._closed = True
 
     # -- inside -----------------------------------------------------------------------------
 
+    def _check_open(self) -> None:
+        if self._closed:
+            raise UsageError("This producer is closed; open another one.")
+
     def _send_some(self, receipts: Receipts, first: int, messages: Batched) -> int:
         """Start appends of messages with all their headers; return how many had room."""
+        self._check_open()
         route = receipts.route
         done: DoneAll = partial(receipts.settle, first)
         started = None
@@ -436,6 +436,7 @@ class Producer:
         headers: Headers,
     ) -> None:
         """Start one append and count it; raises `BufferFull` at once."""
+        self._check_open()
         check_payload(payload)
         done: Callable[[AppendOutcome], None] = message.settle
         if self._spans is not None and self._spans.wants(headers):

@@ -101,9 +101,9 @@ class AsyncReceipt(OneMessage):
     async def ordered(self, timeout: float = FAILOVER_S) -> MessageID:  # noqa: ASYNC109 - as `Receipt`
         """Wait until the message has its place in the order; give its ID.
 
-        A log without a collector is its own order: there this is `accepted`. Raises what `accepted`
-        raises, and `TimedOut` if an accepted message is not ordered within `timeout` seconds, which
-        usually means that no collector is running. Cancelled: as for `accepted`.
+        A log without a collector is its own order: there this is `accepted`. Raises what
+        `Receipt.ordered` raises; `TimedOut` if an accepted message is not ordered within `timeout`
+        seconds, which usually means that no collector is running. Cancelled: as for `accepted`.
         """
         message = await self.accepted()
         await self._home.wait_ordered(message, timeout)

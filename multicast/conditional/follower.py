@@ -20,7 +20,7 @@ from multicast.conditional.judge import EFFECTIVE, Decision, LogJudge, border
 from multicast.control import log_partition
 from multicast.drivers.clock import clock_of
 from multicast.drivers.protocol import Driver, Fetched, Reader, TopicPartition
-from multicast.errors import AmcastError, Trimmed
+from multicast.errors import AmcastError, Trimmed, UsageError
 from topology.tree import Log
 
 _POLL_S = 0.5  # one wait for records; a new goal and `close` end it
@@ -69,8 +69,8 @@ class DecisionFollower:
     def wait(self, log: str, offset: int, timeout_s: float) -> Decision | None:
         """Wait for the decision on a message; None after `timeout_s` seconds.
 
-        Raises `Trimmed` if retention has removed what decides, and the error that reading the log
-        gave meanwhile.
+        Raises `Trimmed` if retention has removed what decides, the error that reading the log gave
+        meanwhile, and `UsageError` once the follower is closed.
         """
         deadline = self._clock.monotonic() + timeout_s
         errors = self._errors
@@ -80,6 +80,8 @@ class DecisionFollower:
                 if decision is None and self._errors != errors and self._error is not None:
                     raise self._error
                 remaining = deadline - self._clock.monotonic()
+                if decision is None and self._stop.is_set():
+                    raise UsageError("the producer is closed; the message's decision stays")
                 if decision is not None or remaining <= 0:
                     return decision
                 if self._thread is not None:
@@ -142,12 +144,19 @@ class DecisionFollower:
             try:
                 self._turn(_POLL_S)
             except AmcastError as error:
-                with self._moved:
-                    self._error = error
-                    self._errors += 1
-                    self._reader.remove(list(self._logs))
-                    self._logs.clear()
-                    self._notify(error)
+                self._fail(error)
+            except Exception as error:  # noqa: BLE001 - it would end the thread, and nobody would learn
+                failed = AmcastError(f"the logs could not be read, by a defect: {error!r}")
+                failed.__cause__ = error
+                self._fail(failed)
+
+    def _fail(self, error: AmcastError) -> None:
+        with self._moved:
+            self._error = error
+            self._errors += 1
+            self._reader.remove(list(self._logs))
+            self._logs.clear()
+            self._notify(error)
 
     def _notify(self, error: AmcastError | None = None) -> None:
         self._moved.notify_all()

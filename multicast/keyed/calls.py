@@ -35,6 +35,13 @@ class Batched(NamedTuple):
             *(None if part is None else [part[index] for index in indexes] for part in self)  # type: ignore[arg-type]
         )
 
+    def headed(self, header: tuple[str, bytes] | None) -> Batched:
+        """Add a header, if there is one, to each message."""
+        if header is None:
+            return self
+        own = self.headers or [()] * len(self.payloads)
+        return self._replace(headers=[[*pairs, header] for pairs in own])
+
 
 def batched(
     payloads: Sequence[bytes | None],

@@ -1,0 +1,158 @@
+"""The follower of the order: what it outlives, and what it tells who waits."""
+
+import asyncio
+import threading
+
+import pytest
+
+from multicast import order_follower
+from multicast.aio import AsyncProducer
+from multicast.conditional import follower as decision_follower
+from multicast.drivers.memory.driver import MemoryDriver, MemoryReader
+from multicast.errors import AmcastError, ClusterUnreachable, NotAuthorized, UsageError
+from tests.helpers.plans import chain
+from tests.helpers.small import Small, until
+
+SHORT_S = 0.01
+
+
+class Breakable(MemoryDriver):
+    """A memory driver whose readers raise `error` while it is set."""
+
+    def __init__(self, log):
+        super().__init__(log)
+        self.error = None
+        self.raised = 0
+
+    def reader(self, starts, *, ahead=True):
+        del ahead
+        return BreakableReader(self, starts)
+
+
+class BreakableReader(MemoryReader):
+    def __init__(self, driver, starts):
+        super().__init__(driver.log, starts)
+        self._driver = driver
+
+    def poll(self, *arguments):
+        if self._driver.error is not None:
+            self._driver.raised += 1
+            raise self._driver.error
+        return super().poll(*arguments)
+
+
+@pytest.fixture
+def system(monkeypatch):
+    monkeypatch.setattr(order_follower, "_RETRY_S", SHORT_S)
+    monkeypatch.setattr(order_follower, "_REPEAT_S", SHORT_S)
+    with Small(chain()) as running:
+        running.run_all()
+        yield running
+
+
+@pytest.fixture
+def driver(system):
+    return Breakable(system.log)
+
+
+def fail(driver, error):
+    before = driver.raised
+    driver.error = error
+    until(lambda: driver.raised > before + 1)  # the second time it has begun anew
+
+
+def test_after_an_outage_who_waits_for_the_order_goes_on_by_itself(system, driver):
+    with system.producer(driver=driver) as producer:
+        producer.multicast(b"", to={"P1"}).ordered()
+        fail(driver, ClusterUnreachable("no broker answered"))
+        receipt = producer.multicast(b"", to={"P1"})
+        results = []
+        waiting = threading.Thread(target=lambda: results.append(receipt.ordered()))
+        waiting.start()
+        fail(driver, ClusterUnreachable("no broker answered"))
+        driver.error = None
+        waiting.join(60)
+        assert results == [receipt.accepted()]
+
+
+@pytest.mark.usefixtures("system")
+def test_asyncio_awaits_the_order_through_an_outage(driver):
+    async def run():
+        async with AsyncProducer(topic="A", driver=driver) as producer:
+            await (await producer.multicast(b"", to={"P1"})).ordered()
+            await asyncio.to_thread(fail, driver, ClusterUnreachable("no broker answered"))
+            receipt = await producer.multicast(b"", to={"P1"})
+            waiting = asyncio.create_task(receipt.ordered())
+            await asyncio.to_thread(fail, driver, ClusterUnreachable("no broker answered"))
+            driver.error = None
+            assert await waiting == await receipt.accepted()
+
+    asyncio.run(run())
+
+
+@pytest.mark.parametrize("error", [NotAuthorized("no right"), KeyError("a defect")])
+def test_an_error_that_does_not_pass_is_raised_until_an_attempt_succeeds(system, driver, error):
+    with system.producer(driver=driver) as producer:
+        producer.multicast(b"", to={"P1"}).ordered()
+        fail(driver, error)
+        receipt = producer.multicast(b"", to={"P1"})
+        with pytest.raises(AmcastError, match=r"no right|a defect"):
+            receipt.ordered()
+        driver.error = None
+
+        def ordered():
+            try:
+                return receipt.ordered()
+            except AmcastError:
+                return None
+
+        assert until(ordered) == receipt.accepted()
+
+
+def test_a_defect_in_the_follower_of_decisions_is_raised_to_who_waits(system, driver):
+    with system.producer(driver=driver) as producer:
+        assert producer.multicast(b"", to={"P1"}).decided().takes_effect
+        driver.error = KeyError("a defect")
+        with pytest.raises(AmcastError, match="a defect"):
+            producer.multicast(b"", to={"P1"}).decided()
+        driver.error = None
+        assert producer.multicast(b"", to={"P1"}).decided().takes_effect
+
+
+def test_nobody_waits_at_a_closed_producer(system):
+    producer = system.producer()
+    early = producer.multicast(b"", to={"P1"})
+    early.accepted()
+    producer.close()
+    for wait in (early.ordered, early.decided):
+        with pytest.raises(UsageError, match="This producer is closed"):
+            wait()
+    with pytest.raises(UsageError, match="This producer is closed"):
+        producer.multicast(b"", to={"P1"})
+    with pytest.raises(UsageError, match="This producer is closed"):
+        producer.multicast_all([b""], to={"P1"})
+
+
+def test_closing_ends_the_waits_of_other_threads(system):
+    driver = MemoryDriver(system.log)
+    for wait in (order_follower.OrderFollower.wait, decision_follower.DecisionFollower.wait):
+        follower = (
+            order_follower.OrderFollower(driver, "A")
+            if wait is order_follower.OrderFollower.wait
+            else decision_follower.DecisionFollower(driver)
+        )
+        if isinstance(follower, decision_follower.DecisionFollower):
+            follower.add(system.plan.logs)
+        errors = []
+
+        def waits(wait=wait, follower=follower, errors=errors):
+            try:
+                wait(follower, "P1", 10**6, 600.0)
+            except UsageError as error:
+                errors.append(error)
+
+        waiting = threading.Thread(target=waits)
+        waiting.start()
+        follower.close()
+        waiting.join(60)
+        assert len(errors) == 1

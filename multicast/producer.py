@@ -17,11 +17,12 @@ from typing import Self, TypeVar, overload
 from multicast.append_counts import AppendCounters
 from multicast.conditional.condition import Expectation, boundary, reserved_headers
 from multicast.conditional.follower import DecisionFollower
-from multicast.control import ControlFollower, ControlReader, log_partition
+from multicast.control import ControlFollower
 from multicast.control.reader import REFRESH_S
 from multicast.drivers import open_driver
 from multicast.drivers.client_settings import check_client, producer_settings
 from multicast.drivers.clock import clock_of
+from multicast.drivers.home_process import HomeProcess
 from multicast.drivers.protocol import (
     Appender,
     AppendFailed,
@@ -35,18 +36,15 @@ from multicast.keyed import (
     NOWHERE,
     Batched,
     Key,
-    KeyRouter,
     Keys,
     Partitioner,
     addressed,
     batched,
     check_payload,
-    find_log,
     header_pairs,
     partitioner_named,
-    required_log,
 )
-from multicast.messages import covered_header
+from multicast.keyed.routes import Routes
 from multicast.metrics.counts import ProducerCounts
 from multicast.order_follower import OrderFollower
 from multicast.receipts import (
@@ -60,12 +58,8 @@ from multicast.receipts import (
 )
 from multicast.tickets.appender import TicketingAppender
 from multicast.tracing import spans_of_producer
-from topology.tree import Log, Plan, log_name
+from topology.tree import Plan
 
-# An undeclared destination set makes the producer read the control topic again, at most this often:
-# a caller in a loop must not turn each of its mistakes into a request. A set that is declared while
-# the producer runs is refused for at most this long.
-_PLAN_EVERY_S = 1.0
 _Message = TypeVar("_Message", bound=OneMessage)
 
 
@@ -86,6 +80,9 @@ class Producer:
     client and kafka-python do by default, "crc32", as confluent-kafka does, or a function of the
     key and the topic's number of Kafka partitions. `tracing` makes OpenTelemetry's spans of all
     messages, or of a share of them, like 0.01 (docs/tracing.md).
+
+    A producer belongs to the process that opened it: open one after a fork. In a forked process its
+    calls raise `UsageError`, and `close` does nothing.
     """
 
     def __init__(
@@ -109,11 +106,10 @@ class Producer:
         tuning = producer_settings(client or {})
         self._block_s = block_s
         self._closed = False
-        self._control_lock = threading.Lock()
+        self._home = HomeProcess("producer")
+        self._lock = threading.Lock()  # to open the followers
         self._follower: OrderFollower | None = None
         self._decisions: DecisionFollower | None = None
-        # By the destination set, and by the boundary if the call names one.
-        self._routes: dict[tuple[frozenset[str], frozenset[str] | None], Route] = {}
         self._driver: Driver
         with ExitStack() as opened:
             if isinstance(driver, str):
@@ -129,27 +125,23 @@ class Producer:
                 self._driver = driver
             self._clock = clock_of(self._driver)
             self._settlement = Settlement(self.orders, self.decisions, self._clock)
-            self._control = ControlReader(self._driver, topic)
-            opened.callback(self._control.close)
-            self._plan = self._control.refresh().plan()
-            self._plan_read_at = self._clock.monotonic()
-            self._keys = KeyRouter(self._driver, partitioner, self._newest_plan)
-            opened.callback(self._keys.close)
+            self._appends = AppendCounters(self._clock.monotonic)
+            self._routes = Routes(self._driver, topic, partitioner, self._appends)
+            opened.callback(self._routes.close)
             linger_ms = (tuning.linger_ms or 0) if linger_ms is None else linger_ms
             settings = tuning._replace(linger_ms=linger_ms)._asdict()
             open_plain = partial(self._driver.appender, **settings)
             self._appender: Appender
             if tickets:
                 open_joint = partial(self._driver.joint_appender, **settings)
-                state = self._control.state
+                state = self._routes.control
                 self._appender = TicketingAppender(state, open_plain, open_joint)
             else:
                 self._appender = open_plain()
-            self._appends = AppendCounters(self._clock.monotonic)
             learners = []
             if isinstance(self._appender, TicketingAppender):
                 learners.append(self._appender.learn)
-            self._learning = ControlFollower(self._driver, self._control.state, learners)
+            self._learning = ControlFollower(self._driver, self._routes.control, learners)
             self._opened = opened.pop_all()
 
     def __enter__(self) -> Self:
@@ -161,7 +153,7 @@ class Producer:
     @property
     def plan(self) -> Plan:
         """The plan in which destination sets are looked up: the newest that was read."""
-        return self._plan
+        return self._routes.plan
 
     def declares(self, to: Iterable[str] | Keys) -> bool:
         """Whether exactly this set is declared, so that it has a log of its own.
@@ -169,10 +161,8 @@ class Producer:
         Where it is not, a newer plan is looked for, which blocks for one request to the cluster, at
         most once a second. Raises `ClusterUnreachable`.
         """
-        name = log_name(self._names(to))
-        if not self._plan.has_log(name):
-            self._newest_plan(_PLAN_EVERY_S)
-        return self._plan.has_log(name)
+        self._check_open()
+        return self._routes.declares(to)
 
     def multicast(
         self,
@@ -207,7 +197,7 @@ class Producer:
         """
         pairs = header_pairs(headers) if headers else ()
         to, record_key = addressed(to, key)
-        route = self._route(to, boundary(within, expect))
+        route = self._route_of(to, boundary(within, expect))
         receipt = Receipt(self._settlement, route, done)
         pairs = [*pairs, *reserved_headers(route.log.name, route.header, tags, expect)]
         deadline = None
@@ -259,19 +249,20 @@ class Producer:
         room by then was not sent; its outcome is `BufferFull`. Raises `UndeclaredDestination`,
         `PartitionsDiffer` and `UsageError` as `multicast` does, before anything is sent.
         """
+        self._check_open()
         messages = batched(payloads, keys, headers)
         deadline = self._clock.monotonic() + self._block_s
         if to is not None:
             if isinstance(to, Keys) and keys is None:
                 messages = messages._replace(keys=[to.values[0]] * len(payloads))
-            return self._send_all(self._route(to), messages, deadline)
+            return self._send_all(self._route_of(to), messages, deadline)
         if messages.keys is None or None in messages.keys:
             raise UsageError(NOWHERE)
-        names = self._keys.partitions([key for key in messages.keys if key is not None])
+        names = self._routes.keys.partitions([key for key in messages.keys if key is not None])
         by_name: dict[str, list[int]] = {}
         for index, name in enumerate(names):
             by_name.setdefault(name, []).append(index)
-        routes = [(self._route((name,)), indexes) for name, indexes in by_name.items()]
+        routes = [(self._route_of((name,)), indexes) for name, indexes in by_name.items()]
         return KeyedReceipts(
             [
                 (self._send_all(route, messages.of(indexes), deadline), indexes)
@@ -322,8 +313,9 @@ class Producer:
         wait for the cluster; call `prepare` in a thread, then this again. Raises what `multicast`
         raises, `BufferFull` at once; after each error nothing was sent.
         """
+        self._check_open()
         pairs = header_pairs(headers) if headers else ()
-        route = self._known_route(to, within)
+        route = self._routes.known(to, within)
         if route is None or not self._appender.ready(route.partition):
             return None
         pairs = [*pairs, *reserved_headers(route.log.name, route.header, tags, expect)]
@@ -338,7 +330,8 @@ class Producer:
 
         `done` is called when all outcomes are known. Raises what `start` raises, but `BufferFull`.
         """
-        route = self._known_route(to)
+        self._check_open()
+        route = self._routes.known(to)
         if route is None or not self._appender.ready(route.partition):
             return None
         return Receipts(self._settlement, route, size, done)
@@ -356,23 +349,25 @@ class Producer:
         Blocks for one request to the cluster (of a set by keys: three), and for 3 s at most until
         the client is ready.
         """
-        self._appender.prepare(self._route(to, within).partition)
+        self._appender.prepare(self._route_of(to, within).partition)
 
     def orders(self) -> OrderFollower:
         """Give the follower of the order streams; the first call opens it, which blocks."""
-        with self._control_lock:
+        self._home.check()
+        with self._lock:
             if self._follower is None:
                 self._check_open()
-                self._follower = OrderFollower(self._driver, self._plan.topic)
+                self._follower = OrderFollower(self._driver, self.plan.topic)
             return self._follower
 
     def decisions(self) -> DecisionFollower:
         """Give the follower of verdicts, who knows all logs; the first call opens it."""
-        with self._control_lock:
+        self._home.check()
+        with self._lock:
             if self._decisions is None:
                 self._check_open()
                 self._decisions = DecisionFollower(self._driver)
-            self._decisions.add(self._plan.logs)
+            self._decisions.add(self.plan.logs)
             return self._decisions
 
     def counts(self) -> ProducerCounts:
@@ -380,19 +375,25 @@ class Producer:
 
         Does not block; from any thread, and after `close`. `multicast.metrics` shows them.
         """
-        return ProducerCounts(self._plan.topic, self._appends.counts(), closed=self._closed)
+        return ProducerCounts(self.plan.topic, self._appends.counts(), closed=self._closed)
 
     def flush(self, timeout: float = FAILOVER_S) -> None:
         """Wait until every message so far has its outcome.
 
         Raises `TimedOut` after `timeout` seconds; the missing outcomes may still come.
         """
+        self._home.check()
         if not self._appender.flush(timeout):
             raise TimedOut(f"not every message was acknowledged within {timeout:g} s")
 
     def close(self, timeout: float = FAILOVER_S) -> None:
-        """Flush for at most `timeout` seconds, then release everything."""
-        with self._control_lock:  # no follower is opened from now on
+        """Flush for at most `timeout` seconds, then release everything.
+
+        In a forked process it does nothing.
+        """
+        if self._home.is_left:
+            return
+        with self._lock:  # no follower is opened from now on
             self._closed = True
         self._learning.close()  # first, since it may be about to change the appender
         self._appender.close(timeout)
@@ -403,7 +404,12 @@ class Producer:
 
     # -- inside -----------------------------------------------------------------------------
 
+    def _route_of(self, to: Iterable[str] | Keys, within: frozenset[str] | None = None) -> Route:
+        self._check_open()
+        return self._routes.route(to, within)
+
     def _check_open(self) -> None:
+        self._home.check()
         if self._closed:
             raise UsageError("This producer is closed; open another one.")
 
@@ -447,52 +453,3 @@ class Producer:
             route.appends.had_no_room()
             raise
         route.appends.sent(1)
-
-    def _names(self, to: Iterable[str] | Keys) -> frozenset[str]:
-        if isinstance(to, Keys):
-            return frozenset(self._keys.partitions(to.values))
-        if isinstance(to, str):
-            raise UsageError(f"a destination set is a set of names, like {{{to!r}}}, not a str")
-        return frozenset(to)
-
-    def _route(self, to: Iterable[str] | Keys, within: frozenset[str] | None = None) -> Route:
-        destinations = self._names(to)
-        route = self._routes.get((destinations, within))
-        if route is None:
-            log = find_log(self._plan, destinations, within)
-            if log is None:  # a newer plan may declare it
-                self._newest_plan(_PLAN_EVERY_S)
-                log = required_log(self._plan, destinations, within)
-            route = self._make_route(destinations, within, log)
-        return route
-
-    def _known_route(
-        self, to: Iterable[str] | Keys, within: frozenset[str] | None = None
-    ) -> Route | None:
-        """Give the route of a set that the plan covers; None if that has to be looked up first."""
-        if isinstance(to, Keys) and not self._keys.ready:
-            return None
-        destinations = self._names(to)
-        route = self._routes.get((destinations, within))
-        if route is not None:
-            return route
-        log = find_log(self._plan, destinations, within)
-        return None if log is None else self._make_route(destinations, within, log)
-
-    def _make_route(
-        self, destinations: frozenset[str], within: frozenset[str] | None, log: Log
-    ) -> Route:
-        exact = tuple(sorted(destinations))
-        header = None if exact == log.to else covered_header(log.name, exact)
-        route = Route(log, log_partition(log), exact, header, self._appends.log(log.name))
-        self._routes[destinations, within] = route
-        return route
-
-    def _newest_plan(self, age_s: float = 0.0) -> Plan:
-        """Read the plan again if it is older than `age_s`; look sets up in it from now on."""
-        with self._control_lock:
-            if self._clock.monotonic() - self._plan_read_at > age_s:
-                self._plan = self._control.refresh().plan()
-                self._plan_read_at = self._clock.monotonic()
-                self._routes.clear()
-            return self._plan

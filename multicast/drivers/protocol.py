@@ -164,7 +164,11 @@ class Appender(Protocol):
         """Wait until every append so far has its outcome; return False if time ran out."""
 
     def close(self, timeout_s: float = CLOSE_TIMEOUT_S) -> None:
-        """Flush for at most `timeout_s`, then settle the remaining appends as unknown."""
+        """Flush for at most `timeout_s`, then settle the remaining appends as unknown.
+
+        As of all clients: it does nothing in a forked process, where all other calls that reach
+        Kafka raise `UsageError` (`drivers/home_process.py`).
+        """
 
 
 def append_each(

@@ -4,6 +4,7 @@ partitioners.py     what Kafka's clients compute from a key; the keys of a desti
 calls.py            what a call of a producer names, checked
 destinations.py     which log of a plan stores a message
 router.py           from keys to the partitions of the plan in force
+routes.py           the route of a destination set; imported by its name, as it knows receipts
 """
 
 from __future__ import annotations

@@ -31,6 +31,7 @@ from multicast.drivers.client_settings import (
     RETRY_BACKOFF_MS,
     UNKNOWN_TOPIC_S,
 )
+from multicast.drivers.home_process import HomeProcess
 from multicast.drivers.kafka_python.codecs import codec_of
 from multicast.drivers.kafka_python.connection import client_of_ours, kafka_python_settings
 from multicast.drivers.protocol import (
@@ -136,6 +137,7 @@ class KafkaPythonAppender:
         in_flight_max: int,
         in_flight_bytes_max: int,
     ) -> None:
+        self._home = HomeProcess("producer", self)
         self._bootstrap = bootstrap
         self._access = Access.of(bootstrap, client)
         self._reached = False  # whether a broker ever acknowledged a record
@@ -184,6 +186,7 @@ class KafkaPythonAppender:
         done: Callable[[AppendOutcome], None],
     ) -> None:
         """Start an append; the first one to a topic blocks for its metadata, 3 s at most."""
+        self._home.check()
         size = len(value or b"") + len(key or b"")
         with self._idle:
             if self._closed.is_set():
@@ -234,11 +237,14 @@ class KafkaPythonAppender:
 
     def flush(self, timeout_s: float) -> bool:
         """Wait until nothing is in flight."""
+        self._home.check()
         with self._idle:
             return self._idle.wait_for(lambda: not self._unsettled, timeout_s)
 
     def close(self, timeout_s: float = CLOSE_TIMEOUT_S) -> None:
-        """Flush, then settle the remaining appends as unknown."""
+        """Flush, then settle the remaining appends as unknown; nothing in a forked process."""
+        if self._home.is_left:
+            return
         with self._idle:
             if self._closed.is_set():
                 return

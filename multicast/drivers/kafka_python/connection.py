@@ -32,6 +32,7 @@ from multicast.drivers.client_settings import (
     UNKNOWN_TOPIC_S,
     check_client,
 )
+from multicast.drivers.home_process import HomeProcess
 from multicast.drivers.kafka_python.quiet import QuietSelector, quiet
 from multicast.drivers.kafka_python.transports import Plain, Tls
 from multicast.drivers.protocol import TopicPartition
@@ -231,6 +232,7 @@ class Connection:
         self.bootstrap = bootstrap
         self.access = Access.of(bootstrap, client)
         self.timeout_s = timeout_s
+        self.home = HomeProcess("client", self)
         self._lock = threading.Lock()
         self.selector = selectors.DefaultSelector()
         self.net = QuietSelector(client_id=settings["client_id"], selector=lambda: self.selector)
@@ -265,6 +267,7 @@ class Connection:
 
         `timeout_s` includes the wait for another thread's run.
         """
+        self.home.check()
         timeout_s = self.timeout_s if timeout_s is None else timeout_s
         deadline = time.monotonic() + timeout_s
         if not self._lock.acquire(timeout=timeout_s):
@@ -422,7 +425,12 @@ class Connection:
                     ).about(log)
 
     def close(self) -> None:
-        """Close every socket, after the run of another thread or its time-out."""
+        """Close every socket, after the run of another thread or its time-out.
+
+        In a forked process it does nothing: that would end the connections of the parent.
+        """
+        if self.home.is_left:
+            return
         locked = self._lock.acquire(timeout=self.timeout_s)
         try:
             manager = getattr(self, "manager", None)

@@ -103,6 +103,7 @@ class KafkaPythonReader:
         """Wait up to `timeout_s` for records; return an empty list if none came."""
         if self._closed:
             raise UsageError("This reader is closed; open another one.")
+        self._connection.home.check()
         deadline = time.monotonic() + timeout_s
         while True:
             fetched = self._hand_out(records_max)

@@ -29,16 +29,17 @@ import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any
 
 import confluent_kafka
 from confluent_kafka import KafkaError, KafkaException
 
 from multicast.drivers.access import Access, user_of
+from multicast.drivers.home_process import HomeProcess
 from multicast.drivers.librdkafka.client import EndedClient, end_producer, open_client
 from multicast.drivers.librdkafka.outcomes import Outcomes, is_fatal, name, not_sent, unknown
 from multicast.drivers.librdkafka.settings import LOG
-from multicast.drivers.librdkafka.started import DONE_FAILED, Many, Started
+from multicast.drivers.librdkafka.started import DONE_FAILED, HeldAppend, Many, Started
 from multicast.drivers.protocol import (
     CLOSE_TIMEOUT_S,
     AppendFailed,
@@ -70,17 +71,11 @@ _ENDING_MAX = 2
 _CLOSED = "This appender is closed; open another one."
 
 
-class _Append(NamedTuple):
-    partition: TopicPartition
-    value: bytes | None
-    key: bytes | None
-    headers: Headers
-
-
 class LibrdkafkaAppender:
     """An appender with its own producer, and a thread that serves the producer's callbacks."""
 
     def __init__(self, settings: Mapping[str, Any], *, delivery_timeout_s: float) -> None:
+        self._home = HomeProcess("producer", self)
         self._settings = dict(settings)
         self._bootstrap = settings["bootstrap.servers"]
         self._held_max = int(settings["queue.buffering.max.messages"])
@@ -97,7 +92,7 @@ class LibrdkafkaAppender:
         self._lock = threading.Lock()  # to start an append, and to change the producer
         self._serving = threading.Lock()  # to settle; taken before the other lock
         # While the producer is being replaced: appends for the next one, by number.
-        self._held: dict[int, _Append] | None = None
+        self._held: dict[int, HeldAppend] | None = None
         self._held_bytes = 0
         self._last_sent = 0  # the last number that the producer being replaced got
         self._broken = ""  # why the producer must be replaced
@@ -117,6 +112,7 @@ class LibrdkafkaAppender:
         done: Callable[[AppendOutcome], None],
     ) -> None:
         """Start an append; outcomes come on the serving thread, or on an appending one."""
+        self._home.check()
         refused = None
         try:
             with self._lock:
@@ -136,10 +132,10 @@ class LibrdkafkaAppender:
                             partial(self._settled, number),
                         )
                     else:
-                        self._start(number, _Append(partition, value, key, headers))
+                        self._start(number, HeldAppend(partition, value, key, headers))
                 except BaseException as error:  # noqa: BLE001
                     refused = self._not_started(
-                        number, error, _Append(partition, value, key, headers)
+                        number, error, HeldAppend(partition, value, key, headers)
                     )
         except BufferError as error:
             self._serve_here()
@@ -174,6 +170,7 @@ class LibrdkafkaAppender:
         """Start appends by one call of the package; none while the producer is being replaced."""
         if headers is not None:  # which takes none
             return append_each(self, partition, values, keys=keys, headers=headers, done=done)
+        self._home.check()
         taken, refused = 0, list[tuple[int, Any]]()
         with self._lock:
             if self._closing:
@@ -196,6 +193,7 @@ class LibrdkafkaAppender:
 
     def flush(self, timeout_s: float) -> bool:
         """Wait until each append so far has its outcome."""
+        self._home.check()
         deadline = time.monotonic() + timeout_s
         while self._started.waiting:
             left_s = deadline - time.monotonic()
@@ -210,6 +208,8 @@ class LibrdkafkaAppender:
 
     def close(self, timeout_s: float = CLOSE_TIMEOUT_S) -> None:
         """Flush, settle the remaining appends as unknown, and end the producer or let it end."""
+        if self._home.is_left:
+            return
         with self._lock:
             if self._closing:
                 return
@@ -232,13 +232,13 @@ class LibrdkafkaAppender:
 
     # -- under the lock that starts appends ---------------------------------------------------
 
-    def _start(self, number: int, append: _Append) -> None:
+    def _start(self, number: int, append: HeldAppend) -> None:
         if self._held is None:
             self._produce(number, append)
         else:
             self._hold(number, append)
 
-    def _not_started(self, number: int, error: BaseException, append: _Append) -> Any:
+    def _not_started(self, number: int, error: BaseException, append: HeldAppend) -> Any:
         """Return the error of an append that the package refuses for good; raise any other error.
 
         If librdkafka's producer failed for good, the append is held for the next one.
@@ -258,13 +258,13 @@ class LibrdkafkaAppender:
             raise error
         return why
 
-    def _produce(self, number: int, append: _Append) -> None:
+    def _produce(self, number: int, append: HeldAppend) -> None:
         (topic, partition), value, key, headers = append
         settled = partial(self._settled, number)
         more = {"headers": list(headers)} if headers else {}
         self._producer.produce(topic, value, key, partition, settled, **more)
 
-    def _hold(self, number: int, append: _Append) -> None:
+    def _hold(self, number: int, append: HeldAppend) -> None:
         """Keep an append for the next producer; raises `BufferError` as the package does."""
         assert self._held is not None, "only a producer that is being replaced has a successor"
         size = len(append.value or b"") + len(append.key or b"")

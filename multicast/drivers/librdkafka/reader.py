@@ -29,6 +29,7 @@ from confluent_kafka import KafkaError, KafkaException
 
 from multicast.drivers.access import Access, user_of
 from multicast.drivers.client_settings import UNKNOWN_TOPIC_S
+from multicast.drivers.home_process import HomeProcess
 from multicast.drivers.librdkafka.client import EndedClient, open_client
 from multicast.drivers.librdkafka.settings import LOG
 from multicast.drivers.protocol import (
@@ -89,6 +90,7 @@ class LibrdkafkaReader:
         user = user_of(settings.get("sasl.username"), settings.get("ssl.certificate.location"))
         self._access = Access(self._bootstrap, user)
         self._refused: AmcastError | None = None  # by a broker, since records last came
+        self._home = HomeProcess("client", self)
         self._delegate = delegate
         self._timeout_s = timeout_s
         self._positions: dict[TopicPartition, int] = {}
@@ -117,6 +119,7 @@ class LibrdkafkaReader:
 
         Blocks for half a second at most for each new topic whose leaders are not reported.
         """
+        self._home.check()
         self.remove(list(starts))
         if starts:
             topics = {partition.topic for partition in starts}
@@ -170,6 +173,7 @@ class LibrdkafkaReader:
         """Wait up to `timeout_s` for records; a `wake` takes effect within a slice."""
         if self._closed:
             raise UsageError(_CLOSED)
+        self._home.check()
         deadline = time.monotonic() + timeout_s
         resumed = self._hand_out_kept(records_max)
         if resumed:
@@ -197,8 +201,8 @@ class LibrdkafkaReader:
         self._woken = True
 
     def close(self) -> None:
-        """Release sockets and buffers."""
-        if not self._closed:
+        """Release sockets and buffers; nothing in a forked process."""
+        if not (self._closed or self._home.is_left):
             self._closed = True
             self._consumer.close()
             self._consumer = EndedClient(UsageError(_CLOSED))

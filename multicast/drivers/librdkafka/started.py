@@ -18,14 +18,24 @@ from __future__ import annotations
 import logging
 from collections import deque
 from collections.abc import Callable, Sequence
+from typing import NamedTuple
 
-from multicast.drivers.protocol import AppendOutcome, DoneAll, TopicPartition
+from multicast.drivers.protocol import AppendOutcome, DoneAll, Headers, TopicPartition
 
 # Such an exception is only logged: otherwise it would end the thread that serves all outcomes.
 DONE_FAILED = "the callback for an append's outcome failed"
 
 # One append: its Kafka partition and its `done`.
 Single = tuple[TopicPartition, Callable[[AppendOutcome], None]]
+
+
+class HeldAppend(NamedTuple):
+    """An append that may have to wait for the next producer."""
+
+    partition: TopicPartition
+    value: bytes | None
+    key: bytes | None
+    headers: Headers
 
 
 class Many:

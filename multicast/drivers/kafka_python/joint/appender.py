@@ -33,13 +33,10 @@ from contextlib import suppress
 from math import ceil, inf
 
 from multicast.drivers.client_settings import MESSAGE_BYTES_MAX, UNKNOWN_TOPIC_S
+from multicast.drivers.home_process import HomeProcess
 from multicast.drivers.kafka_python.codecs import codec_of
 from multicast.drivers.kafka_python.connection import Connection
-from multicast.drivers.kafka_python.joint.dispatcher import (
-    Dispatcher,
-    Entries,
-    Limits,
-)
+from multicast.drivers.kafka_python.joint.dispatcher import Dispatcher, Entries, Limits
 from multicast.drivers.kafka_python.joint.entries import (
     Done,
     QueuedEntry,
@@ -120,6 +117,7 @@ class KafkaPythonJointAppender:
         compression: str = "none",
         batch_bytes: int | None = None,
     ) -> None:
+        self._home = HomeProcess("producer")
         codec = codec_of(compression)
         if not 1 <= requests_max <= REQUESTS_MAX:
             raise UsageError(f"requests_max is {requests_max}; give 1 to {REQUESTS_MAX}.")
@@ -236,6 +234,7 @@ class KafkaPythonJointAppender:
 
     def prepare(self, partition: TopicPartition) -> None:
         """Wait until `ready`, for some seconds at most; raises why an append would fail."""
+        self._home.check()
         with self._lock:
             dispatcher = self._dispatcher
             appends = dispatcher.appends(partition)
@@ -258,6 +257,7 @@ class KafkaPythonJointAppender:
 
         From within `done` it does not wait.
         """
+        self._home.check()
         with self._lock:
             if threading.current_thread() is self._reader:
                 timeout_s = 0.0
@@ -273,6 +273,8 @@ class KafkaPythonJointAppender:
 
         Those that were sent have an unknown outcome then; the others are certainly not stored.
         """
+        if self._home.is_left:
+            return
         with self._lock:
             if self._closed:
                 return
@@ -288,6 +290,7 @@ class KafkaPythonJointAppender:
             self._keeper.thread.join(_END_S)
 
     def _start(self, entries: Entries) -> None:
+        self._home.check()
         size = count = 0
         for _, entry in entries:
             size += entry.size
@@ -296,11 +299,7 @@ class KafkaPythonJointAppender:
             self._check_room(count, size)
             self._dispatcher.add(entries, size, time.monotonic())
 
-    def _start_one(
-        self,
-        partition: TopicPartition,
-        entry: QueuedEntry,
-    ) -> None:
+    def _start_one(self, partition: TopicPartition, entry: QueuedEntry) -> None:
         """Start an entry that goes in a request of its own if it is too large for others."""
         if entry.size <= _RECORD_BYTES_MAX:
             self._start(((partition, entry),))

@@ -1,0 +1,53 @@
+"""The process that a client of Kafka belongs to.
+
+A process that is forked has copies of its parent's clients, but not their threads, and shares
+their sockets: a request of the child would be taken for one of the parent, its answer may reach
+either of them, and a lock that a thread of the parent held is never released. So a client is used
+only where it was opened. It asks here before it takes a lock or writes to a socket.
+
+Nor may a child free such a client: librdkafka would wait for its threads or end the process, and
+kafka-python would change what the parent's event loop waits for. So a child keeps them to its end.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import weakref
+
+from multicast.errors import UsageError
+
+_owners: weakref.WeakSet[object] = weakref.WeakSet()
+
+
+class HomeProcess:
+    """The process in which a client was opened; `owner` holds the client."""
+
+    __slots__ = ("_pid", "_what")
+
+    def __init__(self, what: str, owner: object = None) -> None:
+        self._what = what
+        self._pid = os.getpid()
+        if owner is not None:
+            _owners.add(owner)
+
+    @property
+    def is_left(self) -> bool:
+        """Whether the caller runs in another process."""
+        return os.getpid() != self._pid
+
+    def check(self) -> None:
+        """Raise `UsageError` in another process."""
+        if os.getpid() != self._pid:
+            raise UsageError(
+                f"This {self._what} was opened in another process; open one after the fork."
+            )
+
+
+def _keep_owners() -> None:
+    """Add a reference to each that nothing ever takes away, not even the end of Python."""
+    for owner in list(_owners):
+        ctypes.pythonapi.Py_IncRef(ctypes.py_object(owner))
+
+
+os.register_at_fork(after_in_child=_keep_owners)

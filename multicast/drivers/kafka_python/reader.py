@@ -106,13 +106,13 @@ class KafkaPythonReader:
         self._connection.home.check()
         deadline = time.monotonic() + timeout_s
         while True:
+            self._raise_trimmed()
             fetched = self._hand_out(records_max)
             left_s = deadline - time.monotonic()
             if fetched or self._woken or left_s <= 0:
                 # The next fetch travels while the caller processes these records.
                 self._turn(0.0, fetched)
                 break
-            self._raise_trimmed()
             self._turn(left_s, fetched)
         self._woken = False
         return fetched or self._hand_out(records_max)
@@ -214,7 +214,7 @@ class KafkaPythonReader:
 
     def _raise_trimmed(self) -> None:
         for partition, log in self._logs.items():
-            if log.trimmed and not log.paused:
+            if log.trimmed and not (log.paused or log.buffer):
                 start = self._offset(partition, EARLIEST)
                 end = self._offset(partition, LATEST)
                 raise Trimmed(

@@ -179,6 +179,7 @@ class LibrdkafkaReader:
         if resumed:
             return resumed
         while True:
+            self._raise_trimmed()
             # `consume` alone would wait for its whole time-out, unless its batch became full.
             left_s = deadline - time.monotonic()
             first = self._consumer.poll(max(0.0, min(left_s, _SLICE_S)))
@@ -319,8 +320,11 @@ class LibrdkafkaReader:
         if self._error is not None:
             error, self._error = self._error, None
             raise error
-        for partition, position in self._positions.items():
-            if partition in self._trimmed and partition not in self._paused:
+
+    def _raise_trimmed(self) -> None:
+        for partition in self._trimmed & self._positions.keys():
+            if partition not in self._paused and partition not in self._kept:
+                position = self._positions[partition]
                 start = self._delegate.log_start_offsets([partition])[partition]
                 end = self._delegate.last_stable_offsets([partition])[partition]
                 raise Trimmed(

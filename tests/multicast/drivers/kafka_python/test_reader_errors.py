@@ -6,11 +6,12 @@ import pytest
 from kafka.record.default_records import DefaultRecordBatch, DefaultRecordBatchBuilder
 from kafka.record.util import calc_crc32c
 
+from multicast.drivers.home_process import HomeProcess
 from multicast.drivers.kafka_python import reader as reader_module
 from multicast.drivers.kafka_python.column_reader import KafkaPythonColumnReader
 from multicast.drivers.kafka_python.reader import KafkaPythonReader
 from multicast.drivers.protocol import TopicPartition
-from multicast.errors import ProtocolViolation
+from multicast.errors import ProtocolViolation, Trimmed
 
 FIRST, SECOND = TopicPartition("A", 0), TopicPartition("B", 0)
 MAGIC, LARGE = 2, 1 << 30
@@ -42,7 +43,13 @@ def batch(base, *values, malformed=False):
 @pytest.fixture(params=[KafkaPythonReader, KafkaPythonColumnReader])
 def reader(request, monkeypatch):
     monkeypatch.setattr(reader_module, "Fetching", NoFetching)
-    connection = SimpleNamespace(close=lambda: None, run=lambda *_: None, leaders=None)
+    connection = SimpleNamespace(
+        close=lambda: None,
+        run=lambda _, wanted: dict.fromkeys(wanted, 6),
+        leaders=None,
+        list_offsets=None,
+        home=HomeProcess("client"),
+    )
     made = request.param(lambda: connection, {FIRST: 0, SECOND: 0})
     yield made
     made.close()
@@ -77,3 +84,16 @@ def test_records_before_the_batch_are_handed_out_before_the_error(reader):
     assert polled(reader) == [(FIRST, [b"a", b"b"], 2)]
     with pytest.raises(ProtocolViolation, match=r"A/0 at offset 2 are malformed"):
         reader.poll(0)
+
+
+def test_a_trimmed_log_is_said_by_a_poll_that_does_not_wait_while_another_log_has_records(reader):
+    answer(reader, FIRST, batch(0, b"a"))
+    reader.out_of_range(FIRST)
+    answer(reader, SECOND, batch(0, b"b"))
+    polls = polled(reader)  # what came before is handed out first
+    assert polls == [(FIRST, [b"a"], 1), (SECOND, [b"b"], 1)]
+    answer(reader, SECOND, batch(1, b"c"))
+    with pytest.raises(Trimmed, match=r"A/0 cannot be read from offset 1: the log holds 6 to 6"):
+        reader.poll(0)
+    reader.remove([FIRST])
+    assert polled(reader) == [(SECOND, [b"c"], 2)]

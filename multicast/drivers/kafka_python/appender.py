@@ -22,7 +22,7 @@ from kafka import KafkaProducer
 from kafka import TopicPartition as KafkaTopicPartition
 from kafka import errors as kafka_errors
 from kafka.producer.producer_batch import FinalState
-from kafka.producer.transaction_manager import TransactionState
+from kafka.producer.transaction_manager import TransactionManager, TransactionState
 
 from multicast.drivers.access import Access
 from multicast.drivers.client_settings import (
@@ -92,9 +92,20 @@ def _bump_the_epoch_after_a_loss(producer: Any) -> None:
     The broker may never get that batch; it would refuse the number of the next one, and a second
     record would fail with `OutOfOrderSequenceNumberError`. The package thinks of that only where a
     batch expires between two attempts, not where an attempt fails after the delivery time-out.
+
+    If a broker refuses a batch for good, such as a record that is too large, the package's producer
+    fails for good, and with it every other record, for the same reason. A new epoch is enough, as
+    for Java's producer.
     """
     sender, state = producer._sender, producer._transaction_manager  # noqa: SLF001
     dispatch = sender._dispatch_error  # noqa: SLF001
+    classify = state.classify_batch_error
+
+    def classify_batch_error(error: Any, batch: Any, **more: Any) -> Any:
+        refused = isinstance(error, _DEFINITE)
+        if refused and not isinstance(error, kafka_errors.ClusterAuthorizationFailedError):
+            return TransactionManager.ERROR_CLASS_RETRIABLE  # of the producer; the batch has failed
+        return classify(error, batch, **more)
 
     def dispatch_error(batch: Any, *details: Any, **more: Any) -> None:
         numbered = batch.has_sequence and state.producer_id_and_epoch.match(batch)
@@ -107,6 +118,7 @@ def _bump_the_epoch_after_a_loss(producer: Any) -> None:
             state.bump_producer_id_and_epoch()
 
     sender._dispatch_error = dispatch_error  # noqa: SLF001
+    state.classify_batch_error = classify_batch_error
 
 
 class _Headers(list[tuple[str, bytes | None]]):

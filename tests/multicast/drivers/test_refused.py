@@ -1,0 +1,58 @@
+"""A record that is too large costs no other record; no batch is too large for its topic."""
+
+import contextlib
+import uuid
+
+import pytest
+
+from multicast.drivers import open_driver
+from multicast.drivers.kafka_python import Admin, TopicSpec
+from multicast.drivers.protocol import Appended, TopicPartition
+from multicast.errors import AppendRefused
+from tests.helpers.driver_worlds import PATIENCE_S
+
+MESSAGE_BYTES_MAX = 200_000
+QUARTER = bytes(MESSAGE_BYTES_MAX // 4)
+
+pytestmark = pytest.mark.kafka
+
+
+@pytest.fixture
+def logs(kafka_cluster):
+    topic = f"narrow-{uuid.uuid4().hex[:8]}"
+    settings = {"max.message.bytes": str(MESSAGE_BYTES_MAX)}
+    with Admin(kafka_cluster.bootstrap) as admin:
+        admin.create_topics({topic: TopicSpec(2, settings=settings)})
+    return [TopicPartition(topic, number) for number in range(2)]
+
+
+@contextlib.contextmanager
+def appender_of(cluster, driver):
+    with open_driver(driver, cluster.bootstrap) as opened:
+        appender = opened.appender()
+        yield appender
+        appender.close()
+
+
+def outcomes(appender, records):
+    """Append (log, value) one by one; give their outcomes."""
+    given = [None] * len(records)
+    for index, (log, value) in enumerate(records):
+
+        def done(outcome, index=index):
+            given[index] = outcome
+
+        appender.append(log, value, done=done)
+    assert appender.flush(PATIENCE_S)
+    return given
+
+
+def test_beside_a_record_that_is_too_large_all_others_are_stored(kafka_cluster, logs):
+    with appender_of(kafka_cluster, "kafka-python") as appender:
+        outcomes(appender, [(log, b"first") for log in logs])
+        for _ in range(3):
+            records = [(logs[number % 2], b"small") for number in range(200)]
+            records[20] = (logs[0], bytes(2 * MESSAGE_BYTES_MAX))
+            given = outcomes(appender, records)
+            assert isinstance(given.pop(20).error, AppendRefused)
+            assert all(isinstance(outcome, Appended) for outcome in given)

@@ -130,7 +130,8 @@ class Producer:
             opened.callback(self._routes.close)
             linger_ms = (tuning.linger_ms or 0) if linger_ms is None else linger_ms
             settings = tuning._replace(linger_ms=linger_ms)._asdict()
-            open_plain = partial(self._driver.appender, **settings)
+            topics = sorted({log.topic for log in self.plan.logs})
+            open_plain = partial(self._driver.appender, **settings, topics=topics)
             self._appender: Appender
             if tickets:
                 open_joint = partial(self._driver.joint_appender, **settings)

@@ -325,13 +325,18 @@ class Driver(Protocol):
         """Return "memory", "kafka-python" or "librdkafka"."""
 
     def appender(
-        self, *, linger_ms: int = 0, compression: str = "none", batch_bytes: int | None = None
+        self,
+        *,
+        linger_ms: int = 0,
+        compression: str = "none",
+        batch_bytes: int | None = None,
+        topics: Sequence[str] = (),
     ) -> Appender:
         """Open an appender with its own producer; `linger_ms` trades latency for batch size.
 
         `compression` is a codec's name (`client_settings.CODECS`), `batch_bytes` the most that one
-        batch holds; None: the driver's choice. Raises `UsageError` for a codec that is not
-        installed.
+        batch holds; None: the driver's choice. Of records for `topics` no batch gets larger than
+        these topics accept now. Raises `UsageError` for a codec that is not installed.
         """
 
     def reader(self, starts: Mapping[TopicPartition, int], *, ahead: bool = True) -> Reader:
@@ -404,6 +409,12 @@ class Driver(Protocol):
         """Return how many Kafka partitions each topic has; topics that do not exist are left out.
 
         As one broker knows it now: no cache answers.
+        """
+
+    def message_bytes_max(self, topics: Sequence[str]) -> int | None:
+        """Return the most bytes that a batch may have in each of these topics; None: it is hidden.
+
+        A user without the right DescribeConfigs does not see it.
         """
 
     def commit(self, group: str, offsets: Mapping[TopicPartition, tuple[int, str]]) -> None:

@@ -11,6 +11,7 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import Any, Self
 
 from kafka import errors as kafka_errors
+from kafka.protocol.admin import DescribeConfigsRequest
 from kafka.protocol.consumer import IsolationLevel, OffsetCommitRequest, OffsetFetchRequest
 from kafka.protocol.metadata import MetadataRequest
 
@@ -35,6 +36,8 @@ from multicast.drivers.protocol import (
 from multicast.errors import AmcastError
 
 _METADATA_VERSION_MIN = 10  # the first version of the Metadata request with topic IDs (KIP-516)
+_MESSAGE_BYTES_MAX = "max.message.bytes"
+_TOPIC = 2  # the type of a resource, in DescribeConfigs
 _CommitTopic = OffsetCommitRequest.OffsetCommitRequestTopic
 _FetchGroup = OffsetFetchRequest.OffsetFetchRequestGroup
 
@@ -76,6 +79,7 @@ class KafkaPythonDriver:
         linger_ms: int = 0,
         compression: str = "none",
         batch_bytes: int | None = None,
+        topics: Sequence[str] = (),  # noqa: ARG002 - its producer divides a batch that is too large
         in_flight_max: int = IN_FLIGHT_MAX,
         in_flight_bytes_max: int = IN_FLIGHT_BYTES_MAX,
     ) -> KafkaPythonAppender:
@@ -188,6 +192,13 @@ class KafkaPythonDriver:
             described = self._connection.run(self._describe, topics)
         return described
 
+    def message_bytes_max(self, topics: Sequence[str]) -> int | None:
+        """Return the most bytes that a batch may have in each of these topics; None: hidden."""
+        described: list[int] = []
+        if topics:
+            described = self._connection.run(self._message_bytes_max, topics)
+        return min(described, default=None)
+
     def commit(self, group: str, offsets: Mapping[TopicPartition, tuple[int, str]]) -> None:
         """Store offsets and texts under a consumer group that has no members."""
         if offsets:
@@ -243,6 +254,28 @@ class KafkaPythonDriver:
                 # Other errors, such as a missing leader, concern a topic that exists.
                 described[topic.name] = topic
         return described
+
+    async def _message_bytes_max(self, topics: Sequence[str]) -> list[int]:
+        resource = DescribeConfigsRequest.DescribeConfigsResource
+        resources = [
+            resource(
+                resource_type=_TOPIC, resource_name=topic, configuration_keys=[_MESSAGE_BYTES_MAX]
+            )
+            for topic in topics
+        ]
+        request = DescribeConfigsRequest(
+            resources=resources, include_synonyms=False, include_documentation=False
+        )
+        try:
+            response = await self._connection.manager.send(request)
+        except (kafka_errors.KafkaError, OSError):
+            return []  # no append depends on it
+        return [
+            int(setting.value)
+            for topic in response.results
+            for setting in topic.configs
+            if setting.name == _MESSAGE_BYTES_MAX
+        ]
 
     async def _commit(self, group: str, offsets: Mapping[TopicPartition, tuple[int, str]]) -> None:
         by_topic: dict[str, list[Any]] = defaultdict(list)

@@ -27,6 +27,8 @@ from multicast.drivers.protocol import (
     Watcher,
 )
 
+_BATCH_BYTES_MAX = 1_000_000  # librdkafka's default; just below that of max.message.bytes
+
 
 class LibrdkafkaDriver:
     """Access to one cluster; `delegate` is a driver to the same cluster, and is closed with it.
@@ -67,6 +69,7 @@ class LibrdkafkaDriver:
         linger_ms: int = 0,
         compression: str = "none",
         batch_bytes: int | None = None,
+        topics: Sequence[str] = (),
         in_flight_max: int = IN_FLIGHT_MAX,
         in_flight_bytes_max: int = IN_FLIGHT_BYTES_MAX,
     ) -> LibrdkafkaAppender:
@@ -75,6 +78,8 @@ class LibrdkafkaDriver:
         The limits bound the memory of appends in flight: above them `append` raises `BufferFull`.
         """
         check_linger(linger_ms, self._delivery_timeout_s)
+        # A broker refuses a batch that is too large, and librdkafka then refuses all its records.
+        bounds = [batch_bytes, self.message_bytes_max(topics), _BATCH_BYTES_MAX]
         return LibrdkafkaAppender(
             {
                 **self._settings,
@@ -89,7 +94,7 @@ class LibrdkafkaDriver:
                 "max.in.flight.requests.per.connection": 1,
                 "linger.ms": linger_ms,
                 "compression.type": compression,
-                **({} if batch_bytes is None else {"batch.size": batch_bytes}),
+                "batch.size": min(bound for bound in bounds if bound is not None),
                 "request.timeout.ms": int(self._timeout_s * 1000),
                 "retry.backoff.ms": RETRY_BACKOFF_MS,
                 "message.max.bytes": MESSAGE_BYTES_MAX,
@@ -180,6 +185,10 @@ class LibrdkafkaDriver:
     def partition_counts(self, topics: Sequence[str]) -> dict[str, int]:
         """Return how many Kafka partitions each topic has."""
         return self._delegate.partition_counts(topics)
+
+    def message_bytes_max(self, topics: Sequence[str]) -> int | None:
+        """Return the most bytes that a batch may have in each of these topics; None: hidden."""
+        return self._delegate.message_bytes_max(topics)
 
     def commit(self, group: str, offsets: Mapping[TopicPartition, tuple[int, str]]) -> None:
         """Store offsets and texts under a consumer group that has no members."""

@@ -140,9 +140,10 @@ class MemoryDriver:
     def appender(
         self,
         *,
-        linger_ms: int = 0,  # noqa: ARG002 - these three are parameters of the other drivers
+        linger_ms: int = 0,  # noqa: ARG002 - these four are parameters of the other drivers
         compression: str = "none",  # noqa: ARG002
         batch_bytes: int | None = None,  # noqa: ARG002
+        topics: Sequence[str] = (),  # noqa: ARG002
         in_flight_max: int = IN_FLIGHT_MAX,
         in_flight_bytes_max: int = IN_FLIGHT_BYTES_MAX,
     ) -> MemoryAppender:
@@ -153,6 +154,10 @@ class MemoryDriver:
             in_flight_max=in_flight_max,
             in_flight_bytes_max=in_flight_bytes_max,
         )
+
+    def message_bytes_max(self, topics: Sequence[str]) -> int | None:  # noqa: ARG002 - one for all
+        """Return the most bytes that a batch may have."""
+        return self.log.message_bytes_max
 
     def _step_of_appender(self) -> Callable[[PendingAppend], None]:
         """Give what a new appender calls with each append; a subclass may give each its own."""

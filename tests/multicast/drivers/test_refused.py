@@ -27,9 +27,9 @@ def logs(kafka_cluster):
 
 
 @contextlib.contextmanager
-def appender_of(cluster, driver):
+def appender_of(cluster, driver, log):
     with open_driver(driver, cluster.bootstrap) as opened:
-        appender = opened.appender()
+        appender = opened.appender(topics=[log.topic])
         yield appender
         appender.close()
 
@@ -48,7 +48,7 @@ def outcomes(appender, records):
 
 
 def test_beside_a_record_that_is_too_large_all_others_are_stored(kafka_cluster, logs):
-    with appender_of(kafka_cluster, "kafka-python") as appender:
+    with appender_of(kafka_cluster, "kafka-python", logs[0]) as appender:
         outcomes(appender, [(log, b"first") for log in logs])
         for _ in range(3):
             records = [(logs[number % 2], b"small") for number in range(200)]
@@ -56,3 +56,17 @@ def test_beside_a_record_that_is_too_large_all_others_are_stored(kafka_cluster, 
             given = outcomes(appender, records)
             assert isinstance(given.pop(20).error, AppendRefused)
             assert all(isinstance(outcome, Appended) for outcome in given)
+
+
+@pytest.mark.parametrize("driver", ["kafka-python", "librdkafka"])
+def test_many_records_that_a_topic_accepts_one_by_one_are_all_stored(kafka_cluster, logs, driver):
+    with appender_of(kafka_cluster, driver, logs[0]) as appender:
+        given = outcomes(appender, [(log, QUARTER) for log in logs for _ in range(40)])
+        assert all(isinstance(outcome, Appended) for outcome in given)
+
+
+def test_the_bound_of_a_batch_is_the_least_of_the_topics(kafka_cluster, logs):
+    with open_driver("librdkafka", kafka_cluster.bootstrap) as driver:
+        assert driver.message_bytes_max([logs[0].topic]) == MESSAGE_BYTES_MAX
+        assert driver.message_bytes_max([]) is None
+        assert driver.message_bytes_max([f"{logs[0].topic}-that-does-not-exist"]) is None

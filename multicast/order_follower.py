@@ -17,6 +17,7 @@ from multicast.control import AnyStream, ControlReader, stream_partition
 from multicast.drivers.clock import clock_of
 from multicast.drivers.protocol import Driver, Reader, TopicPartition
 from multicast.errors import AmcastError, ProtocolViolation, UsageError
+from multicast.topic_identity import refuse_recreated_logs
 
 # How often the control topic is read for a newer epoch. While a plan changes, receipts wait up to
 # this long in addition; a human notices 0.2 s. Every follower pays for each read.
@@ -149,6 +150,7 @@ class OrderFollower:
     def _begin(self) -> None:
         state = self._control.refresh()
         plan = state.plan(state.begun_epoch)
+        refuse_recreated_logs(self._driver, plan)
         starts = state.begun(plan.epoch)
         names = {stream_partition(plan, spec.name): spec.name for spec in plan.collectors}
         ends = self._driver.last_stable_offsets(list(names))

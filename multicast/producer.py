@@ -81,6 +81,10 @@ class Producer:
     key and the topic's number of Kafka partitions. `tracing` makes OpenTelemetry's spans of all
     messages, or of a share of them, like 0.01 (docs/tracing.md).
 
+    The constructor reads the plan from the cluster. It raises `UncoveredInterest` if there is none,
+    and `TopicChanged` if a topic was recreated after the plan was applied: no consumer delivers
+    what is appended there. A producer that is open then does not notice; `ordered` may.
+
     A producer belongs to the process that opened it: open one after a fork. In a forked process its
     calls raise `UsageError`, and `close` does nothing.
     """

@@ -6,9 +6,10 @@ A topic that was deleted and recreated has the same name, but another ID and oth
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
+from contextlib import suppress
 
 from multicast.drivers.protocol import Driver
-from multicast.errors import TopicChanged
+from multicast.errors import NotAuthorized, TopicChanged
 from topology.tree import Plan
 
 
@@ -19,6 +20,18 @@ def refuse_changed_topics(driver: Driver, plan: Plan, topics: Collection[str]) -
     """
     recorded = [topic for topic in topics if topic in plan.topic_ids]
     refuse_other_topics(driver.topic_ids(sorted(recorded)), plan, topics)
+
+
+def refuse_recreated_logs(driver: Driver, plan: Plan) -> None:
+    """Raise `TopicChanged` if a topic of the plan's logs was recreated. For who appends to some.
+
+    Passes a topic that does not exist, of which an append says so, and one that the user may not
+    see. Blocks until the cluster has answered.
+    """
+    for topic in sorted({log.topic for log in plan.logs} & plan.topic_ids.keys()):
+        with suppress(NotAuthorized):
+            ids = driver.topic_ids([topic])
+            refuse_other_topics(ids, plan, ids)
 
 
 def refuse_other_topics(ids: Mapping[str, str], plan: Plan, topics: Collection[str]) -> None:

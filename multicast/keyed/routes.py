@@ -15,6 +15,7 @@ from multicast.keyed.partitioners import Keys, Partitioner
 from multicast.keyed.router import KeyRouter
 from multicast.messages import covered_header
 from multicast.receipts import Route
+from multicast.topic_identity import refuse_recreated_logs
 from topology.tree import Log, Plan, log_name
 
 # An undeclared destination set makes the producer read the control topic again, at most this often:
@@ -24,7 +25,10 @@ _PLAN_EVERY_S = 1.0
 
 
 class Routes:
-    """The routes of one producer. Safe from any thread; the constructor reads the plan."""
+    """The routes of one producer. Safe from any thread; the constructor reads the plan.
+
+    It raises `TopicChanged` if a topic of the plan was recreated.
+    """
 
     def __init__(
         self, driver: Driver, topic: str, partitioner: Partitioner, appends: AppendCounters
@@ -37,6 +41,7 @@ class Routes:
         self._control = ControlReader(driver, topic)
         try:
             self.plan = self._control.refresh().plan()
+            refuse_recreated_logs(driver, self.plan)
         except BaseException:
             self._control.close()
             raise

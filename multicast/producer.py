@@ -202,7 +202,7 @@ class Producer:
         """
         pairs = header_pairs(headers) if headers else ()
         to, record_key = addressed(to, key)
-        route = self._route_of(to, boundary(within, expect))
+        route = self._route(to, boundary(within, expect))
         receipt = Receipt(self._settlement, route, done)
         pairs = [*pairs, *reserved_headers(route.log.name, route.header, tags, expect)]
         deadline = None
@@ -260,14 +260,14 @@ class Producer:
         if to is not None:
             if isinstance(to, Keys) and keys is None:
                 messages = messages._replace(keys=[to.values[0]] * len(payloads))
-            return self._send_all(self._route_of(to), messages, deadline)
+            return self._send_all(self._route(to), messages, deadline)
         if messages.keys is None or None in messages.keys:
             raise UsageError(NOWHERE)
         names = self._routes.keys.partitions([key for key in messages.keys if key is not None])
         by_name: dict[str, list[int]] = {}
         for index, name in enumerate(names):
             by_name.setdefault(name, []).append(index)
-        routes = [(self._route_of((name,)), indexes) for name, indexes in by_name.items()]
+        routes = [(self._route((name,)), indexes) for name, indexes in by_name.items()]
         return KeyedReceipts(
             [
                 (self._send_all(route, messages.of(indexes), deadline), indexes)
@@ -354,7 +354,7 @@ class Producer:
         Blocks for one request to the cluster (of a set by keys: three), and for 3 s at most until
         the client is ready.
         """
-        self._appender.prepare(self._route_of(to, within).partition)
+        self._appender.prepare(self._route(to, within).partition)
 
     def orders(self) -> OrderFollower:
         """Give the follower of the order streams; the first call opens it, which blocks."""
@@ -409,7 +409,7 @@ class Producer:
 
     # -- inside -----------------------------------------------------------------------------
 
-    def _route_of(self, to: Iterable[str] | Keys, within: frozenset[str] | None = None) -> Route:
+    def _route(self, to: Iterable[str] | Keys, within: frozenset[str] | None = None) -> Route:
         self._check_open()
         return self._routes.route(to, within)
 

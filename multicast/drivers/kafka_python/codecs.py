@@ -46,3 +46,14 @@ def codec_of(compression: str) -> Codec | None:
             f"kafka-python; install it, or choose gzip or driver librdkafka"
         )
     return found
+
+
+def missing_for(number: int) -> str | None:
+    """Say what a reader of a batch lacks whose codec has this number; None: nothing."""
+    found = next((one for one in _CODECS if one.number == number), None)
+    if found is None or found.is_installed():
+        return None
+    return (
+        f"they are compressed by {found.name}, which needs the package {found.library} with driver "
+        f"kafka-python; install it, or choose driver librdkafka"
+    )

@@ -19,6 +19,7 @@ from typing import Any, NamedTuple
 
 from kafka.record import MemoryRecords
 
+from multicast.drivers.kafka_python.codecs import missing_for
 from multicast.drivers.protocol import Headers, Record, TopicPartition
 from multicast.errors import AmcastError, ProtocolViolation
 from multicast.messages import header_name
@@ -85,9 +86,10 @@ def decompress(partition: TopicPartition, batch: Any) -> None:
         batch._maybe_uncompress()  # noqa: SLF001 - there is no other way to the bytes
     except Exception as error:
         # Each codec has errors of its own.
+        why = missing_for(batch.compression_type) or error
         raise AmcastError(
             f"The records of {partition.topic}/{partition.partition} at offset "
-            f"{batch.base_offset} cannot be decompressed: {error}."
+            f"{batch.base_offset} cannot be decompressed: {why}."
         ).about(partition) from error
 
 

@@ -11,7 +11,7 @@ from multicast.drivers.kafka_python import reader as reader_module
 from multicast.drivers.kafka_python.column_reader import KafkaPythonColumnReader
 from multicast.drivers.kafka_python.reader import KafkaPythonReader
 from multicast.drivers.protocol import TopicPartition
-from multicast.errors import ProtocolViolation, Trimmed
+from multicast.errors import AmcastError, ProtocolViolation, Trimmed
 
 FIRST, SECOND = TopicPartition("A", 0), TopicPartition("B", 0)
 MAGIC, LARGE = 2, 1 << 30
@@ -97,3 +97,15 @@ def test_a_trimmed_log_is_said_by_a_poll_that_does_not_wait_while_another_log_ha
         reader.poll(0)
     reader.remove([FIRST])
     assert polled(reader) == [(SECOND, [b"c"], 2)]
+
+
+@pytest.mark.parametrize(
+    ("number", "package"), [(2, "python-snappy"), (3, "lz4"), (4, "zstandard")]
+)
+def test_a_batch_whose_codec_is_not_installed_names_the_package(reader, number, package):
+    raw = bytearray(batch(0, b"a"))
+    raw[CRC.stop + 1] |= number  # the attributes are the two bytes after the checksum
+    raw[CRC] = calc_crc32c(raw[CRC.stop :]).to_bytes(4, "big")
+    answer(reader, FIRST, bytes(raw))
+    with pytest.raises(AmcastError, match=f"needs the package {package} with driver kafka-python"):
+        reader.poll(0)

@@ -70,7 +70,7 @@ class OrderFollower:
                 remaining = deadline - self._clock.monotonic()
                 if remaining <= 0:
                     return False
-                self._moved.wait(remaining)
+                self._moved.wait(min(remaining, threading.TIMEOUT_MAX))
         return True
 
     def is_ordered(self, log: str, offset: int) -> bool:

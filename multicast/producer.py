@@ -20,7 +20,12 @@ from multicast.conditional.follower import DecisionFollower
 from multicast.control import ControlFollower
 from multicast.control.reader import REFRESH_S
 from multicast.drivers import open_driver
-from multicast.drivers.client_settings import check_client, producer_settings
+from multicast.drivers.client_settings import (
+    check_client,
+    check_linger,
+    check_seconds,
+    producer_settings,
+)
 from multicast.drivers.clock import clock_of
 from multicast.drivers.home_process import HomeProcess
 from multicast.drivers.protocol import (
@@ -85,6 +90,9 @@ class Producer:
     and `TopicChanged` if a topic was recreated after the plan was applied: no consumer delivers
     what is appended there. A producer that is open then does not notice; `ordered` may.
 
+    Close it, or use it in a `with` block: messages that are not acknowledged when the process ends
+    may never be sent, and nobody is told.
+
     A producer belongs to the process that opened it: open one after a fork. In a forked process its
     calls raise `UsageError`, and `close` does nothing.
     """
@@ -107,6 +115,10 @@ class Producer:
         self._spans = spans_of_producer(tracing)
         partitioner = partitioner_named(partitioner)
         check_client(client or {})
+        check_seconds("block_s", block_s, zero=True)
+        check_seconds("delivery_timeout_s", delivery_timeout_s)
+        check_seconds("request_timeout_s", request_timeout_s)
+        check_linger(linger_ms or 0, delivery_timeout_s)
         tuning = producer_settings(client or {})
         self._block_s = block_s
         self._closed = False

@@ -244,6 +244,8 @@ def boundary(within: Iterable[str] | None, expect: Expectation | None) -> frozen
     named = None if within is None else frozenset(within)
     if expect is None:
         return named
+    if not isinstance(expect, Expectation):
+        raise UsageError(f"'expect' is {expect!r}; give what nothing_after() returns")
     looks_at = frozenset(expect.log.split("+"))
     if named not in (None, looks_at):
         raise UsageError(

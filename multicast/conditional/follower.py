@@ -85,7 +85,7 @@ class DecisionFollower:
                 if decision is not None or remaining <= 0:
                     return decision
                 if self._thread is not None:
-                    self._moved.wait(remaining)
+                    self._moved.wait(min(remaining, threading.TIMEOUT_MAX))
                     continue
             self._turn(min(remaining, _POLL_S))
 

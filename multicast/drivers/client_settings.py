@@ -6,6 +6,7 @@ a guarantee, and impossible values; each driver translates the names for its cli
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Mapping
 from typing import NamedTuple
 
@@ -105,6 +106,11 @@ def check_client(client: Mapping[str, str]) -> None:
     """Raise `UsageError` for an unknown or refused setting, and for an impossible value."""
     for name in sorted(set(client) & set(REFUSED)):
         raise UsageError(f"Client setting {name} is refused: {REFUSED[name]}.")
+    for name, value in client.items():
+        if not isinstance(value, str):
+            raise UsageError(
+                f"Client setting {name} is {value!r}, not a str; put the value in quotes."
+            )
     accepted = (*KNOWN, *OF_PRODUCERS)
     unknown = sorted(set(client) - set(accepted))
     if unknown:
@@ -133,8 +139,17 @@ def producer_settings(client: Mapping[str, str]) -> ProducerSettings:
     )
 
 
+def check_seconds(name: str, value: float, *, zero: bool = False) -> None:
+    """Raise `UsageError` unless it is a time that a client can wait for, with `zero` also 0."""
+    if not (value >= 0 if zero else value > 0) or not value <= threading.TIMEOUT_MAX:
+        least = "0 or more" if zero else "more than 0"
+        raise UsageError(f"{name} is {value!r}; give a number of seconds, {least}.")
+
+
 def check_linger(linger_ms: int, delivery_timeout_s: float) -> None:
     """Raise `UsageError` unless half the delivery time-out is left for the brokers."""
+    if linger_ms < 0:
+        raise UsageError(f"linger_ms is {linger_ms!r}; give a number of milliseconds, 0 or more.")
     if linger_ms > 500 * delivery_timeout_s:
         raise UsageError(
             f"Messages would linger for {linger_ms} ms, though their outcome is due within "

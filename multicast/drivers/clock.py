@@ -46,7 +46,8 @@ class SystemClock:
     ) -> bool:
         """Wait until `ready` gives True, at most `timeout_s` seconds; return its last answer."""
         with changed:
-            return changed.wait_for(ready, timeout_s)
+            # Above this many seconds, some centuries, Python's own wait raises.
+            return changed.wait_for(ready, min(timeout_s, threading.TIMEOUT_MAX))
 
 
 SYSTEM_CLOCK = SystemClock()

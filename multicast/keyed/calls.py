@@ -49,7 +49,7 @@ def batched(
     headers: Sequence[Headers | Mapping[str, bytes]] | None,
 ) -> Batched:
     """Check the messages of a call with many; raises `UsageError`."""
-    if isinstance(payloads, bytes | str):
+    if isinstance(payloads, bytes | str) or not isinstance(payloads, Sequence):
         raise UsageError("the messages of a call are a list of payloads, not one payload")
     if not _PAYLOAD_TYPES.issuperset(map(type, payloads)):  # rarely; a subclass of bytes is fine
         for payload in payloads:
@@ -76,6 +76,8 @@ def check_payload(payload: object) -> None:
 
 def header_pairs(headers: Headers | Mapping[str, bytes]) -> Headers:
     """Give headers as pairs; raises `UsageError` for a pair that is not (str, bytes)."""
+    if not isinstance(headers, Iterable):
+        raise UsageError(f"headers are {headers!r}; give pairs, or a mapping")
     pairs = list(headers.items() if isinstance(headers, Mapping) else headers)
     for pair in pairs:
         match pair:

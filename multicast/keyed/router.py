@@ -16,6 +16,7 @@ from __future__ import annotations
 import contextlib
 import threading
 from collections.abc import Callable, Sequence
+from typing import SupportsIndex
 
 from multicast.drivers.clock import clock_of
 from multicast.drivers.protocol import Driver
@@ -69,7 +70,7 @@ class KeyRouter:
         names = []
         for key in of:
             index = self._partitioner(key, len(layout))
-            if not 0 <= index < len(layout):
+            if not isinstance(index, SupportsIndex) or not 0 <= index < len(layout):
                 raise UsageError(
                     f"the partitioner gives partition {index!r} for key {_shown(key)}; the topic "
                     f"has {len(layout)}, from 0"

@@ -128,8 +128,9 @@ class AsyncProducer(LoopBound):
         for at most `block_s` seconds; calls are served in their order, and so are the messages of
         one log. Returns without waiting for Kafka: `await receipt.accepted()` does that.
 
-        After an error, a cancellation or a time-out of this call nothing was sent. (kafka-python:
-        also raises `ClusterUnreachable` here if no broker has told where the topic's logs are.)
+        After an error, a cancellation or a time-out of this call nothing was sent. A producer
+        that writes tickets, or uses kafka-python, also raises `ClusterUnreachable` here, after some
+        seconds, if no broker has told where the topic's logs are or the log's leader is away.
         """
         self.check_loop()
         to, key = addressed(to if to is None else _reusable(to), key)

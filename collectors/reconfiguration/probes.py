@@ -9,6 +9,8 @@ probe begins at the end of the order before the change, and reads until the next
              the start of the probe, not the delivery
     window   of a log, the messages that all its probes have delivered. Only these are checked,
              because probes begin and end at different moments
+    interest of a probe: that of its consumer in the epoch of each message, as the new plan may
+             change it
 
 Invariant: a probe commits nothing, and `judged` stops it at the latest.
 """
@@ -19,16 +21,19 @@ import threading
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from itertools import chain
+from itertools import chain, groupby
 from typing import Self
 
 from multicast.consumer import Consumer
-from multicast.control import SINGLE_LOG
+from multicast.control import SINGLE_LOG, ControlReader, ControlState
 from multicast.delivery import Batch
 from multicast.drivers.protocol import Driver
 from multicast.errors import AmcastError
-from multicast.history import History, HistoryBuilder
+from multicast.history import History
+from multicast.order import OFFSET_MAX
 from multicast.properties import check_all
+from multicast.subscription import End, SubscriptionRequest
+from multicast.verification.audit import AuditCollector
 from topology.carry_over import Retained, retained
 from topology.tree import Plan
 
@@ -64,7 +69,7 @@ class _Probe:
         self.consumer = Consumer(
             topic=topic, name=name, start="latest", committed=False, driver=driver
         )
-        self.interest = self.consumer.interest
+        self.begun_epoch = self.consumer.position.epoch
         self.deliveries: list[tuple[str, int, tuple[str, ...]]] = []
         self.delays: list[tuple[float, float]] = []  # the producer's stamp, and the delay; in ms
         self.caught_up = threading.Event()
@@ -90,6 +95,7 @@ class Probes:
     """The probes of one change, a thread each; a context manager that starts and ends them."""
 
     def __init__(self, driver: Driver, plan: Plan, *, most: int = PROBES_MAX) -> None:
+        self._driver = driver
         self._plan = plan
         entries = plan.consumers
         count = min(most, len(entries))
@@ -159,7 +165,11 @@ class Probes:
             for probe in self._probes
         }
         delays = list(chain.from_iterable(during.values()))
-        report = check_all(_history(self._probes))
+        control = ControlReader(self._driver, self._plan.topic)
+        try:
+            report = check_all(_history(self._probes, control.refresh()))
+        finally:
+            control.close()
         return Seen(
             messages=report.messages,
             deliveries=report.deliveries,
@@ -187,8 +197,8 @@ def _done(probe: _Probe, epoch: int) -> bool:
     return probe.error is not None or probe.epoch >= epoch or quiet
 
 
-def _history(probes: Sequence[_Probe]) -> History:
-    """Make a history of the messages of each log's window."""
+def _history(probes: Sequence[_Probe], control: ControlState) -> History:
+    """Make a history of the messages of each log's window; `control` was read after them."""
     first: dict[str, int] = {}
     last: dict[str, int] = {}
     for probe in probes:
@@ -200,12 +210,11 @@ def _history(probes: Sequence[_Probe]) -> History:
         for log, offset in firsts.items():
             first[log] = max(first.get(log, 0), offset)
             last[log] = min(last.get(log, lasts[log]), lasts[log])
-    builder = HistoryBuilder()
+    end = End(control.epoch, control.epoch, dict.fromkeys(first, OFFSET_MAX))
+    audit = AuditCollector(end)
     for probe in probes:
-        builder.interest(consumer=probe.name, interest=probe.interest)
-        for log, offset, to in probe.deliveries:
-            if first[log] <= offset <= last[log]:
-                builder.delivery(
-                    consumer=probe.name, instance="probe", message_id=f"{log}:{offset}", to=to
-                )
-    return builder.history(other_producers=True)
+        audit.begins(probe.name, SubscriptionRequest.of(probe.name, None), probe.begun_epoch)
+        for (log, to), run in groupby(probe.deliveries, key=lambda delivery: delivery[::2]):
+            offsets = [offset for _, offset, _ in run if first[log] <= offset <= last[log]]
+            audit.delivered_offsets(probe.name, "probe", log, to, offsets)
+    return audit.history(control)

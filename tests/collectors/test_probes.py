@@ -1,8 +1,13 @@
 """Probes during a change of the tree: what they count as the delay of a message."""
 
+from dataclasses import replace
+
 from collectors.reconfiguration.probes import Probes
+from multicast.control import ends_record, log_partition, markers_record
+from multicast.messages import epoch_header
 from tests.helpers.plans import chain
 from tests.helpers.small import Small, until
+from topology.tree import Subscription
 
 
 def sent(system, count):
@@ -37,3 +42,26 @@ def test_what_comes_while_all_read_counts():
             seen = probes.judged(system.plan)
         assert seen.delay_p99_ms_of["C1"] is not None
         assert len(first.delays) == 20
+
+
+def test_an_interest_that_the_new_plan_changes_is_that_of_each_message_s_epoch():
+    with Small(chain()) as system:
+        p3, p4 = (log_partition(system.plan.log(name)) for name in ("P3", "P4"))
+        with Probes(system.driver, system.plan) as probes:
+            (probe,) = [probe for probe in probes._probes if probe.name == "C4"]
+            system.log.write(p4, b"before")
+            until(lambda: len(probe.deliveries) == 1)
+            after = replace(
+                chain(epoch=2),
+                collectors=system.plan.collectors[:1],
+                consumers=(system.plan.consumers[0], Subscription("C4", ("P3",), None)),
+            )
+            system.propose(after)
+            system.log.write(p4, None, headers=[epoch_header("P4", 2)])
+            system.write(markers_record(1, {"P4": 2}, attempt="1"))
+            system.write(ends_record(1, {"P1": 0, "P2": 0, "P3": 0, "P4": 2}, attempt="1"))
+            system.log.write(p3, b"after")
+            until(lambda: len(probe.deliveries) == 2)
+            seen = probes.judged(after)
+        assert seen.messages == 2
+        assert seen.violations == ()

@@ -130,10 +130,11 @@ def status(
 ) -> None:
     """Show for each collector of the running epoch how far it has ordered its logs.
 
-    "records", "void" and "lag" are read from the order itself. The entries appended, passed
-    on, read and dropped are those that the process which runs the collector has counted since it
-    started; "-" where it does not answer. "genuine" is the share of entries handled for an
-    addressee.
+    "records", "void" and "lag" are read from the order itself; "lag" counts the stored messages
+    that its order lacks. The entries appended, passed on, read and dropped are those that the
+    process which runs the collector has counted since it started; "-" where it does not answer.
+    "silent" means that nothing waits, and no process answers for the collector: perhaps none runs.
+    "genuine" is the share of entries handled for an addressee.
 
     --wait healthy exits with 4 if a collector is not up after --timeout (60s): its status page
     does not answer, more than a second of work waits, or a transaction holds up a log.
@@ -150,7 +151,10 @@ def status(
     _refuse_lone(timeout)
     plan, rows, counted = _describe_all(chosen)
     for row in rows:
-        row.update(_entries(counted.counts.get(row["collector"])))
+        counts = counted.counts.get(row["collector"])
+        row.update(_entries(counts))
+        if counts is None and row["state"] == "up to date":
+            row["state"] = "silent"
     if output is Output.JSON:
         document = {"schema_version": 1, "topic": plan.topic, "epoch": plan.epoch}
         missing = list(counted.missing)
@@ -199,7 +203,10 @@ def lag(
     watched: Watch = False,
     timeout: Timeout = None,
 ) -> None:
-    """Show for each log how many of its offsets are not ordered yet."""
+    """Show for each log how many of its offsets some collector's order lacks.
+
+    It has not ordered them yet, or not relayed them from its parent.
+    """
     chosen = settings(bootstrap=bootstrap, topic=topic, driver=driver)
     if watched:
         watch(chosen, lag_of, output, None if timeout is None else seconds_of(timeout))
@@ -208,7 +215,8 @@ def lag(
     plan, rows, _ = _describe_all(chosen, counted=False)
     lags: dict[str, int] = {}
     for row in rows:
-        lags.update(row["lag_by_log"])
+        for log, waits in row["lag_by_log"].items():
+            lags[log] = max(lags.get(log, 0), waits)
     if output is Output.JSON:
         total = sum(lags.values())
         document = {"schema_version": 1, "topic": plan.topic, "epoch": plan.epoch, "total": total}
@@ -238,20 +246,22 @@ def _describe_all(
 
 
 def describe(driver: Driver, state: ControlState, plan: Plan, name: str) -> dict[str, Any]:
-    """Read one collector's stream to its end, and compare it with the ends of its own logs.
+    """Read one collector's stream to its end, and compare it with the ends of its bag's logs.
 
-    Raises `TimedOut` if the stream cannot be read to its end.
+    "lag_by_log" counts, of each log in the bag, the offsets that were stored before and are not in
+    the stream: those that the collector has not ordered, or not relayed from its parent. Raises
+    `TimedOut` if the stream cannot be read to its end.
     """
+    logs = {log: log_partition(plan.log(log)) for log in plan.collector(name).bag}
+    ends = driver.last_stable_offsets(list(logs.values()))
     partition = stream_partition(plan, name)
     end = driver.last_stable_offsets([partition])[partition]
     stream = state.stream(plan.epoch, name, below=end)
     plan = stream.plan
     void = _read_to(driver, stream, end)
-    own = plan.own_logs(name)
-    ends = driver.last_stable_offsets([log_partition(plan.log(log)) for log in own])
     behind = {
-        log: max(0, ends[log_partition(plan.log(log))] - stream.state.positions[plan.number(log)])
-        for log in own
+        log: max(0, ends[place] - stream.state.positions[plan.number(log)])
+        for log, place in logs.items()
     }
     waits = sum(behind.values())
     return {

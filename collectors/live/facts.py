@@ -2,8 +2,9 @@
 
     rate      offsets a second: of a log, ordered by its top; of a collector, in its stream
     relayed   the part of a collector's rate that comes from its parent
-    lag       of a log: stored, but not ordered by its top. Of a collector: the lag of its own logs,
-              and what its parent has ordered and it has not relayed yet
+    lag       of a log: stored, but missing from the order of a collector that has the log. Of a
+              collector: stored in its own logs and not ordered yet, and what its parent has ordered
+              and it has not relayed yet
     state     one of `State`; `judged` decides it, for the page and for commands
 
 Times are milliseconds since 1970, as the machine that looks counts them.
@@ -186,7 +187,11 @@ class LivePicture:
     @property
     def lags(self) -> dict[str, int]:
         """Each log's lag, by name."""
-        return {name: max(0, end - self.ordered.get(name, end)) for name, end in self.ends.items()}
+        reached = dict(self.ends)
+        for positions in self._positions.values():
+            for name, place in positions.items():
+                reached[name] = min(reached[name], place)
+        return {name: end - reached[name] for name, end in self.ends.items()}
 
     @property
     def unhealthy(self) -> dict[str, str]:

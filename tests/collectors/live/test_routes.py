@@ -220,6 +220,8 @@ def test_a_wait_for_collectors_that_do_not_run_ends_with_the_cause(kafka_cluster
         done = amcast("collectors", "status", *idle.common(), *wait)
         assert done.returncode == 4
         assert "not all collectors are up after 15 s: K1 is silent: no process" in done.stderr
+        status = json.loads(amcast("collectors", "status", *idle.common(), "-o", "json").stdout)
+    assert {row["state"] for row in status["collectors"]} == {"silent"}
 
 
 def test_watching_the_lag_shows_the_total_and_the_logs_that_have_one(kafka_cluster, tmp_path):

@@ -495,4 +495,4 @@ def _write(path: Path, text: str, *, force: bool) -> None:
     except FileExists as wrong:
         fail(str(wrong), 2)
     except OSError as wrong:
-        fail(f"cannot write {path}: {wrong}", 2)
+        fail(f"cannot write {path}: {wrong.strerror}", 2)

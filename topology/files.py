@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import os
+import stat
 from collections.abc import Iterable
 from pathlib import Path
+from uuid import uuid4
 
 
 class FileExists(Exception):
@@ -11,14 +14,37 @@ class FileExists(Exception):
 
 
 def write_text(path: Path, text: str, *, force: bool, instead: str = "") -> None:
-    """Write a text file, in UTF-8.
+    """Write a text file, in UTF-8; it holds the whole text, or what it held before.
 
     Raises `OSError`, and, without `force`, `FileExists` if the file exists with another text.
     `instead` is the option that names another file, for the error message.
     """
     if not force:
         refuse_existing(path, text, instead=instead)
-    path.write_text(text, encoding="utf-8")
+    if path.exists() and not path.is_file():  # a pipe or a device: nothing can be lost
+        path.write_text(text, encoding="utf-8")
+        return
+    try:
+        _replace(path.resolve(), text.encode())
+    except OSError as error:  # the draft's name says nothing to a user
+        raise OSError(error.errno, error.strerror, str(path)) from error
+
+
+def _replace(path: Path, content: bytes) -> None:
+    """Put a draft beside the file in its place, after it is on the disk."""
+    draft = path.with_name(f".amcast-{uuid4().hex}.draft")  # of one writer, however long the name
+    descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666)  # less the umask
+    try:
+        with os.fdopen(descriptor, "wb") as file:
+            file.write(content)
+            file.flush()
+            if path.exists():
+                os.fchmod(descriptor, stat.S_IMODE(path.stat().st_mode))
+            os.fsync(descriptor)
+        draft.replace(path)
+    except BaseException:
+        draft.unlink(missing_ok=True)
+        raise
 
 
 def refuse_existing_of(files: Iterable[Path | None], *, force: bool) -> None:

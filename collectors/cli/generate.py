@@ -11,6 +11,7 @@ from collectors.deploy.files import KINDS, DeploymentSettings, generate
 from multicast.cli.options import Bootstrap, Topic
 from multicast.errors import UsageError
 from multicast.settings import settings
+from topology.files import write_text
 from topology.output import ForceOption
 
 app = typer.Typer(
@@ -139,4 +140,4 @@ def _write(kind: str, deployment: DeploymentSettings, out: Path | None, *, force
         raise UsageError(f"{existing[0]} exists; --force overwrites it")
     for path, text in targets.items():
         path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(text, encoding="utf-8")
+        write_text(path, text, force=True)

@@ -93,11 +93,13 @@ def apply_plan(
     seen: Seen | None = None
     try:
         running = _running(opened, plan.topic)
-        # A plan that is not for the next epoch is refused below, and needs no rollback.
-        follows = running is not None and plan.base_epoch == running.epoch
-        if running is not None and follows and not same_layout(running, plan):
-            back_file = rollback or file.with_name(f"{file.name}.rollback")
-            _write_rollback(back_file, running, plan, force=force, option="--rollback")
+
+        def before_change() -> None:
+            """Write the rollback plan now: after the change it may be needed quickly."""
+            if running is not None:
+                back_file = rollback or file.with_name(f"{file.name}.rollback")
+                _write_rollback(back_file, running, plan, force=force, option="--rollback")
+
         with Admin(chosen.bootstrap, chosen.client) as admin:
 
             def applied() -> Applied:
@@ -109,6 +111,7 @@ def apply_plan(
                     uncovered=uncovered,
                     add_partitions=add_partitions,
                     say=_say,
+                    before_change=before_change,
                 )
 
             if running is None or not probes or same_layout(running, plan):
@@ -135,7 +138,7 @@ def _running(driver: Driver, topic: str) -> Plan | None:
 
 
 def _write_rollback(file: Path, running: Plan, plan: Plan, *, force: bool, option: str) -> None:
-    """Write the rollback plan first: after the change it may be needed quickly."""
+    """Write the rollback plan, and say how to apply it; raises `UsageError`."""
     try:
         text = json.dumps(back(running, plan).to_json(), indent=2) + "\n"
         write_text(file, text, force=force, instead=option)

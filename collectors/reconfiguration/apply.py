@@ -100,6 +100,7 @@ def apply(
     uncovered: bool = False,
     add_partitions: bool = False,
     say: Callable[[str], None] = lambda _: None,
+    before_change: Callable[[], None] = lambda: None,
 ) -> Applied:
     """Make `plan` the next epoch; return once it has begun.
 
@@ -107,8 +108,9 @@ def apply(
     `uncovered`, a plan that does not cover the interest of a consumer of the running plan is
     refused. A plan with fewer partitions than its topic is refused, and without `add_partitions`
     one with more. `say` is called with a sentence for each step. All checks come before the first
-    change, so a refused plan creates and grows no topic. Blocks; `timeout_s` bounds each wait for
-    the brokers' acknowledgements and the drain.
+    change, so a refused plan creates and grows no topic; `before_change` is called between them,
+    unless the plan runs already. Blocks; `timeout_s` bounds each wait for the brokers'
+    acknowledgements and the drain.
 
     Raises `TimedOut` if the running epoch did not end in time; `UsageError` for a plan that the
     checker rejects; `Conflict` for a plan for another cluster or epoch, or if another operator was
@@ -131,6 +133,7 @@ def apply(
         refuse_partitions(driver, admin, plan, running, add_partitions=add_partitions)
         refuse(of_changed_topics(plan, topic_ids_of(admin, plan)))
         refuse(of_topics(topics_ahead(admin, plan)))
+        before_change()
         made = make_topics(admin, plan)
     control = ControlReader(driver, plan.topic)
     try:
@@ -149,7 +152,8 @@ def apply(
         filled = _fill_in(driver, admin, plan, cluster)
         mark_version(driver, filled, running, timeout_s)
         _propose(driver, filled, state.previous, timeout_s)
-        if control.refresh().plan(plan.epoch) != filled:
+        filled = control.refresh().plan(plan.epoch)
+        if not same_layout(filled, plan):
             raise Conflict(f"another operator applied a plan for epoch {plan.epoch} first")
         say(f"the plan of epoch {plan.epoch} is in the control topic")
         _drain(driver, control, timeout_s, say)

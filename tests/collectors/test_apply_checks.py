@@ -15,7 +15,14 @@ from confluent_kafka.admin import (
 
 from collectors.reconfiguration.apply import apply
 from collectors.reconfiguration.topics import topics_of
-from multicast.control import control_partition, groups_topic, order_topic, sentinel_topic
+from collectors.reconfiguration.version_mark import append_one
+from multicast.control import (
+    control_partition,
+    groups_topic,
+    order_topic,
+    sentinel_topic,
+    stream_partition,
+)
 from multicast.drivers import open_driver
 from multicast.drivers.kafka_python import Admin, TopicSpec
 from multicast.drivers.protocol import TopicPartition
@@ -104,6 +111,30 @@ def test_a_plan_with_more_partitions_than_the_topic_grows_it_only_where_that_is_
     assert done.returncode == 0, done.stderr
     assert bench.topics()[bench.topic] == 3
     assert bench.run("topology", "apply", file).returncode == 0
+
+
+def test_a_refused_plan_leaves_no_rollback_plan_and_an_accepted_one_does(bench):
+    file, _ = bench.planned(2)
+    assert bench.run("topology", "apply", file).returncode == 0
+    file, planned = bench.planned(3, "--from-cluster", "--window", "0.1")
+    assert planned.returncode == 0, planned.stderr
+    back = file.with_name(f"{file.name}.rollback")
+    refused = bench.run("topology", "apply", file)
+    assert refused.returncode == 2, refused.stderr
+    assert "roll back" not in refused.stderr
+    assert not back.exists()
+    done = bench.run("topology", "apply", file, "--add-partitions")
+    assert f"to roll back: amcast topology apply {back}" in done.stderr
+    assert back.exists()
+
+
+def test_the_same_plan_applied_twice_at_once_is_no_conflict(bench):
+    def meanwhile():
+        bench.apply()
+        # So the two fill in different first offsets of the stream.
+        append_one(bench.driver, stream_partition(bench.plan, "K1"), None, b"garbage", 60)
+
+    assert bench.apply(before_change=meanwhile).plan.collector("K1").stream_first == 0
 
 
 def test_partitions_that_somebody_added_later_are_named_until_a_plan_orders_them(bench):

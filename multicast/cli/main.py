@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import errno
 import os
+import select
 import sys
 from collections.abc import Sequence
 from importlib.metadata import EntryPoint, entry_points
@@ -165,8 +166,9 @@ def _load(entry: EntryPoint, words: str) -> typer.Typer:
 
 def main() -> None:
     """Run `amcast`. An error prints one sentence on stderr and ends with its exit code."""
+    _open_closed()
     try:
-        build(sys.argv[1:])(prog_name="amcast")
+        _run(sys.argv[1:])
     except AmcastError as error:
         sys.stderr.write(f"amcast: {error}\n")
         _flush_output()
@@ -176,7 +178,10 @@ def main() -> None:
         sys.exit(UsageError.exit_code)
     except KeyboardInterrupt:
         sys.exit(130)
-    except BrokenPipeError:
+    except BrokenPipeError as error:
+        if not _is_output_closed():
+            sys.stderr.write(f"amcast: {error.strerror}\n")
+            sys.exit(AmcastError.exit_code)
         # The reader of our output has closed it, as in `amcast receive | head`.
         _drop_output()
         sys.exit(0)
@@ -188,6 +193,34 @@ def main() -> None:
         sys.stderr.write(f"amcast: {where}{error.strerror}\n")
         _flush_output()
         sys.exit(AmcastError.exit_code if error.filename is None else UsageError.exit_code)
+
+
+def _run(arguments: Sequence[str]) -> None:
+    """Run the command; raises what it raises, or `SystemExit` with its exit code."""
+    try:
+        build(arguments)(prog_name="amcast")
+    except SystemExit as ended:
+        if isinstance(ended.__context__, BrokenPipeError):
+            raise ended.__context__ from None  # for which typer exits with 1, and says nothing
+        try:
+            sys.stdout.flush()  # a full disk is found here, and not by Python after our end
+        except BrokenPipeError:
+            _drop_output()
+        raise
+
+
+def _open_closed() -> None:
+    """Give the streams that the caller has closed (`amcast … >&-`) to /dev/null."""
+    for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
+        if getattr(sys, name) is None:
+            setattr(sys, name, open(os.devnull, mode, encoding="utf-8"))  # noqa: PTH123, SIM115
+
+
+def _is_output_closed() -> bool:
+    """Whether nobody can read our output any more."""
+    output = select.poll()
+    output.register(sys.stdout.fileno(), 0)  # errors are always reported
+    return any(what & (select.POLLERR | select.POLLHUP) for _, what in output.poll(0))
 
 
 def _flush_output() -> None:

@@ -1,5 +1,7 @@
 """The command and its nouns: what is not installed is named, and so is a file without a place."""
 
+import os
+import signal
 import subprocess
 import sys
 
@@ -90,3 +92,59 @@ def test_a_full_disk_is_one_sentence():
         )  # fmt: skip
     assert done.returncode == 1
     assert done.stderr == "amcast: No space left on device\n"
+
+
+@pytest.mark.parametrize("words", [("generate", "grafana"), ("--version",)], ids=" ".join)
+def test_a_reader_that_has_read_enough_is_no_error(words):
+    reader, writer = os.pipe()
+    os.close(reader)  # as `head` does after its last line
+    with subprocess.Popen(
+        [sys.executable, "-m", "multicast", *words],
+        stdout=writer,
+        stderr=subprocess.PIPE,
+        text=True,
+    ) as running:
+        os.close(writer)
+        _, said = running.communicate(timeout=240)
+    assert (running.returncode, said) == (0, "")
+
+
+def test_a_reader_that_has_read_enough_does_not_hide_a_failure():
+    reader, writer = os.pipe()
+    os.close(reader)
+    with subprocess.Popen(
+        [sys.executable, "-m", "multicast", "verify", "missing"],
+        stdout=writer,
+        stderr=subprocess.DEVNULL,
+    ) as running:
+        os.close(writer)
+        assert running.wait(240) == 2
+
+
+@pytest.mark.parametrize("closed", ["<&-", ">&-", "2>&-", "<&- >&- 2>&-"])
+def test_a_stream_that_the_caller_has_closed_is_like_dev_null(closed):
+    done = subprocess.run(
+        f"exec {sys.executable} -m multicast generate grafana {closed}",
+        shell=True, capture_output=True, text=True, timeout=240, check=False,
+    )  # fmt: skip
+    assert (done.returncode, done.stderr) == (0, "")
+    assert bool(done.stdout) == (" >&-" not in f" {closed}")
+
+
+def test_an_interrupted_command_ends_with_130(tmp_path):
+    history = tmp_path / "history"
+    os.mkfifo(history)
+    words = [sys.executable, "-m", "multicast", "verify", str(history)]
+    with (
+        subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as running,
+        history.open("w"),  # which waits until the command reads
+    ):
+        running.send_signal(signal.SIGINT)
+        _, said = running.communicate(timeout=240)
+    assert (running.returncode, said) == (130, b"")
+
+
+def test_wrong_usage_ends_with_2():
+    done = amcast("topology", "plan", "--phi", "x")
+    assert done.returncode == 2
+    assert "Usage: amcast topology plan" in done.stderr

@@ -28,6 +28,7 @@ from pathlib import Path
 
 from multicast.drivers import DRIVERS
 from multicast.errors import UsageError
+from topology.interests import NAME_LENGTH_MAX, is_topic
 
 FILE = "amcast.toml"
 DEFAULT_DRIVER = "librdkafka"
@@ -46,11 +47,17 @@ class Settings:
 
 
 def find_file(start: Path | None = None) -> Path | None:
-    """Find the nearest `amcast.toml` in a folder or above it; None if there is none."""
+    """Find the nearest `amcast.toml` in a folder or above it; None if there is none.
+
+    Raises `UsageError` if it is no regular file.
+    """
     folder = (start or Path.cwd()).resolve()
     for candidate in (folder, *folder.parents):
-        if (candidate / FILE).is_file():
-            return candidate / FILE
+        file = candidate / FILE
+        if file.is_file():
+            return file
+        if os.path.lexists(file):
+            raise UsageError(f"{file} is not a regular file: remove it, or give it another name")
     return None
 
 
@@ -68,6 +75,8 @@ def settings(
     document = _read(path) if path else {}
 
     def pick(name: str, flag: str | None, default: str | None) -> str:
+        if flag == "":
+            raise UsageError(f"--{name} is empty: give a value, or leave it out")
         value = flag or variables.get(f"AMCAST_{name.upper()}") or document.get(name) or default
         if not isinstance(value, str):
             raise UsageError(
@@ -75,6 +84,12 @@ def settings(
             )
         return value
 
+    named = pick("topic", topic, "A")
+    if not is_topic(named):
+        raise UsageError(
+            f"topic {named!r} is not a valid name: use 1 to {NAME_LENGTH_MAX} characters of "
+            f"A-Z a-z 0-9 . _ -"
+        )
     chosen = pick("driver", driver, DEFAULT_DRIVER)
     if chosen not in DRIVERS:
         raise UsageError(f"driver {chosen!r} is unknown; choose one of {', '.join(DRIVERS)}")
@@ -87,7 +102,7 @@ def settings(
     assert isinstance(client, dict)
     return Settings(
         bootstrap=pick("bootstrap", bootstrap, None),
-        topic=pick("topic", topic, "A"),
+        topic=named,
         driver=chosen,
         tickets=tickets == "on",
         listen=pick("listen", None, "") or None,
@@ -97,7 +112,7 @@ def settings(
 
 def _read(file: Path) -> dict[str, object]:
     try:
-        document = tomllib.loads(file.read_text(encoding="utf-8"))
+        document = tomllib.loads(file.read_text(encoding="utf-8-sig"))
     except OSError as wrong:
         raise UsageError(f"{file} cannot be read: {wrong.strerror or wrong}") from wrong
     except (ValueError, RecursionError) as wrong:  # TOMLDecodeError is a ValueError

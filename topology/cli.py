@@ -33,7 +33,7 @@ from topology.check import PlanRejected, TreeFigures, check, figures
 from topology.explain import explained, explanations, remedy
 from topology.files import FileExists, refuse_existing_of, why_unreadable, write_text
 from topology.hysteresis import MARGIN_DEFAULT, Weighed, weighed
-from topology.interests import InterestFile, InvalidInterests, parse
+from topology.interests import InterestFile, InvalidInterests, parse, refuse_names
 from topology.measured_work import MeasuredWork
 from topology.output import (
     AgainstOption,
@@ -49,6 +49,7 @@ from topology.output import (
     OrderVersionOption,
     OutOption,
     Output,
+    PhiOption,
     ShownFromClusterOption,
     SvgOption,
     TimeLimitOption,
@@ -103,9 +104,6 @@ PreferOption = Annotated[
         "busiest collector."
     ),
 ]
-PhiOption = Annotated[
-    float | None, typer.Option(help="Price of one foreign message, in hops.", min=0)
-]
 SolverOption = Annotated[SolverName, typer.Option(help="Solver of the integer program.")]
 MarginOption = Annotated[
     float | None,
@@ -127,7 +125,7 @@ def fail(sentence: str, exit_code: int) -> NoReturn:
 def read_interests(path: Path, read: Callable[[str], InterestFile] = parse) -> InterestFile:
     """Read an interest file; an unusable one ends the command with exit code 2."""
     try:
-        return read(path.read_text(encoding="utf-8"))
+        return read(path.read_text(encoding="utf-8-sig"))
     except (OSError, UnicodeDecodeError) as wrong:
         fail(f"cannot read {path}: {why_unreadable(wrong)}", 2)
     except InvalidInterests as wrong:
@@ -138,6 +136,7 @@ def read_plan(path: Path) -> Plan:
     """Read and check a plan file; a rejected plan ends the command with exit code 2."""
     try:
         plan = Plan.parse(path.read_bytes())
+        refuse_names(plan)
         check(plan)
     except (OSError, UnicodeDecodeError) as wrong:
         fail(f"cannot read {path}: {why_unreadable(wrong)}", 2)

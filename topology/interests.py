@@ -17,14 +17,13 @@ from __future__ import annotations
 
 import hashlib
 import json
-import math
 import re
 import tomllib
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from topology.tree import log_name
+from topology.tree import InvalidPlan, Plan, log_name
 
 NAME = re.compile(r"[A-Za-z0-9._-]+")
 # Kafka allows 249 characters; the longest topic we derive adds ".topology" to the data topic's.
@@ -32,6 +31,10 @@ NAME_LENGTH_MAX = 240
 # Of a count of partitions. Kafka's own advice ends at some 200,000 for a whole cluster; without a
 # bound a slip of the finger would fill the memory with names.
 PARTITION_COUNT_MAX = 100_000
+# Of rates, weights, latencies and limits. The planner multiplies three of them, and sums over all
+# consumers: with this bound that is exact to 1e-15, and far from what a float can hold.
+NUMBER_MAX = 10**15
+_SHOWN_MAX = 30  # characters of a number in a sentence; a float has at most 24
 
 
 class InvalidInterests(ValueError):
@@ -98,6 +101,37 @@ class InterestFile:
         return self.rates.get(log, 1.0)
 
 
+def is_name(text: str) -> bool:
+    """Whether a partition, consumer, collector or host may have this name."""
+    return NAME.fullmatch(text) is not None and len(text) <= NAME_LENGTH_MAX
+
+
+def is_topic(text: str) -> bool:
+    """Whether a data topic may have this name."""
+    return is_name(text) and text not in {".", ".."}
+
+
+def refuse_names(plan: Plan) -> None:
+    """Raise `InvalidPlan` for a plan with a name that no interest file may have.
+
+    For new plans; one that is in force keeps its names.
+    """
+    names = {
+        "partition": plan.partitions,
+        "collector": [node.name for node in plan.collectors],
+        "consumer": [entry.name for entry in plan.consumers],
+        "host": [node.host for node in plan.collectors if node.host is not None],
+    }
+    wrong = [(what, name) for what, each in names.items() for name in each if not is_name(name)]
+    if not is_topic(plan.topic):
+        wrong.append(("topic", plan.topic))
+    for what, name in wrong:
+        raise InvalidPlan(
+            f"{what} {name!r} is not a valid name: use 1 to {NAME_LENGTH_MAX} characters of "
+            f"A-Z a-z 0-9 . _ -"
+        )
+
+
 def parse(text: str) -> InterestFile:
     """Read the text of an interest file. Raises `InvalidInterests`."""
     try:
@@ -112,18 +146,24 @@ def from_document(document: Mapping[str, Any]) -> InterestFile:
     known = ("topic", "partitions", "destinations", "consumer", "rates", "limits", "hosts")
     _refuse_unknown(document, known, "the interest file")
     topic = _name(_required(document, "topic", "the interest file"), "topic")
-    if topic in (".", ".."):
+    if not is_topic(topic):
         raise InvalidInterests(f"topic {topic!r} is not allowed by Kafka; choose another name")
     partitions = _partitions(document)
     destinations = _destinations(document.get("destinations", []), partitions)
     logs = [*partitions, *("+".join(to) for to in destinations)]
+    limits = _limits(document.get("limits", {}))
+    if limits.collectors_per_host_max is not None and "hosts" not in document:
+        raise InvalidInterests(
+            "[limits] has collectors_per_host_max, but there is no [hosts]: name the hosts, or "
+            "remove the limit"
+        )
     return InterestFile(
         topic=topic,
         partitions=partitions,
         destinations=destinations,
         consumers=_consumers(document.get("consumer", []), partitions),
         rates=_rates(document.get("rates", {}), logs),
-        limits=_limits(document.get("limits", {})),
+        limits=limits,
         hosts=_hosts(document["hosts"], logs) if "hosts" in document else None,
     )
 
@@ -176,7 +216,7 @@ def _consumers(value: Any, partitions: tuple[str, ...]) -> tuple[Interest, ...]:
         where = f"consumer {name}"
         _refuse_unknown(entry, ("name", "interest", "weight"), where)
         interest = _subset(_required(entry, "interest", where), known, f"interest of {where}")
-        weight = _number(entry.get("weight", 1.0), f"weight of {where}")
+        weight = read_number(entry.get("weight", 1.0), f"weight of {where}")
         consumers.append(Interest(name=name, interest=interest, weight=weight))
     if not consumers:
         raise InvalidInterests("the interest file names no consumer: add a [[consumer]] table")
@@ -193,7 +233,7 @@ def _rates(value: Any, logs: list[str]) -> dict[str, float]:
             raise InvalidInterests(f"[rates] names {key}, which is not a declared destination set")
         if name in rates:
             raise InvalidInterests(f"[rates] names {name} twice")
-        rates[name] = _number(rate, f"rate of {key}")
+        rates[name] = read_number(rate, f"rate of {key}")
     return rates
 
 
@@ -203,10 +243,8 @@ def _limits(value: Any) -> PlanLimits:
     rates = ("collector_rate_max", "collector_rate_wanted")
     _refuse_unknown(table, (*counts, *rates), "[limits]")
     for key in counts:
-        count = table.get(key, 1)
-        if not isinstance(count, int) or isinstance(count, bool) or count < 1:
-            raise InvalidInterests(f"{key} is {count!r}, not a whole number of 1 or more")
-    bounds = {key: _number(table[key], key) for key in rates if key in table}
+        read_count(table.get(key, 1), key)
+    bounds = {key: read_number(table[key], key) for key in rates if key in table}
     return PlanLimits(
         collector_rate_max=bounds.get("collector_rate_max"),
         collector_rate_wanted=bounds.get("collector_rate_wanted"),
@@ -227,7 +265,7 @@ def _hosts(value: Any, logs: list[str]) -> Hosts:
     _refuse_twice("host", names)
     rows = _list(_required(table, "latency", "[hosts]"), "hosts.latency")
     matrix = tuple(
-        tuple(_number(cell, f"latency from {names[0]}") for cell in _list(row, "a latency row"))
+        tuple(read_number(cell, f"latency from {names[0]}") for cell in _list(row, "a latency row"))
         for row in rows
     )
     if len(matrix) != len(names) or any(len(row) != len(names) for row in matrix):
@@ -283,7 +321,7 @@ def _list(value: Any, where: str) -> list[Any]:
 
 
 def _name(value: Any, what: str) -> str:
-    if not isinstance(value, str) or not NAME.fullmatch(value) or len(value) > NAME_LENGTH_MAX:
+    if not isinstance(value, str) or not is_name(value):
         raise InvalidInterests(
             f"{what} {value!r} is not a valid name: use 1 to {NAME_LENGTH_MAX} characters of "
             f"A-Z a-z 0-9 . _ -"
@@ -291,12 +329,28 @@ def _name(value: Any, what: str) -> str:
     return value
 
 
-def _number(value: Any, what: str) -> float:
+def read_number(value: Any, what: str) -> float:
+    """Read a number from 0 to `NUMBER_MAX`; raises `InvalidInterests`, which says `what` it is."""
     if not isinstance(value, int | float) or isinstance(value, bool):
         raise InvalidInterests(f"{what} is {value!r}, not a number")
-    if not math.isfinite(value) or value < 0:
-        raise InvalidInterests(f"{what} is {value!r}, not a finite number of 0 or more")
+    if not 0 <= value <= NUMBER_MAX:  # nor is NaN
+        raise InvalidInterests(f"{what} is {_short(value)}, not a number from 0 to {NUMBER_MAX:g}")
     return float(value)
+
+
+def read_count(value: Any, what: str) -> int:
+    """Read a whole number from 1 to `NUMBER_MAX`; raises `InvalidInterests`."""
+    if not isinstance(value, int) or isinstance(value, bool) or not 1 <= value <= NUMBER_MAX:
+        raise InvalidInterests(
+            f"{what} is {_short(value)}, not a whole number from 1 to {NUMBER_MAX:g}"
+        )
+    return value
+
+
+def _short(value: Any) -> str:
+    """Write a value; of a number of hundreds of digits only the first ones."""
+    written = repr(value)
+    return written if len(written) <= _SHOWN_MAX else f"{written[:_SHOWN_MAX]}…"
 
 
 def _subset(value: Any, known: Mapping[str, int], what: str) -> tuple[str, ...]:

@@ -8,6 +8,13 @@ from typing import Annotated
 
 import typer
 
+from topology.interests import NUMBER_MAX
+from topology.tree import EPOCH_MAX
+
+# A week, for all durations: Kafka's clients count milliseconds in 31 bits, 24 days.
+SECONDS_MAX = 7 * 24 * 3600.0
+_EFFORT_MAX = 1e6  # a search of a second at effort 1 would take days
+
 
 class Output(enum.StrEnum):
     """How a command prints its result."""
@@ -23,14 +30,21 @@ FromClusterOption = Annotated[
     typer.Option("--from-cluster", help="Compare with the running epoch, and use measured rates."),
 ]
 WindowOption = Annotated[
-    float, typer.Option(help="With --from-cluster: seconds to measure the rates for.", min=0.1)
+    float,
+    typer.Option(
+        help="With --from-cluster: seconds to measure the rates for.",
+        min=0.1,
+        max=SECONDS_MAX,
+    ),
 ]
 BootstrapOption = Annotated[
     str | None,
     typer.Option("--bootstrap", "-b", help="With --from-cluster: the brokers' addresses."),
 ]
 ClusterIdOption = Annotated[str, typer.Option(help="ID of the cluster that the plan is for.")]
-BaseEpochOption = Annotated[int | None, typer.Option(help="Epoch that the plan replaces.", min=0)]
+BaseEpochOption = Annotated[
+    int | None, typer.Option(help="Epoch that the plan replaces.", min=0, max=EPOCH_MAX - 1)
+]
 ShownFromClusterOption = Annotated[
     bool, typer.Option("--from-cluster", help="Show the plan in force, instead of a file.")
 ]
@@ -52,14 +66,24 @@ ForceOption = Annotated[bool, typer.Option("--force", help="Overwrite existing f
 OutOption = Annotated[
     Path | None, typer.Option("--out", help="Write the plan to this file (JSON).")
 ]
+PhiOption = Annotated[
+    float | None,
+    typer.Option(help="Price of one foreign message, in hops.", min=0, max=NUMBER_MAX),
+]
 EffortOption = Annotated[
-    float, typer.Option(help="Factor for the step budgets of large searches.", min=0.01)
+    float,
+    typer.Option(
+        help="Factor for the step budgets of large searches.",
+        min=0.01,
+        max=_EFFORT_MAX,
+    ),
 ]
 TimeLimitOption = Annotated[
     float | None,
     typer.Option(
         help="Seconds for the integer program; with it, the plan may differ between runs.",
         min=0,
+        max=SECONDS_MAX,
     ),
 ]
 AgainstOption = Annotated[

@@ -31,7 +31,7 @@ from topology.documents import WHOLE_MAX, NotReadable, json_object
 SCHEMA_VERSION = 1  # of a plan's JSON; `from_json` refuses another
 DIGEST_BYTES = 16  # of BLAKE2b; against chance, since writers of the topics are trusted
 EPOCH_MAX = 10**9 - 1  # `multicast.messages.EPOCH_DIGITS_MAX` digits
-PARTITION_MAX = 2**31 - 1  # Kafka's partition numbers are int32
+PARTITION_MAX = 2**31 - 2  # Kafka's counts of partitions are int32
 PHI_DEFAULT = 10.0  # hops that one foreign message costs; the planner's default
 # Versions of the order records of an epoch's streams: 1 is docs/protocol.md, 2 docs/protocol-2.md.
 # A document that names none has the first.

@@ -62,7 +62,8 @@ def adopt(
         typer.Option("--to", help="A set of partitions to multicast to, P1,P3; repeatable."),
     ] = None,
     seconds: Annotated[
-        float, typer.Option(help="How long to measure rates.", min=0.0, max=3600.0)
+        float,
+        typer.Option(help="How long to measure rates.", min=0.0, max=3600.0),
     ] = 3.0,
     out: Annotated[
         Path | None, typer.Option("--out", help="The plan file; default: TOPIC.plan.json")

@@ -30,7 +30,7 @@ from collectors.doctor.facts import (
     length,
 )
 from collectors.doctor.inspection import inspect
-from multicast.cli.options import Bootstrap, Topic
+from multicast.cli.options import WAIT_RANGE, Bootstrap, Topic
 from multicast.drivers import open_driver
 from multicast.drivers.kafka_python import Admin
 from multicast.settings import settings
@@ -54,7 +54,7 @@ def doctor(
     topic: Topic = None,
     patience: Annotated[
         float,
-        typer.Option(help="Seconds for collectors to order the messages that wait.", min=0.0),
+        typer.Option(help="Seconds for collectors to order the messages that wait.", **WAIT_RANGE),
     ] = 2.0,  # a collector orders within milliseconds, and a standby takes over within a second
     output: OutputOption = Output.TABLE,
 ) -> None:

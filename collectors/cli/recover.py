@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from collectors.reconfiguration.recovery import Recovered, recover
-from multicast.cli.options import Bootstrap, DriverName, Topic
+from multicast.cli.options import WAIT_RANGE, Bootstrap, DriverName, Topic
 from multicast.drivers import open_driver
 from multicast.drivers.kafka_python import Admin
 from multicast.settings import settings
@@ -23,7 +23,9 @@ def recover_damaged(
     driver: DriverName = None,
     # Twice that of apply: before it changes the epoch, it may append 100,000 skips unasked. A run
     # that is too short is finished by the next one.
-    timeout: Annotated[float, typer.Option("--timeout", help="Seconds to wait.")] = 60.0,
+    timeout: Annotated[
+        float, typer.Option("--timeout", help="Seconds to wait.", **WAIT_RANGE)
+    ] = 60.0,
     yes: Annotated[
         bool, typer.Option("--yes", help="Append any number of empty messages.")
     ] = False,

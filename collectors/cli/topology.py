@@ -23,7 +23,7 @@ from collectors.cli.recover import recover_damaged
 from collectors.reconfiguration.apply import Applied, apply, refuse_unsound, same_layout, unordered
 from collectors.reconfiguration.drain import some
 from collectors.reconfiguration.probes import Probes, Seen
-from multicast.cli.options import Bootstrap, DriverName, Topic
+from multicast.cli.options import WAIT_RANGE, Bootstrap, DriverName, Topic
 from multicast.control import ControlReader
 from multicast.drivers import open_driver
 from multicast.drivers.kafka_python import Admin
@@ -31,6 +31,7 @@ from multicast.drivers.protocol import Driver
 from multicast.errors import AmcastError, UncoveredInterest, UsageError
 from multicast.settings import Settings, settings
 from topology.files import FileExists, write_text
+from topology.interests import refuse_names
 from topology.output import Output, OutputOption
 from topology.planner.solver import Infeasible
 from topology.rollback import back
@@ -39,7 +40,7 @@ from topology.tree import InvalidPlan, Plan
 app = typer.Typer()
 app.command("recover")(recover_damaged)
 PlanFile = Annotated[Path, typer.Argument(help="The plan, as 'amcast topology plan' wrote it.")]
-Timeout = Annotated[float, typer.Option("--timeout", help="Seconds to wait.")]
+Timeout = Annotated[float, typer.Option("--timeout", help="Seconds to wait.", **WAIT_RANGE)]
 # A change of 200 collectors takes about 8 s (docs/operating.md). The next run finishes one that was
 # too short.
 _TIMEOUT_S = 30.0
@@ -350,8 +351,10 @@ def rollback(
 def read_plan(file: Path) -> Plan:
     """Read a plan file; raises `UsageError` with the file's name and what is wrong with it."""
     try:
-        return Plan.parse(file.read_bytes())
+        plan = Plan.parse(file.read_bytes())
+        refuse_names(plan)
     except OSError as error:
         raise UsageError(f"{file}: {error.strerror}") from error
     except (ValueError, InvalidPlan) as error:
         raise UsageError(f"{file}: {error}") from error
+    return plan

@@ -11,7 +11,7 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
 
-from multicast.cli.options import Bootstrap, DriverName, Topic, start_of
+from multicast.cli.options import WAIT_RANGE, Bootstrap, DriverName, Topic, start_of
 from multicast.drivers import open_driver
 from multicast.errors import UsageError
 from multicast.settings import settings
@@ -58,7 +58,10 @@ def export_command(
         int, typer.Option("--rows", min=1, help="Rows of one file, at most.")
     ] = _ROWS_MAX,
     timeout: Annotated[
-        float, typer.Option("--timeout", help="Seconds to wait for a message before the end.")
+        float,
+        typer.Option(
+            "--timeout", help="Seconds to wait for a message before the end.", **WAIT_RANGE
+        ),
     ] = 30.0,
     bootstrap: Bootstrap = None,
     topic: Topic = None,

@@ -15,6 +15,7 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
+from multicast.cli.options import WAIT_RANGE
 from multicast.errors import ClusterUnreachable
 from multicast.local.cluster import (
     DEFAULT_DIRECTORY,
@@ -79,7 +80,10 @@ def up(
     ] = None,
     timeout: Annotated[
         float,
-        typer.Option(min=1, help="Seconds to wait for the brokers, not counting the download."),
+        typer.Option(
+            help="Seconds to wait for the brokers, not counting the download.",
+            **{**WAIT_RANGE, "min": 1},
+        ),
     ] = 60.0,
 ) -> None:
     """Start the cluster, or its brokers that are down, and print its bootstrap address.

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import re
 from datetime import datetime
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 import typer
 
 from multicast.cursor import Cursor
 from multicast.errors import UsageError
+from topology.output import SECONDS_MAX
 
 Bootstrap = Annotated[
     str | None, typer.Option("--bootstrap", "-b", help="Brokers, host:port,… [AMCAST_BOOTSTRAP]")
@@ -45,6 +46,8 @@ MetricsPort = Annotated[
     ),
 ]
 
+WAIT_RANGE: dict[str, Any] = {"min": 0, "max": SECONDS_MAX}  # of an option: seconds of a wait
+
 
 def start_of(text: str) -> Literal["earliest", "latest"] | Cursor | datetime:
     """Read the text of --from; raises `UsageError`."""
@@ -70,4 +73,7 @@ def seconds_of(text: str) -> float:
     read = re.fullmatch(r"([0-9]+(?:\.[0-9]+)?)(ms|s|min|m|h|)", text.strip(), re.ASCII)
     if read is None:
         raise UsageError(f"{text!r} is not a duration; write it like 60s, 500ms, 2m or 1h")
-    return float(read[1]) * _UNITS_S[read[2]]
+    seconds = float(read[1]) * _UNITS_S[read[2]]
+    if seconds > SECONDS_MAX:
+        raise UsageError(f"{text!r} is too long: a duration is a week at most, 168h")
+    return seconds

@@ -17,6 +17,7 @@ from multicast import history
 from multicast.cli.export import export_command
 from multicast.cli.lines import Fixed, Line, lines
 from multicast.cli.options import (
+    WAIT_RANGE,
     Bootstrap,
     DriverName,
     KeysOfSet,
@@ -77,7 +78,7 @@ def send(
     history_file: HistoryFile = None,
     producer_name: ProducerName = "send",
     timeout: Annotated[
-        float, typer.Option("--timeout", help="Seconds to wait for outcomes.")
+        float, typer.Option("--timeout", help="Seconds to wait for outcomes.", **WAIT_RANGE)
     ] = FAILOVER_S,
     metrics_port: MetricsPort = None,
     output: Annotated[Output, typer.Option("-o", "--output")] = Output.TABLE,
@@ -280,7 +281,10 @@ def receive(
     instance: InstanceName = "a",
     history_file: HistoryFile = None,
     timeout: Annotated[
-        float, typer.Option("--timeout", help="With --until-end: seconds to wait for a message.")
+        float,
+        typer.Option(
+            "--timeout", help="With --until-end: seconds to wait for a message.", **WAIT_RANGE
+        ),
     ] = FAILOVER_S,
     metrics_port: MetricsPort = None,
 ) -> None:

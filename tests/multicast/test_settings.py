@@ -1,9 +1,11 @@
-"""What `amcast.toml` and the environment say of tickets, and what is said of a key's old name."""
+"""What `amcast.toml`, the environment and flags say, and what is refused in them."""
+
+import os
 
 import pytest
 
 from multicast.errors import UsageError
-from multicast.settings import settings
+from multicast.settings import find_file, settings
 
 
 @pytest.fixture
@@ -35,3 +37,31 @@ def test_the_key_that_tickets_had_before_is_refused_with_the_name_of_now(chosen)
         chosen('other = "off"')
     with pytest.raises(UsageError, match="AMCAST_ANNOUNCE is set; it is called AMCAST_TICKETS now"):
         chosen(announce="off")
+
+
+def test_an_empty_flag_is_refused_and_an_empty_variable_is_unset(chosen):
+    for name in ("bootstrap", "topic", "driver"):
+        with pytest.raises(UsageError, match=f"--{name} is empty"):
+            settings(**{"bootstrap": "127.0.0.1:1", name: ""}, environment={})
+    assert chosen(topic="").topic == "A"
+
+
+@pytest.mark.parametrize("topic", ["no such", "..", "a/b", "x" * 241])
+def test_a_topic_that_kafka_refuses_is_refused_first(topic, chosen):
+    with pytest.raises(UsageError, match="is not a valid name"):
+        chosen(topic=topic)
+
+
+def test_a_file_with_a_byte_order_mark_is_read(tmp_path):
+    file = tmp_path / "amcast.toml"
+    file.write_text('topic = "B"', encoding="utf-8-sig")
+    assert settings(bootstrap="127.0.0.1:1", environment={}, file=file).topic == "B"
+
+
+@pytest.mark.parametrize("make", [os.mkdir, os.mkfifo, lambda path: path.symlink_to(path)])
+def test_an_amcast_toml_that_is_no_regular_file_is_refused(make, tmp_path):
+    below = tmp_path / "below"
+    below.mkdir()
+    make(tmp_path / "amcast.toml")
+    with pytest.raises(UsageError, match="is not a regular file"):
+        find_file(below)

@@ -207,6 +207,54 @@ def test_a_file_that_exists_is_overwritten_only_where_that_is_asked_for(tmp_path
     assert run("show", plan, "--svg", drawn, "--force").exit_code == 0
 
 
+@pytest.mark.parametrize(
+    ("option", "value"),
+    [
+        *(("--phi", value) for value in ("1e308", "inf", "nan")),
+        *(("--window", value) for value in ("1e308", "inf", "nan")),
+        *(("--effort", value) for value in ("inf", "nan")),
+        *(("--time-limit", value) for value in ("inf", "nan")),
+        ("--base-epoch", "999999999"),
+    ],
+)
+def test_a_number_that_no_search_can_use_is_wrong_usage(option, value):
+    result = run("plan", POSTER, option, value)
+    assert result.exit_code == 2
+    assert f"Invalid value for '{option}'" in result.stderr
+
+
+def test_the_last_epoch_can_be_planned_and_shown(tmp_path):
+    out = tmp_path / "plan.json"
+    assert run("plan", POSTER, "--base-epoch", "999999998", "--out", out).exit_code == 0
+    assert run("show", out).exit_code == 0
+
+
+def test_the_names_of_a_plan_file_are_those_of_an_interest_file(tmp_path):
+    file = tmp_path / "plan.json"
+    document = one_document(run("plan", POSTER, "-o", "json"))
+    document["consumers"][0]["name"] = "C1\x1b[31m"
+    file.write_text(json.dumps(document))
+    result = run("show", file)
+    assert result.exit_code == 2
+    assert "consumer 'C1\\x1b[31m' is not a valid name" in result.stderr
+
+
+def test_a_stream_for_which_kafka_can_have_no_partition_is_refused(tmp_path):
+    file = tmp_path / "plan.json"
+    document = one_document(run("plan", POSTER, "-o", "json"))
+    document["collectors"][0]["stream"] = 2**31 - 1  # the topic would have 2**31 partitions
+    file.write_text(json.dumps(document))
+    result = run("show", file)
+    assert result.exit_code == 2
+    assert "stream is 2147483647, not a whole number from 0 to 2147483646" in result.stderr
+
+
+def test_a_file_with_a_byte_order_mark_is_read(tmp_path):
+    file = tmp_path / "interests.toml"
+    file.write_text(Path(POSTER).read_text(), encoding="utf-8-sig")
+    assert run("check", file).exit_code == 0
+
+
 # -- explanations ---------------------------------------------------------------------------------
 
 

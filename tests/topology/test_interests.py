@@ -82,6 +82,7 @@ def test_an_interest_meets_every_log_that_names_one_of_its_partitions():
     assert met["C2"] == ("P2+P3+P4", "P4")
 
 
+HUGE = "9" * 400
 BAD = [
     ('topic = "A"\npartitions = ["P1"\nfoo', "line 3"),
     (GOOD.replace('["P2", "P1"]', '["P2", "P9"]'), "'P9'"),
@@ -102,6 +103,11 @@ BAD = [
     (GOOD.replace("P2 = 3", "P7 = 3"), "P7"),
     (GOOD.replace("P2 = 3", '"P1+P3" = 3'), "P1+P3 twice"),
     (GOOD.replace("levels_max = 3", "levels_max = 0"), "levels_max is 0"),
+    (GOOD.replace("levels_max = 3", f"levels_max = {HUGE}"), "levels_max is 999999"),
+    (GOOD.replace("weight = 2", f"weight = {HUGE}"), "C1 is 999999"),
+    (GOOD.replace("250.5", HUGE), "rate of P3+P1 is 999999"),
+    (GOOD.replace("250.5", "1e308"), "not a number from 0 to 1e+15"),
+    (GOOD.replace("levels_max = 3", "collectors_per_host_max = 1"), "there is no [hosts]"),
     (GOOD.replace("levels_max = 3", "level_max = 3"), "'level_max'"),
     (GOOD.replace('topic = "A"', ""), "'topic'"),
     (GOOD.replace('topic = "A"', 'topic = ".."'), "'..'"),

@@ -19,14 +19,20 @@ messages/s. `[limits]` and `[hosts]` are those of the interest file.
 
 from __future__ import annotations
 
-import math
 import re
 import tomllib
 from collections.abc import Mapping
 from itertools import combinations, pairwise
 from typing import Any
 
-from topology.interests import NAME_LENGTH_MAX, InterestFile, InvalidInterests, from_document
+from topology.interests import (
+    NAME_LENGTH_MAX,
+    InterestFile,
+    InvalidInterests,
+    from_document,
+    read_count,
+    read_number,
+)
 from topology.tree import log_name
 
 # Fabric's rule for a channel ID. All of it is allowed to Kafka, too.
@@ -108,14 +114,9 @@ def _chains(value: Any) -> tuple[dict[str, int], dict[str, float]]:
                 f"write topic and sets above [chains]"
             )
         _refuse_other_keys(about, ("nodes", "rate"), f"chain {name}")
-        count = about.get("nodes", 1)
-        if not isinstance(count, int) or isinstance(count, bool) or count < 1:
-            raise InvalidInterests(
-                f"nodes of chain {name} is {count!r}, not a whole number of 1 or more"
-            )
-        nodes[name] = count
+        nodes[name] = read_count(about.get("nodes", 1), f"nodes of chain {name}")
         if "rate" in about:
-            rates[name] = _rate(about["rate"], f"rate of chain {name}")
+            rates[name] = read_number(about["rate"], f"rate of chain {name}")
     return nodes, rates
 
 
@@ -153,7 +154,7 @@ def _entry(
         _refuse_other_keys(entry, ("chains", "rate"), where)
         if "chains" not in entry:
             raise InvalidInterests(f"{where} has no 'chains'")
-        rate = _rate(entry["rate"], f"rate of {where}") if "rate" in entry else None
+        rate = read_number(entry["rate"], f"rate of {where}") if "rate" in entry else None
         entry = entry["chains"]
     if isinstance(entry, str):
         return _of_word(entry, chains, where), rate
@@ -196,14 +197,6 @@ def _within_bounds(chains: tuple[str, ...], where: str) -> tuple[str, ...]:
             f"fewer"
         )
     return chains
-
-
-def _rate(value: Any, what: str) -> float:
-    if not isinstance(value, int | float) or isinstance(value, bool):
-        raise InvalidInterests(f"{what} is {value!r}, not a number")
-    if not math.isfinite(value) or value < 0:
-        raise InvalidInterests(f"{what} is {value!r}, not a finite number of 0 or more")
-    return float(value)
 
 
 def _refuse_other_keys(table: Mapping[str, Any], known: tuple[str, ...], where: str) -> None:

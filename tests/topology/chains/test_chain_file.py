@@ -65,6 +65,7 @@ def test_limits_and_hosts_are_those_of_the_interest_file():
     assert file.hosts is not None
 
 
+HUGE = "9" * 400
 AB = 'topic = "T"\nchains = ["a", "b"]\n'
 TABLE = 'topic = "T"\n[chains]\nb = {}\n'
 
@@ -90,11 +91,14 @@ TABLE = 'topic = "T"\n[chains]\nb = {}\n'
         (TABLE + "a = 3", "chain a is 3, not a table such as {nodes = 4, rate = 100.0}"),
         (TABLE + 'sets = "pairs"', "write topic and sets above [chains]"),
         (TABLE + "a = {node = 3}", "chain a has an unknown key 'node'; known: nodes, rate"),
-        (TABLE + "a = {nodes = 0}", "nodes of chain a is 0, not a whole number of 1 or more"),
+        (TABLE + "a = {nodes = 0}", "nodes of chain a is 0, not a whole number from 1 to 1e+15"),
         (TABLE + "a = {nodes = 1.5}", "nodes of chain a is 1.5, not a whole number"),
         (TABLE + "a = {nodes = true}", "nodes of chain a is True, not a whole number"),
-        (TABLE + "a = {rate = -1}", "rate of chain a is -1, not a finite number of 0 or more"),
-        (TABLE + "a = {rate = nan}", "rate of chain a is nan, not a finite number"),
+        (TABLE + "a = {rate = -1}", "rate of chain a is -1, not a number from 0 to 1e+15"),
+        (TABLE + "a = {rate = nan}", "rate of chain a is nan, not a number from 0 to"),
+        (TABLE + f"a = {{rate = {HUGE}}}", "rate of chain a is 9999999999"),
+        (TABLE + f"a = {{nodes = {HUGE}}}", "nodes of chain a is 9999999999"),
+        (TABLE + "a = {rate = 1e308}", "rate of chain a is 1e+308, not a number from 0 to 1e+15"),
         (TABLE + "a = {rate = true}", "rate of chain a is True, not a number"),
         (AB + "sets = 3", "sets is 3, not a list or one of pairs, ring, all"),
         (AB + 'sets = "everyone"', "entry 1 of sets is 'everyone', not one of pairs, ring, all"),

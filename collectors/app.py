@@ -33,6 +33,7 @@ import gc
 import ipaddress
 import logging
 import os
+import re
 import secrets
 import socket
 import sys
@@ -71,6 +72,7 @@ _T = TypeVar("_T")
 _PROCESS = secrets.token_bytes(PROCESS_BYTES)  # this process, among all that ever served a page
 _DEFAULT_PORT = 6066  # Faust's default
 _PORT_MAX = 65535  # of TCP
+_HOST = re.compile(r"[A-Za-z0-9._:%-]+")  # of a host's name or address, IPv6 with its zone
 # A new epoch is noticed within this time. The drain waits 3 s for its collectors (`drain.py`). New
 # members are noticed at once: all learn of them together, so two are primary for a moment only.
 _EPOCH_EVERY_S = 1.0
@@ -143,15 +145,25 @@ def _web_port() -> int:
     return int(port)
 
 
+def _web_host() -> str:
+    """Read AMCAST_WEB_HOST."""
+    host = os.environ.get("AMCAST_WEB_HOST", "127.0.0.1")
+    if not _HOST.fullmatch(host):
+        raise UsageError(
+            f"AMCAST_WEB_HOST is {host!r}; it has to be an address of this machine, such as "
+            f"127.0.0.1"
+        )
+    return host
+
+
 _settings = _or_exit(settings)
 _chosen_port = _or_exit(_web_port)
-_web_host = os.environ.get("AMCAST_WEB_HOST", "127.0.0.1")
+_chosen_host = _or_exit(_web_host)
 app = _Shell(
     f"amcast-collectors-{_settings.topic}",
-    broker=[f"kafka://{address}" for address in _settings.bootstrap.split(",")],
     store="memory",
-    web_host=_web_host,
-    web_bind=_web_host,  # without it Faust listens on all addresses
+    web_host=_chosen_host,
+    web_bind=_chosen_host,  # without it Faust listens on all addresses
     web_port=_chosen_port or _DEFAULT_PORT,  # Faust does not know port 0
     web_enabled=True,
     worker_redirect_stdouts=False,
@@ -365,7 +377,7 @@ class Web(Service):
 
     def __post_init__(self) -> None:
         metrics = page_of(_status)
-        self._live = LivePages(_settings, _web_host)
+        self._live = LivePages(_settings, _chosen_host)
         self._server = WebServer(
             {
                 "/healthz": _healthz,

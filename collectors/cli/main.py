@@ -50,6 +50,16 @@ class Goal(enum.StrEnum):
     HEALTHY = "healthy"
 
 
+class LogLevel(enum.StrEnum):
+    """The least weight of what a process of collectors logs."""
+
+    CRIT = "crit"
+    ERROR = "error"
+    WARN = "warn"
+    INFO = "info"
+    DEBUG = "debug"
+
+
 @app.command()
 def run(
     *,
@@ -72,8 +82,8 @@ def run(
         int | None, typer.Option("--web-port", help="Port of /healthz and /status; 0: any free.")
     ] = None,
     log_level: Annotated[
-        str, typer.Option("--log-level", help="crit, error, warn, info or debug")
-    ] = "warn",
+        LogLevel, typer.Option("--log-level", help="What the process logs to stderr.")
+    ] = LogLevel.WARN,
 ) -> None:
     """Run collectors in this process until SIGTERM or Ctrl-C.
 
@@ -110,7 +120,7 @@ def run(
     from collectors.app import Worker, web_address  # noqa: PLC0415
     from collectors.app import app as worker_app  # noqa: PLC0415
 
-    worker = Worker(worker_app, loglevel=log_level, quiet=True)
+    worker = Worker(worker_app, loglevel=log_level.value, quiet=True)
     sys.stderr.write(f"collectors of topic {chosen.topic}: http://{web_address()}/status\n")
     worker.execute_from_commandline()
 

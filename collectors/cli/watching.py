@@ -22,6 +22,7 @@ from topology.output import Output
 WAIT_S = 60.0  # a deployment of many collectors starts in half of it (docs/operating.md)
 _EVERY_S = 1.0  # a person reads no faster
 _FIRST_S = 30.0  # for the control topic and the streams to be read to their ends
+_ANSWERS_S = 3.0  # then for the status pages; the observer waits a second for one that hangs
 
 # Makes of a picture a JSON document and a line for people.
 Described = Callable[[LivePicture], tuple[dict[str, Any], str]]
@@ -52,6 +53,7 @@ def _described(
 ) -> Iterator[tuple[dict[str, Any], str]]:
     with closing(observe(chosen)) as observer:
         observer.first(_FIRST_S)
+        observer.first_answers(_ANSWERS_S)
         deadline = None if timeout_s is None else time.monotonic() + timeout_s
         yield observer.look(described)
         due = time.monotonic() + _EVERY_S

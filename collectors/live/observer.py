@@ -60,6 +60,8 @@ class Observer:
         self._listeners: dict[Callable[[], None], None] = {}
         self._streams: dict[TopicPartition, AnyStream] = {}
         self._pages: dict[StatusPage, Mapping[str, Any] | str] = {}  # as last answered
+        self._asked = False  # `_pages` has the answers of all pages that were known
+        self._answers_shown = False  # and so has `picture`
         self._pages_known: dict[StatusPage, None] = {}
         self._threads = [
             threading.Thread(target=work, name=f"amcast-live-{name}", daemon=True)
@@ -90,6 +92,17 @@ class Observer:
                 why = self.error or "the order was not read to its end"
                 raise TimedOut(f"topic {self._topic} gave nothing in {timeout_s:g} s: {why}")
         return self.picture
+
+    def first_answers(self, timeout_s: float) -> bool:
+        """Wait for a tick that shows what the status pages have said, or that they say nothing.
+
+        False after `timeout_s` seconds.
+        """
+        deadline = time.monotonic() + timeout_s
+        while not self._answers_shown:
+            if not self.wait(deadline - time.monotonic()) and time.monotonic() >= deadline:
+                return False
+        return True
 
     def look(self, described: Callable[[LivePicture], _T]) -> _T:
         """Describe the picture, while no tick changes it; there must have been a first one."""
@@ -189,7 +202,7 @@ class Observer:
         return bool(moved)
 
     def _tick(self, picture: LivePicture, state: ControlState) -> None:
-        plan = picture.plan
+        plan, asked = picture.plan, self._asked
         ends = self.driver.last_stable_offsets([log_partition(log) for log in plan.logs])
         positions = {
             stream.collector: {
@@ -206,6 +219,7 @@ class Observer:
         with self._drawing:
             picture.check = check
             picture.tick(_now_ms(), by_log, positions, reported)
+        self._answers_shown = asked
 
     def _tell(self) -> None:
         with self._moved:
@@ -226,6 +240,7 @@ class Observer:
                 known = {**self._pages_known, **dict.fromkeys(_answered(answers))}
                 self._pages_known = {page: None for page in known if page in wanted}
                 self._pages = answers
+                self._asked = True
             self._stop.wait(max(0.0, due - time.monotonic()))
 
     def _reported(self, state: ControlState, plan: Plan, name: str) -> Reported:

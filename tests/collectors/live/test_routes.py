@@ -208,6 +208,8 @@ def test_the_commands_wait_and_watch(system):
         assert done.returncode == 0, done.stderr
         documents = [json.loads(line) for line in done.stdout.splitlines()]
         assert {document["epoch"] for document in documents} == {1}
+        for row in documents[0].get("collectors", []):
+            assert (row["state"], row["why"]) == ("up", "")
     done = amcast("collectors", "lag", *common, "--timeout", "2s")
     assert (done.returncode, "goes with --watch" in done.stderr) == (2, True)
     done = amcast("collectors", "lag", *common, "--watch", "--timeout", "soon")

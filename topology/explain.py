@@ -19,6 +19,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
+from typing import NamedTuple
 
 from topology.changes import interests_of, with_interests
 from topology.check import figures
@@ -116,6 +117,18 @@ def explanations(plan: Plan) -> tuple[Explanation, ...]:
     return tuple(explanation for explanation in every if explanation.work)
 
 
+class _Cause(NamedTuple):
+    """Readers of a log because of whom it is foreign somewhere, in one of three ways.
+
+    All readers (`holder` is ""); those that read the collector `holder` (`own` is None); those in
+    other directions from `holder` than `own`.
+    """
+
+    log: str
+    holder: str
+    own: str | None
+
+
 class _Tree:
     """What all accounts of one plan look up.
 
@@ -139,11 +152,30 @@ class _Tree:
                 below, name = name, plan.collector(name).parent
             self.towards[node.name] = way
         self.work = {node.name: collector_work(plan, node) for node in plan.collectors}
+        self._named: dict[_Cause, tuple[str, ...]] = {}
 
-    def direction(self, holder: CollectorSpec, entry: Subscription) -> str:
+    def readers_at(self, log: str, collector: str) -> tuple[str, ...]:
+        """Name the readers of a log that read this collector."""
+        return self.named(_Cause(log, collector, None))
+
+    def named(self, cause: _Cause) -> tuple[str, ...]:
+        """Name the readers of a log that are one cause; worked out once for all accounts."""
+        names = self._named.get(cause)
+        if names is None:
+            log, holder, own = cause
+            readers = self.readers.get(log, [])
+            if holder and own is None:
+                readers = [entry for entry in readers if entry.collector == holder]
+            elif holder:
+                readers = [each for each in readers if self.direction(holder, each) != own]
+            names = tuple(entry.name for entry in readers)
+            self._named[cause] = names
+        return names
+
+    def direction(self, holder: str, entry: Subscription) -> str:
         """Give the child of `holder` below which a consumer reads, or its own name; "": above."""
         assert entry.collector is not None, "a reader of a collector"
-        return self.towards[entry.collector].get(holder.name, "")
+        return self.towards[entry.collector].get(holder, "")
 
 
 class _Account:
@@ -153,8 +185,7 @@ class _Account:
         self.entry = entry
         self.logs = tuple(log.name for log in self.plan.logs_of(entry.interest))
         self.collectors = tuple(_collectors(self.plan, entry, self.logs))
-        self.share: dict[str, float] = {}
-        self.caused: dict[str, set[str]] = {}
+        self.charged: dict[_Cause, float] = {}
 
     def explanation(self) -> Explanation:
         work = [work for work in self._work() if work.logs]
@@ -162,10 +193,6 @@ class _Account:
         for node in self.collectors:
             own = self.tree.work[node.name]
             handled += self._rate(own.appends) + self._rate(own.drops)
-        causes = [
-            ForeignCause(name, entries, tuple(sorted(self.caused[name])))
-            for name, entries in self.share.items()
-        ]
         return Explanation(
             consumer=self.entry.name,
             logs=self.logs,
@@ -174,8 +201,22 @@ class _Account:
             ways=self._ways(),
             handled=handled,
             work=tuple(sorted(work, key=lambda item: -item.entries)),
-            causes=tuple(sorted(causes, key=lambda cause: -cause.entries)),
+            causes=self._causes(),
         )
+
+    def _causes(self) -> tuple[ForeignCause, ...]:
+        share: dict[str, float] = {}
+        caused: dict[str, set[str]] = {}
+        for cause, entries in self.charged.items():
+            names = self.tree.named(cause)
+            for name in names:
+                share[name] = share.get(name, 0.0) + entries / len(names)
+                caused.setdefault(name, set()).add(cause.log)
+        causes = [
+            ForeignCause(name, entries, tuple(sorted(caused[name])))
+            for name, entries in share.items()
+        ]
+        return tuple(sorted(causes, key=lambda cause: -cause.entries))
 
     def _ways(self) -> tuple[tuple[tuple[str, ...], tuple[str, ...]], ...]:
         ways: dict[tuple[str, ...], list[str]] = {}
@@ -202,25 +243,18 @@ class _Account:
     ) -> ForeignWork:
         """Charge logs to those because of whom `holder` has them in its bag."""
         for log in sorted(logs):
-            causes = self._causes(holder, log)
-            for name in causes:
-                entries = self._rate([log]) / len(causes)
-                self.share[name] = self.share.get(name, 0.0) + entries
-                self.caused.setdefault(name, set()).add(log)
+            cause = self._cause(holder.name, log)
+            self.charged[cause] = self.charged.get(cause, 0.0) + self.plan.rates.get(log, 1.0)
         return ForeignWork(worker, does, tuple(sorted(logs)), self._rate(logs))
 
-    def _causes(self, holder: CollectorSpec, log: str) -> list[str]:
-        readers = self.tree.readers.get(log, [])
-        here = [entry.name for entry in readers if entry.collector == holder.name]
+    def _cause(self, holder: str, log: str) -> _Cause:
+        """Say because of whom `holder` has the log in its bag; this consumer is not among them."""
+        here = self.tree.readers_at(log, holder)
         if here and self.entry.name not in here:
-            return here
-        own = self.tree.direction(holder, self.entry) if log in self.logs else None
-        return [
-            entry.name
-            for entry in readers
-            if entry.name != self.entry.name
-            and (own is None or self.tree.direction(holder, entry) != own)
-        ]
+            return _Cause(log, holder, None)
+        if log not in self.logs:
+            return _Cause(log, "", None)
+        return _Cause(log, holder, self.tree.direction(holder, self.entry))
 
     def _rate(self, logs: Sequence[str] | frozenset[str]) -> float:
         return sum(self.plan.rates.get(log, 1.0) for log in sorted(logs))

@@ -59,8 +59,7 @@ def apply_plan(
     driver: DriverName = None,
     timeout: Timeout = _TIMEOUT_S,
     uncovered: Annotated[
-        bool,
-        typer.Option("--uncovered", help="Accept that the plan leaves out consumers."),
+        bool, typer.Option("--uncovered", help="Accept that the plan leaves out consumers.")
     ] = False,
     add_partitions: Annotated[
         bool,
@@ -96,7 +95,6 @@ def apply_plan(
         running = _running(opened, plan.topic)
 
         def before_change() -> None:
-            """Write the rollback plan now: after the change it may be needed quickly."""
             if running is not None:
                 back_file = rollback or file.with_name(f"{file.name}.rollback")
                 _write_rollback(back_file, running, plan, force=force, option="--rollback")
@@ -139,7 +137,7 @@ def _running(driver: Driver, topic: str) -> Plan | None:
 
 
 def _write_rollback(file: Path, running: Plan, plan: Plan, *, force: bool, option: str) -> None:
-    """Write the rollback plan, and say how to apply it; raises `UsageError`."""
+    """Write the rollback plan: after the change it may be needed quickly; raises `UsageError`."""
     try:
         text = json.dumps(back(running, plan).to_json(), indent=2) + "\n"
         write_text(file, text, force=force, instead=option)

@@ -60,7 +60,7 @@ class Observer:
         self._listeners: dict[Callable[[], None], None] = {}
         self._streams: dict[TopicPartition, AnyStream] = {}
         self._pages: dict[StatusPage, Mapping[str, Any] | str] = {}  # as last answered
-        self._asked = False  # `_pages` has the answers of all pages that were known
+        self._pages_read = False  # `_pages` has the answers of all pages that were known
         self._answers_shown = False  # and so has `picture`
         self._pages_known: dict[StatusPage, None] = {}
         self._threads = [
@@ -202,7 +202,7 @@ class Observer:
         return bool(moved)
 
     def _tick(self, picture: LivePicture, state: ControlState) -> None:
-        plan, asked = picture.plan, self._asked
+        plan, pages_read = picture.plan, self._pages_read
         ends = self.driver.last_stable_offsets([log_partition(log) for log in plan.logs])
         positions = {
             stream.collector: {
@@ -219,7 +219,7 @@ class Observer:
         with self._drawing:
             picture.check = check
             picture.tick(_now_ms(), by_log, positions, reported)
-        self._answers_shown = asked
+        self._answers_shown = pages_read
 
     def _tell(self) -> None:
         with self._moved:
@@ -240,7 +240,7 @@ class Observer:
                 known = {**self._pages_known, **dict.fromkeys(_answered(answers))}
                 self._pages_known = {page: None for page in known if page in wanted}
                 self._pages = answers
-                self._asked = True
+                self._pages_read = True
             self._stop.wait(max(0.0, due - time.monotonic()))
 
     def _reported(self, state: ControlState, plan: Plan, name: str) -> Reported:

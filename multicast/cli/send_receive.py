@@ -58,6 +58,13 @@ InstanceName = Annotated[
     str, typer.Option("--instance", help="This process's name in the history.")
 ]
 
+EndTimeout = Annotated[
+    float,
+    typer.Option(
+        "--timeout", help="With --until-end: seconds to wait for a message.", **WAIT_RANGE
+    ),
+]
+
 
 @app.command()
 def send(
@@ -280,12 +287,7 @@ def receive(
     ] = None,
     instance: InstanceName = "a",
     history_file: HistoryFile = None,
-    timeout: Annotated[
-        float,
-        typer.Option(
-            "--timeout", help="With --until-end: seconds to wait for a message.", **WAIT_RANGE
-        ),
-    ] = FAILOVER_S,
+    timeout: EndTimeout = FAILOVER_S,
     metrics_port: MetricsPort = None,
 ) -> None:
     """Print the messages of an interest, in the agreed order, as JSON lines.

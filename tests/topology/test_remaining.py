@@ -1,12 +1,15 @@
 """The search of the trees that may still be cheaper, against every tree, and with the planner."""
 
 import random
+from dataclasses import replace
 
 import pytest
 
 from bench.harness.acyclic_interests import block_tree, intervals, nested, subtrees
+from bench.harness.interests import file_of
 from tests.topology.test_bound import STEPS, least_cost, random_part
 from topology.check import check
+from topology.interests import Hosts
 from topology.planner.boundaries import Budget, Exhausted
 from topology.planner.light import LightCollectors
 from topology.planner.prices import DemandPrices
@@ -78,6 +81,13 @@ def test_the_best_tree_of_small_bags_is_the_least_if_all_bags_are_small():
 def test_without_a_tree_of_small_bags_there_is_none():
     part, _ = random_part(0)
     assert DemandPrices(LightCollectors(part, 0, Budget(STEPS))).least_light_tree() is None
+
+
+def test_a_tree_that_costs_nothing_is_proven_least():
+    nested_too = {f"C{size}": [f"P{n}" for n in range(size)] for size in range(2, 11)}
+    file = replace(file_of(nested_too), hosts=Hosts(("here",), ((0.0,),), {}))
+    solution = solve(file, effort=0.1)
+    assert solution.bound == solution.plan.objective.cost == 0
 
 
 @pytest.mark.slow

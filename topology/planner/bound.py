@@ -38,8 +38,8 @@ UNITS_MAX = 256  # of all rates: finer ones make the bit sets longer and hardly 
 # Of prices and proofs, for one area and in all; a round takes about half a second of CPU.
 ROUNDS, ROUNDS_IN_ALL = 4, 60
 ROUNDS_BELOW = 2  # at each level below the last, if there is one area; the prices are used above
-# From this gap on a level gets more rounds, and what is left is searched: again, if the gap is
-# smaller by a quarter. With larger gaps the search seldom ends.
+# From this gap on a level gets more rounds, and the remaining trees are searched; with larger gaps
+# that seldom ends. After a search that ran out of steps, the gap must be a quarter smaller.
 NEAR, ROUNDS_NEAR, NEARER = 0.2, 6, 0.75
 # A level of so many steps is not priced if the gap was larger than this below it: the next levels
 # will not close it either. (One of a million steps takes some five seconds to price.)
@@ -62,7 +62,7 @@ def bounded(measure: Measure, *, steps: int = STEPS_MAX, known: TreeNode | None 
     Costs are whole numbers of the measure, so the bound is rounded up. Once it is as high as the
     price of the tree that is known, or of a cheaper one that was found, the search ends: that tree
     is proven least. Without a known tree none is looked for. Blocks; starts solver processes and
-    waits for their end. `steps` bounds the search of all areas.
+    waits for their end. `steps` bounds the lists of all areas, and each search of remaining trees.
     """
     whole = math.gcd(*measure.rate)
     most = max(UNITS_MAX, 4 * len(measure.rate))
@@ -94,8 +94,8 @@ def bounded(measure: Measure, *, steps: int = STEPS_MAX, known: TreeNode | None 
 class _Goal:
     """The cheapest tree that is known, and what was proven against it so far.
 
-    A part's bound times `unit`, and `fixed`, is a bound of the component. What is left is searched
-    if the gap is at most `gap`, in no more than `steps`.
+    `fixed` plus a part's bound times `unit` bounds the component. The remaining trees are searched
+    if the gap is at most `gap`; each search takes no more than `steps`.
     """
 
     measure: Measure
@@ -115,13 +115,14 @@ class _Goal:
     def _cost(self) -> int:
         return self.measure.priced(self.tree) // self.measure.tie_work
 
-    def settled(self, light: LightCollectors) -> int | None:
-        """Try one level; give the part's bound if it proves the tree or ends the search."""
+    def settled(self, light: LightCollectors, trivial: int) -> int | None:
+        """Try one level; give the part's bound if nothing more is to be searched, else None."""
         if light.steps > FAR_STEPS and self.priced and self._gap(self.priced.bound) > FAR:
             return None
         finder = DemandPrices(light)
         self._offer(finder.least_light_tree())
         priced = finder.best(maximised, rounds=ROUNDS_BELOW, start=self.prices)
+        priced = Priced(max(priced.bound, trivial), priced.prices)
         near = self._gap(priced.bound) <= self.gap
         if near and not self._proven(priced.bound):
             priced = finder.best(maximised, rounds=ROUNDS_NEAR, start=priced.prices)
@@ -141,11 +142,12 @@ class _Goal:
         return math.ceil(self.fixed + bound * self.unit) >= self._cost
 
     def _gap(self, bound: int) -> float:
-        return float(1 - (self.fixed + bound * self.unit) / self._cost)
+        cost = self._cost
+        return float(1 - (self.fixed + bound * self.unit) / cost) if cost else 0.0
 
     def _searched(self, finder: DemandPrices, priced: Priced) -> int | None:
         """Search all trees that are cheaper; give the bound that follows, or None: too many."""
-        # The least cost of a part which proves that no tree is cheaper than this one.
+        # If every tree of the part costs at least this, none of the component is cheaper than ours.
         below = math.floor((self._cost - 1 - self.fixed) / self.unit) + 1
         search = RemainingTrees(finder, priced.prices, below=below, budget=Budget(self.steps))
         try:
@@ -221,7 +223,7 @@ def _part_bound(part: Restricted, steps: int, rounds: int, goal: _Goal | None) -
             light = LightCollectors(part, level, budget, lower=light)
         except Exhausted:
             break
-        settled = None if goal is None else goal.settled(light)
+        settled = None if goal is None else goal.settled(light, trivial)
         if settled is not None:
             return settled
     if light is None:

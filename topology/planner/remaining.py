@@ -1,22 +1,24 @@
 """The trees that may still be cheaper than the best known one: all of them, if they are few.
 
-A proof by prices (`prices.py`) leaves each part of a tree a *slack*, how much more it costs than
-the proof counts for it:
+A proof by prices (`prices.py`) gives each set of demands below a heavy collector a *slack*: by how
+much the value of its tree exceeds what the proof assumes.
 
     slack(S) = value(S) - drop * inner(S) - u(S) + A(|S|)        of a set below a heavy collector
 
-Slacks add up: a tree with this set costs at least the bound and the slack. So where the bound is
-near the cost of the best known tree, nearly all sets can be left out, and the trees of the others
-can be searched without any limit of their bags:
+No slack is negative, and the slacks of disjoint sets add up. So a tree with this set costs at least
+the bound plus the slack. Where the bound is near the cost of the best known tree, nearly all sets
+can be left out, and the trees of the others can be searched without any limit of their bags:
 
-* Sets in the list of `LightCollectors` may be below a light collector, too. `_away` has the least
-  cost of the rest of such a tree, by a pass from the root down.
+* A set in the list of `LightCollectors` may be below a heavy or a light collector. For the second
+  case `_away` gives the least cost of the rest of the tree, by a pass from the root down.
 * Collectors that are light at the level of the proof are those of the list, with the sets that are
   left.
 * Heavy ones are put together part by part, with the parts' lowest demands in ascending order. What
-  is put together has a slack, too, which no further part makes smaller.
+  is put together has a slack, too. The proof assumes the same bag for each step, so the order of
+  parts does not matter, and a further part never makes the slack smaller.
 
-A set's exact value is known before larger sets need it, so it decides whether the set remains.
+Sets are searched by size. If a set is part of a cheaper tree, its least value is known before any
+larger set needs it.
 """
 
 from __future__ import annotations
@@ -31,7 +33,7 @@ from topology.planner.cost import TreeNode, bits
 from topology.planner.light import NEVER, UNKNOWN
 from topology.planner.prices import SERVED, DemandPrices
 
-GROUP_STEPS = 10  # to put a part into a group takes so many times as long as to leave it out
+GROUP_STEPS = 10  # for a part that joins a group; a part that is skipped takes one step
 
 
 class Cheapest(NamedTuple):
@@ -47,7 +49,7 @@ class _Part(NamedTuple):
     demands: int
     logs: int
     cost: int
-    weight: int  # discard * weight - drop of a served demand, for each log that it does not want
+    weight: int  # of a served demand: (discard * its weight - drop), for each log of the bag
     served: bool
     slack: int
 
@@ -78,7 +80,11 @@ class RemainingTrees:
     def __init__(
         self, finder: DemandPrices, prices: Sequence[int], *, below: int, budget: Budget
     ) -> None:
-        """Take the prices of the proof, and the cost which a tree must be below."""
+        """Take the prices of the proof, and the cost which a tree must be below.
+
+        The finder must have no floors: they would make the slack depend on the order of parts.
+        """
+        assert set(finder.floors) == {finder.bag}, "with floors the order of parts matters"
         self.finder, self.light, self.part = finder, finder.light, finder.part
         self.prices, self.below, self.budget = prices, below, budget
         self.proof = finder.proven(prices)
@@ -97,6 +103,7 @@ class RemainingTrees:
         if self.spare <= 0:
             return None
         light, count, place = self.light, self.finder.count, 0
+        self._add_served()
         for size in range(1, count + 1):
             heavy = self._heavy(size)
             while place < len(light.sets) and light.sets[place].bit_count() == size:
@@ -154,7 +161,7 @@ class RemainingTrees:
     def _away(self) -> list[int]:
         """Give for each node the least cost of the rest of a tree that has it below a light one.
 
-        `proof.values` stand for all that is not on the way to the root.
+        For the other sets of the tree it takes their lower bounds, `proof.values`.
         """
         light, proof, values = self.light, self.proof, self.proof.values
         away = [NEVER] * light.nodes
@@ -209,12 +216,12 @@ class RemainingTrees:
 
     def _heavy(self, size: int) -> dict[int, tuple[int, tuple[_Part, ...]]]:
         """Find the heavy collectors with so many demands that remain; give value and parts."""
-        if size == 1:
-            return self._singles()
         best: dict[int, tuple[int, tuple[_Part, ...]]] = {}
         new: dict[tuple[int, ...], _Group] = {}
         for first in range(1, size):
             parts = self.parts[size - first]
+            if not parts:
+                continue
             for group in self.groups[first]:
                 spare = self.spare - group.slack
                 last = group.last
@@ -245,25 +252,17 @@ class RemainingTrees:
             self._collector(group, best)
         return best
 
-    def _singles(self) -> dict[int, tuple[int, tuple[_Part, ...]]]:
-        """Add the demands as parts that are served; give those not listed as leaves."""
+    def _add_served(self) -> None:
+        """Add the demands as parts that a heavy collector serves."""
         part, finder = self.part, self.finder
-        leaves: dict[int, tuple[int, tuple[_Part, ...]]] = {}
         most = max(price - finder.served[d] for d, price in enumerate(self.prices))
         for demand, logs in enumerate(part.needs):
             weight = part.discard * part.weight[demand] - part.drop
             load = logs.bit_count()
             cost = (part.hop * part.weight[demand] - part.drop - weight) * load
             slack = most - (self.prices[demand] - finder.served[demand])
-            entry = _Part(1 << demand, logs, cost, weight, True, slack)
             if slack < self.spare:
-                self._add_part(entry)
-            if 1 << demand not in self.light.node:
-                boundary = self._boundary(1 << demand)
-                value = part.leaf(demand) + part.passing(1 << demand, boundary)
-                value -= part.drop * boundary.bit_count()
-                leaves[1 << demand] = value, (entry,)
-        return leaves
+                self._add_part(_Part(1 << demand, logs, cost, weight, True, slack))
 
     def _joined(self, group: _Group, entry: _Part) -> _Group | None:
         """Add a part to a group; None if its slack is too great."""

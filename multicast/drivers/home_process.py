@@ -50,4 +50,5 @@ def _keep_owners() -> None:
         ctypes.pythonapi.Py_IncRef(ctypes.py_object(owner))
 
 
-os.register_at_fork(after_in_child=_keep_owners)
+if hasattr(os, "register_at_fork"):  # there is no fork on Windows
+    os.register_at_fork(after_in_child=_keep_owners)

@@ -79,7 +79,8 @@ class LibrdkafkaDriver:
         """
         check_linger(linger_ms, self._delivery_timeout_s)
         # A broker refuses a batch that is too large, and librdkafka then refuses all its records.
-        bounds = [batch_bytes, self.message_bytes_max(topics), _BATCH_BYTES_MAX]
+        batch_bytes = _BATCH_BYTES_MAX if batch_bytes is None else batch_bytes
+        accepted = self.message_bytes_max(topics)
         return LibrdkafkaAppender(
             {
                 **self._settings,
@@ -94,7 +95,7 @@ class LibrdkafkaDriver:
                 "max.in.flight.requests.per.connection": 1,
                 "linger.ms": linger_ms,
                 "compression.type": compression,
-                "batch.size": min(bound for bound in bounds if bound is not None),
+                "batch.size": batch_bytes if accepted is None else min(batch_bytes, accepted),
                 "request.timeout.ms": int(self._timeout_s * 1000),
                 "retry.backoff.ms": RETRY_BACKOFF_MS,
                 "message.max.bytes": MESSAGE_BYTES_MAX,

@@ -70,3 +70,22 @@ def test_the_bound_of_a_batch_is_the_least_of_the_topics(kafka_cluster, logs):
         assert driver.message_bytes_max([logs[0].topic]) == MESSAGE_BYTES_MAX
         assert driver.message_bytes_max([]) is None
         assert driver.message_bytes_max([f"{logs[0].topic}-that-does-not-exist"]) is None
+
+
+@pytest.mark.parametrize(
+    ("wanted", "accepted", "bound"),
+    [
+        (None, None, 1_000_000),
+        (None, 8_000_000, 1_000_000),
+        (4_000_000, 8_000_000, 4_000_000),
+        (4_000_000, None, 4_000_000),
+        (4_000_000, 200_000, 200_000),
+    ],
+)
+def test_a_batch_is_as_large_as_is_wanted_if_its_topic_accepts_that(
+    kafka_cluster, monkeypatch, wanted, accepted, bound
+):
+    with open_driver("librdkafka", kafka_cluster.bootstrap) as driver:
+        monkeypatch.setattr(driver, "message_bytes_max", lambda _: accepted)
+        with contextlib.closing(driver.appender(batch_bytes=wanted)) as appender:
+            assert appender._settings["batch.size"] == bound

@@ -1,7 +1,7 @@
 """Consumer: reads the order of one collector and the payloads of an interest's logs, and delivers.
 
 `Consumer` polls Kafka and carries out what `multicast.delivery` decides. It is used from one thread
-at a time; only `commit`, `progress`, `entries` and `counts` may be called from another meanwhile.
+at a time; but `commit`, `progress`, `entries`, `counts` and `close` may come from another one.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ class Consumer:
     holds a position; it does not share messages out: each of its consumers gets all. Delivery
     begins at the committed cursor; at `start` if there is none, or if `committed` is False.
     One thread at a time may use it (another one gets a `UsageError`); `commit`, `progress`,
-    `entries` and `counts` may be called from any thread meanwhile.
+    `entries`, `counts` and `close` may be called from any thread meanwhile.
     Void messages (docs/conditional.md) are dropped; with `void="mark"` their `decision` tells them.
     `driver` is a driver's name, or an open driver, which stays open. `tracing` makes spans
     (docs/tracing.md). Raises `UncoveredInterest` if no collector orders all logs of the interest,
@@ -217,6 +217,7 @@ class Consumer:
         if self._spans is not None:
             self._spans.make()
         while True:
+            self._user.refuse_ended()
             waits_for_control = self._turn_epoch()
             batches = self._deliver(messages_max)
             if batches:
@@ -391,8 +392,8 @@ class Consumer:
         self._group_cursor.store(cursor, self._control.position, offsets)
 
     def close(self) -> None:
-        """Release everything. Commits nothing. Raises `UsageError` while another thread polls."""
-        with self._user:
+        """Release everything, after a call of another thread has ended (by `UsageError`)."""
+        with self._user.last_call(self._readers.wake):
             if self._spans is not None:
                 self._spans.make()
             self._opened.close()
@@ -408,8 +409,7 @@ class Consumer:
         and go back to `position`: then nothing is lost and nothing is doubled.
         """
         with self._user:
-            if self._counter.closed:
-                raise UsageError("this consumer is closed; open another one")
+            self._user.refuse_ended()
             if self._unfinished:
                 with suppress(Exception):  # what was cut off may not know how to close
                     self._clients.close()

@@ -375,6 +375,7 @@ class Producer:
             if self._follower is None:
                 self._check_open()
                 self._follower = OrderFollower(self._driver, self.plan.topic)
+                self._close_late(self._follower)
             return self._follower
 
     def decisions(self) -> DecisionFollower:
@@ -384,6 +385,7 @@ class Producer:
             if self._decisions is None:
                 self._check_open()
                 self._decisions = DecisionFollower(self._driver)
+                self._close_late(self._decisions)
             self._decisions.add(self.plan.logs)
             return self._decisions
 
@@ -410,8 +412,8 @@ class Producer:
         """
         if self._home.is_left:
             return
-        with self._lock:  # no follower is opened from now on
-            self._closed = True
+        # Without the lock, which a thread that opens a follower holds: in a signal handler, we do.
+        self._closed = True
         self._learning.close()  # first, since it may be about to change the appender
         self._appender.close(timeout)
         for follower in (self._follower, self._decisions):
@@ -420,6 +422,12 @@ class Producer:
         self._opened.close()
 
     # -- inside -----------------------------------------------------------------------------
+
+    def _close_late(self, follower: OrderFollower | DecisionFollower) -> None:
+        """Close a follower that was opened while the producer was closed, and raise."""
+        if self._closed:
+            follower.close()
+            self._check_open()
 
     def _route(self, to: Iterable[str] | Keys, within: frozenset[str] | None = None) -> Route:
         self._check_open()

@@ -118,6 +118,11 @@ class DeliveryReaders:
             self._payloads.resume(sorted(self._paused - paused))
             self._paused = paused
 
+    def wake(self) -> None:
+        """End a `read` that waits; from any thread."""
+        self._orders.wake()
+        self._payloads.wake()
+
     def close(self) -> None:
         """Close both readers."""
         self._opened.close()

@@ -1,15 +1,21 @@
 """Refuses wrong calls of a consumer: `OneUser` one of a second thread, instead of waiting.
 
 A lock that waits would hide the mistake: two threads that poll one consumer would each get a part
-of the messages, in no order.
+of the messages, in no order. Only the last call, `close`, may come from any thread.
 """
 
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from types import TracebackType
 
 from multicast.errors import UsageError
+
+# `close` waits so long for a call of another thread: longer than the default time-out of a request,
+# and than the polls of an iterator.
+_LAST_S = 15.0
 
 
 class OneUser:
@@ -18,12 +24,13 @@ class OneUser:
     def __init__(self, what: str) -> None:
         self._what = what
         self._held = threading.RLock()
+        self._ending = False
 
     def __enter__(self) -> None:
         if not self._held.acquire(blocking=False):
             raise UsageError(
                 f"another thread is in a call of this {self._what}; use it from one thread at a "
-                f"time, and close it once that call has returned"
+                f"time"
             )
 
     def __exit__(
@@ -33,6 +40,29 @@ class OneUser:
         trace: TracebackType | None,
     ) -> None:
         self._held.release()
+
+    def refuse_ended(self) -> None:
+        """Raise `UsageError` once the last call has begun."""
+        if self._ending:
+            raise UsageError(f"this {self._what} is closed; open another one")
+
+    @contextmanager
+    def last_call(self, wake: Callable[[], None]) -> Iterator[None]:
+        """Make a call after which none is taken; one of another thread ends first.
+
+        `wake` ends the other thread's wait. Raises `UsageError` if it has not ended after 15 s.
+        """
+        self._ending = True
+        wake()
+        if not self._held.acquire(timeout=_LAST_S):
+            raise UsageError(
+                f"a call of this {self._what} in another thread did not end within {_LAST_S:g} s; "
+                f"close it again once it has"
+            )
+        try:
+            yield
+        finally:
+            self._held.release()
 
 
 def refuse_no_messages(messages_max: int) -> None:

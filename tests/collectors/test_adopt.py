@@ -331,7 +331,7 @@ def test_what_cannot_be_adopted_is_refused_with_the_reason_and_writes_nothing(wh
     assert "cleanup.policy=compact" in adopt(where, topic, "--seconds", "0", code=1)
     assert "does not exist" in adopt(where, f"{topic}-absent", code=2)
     assert "Kafka's own" in adopt(where, "__consumer_offsets", code=2)
-    assert "its name must be" in adopt(where, "t" * 245, code=2)
+    assert "is not a valid name" in adopt(where, "t" * 245, code=2)
     twice = ("-i", "mine=P1", "-i", "mine=P2")
     assert "names consumer mine twice" in adopt(where, topic, *twice, code=2)
     for wrong, sentence in [

@@ -229,22 +229,24 @@ def test_the_last_epoch_can_be_planned_and_shown(tmp_path):
     assert run("show", out).exit_code == 0
 
 
-def test_the_names_of_a_plan_file_are_those_of_an_interest_file(tmp_path):
+def show_changed(tmp_path, part, **changes):
+    """Show the poster's plan with other values in the first consumer or collector."""
     file = tmp_path / "plan.json"
     document = one_document(run("plan", POSTER, "-o", "json"))
-    document["consumers"][0]["name"] = "C1\x1b[31m"
+    document[part][0].update(changes)
     file.write_text(json.dumps(document))
-    result = run("show", file)
+    return run("show", file)
+
+
+def test_the_names_of_a_plan_file_are_those_of_an_interest_file(tmp_path):
+    result = show_changed(tmp_path, "consumers", name="C1\x1b[31m")
     assert result.exit_code == 2
     assert "consumer 'C1\\x1b[31m' is not a valid name" in result.stderr
 
 
 def test_a_stream_for_which_kafka_can_have_no_partition_is_refused(tmp_path):
-    file = tmp_path / "plan.json"
-    document = one_document(run("plan", POSTER, "-o", "json"))
-    document["collectors"][0]["stream"] = 2**31 - 1  # the topic would have 2**31 partitions
-    file.write_text(json.dumps(document))
-    result = run("show", file)
+    # The topic would have 2**31 partitions.
+    result = show_changed(tmp_path, "collectors", stream=2**31 - 1)
     assert result.exit_code == 2
     assert "stream is 2147483647, not a whole number from 0 to 2147483646" in result.stderr
 

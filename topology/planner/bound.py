@@ -42,7 +42,7 @@ ROUNDS_BELOW = 2  # at each level below the last, if there is one area; the pric
 # that seldom ends. After a search that ran out of steps, the gap must be a quarter smaller.
 NEAR, ROUNDS_NEAR, NEARER = 0.2, 6, 0.75
 # A level of so many steps is not priced if the gap was larger than this below it: the next levels
-# will not close it either. (One of a million steps takes some five seconds to price.)
+# will not close it either.
 FAR, FAR_STEPS = 0.5, 200_000
 FULL_DEMANDS = 50  # components with fewer demands get fewer steps, by their number
 FINE = 1 << 12  # prices are multiples of 1 / FINE

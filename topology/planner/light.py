@@ -230,15 +230,9 @@ class LightCollectors:
         `heavy` has the nodes of all sets that are cheaper under a heavy collector.
         """
         listed: list[int] = []
-        pending = [self._cheapest(place, values)]
-        while pending:
-            node = pending.pop()
-            if node > len(self.sets):
-                pending += self._divided_best(node, values)
-            elif node in heavy:
-                listed.append(self.sets[node - 1])
-            elif node:
-                pending.append(self._cheapest(node - 1, values))
+        for child in self.children(place, values):
+            node = self.node[child]
+            listed += [child] if node in heavy else self.heavy_below(node - 1, values, heavy)
         return listed
 
     def _cheapest(self, place: int, values: Sequence[int]) -> int:

@@ -28,7 +28,7 @@ from collectors.adoption.facts import (
 )
 from collectors.adoption.inspection import read_facts, refuse_plan, refuse_topic
 from collectors.reconfiguration.apply import apply
-from multicast.cli.options import Bootstrap, DriverName
+from multicast.cli.options import Bootstrap, DriverName, partitions_of
 from multicast.drivers import open_driver
 from multicast.drivers.kafka_python import Admin
 from multicast.errors import UsageError
@@ -95,7 +95,7 @@ def adopt(
             _say(f"reading topic {topic} …")
             facts = read_facts(opened, admin, topic, count, seconds)
             text = interests_text(
-                facts, consumers_of(facts, given), [_names(names) for names in to or ()]
+                facts, consumers_of(facts, given), [partitions_of(names) for names in to or ()]
             )
             plan = _plan(text, admin.cluster_id())
             notes = refuse_plan(opened, admin, plan)
@@ -123,12 +123,8 @@ def _interests(texts: Iterable[str]) -> dict[str, list[str]]:
             raise UsageError(f"--interest {text!r} is not NAME=P1,P3")
         if name in given:
             raise UsageError(f"--interest names consumer {name} twice; name each consumer once")
-        given[name] = _names(partitions)
+        given[name] = partitions_of(partitions)
     return given
-
-
-def _names(text: str) -> list[str]:
-    return [name.strip() for name in text.split(",")]
 
 
 def _plan(text: str, cluster: str) -> Plan:
@@ -148,7 +144,7 @@ def _write(files: Mapping[str, tuple[Path, str]], *, force: bool) -> None:
     try:
         for option, (path, text) in files.items():
             if not force:
-                refuse_existing(path, text, instead=option)
+                refuse_existing(path, text.encode(), instead=option)
         for path, text in files.values():
             write_text(path, text, force=True)
     except OSError as error:

@@ -11,7 +11,14 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
 
-from multicast.cli.options import WAIT_RANGE, Bootstrap, DriverName, Topic, start_of
+from multicast.cli.options import (
+    WAIT_RANGE,
+    Bootstrap,
+    DriverName,
+    Topic,
+    partitions_of,
+    start_of,
+)
 from multicast.drivers import open_driver
 from multicast.errors import UsageError
 from multicast.settings import settings
@@ -76,10 +83,9 @@ def export_command(
     if (name is None) == (interest is None):
         raise UsageError("give a consumer of the plan (--consumer) or an interest, not both")
     chosen = settings(bootstrap=bootstrap, topic=topic, driver=driver)
-    partitions = None if interest is None else [name.strip() for name in interest.split(",")]
     what = Export(
         topic=chosen.topic,
-        request=SubscriptionRequest.of(name, partitions),
+        request=SubscriptionRequest.of(name, None if interest is None else partitions_of(interest)),
         format=file_format.value,
         offsets_max=rows_max,
         timeout_s=timeout,

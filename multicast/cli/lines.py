@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import IO, Any, NamedTuple
 
+from multicast.cli.options import partitions_of
 from multicast.errors import UsageError
 from multicast.keyed import Keys, key_bytes
 from multicast.keyed import keys as keys_of
@@ -41,7 +42,7 @@ class Fixed(NamedTuple):
             return None
         chosen: tuple[str, ...] | Keys | None = None
         if to is not None:
-            chosen = tuple(sorted(set(to.split(","))))
+            chosen = tuple(sorted(set(partitions_of(to))))
         elif keys is not None:
             chosen = keys_of(*keys.split(","))
         return cls(chosen, None if key is None else key_bytes(key))

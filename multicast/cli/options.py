@@ -49,6 +49,11 @@ MetricsPort = Annotated[
 WAIT_RANGE: dict[str, Any] = {"min": 0, "max": SECONDS_MAX}  # of an option: seconds of a wait
 
 
+def partitions_of(text: str) -> list[str]:
+    """Read partitions, "P1,P3" or "P1, P3", in the order given; unknown names are left in."""
+    return [name.strip() for name in text.split(",")]
+
+
 def start_of(text: str) -> Literal["earliest", "latest"] | Cursor | datetime:
     """Read the text of --from; raises `UsageError`."""
     if text == "earliest":

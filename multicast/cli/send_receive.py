@@ -26,6 +26,7 @@ from multicast.cli.options import (
     RecordKey,
     To,
     Topic,
+    partitions_of,
     start_of,
 )
 from multicast.consumer import Consumer
@@ -309,7 +310,7 @@ def receive(
                 chosen.bootstrap,
                 topic=chosen.topic,
                 name=name,
-                interest=None if interest is None else interest.split(","),
+                interest=None if interest is None else partitions_of(interest),
                 group=group,
                 start=start_of(start),
                 committed=group is not None,

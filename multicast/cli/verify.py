@@ -22,7 +22,7 @@ from typing import IO, Annotated
 
 import typer
 
-from multicast.cli.options import Bootstrap, DriverName, Topic
+from multicast.cli.options import Bootstrap, DriverName, Topic, partitions_of
 from multicast.delivery import Batch
 from multicast.drivers import open_driver
 from multicast.errors import UsageError
@@ -101,7 +101,7 @@ def verify(
     """
     consumers = [ReplayedConsumer(consumer, None) for consumer in name or ()]
     consumers += [
-        ReplayedConsumer(None, tuple(sorted(set(partitions.split(",")))))
+        ReplayedConsumer(None, tuple(sorted(set(partitions_of(partitions)))))
         for partitions in interest or ()
     ]
     tables: dict[str, Iterator[Batch]] = {}

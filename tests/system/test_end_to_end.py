@@ -224,6 +224,16 @@ def test_headers_keys_and_empty_payloads_arrive_unchanged(system):
     assert {m.payload for m in messages} == {None, b""}
 
 
+def test_partitions_may_be_written_with_blanks_between_them(system):
+    system.order()
+    sent = amcast("send", *system.common(), "--to", "P1, P3", stdin="debit\n")
+    assert sent.returncode == 0, sent.stderr
+    (received,) = system.receive("--interest", " P3, P1 ", "--until-end")
+    assert (received["to"], received["payload"]) == (["P1", "P3"], "debit")
+    verified = amcast("verify", *system.common(), "-i", "P1, P3", "-i", "P3")
+    assert verified.returncode == 0, verified.stderr
+
+
 def test_a_commit_inside_the_loop_stands_right_after_the_message_at_hand(system):
     system.order()
     amcast("send", *system.common(), "--to", "P2", stdin="".join(f"{n}\n" for n in range(100)))

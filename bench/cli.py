@@ -171,7 +171,7 @@ def read_workload(name: str, changes: list[str]) -> Workload:
     path = Path(name)
     try:
         if path.suffix == ".toml" or path.exists():
-            text = path.read_text(encoding="utf-8")
+            text = path.read_text(encoding="utf-8-sig")
         else:
             folder = resources.files("bench").joinpath("workloads")
             known = sorted(
@@ -191,7 +191,7 @@ def read_workload(name: str, changes: list[str]) -> Workload:
 
 def _read(file: Path) -> dict[str, Any]:
     try:
-        document = json.loads(file.read_text(encoding="utf-8"))
+        document = json.loads(file.read_text(encoding="utf-8-sig"))
     except OSError as error:
         raise UsageError(f"{file}: {error.strerror or error}") from error
     except ValueError as error:

@@ -115,7 +115,7 @@ def collect(paths: Sequence[Path]) -> dict[str, Document]:
 
 def _read(file: Path) -> Any:
     try:
-        return json.loads(file.read_text(encoding="utf-8"))
+        return json.loads(file.read_text(encoding="utf-8-sig"))
     except OSError as error:
         raise UsageError(f"{file}: {error.strerror or error}") from error
     except ValueError as error:

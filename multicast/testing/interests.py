@@ -63,7 +63,7 @@ def _read(interests: str | PathLike[str] | Mapping[str, Any] | InterestFile) -> 
         return from_document(_document(interests))
     path = Path(interests)
     try:
-        return parse(path.read_text(encoding="utf-8"))
+        return parse(path.read_text(encoding="utf-8-sig"))
     except (OSError, UnicodeDecodeError) as error:
         why = why_unreadable(error)
         raise UsageError(f"the interest file {path} cannot be read: {why}") from error

@@ -140,6 +140,13 @@ def test_every_workload_that_comes_along_can_be_run():
         assert tomllib.loads(folder.joinpath(name).read_text())["messages"] == read.messages
 
 
+def test_a_workload_with_a_byte_order_mark_is_read(tmp_path):
+    packaged = resources.files("bench").joinpath("workloads", "one-small.toml")
+    (tmp_path / "mine.toml").write_text(packaged.read_text("utf-8"), encoding="utf-8-sig")
+    read = read_workload(str(tmp_path / "mine.toml"), [])
+    assert read.messages == read_workload("one-small", []).messages
+
+
 def test_a_workload_that_is_not_there_is_a_usage_error(tmp_path):
     with pytest.raises(UsageError, match=r"no workload quick; known: .*one-small"):
         read_workload("quick", [])
@@ -320,6 +327,7 @@ def test_the_command_ends_with_1_on_a_regression_and_says_which(tmp_path, capsys
         bench_compare(old, new, max_regression=1.25, output=Output.TABLE)
     assert ended.value.exit_code == 1
     assert "REGRESSION" in capsys.readouterr().out
+    new.write_text(json.dumps(document(latency=3.0)), encoding="utf-8-sig")
     bench_compare(old, new, max_regression=2.5, output=Output.JSON)
     assert json.loads(capsys.readouterr().out)["rows"][0]["change"] == 2.0
     for other in (broken, tmp_path / "none.json"):

@@ -148,8 +148,8 @@ def test_the_page_is_whole_and_needs_no_other_file():
 
 
 def test_the_command_reads_folders_and_prints_the_targets_as_json(tmp_path, capsys):
-    for name, entry in full().items():
-        (tmp_path / f"{name}.json").write_text(json.dumps(entry))
+    for name, entry in full().items():  # a byte-order mark, as editors of Windows write it
+        (tmp_path / f"{name}.json").write_text(json.dumps(entry), encoding="utf-8-sig")
     (tmp_path / "plan.json").write_text('{"schema_version": 1, "topic": "A"}')
     report([tmp_path], output=Output.JSON)
     printed = json.loads(capsys.readouterr().out)

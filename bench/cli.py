@@ -18,7 +18,13 @@ from bench.comparison import compare as comparing
 from bench.comparison.run import run as measure
 from bench.comparison.workload import BACKLOG, InvalidWorkload, Workload, load
 from multicast.errors import UsageError
-from topology.files import FileExists, refuse_existing_of, why_unreadable
+from topology.files import (
+    FileExists,
+    is_written_in_place,
+    refuse_existing_of,
+    why_unreadable,
+    write_text,
+)
 from topology.output import Output, OutputOption
 
 app = typer.Typer(no_args_is_help=True, help="Measure against plain Kafka; compare measurements.")
@@ -37,7 +43,7 @@ def refuse_files(*files: Path | None, force: bool) -> None:
     except FileExists as error:
         raise UsageError(str(error)) from error
     for file in files:
-        if file is None:
+        if file is None or is_written_in_place(file):
             continue
         if file.is_dir():
             raise UsageError(f"{file} is a directory")
@@ -108,7 +114,7 @@ def run(
     text = json.dumps(document, indent=1)
     if out is not None:
         try:
-            out.write_text(text + "\n", encoding="utf-8")
+            write_text(out, text + "\n", force=True)
         except OSError as error:
             raise UsageError(f"{out}: {error.strerror or error}") from error
     if output is Output.JSON:

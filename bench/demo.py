@@ -48,6 +48,7 @@ from multicast.verification.report import OrderViolation, Report
 from topology import draw, interests
 from topology import report as topology_report
 from topology.check import figures
+from topology.files import write_text
 from topology.measured_work import MeasuredWork
 from topology.output import Output
 from topology.planner import solver
@@ -151,7 +152,7 @@ def demo(
     built = history.HistoryBuilder()
     lines = [*run.lines(), *work]
     if history_file is not None:
-        history_file.write_text("".join(lines), encoding="utf-8")
+        write_text(history_file, "".join(lines), force=True)
     history.read([line.encode() for line in lines], built, source="the demo's own history")
     report = check_all(built.history(plans=[plan]))
     result = run.result(report, time.monotonic() - began)

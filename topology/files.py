@@ -1,12 +1,20 @@
-"""Writing output files: an existing file is overwritten only with `--force`."""
+"""Writing output files: an existing file is overwritten only with `--force`.
+
+A path that names an open descriptor of this process (/dev/stdout, /dev/fd/3) is written through
+that descriptor, whatever it leads to: the shell has opened it for us, with `>` or `>>`.
+"""
 
 from __future__ import annotations
 
 import os
 import stat
+import sys
 from collections.abc import Iterable
 from pathlib import Path
 from uuid import uuid4
+
+# Of symbolic links one after another; Linux follows as many (path_resolution(7)).
+_LINKS_MAX = 40
 
 
 class FileExists(Exception):
@@ -14,20 +22,62 @@ class FileExists(Exception):
 
 
 def write_text(path: Path, text: str, *, force: bool, instead: str = "") -> None:
-    """Write a text file, in UTF-8; it holds the whole text, or what it held before.
+    """Write a text file, in UTF-8, as `write_bytes` does."""
+    write_bytes(path, text.encode(), force=force, instead=instead)
 
-    Raises `OSError`, and, without `force`, `FileExists` if the file exists with another text.
-    `instead` is the option that names another file, for the error message.
+
+def write_bytes(path: Path, content: bytes, *, force: bool, instead: str = "") -> None:
+    """Write a file; it holds the whole content, or what it held before.
+
+    A pipe, a device or an open descriptor (/dev/stdout) is written in place, and may hold a part
+    after an error; a pipe that nobody reads blocks. Raises `OSError`, and, without `force`,
+    `FileExists` if the file exists with other content. `instead` is the option that names another
+    file, for the error message.
     """
     if not force:
-        refuse_existing(path, text, instead=instead)
-    if path.exists() and not path.is_file():  # a pipe or a device: nothing can be lost
-        path.write_text(text, encoding="utf-8")
-        return
+        refuse_existing(path, content, instead=instead)
+    descriptor = _descriptor_of(path)
     try:
-        _replace(path.resolve(), text.encode())
+        if descriptor is not None:
+            _write_open(descriptor, content)
+        elif path.exists() and not path.is_file():  # a pipe or a device: nothing can be lost
+            path.write_bytes(content)
+        else:
+            _replace(path.resolve(), content)
     except OSError as error:  # the draft's name says nothing to a user
         raise OSError(error.errno, error.strerror, str(path)) from error
+
+
+def is_written_in_place(path: Path) -> bool:
+    """Whether no contents can be lost: a pipe, a device, an open descriptor; not a folder."""
+    return _descriptor_of(path) is not None or (
+        path.exists() and not path.is_file() and not path.is_dir()
+    )
+
+
+def _descriptor_of(path: Path) -> int | None:
+    """Give the descriptor of this process that the path names, through links; else None.
+
+    The kernel's link /proc/self/fd/1 looks like one to the redirected file: who follows it replaces
+    that file, and what is printed later goes to the old one.
+    """
+    for _ in range(_LINKS_MAX):
+        folder = Path(os.path.realpath(path.parent))
+        if folder == Path(f"/proc/{os.getpid()}/fd") and path.name.isdecimal():
+            return int(path.name)
+        try:
+            path = folder / path.readlink()
+        except OSError:  # no link, or nothing at all
+            return None
+    return None
+
+
+def _write_open(descriptor: int, content: bytes) -> None:
+    """Write after what was printed so far, where the descriptor stands."""
+    sys.stdout.flush()
+    sys.stderr.flush()
+    with os.fdopen(os.dup(descriptor), "wb") as file:
+        file.write(content)
 
 
 def _replace(path: Path, content: bytes) -> None:
@@ -54,14 +104,14 @@ def refuse_existing_of(files: Iterable[Path | None], *, force: bool) -> None:
             refuse_existing(file)
 
 
-def refuse_existing(path: Path, text: str | None = None, *, instead: str = "") -> None:
-    """Raise `FileExists` if the file exists and does not hold `text` already.
+def refuse_existing(path: Path, content: bytes | None = None, *, instead: str = "") -> None:
+    """Raise `FileExists` if the file exists and does not hold `content` already.
 
-    Anything but a regular file (a pipe, /dev/null) passes: no contents can be lost.
+    What is written in place (a pipe, /dev/null, /dev/stdout) passes: no contents can be lost.
     """
-    if not path.is_file():
+    if is_written_in_place(path) or not path.is_file():
         return
-    if text is not None and path.read_bytes() == text.encode():
+    if content is not None and path.read_bytes() == content:
         return
     other = f"give another name with {instead}" if instead else "give another name"
     raise FileExists(f"{path} exists already; {other}, or give --force to overwrite it")

@@ -28,6 +28,7 @@ from bench.bundles.sender import BUNDLES, SEPARATE, Journal
 from bench.bundles.verdicts import JudgedArm, judged, refuse_violations
 from bench.bundles.world import WorldSize, started
 from bench.cli import Force, refuse_files
+from topology.files import write_text
 from topology.output import Output, OutputOption
 
 app = typer.Typer()
@@ -94,7 +95,7 @@ def demo(
             outcome = run(world, arms, load, say=say.print, show=show)
         say.print("reading the blocks …")
     verdicts = [judged(outcome.arms[arm.name]) for arm in arms]
-    file.write_text(drawing(outcome, verdicts, load), encoding="utf-8")
+    write_text(file, drawing(outcome, verdicts, load), force=True)
     seconds = round(time.monotonic() - began, 1)
     if output is Output.JSON:
         document: dict[str, Any] = {arm.name: arm.figures() for arm in verdicts}

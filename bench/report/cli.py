@@ -19,6 +19,7 @@ from bench.report.poster import run as run_poster
 from bench.report.report import write_poster_page, write_report
 from bench.report.suite import chosen, run_small, run_suite, write
 from multicast.errors import UsageError
+from topology.files import write_text
 from topology.output import Output, OutputOption
 
 app = typer.Typer()
@@ -108,7 +109,7 @@ def report(
     judged = targets.judge(documents)
     if out is not None:
         try:
-            out.write_text(write_report(documents, judged), encoding="utf-8")
+            write_text(out, write_report(documents, judged), force=True)
         except OSError as error:
             raise UsageError(f"{out}: {error.strerror or error}") from error
     if output is Output.JSON:

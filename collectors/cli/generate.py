@@ -11,7 +11,7 @@ from collectors.deploy.files import KINDS, DeploymentSettings, generate
 from multicast.cli.options import Bootstrap, Topic
 from multicast.errors import UsageError
 from multicast.settings import settings
-from topology.files import write_text
+from topology.files import is_written_in_place, write_text
 from topology.output import ForceOption
 
 app = typer.Typer(
@@ -133,9 +133,13 @@ def _write(kind: str, deployment: DeploymentSettings, out: Path | None, *, force
                 typer.echo(f"# ==> {name} <==")
             typer.echo(text, nl=False)
         return
-    is_file = len(texts) == 1 and bool(out.suffix)
+    is_file = len(texts) == 1 and (out.exists() or bool(out.suffix)) and not out.is_dir()
+    if out.exists() and not (is_file or out.is_dir()):
+        raise UsageError(f"{out} is not a folder; give a folder for these {len(texts)} files")
     targets = {(out if is_file else out / name): text for name, text in texts.items()}
-    existing = sorted(str(path) for path in targets if path.exists())
+    existing = sorted(
+        str(path) for path in targets if path.exists() and not is_written_in_place(path)
+    )
     if existing and not force:
         raise UsageError(f"{existing[0]} exists; --force overwrites it")
     for path, text in targets.items():

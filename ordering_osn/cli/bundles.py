@@ -38,6 +38,7 @@ from ordering_osn.cli.options import (
 )
 from ordering_osn.client import BundleIsVoid, CommittedBundle, ReportedFate, SyncClient
 from ordering_osn.identity import SigningIdentity
+from topology.files import write_bytes
 
 app = typer.Typer()
 _ID_BYTES = 32  # a SHA-256
@@ -114,7 +115,7 @@ def bundle(
         sys.stdout.buffer.flush()
     else:
         try:
-            out.write_bytes(frame)
+            write_bytes(out, frame, force=True)
         except OSError as error:
             raise UsageError(f"{out}: {error.strerror or error}") from error
     until = f", until offset {expiry}" if expiry else ""

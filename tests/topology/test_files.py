@@ -2,13 +2,15 @@
 
 import os
 import resource
+import subprocess
+import sys
 import threading
 from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
-from topology.files import write_text
+from topology.files import is_written_in_place, write_text
 
 LONG = "x" * 10_000
 
@@ -54,3 +56,49 @@ def test_a_pipe_and_a_device_are_written_in_place(tmp_path):
     assert read == [LONG]
     write_text(Path(os.devnull), LONG, force=False)
     assert not Path(os.devnull).is_file()
+
+
+WRITER = """
+import sys
+from pathlib import Path
+from topology.files import refuse_existing, write_text
+
+print("printed before")
+name = Path(sys.argv[1])
+refuse_existing(name)
+write_text(name, "written\\n", force=False)
+print("printed after")
+"""
+
+
+@pytest.mark.parametrize("mode", ["wb", "ab"])
+@pytest.mark.parametrize("name", ["/dev/stdout", "/dev/fd/1", "/proc/self/fd/1", "link"])
+def test_a_redirected_stdout_is_written_in_its_place_and_kept(tmp_path, name, mode):
+    if name == "link":
+        (tmp_path / name).symlink_to("/dev/stdout")
+        name = str(tmp_path / name)
+    out = tmp_path / "out"
+    out.write_text("there\n")
+    with out.open(mode) as file:
+        inode = os.fstat(file.fileno()).st_ino
+        done = subprocess.run(
+            [sys.executable, "-c", WRITER, name],
+            stdout=file, stderr=subprocess.PIPE, text=True, timeout=60, check=False,
+        )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    kept = "there\n" if mode == "ab" else ""
+    assert out.read_text() == f"{kept}printed before\nwritten\nprinted after\n"
+    assert out.stat().st_ino == inode
+    assert {file.name for file in tmp_path.iterdir()} <= {"out", "link"}
+
+
+def test_stdout_into_a_pipe_is_written_and_a_link_in_a_ring_is_no_descriptor(tmp_path):
+    done = subprocess.run(
+        [sys.executable, "-c", WRITER, "/dev/stdout"], capture_output=True, text=True, timeout=60,
+        check=False,
+    )  # fmt: skip
+    assert done.stdout == "printed before\nwritten\nprinted after\n", done.stderr
+    ring = tmp_path / "ring"
+    ring.symlink_to(ring)
+    assert not is_written_in_place(ring)
+    assert not is_written_in_place(tmp_path)

@@ -10,6 +10,7 @@ import os
 import re
 import shutil
 import subprocess
+import sys
 from pathlib import Path
 
 import jsonschema
@@ -70,6 +71,22 @@ def test_a_file_that_exists_is_overwritten_only_by_force(tmp_path):
     assert "--force" in refused.stderr
     invoke("prometheus-rules", "--out", str(target), "--force")
     assert target.read_text().startswith("#")
+
+
+def test_one_file_goes_to_stdout_by_its_name_and_several_need_a_folder(tmp_path):
+    out = tmp_path / "out"
+    for name in ("/dev/stdout", "/dev/null"):
+        with out.open("wb") as file:
+            done = subprocess.run(
+                [sys.executable, "-m", "multicast", "generate", "grafana", "--out", name],
+                stdout=file, stderr=subprocess.PIPE, text=True, timeout=240, check=False,
+            )  # fmt: skip
+        assert done.returncode == 0, done.stderr
+        written_out = out.read_text()
+        assert written_out == ("" if name == "/dev/null" else invoke("grafana").stdout)
+    refused = amcast("generate", "compose", "--out", "/dev/null")
+    assert refused.returncode == 2
+    assert "/dev/null is not a folder" in refused.stderr
 
 
 @pytest.mark.parametrize(

@@ -2,24 +2,14 @@
 
 import asyncio
 
-import pytest
-
 from ordering_osn.api.seek import seek_envelope
 from tests.ordering_osn.helpers.chains import (
     USER,
-    SmallChannel,
     SmallChannels,
     asking,
     gathered,
     served,
 )
-
-
-@pytest.fixture
-def channel(tmp_path):
-    channel = SmallChannel(tmp_path)
-    yield channel
-    channel.store.close()
 
 
 class UnreadableLedger:

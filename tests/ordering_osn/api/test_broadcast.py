@@ -52,12 +52,6 @@ def channels(tmp_path):
         channel.store.close()
 
 
-@pytest.fixture(scope="module")
-def runner():
-    with asyncio.Runner() as runner:
-        yield runner
-
-
 def statuses(runner, channels, *sent, **options):
     """The statuses that one stream answers with."""
 

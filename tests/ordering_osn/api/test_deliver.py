@@ -37,30 +37,12 @@ from tests.ordering_osn.helpers.chains import (
 OLDEST, NEWEST = SeekPosition(oldest=SeekOldest()), SeekPosition(newest=SeekNewest())
 
 
-@pytest.fixture
-def channel(tmp_path):
-    channel = SmallChannel(tmp_path)
-    yield channel
-    channel.store.close()
-
-
-@pytest.fixture
-def channels(channel):
-    return SmallChannels(channel)
-
-
 @pytest.fixture(scope="module")
 def thousand(tmp_path_factory):
     channel = SmallChannel(tmp_path_factory.mktemp("thousand"))
     channel.grow(1000)
     yield channel
     channel.store.close()
-
-
-@pytest.fixture(scope="module")
-def runner():
-    with asyncio.Runner() as runner:
-        yield runner
 
 
 def block_at(number):

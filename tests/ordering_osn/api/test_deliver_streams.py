@@ -25,8 +25,6 @@ from tests.ordering_osn.helpers.chains import (
     SERVER_TLS,
     USER,
     USER_TLS,
-    SmallChannel,
-    SmallChannels,
     asking,
     blocks,
     gathered,
@@ -35,25 +33,6 @@ from tests.ordering_osn.helpers.chains import (
     serving,
     until,
 )
-
-
-@pytest.fixture
-def channel(tmp_path):
-    channel = SmallChannel(tmp_path)
-    yield channel
-    channel.store.close()
-
-
-@pytest.fixture
-def channels(channel):
-    return SmallChannels(channel)
-
-
-@pytest.fixture(scope="module")
-def runner():
-    with asyncio.Runner() as runner:
-        yield runner
-
 
 # TLS.
 

@@ -83,12 +83,6 @@ def channels(tmp_path):
         channel.store.close()
 
 
-@pytest.fixture(scope="module")
-def runner():
-    with asyncio.Runner() as runner:
-        yield runner
-
-
 def test_each_bundle_is_answered_in_order_and_a_refusal_ends_nothing(runner, channels):
     async def ask():
         async with served(channels) as client:

@@ -25,18 +25,9 @@ from tests.ordering_osn.helpers.chains import (
     SERVER_TLS,
     USER,
     USER_FOLDER,
-    SmallChannel,
-    SmallChannels,
     gathered,
     served,
 )
-
-
-@pytest.fixture
-def channels(tmp_path):
-    channel = SmallChannel(tmp_path)
-    yield SmallChannels(channel)
-    channel.store.close()
 
 
 @pytest.fixture

@@ -194,22 +194,28 @@ class Ledger:
             self._unread = number
             raise
 
-    def trouble(self) -> str | None:
-        """Say why blocks cannot be read from the disk; None where nothing is known to be wrong.
+    def missing(self) -> str | None:
+        """Say that the newest file is gone, to which blocks are appended; None where it is there.
 
-        Looks for the newest file, and reads the last block again that could not be read.
+        What is appended without it is lost at the next start.
+        """
+        newest = self._segments[-1].path if self._segments else None
+        return None if newest is None or newest.exists() else f"{newest} is missing"
+
+    def unread(self) -> str | None:
+        """Read the last block again that could not be read; say why, if it still cannot.
+
+        Appending goes on without it, and so does reading all other blocks.
         """
         number, self._unread = self._unread, None
         try:
-            if self._segments and not self._segments[-1].path.exists():
-                return f"{self._segments[-1].path} is missing"
             if number is not None:
                 self.read(number)
         except Pruned:
             return None
         except (AmcastError, OSError) as error:
             self._unread = number
-            return str(error)
+            return f"block {number}: {error}"
         return None
 
     def last(self) -> bytes | None:

@@ -5,9 +5,11 @@ The chain's loop writes the status; clients, readers and the health check read i
     waiting    the loop waits for something that may pass: a broker, room on the disk, a peer
     silent     the chain's log does not answer
     dead       the loop ended with an error; only a restart of the node helps
-    unreadable a block cannot be read from the ledger's files
+    gone       the ledger's newest file: new blocks would be lost
+    unread     a block that cannot be read from the ledger's files. New blocks need none of them
     errored    waiting, silent or dead: the blocks here may be behind those of other nodes
-    trouble    errored or unreadable, or the order of the chain does not move
+    trouble    errored or gone, or the order of the chain does not move
+    unhealthy  in trouble, unread, or a loop that does not turn
     ingress    open unless a reposted config is still on its way. Envelopes wait until it is open;
                in trouble they get 503
 
@@ -43,7 +45,8 @@ class ChainStatus:
         self._dead: str | None = None
         self._waiting: str | None = "it has not started yet"
         self._silent: str | None = None
-        self._unreadable: str | None = None
+        self._gone: str | None = None
+        self._unread: str | None = None
         self._ingress_open = False
         self._turned_at = time.monotonic()
         self._stop = threading.Event()
@@ -68,14 +71,14 @@ class ChainStatus:
     def trouble(self) -> str | None:
         """Say why an envelope submitted now may not be ordered soon; None: nothing is wrong."""
         stuck = self._dead or self._waiting or self._silent
-        return stuck or self._unreadable or self._order.trouble
+        return stuck or self._gone or self._order.trouble
 
     def unhealthy(self) -> str | None:
         """Say what is wrong with this chain; None where nothing is."""
         hung_s = time.monotonic() - self._turned_at
         if self._dead is None and hung_s > _HUNG_S:
             return f"its loop has not turned for {hung_s:.0f} s"
-        return self.trouble()
+        return self.trouble() or self._unread
 
     async def ready(self, timeout_s: float) -> bool:
         """Wait until the chain takes envelopes; False where it is in trouble, or time ran out."""
@@ -120,14 +123,20 @@ class ChainStatus:
             _log.warning("chain %s: %s", self._name, why_not or "its log answers again")
             self.changed()
 
-    def ledger_reads(self, why_not: str | None) -> None:
-        """Note whether the ledger's files can be read; None: they can. From any thread."""
-        reason = None
-        if why_not is not None:
-            reason = f"its ledger cannot be read: {why_not}; stop the node and restore its folder"
-        if reason != self._unreadable:
-            self._unreadable = reason
-            _log.warning("chain %s: %s", self._name, reason or "its ledger can be read again")
+    def ledger_looked_at(self, *, missing: str | None, unread: str | None) -> None:
+        """Note which file the ledger lacks, and which block cannot be read. From any thread."""
+        gone = block = None
+        if missing is not None:
+            gone = f"its ledger cannot be read: {missing}; stop the node and restore its folder"
+        if unread is not None:
+            block = (
+                f"its ledger lacks {unread}; the node serves all other blocks and takes envelopes; "
+                f"to get it back, stop the node and move the file and all later ones of the folder "
+                f"away"
+            )
+        if (gone, block) != (self._gone, self._unread):
+            self._gone, self._unread = gone, block
+            _log.warning("chain %s: %s", self._name, gone or block or "its ledger is whole again")
             self.changed()
 
     def waits_for(self, reason: str | None) -> None:

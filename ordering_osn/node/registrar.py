@@ -180,7 +180,10 @@ class Registrar:
                 self._start_joined()
                 self._check_signer()
                 for chain in list(self._chains.values()):
-                    chain.status.ledger_reads(chain.ledger.trouble())
+                    ledger = chain.ledger
+                    chain.status.ledger_looked_at(
+                        missing=ledger.missing(), unread=ledger.unread()
+                    )
                 self._check_logs()
                 self._failed.pop("", None)
             except Exception as error:  # noqa: BLE001 - done again, and shown by the health check

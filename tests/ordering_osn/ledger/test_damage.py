@@ -382,15 +382,17 @@ def test_blocks_are_synced_before_they_are_seen_and_segments_in_any_case(tmp_pat
 def test_a_block_that_could_not_be_read_is_a_trouble_until_it_can_be_read_again(tmp_path):
     fill(tmp_path, 6)
     with open_small(tmp_path) as ledger:
-        assert ledger.trouble() is None
+        assert ledger.unread() is None
         oldest, *_, last = segments.listed(tmp_path)
         aside = oldest.rename(tmp_path / "aside")
-        assert ledger.trouble() is None  # nobody has asked for a block in it yet
+        assert ledger.unread() is None  # nobody has asked for a block in it yet
         with pytest.raises(LedgerDamaged):
             ledger.read(0)
         for _ in range(2):
-            assert "it is missing" in ledger.trouble()
+            assert "block 0: " in ledger.unread()
+            assert "it is missing" in ledger.unread()
+        assert ledger.missing() is None  # blocks can be appended
         aside.rename(oldest)
-        assert ledger.trouble() is None
+        assert ledger.unread() is None
         last.unlink()
-        assert ledger.trouble() == f"{last} is missing"
+        assert ledger.missing() == f"{last} is missing"

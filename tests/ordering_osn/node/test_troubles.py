@@ -7,7 +7,7 @@ import pytest
 from multicast.errors import NotAuthorized, TopicChanged
 from ordering_osn.chain.blocks import consenter_of
 from ordering_osn.chain.records import Regular, RegularKind, TimeToCut, encode
-from ordering_osn.ledger.ledger import LedgerFull
+from ordering_osn.ledger.ledger import LedgerDamaged, LedgerFull
 from ordering_osn.node.catch_up import NoPeer
 from ordering_osn.protos import Block
 from tests.helpers.small import until
@@ -65,6 +65,50 @@ def test_a_node_whose_ledger_was_removed_answers_503_and_is_unhealthy(tmp_path):
         ((status, info),) = submit(node, transaction())
         assert status == 503
         assert "restore its folder" in info
+
+
+def flip(file, place):
+    """Change a bit of a file, or change it back."""
+    with file.open("r+b") as changed:
+        changed.seek(place)
+        (byte,) = changed.read(1)
+        changed.seek(place)
+        changed.write(bytes([byte ^ 1]))
+
+
+def test_a_node_with_an_old_block_that_cannot_be_read_serves_all_else(tmp_path):
+    with Nodes(LONE, tmp_path) as osn:
+        # Init: two blocks in a file, and none of them in memory.
+        node = osn.start("n1", quick())
+        healthy(node)
+        for number in (1, 2):
+            accepted(node, transaction())
+            until_ordered(node, number)
+        osn.stop("n1")
+        node = osn.start("n1")
+        healthy(node)
+
+        # Test: the disk loses a byte of block 1, and somebody asks for it.
+        ledger = node.get("chain-a").ledger
+        (file,) = (tmp_path / "n1" / "chain-a" / "ledger").glob("*.blocks")
+        place = file.read_bytes().index(ledger.read(1)) + 10
+        flip(file, place)
+        with pytest.raises(LedgerDamaged):
+            ledger.read(1)
+        until(node.health)
+
+        # Check: it says so, and what does not need the block goes on.
+        ((component, reason),) = node.health()
+        assert component == "chain-a/0"
+        assert f"lacks block 1: {file}" in reason
+        assert not node.get("chain-a").errored
+        accepted(node, transaction())
+        until(lambda: ledger.height == 4)
+        for number in (0, 2, 3):
+            ledger.read(number)
+        assert node.health()
+        flip(file, place)
+        healthy(node)
 
 
 def test_a_node_answers_503_while_the_log_is_away_and_goes_on_without_a_restart(tmp_path):

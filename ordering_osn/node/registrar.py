@@ -181,9 +181,7 @@ class Registrar:
                 self._check_signer()
                 for chain in list(self._chains.values()):
                     ledger = chain.ledger
-                    chain.status.ledger_looked_at(
-                        missing=ledger.missing(), unread=ledger.unread()
-                    )
+                    chain.status.ledger_looked_at(missing=ledger.missing(), unread=ledger.unread())
                 self._check_logs()
                 self._failed.pop("", None)
             except Exception as error:  # noqa: BLE001 - done again, and shown by the health check

@@ -350,7 +350,8 @@ def three_brokers_serve_and_one_is_isolated(folder):
 
             cluster.kill(2)
             cluster.restart(2)
-            assert cluster.status().state == "running"
+            # On a busy machine a broker may be fenced for a moment after it was registered.
+            until(lambda: cluster.status().state == "running", "three registered brokers")
             again = LocalCluster(folder / "cluster")
             assert again.bootstrap == cluster.bootstrap
             say(pids=[broker.pid for broker in again.status().brokers])

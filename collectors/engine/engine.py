@@ -203,10 +203,19 @@ class _ControlSink:
         self._engine.streams.urge(self, self._partition, urgent=urgent)
 
     def on_batches(self, batches: Sequence[StreamBatch]) -> None:
-        """Make the next snapshot."""
+        """Make the next snapshot, and another one before each statement that replaces an earlier.
+
+        An instance that claims a collector must see its claim to know that a later one ended it.
+        """
         state = self._engine.control.copy()
+        keys: set[bytes | None] = set()
         for batch in batches:
             for record in batch.records:
+                if record.key in keys:
+                    self._engine.control_changed(state)
+                    state = state.copy()
+                    keys.clear()
+                keys.add(record.key)
                 state.read(record)
             self._position = batch.position
         self._engine.control_changed(state)

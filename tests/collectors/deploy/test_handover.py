@@ -22,6 +22,7 @@ from multicast.control import (
     control_partition,
     running_record,
 )
+from multicast.drivers.memory.driver import MemoryDriver
 from multicast.drivers.protocol import Record
 from multicast.order import OrderStream
 from multicast.properties import check_all
@@ -248,6 +249,62 @@ def test_a_standby_that_acts_steps_back_once_another_instance_advertises_itself(
         assert standby.status()["takeovers"] == 2
         with closing(ControlReader(system.driver, system.plan.topic)) as control:
             eventually(lambda: control.refresh().pages["K1"] == page(1), "the standby's page")
+
+
+class LateControl:
+    """A view of a log in memory whose readers do not see the control topic from `below` on."""
+
+    def __init__(self, log, topic):
+        self._log = log
+        self._control = control_partition(topic)
+        self.below = None  # None: they see everything
+
+    def __getattr__(self, name):
+        return getattr(self._log, name)
+
+    def read(self, partition, position, records_max):
+        if partition == self._control and self.below is not None:
+            records_max = min(records_max, self.below - position)
+        return self._log.read(partition, position, records_max)
+
+    def end(self):
+        return self.last_stable_offsets([self._control])[self._control]
+
+
+@pytest.mark.parametrize("version", [1, 2])
+def test_of_two_standbys_whose_claims_come_in_one_read_the_later_one_acts(version):
+    # Init: a primary, and two standbys that see its offer, but not each other's claim.
+    plan = replace(chain(), order_version=version)
+    with Small(plan) as system, system.producer() as producer:
+        first, _ = system.run("K1", page=page(1))
+        producer.multicast(b"1", to={"P1"}).ordered(60)
+        late = LateControl(system.log, plan.topic)
+        system.driver = MemoryDriver(late)
+        standbys = [
+            system.run("K1", page=page(number), standby=True, patience_s=ENDLESS_S)[0]
+            for number in (2, 3)
+        ]
+        offer = late.end()
+        late.below = offer + 1
+        first.release()
+        eventually(lambda: all(node.status()["acting"] for node in standbys), "two takeovers")
+        eventually(lambda: late.end() == offer + 3, "two claims")
+
+        # Test: both claims come at once.
+        late.below = None
+
+        # Check: the control topic names the one that goes on, and it orders.
+        eventually(
+            lambda: sum(node.status()["acting"] for node in standbys) == 1, "a step back", 20
+        )
+        with closing(ControlReader(system.driver, plan.topic)) as control:
+            (acting,) = [node for node in standbys if node.status()["acting"]]
+            assert control.refresh().pages["K1"] == page(2 + standbys.index(acting))
+        producer.multicast(b"2", to={"P1"}).ordered(60)
+        assert [node.status()["acting"] for node in standbys] == [
+            node is acting for node in standbys
+        ]
+        assert system.all("C1") == ["P1:0", "P1:1"]
 
 
 def test_an_instance_that_is_released_without_a_standby_acts_on():

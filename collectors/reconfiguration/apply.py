@@ -31,6 +31,7 @@ from collectors.doctor.inspection import (
     overtaken_groups,
     topic_ids_of,
 )
+from collectors.engine.ended_processes import EndedProcesses, place_of
 from collectors.reconfiguration.drain import drain
 from collectors.reconfiguration.survey import refuse_damaged
 from collectors.reconfiguration.topics import (
@@ -43,6 +44,7 @@ from collectors.reconfiguration.version_mark import append_one, mark_version
 from multicast.control import (
     ControlReader,
     ControlState,
+    StatusPage,
     control_partition,
     log_partition,
     plan_record,
@@ -219,20 +221,41 @@ def _drain(
 ) -> bool:
     """End the epoch before the newest one; False if there is none or it had ended already.
 
-    Afterwards wait until instances have opened all new collectors, unless nobody runs collectors.
+    Afterwards wait until instances have opened all new collectors. If the drain had to help, the
+    others may be late or may have ended: the wait is left out only where all are known to have.
     """
     newest = control.state.epoch
     if newest == 1 or newest - 1 in control.state.ends:
         return False
+    # An instance with which the drain helps replaces a page by none.
+    pages = _pages_of(control.state, newest - 1)
     froze_alone = drain(driver, control, newest - 1, timeout_s=timeout_s, say=say)
     new = {node.name for node in control.state.plan().collectors}
     new -= control.state.retained(newest - 1).collectors
+    nobody = not froze_alone and not _may_run(pages)
     until = time.monotonic() + _OPENING_S
     while time.monotonic() < until and (waiting := new.intersection(not_opened(control.state))):
-        if not froze_alone and waiting == new:
-            break  # nobody runs collectors
+        if nobody and waiting == new:
+            break
         control.follow(_POLL_S)
     return True
+
+
+def _pages_of(state: ControlState, epoch: int) -> set[StatusPage | None]:
+    """Give the pages of the processes that have opened an epoch's collectors; None: without one."""
+    names = {node.name for node in state.plan(epoch).collectors}
+    return {state.pages.get(name) for name in names & state.running.keys()}
+
+
+def _may_run(pages: Iterable[StatusPage | None]) -> bool:
+    """Whether a process with one of these pages may still run.
+
+    How late it is says nothing: on a busy machine it may be stalled for seconds. Only a kernel that
+    refuses connections to its page says that it has ended.
+    """
+    processes = EndedProcesses()
+    places = [None if page is None else place_of(page) for page in pages]
+    return any(place is None or not processes.has_ended(place) for place in places)
 
 
 def not_opened(state: ControlState) -> tuple[str, ...]:

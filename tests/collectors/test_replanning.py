@@ -1,15 +1,20 @@
 """Changes of a running topic's tree under load, on a real broker: nothing is lost."""
 
 import json
+import os
 import re
+import signal
 import threading
+from contextlib import closing
 from dataclasses import replace
 
 import pytest
 
+from collectors.reconfiguration import apply as apply_module
 from collectors.reconfiguration import drain
 from collectors.reconfiguration.apply import apply
 from multicast import Consumer, Producer
+from multicast.control import ControlReader
 from multicast.drivers.kafka_python import Admin
 from multicast.errors import AmcastError, Conflict, UncoveredInterest, UsageError
 from multicast.properties import check_all
@@ -162,6 +167,53 @@ def test_everybody_follows_into_a_tree_with_new_partitions_sets_and_consumers(sy
     assert {name for name, pause in pauses.items() if pause is not None} == before & pauses.keys()
     assert all(0 <= pauses[name] < PATIENCE_S for name in before & pauses.keys())
     assert all(0 <= counts.replanning_s < PATIENCE_S for counts in load.counts)
+
+
+def advertised(system):
+    """Run all collectors in one process; return once the control topic names its page for each."""
+    host = system.order()
+    names = {node.name for node in system.plan.collectors}
+    with closing(ControlReader(system.driver, system.topic)) as control:
+        until(lambda: names <= control.refresh().collectors_open(1), "all statements")
+    return host
+
+
+def test_collectors_that_are_stalled_during_the_drain_are_waited_for(system, monkeypatch):
+    # Init: the collectors' process is stopped, as on a machine that has no time for it.
+    monkeypatch.setattr(apply_module, "_OPENING_S", PATIENCE_S)
+    host = advertised(system)
+    os.kill(host.pid, signal.SIGSTOP)
+
+    # Test: the drain ends the epoch for it; it goes on after the first look whether it is ready.
+    steps, looks, really = [], [], apply_module.not_opened
+
+    def not_opened(state):
+        looks.append(really(state))
+        if len(looks) == 2:
+            os.kill(host.pid, signal.SIGCONT)
+        return looks[-1]
+
+    monkeypatch.setattr(apply_module, "not_opened", not_opened)
+    with Admin(system.bootstrap) as admin:
+        done = apply(
+            system.driver, admin, planned(system.plan), timeout_s=PATIENCE_S, add_partitions=True,
+            say=steps.append,
+        )  # fmt: skip
+
+    # Check.
+    assert any("did not freeze in time" in step for step in steps)
+    assert looks[0]
+    assert done.not_running == ()
+
+
+def test_collectors_that_have_ended_are_not_waited_for(system, monkeypatch):
+    monkeypatch.setattr(apply_module, "_OPENING_S", 2 * 900.0)  # it would outlast the test
+    host = advertised(system)
+    os.kill(host.pid, signal.SIGKILL)
+    with Admin(system.bootstrap) as admin:
+        after = planned(system.plan)
+        done = apply(system.driver, admin, after, timeout_s=PATIENCE_S, add_partitions=True)
+    assert set(done.not_running) == {node.name for node in done.plan.collectors}
 
 
 def test_a_drain_that_nobody_helps_is_finished_by_apply_itself(system):

@@ -32,8 +32,8 @@ pytestmark = [
 ]
 SETS = [["P1"], ["P2"], ["P3"], ["P4"], ["P5"], ["P1", "P3"], ["P2", "P3", "P4"], ["P2", "P4"]]
 NAMES = ("C1", "C2", "C3")
-STOP_S = 120
-PATIENCE_S = 240
+PATIENCE_S = 240  # stops a hang, no more
+STOP_S = PATIENCE_S + 60  # for a client to read up to the end, and to close
 
 
 class Clients:
@@ -72,7 +72,7 @@ class Clients:
         return self.start(Produce, "p1", instance, sets=SETS, rate=200, **more)
 
     def consume(self, name, instance="a", **more):
-        return self.start(Consume, name, instance, **more)
+        return self.start(Consume, name, instance, **{"end_timeout_s": PATIENCE_S, **more})
 
     def lines(self, key):
         return (self.folder / key).read_bytes().count(b"\n")
@@ -117,7 +117,9 @@ class Clients:
         for name in NAMES:
             file = self.folder / f"{name}-audit"
             done = subprocess.run(
-                command(ConsumerAudit(name=name, history=str(file), **self._where)),
+                command(
+                    ConsumerAudit(name=name, history=str(file), timeout_s=PATIENCE_S, **self._where)
+                ),
                 stderr=subprocess.PIPE,
                 text=True,
                 timeout=STOP_S,
@@ -270,8 +272,16 @@ def test_a_cluster_that_does_not_answer_is_waited_out_and_the_load_goes_on(frail
 
 
 def dropped(file):
-    lines = [line for line in file.read_text().splitlines(keepends=True) if '"dropped"' in line]
-    return json.loads(lines[-1])["dropped"] if lines and lines[-1].endswith("\n") else 0
+    """Say how many calls a producer has dropped so far; its last line may be half written."""
+    whole = [line for line in file.read_text().splitlines(keepends=True) if line.endswith("\n")]
+    counts = [json.loads(line)["dropped"] for line in whole if '"dropped"' in line]
+    return counts[-1] if counts else 0
+
+
+def test_a_line_that_is_half_written_hides_no_earlier_count(tmp_path):
+    file = tmp_path / "p1-a"
+    file.write_text('{"begun":0}\n{"dropped":7}\n{"begun":1}\n{"dropped":9')
+    assert dropped(file) == 7
 
 
 def test_who_is_told_to_stop_while_the_cluster_is_away_does(tmp_path):

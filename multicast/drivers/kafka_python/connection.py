@@ -232,6 +232,7 @@ class Connection:
         self.bootstrap = bootstrap
         self.access = Access.of(bootstrap, client)
         self.timeout_s = timeout_s
+        self.deadline = 0.0  # of the present `run`; a coroutine takes it when it begins
         self.home = HomeProcess("client", self)
         self._lock = threading.Lock()
         self.selector = selectors.DefaultSelector()
@@ -273,6 +274,7 @@ class Connection:
         if not self._lock.acquire(timeout=timeout_s):
             raise self.unreachable(timeout_s)
         try:
+            self.deadline = deadline
             future = self.net.call_soon_with_future(coroutine, *arguments)
             self.net.poll(timeout_ms=max(0.0, deadline - time.monotonic()) * 1000, future=future)
         except RuntimeError as error:
@@ -284,6 +286,16 @@ class Connection:
         if future.exception is not None:
             raise self.wrapped(future.exception)
         return future.value
+
+    async def pause_before_retry(self, deadline: float) -> None:
+        """Pause before a request is repeated; raise `ClusterUnreachable` after its `run`'s end.
+
+        A coroutine that repeats its request must end by itself, though nobody waits for it any
+        more. Otherwise each call to brokers that are away leaves one that asks them for ever.
+        """
+        if time.monotonic() >= deadline:
+            raise self.unreachable(self.timeout_s)
+        await self.net.sleep(RETRY_S)
 
     def unreachable(self, timeout_s: float, why: BaseException | None = None) -> AmcastError:
         """Return the error for a time-out, or for a refusal if a broker refused this client."""
@@ -321,7 +333,7 @@ class Connection:
     ) -> dict[TopicPartition, int]:
         """Get offsets by time in ms (or LATEST, EARLIEST) until all leaders answer; -1 is none."""
         offsets: dict[TopicPartition, int] = {}
-        began = time.monotonic()
+        began, deadline = time.monotonic(), self.deadline
         while True:
             missing = {log: time_ms for log, time_ms in wanted.items() if log not in offsets}
             if not missing:
@@ -329,7 +341,7 @@ class Connection:
             self.raise_if_unknown(list(missing), since=began)
             offsets.update(await self.list_offsets_once(missing, isolation))
             if len(offsets) < len(wanted):
-                await self.net.sleep(RETRY_S)
+                await self.pause_before_retry(deadline)
 
     async def list_offsets_once(
         self,

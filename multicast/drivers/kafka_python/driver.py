@@ -21,7 +21,7 @@ from multicast.drivers.client_settings import (
     check_linger,
 )
 from multicast.drivers.kafka_python.appender import KafkaPythonAppender
-from multicast.drivers.kafka_python.connection import EARLIEST, LATEST, RETRY_S, Connection
+from multicast.drivers.kafka_python.connection import EARLIEST, LATEST, Connection
 from multicast.drivers.kafka_python.direct_appender import KafkaPythonDirectAppender
 from multicast.drivers.kafka_python.group_member import find_coordinator
 from multicast.drivers.kafka_python.joint import KafkaPythonJointAppender
@@ -237,14 +237,14 @@ class KafkaPythonDriver:
         request = MetadataRequest(
             topics=wanted, allow_auto_topic_creation=False, min_version=_METADATA_VERSION_MIN
         )
-        response = None
+        response, deadline = None, self._connection.deadline
         while response is None:
             try:
                 response = await self._connection.manager.send(request)
             except kafka_errors.AuthorizationError:
                 raise
             except (kafka_errors.KafkaError, OSError):
-                await self._connection.net.sleep(RETRY_S)
+                await self._connection.pause_before_retry(deadline)
         described = {}
         for topic in response.topics:
             error = kafka_errors.for_code(topic.error_code)
@@ -357,7 +357,7 @@ class KafkaPythonDriver:
 
         `needs` is the right that the request takes on the group and on the topics.
         """
-        manager = self._connection.manager
+        manager, deadline = self._connection.manager, self._connection.deadline
         while True:
             try:
                 node = await find_coordinator(self._connection, group)
@@ -376,6 +376,6 @@ class KafkaPythonDriver:
                     raise AmcastError(
                         f"The brokers refused the offsets of group {group}: {error}."
                     ) from error
-                await self._connection.net.sleep(RETRY_S)
+                await self._connection.pause_before_retry(deadline)
             else:
                 return response

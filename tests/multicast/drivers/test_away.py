@@ -155,6 +155,39 @@ def test_a_broker_that_goes_away_is_said_in_time_and_found_again(lone_cluster, h
     at_once(Alone.writes_and_reads, parties)
 
 
+def asks_for_ever(driver, partition):
+    """Ask what no broker answers, by each call that repeats its request; count what is left."""
+    for ask in (
+        lambda: driver.topic_ids([partition.topic]),
+        lambda: driver.last_stable_offsets([partition]),
+        lambda: driver.committed("g", [partition]),
+    ):
+        with pytest.raises(ClusterUnreachable):
+            ask()
+    return len(driver._connection.net._pending_tasks)
+
+
+@pytest.mark.kafka
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+def test_calls_that_nobody_answers_leave_nothing_that_asks_on(lone_cluster, opened):
+    partition = TopicPartition(f"t-{uuid.uuid4().hex[:8]}", 0)
+    with Admin(lone_cluster.bootstrap) as admin:
+        admin.create_topics({partition.topic: TopicSpec(1)})
+    driver = opened(
+        patiently(partial(open_driver, request_timeout_s=0.2), NAMES[0], lone_cluster.bootstrap)
+    )
+    lone_cluster.kill(1)
+    try:
+        first = asks_for_ever(driver, partition)
+        # What a call leaves ends in one of the next calls; the last three may still be there.
+        left = [asks_for_ever(driver, partition) for _ in range(10)]
+        assert max(left) <= first + 3, left
+    finally:
+        lone_cluster.restart(1)
+    assert patiently(driver.last_stable_offsets, [partition]) == {partition: 0}
+
+
 class Spread:
     """A client with six logs on three brokers."""
 

@@ -234,26 +234,17 @@ class Connection:
         self.timeout_s = timeout_s
         self.deadline = 0.0  # of the present `run`; a coroutine takes it when it begins
         self.home = HomeProcess("client", self)
+        self._settings = settings
+        self._closed = False
         self._lock = threading.Lock()
-        self.selector = selectors.DefaultSelector()
-        self.net = QuietSelector(client_id=settings["client_id"], selector=lambda: self.selector)
         try:
-            self.manager = ConnectionManager(
-                self.net,
-                bootstrap_servers=bootstrap,
-                request_timeout_ms=int(timeout_s * 1000),
-                socket_connection_setup_timeout_ms=int(timeout_s * 1000),
-                reconnect_backoff_max_ms=RECONNECT_BACKOFF_MAX_MS,
-                receive_message_max_bytes=_FRAME_BYTES_MAX,
-                **settings,
-            )
-            self.cluster = self.manager.cluster
-            self.run(self._find_cluster)
+            self._open_loop()
         except ValueError as error:
-            self.close()
             raise UsageError(
                 f"The bootstrap addresses {bootstrap} are not usable: {error}."
             ) from error
+        try:
+            self.run(self._find_cluster)
         except BaseException:
             self.close()
             raise
@@ -266,7 +257,8 @@ class Connection:
     ) -> Any:
         """Drive the loop until the coroutine ends; raise `ClusterUnreachable` after the time-out.
 
-        `timeout_s` includes the wait for another thread's run.
+        `timeout_s` includes the wait for another thread's run. If an exception from outside, such
+        as Ctrl-C, has cut off an earlier run, this one uses a new loop with new connections.
         """
         self.home.check()
         timeout_s = self.timeout_s if timeout_s is None else timeout_s
@@ -275,7 +267,10 @@ class Connection:
             raise self.unreachable(timeout_s)
         try:
             self.deadline = deadline
-            future = self.net.call_soon_with_future(coroutine, *arguments)
+            if self.net.interrupted and not self._closed:
+                self.net.close()
+                self._open_loop()
+            future = self.net.call_soon_with_future(self._with_cluster, coroutine, *arguments)
             self.net.poll(timeout_ms=max(0.0, deadline - time.monotonic()) * 1000, future=future)
         except RuntimeError as error:
             raise UsageError(f"The connection to {self.bootstrap} is closed.") from error
@@ -445,17 +440,42 @@ class Connection:
             return
         locked = self._lock.acquire(timeout=self.timeout_s)
         try:
-            manager = getattr(self, "manager", None)
-            if manager is not None:
+            self._closed = True
+            if not self.net.interrupted:
                 with quiet():
-                    manager.close()
+                    self.manager.close()
             self.net.close()
         finally:
             if locked:
                 self._lock.release()
 
+    def _open_loop(self) -> None:
+        """Make an event loop, with no connection yet."""
+        selector = selectors.DefaultSelector()
+        net = QuietSelector(client_id=self._settings["client_id"], selector=lambda: selector)
+        try:
+            manager = ConnectionManager(
+                net,
+                bootstrap_servers=self.bootstrap,
+                request_timeout_ms=int(self.timeout_s * 1000),
+                socket_connection_setup_timeout_ms=int(self.timeout_s * 1000),
+                reconnect_backoff_max_ms=RECONNECT_BACKOFF_MAX_MS,
+                receive_message_max_bytes=_FRAME_BYTES_MAX,
+                **self._settings,
+            )
+        except BaseException:
+            net.close()
+            raise
+        self.selector, self.net = selector, net
+        self.manager, self.cluster = manager, manager.cluster
+
+    async def _with_cluster(self, coroutine: Callable[..., Any], *arguments: object) -> Any:
+        await self._find_cluster()
+        return await coroutine(*arguments)
+
     async def _find_cluster(self) -> None:
-        await self.manager.bootstrap_async(int(self.timeout_s * 1000))
+        if not self.manager.bootstrapped:
+            await self.manager.bootstrap_async(int(self.timeout_s * 1000))
 
     def _refreshed_after(self, since: float) -> bool:
         return bool(self.cluster._last_successful_refresh_ms > since * 1000)  # noqa: SLF001

@@ -1,0 +1,117 @@
+"""Ctrl-C inside kafka-python's event loop reaches the caller, and the next call works."""
+
+import gc
+import sys
+from contextlib import closing
+from pathlib import Path
+
+import kafka
+import pytest
+
+import multicast.drivers.kafka_python
+from multicast.drivers import open_driver
+from tests.helpers.driver_worlds import PATIENCE_S, RealWorld
+
+pytestmark = [
+    pytest.mark.kafka,
+    # Ctrl-C may come between the making of a coroutine and its start.
+    pytest.mark.filterwarnings("ignore:coroutine .* was never awaited:RuntimeWarning"),
+]
+# Where Ctrl-C is tried: what runs inside the loop.
+INSIDE = (
+    str(Path(kafka.__file__).parent),
+    str(Path(multicast.drivers.kafka_python.__file__).parent / "quiet.py"),
+)
+CUTS = 60  # of the thousands of lines that a request runs
+
+
+class CtrlC:
+    """Raises KeyboardInterrupt once, at the n-th line inside the loop; counts the lines."""
+
+    def __init__(self, line):
+        self.lines = 0
+        self._line = line
+
+    def __call__(self, frame, event, _):
+        if not frame.f_code.co_filename.startswith(INSIDE):
+            return None
+        if event == "line":
+            self.lines += 1
+            if self.lines == self._line:
+                sys.settrace(None)
+                raise KeyboardInterrupt
+        return self
+
+    def during(self, call):
+        """Whether the call was interrupted."""
+        sys.settrace(self)
+        try:
+            call()
+        except KeyboardInterrupt:
+            return True
+        finally:
+            sys.settrace(None)
+        return False
+
+
+@pytest.fixture
+def partition(kafka_cluster):
+    world = RealWorld("kafka-python", kafka_cluster.bootstrap)
+    yield world.topic()[0]
+    world.close()
+
+
+@pytest.fixture(autouse=True)
+def nothing_is_left_open(caplog):
+    """A socket that is left open warns when it is collected, and a warning fails the test."""
+    yield
+    caplog.clear()  # its log lines hold the frames that were interrupted
+    gc.collect()
+
+
+@pytest.fixture
+def driver(kafka_cluster, partition):
+    with open_driver("kafka-python", kafka_cluster.bootstrap, request_timeout_s=5.0) as opened:
+        opened.log_start_offsets([partition])
+        yield opened
+
+
+def lines_of(call):
+    counted = CtrlC(0)
+    assert not counted.during(call)
+    return counted.lines
+
+
+@pytest.mark.parametrize("connected", [True, False], ids=["a request", "a new loop"])
+def test_after_ctrl_c_in_a_request_the_next_one_is_answered(driver, partition, connected):
+    def ask():
+        assert driver.log_start_offsets([partition]) == {partition: 0}
+
+    def lose():
+        if not connected:
+            assert CtrlC(1).during(ask)
+
+    lose()
+    lines = lines_of(ask)
+    raised = 0
+    for number in range(CUTS):
+        lose()
+        raised += CtrlC(1 + lines * number // CUTS).during(ask)
+        ask()
+    # A few lines of the package swallow whatever comes, and not all runs take the same lines.
+    assert raised > CUTS // 2
+
+
+def test_ctrl_c_while_a_reader_takes_an_answer_reaches_the_caller(driver, partition):
+    def interrupted(*_):
+        raise KeyboardInterrupt
+
+    reader = driver.reader({partition: 0})
+    reader.fetched = interrupted
+    with closing(reader), pytest.raises(KeyboardInterrupt):
+        reader.poll(PATIENCE_S)  # without it: ClusterUnreachable
+
+
+def test_a_driver_closes_after_ctrl_c(driver, partition):
+    assert CtrlC(100).during(lambda: driver.log_start_offsets([partition]))
+    driver.close()

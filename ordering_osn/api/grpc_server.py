@@ -49,6 +49,8 @@ with extra("osn"):
     import grpc
     from grpc import aio
 
+_Messages = Iterable[bytes] | AsyncIterable[bytes]
+_Hook = Callable[[], None] | None
 _SERVICE, _RECEIPTS = "orderer.AtomicBroadcast", "amcast.osn.Receipts"
 _MULTI = "amcast.osn.MultiChain"
 MESSAGE_BYTES_MAX = 100 << 20  # Fabric's, in both directions
@@ -372,7 +374,7 @@ class NodeClient:
         await self._channel.close()
 
     async def broadcast(
-        self, envelopes: Iterable[bytes] | AsyncIterable[bytes], *, timeout_s: float = ANSWER_S
+        self, envelopes: _Messages, *, timeout_s: float = ANSWER_S
     ) -> AsyncIterator[tuple[int, str]]:
         """Send envelopes as they arrive; yields (status, info) for each, in the same order.
 
@@ -408,24 +410,26 @@ class NodeClient:
     def exchange(
         self,
         method: str,
-        messages: Iterable[bytes] | AsyncIterable[bytes],
+        messages: _Messages,
         *,
         timeout_s: float | None = None,
+        connected: _Hook = None,
     ) -> AsyncGenerator[bytes]:
         """Call `method` ("/SERVICE/METHOD") with serialized messages; yields the answers.
 
         Messages are sent as they arrive. For each kind of method: one that takes a single message
         gets one. Raises `TimedOut` where the next answer takes longer than `timeout_s`; None
-        waits without limit. Close the iterator (`contextlib.aclosing`) to end the call early.
+        waits without limit. `connected` is called once the call has a connection to the node.
+        Close the iterator (`contextlib.aclosing`) to end the call early.
         """
-        return self._exchange(self._channel.stream_stream(method)(), messages, timeout_s)
+        return self._exchange(self._channel.stream_stream(method)(), messages, timeout_s, connected)
 
     async def _exchange(
-        self, call: Any, messages: Iterable[bytes] | AsyncIterable[bytes], timeout_s: float | None
+        self, call: Any, messages: _Messages, timeout_s: float | None, connected: _Hook = None
     ) -> AsyncGenerator[bytes]:
         """Send messages and yield the answers; raises the error of the caller's iterator, too."""
         answers = aiter(call)
-        sender = asyncio.create_task(_send(call, messages))
+        sender = asyncio.create_task(_send(call, messages, connected))
         try:
             while (answer := await self._read(answers, timeout_s)) is not None:
                 yield answer
@@ -469,7 +473,7 @@ async def _info(call: Any) -> str:
     return ""
 
 
-async def _send(call: Any, messages: Iterable[bytes] | AsyncIterable[bytes]) -> None:
+async def _send(call: Any, messages: _Messages, connected: _Hook) -> None:
     """Write messages as flow control allows. A broken stream is reported by the reading side.
 
     An error of the `messages` iterator is raised after the call's sending side was closed, so that
@@ -477,6 +481,9 @@ async def _send(call: Any, messages: Iterable[bytes] | AsyncIterable[bytes]) -> 
     """
     failed = None
     try:
+        if connected is not None:
+            await call.wait_for_connection()
+            connected()
         if isinstance(messages, AsyncIterable):
             async for message in messages:
                 await call.write(message)

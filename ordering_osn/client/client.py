@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import math
 from collections import deque
 from collections.abc import (
     AsyncGenerator,
@@ -55,9 +56,9 @@ _PAUSE_S, _PAUSE_MAX_S = 0.1, 2.0
 _WAIT_S = 5.0
 # Bundles of one stream without an answer. Each has 8 MiB at most, so they fit in memory.
 IN_FLIGHT_MAX = 128
-# gRPC gives up a connection attempt after 20 s, so a call that lasted longer, while nobody waited
-# for an answer, had a connection.
-_WORKED_S = 60.0
+# A connection that stood for so long while nobody waited for an answer shows that nodes can be
+# reached. One that is lost sooner may be of a node that ends as soon as it has started.
+_WORKED_S = 1.0
 _Answer = TypeVar("_Answer")
 _BUSY = (ConnectionLost, TimedOut)
 
@@ -68,6 +69,7 @@ class _Turns:
     def __init__(self, count: int, first: int, retry_s: float) -> None:
         self._count, self._retry_s = count, retry_s
         self._clock = asyncio.get_running_loop().time
+        self._connected_s = math.inf
         self.worked(first)
 
     def worked(self, place: int) -> None:
@@ -75,6 +77,19 @@ class _Turns:
         self._first, self._tried = place, 0
         self._pause_s = _PAUSE_S
         self._deadline: float | None = None
+
+    def connected(self) -> None:
+        """Note that the node has a connection."""
+        self._connected_s = self._clock()
+
+    def lost(self, waits_since_s: float | None = None) -> None:
+        """Begin the time anew, but not the pauses, if the lost connection has worked.
+
+        `waits_since_s`: since when somebody waits for an answer; None: nobody does.
+        """
+        end_s = self._clock() if waits_since_s is None else waits_since_s
+        if end_s - self._connected_s > _WORKED_S:
+            self._deadline = None
 
     async def next(self, failed: AmcastError | None = None) -> int | None:
         """Return the next node's place; None where the time is over. `failed`: why one more."""
@@ -89,6 +104,7 @@ class _Turns:
             self._pause_s = min(2 * self._pause_s, _PAUSE_MAX_S)
         place = (self._first + self._tried) % self._count
         self._tried += 1
+        self._connected_s = math.inf  # not yet
         return place
 
 
@@ -151,10 +167,10 @@ class _Pipeline:
         """Whether each bundle is answered."""
         return self.ended and not self.waiting
 
-    def idle_s(self, since_s: float) -> float:
-        """How long no bundle waited, of the time since then to the oldest one that does, or now."""
-        end_s = self._waits_since_s if self.waiting else asyncio.get_running_loop().time()
-        return end_s - since_s
+    @property
+    def waits_since_s(self) -> float | None:
+        """Since when the oldest bundle waits, by the event loop's clock; None: none does."""
+        return self._waits_since_s if self.waiting else None
 
     def close(self) -> None:
         """Stop reading."""
@@ -257,12 +273,12 @@ class Client:
         At most `in_flight_max` bundles are not answered. A refused bundle does not stop those
         behind it. Where a connection is lost, all that were not answered are sent again to the
         next node. A bundle that is sent again may be ordered behind later ones. Raises as `submit`
-        where no node answers for `retry_s`; a connection that was idle for a minute counts as an
-        answer. A plain iterable is read on the event loop, so it must not block.
+        where no node answers for `retry_s`; this time begins anew after a connection that stood for
+        a second without a bundle that waited. A plain iterable is read on the event loop, so it
+        must not block.
         """
         pipeline = _Pipeline(bundles, in_flight_max)
         turns = _Turns(len(self._addresses), self._place, self._retry_s)
-        clock = asyncio.get_running_loop().time
         failed: AmcastError | None = None
         try:
             while not pipeline.done:
@@ -270,25 +286,27 @@ class Client:
                 if place is None:
                     assert failed is not None
                     raise failed
-                node, began_s = await self._node(place), clock()
+                call = self._pipelined(await self._node(place), pipeline, turns.connected)
                 try:
-                    async with contextlib.aclosing(self._pipelined(node, pipeline)) as answers:
+                    async with contextlib.aclosing(call) as answers:
                         async for answer in answers:
                             turns.worked(place)
                             self._place = place
                             yield answer
                 except _BUSY as error:
                     failed = error
-                    if pipeline.idle_s(began_s) > _WORKED_S:
-                        turns.worked(place)
+                    turns.lost(pipeline.waits_since_s)
             if pipeline.failed is not None:
                 raise pipeline.failed
         finally:
             pipeline.close()
 
-    async def _pipelined(self, node: NodeClient, pipeline: _Pipeline) -> AsyncGenerator[Submitted]:
+    async def _pipelined(
+        self, node: NodeClient, pipeline: _Pipeline, connected: Callable[[], None]
+    ) -> AsyncGenerator[Submitted]:
         """Run a pipeline over one connection."""
-        call = node.exchange(messages.BROADCAST_MULTI, pipeline.unanswered())
+        sent = pipeline.unanswered()
+        call = node.exchange(messages.BROADCAST_MULTI, sent, connected=connected)
         async with contextlib.aclosing(call) as answers:
             while True:
                 raw = await self._awaited(answers, pipeline)
@@ -408,15 +426,16 @@ class Client:
         without limit. Close the iterator (`contextlib.aclosing`) to end the stream early.
         """
         turns = _Turns(len(self._addresses), self._place, self._retry_s)
-        clock = asyncio.get_running_loop().time
         failed: AmcastError | None = None
         while (place := await turns.next(failed)) is not None:
             node = await self._node(place)
             request = messages.deliver_request(
                 self._signer, chains, start, stop=stop, tls_hash=self._tls_hash
             )
-            failed, began = ConnectionLost("the node ended the stream without a status"), clock()
-            call = node.exchange(messages.DELIVER_MULTI, [request], timeout_s=timeout_s)
+            failed = ConnectionLost("the node ended the stream without a status")
+            call = node.exchange(
+                messages.DELIVER_MULTI, [request], timeout_s=timeout_s, connected=turns.connected
+            )
             try:
                 async with contextlib.aclosing(call) as answers:
                     async for raw in answers:
@@ -435,8 +454,7 @@ class Client:
                 failed = error
             if isinstance(failed, RequestRefused) and not failed.retriable:
                 raise failed
-            if clock() - began > _WORKED_S:
-                turns.worked(place)
+            turns.lost()
         assert failed is not None
         raise failed
 

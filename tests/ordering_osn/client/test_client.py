@@ -18,6 +18,7 @@ from ordering_osn.client import (
     RequestRefused,
     Submitted,
 )
+from ordering_osn.client import client as client_module
 from ordering_osn.client.messages import (
     BadAnswer,
     read_delivered,
@@ -430,6 +431,16 @@ def test_nodes_that_only_break_streams_off_raise_in_bounded_time():
     node = ScriptedNode(World(), streams=[(0, "break")] * 1000)
     raised(ConnectionLost, calling([node], lambda client: gathered(client.deliver(AB))))
     assert 2 <= len(node.requests) < 1000
+
+
+def test_nodes_that_can_be_reached_may_break_off_idle_streams_for_longer(monkeypatch):
+    monkeypatch.setattr(client_module, "_WORKED_S", 0.0)
+    monkeypatch.setattr(client_module, "_PAUSE_S", 0.01)
+    world = World(entries=entries())
+    expected = [key(entry) for entry in delivered([ScriptedNode(world)])]
+    node = ScriptedNode(world, streams=[(0, "break")] * 5)
+    assert [key(entry) for entry in delivered([node], retry_s=0.001)] == expected
+    assert len(node.requests) == 6
 
 
 @pytest.mark.slow

@@ -1,6 +1,7 @@
-"""`Client.submit_many` while its nodes lose connections, with and without bundles that wait."""
+"""Streams of a `Client` while its nodes lose connections, with and without bundles that wait."""
 
 import asyncio
+from collections.abc import AsyncIterable
 from contextlib import suppress
 
 import pytest
@@ -13,20 +14,29 @@ from tests.ordering_osn.helpers.multi import fresh
 LOSSES = 6
 
 
+async def sent_all(messages):
+    if isinstance(messages, AsyncIterable):
+        await gathered(messages)
+
+
 class LosingClient(Client):
     """A client whose nodes lose each connection after 20 ms, before any answer."""
 
     losses = 0
 
-    def __init__(self, count):
+    def __init__(self, count, *, connects=True):
         super().__init__(["127.0.0.1:1"] * count, USER, retry_s=0.01)
+        self._connects = connects
         self.lost_often = asyncio.Event()
 
     async def _node(self, _):
         return self
 
-    async def exchange(self, _, sent):
-        sending = asyncio.create_task(gathered(sent))
+    async def exchange(self, _, sent, *, timeout_s=None, connected):
+        del timeout_s
+        if self._connects:
+            connected()
+        sending = asyncio.create_task(sent_all(sent))
         with suppress(TimeoutError):
             await asyncio.wait_for(asyncio.Event().wait(), 0.02)
         sending.cancel()
@@ -40,22 +50,51 @@ class LosingClient(Client):
 @pytest.fixture(params=[1, 2])
 def nodes(request, monkeypatch):
     monkeypatch.setattr(client, "_WORKED_S", 0.01)
+    monkeypatch.setattr(client, "_PAUSE_S", 0.01)
     return request.param
 
 
-def test_connections_that_were_idle_for_long_may_be_lost_again_and_again(nodes):
+async def nothing_while_lost(losing):
+    """Submit nothing until connections were lost often; then fail."""
+
+    async def none():
+        await losing.lost_often.wait()
+        raise LookupError("no more")
+        yield
+
+    await gathered(losing.submit_many(none()))
+
+
+def test_idle_connections_may_be_lost_again_and_again(nodes):
     async def submit():
-        losing = LosingClient(nodes)
-
-        async def none():
-            await losing.lost_often.wait()
-            raise LookupError("no more")
-            yield
-
-        await gathered(losing.submit_many(none()))
+        await nothing_while_lost(LosingClient(nodes))
 
     with pytest.raises(LookupError):
         asyncio.run(submit())
+
+
+def test_nodes_that_never_have_a_connection_end_the_stream(nodes):
+    async def submit():
+        await nothing_while_lost(LosingClient(nodes, connects=False))
+
+    with pytest.raises(ConnectionLost):
+        asyncio.run(asyncio.wait_for(submit(), 60))
+
+
+@pytest.mark.parametrize("connects", [True, False])
+def test_a_stream_of_entries_goes_on_while_connections_stand_and_are_lost(nodes, connects):
+    async def read():
+        losing = LosingClient(nodes, connects=connects)
+        reading = asyncio.create_task(gathered(losing.deliver(["chain-a"])))
+        often = asyncio.create_task(losing.lost_often.wait())
+        await asyncio.wait({reading, often}, timeout=60, return_when=asyncio.FIRST_COMPLETED)
+        going_on = not reading.done()
+        for task in (reading, often):
+            task.cancel()
+        await asyncio.gather(reading, often, return_exceptions=True)
+        return going_on
+
+    assert asyncio.run(read()) is connects
 
 
 def test_nodes_that_hold_connections_for_long_and_answer_nothing_end_the_stream(nodes):

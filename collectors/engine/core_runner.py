@@ -98,13 +98,18 @@ class CoreRunner:
         self.core = core
         self._role.begin(core)
         self.begun = True
-        if self._ahead is not None:
-            return  # the subscriptions go on
+        if self._ahead is not None:  # the subscriptions go on, behind what is kept
+            self._pause(self._ahead.full, paused=False)
+            return
         starts = {self.assignment.own: core.own.offset_next}
         if self.assignment.parent is not None and core.parent is not None:
             starts[self.assignment.parent] = core.parent.offset_next
         self._engine.streams.subscribe(self, starts)
         self._catch_up()
+
+    def _pause(self, streams: Sequence[TopicPartition], *, paused: bool) -> None:
+        for stream in streams:
+            self._engine.streams.pause(self, stream, paused=paused)
 
     def _catch_up(self) -> None:
         """Read our own stream without a hurry once it is read up to our start."""
@@ -153,7 +158,7 @@ class CoreRunner:
         with self.lock:
             if not self.begun:
                 if self._ahead is not None:
-                    self._ahead.take(batches)
+                    self._pause(self._ahead.take(batches), paused=True)
                 return
         self._take(self._records, batches)
 

@@ -1,9 +1,11 @@
 """While a plan changes: an instance that stands ready reads on, and its engine hurries."""
 
 from dataclasses import replace
+from functools import partial
 
 import pytest
 
+from collectors.engine import core_runner
 from collectors.engine.engine import Engine
 from collectors.engine.instance import CollectorInstance
 from collectors.engine.log_end_loop import LogEndLoop
@@ -49,6 +51,14 @@ def test_the_records_of_the_epoch_are_kept_and_how_far_each_stream_is_read():
     assert ahead.batches() == [StreamBatch(K1, kept, 30)]
 
 
+def test_a_stream_of_which_enough_is_kept_is_named_once():
+    ahead = ReadAhead({K1: anchor(NEXT, "K1")}, records_max=2)
+    assert ahead.take([batch(10, tickets(NEXT), tickets(PLAN))]) == []
+    assert ahead.take([batch(12, tickets(NEXT))]) == [K1]
+    assert ahead.take([batch(13, tickets(NEXT))]) == []
+    assert ahead.full == [K1]
+
+
 def test_an_instance_that_stands_ready_misses_no_record_of_its_epoch():
     with Small(PLAN) as system:
         system.propose(NEXT)
@@ -67,6 +77,28 @@ def test_an_instance_that_stands_ready_misses_no_record_of_its_epoch():
             until(lambda: node.core.own.offset_next == 7)
             until(lambda: node.core.own.count == 4)
             assert not node.core.void, "those of the epoch before were left out"
+            assert node.error is None
+
+
+def test_an_epoch_that_is_written_long_before_it_begins_is_kept_up_to_a_bound(monkeypatch):
+    monkeypatch.setattr(core_runner, "ReadAhead", partial(ReadAhead, records_max=5))
+    with Small(PLAN) as system:
+        system.propose(NEXT)
+        with Engine(system.driver, PLAN.topic) as engine:
+            node = CollectorInstance(engine, "K1")
+            engine.add(node)
+            until(lambda: node.is_open)
+            for _ in range(20):
+                system.log.write(K1, tickets(NEXT))
+            until(lambda: engine.streams._subscriptions[K1][node._runner].paused)
+            for _ in range(20):
+                system.log.write(K1, tickets(NEXT))
+            ends = system.driver.last_stable_offsets([K1])
+            kept = len(node._runner._ahead.batches()[0].records)
+            system.write(markers_record(1, ENDS, attempt="1"))
+            system.write(ends_record(1, ENDS, attempt="1"))
+            until(lambda: node.begun and node.core.own.count == ends[K1])
+            assert kept <= 20, "what came after it was full was left in the stream"
             assert node.error is None
 
 

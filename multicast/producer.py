@@ -9,6 +9,7 @@ offset that was ordered before, or a collector orders it before it relays its pa
 from __future__ import annotations
 
 import threading
+import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from functools import partial
@@ -91,7 +92,8 @@ class Producer:
     what is appended there. A producer that is open then does not notice; `ordered` may.
 
     Close it, or use it in a `with` block: messages that are not acknowledged when the process ends
-    may never be sent, and nobody is told.
+    may never be sent, and nobody is told. One that is lost without `close` gives a
+    `ResourceWarning`, as an unclosed file does.
 
     A producer belongs to the process that opened it: open one after a fork. In a forked process its
     calls raise `UsageError`, and `close` does nothing.
@@ -121,7 +123,7 @@ class Producer:
         check_linger(linger_ms or 0, delivery_timeout_s)
         tuning = producer_settings(client or {})
         self._block_s = block_s
-        self._closed = False
+        self._closed = True  # until all is open: a constructor that raises leaves nothing open
         self._home = HomeProcess("producer")
         self._lock = threading.Lock()  # to open the followers
         self._follower: OrderFollower | None = None
@@ -160,6 +162,13 @@ class Producer:
                 learners.append(self._appender.learn)
             self._learning = ControlFollower(self._driver, self._routes.control, learners)
             self._opened = opened.pop_all()
+        self._closed = False
+
+    def __del__(self) -> None:
+        if not getattr(self, "_closed", True) and not self._home.is_left:
+            # No line of a program is to blame: the last reference may go anywhere.
+            text = f"unclosed producer of topic {self.plan.topic}"
+            warnings.warn(text, ResourceWarning, stacklevel=1, source=self)
 
     def __enter__(self) -> Self:
         return self

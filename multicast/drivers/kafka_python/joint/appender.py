@@ -432,6 +432,7 @@ class KafkaPythonJointAppender:
                     break
                 outcomes = self._taken_outcomes()
             self._report(outcomes)
+            del outcomes  # what waits for them may be forgotten meanwhile
         with self._lock:
             self._dispatcher.end("the appender was closed")
             outcomes = self._taken_outcomes()

@@ -123,11 +123,11 @@ class Consumer:
                 self._driver = driver
             self._clock, self._observe = clock_of(self._driver), observer_of(self._driver)
             self._counter = ConsumptionCounter(label, self._driver, self._lock)
+            opened.callback(self._close_clients)
+            self._open_clients()
             self._group_cursor = GroupCursor(
                 self._driver, self._clock, topic, group, self._interest_at
             )
-            opened.callback(self._close_clients)
-            self._open_clients()
             self._lookback = Lookback(self._driver)
             opened.callback(self._lookback.close)
             stored = None

@@ -25,6 +25,7 @@ from multicast.delivery import Batch, Delivery
 from multicast.drivers.clock import ClientClock
 from multicast.drivers.protocol import Driver, TopicPartition
 from multicast.errors import Trimmed, UsageError
+from multicast.messages import name_set, refuse_no_name
 from topology.tree import log_name
 
 # A consumer that never commits must not fill its memory: one entry takes about 300 bytes, all of
@@ -129,7 +130,10 @@ def seen_in(
     """
     if isinstance(log, str):
         raise UsageError(f"a log is named by its set of partitions, like {{{log!r}}}")
-    name = log_name(log)
+    partitions = name_set(log, "the name of a log")
+    for each in partitions:
+        refuse_no_name(each, "a partition")
+    name = log_name(partitions)
     logs = {log.name: log_partition(log) for log in delivery.logs.values()}
     partition = logs.get(name)
     if partition is not None and (partition in known or not all_known):

@@ -128,6 +128,31 @@ def refuse_names(headers: Headers) -> None:
             )
 
 
+def name_set(names: Iterable[str], what: str) -> frozenset[str]:
+    """Give what a caller names as a set; raises `UsageError` for what cannot be one.
+
+    Does not look at the names: `refuse_no_name` does.
+    """
+    if isinstance(names, str):
+        raise UsageError(f"{what} is a set of names, like {{{names!r}}}, not a str")
+    try:
+        return frozenset(names)
+    except TypeError as error:
+        raise UsageError(f"{what} is a set of names, like {{'P1'}}, not {names!r}") from error
+
+
+def refuse_no_name(name: object, what: str) -> None:
+    """Raise `UsageError` for what is no text, or has no UTF-8: half of a surrogate pair."""
+    if isinstance(name, str):
+        try:
+            name.encode()
+        except UnicodeEncodeError:
+            pass
+        else:
+            return
+    raise UsageError(f"{name!r} is no name of {what}")
+
+
 def covered_header(log: str, to: Iterable[str]) -> tuple[str, bytes]:
     """Make the header of a message whose exact destination set has no log of its own."""
     return TO, f"{log}|{','.join(sorted(set(to)))}".encode()

@@ -26,9 +26,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from multicast.control.topics import refuse_topic
 from multicast.drivers import DRIVERS
 from multicast.errors import UsageError
-from topology.interests import NAME_LENGTH_MAX, is_topic
 
 FILE = "amcast.toml"
 DEFAULT_DRIVER = "librdkafka"
@@ -85,11 +85,7 @@ def settings(
         return value
 
     named = pick("topic", topic, "A")
-    if not is_topic(named):
-        raise UsageError(
-            f"topic {named!r} is not a valid name: use 1 to {NAME_LENGTH_MAX} characters of "
-            f"A-Z a-z 0-9 . _ -"
-        )
+    refuse_topic(named)
     chosen = pick("driver", driver, DEFAULT_DRIVER)
     if chosen not in DRIVERS:
         raise UsageError(f"driver {chosen!r} is unknown; choose one of {', '.join(DRIVERS)}")

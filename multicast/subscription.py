@@ -21,6 +21,7 @@ from multicast.control import SINGLE_LOG, ControlState, source_of
 from multicast.cursor import Cursor, single_log_cursor, start_cursor
 from multicast.delivery import BUFFER_BYTES_MAX, RUNS_MAX, Delivery
 from multicast.errors import UncoveredInterest, UsageError
+from multicast.messages import name_set, refuse_no_name
 from topology.tree import Log, Plan
 
 
@@ -47,13 +48,10 @@ class SubscriptionRequest:
         """Make a request; raises `UsageError` if both are missing or the interest is malformed."""
         if name is None and interest is None:
             raise UsageError("a consumer needs a name from the plan, or an interest")
-        if isinstance(interest, str):
-            raise UsageError(f"an interest is a set of names, like {{{interest!r}}}, not a str")
-        given = None if interest is None else tuple(interest)
+        given = None if interest is None else name_set(interest, "an interest")
         for text in (*([] if name is None else [name]), *(given or ())):
-            if not isinstance(text, str) or not _is_unicode(text):
-                raise UsageError(f"{text!r} is no name of a consumer or a partition")
-        partitions = None if given is None else tuple(sorted(set(given)))
+            refuse_no_name(text, "a consumer or a partition")
+        partitions = None if given is None else tuple(sorted(given))
         if partitions == ():
             raise UsageError("an interest is empty; name at least one partition")
         return SubscriptionRequest(name, partitions)
@@ -86,14 +84,6 @@ class SubscriptionRequest:
                 f"'amcast topology plan' and 'amcast topology apply'"
             )
         return interest, source
-
-
-def _is_unicode(text: str) -> bool:
-    try:
-        text.encode()
-    except UnicodeEncodeError:  # half of a surrogate pair
-        return False
-    return True
 
 
 def begin(

@@ -27,7 +27,7 @@ from typing import NamedTuple
 from multicast.drivers.protocol import Headers
 from multicast.errors import UsageError
 from multicast.keyed.partitioners import Key, key_bytes
-from multicast.messages import MessageID
+from multicast.messages import MessageID, name_set
 from topology.tree import log_name
 
 TAGS = "amcast.tags"
@@ -124,6 +124,8 @@ def checked_tags(tags: Iterable[str]) -> list[str]:
     """Give the tags of a message, sorted; raises `UsageError` for a malformed one or too many."""
     if isinstance(tags, str):
         raise UsageError(f"tags are a set of texts, like {{{tags!r}}}, not a str")
+    if not isinstance(tags, Iterable):
+        raise UsageError(f"tags are a set of texts, like {{'a'}}, not {tags!r}")
     named = list(tags)
     for tag in named:
         if not isinstance(tag, str) or not _TAG.fullmatch(tag):
@@ -239,9 +241,7 @@ def boundary(within: Iterable[str] | None, expect: Expectation | None) -> frozen
 
     Raises `UsageError` if `within` is not the set of the expectation's log.
     """
-    if isinstance(within, str):
-        raise UsageError(f"'within' is a set of names, like {{{within!r}}}, not a str")
-    named = None if within is None else frozenset(within)
+    named = None if within is None else name_set(within, "'within'")
     if expect is None:
         return named
     if not isinstance(expect, Expectation):

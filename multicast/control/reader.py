@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from multicast.control.state import ControlState
-from multicast.control.topics import control_partition
+from multicast.control.topics import control_partition, refuse_topic
 from multicast.drivers.protocol import Driver
 from multicast.errors import ClusterUnreachable, TopicMissing
 
@@ -15,11 +15,12 @@ REFRESH_S = 10.0
 class ControlReader:
     """Reads a control topic into `state`; `position` is the next offset to read.
 
-    Raises `UncoveredInterest` if the control topic does not exist: no plan was ever applied. Used
-    from one thread at a time.
+    Raises `UncoveredInterest` if the control topic does not exist: no plan was ever applied, and
+    `UsageError` for what is no name of a topic. Used from one thread at a time.
     """
 
     def __init__(self, driver: Driver, topic: str) -> None:
+        refuse_topic(topic)
         self.state = ControlState(topic)
         self._partition = control_partition(topic)
         self._driver = driver

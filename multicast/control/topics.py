@@ -3,9 +3,20 @@
 from __future__ import annotations
 
 from multicast.drivers.protocol import TopicPartition
+from multicast.errors import UsageError
+from topology.interests import NAME_LENGTH_MAX, is_topic
 from topology.tree import Log, Plan
 
 SINGLE_LOG = "@"  # before a log's name: the source of a single-log subscription
+
+
+def refuse_topic(topic: object) -> None:
+    """Raise `UsageError` for what is no name of a data topic."""
+    if not isinstance(topic, str) or not is_topic(topic):
+        raise UsageError(
+            f"topic {topic!r} is not a valid name: use 1 to {NAME_LENGTH_MAX} characters of "
+            f"A-Z a-z 0-9 . _ -"
+        )
 
 
 def control_partition(topic: str) -> TopicPartition:

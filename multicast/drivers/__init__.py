@@ -30,8 +30,10 @@ def open_driver(
     unknown setting or unusable addresses, `AccessDenied` if the brokers refuse, and
     `ClusterUnreachable` if no broker answers in time.
     """
-    if not isinstance(bootstrap, str) or not all(
-        address.strip() for address in bootstrap.split(",")
+    if (
+        not isinstance(bootstrap, str)
+        or not all(address.strip() for address in bootstrap.split(","))
+        or bootstrap.encode(errors="ignore").decode() != bootstrap  # half of a surrogate pair
     ):
         raise UsageError(
             f"the bootstrap addresses are {bootstrap!r}; give one or more of the brokers' "

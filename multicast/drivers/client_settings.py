@@ -104,6 +104,8 @@ class ProducerSettings(NamedTuple):
 
 def check_client(client: Mapping[str, str]) -> None:
     """Raise `UsageError` for an unknown or refused setting, and for an impossible value."""
+    if not isinstance(client, Mapping) or not all(isinstance(name, str) for name in client):
+        raise UsageError(f"The client settings are {client!r}; give them by their names.")
     for name in sorted(set(client) & set(REFUSED)):
         raise UsageError(f"Client setting {name} is refused: {REFUSED[name]}.")
     for name, value in client.items():
@@ -141,14 +143,15 @@ def producer_settings(client: Mapping[str, str]) -> ProducerSettings:
 
 def check_seconds(name: str, value: float, *, zero: bool = False) -> None:
     """Raise `UsageError` unless it is a time that a client can wait for, with `zero` also 0."""
-    if not (value >= 0 if zero else value > 0) or not value <= threading.TIMEOUT_MAX:
+    usable = isinstance(value, int | float) and value <= threading.TIMEOUT_MAX
+    if not usable or not (value >= 0 if zero else value > 0):
         least = "0 or more" if zero else "more than 0"
         raise UsageError(f"{name} is {value!r}; give a number of seconds, {least}.")
 
 
 def check_linger(linger_ms: int, delivery_timeout_s: float) -> None:
     """Raise `UsageError` unless half the delivery time-out is left for the brokers."""
-    if linger_ms < 0:
+    if not isinstance(linger_ms, int | float) or linger_ms < 0:
         raise UsageError(f"linger_ms is {linger_ms!r}; give a number of milliseconds, 0 or more.")
     if linger_ms > 500 * delivery_timeout_s:
         raise UsageError(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from multicast.errors import UndeclaredDestination, UsageError
+from multicast.messages import refuse_no_name
 from topology.tree import Log, Plan, log_name
 
 
@@ -10,8 +11,10 @@ def find_log(plan: Plan, to: frozenset[str], within: frozenset[str] | None) -> L
     """Find the log; None if this plan has none, or no such partition.
 
     With `within` it is the log of exactly that set. Raises `UsageError` if `to` is empty, or has a
-    partition that is not in `within`.
+    partition that is not in `within`, or what is no name.
     """
+    for name in (*to, *(within or ())):
+        refuse_no_name(name, "a partition")
     if not to:
         raise UsageError("a destination set names at least one partition")
     if within is not None:

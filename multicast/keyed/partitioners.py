@@ -93,7 +93,7 @@ def partitioner_named(chosen: str | Partitioner) -> Partitioner:
     """Look up a partitioner by its name, or give the function; raises `UsageError`."""
     if callable(chosen):
         return chosen
-    if chosen not in PARTITIONERS:
+    if not isinstance(chosen, str) or chosen not in PARTITIONERS:
         raise UsageError(
             f"partitioner {chosen!r} is unknown; choose one of {', '.join(PARTITIONERS)}, or give "
             f"a function of a key and the number of partitions"

@@ -9,11 +9,10 @@ from multicast.append_counts import AppendCounters
 from multicast.control import ControlReader, ControlState, log_partition
 from multicast.drivers.clock import clock_of
 from multicast.drivers.protocol import Driver
-from multicast.errors import UsageError
 from multicast.keyed.destinations import find_log, required_log
 from multicast.keyed.partitioners import Keys, Partitioner
 from multicast.keyed.router import KeyRouter
-from multicast.messages import covered_header
+from multicast.messages import covered_header, name_set, refuse_no_name
 from multicast.receipts import Route
 from multicast.topic_identity import refuse_recreated_logs
 from topology.tree import Log, Plan, log_name
@@ -60,7 +59,10 @@ class Routes:
 
     def declares(self, to: Iterable[str] | Keys) -> bool:
         """Whether exactly this set is declared; if not, a newer plan may be looked for."""
-        name = log_name(self._names(to))
+        destinations = self._names(to)
+        for each in destinations:
+            refuse_no_name(each, "a partition")
+        name = log_name(destinations)
         if not self.plan.has_log(name):
             self._newest_plan(_PLAN_EVERY_S)
         return self.plan.has_log(name)
@@ -91,9 +93,7 @@ class Routes:
     def _names(self, to: Iterable[str] | Keys) -> frozenset[str]:
         if isinstance(to, Keys):
             return frozenset(self.keys.partitions(to.values))
-        if isinstance(to, str):
-            raise UsageError(f"a destination set is a set of names, like {{{to!r}}}, not a str")
-        return frozenset(to)
+        return name_set(to, "a destination set")
 
     def _make_route(
         self, destinations: frozenset[str], within: frozenset[str] | None, log: Log

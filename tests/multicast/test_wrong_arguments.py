@@ -1,9 +1,11 @@
 """A wrong argument of a producer is a `UsageError`, and nothing else."""
 
 import math
+from functools import partial
 
 import pytest
 
+from multicast import Consumer, Producer
 from multicast.errors import UsageError
 from tests.helpers.plans import chain
 from tests.helpers.small import Small
@@ -43,6 +45,51 @@ def test_calls_with_wrong_arguments_are_refused_before_anything_is_sent(system):
             with pytest.raises(UsageError):
                 call()
         assert not producer.counts().logs
+
+
+HALF = "\udc80"  # of a surrogate pair, as os.fsdecode gives it for a byte that is no UTF-8
+NO_SETS = [5, [["P1"]], [5], [HALF], "P1"]
+
+
+def refused(call, text):
+    """The call raises a `UsageError` with this text, which can be printed."""
+    with pytest.raises(UsageError, match=text) as caught:
+        call()
+    str(caught.value).encode()
+
+
+@pytest.mark.parametrize("topic", [HALF, 5, None, b"A", "", "a b"])
+@pytest.mark.parametrize("client", [Producer, partial(Consumer, name="C1")])
+def test_what_is_no_name_of_a_topic_is_refused(system, client, topic):
+    refused(lambda: client(topic=topic, driver=system.driver), "is not a valid name")
+
+
+@pytest.mark.parametrize("driver", ["librdkafka", "kafka-python"])
+def test_what_is_no_address_of_a_broker_is_refused(driver):
+    refused(lambda: Producer(HALF, topic="A", driver=driver), "the bootstrap addresses are")
+
+
+@pytest.mark.parametrize("names", NO_SETS)
+def test_what_is_no_set_of_names_is_refused(system, names):
+    with system.producer() as producer, system.consumer("C1") as consumer:
+        for call in (
+            lambda: system.consumer(None, interest=names),
+            lambda: consumer.seen(names),
+            lambda: producer.declares(names),
+            lambda: producer.multicast(b"", to=names),
+            lambda: producer.multicast_all([b""], to=names),
+            lambda: producer.multicast(b"", to={"P1"}, within=names),
+            lambda: producer.multicast(b"", to={"P1"}, tags=names),
+        ):
+            refused(call, "set of|is no name of|is not a tag")
+        assert not producer.counts().logs
+
+
+@pytest.mark.parametrize(
+    "options", [{"client": 5}, {"client": {5: "a"}}, {"linger_ms": "1"}, {"block_s": "1"}]
+)
+def test_settings_of_another_type_are_refused(system, options):
+    refused(lambda: system.producer(**options), "by their names|give a number of")
 
 
 @pytest.mark.parametrize("timeout", [math.inf, 1e10])

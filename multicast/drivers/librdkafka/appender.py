@@ -470,6 +470,7 @@ class LibrdkafkaAppender:
                 self._close_later(self._producer)
                 self._producer, self._successor = self._successor, None
                 self._held, self._broken, self._given_up = None, "", ""
+                self._outcomes.producer_replaced()
                 for number, append in held.items():
                     try:
                         self._produce(number, append)

@@ -1,6 +1,8 @@
 """Translates librdkafka's errors into the outcome of an append.
 
     refused     (definite) the brokers or the client refused the record: the log does not hold it
+    not stored  (definite) it was purged from the queue behind a refused record of its partition.
+                It was not sent since then, and brokers store no number after one that is missing
     unknown     any other failure, above all a time-out; also a record that is stored at an offset
                 that the client does not know
 
@@ -16,7 +18,13 @@ from confluent_kafka import KafkaError
 
 from multicast.drivers.access import Access
 from multicast.drivers.protocol import Appended, AppendFailed, AppendOutcome, TopicPartition
-from multicast.errors import AmcastError, AppendNotAuthorized, AppendRefused, AppendUnknown
+from multicast.errors import (
+    AmcastError,
+    AppendNotAuthorized,
+    AppendNotStored,
+    AppendRefused,
+    AppendUnknown,
+)
 
 _DEFINITE = frozenset(
     {
@@ -52,6 +60,11 @@ class Outcomes:
         self._bootstrap = bootstrap
         self._access = access
         self._reached: set[TopicPartition] = set()  # a log that existed may come back
+        self._refused: set[TopicPartition] = set()  # have a gap in the producer's sequence
+
+    def producer_replaced(self) -> None:
+        """Note that another producer sends from now on, whose sequences have no gap."""
+        self._refused.clear()
 
     def stored(self, partition: TopicPartition, offset: int) -> AppendOutcome:
         """Return the outcome of a record that the brokers acknowledged at `offset`."""
@@ -93,7 +106,13 @@ class Outcomes:
             # Without an ID nothing is sent; records sent under an earlier ID may be stored.
             lacks = self._lacks_write(partition)
             return AppendUnknown(str(lacks)) if self._reached else lacks
+        if error.code() == KafkaError._PURGE_QUEUE and partition in self._refused:  # noqa: SLF001
+            return AppendNotStored(
+                f"{name(partition)} does not hold a record that waited behind one that the "
+                f"brokers refused; append it again."
+            )
         if error.code() in _DEFINITE:
+            self._refused.add(partition)
             return AppendRefused(
                 f"The brokers refused a record for {name(partition)}: {error.str()}."
             )

@@ -7,9 +7,10 @@ import pytest
 
 from multicast.drivers import open_driver
 from multicast.drivers.kafka_python import Admin, TopicSpec
-from multicast.drivers.protocol import Appended, TopicPartition
-from multicast.errors import AppendRefused
+from multicast.drivers.protocol import Appended, AppendFailed, TopicPartition
+from multicast.errors import AppendNotStored, AppendRefused
 from tests.helpers.driver_worlds import PATIENCE_S
+from tests.helpers.small import until
 
 MESSAGE_BYTES_MAX = 200_000
 QUARTER = bytes(MESSAGE_BYTES_MAX // 4)
@@ -47,6 +48,20 @@ def outcomes(appender, records):
     return given
 
 
+def outcomes_of_all(appender, log, values):
+    """Append values to a log by one call; give their outcomes."""
+    given = [None] * len(values)
+
+    def done(first, count, outcome):
+        assert count == 1 or isinstance(outcome, AppendFailed)
+        given[first : first + count] = [outcome] * count
+
+    # It takes none while a producer is being replaced.
+    assert until(lambda: appender.append_all(log, values, done=done)) == len(values)
+    assert appender.flush(PATIENCE_S)
+    return given
+
+
 def test_beside_a_record_that_is_too_large_all_others_are_stored(kafka_cluster, logs):
     with appender_of(kafka_cluster, "kafka-python", logs[0]) as appender:
         outcomes(appender, [(log, b"first") for log in logs])
@@ -56,6 +71,26 @@ def test_beside_a_record_that_is_too_large_all_others_are_stored(kafka_cluster, 
             given = outcomes(appender, records)
             assert isinstance(given.pop(20).error, AppendRefused)
             assert all(isinstance(outcome, Appended) for outcome in given)
+
+
+@pytest.mark.parametrize("by_one_call", [False, True])
+def test_behind_a_record_that_is_too_large_those_of_its_log_are_certainly_not_stored(
+    kafka_cluster, logs, by_one_call
+):
+    values = [b"small"] * 100
+    values[20] = bytes(2 * MESSAGE_BYTES_MAX)
+    with appender_of(kafka_cluster, "librdkafka", logs[0]) as appender:
+        outcomes(appender, [(log, b"first") for log in logs])
+        for stored in range(1, 60, 20):  # each time by another producer
+            if by_one_call:
+                given = outcomes_of_all(appender, logs[0], values)
+            else:
+                given = outcomes(appender, [(logs[0], value) for value in values])
+            assert [outcome.offset for outcome in given[:20]] == list(range(stored, stored + 20))
+            assert type(given[20].error) is AppendRefused
+            assert {type(outcome.error) for outcome in given[21:]} == {AppendNotStored}
+        (last,) = outcomes(appender, [(logs[0], b"last")])
+        assert last == Appended(61), "nothing else was stored"
 
 
 @pytest.mark.parametrize("driver", ["kafka-python", "librdkafka"])

@@ -63,6 +63,7 @@ from multicast.receipts import (
     Settlement,
 )
 from multicast.tickets.appender import TicketingAppender
+from multicast.topic_identity import RecreatedLogs
 from multicast.tracing import spans_of_producer
 from topology.tree import Plan
 
@@ -89,7 +90,9 @@ class Producer:
 
     The constructor reads the plan from the cluster. It raises `UncoveredInterest` if there is none,
     and `TopicChanged` if a topic was recreated after the plan was applied: no consumer delivers
-    what is appended there. A producer that is open then does not notice; `ordered` may.
+    what is appended there. A producer that is open then notices within seconds, also of what it
+    has reported as accepted since: all calls that send or wait for an order raise `TopicChanged`
+    until a plan is applied to the new topic.
 
     Close it, or use it in a `with` block: messages that are not acknowledged when the process ends
     may never be sent, and nobody is told. One that is lost without `close` gives a
@@ -157,7 +160,8 @@ class Producer:
                 self._appender = TicketingAppender(state, open_plain, open_joint)
             else:
                 self._appender = open_plain()
-            learners = []
+            self._recreated = RecreatedLogs(self._driver)
+            learners = [self._recreated.learn]
             if isinstance(self._appender, TicketingAppender):
                 learners.append(self._appender.learn)
             self._learning = ControlFollower(self._driver, self._routes.control, learners)
@@ -380,6 +384,7 @@ class Producer:
     def orders(self) -> OrderFollower:
         """Give the follower of the order streams; the first call opens it, which blocks."""
         self._home.check()
+        self._recreated.refuse()
         with self._lock:
             if self._follower is None:
                 self._check_open()
@@ -446,6 +451,7 @@ class Producer:
         self._home.check()
         if self._closed:
             raise UsageError("This producer is closed; open another one.")
+        self._recreated.refuse()
 
     def _send_some(self, receipts: Receipts, first: int, messages: Batched) -> int:
         """Start appends of messages with all their headers; return how many had room."""

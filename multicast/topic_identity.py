@@ -8,9 +8,47 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from contextlib import suppress
 
+from multicast.control.state import ControlState
+from multicast.drivers.clock import clock_of
 from multicast.drivers.protocol import Driver
 from multicast.errors import NotAuthorized, TopicChanged
 from topology.tree import Plan
+
+# How often an open producer looks whether its logs were recreated. What it appends until then is
+# lost, so less is better; but each look is a request for each topic, from every producer.
+_LOOK_EVERY_S = 5.0
+
+
+class RecreatedLogs:
+    """Notices, for an open producer, that a topic of the plan's logs was recreated.
+
+    Brokers store in the new topic whatever comes for the old one, from offset 0 on, and no consumer
+    delivers it. `learn` is for a `ControlFollower`; the plan passed when the producer was opened.
+    """
+
+    def __init__(self, driver: Driver) -> None:
+        self._driver = driver
+        self._clock = clock_of(driver)
+        self._look_at = self._clock.monotonic() + _LOOK_EVERY_S
+        self._changed: TopicChanged | None = None
+
+    def learn(self, state: ControlState) -> None:
+        """Look if it is time; with a plan that was applied to the new topic all is well again."""
+        now = self._clock.monotonic()
+        if self._changed is None and now < self._look_at:
+            return
+        self._look_at = now + _LOOK_EVERY_S
+        try:
+            refuse_recreated_logs(self._driver, state.plan())
+        except TopicChanged as changed:
+            self._changed = changed
+        else:
+            self._changed = None
+
+    def refuse(self) -> None:
+        """Raise `TopicChanged` if the last look found a recreated topic; does not block."""
+        if self._changed is not None:
+            raise TopicChanged(str(self._changed))
 
 
 def refuse_changed_topics(driver: Driver, plan: Plan, topics: Collection[str]) -> None:

@@ -16,14 +16,14 @@ from tests.helpers.small import Small, until
 def warned(use, *, wait=False):
     """The ResourceWarnings of producers that this call leaves open; wait for one."""
 
-    def found():
+    def texts():
         gc.collect()
         return [str(each.message) for each in caught if "producer" in str(each.message)]
 
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         use()
-        return until(found) if wait else found()
+        return until(texts) if wait else texts()
 
 
 @pytest.fixture

@@ -4,6 +4,7 @@ Only this folder imports the package `kafka`. Its callers get this project's val
 never an object or an exception of the package.
 
     connection.py       settings, one event loop, requests with a deadline
+                        (quiet.py: the loop; transports.py: its connections)
     fetcher.py          at most one long-polling fetch outstanding per leader
     reader.py           the records of the fetched batches
     watcher.py          the ends of logs, over one connection to each leader

@@ -10,22 +10,18 @@ from __future__ import annotations
 
 import os
 import selectors
-import ssl
 import threading
 import time
 from collections import defaultdict
 from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
-from functools import partial
 from typing import Any
 
 from kafka import errors as kafka_errors
 from kafka.net.compat import KafkaNetClient
-from kafka.net.inet import create_connection
-from kafka.net.manager import KafkaConnectionManager
 from kafka.protocol.consumer import IsolationLevel, ListOffsetsRequest
 from kafka.protocol.metadata import MetadataRequest
 
-from multicast.drivers.access import Access, user_of
+from multicast.drivers.access import Access
 from multicast.drivers.client_settings import (
     OF_PRODUCERS,
     RECONNECT_BACKOFF_MAX_MS,
@@ -34,10 +30,9 @@ from multicast.drivers.client_settings import (
 )
 from multicast.drivers.home_process import HomeProcess
 from multicast.drivers.kafka_python.quiet import QuietSelector, quiet
-from multicast.drivers.kafka_python.transports import Plain, Tls
+from multicast.drivers.kafka_python.transports import ConnectionManager
 from multicast.drivers.protocol import TopicPartition
 from multicast.errors import (
-    AccessDenied,
     AmcastError,
     ClusterUnreachable,
     NotAuthorized,
@@ -51,8 +46,6 @@ RETRY_S = 0.03
 
 _FRAME_BYTES_MAX = 2**31 - 1  # the largest size that Kafka's protocol can express
 
-# OpenSSL's X509_V_ERR_HOSTNAME_MISMATCH and X509_V_ERR_IP_ADDRESS_MISMATCH.
-_MISNAMED = (62, 64)
 # Kafka's values for a ListOffsets request in place of a timestamp.
 LATEST = -1
 EARLIEST = -2
@@ -68,135 +61,6 @@ _NAMES = {
     "sasl.password": "sasl_plain_password",
     "client.id": "client_id",
 }
-
-
-class ConnectionManager(KafkaConnectionManager):  # type: ignore[misc]
-    """The package's manager on a `QuietSelector`; three defects of kafka-python 3.0.12 corrected.
-
-    It closes a connection whose TLS handshake failed. It never creates a topic by requesting its
-    metadata (the package does not pass that setting on). It remembers why brokers refuse this
-    client; the package would retry until time is up and report only a time-out.
-
-        refusals   why a broker refused its last connection, by broker
-        trouble    why the last connection failed, until another one succeeds
-    """
-
-    def __init__(self, net: Any, **settings: Any) -> None:
-        super().__init__(net, **settings)
-        self.cluster.config["allow_auto_create_topics"] = False
-        user = user_of(self.config["sasl_plain_username"], self.config["ssl_certfile"])
-        self.access = Access(str(self.config["bootstrap_servers"]), user)
-        self.refusals: dict[Any, AccessDenied] = {}
-        self.trouble: BaseException | None = None
-
-    def get_connection(self, node_id: Any, **settings: Any) -> Any:
-        """Return a connection; raise the first refusal if every bootstrap address refused."""
-        if self.cluster.is_bootstrap(node_id):
-            node_ids = [broker.node_id for broker in self.cluster.bootstrap_brokers()]
-            if self.refusals.keys() >= set(node_ids):
-                refused = [self.refusals.pop(number) for number in dict.fromkeys(node_ids)]
-                raise refused[0]  # the next bootstrap tries again
-        return super().get_connection(node_id, **settings)
-
-    async def _do_bootstrap(self, deadline: Any) -> Any:
-        try:
-            return await super()._do_bootstrap(deadline)
-        except kafka_errors.KafkaTimeoutError as error:
-            raise self.refusal or error from error
-
-    @property
-    def refusal(self) -> AccessDenied | None:
-        """Why a broker refuses this client now; None if none does."""
-        return next(iter(self.refusals.values()), None)
-
-    async def _connect(self, node: Any, conn: Any, **settings: Any) -> None:
-        conn.init_future.add_callback(lambda _: self._connected(node.node_id))
-        conn.init_future.add_errback(partial(self._failed, node.node_id))
-        conn.close_future.add_errback(self._lost)
-        await super()._connect(node, conn, **settings)
-
-    def _connected(self, node_id: Any) -> None:
-        self.refusals.pop(node_id, None)
-        self.trouble = None
-
-    def _lost(self, error: BaseException) -> None:
-        self.trouble = error
-
-    def _failed(self, node_id: Any, error: BaseException) -> None:
-        self.trouble = error
-        refused = _refusal(self.access, error)
-        if refused is None:
-            self.refusals.pop(node_id, None)
-        else:
-            self.refusals[node_id] = refused
-
-    async def _build_transport(self, node: Any, timeout_at: Any = None) -> Any:
-        sock = await create_connection(
-            self._net,
-            node.host,
-            node.port,
-            self.config["socket_options"],
-            proxy_url=self.config["proxy_url"],
-            timeout_at=timeout_at,
-        )
-        try:
-            if self.ssl_enabled:
-                tls = {key: value for key, value in self.config.items() if key.startswith("ssl_")}
-                transport = Tls(self._net, sock, host=node.host, **tls)
-            else:
-                transport = Plain(self._net, sock, host=node.host)
-        except BaseException:
-            sock.close()
-            raise
-        self._net.transports.add(transport)
-        try:
-            await transport.handshake()
-        except BaseException as error:
-            abort(transport)
-            if not isinstance(error, Exception):
-                raise
-            raise kafka_errors.KafkaConnectionError(f"Handshake failed: {error}") from error
-        return transport
-
-
-def _refusal(access: Access, error: BaseException | None) -> AccessDenied | None:
-    """Return the refusal behind a failed connection; None if there is none or it is unclear."""
-    causes = (error, getattr(error, "__cause__", None), *getattr(error, "args", ()))
-    tls = next((cause for cause in causes if isinstance(cause, ssl.SSLError)), None)
-    match tls or error:
-        case ssl.SSLCertVerificationError(verify_code=code, verify_message=why):
-            return access.misnamed(why) if code in _MISNAMED else access.untrusted(why)
-        case ssl.SSLEOFError() | ssl.SSLZeroReturnError():
-            return None  # a broker that closes the connection may be shutting down
-        case ssl.SSLError(reason=str(why)):
-            ours = "ALERT" in why and ("CERTIFICATE" in why or "UNKNOWN_CA" in why)
-            words = why.lower().replace("_", " ")
-            return access.unwelcome(words) if ours else access.no_tls(words)
-        case kafka_errors.SaslAuthenticationFailedError():
-            return access.rejected(_words(error).removeprefix("SaslAuthenticationFailedError: "))
-        case kafka_errors.UnsupportedSaslMechanismError() | kafka_errors.IllegalSaslStateError():
-            return access.rejected(_words(error))
-        case _:
-            return None
-
-
-def _words(error: BaseException | None) -> str:
-    """Return the text of an error of the package or the broker, without its numbers."""
-    return ", ".join(map(str, getattr(error, "args", ()))) or getattr(error, "description", "")
-
-
-def abort(transport: Any) -> None:
-    """Close a transport and its socket at once.
-
-    The package's own call leaves the socket to the event loop, which never runs again if it was
-    closed while a coroutine waited.
-    """
-    opened = transport._sock  # noqa: SLF001
-    try:
-        transport.abort()
-    finally:
-        if opened is not None:
-            opened.close()
 
 
 def client_of_ours(**settings: Any) -> KafkaNetClient:

@@ -16,7 +16,8 @@ from typing import Any
 from kafka import errors as kafka_errors
 from kafka.net.connection import KafkaConnection
 
-from multicast.drivers.kafka_python.connection import Connection, abort
+from multicast.drivers.kafka_python.connection import Connection
+from multicast.drivers.kafka_python.transports import abort
 from multicast.errors import AmcastError
 
 

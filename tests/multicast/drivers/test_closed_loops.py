@@ -4,8 +4,9 @@ import socket
 import time
 from types import SimpleNamespace
 
-from multicast.drivers.kafka_python.connection import ConnectionManager, kafka_python_settings
+from multicast.drivers.kafka_python.connection import kafka_python_settings
 from multicast.drivers.kafka_python.quiet import QuietSelector
+from multicast.drivers.kafka_python.transports import ConnectionManager
 from tests.helpers.system import PATIENCE_S
 
 HERE = "127.0.0.1"

@@ -96,7 +96,7 @@ class Connection:
         self.bootstrap = bootstrap
         self.access = Access.of(bootstrap, client)
         self.timeout_s = timeout_s
-        self.deadline = 0.0  # of the present `run`; a coroutine takes it when it begins
+        self.deadline = 0.0  # of the `run` whose coroutine begins: it takes it at once
         self.home = HomeProcess("client", self)
         self._settings = settings
         self._closed = False
@@ -108,7 +108,7 @@ class Connection:
                 f"The bootstrap addresses {bootstrap} are not usable: {error}."
             ) from error
         try:
-            self.run(self._find_cluster)
+            self.run(_nothing)
         except BaseException:
             self.close()
             raise
@@ -130,11 +130,12 @@ class Connection:
         if not self._lock.acquire(timeout=timeout_s):
             raise self.unreachable(timeout_s)
         try:
-            self.deadline = deadline
             if self.net.interrupted and not self._closed:
                 self.net.close()
                 self._open_loop()
-            future = self.net.call_soon_with_future(self._with_cluster, coroutine, *arguments)
+            future = self.net.call_soon_with_future(
+                self._with_cluster, deadline, coroutine, *arguments
+            )
             self.net.poll(timeout_ms=max(0.0, deadline - time.monotonic()) * 1000, future=future)
         except RuntimeError as error:
             raise UsageError(f"The connection to {self.bootstrap} is closed.") from error
@@ -333,13 +334,21 @@ class Connection:
         self.selector, self.net = selector, net
         self.manager, self.cluster = manager, manager.cluster
 
-    async def _with_cluster(self, coroutine: Callable[..., Any], *arguments: object) -> Any:
-        await self._find_cluster()
+    async def _with_cluster(
+        self, deadline: float, coroutine: Callable[..., Any], *arguments: object
+    ) -> Any:
+        """Find the brokers, then run a coroutine; after the deadline, nobody waits for it."""
+        while not self.manager.bootstrapped and time.monotonic() < deadline:
+            try:
+                # What an earlier run has begun ends with that run; then it begins anew.
+                await self.manager.bootstrap_async(1000 * (deadline - time.monotonic()))
+            except kafka_errors.KafkaTimeoutError:
+                if self.manager.closed:
+                    raise
+        if time.monotonic() >= deadline:
+            raise self.unreachable(self.timeout_s)
+        self.deadline = deadline
         return await coroutine(*arguments)
-
-    async def _find_cluster(self) -> None:
-        if not self.manager.bootstrapped:
-            await self.manager.bootstrap_async(int(self.timeout_s * 1000))
 
     def _refreshed_after(self, since: float) -> bool:
         return bool(self.cluster._last_successful_refresh_ms > since * 1000)  # noqa: SLF001
@@ -357,6 +366,10 @@ class Connection:
                 else:
                     self.cluster.request_update()
         return offsets
+
+
+async def _nothing() -> None:
+    """Need nothing but the brokers."""
 
 
 def _list_offsets_request(wanted: Mapping[TopicPartition, int], isolation: IsolationLevel) -> Any:

@@ -9,7 +9,11 @@ import kafka
 import pytest
 
 import multicast.drivers.kafka_python
+from bench.nemesis.frames import Action, Api, RequestFault
+from bench.nemesis.proxy import Proxy
 from multicast.drivers import open_driver
+from multicast.drivers.kafka_python.connection import Connection
+from multicast.errors import ClusterUnreachable
 from tests.helpers.driver_worlds import PATIENCE_S, RealWorld
 
 pytestmark = [
@@ -76,6 +80,17 @@ def driver(kafka_cluster, partition):
         yield opened
 
 
+def lose_loop(connection):
+    """Interrupt the loop inside a task: the next call needs another one."""
+
+    async def interrupted():
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        connection.run(interrupted)
+    assert connection.net.interrupted
+
+
 def lines_of(call):
     counted = CtrlC(0)
     assert not counted.during(call)
@@ -89,7 +104,7 @@ def test_after_ctrl_c_in_a_request_the_next_one_is_answered(driver, partition, c
 
     def lose():
         if not connected:
-            assert CtrlC(1).during(ask)
+            lose_loop(driver._connection)
 
     lose()
     lines = lines_of(ask)
@@ -115,3 +130,30 @@ def test_ctrl_c_while_a_reader_takes_an_answer_reaches_the_caller(driver, partit
 def test_a_driver_closes_after_ctrl_c(driver, partition):
     assert CtrlC(100).during(lambda: driver.log_start_offsets([partition]))
     driver.close()
+
+
+@pytest.mark.parametrize("action", [Action.HOLD_ANSWER, Action.CUT], ids=["held", "cut"])
+def test_what_a_call_asks_does_not_begin_after_its_time_out(kafka_cluster, action):
+    # Init: a new loop has to find the brokers again, and none of them answers.
+    began = []
+
+    async def begin(name):
+        began.append(name)
+
+    host, _, port = kafka_cluster.bootstrap.split(",")[0].rpartition(":")
+    with (
+        Proxy({1: (host, int(port))}) as proxy,
+        closing(Connection(proxy.bootstrap, {}, timeout_s=PATIENCE_S)) as connection,
+    ):
+        lose_loop(connection)
+        fault = proxy.arm(RequestFault(api=Api.METADATA, action=action, nth=None))
+        with pytest.raises(ClusterUnreachable):
+            connection.run(begin, "late", timeout_s=0.5)
+        assert fault.fired.is_set()
+
+        # Test.
+        fault.release()
+        connection.run(begin, "next")
+
+        # Check.
+        assert began == ["next"]

@@ -443,6 +443,14 @@ def test_nodes_that_can_be_reached_may_break_off_idle_streams_for_longer(monkeyp
     assert len(node.requests) == 6
 
 
+def test_nodes_that_can_be_reached_and_only_say_503_end_a_stream_in_bounded_time(monkeypatch):
+    monkeypatch.setattr(client_module, "_WORKED_S", 0.0)
+    node = ScriptedNode(World(entries=entries()), streams=[(0, "busy")] * 1000)
+    with pytest.raises(RequestRefused):
+        delivered([node])
+    assert 2 <= len(node.requests) < 1000
+
+
 @pytest.mark.slow
 def test_an_entry_that_takes_too_long_is_a_time_out():
     node = ScriptedNode(World(entries=entries()), streams=[(2, "silent")])

@@ -36,10 +36,10 @@ from confluent_kafka import KafkaError, KafkaException
 
 from multicast.drivers.access import Access, user_of
 from multicast.drivers.home_process import HomeProcess
-from multicast.drivers.librdkafka.client import EndedClient, end_producer, open_client
+from multicast.drivers.librdkafka.client import EndedClient, end_later, open_client
 from multicast.drivers.librdkafka.outcomes import Outcomes, is_fatal, name, not_sent, unknown
 from multicast.drivers.librdkafka.settings import LOG
-from multicast.drivers.librdkafka.started import DONE_FAILED, HeldAppend, Many, Started
+from multicast.drivers.librdkafka.started import DONE_FAILED, HeldAppend, Many, Place, Started
 from multicast.drivers.protocol import (
     CLOSE_TIMEOUT_S,
     AppendFailed,
@@ -225,7 +225,7 @@ class LibrdkafkaAppender:
                 self._started.last,
                 lambda partition: not_sent(partition, "the appender was closed"),
             )
-            self._close_later(self._producer)
+            self._ending.append(end_later(self._producer))
             self._producer, self._successor = EndedClient(UsageError(_CLOSED)), None
             self._held = {}
         self._ending[-1].join(_PURGE_S)
@@ -340,7 +340,7 @@ class LibrdkafkaAppender:
             return
         partition, done = entry
         try:
-            done(self._outcome(partition, error, message))
+            done(self._outcome(partition, (number, 0), error, message))
         except Exception:  # noqa: BLE001
             LOG.exception(DONE_FAILED)
         finally:
@@ -350,7 +350,8 @@ class LibrdkafkaAppender:
         if many.open[index]:
             many.open[index] = 0
             try:
-                many.done(index, 1, self._outcome(many.partition, error, message))
+                place = (many.number, index)
+                many.done(index, 1, self._outcome(many.partition, place, error, message))
             except Exception:  # noqa: BLE001
                 LOG.exception(DONE_FAILED)
         else:
@@ -365,12 +366,14 @@ class LibrdkafkaAppender:
         if late is not None and error is not None and self._outcomes.breaks(late, error):
             self._break(error)
 
-    def _outcome(self, partition: TopicPartition, error: Any, message: Any) -> AppendOutcome:
+    def _outcome(
+        self, partition: TopicPartition, place: Place, error: Any, message: Any
+    ) -> AppendOutcome:
         if error is None:
             return self._outcomes.stored(partition, message.offset())
         if self._outcomes.breaks(partition, error):
             self._break(error)
-        return self._outcomes.failed(partition, error, self._given_up or self._broken)
+        return self._outcomes.failed(partition, place, error, self._given_up or self._broken)
 
     # -- on the serving thread ----------------------------------------------------------------
 
@@ -467,7 +470,7 @@ class LibrdkafkaAppender:
             assert self._held is not None, "a producer that was given up gets no appends"
             held = self._held
             if self._prepare():
-                self._close_later(self._producer)
+                self._ending.append(end_later(self._producer))
                 self._producer, self._successor = self._successor, None
                 self._held, self._broken, self._given_up = None, "", ""
                 self._outcomes.producer_replaced()
@@ -489,12 +492,3 @@ class LibrdkafkaAppender:
             failed[number] = self._outcomes.not_taken(partition, why)
         for number, outcome in failed.items():
             self._started.settle(number, outcome)
-
-    def _close_later(self, producer: Any) -> None:
-        """Close a producer on a thread: it may take as long as a DNS look-up of a broker."""
-        held = [producer]
-        thread = threading.Thread(
-            target=end_producer, args=(held,), name="amcast-appender-end", daemon=True
-        )
-        self._ending.append(thread)
-        thread.start()

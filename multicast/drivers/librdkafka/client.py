@@ -8,6 +8,7 @@ appenders may be kept, and Python looks for cycles among old objects too seldom.
 from __future__ import annotations
 
 import contextlib
+import threading
 import time
 from collections.abc import Callable, Mapping
 from typing import Any, Never
@@ -38,11 +39,18 @@ def open_client(kind: Callable[..., Any], settings: Mapping[str, Any]) -> Any:
         ) from error
 
 
-def end_producer(held: list[Any]) -> None:
-    """Purge what a producer holds; the package closes it with the last reference, held here.
+def end_later(producer: Any) -> threading.Thread:
+    """End a producer on a thread of its own: it may last as long as a DNS look-up of a broker."""
+    held = [producer]
+    thread = threading.Thread(
+        target=_end_producer, args=(held,), name="amcast-appender-end", daemon=True
+    )
+    thread.start()
+    return thread
 
-    It may last as long as a DNS look-up of a broker: call it on a thread where nobody waits.
-    """
+
+def _end_producer(held: list[Any]) -> None:
+    """Purge what a producer holds; the package closes it with the last reference, held here."""
     producer = held.pop()
     deadline = time.monotonic() + _END_S
     while len(producer) and time.monotonic() < deadline:

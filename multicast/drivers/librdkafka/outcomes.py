@@ -1,8 +1,10 @@
 """Translates librdkafka's errors into the outcome of an append.
 
     refused     (definite) the brokers or the client refused the record: the log does not hold it
-    not stored  (definite) it was purged from the queue behind a refused record of its partition.
-                It was not sent since then, and brokers store no number after one that is missing
+    not stored  (definite) it was purged from the queue behind a refused record of its partition:
+                brokers store no number after one that is missing. (From a producer of which they
+                have stored nothing there they take any number first. And a record before the
+                refused one may wait to be sent again, and be stored: both are unknown.)
     unknown     any other failure, above all a time-out; also a record that is stored at an offset
                 that the client does not know
 
@@ -17,6 +19,7 @@ from typing import Any
 from confluent_kafka import KafkaError
 
 from multicast.drivers.access import Access
+from multicast.drivers.librdkafka.started import Place
 from multicast.drivers.protocol import Appended, AppendFailed, AppendOutcome, TopicPartition
 from multicast.errors import (
     AmcastError,
@@ -59,17 +62,20 @@ class Outcomes:
         self.denied = False
         self._bootstrap = bootstrap
         self._access = access
-        self._reached: set[TopicPartition] = set()  # a log that existed may come back
-        self._refused: set[TopicPartition] = set()  # have a gap in the producer's sequence
+        # A log that existed may come back. By which producer it was reached last.
+        self._reached: dict[TopicPartition, int] = {}
+        self._producer = 0
+        self._refused: dict[TopicPartition, Place] = {}  # the gaps in this producer's sequences
 
     def producer_replaced(self) -> None:
         """Note that another producer sends from now on, whose sequences have no gap."""
+        self._producer += 1
         self._refused.clear()
 
     def stored(self, partition: TopicPartition, offset: int) -> AppendOutcome:
         """Return the outcome of a record that the brokers acknowledged at `offset`."""
         self.denied = False
-        self._reached.add(partition)
+        self._reached[partition] = self._producer
         if offset < 0:
             # librdkafka infers from the acknowledgement of a later record that this one is stored,
             # or a broker reports that it stored it earlier.
@@ -85,9 +91,11 @@ class Outcomes:
             return AppendFailed(self._lacks_write(partition))
         return not_sent(partition, error.str())
 
-    def failed(self, partition: TopicPartition, error: Any, given_up: str) -> AppendFailed:
+    def failed(
+        self, partition: TopicPartition, place: Place, error: Any, given_up: str
+    ) -> AppendFailed:
         """Return why a record was not acknowledged; `given_up` is why the appender purged it."""
-        return AppendFailed(self._explained(partition, error, given_up))
+        return AppendFailed(self._explained(partition, place, error, given_up))
 
     def breaks(self, partition: TopicPartition, error: Any) -> bool:
         """Return whether the producer that reports this error must be replaced.
@@ -97,7 +105,9 @@ class Outcomes:
         """
         return error.code() not in _UNKNOWN_TOPIC or partition in self._reached
 
-    def _explained(self, partition: TopicPartition, error: Any, given_up: str) -> AmcastError:
+    def _explained(
+        self, partition: TopicPartition, place: Place, error: Any, given_up: str
+    ) -> AmcastError:
         if error.code() in _UNKNOWN_TOPIC and partition not in self._reached:
             return AppendRefused(f"{name(partition)} does not exist at {self._bootstrap}.")
         if error.code() == KafkaError.TOPIC_AUTHORIZATION_FAILED:
@@ -106,13 +116,15 @@ class Outcomes:
             # Without an ID nothing is sent; records sent under an earlier ID may be stored.
             lacks = self._lacks_write(partition)
             return AppendUnknown(str(lacks)) if self._reached else lacks
-        if error.code() == KafkaError._PURGE_QUEUE and partition in self._refused:  # noqa: SLF001
+        purged = error.code() == KafkaError._PURGE_QUEUE  # noqa: SLF001
+        if purged and place > self._refused.get(partition, place):
             return AppendNotStored(
                 f"{name(partition)} does not hold a record that waited behind one that the "
                 f"brokers refused; append it again."
             )
         if error.code() in _DEFINITE:
-            self._refused.add(partition)
+            if self._reached.get(partition) == self._producer:
+                self._refused.setdefault(partition, place)
             return AppendRefused(
                 f"The brokers refused a record for {name(partition)}: {error.str()}."
             )

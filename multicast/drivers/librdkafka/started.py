@@ -25,6 +25,8 @@ from multicast.drivers.protocol import AppendOutcome, DoneAll, Headers, TopicPar
 # Such an exception is only logged: otherwise it would end the thread that serves all outcomes.
 DONE_FAILED = "the callback for an append's outcome failed"
 
+# The place of an append among those of its partition: its number, its index in a call with many.
+Place = tuple[int, int]
 # One append: its Kafka partition and its `done`.
 Single = tuple[TopicPartition, Callable[[AppendOutcome], None]]
 

@@ -4,11 +4,14 @@ import contextlib
 import uuid
 
 import pytest
+from confluent_kafka import KafkaError
 
 from multicast.drivers import open_driver
+from multicast.drivers.access import Access
 from multicast.drivers.kafka_python import Admin, TopicSpec
+from multicast.drivers.librdkafka.outcomes import Outcomes
 from multicast.drivers.protocol import Appended, AppendFailed, TopicPartition
-from multicast.errors import AppendNotStored, AppendRefused
+from multicast.errors import AppendNotStored, AppendRefused, AppendUnknown
 from tests.helpers.driver_worlds import PATIENCE_S
 from tests.helpers.small import until
 
@@ -91,6 +94,27 @@ def test_behind_a_record_that_is_too_large_those_of_its_log_are_certainly_not_st
             assert {type(outcome.error) for outcome in given[21:]} == {AppendNotStored}
         (last,) = outcomes(appender, [(logs[0], b"last")])
         assert last == Appended(61), "nothing else was stored"
+
+
+def test_what_waits_before_a_refused_record_or_of_a_new_producer_may_be_stored():
+    log = TopicPartition("t", 0)
+    outcomes = Outcomes("b:1", Access("b:1", "user a"))
+
+    def failed(place, code):
+        return type(outcomes.failed(log, place, KafkaError(code), "").error)
+
+    def around_a_refused():
+        """What becomes of the records before and behind a refused one."""
+        assert failed((2, 1), KafkaError.MSG_SIZE_TOO_LARGE) is AppendRefused
+        places = ((1, 0), (2, 0), (2, 2), (3, 0))
+        return [failed(place, KafkaError._PURGE_QUEUE) for place in places]
+
+    unknown, not_stored = [AppendUnknown] * 2, [AppendNotStored] * 2
+    assert around_a_refused() == unknown + unknown
+    outcomes.stored(log, 7)
+    assert around_a_refused() == unknown + not_stored
+    outcomes.producer_replaced()
+    assert around_a_refused() == unknown + unknown
 
 
 @pytest.mark.parametrize("driver", ["kafka-python", "librdkafka"])

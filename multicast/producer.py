@@ -163,7 +163,7 @@ class Producer:
             self._recreated = RecreatedLogs(self._driver)
             learners = [self._recreated.learn]
             if isinstance(self._appender, TicketingAppender):
-                learners.append(self._appender.learn)
+                learners.insert(0, self._appender.learn)  # messages wait for what it learns
             self._learning = ControlFollower(self._driver, self._routes.control, learners)
             self._opened = opened.pop_all()
         self._closed = False

@@ -30,7 +30,7 @@ class RecreatedLogs:
         self._driver = driver
         self._clock = clock_of(driver)
         self._look_at = self._clock.monotonic() + _LOOK_EVERY_S
-        self._changed: TopicChanged | None = None
+        self._changed: str | None = None  # what the last look found
 
     def learn(self, state: ControlState) -> None:
         """Look if it is time; with a plan that was applied to the new topic all is well again."""
@@ -41,14 +41,15 @@ class RecreatedLogs:
         try:
             refuse_recreated_logs(self._driver, state.plan())
         except TopicChanged as changed:
-            self._changed = changed
+            self._changed = str(changed)
         else:
             self._changed = None
 
     def refuse(self) -> None:
         """Raise `TopicChanged` if the last look found a recreated topic; does not block."""
-        if self._changed is not None:
-            raise TopicChanged(str(self._changed))
+        changed = self._changed  # the follower's thread may look meanwhile
+        if changed is not None:
+            raise TopicChanged(changed)
 
 
 def refuse_changed_topics(driver: Driver, plan: Plan, topics: Collection[str]) -> None:

@@ -99,6 +99,7 @@ class QuietSelector(NetworkSelector):  # type: ignore[misc]
                     task.close()
             self._wakeup_r.close()
             self._wakeup_w.close()
+            self._selector.close()
         for transport in list(self.transports):
             opened = transport._sock  # noqa: SLF001
             if opened is not None:

@@ -1,7 +1,7 @@
 """A client of transactions over several chains: makes bundles, sends them, follows their fate.
 
     messages.py   what goes to a node and comes back, as bytes and as values
-    client.py     `Client`, for asyncio; tries the nodes in turn
+    client.py     `Client`, for asyncio; tries the nodes in turn (node_turns.py)
     blocking.py   `SyncClient`, the same calls for threads
 
 docs/multichain-client.md shows how to use it.

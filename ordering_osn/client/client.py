@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import math
 from collections import deque
 from collections.abc import (
     AsyncGenerator,
@@ -46,70 +45,17 @@ from ordering_osn.client.messages import (
     RequestRefused,
     Submitted,
 )
+from ordering_osn.client.node_turns import PAUSE_MAX_S, PAUSE_S, NodeTurns
 
 # A node that restarts, or a partition that gets another leader, is back within this time.
 RETRY_S = 60.0
-# Between two rounds over all nodes: refused connections come back at once.
-_PAUSE_S, _PAUSE_MAX_S = 0.1, 2.0
 # How long a node is asked to wait for a final fate at once. If another node than the one that took
 # the bundle in is asked, and knows nothing, the bundle is submitted again after this time.
 _WAIT_S = 5.0
 # Bundles of one stream without an answer. Each has 8 MiB at most, so they fit in memory.
 IN_FLIGHT_MAX = 128
-# A connection that stood for so long while nobody waited for an answer shows that nodes can be
-# reached. One that is lost sooner may be of a node that ends as soon as it has started.
-_WORKED_S = 1.0
-# A stream that its node ended with 503 has worked if it stood for so long. A node whose cluster is
-# away says 503 only when its own requests have timed out, each time, after some 10 s.
-_WORKED_UNTIL_BUSY_S = 60.0
 _Answer = TypeVar("_Answer")
 _BUSY = (ConnectionLost, TimedOut)
-
-
-class _Turns:
-    """Which node to ask next: each in turn; a pause after each round; for a bounded time."""
-
-    def __init__(self, count: int, first: int, retry_s: float) -> None:
-        self._count, self._retry_s = count, retry_s
-        self._clock = asyncio.get_running_loop().time
-        self._connected_s = math.inf
-        self.worked(first)
-
-    def worked(self, place: int) -> None:
-        """Begin anew with the node at `place`, which has just answered."""
-        self._first, self._tried = place, 0
-        self._pause_s = _PAUSE_S
-        self._deadline: float | None = None
-
-    def connected(self) -> None:
-        """Note that the node has a connection."""
-        self._connected_s = self._clock()
-
-    def lost(self, waits_since_s: float | None = None, *, busy: bool = False) -> None:
-        """Begin the time anew, but not the pauses, if the lost connection has worked.
-
-        `waits_since_s`: since when somebody waits for an answer; None: nobody does. `busy`: the
-        node itself has ended the stream, with 503.
-        """
-        end_s = self._clock() if waits_since_s is None else waits_since_s
-        if end_s - self._connected_s > (_WORKED_UNTIL_BUSY_S if busy else _WORKED_S):
-            self._deadline = None
-
-    async def next(self, failed: AmcastError | None = None) -> int | None:
-        """Return the next node's place; None where the time is over. `failed`: why one more."""
-        now = self._clock()
-        if self._tried and self._deadline is None:
-            self._deadline = now + self._retry_s
-        if self._tried and self._tried % self._count == 0:
-            left_s = (self._deadline or now) - now
-            if left_s <= 0 or (failed is not None and not failed.retriable):
-                return None
-            await asyncio.sleep(min(self._pause_s, left_s))
-            self._pause_s = min(2 * self._pause_s, _PAUSE_MAX_S)
-        place = (self._first + self._tried) % self._count
-        self._tried += 1
-        self._connected_s = math.inf  # not yet
-        return place
 
 
 class _Pipeline:
@@ -282,7 +228,7 @@ class Client:
         must not block.
         """
         pipeline = _Pipeline(bundles, in_flight_max)
-        turns = _Turns(len(self._addresses), self._place, self._retry_s)
+        turns = NodeTurns(len(self._addresses), self._place, self._retry_s)
         failed: AmcastError | None = None
         try:
             while not pipeline.done:
@@ -385,7 +331,7 @@ class Client:
         self, bundle_id: bytes, timeout_s: float, again: Bundle | None
     ) -> CommittedBundle:
         """Ask for a fate until it is final; submit `again` first, and where a node knows none."""
-        pause_s = _PAUSE_S
+        pause_s = PAUSE_S
         try:
             async with asyncio.timeout(timeout_s) as limit:
                 if again is not None:
@@ -401,7 +347,7 @@ class Client:
                         await self._accepted(again)
                     # For a node that answers at once although it was asked to wait.
                     await asyncio.sleep(pause_s)
-                    pause_s = min(2 * pause_s, _PAUSE_MAX_S)
+                    pause_s = min(2 * pause_s, PAUSE_MAX_S)
         except TimeoutError as error:
             raise self._too_late(bundle_id, timeout_s) from error
 
@@ -429,7 +375,7 @@ class Client:
         `ConnectionLost`, or `TimedOut` where an entry takes longer than `timeout_s`; None waits
         without limit. Close the iterator (`contextlib.aclosing`) to end the stream early.
         """
-        turns = _Turns(len(self._addresses), self._place, self._retry_s)
+        turns = NodeTurns(len(self._addresses), self._place, self._retry_s)
         failed: AmcastError | None = None
         while (place := await turns.next(failed)) is not None:
             node = await self._node(place)
@@ -484,7 +430,7 @@ class Client:
         self, call: Callable[[NodeClient], Awaitable[_Answer]], status: Callable[[_Answer], int]
     ) -> _Answer:
         """Call the nodes in turn until one is not busy; returns the last answer, or raises."""
-        turns = _Turns(len(self._addresses), self._place, self._retry_s)
+        turns = NodeTurns(len(self._addresses), self._place, self._retry_s)
         failed: AmcastError | None = None
         last: _Answer | None = None
         while (place := await turns.next(failed)) is not None:

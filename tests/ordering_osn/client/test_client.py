@@ -17,8 +17,8 @@ from ordering_osn.client import (
     Client,
     RequestRefused,
     Submitted,
+    node_turns,
 )
-from ordering_osn.client import client as client_module
 from ordering_osn.client.messages import (
     BadAnswer,
     read_delivered,
@@ -434,8 +434,8 @@ def test_nodes_that_only_break_streams_off_raise_in_bounded_time():
 
 
 def test_nodes_that_can_be_reached_may_break_off_idle_streams_for_longer(monkeypatch):
-    monkeypatch.setattr(client_module, "_WORKED_S", 0.0)
-    monkeypatch.setattr(client_module, "_PAUSE_S", 0.01)
+    monkeypatch.setattr(node_turns, "_WORKED_S", 0.0)
+    monkeypatch.setattr(node_turns, "PAUSE_S", 0.01)
     world = World(entries=entries())
     expected = [key(entry) for entry in delivered([ScriptedNode(world)])]
     node = ScriptedNode(world, streams=[(0, "break")] * 5)
@@ -444,7 +444,7 @@ def test_nodes_that_can_be_reached_may_break_off_idle_streams_for_longer(monkeyp
 
 
 def test_nodes_that_can_be_reached_and_only_say_503_end_a_stream_in_bounded_time(monkeypatch):
-    monkeypatch.setattr(client_module, "_WORKED_S", 0.0)
+    monkeypatch.setattr(node_turns, "_WORKED_S", 0.0)
     node = ScriptedNode(World(entries=entries()), streams=[(0, "busy")] * 1000)
     with pytest.raises(RequestRefused):
         delivered([node])

@@ -7,7 +7,7 @@ from contextlib import suppress
 import pytest
 
 from ordering_osn.api.connection_errors import ConnectionLost
-from ordering_osn.client import Client, client
+from ordering_osn.client import Client, node_turns
 from tests.ordering_osn.helpers.chains import USER, gathered
 from tests.ordering_osn.helpers.multi import fresh
 
@@ -49,8 +49,8 @@ class LosingClient(Client):
 
 @pytest.fixture(params=[1, 2])
 def nodes(request, monkeypatch):
-    monkeypatch.setattr(client, "_WORKED_S", 0.01)
-    monkeypatch.setattr(client, "_PAUSE_S", 0.01)
+    monkeypatch.setattr(node_turns, "_WORKED_S", 0.01)
+    monkeypatch.setattr(node_turns, "PAUSE_S", 0.01)
     return request.param
 
 

@@ -22,6 +22,11 @@ def multicast(producer, count):
     return [str(receipt.ordered(60)) for receipt in receipts]
 
 
+def multicast_by_another(system, count):
+    with system.producer() as producer:
+        return multicast(producer, count)
+
+
 def check_agreement(system, sent):
     """Each consumer delivers what addresses it once, and each two agree on what both deliver."""
     sequences = {name: system.all(name) for name in NAMES}
@@ -41,9 +46,8 @@ def ticket(system, log, messages):
 
 
 def test_a_tree_orders_messages_without_tickets_and_a_standby_goes_on_for_whoever_ends():
-    with Small(PLAN) as system:
+    with Small(PLAN) as system, system.producer() as producer:
         first = [node for node, _ in system.run_all()]
-        producer = system.producer()
         sent = multicast(producer, 140)
         second = [node for node, _ in system.run_all(standby=True)]
         for node in first:
@@ -57,12 +61,12 @@ def test_a_tree_orders_messages_without_tickets_and_a_standby_goes_on_for_whoeve
 def test_an_instance_that_hands_over_ends_once_its_standby_has_taken_over():
     with Small(PLAN) as system:
         first = [node for node, _ in system.run_all()]
-        sent = multicast(system.producer(), 28)
+        sent = multicast_by_another(system, 28)
         second = [node for node, _ in system.run_all(standby=True)]
         for node in first:
             node.release()
         assert all(node.ended.wait(60) for node in first)
-        sent += multicast(system.producer(), 28)
+        sent += multicast_by_another(system, 28)
         assert all(node.status()["acting"] for node in second)
         check_agreement(system, sent)
 
@@ -72,14 +76,13 @@ def test_two_instances_of_each_collector_may_act_at_once():
         nodes = [node for node, _ in (*system.run_all(), *system.run_all())]
         sent = []
         for _ in range(5):
-            sent += multicast(system.producer(), 28)
+            sent += multicast_by_another(system, 28)
         check_agreement(system, sent)
         assert all(node.status()["acting"] and node.error is None for node in nodes)
 
 
 def test_tickets_order_their_messages_before_any_collector_runs():
-    with Small(PLAN) as system:
-        producer = system.producer()
+    with Small(PLAN) as system, system.producer() as producer:
         for _ in range(3):
             producer.multicast(b"", to={"P3"}).accepted(60)
             ticket(system, P3, 1)
@@ -95,14 +98,14 @@ def test_a_ticket_without_a_message_is_a_hole_that_skips_fill():
         nodes = [node for node, _ in system.run_all()]
         ticket(system, P3, 3)
         until(lambda: sum(node.status()["skips"] for node in nodes) == 3)
-        sent = multicast(system.producer(), 14)
+        sent = multicast_by_another(system, 14)
         check_agreement(system, sent)
 
 
 def test_an_instance_and_a_consumer_begin_at_a_checkpoint():
-    with Small(PLAN, limits=CollectorLimits(checkpoint_every=20)) as system:
+    limits = CollectorLimits(checkpoint_every=20)
+    with Small(PLAN, limits=limits) as system, system.producer() as producer:
         first = [node for node, _ in system.run_all()]
-        producer = system.producer()
         with system.consumer("C2") as consumer:
             sent = []
             for _ in range(60):

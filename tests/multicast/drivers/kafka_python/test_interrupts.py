@@ -20,6 +20,8 @@ pytestmark = [
     pytest.mark.kafka,
     # Ctrl-C may come between the making of a coroutine and its start.
     pytest.mark.filterwarnings("ignore:coroutine .* was never awaited:RuntimeWarning"),
+    # Or between the making of a socket and its connecting: nobody else can close that one.
+    pytest.mark.filterwarnings("ignore:unclosed <socket.*laddr=.'0.0.0.0', 0.>:ResourceWarning"),
 ]
 # Where Ctrl-C is tried: what runs inside the loop.
 INSIDE = (

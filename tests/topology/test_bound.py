@@ -204,20 +204,19 @@ def test_a_level_that_cannot_end_within_the_budget_is_not_begun():
 def test_partners_are_all_disjoint_pairs_of_sets_whose_boundaries_fit_together(seed, level):
     part, _ = random_part(seed)
     listed = small_boundaries(part, level, Budget(STEPS))
+    alike = part.alike
     expected = {
         (one, other)
         for one in listed
         for other in listed
-        if not one & other
-        and one & -one < other & -other
+        if not other & alike.highest(one)
+        and one & -one <= other & -other
         and (listed[one] | listed[other]).bit_count() <= level
     }
 
     found = [
-        (one, other)
-        for one, others, _ in partners(listed, level, len(part.weight), len(part.readers))
-        for other in others
+        (one, other) for one, others, _ in partners(part, listed, level) for other in others
     ]
 
     assert sorted(found) == sorted(expected), "each pair is listed once"
-    assert all(one | other in listed for one, other in found)
+    assert all(alike.union(one, other) in listed for one, other in found)

@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
+from topology.planner.alike import Alike
 from topology.planner.cost import bits
 
 
@@ -49,19 +50,26 @@ class Restricted:
     drop: int
     discard: int
     needs: tuple[int, ...] = field(init=False)
+    alike: Alike = field(init=False)
 
     def __post_init__(self) -> None:
-        """Compute the logs of each demand."""
+        """Compute the logs of each demand, and which demands are alike."""
         needs = [0] * len(self.weight)
         for number, mask in enumerate(self.readers):
             for demand in bits(mask):
                 needs[demand] |= 1 << number
         object.__setattr__(self, "needs", tuple(needs))
+        object.__setattr__(self, "alike", Alike(self.weight, needs, self.shared))
 
     @property
     def everyone(self) -> int:
         """The set of all demands."""
         return (1 << len(self.weight)) - 1
+
+    @property
+    def shared(self) -> int:
+        """The logs with two readers or more."""
+        return sum(1 << number for number, mask in enumerate(self.readers) if mask & (mask - 1))
 
     def touched(self, demands: int) -> int:
         """Give the logs that at least one demand of a set needs."""
@@ -83,20 +91,23 @@ class Restricted:
 
 
 def connected_sets(part: Restricted, level: int, budget: Budget) -> Iterator[tuple[int, int, int]]:
-    """List the connected sets of demands with a boundary of at most `level`.
+    """List the connected first sets of demands (`Alike`) with a boundary of at most `level`.
 
     Each comes with its boundary and with the shared logs that it needs. Raises `Exhausted`.
     """
-    shared = sum(1 << number for number, mask in enumerate(part.readers) if mask & (mask - 1))
-    needs = [logs & shared for logs in part.needs]
+    alike = part.alike
+    needs = [logs & part.shared for logs in part.needs]
     near = [0] * len(needs)
     for mask in part.readers:
         for demand in bits(mask):
             near[demand] |= mask
-    before = 0
+    before = passed = 0  # the logs of all demands that are lower, and what a set without them lacks
     for first, logs in enumerate(needs):
-        pending = [(1 << first, (1 << first) - 1, logs, before, near[first])]
+        pending = [(1 << first, passed, logs, before, near[first])]
         before |= logs
+        if passed >> first & 1:
+            continue
+        passed |= 1 << first | alike.higher[first]
         while pending:
             budget.take()
             inside, outside, ours, theirs, around = pending.pop()
@@ -105,11 +116,13 @@ def connected_sets(part: Restricted, level: int, budget: Budget) -> Iterator[tup
                 yield inside, ours & theirs, ours
                 continue
             chosen = _most_decisive(undecided, needs, ours, theirs)
-            more, bit = needs[chosen], 1 << chosen
+            more = needs[chosen]
+            without = outside | 1 << chosen | alike.higher[chosen]
+            joined = inside | 1 << chosen | alike.lower[chosen]
             if (ours & (theirs | more)).bit_count() <= level:
-                pending.append((inside, outside | bit, ours, theirs | more, around))
+                pending.append((inside, without, ours, theirs | more, around))
             if ((ours | more) & theirs).bit_count() <= level:
-                pending.append((inside | bit, outside, ours | more, theirs, around | near[chosen]))
+                pending.append((joined, outside, ours | more, theirs, around | near[chosen]))
 
 
 def least_boundaries(part: Restricted, level: int, budget: Budget) -> list[int]:
@@ -132,18 +145,17 @@ def least_boundaries(part: Restricted, level: int, budget: Budget) -> list[int]:
 
 
 def small_boundaries(part: Restricted, level: int, budget: Budget) -> dict[int, int]:
-    """List the sets of demands with a boundary of at most `level`, each with its boundary.
+    """List the first sets of demands (`Alike`) with a boundary of at most `level`.
 
-    Single demands are always listed. Raises `Exhausted`.
+    Each comes with its boundary. Single demands are always listed. Raises `Exhausted`.
     """
     small: dict[int, int] = {}
     touched: dict[int, int] = {}
     for demands, logs, ours in connected_sets(part, level, budget):
         small[demands], touched[demands] = logs, ours
     _add_unions(small, touched, level, budget)
-    shared = sum(1 << number for number, mask in enumerate(part.readers) if mask & (mask - 1))
-    for demand, logs in enumerate(part.needs):
-        small.setdefault(1 << demand, logs & shared)
+    for demand in set(part.alike.first):
+        small.setdefault(1 << demand, part.needs[demand] & part.shared)
     return small
 
 

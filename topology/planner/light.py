@@ -104,12 +104,12 @@ class LightCollectors:
         Both are nodes; the part with the set's first demand comes first.
         """
         node, ways = self.node, [list[tuple[int, int]]() for _ in self.sets]
-        counts = len(self.part.weight), len(self.part.readers)
-        for demands, others, steps in partners(self.boundary, self.level, *counts):
+        union = self.part.alike.union
+        for demands, others, steps in partners(self.part, self.boundary, self.level):
             budget.take(steps)
             first = node[demands]
             for other in others:
-                ways[node[demands | other] - 1].append((first, node[other]))
+                ways[node[union(demands, other)] - 1].append((first, node[other]))
         return ways
 
     def _families(self, ways: Sequence[tuple[int, int]], budget: Budget) -> list[Family]:
@@ -134,11 +134,14 @@ class LightCollectors:
                 family.others.append(others)
         return list(by_logs.values())
 
-    def _near(self, below: int, logs: int) -> list[tuple[int, int, int]]:
-        """List the demands outside a set that a light collector above it could serve."""
+    def _near(self, below: int, logs: int) -> list[tuple[int, int, int, int]]:
+        """List the demands outside a set that a light collector above it could serve.
+
+        Each comes with its logs, its weight, and the demands that must be taken before it.
+        """
         part, level = self.part, self.level
         return [
-            (1 << demand, needs, part.weight[demand])
+            (1 << demand, needs, part.weight[demand], part.alike.lower[demand])
             for demand, needs in enumerate(part.needs)
             if not below >> demand & 1 and (logs | needs).bit_count() <= level
         ]
@@ -149,7 +152,7 @@ class LightCollectors:
         logs: int,
         count: int,
         *,
-        near: Sequence[tuple[int, int, int]],
+        near: Sequence[tuple[int, int, int, int]],
         key: int,
         budget: Budget,
     ) -> None:
@@ -159,10 +162,10 @@ class LightCollectors:
         pending = [(0, below, logs, 0, 0, 0)]
         while pending:
             start, demands, bag, wanted, discards, fixed = pending.pop()
-            for following, (bit, needs, weight) in enumerate(near[start:], start=start + 1):
+            for following, (bit, needs, weight, lower) in enumerate(near[start:], start=start + 1):
                 wider = bag | needs
                 rate = wider.bit_count()
-                if rate > level:
+                if rate > level or lower & ~demands:
                     continue
                 budget.take()
                 served = wanted | needs
@@ -198,12 +201,18 @@ class LightCollectors:
             best = min(best, self.part.leaf(demands.bit_length() - 1))
         return best + self.credit(demands) if best < UNKNOWN else NEVER
 
-    def tree(self, place: int, values: Sequence[int]) -> TreeNode:
-        """Build the tree with the least value of a set, if `values` knows no heavy collectors."""
-        node, demands = self.node, self.sets[place]
-        below = self.children(place, values)
-        children = tuple(self.tree(node[child] - 1, values) for child in below)
-        return TreeNode(demands, demands & ~sum(below), children)
+    def tree(self, place: int, values: Sequence[int], members: int | None = None) -> TreeNode:
+        """Build the tree with the least value of a set, if `values` knows no heavy collectors.
+
+        It is for the set itself, or for other `members` that are like it.
+        """
+        demands = self.sets[place] if members is None else members
+        children, left = [], demands
+        for child in self.children(place, values):
+            below = self.part.alike.like(left, child)
+            children.append(self.tree(self.node[child] - 1, values, below))
+            left &= ~below
+        return TreeNode(demands, left, tuple(children))
 
     def children(self, place: int, values: Sequence[int]) -> list[int]:
         """List the children of the light collector with which a set is cheapest."""

@@ -3,46 +3,48 @@
 Two children of a light collector have boundaries that fit in its bag together. There are few such
 pairs, but very many sets to choose from. So this search does not compare sets one by one: for each
 demand and each log it keeps the listed sets with it as a bit set (of sets), and finds all partners
-of a set by some operations on these. A unit of rate is a log here, as in `boundaries.py`.
+of a set by some operations on these. A unit of rate is a log here, as in `boundaries.py`. All sets
+are first sets; two that fit count as disjoint (`alike.py`).
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
+from topology.planner.boundaries import Restricted
 from topology.planner.cost import bits
 
 
 def partners(
-    listed: Mapping[int, int], level: int, demands: int, logs: int
+    part: Restricted, listed: Mapping[int, int], level: int
 ) -> Iterator[tuple[int, list[int], int]]:
-    """List each set with its partners: disjoint sets whose first demand comes later.
+    """List each set with its partners: disjoint sets whose lowest demand is not a lower one.
 
     `listed` has the boundary of each set; those of two partners have at most `level` logs together.
-    `demands` and `logs` are their numbers. The last item is the work, in steps (`light.Budget`).
+    The last item is the work, in steps (`light.Budget`).
     """
     by_first: dict[int, list[int]] = {}
     for members in listed:
         by_first.setdefault(members & -members, []).append(members)
     order: list[int] = []
-    holding = [0] * demands  # by demand, the sets of `order` that contain it
-    reading = [0] * logs  # by log, the sets of `order` with it in their boundary
+    holding = [0] * len(part.weight)  # by demand, the sets of `order` that contain it
+    reading = [0] * len(part.readers)  # by log, the sets of `order` with it in their boundary
     for first in sorted(by_first, reverse=True):
+        _append(by_first[first], listed, len(order), holding, reading)
+        order += by_first[first]
         for members in by_first[first]:
             boundary = listed[members]
             spare = level - boundary.bit_count()
             if spare < 0:
                 continue
             met = 0
-            for demand in bits(members):
+            for demand in bits(part.alike.highest(members)):
                 met |= holding[demand]
             others = [sets for log, sets in enumerate(reading) if not boundary >> log & 1]
             fit = ((1 << len(order)) - 1) & ~(met | _with_more_than(spare, others))
             found = [order[place] for place in _places(fit)]
             work = len(others) * (spare + 1) * len(order) // STEP_BITS
             yield members, found, 1 + len(found) + work
-        _append(by_first[first], listed, len(order), holding, reading)
-        order += by_first[first]
 
 
 STEP_BITS = 50_000  # a step of about 1 us handles so many bits

@@ -111,8 +111,12 @@ class DemandPrices:
     # -- the proof ------------------------------------------------------------------------------
 
     def proven(self, prices: Sequence[int]) -> Proof:
-        """Prove a bound with these prices, in exact integers."""
+        """Prove a bound with these prices, in exact integers.
+
+        Demands that are alike get the same price, because only first sets are listed.
+        """
         light, part = self.light, self.part
+        prices = part.alike.even(prices)
         drop, low = part.drop, -NEVER
         served = max(price - self.served[d] for d, price in enumerate(prices))
         child = [low] * (self.count + 1)  # A(k)
@@ -239,6 +243,10 @@ class _Program:
             if demands.bit_count() <= 2:
                 self._pure_row(demands)
 
+    def _price(self, demand: int) -> int:
+        """Give the variable of a demand's price; all that are alike have one."""
+        return self._of("price", self.owner.part.alike.first[demand])
+
     def _of(self, name: str, size: int = 0, number: int = 0) -> int:
         return self.names.setdefault((name, size, number), len(self.names))
 
@@ -252,10 +260,10 @@ class _Program:
         """Write the recursion of `DemandPrices.proven` over sizes."""
         owner, count = self.owner, self.owner.count
         for demand in range(count):
-            self._of("price", demand)
+            self._price(demand)
         served = self._of("served")
         for demand, price in enumerate(owner.served):
-            self._row(price / self.unit, (self._of("price", demand), 1), (served, -1))
+            self._row(price / self.unit, (self._price(demand), 1), (served, -1))
         self._row(0.0, (served, 1), (self._of("open", 1, 1), -1))
         # Nothing changes if t is added to each price, and k * t to each A(k). With no A fixed, some
         # answers of CBC were near 1e11, and their rounding cost more than the whole bound.
@@ -275,7 +283,7 @@ class _Program:
             self._serving(size, served, excess)
             if size < count:
                 self._row(self._least_passing(size), (excess, 1), (self._of("child", size), -1))
-        prices = [(self._of("price", demand), -1.0) for demand in range(count)]
+        prices = [(self._price(demand), -1.0) for demand in range(count)]
         fixed = owner.fixed / self.unit
         self._row(fixed, (self._of("bound"), 1), (self._of("excess", count), 1), *prices)
 
@@ -302,7 +310,7 @@ class _Program:
         light, size = self.owner.light, demands.bit_count()
         self.taken.add((demands, ()))
         limit = self.pure[demands] / self.unit - light.inner[demands]
-        prices = [(self._of("price", d), 1.0) for d in bits(demands)]
+        prices = [(self._price(d), 1.0) for d in bits(demands)]
         self._row(limit, *prices, (self._of("child", size), -1))
 
     def improved(self, solve: Solver, near: tuple[Sequence[int], float] | None) -> list[int] | None:
@@ -321,7 +329,7 @@ class _Program:
             worst: dict[int, list[tuple[float, int]]] = {}
             for demands, value in self.pure.items():
                 size = demands.bit_count()
-                total = sum(values[self._of("price", d)] for d in bits(demands))
+                total = sum(values[self._price(d)] for d in bits(demands))
                 limit = value / self.unit - light.inner[demands]
                 over = total - values[self._of("child", size)] - limit
                 if over > SLACK and (demands, ()) not in self.taken:
@@ -331,14 +339,14 @@ class _Program:
             for rows in worst.values():
                 for _, demands in sorted(rows)[: 16 * ROWS_PER_SIZE]:
                     self._pure_row(demands)
-        return [round(values[self._of("price", d)] * self.unit) for d in range(self.owner.count)]
+        return [round(values[self._price(d)] * self.unit) for d in range(self.owner.count)]
 
     def _around(self, prices: Sequence[int], distance: float) -> list[Row]:
         """Give the rows that keep prices near others, but for a number that is added to all."""
         rows: list[Row] = []
         added = self._of("added")
         for demand, price in enumerate(prices):
-            variable = self._of("price", demand)
+            variable = self._price(demand)
             rows.append(({variable: 1.0, added: 1.0}, price / self.unit + distance))
             rows.append(({variable: -1.0, added: -1.0}, distance - price / self.unit))
         return rows
@@ -357,8 +365,10 @@ class _Program:
         for size, rows in by_size.items():
             for _, place in sorted(rows)[:ROWS_PER_SIZE]:
                 demands = light.sets[place]
-                row = {self._of("price", d): 1.0 for d in bits(demands)}
-                row[self._of("child", size)] = -1.0
+                row = {self._of("child", size): -1.0}
+                for demand in bits(demands):
+                    price = self._price(demand)
+                    row[price] = row.get(price, 0.0) + 1.0
                 limit = float(-light.inner[demands])
                 added |= self._mixed_row(
                     place, proof.values[place + 1], proof, prices, (row, limit)
@@ -382,7 +392,7 @@ class _Program:
         terms, fixed = list(terms_of.items()), value
         for other in heavy:
             fixed -= sum(prices[d] for d in bits(other)) - proof.excess[other.bit_count()]
-            terms.extend((self._of("price", d), -1.0) for d in bits(other))
+            terms.extend((self._price(d), -1.0) for d in bits(other))
             terms.append((self._of("excess", other.bit_count()), 1.0))
         self._row(limit + fixed / self.unit, *terms)
         return True

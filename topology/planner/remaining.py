@@ -86,8 +86,8 @@ class RemainingTrees:
         """
         assert set(finder.floors) == {finder.bag}, "with floors the order of parts matters"
         self.finder, self.light, self.part = finder, finder.light, finder.part
-        self.prices, self.below, self.budget = prices, below, budget
-        self.proof = finder.proven(prices)
+        self.prices, self.below, self.budget = finder.part.alike.even(prices), below, budget
+        self.proof = finder.proven(self.prices)
         self.spare = below - self.proof.bound
         self.away = self._away()
         self.values = [0, *[NEVER] * (self.light.nodes - 1)]  # of listed sets that remain
@@ -133,8 +133,8 @@ class RemainingTrees:
         if least >= self.below:
             return None
         if heavy <= light:
-            return Cheapest(least, self._tree_of_parts(self.part.everyone, parts))
-        return Cheapest(least, self._tree_of_light(place))
+            return Cheapest(least, self._tree_of_parts(parts, self.part.everyone))
+        return Cheapest(least, self._tree_of_light(place, self.part.everyone))
 
     # -- which sets remain ----------------------------------------------------------------------
 
@@ -224,12 +224,12 @@ class RemainingTrees:
                 continue
             for group in self.groups[first]:
                 spare = self.spare - group.slack
-                last = group.last
+                taken, last = self.part.alike.highest(group.demands), group.last
                 for entry in parts:
                     self.budget.take()
                     if entry.slack >= spare:
                         break
-                    if entry.demands & group.demands or entry.demands & -entry.demands < last:
+                    if entry.demands & taken or entry.demands & -entry.demands < last:
                         continue
                     self.budget.take(GROUP_STEPS)
                     joined = self._joined(group, entry)
@@ -256,7 +256,8 @@ class RemainingTrees:
         """Add the demands as parts that a heavy collector serves."""
         part, finder = self.part, self.finder
         most = max(price - finder.served[d] for d, price in enumerate(self.prices))
-        for demand, logs in enumerate(part.needs):
+        for demand in sorted(set(part.alike.first)):
+            logs = part.needs[demand]
             weight = part.discard * part.weight[demand] - part.drop
             load = logs.bit_count()
             cost = (part.hop * part.weight[demand] - part.drop - weight) * load
@@ -266,7 +267,10 @@ class RemainingTrees:
 
     def _joined(self, group: _Group, entry: _Part) -> _Group | None:
         """Add a part to a group; None if its slack is too great."""
-        demands, logs = group.demands | entry.demands, group.logs | entry.logs
+        demands, more = self.part.alike.union(group.demands, entry.demands), entry.logs
+        if entry.served:  # perhaps another one that is alike, with its own logs
+            more = self.part.touched(demands & ~group.demands)
+        logs = group.logs | more
         cost, weight = group.cost + entry.cost, group.weight + entry.weight
         served, parts = group.served + entry.served, len(group.parts) + 1
         size, bag = demands.bit_count(), max(logs.bit_count(), self.finder.bag)
@@ -276,7 +280,7 @@ class RemainingTrees:
         slack -= sum(self.prices[d] for d in bits(demands))
         if slack >= self.spare:
             return None
-        wanted = group.wanted | (entry.logs if entry.served else 0)
+        wanted = group.wanted | (more if entry.served else 0)
         return _Group(demands, logs, wanted, cost, weight, served, slack, (*group.parts, entry))
 
     def _collector(self, group: _Group, best: dict[int, tuple[int, tuple[_Part, ...]]]) -> None:
@@ -298,17 +302,22 @@ class RemainingTrees:
 
     # -- the tree -------------------------------------------------------------------------------
 
-    def _tree(self, demands: int) -> TreeNode:
+    def _tree(self, demands: int, members: int) -> TreeNode:
+        """Build the cheapest tree of a set, for members that are like it."""
         if demands in self.made:
-            return self._tree_of_parts(demands, self.made[demands])
-        return self._tree_of_light(self.light.node[demands] - 1)
+            return self._tree_of_parts(self.made[demands], members)
+        return self._tree_of_light(self.light.node[demands] - 1, members)
 
-    def _tree_of_parts(self, demands: int, parts: Sequence[_Part]) -> TreeNode:
-        served = sum(entry.demands for entry in parts if entry.served)
-        children = tuple(self._tree(entry.demands) for entry in parts if not entry.served)
-        return TreeNode(demands, served, children)
+    def _tree_of_parts(self, parts: Sequence[_Part], members: int) -> TreeNode:
+        return self._collector_of(members, [e.demands for e in parts if not e.served])
 
-    def _tree_of_light(self, place: int) -> TreeNode:
-        children = tuple(self._tree(below) for below in self.light.children(place, self.values))
-        demands = self.light.sets[place]
-        return TreeNode(demands, demands & ~sum(child.below for child in children), children)
+    def _tree_of_light(self, place: int, members: int) -> TreeNode:
+        return self._collector_of(members, self.light.children(place, self.values))
+
+    def _collector_of(self, members: int, below: Sequence[int]) -> TreeNode:
+        children, left = [], members
+        for demands in below:
+            child = self._tree(demands, self.part.alike.like(left, demands))
+            children.append(child)
+            left &= ~child.below
+        return TreeNode(members, left, tuple(children))

@@ -1,0 +1,186 @@
+"""Demands that are alike: fewer sets are searched, and the least trees and bounds are the same."""
+
+import random
+
+import pytest
+
+from bench.harness.interests import file_of
+from tests.topology.test_bound import STEPS, least_cost
+from tests.topology.test_remaining import cost_of, search
+from topology.check import check
+from topology.planner.boundaries import Budget, Restricted, least_boundaries, small_boundaries
+from topology.planner.cost import bits
+from topology.planner.light import LightCollectors
+from topology.planner.pairs import partners
+from topology.planner.prices import DemandPrices
+from topology.planner.solver import solve
+
+
+def part_with_alike(seed):
+    """A connected problem of 3 to 6 demands of at most three kinds; own logs, weights."""
+    dice = random.Random(seed)
+    while True:
+        shared = dice.randint(1, 4)
+        readers, weight = [0] * shared, []
+        for _ in range(dice.randint(1, 3)):
+            needs, own = dice.randrange(1, 1 << shared), dice.randint(0, 2)
+            heavy = dice.randint(1, 3) if seed % 3 else 1
+            for _ in range(dice.randint(1, 4)):
+                bit = 1 << len(weight)
+                for log in bits(needs):
+                    readers[log] |= bit
+                readers += [bit] * own
+                weight.append(heavy)
+        order = dice.sample(range(len(weight)), len(weight))
+        readers = [sum(1 << order[d] for d in bits(mask)) for mask in readers if mask]
+        joined = 1
+        for _ in weight:
+            for mask in readers:
+                joined |= mask if mask & joined else 0
+        if 3 <= len(weight) <= 6 and joined == (1 << len(weight)) - 1:
+            weights = [0] * len(weight)
+            for demand, place in enumerate(order):
+                weights[place] = weight[demand]
+            discard, hop = dice.choice(((10, 1), (1, 1), (1, 10)))
+            part = Restricted(tuple(readers), tuple(weights), hop, discard * min(weight), discard)
+            if part.alike.groups:
+                return part
+
+
+def first_set(part, demands):
+    """The set that holds the lowest of each group, by the definition."""
+    result = demands & ~sum(part.alike.groups)
+    for group in part.alike.groups:
+        held = (group & demands).bit_count()
+        result |= sum(1 << demand for demand in list(bits(group))[:held])
+    return result
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_the_demands_that_are_alike_can_be_exchanged(seed):
+    part = part_with_alike(seed)
+    for group in part.alike.groups:
+        members = list(bits(group))
+        one, other = members[0], members[-1]
+
+        def exchanged(mask, one=one, other=other):
+            moved = mask & ~(1 << one | 1 << other)
+            return moved | (mask >> one & 1) << other | (mask >> other & 1) << one
+
+        assert sorted(map(exchanged, part.readers)) == sorted(part.readers)
+        assert part.weight[one] == part.weight[other]
+
+
+@pytest.mark.parametrize("level", [1, 2, 4, 20])
+@pytest.mark.parametrize("seed", range(40))
+def test_one_of_all_sets_that_differ_by_exchanges_is_listed(seed, level):
+    part = part_with_alike(seed)
+    expected = {}
+    for demands in range(1, part.everyone + 1):
+        logs = part.touched(demands) & part.touched(part.everyone & ~demands)
+        if logs.bit_count() <= level or demands.bit_count() == 1:
+            expected[first_set(part, demands)] = logs.bit_count()
+
+    listed = small_boundaries(part, level, Budget(STEPS))
+
+    assert {demands: logs.bit_count() for demands, logs in listed.items()} == expected
+    for demands, logs in listed.items():
+        assert logs == part.touched(demands) & part.touched(part.everyone & ~demands)
+    least = least_boundaries(part, level, Budget(STEPS))
+    for demands, rate in expected.items():
+        assert least[demands.bit_count()] <= rate
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_unions_and_choices_count_the_members_of_each_group(seed):
+    part = part_with_alike(seed)
+    alike, sets = part.alike, range(1, part.everyone + 1)
+    firsts = [demands for demands in sets if first_set(part, demands) == demands]
+    for one in firsts:
+        for other in firsts:
+            fits = all(
+                (one & group).bit_count() + (other & group).bit_count() <= group.bit_count()
+                for group in [*alike.groups, *(1 << d for d in bits(~sum(alike.groups) & 63))]
+            )
+            assert fits == (not other & alike.highest(one))
+            if not fits:
+                continue
+            union = alike.union(one, other)
+            assert union == first_set(part, union)
+            assert union.bit_count() == one.bit_count() + other.bit_count()
+            taken = alike.like(union, one)
+            assert taken & ~union == 0
+            assert first_set(part, taken) == one
+            assert first_set(part, union & ~taken) == other
+
+
+@pytest.mark.parametrize("level", [1, 3, 20])
+@pytest.mark.parametrize("seed", range(40))
+def test_partners_are_all_pairs_of_first_sets_that_fit(seed, level):
+    part = part_with_alike(seed)
+    listed = small_boundaries(part, level, Budget(STEPS))
+    expected = {
+        (one, other)
+        for one in listed
+        for other in listed
+        if not other & part.alike.highest(one)
+        and one & -one <= other & -other
+        and (listed[one] | listed[other]).bit_count() <= level
+    }
+
+    found = [(one, other) for one, others, _ in partners(part, listed, level) for other in others]
+
+    assert sorted(found) == sorted(expected)
+    assert all(part.alike.union(one, other) in listed for one, other in found)
+
+
+@pytest.mark.parametrize("level", [0, 1, 2, 3])
+@pytest.mark.parametrize("seed", range(40))
+def test_bounds_hold_and_the_least_tree_is_found(seed, level):
+    part = part_with_alike(seed)
+    least = least_cost(part, part.drop)
+    dice = random.Random(seed)
+    for prices in (None, [dice.randint(-20, 60) for _ in part.weight]):
+        finder = DemandPrices(LightCollectors(part, level, Budget(STEPS)))
+        assert finder.proven(prices or finder.served).bound <= least
+        assert search(part, level, prices, least).cheapest() is None
+        found = search(part, level, prices, least + 1).cheapest()
+        assert found is not None
+        assert found.cost == least == cost_of(part, found.tree)
+        assert sorted(d for node in found.tree.walk() for d in bits(node.served)) == list(
+            range(len(part.weight))
+        )
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_if_every_bag_is_light_the_tree_of_small_bags_is_the_least(seed):
+    part = part_with_alike(seed)
+    finder = DemandPrices(LightCollectors(part, len(part.readers), Budget(STEPS)))
+    assert finder.values_of_light_trees()[part.everyone] == least_cost(part, part.drop)
+    assert cost_of(part, finder.least_light_tree()) == least_cost(part, part.drop)
+
+
+def services(groups, members):
+    """Services that read one common log, one of their group, and one of their own."""
+    return {
+        f"C{group}-{number}": ["common", f"group{group}", f"own{group}-{number}"]
+        for group in range(groups)
+        for number in range(members)
+    }
+
+
+@pytest.mark.parametrize(
+    ("interests", "cost"),
+    [
+        ({f"C{n:02}": ["common", f"own{n:02}"] for n in range(50)}, 160),
+        ({f"C{n:02}": ["common", f"own{n:02}", f"more{n:02}"] for n in range(50)}, 210),
+        (services(5, 10), 410),
+    ],
+    ids=["one log of their own", "two logs of their own", "groups"],
+)
+def test_fifty_services_with_common_logs_are_proven_least(interests, cost):
+    solution = solve(file_of(interests))
+
+    check(solution.plan)
+    assert solution.plan.objective.cost == solution.bound == cost
+    assert solution.plan.objective.gap == 0

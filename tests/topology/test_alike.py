@@ -1,6 +1,7 @@
 """Demands that are alike: fewer sets are searched, and the least trees and bounds are the same."""
 
 import random
+from dataclasses import replace
 
 import pytest
 
@@ -8,8 +9,11 @@ from bench.harness.interests import file_of
 from tests.topology.test_bound import STEPS, least_cost
 from tests.topology.test_remaining import cost_of, search
 from topology.check import check
+from topology.planner import bound
 from topology.planner.boundaries import Budget, Restricted, least_boundaries, small_boundaries
-from topology.planner.cost import bits
+from topology.planner.cost import Measure, TreeNode, bits
+from topology.planner.exact import SearchState, best_choices, choices
+from topology.planner.hypergraph import reduced
 from topology.planner.light import LightCollectors
 from topology.planner.pairs import partners
 from topology.planner.prices import DemandPrices
@@ -169,14 +173,44 @@ def services(groups, members):
     }
 
 
+@pytest.mark.parametrize("sets_max", [1, 4])
+@pytest.mark.parametrize("seed", range(40))
+def test_demands_that_are_made_alike_only_lower_the_bound(seed, sets_max, monkeypatch):
+    monkeypatch.setattr(bound, "KINDS_SETS_MAX", sets_max)
+    dice = random.Random(seed)
+    interests = {
+        f"C{n}": [*dice.choice((["a"], ["a", "b"])), *(f"own{n}-{k}" for k in range(n % 3))]
+        for n in range(dice.randint(2, 5))
+    }
+    file = file_of(interests)
+    consumers = tuple(replace(c, weight=float(dice.randint(1, 4))) for c in file.consumers)
+    rates = {name: float(dice.randint(1, 4)) for name in file.partitions}
+    problem = reduced(replace(file, consumers=consumers, rates=rates))
+    for part in problem.components:
+        measure = Measure(part, rates=problem.rates, weights=problem.weights, phi=10.0)
+        root = SearchState(part.everyone, -1, None)
+        least = best_choices(choices(measure))[root][0]
+        known = TreeNode(part.everyone, part.everyone, ())
+        found = bound.bounded(measure, known=known)
+        assert found.bound <= least
+        assert measure.priced(found.tree) >= least
+
+
 @pytest.mark.parametrize(
     ("interests", "cost"),
     [
         ({f"C{n:02}": ["common", f"own{n:02}"] for n in range(50)}, 160),
         ({f"C{n:02}": ["common", f"own{n:02}", f"more{n:02}"] for n in range(50)}, 210),
+        (
+            {
+                f"C{n:02}": ["common", *(f"own{n:02}-{k}" for k in range(n % 3 + 1))]
+                for n in range(50)
+            },
+            209,
+        ),
         (services(5, 10), 410),
     ],
-    ids=["one log of their own", "two logs of their own", "groups"],
+    ids=["one log of their own", "two logs of their own", "one to three", "groups"],
 )
 def test_fifty_services_with_common_logs_are_proven_least(interests, cost):
     solution = solve(file_of(interests))

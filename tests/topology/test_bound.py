@@ -214,9 +214,7 @@ def test_partners_are_all_disjoint_pairs_of_sets_whose_boundaries_fit_together(s
         and (listed[one] | listed[other]).bit_count() <= level
     }
 
-    found = [
-        (one, other) for one, others, _ in partners(part, listed, level) for other in others
-    ]
+    found = [(one, other) for one, others, _ in partners(part, listed, level) for other in others]
 
     assert sorted(found) == sorted(expected), "each pair is listed once"
     assert all(alike.union(one, other) in listed for one, other in found)

@@ -9,7 +9,10 @@
 2. Each area is solved to a bound by `light.py` (small bags, exactly) and `prices.py` (the others).
    If all logs are in one area, the best tree of small bags is a candidate for the plan; and where
    the bound is near the cost of the best known tree, `remaining.py` searches what is left.
-3. A weight below one is cheaper to serve than a parent's entry is to drop; then drops are counted
+3. Demands that share the same logs, but differ in weight or in the rate of their own logs, are made
+   alike (`alike.py`) if they are many: the least weight and rate are taken for all, and of the rest
+   only one hop is counted. Sets of them cannot be listed one by one.
+4. A weight below one is cheaper to serve than a parent's entry is to drop; then drops are counted
    at the least weight. Limits only raise costs and are ignored; with hosts each hop costs as much
    as the cheapest link.
 
@@ -44,6 +47,9 @@ NEAR, ROUNDS_NEAR, NEARER = 0.2, 6, 0.75
 # A level of so many steps is not priced if the gap was larger than this below it: the next levels
 # will not close it either.
 FAR, FAR_STEPS = 0.5, 200_000
+# Demands that share the same logs are made alike if there are more first sets of them than this:
+# what it costs of the bound is worth it only for many. `acyclic0` to `acyclic2` have at most 8.
+KINDS_SETS_MAX = 32
 FULL_DEMANDS = 50  # components with fewer demands get fewer steps, by their number
 FINE = 1 << 12  # prices are multiples of 1 / FINE
 
@@ -68,16 +74,17 @@ def bounded(measure: Measure, *, steps: int = STEPS_MAX, known: TreeNode | None 
     most = max(UNITS_MAX, 4 * len(measure.rate))
     unit = max(whole, sum(measure.rate) // most)
     units = [rate // unit for rate in measure.rate]
+    weights = _made_alike(measure, units)
     hop = measure.cheapest_hop() * measure.scale.phi.denominator
     total = Fraction()
-    for weight, logs in zip(measure.weight, measure.needs, strict=True):
-        left_over = sum(measure.rate[n] - units[n] * unit for n in bits(logs))
-        total += weight * left_over * hop
+    for weight, least, logs in zip(measure.weight, weights, measure.needs, strict=True):
+        counted = least * sum(units[n] for n in bits(logs)) * unit
+        total += (weight * measure.load(logs) - counted) * hop
     areas = list(_areas(measure, units))
     parts = [
         part
         for area in areas
-        for part in _parts(measure, [(measure.readers[n], units[n]) for n in area], hop)
+        for part in _parts(measure, [(measure.readers[n], units[n]) for n in area], weights, hop)
     ]
     goal = None
     if known is not None and len(parts) == 1 and len(parts[0].weight) == len(measure.weight):
@@ -161,6 +168,27 @@ class _Goal:
         return found.cost
 
 
+def _made_alike(measure: Measure, units: list[int]) -> list[int]:
+    """Lower the `units` of some logs, and give weights, so that many demands are alike."""
+    weights = list(measure.weight)
+    own = {mask: number for number, mask in enumerate(measure.readers) if not mask & (mask - 1)}
+    kinds: dict[int, dict[tuple[int, int], list[int]]] = {}
+    for demand, logs in enumerate(measure.needs):
+        number = own.get(1 << demand)
+        rate = 0 if number is None else units[number]
+        shared = logs if number is None else logs & ~(1 << number)
+        kinds.setdefault(shared, {}).setdefault((weights[demand], rate), []).append(demand)
+    for same in kinds.values():
+        if math.prod(1 + len(demands) for demands in same.values()) <= KINDS_SETS_MAX:
+            continue
+        least_weight, least_rate = (min(part) for part in zip(*same, strict=True))
+        for demand in (demand for demands in same.values() for demand in demands):
+            weights[demand] = least_weight
+            if 1 << demand in own:
+                units[own[1 << demand]] = least_rate
+    return weights
+
+
 def _areas(measure: Measure, units: Sequence[int]) -> Iterator[list[int]]:
     """Divide the logs into areas with few demands; each grows by the log that adds the fewest."""
     left = dict.fromkeys(number for number, rate in enumerate(units) if rate)
@@ -181,7 +209,9 @@ def _areas(measure: Measure, units: Sequence[int]) -> Iterator[list[int]]:
         yield area
 
 
-def _parts(measure: Measure, logs: Sequence[tuple[int, int]], hop: int) -> Iterator[Restricted]:
+def _parts(
+    measure: Measure, logs: Sequence[tuple[int, int]], weights: Sequence[int], hop: int
+) -> Iterator[Restricted]:
     """Split the problem of some logs, given by readers and rate, into connected parts."""
     groups: list[tuple[int, list[tuple[int, int]]]] = []
     for readers, rate in logs:
@@ -197,14 +227,14 @@ def _parts(measure: Measure, logs: Sequence[tuple[int, int]], hop: int) -> Itera
     discard = measure.scale.phi.numerator * measure.scale.hops
     for demands, members in groups:
         place = {demand: number for number, demand in enumerate(bits(demands))}
-        weights = tuple(measure.weight[demand] for demand in place)
+        weighted = tuple(weights[demand] for demand in place)
         masks = tuple(
             sum(1 << place[demand] for demand in bits(mask))
             for mask, rate in members
             for _ in range(rate)
         )
-        drop = discard * min((one, *weights))
-        yield Restricted(masks, weights, hop * FINE, drop * FINE, discard * FINE)
+        drop = discard * min((one, *weighted))
+        yield Restricted(masks, weighted, hop * FINE, drop * FINE, discard * FINE)
 
 
 def _part_bound(part: Restricted, steps: int, rounds: int, goal: _Goal | None) -> int:

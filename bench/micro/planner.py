@@ -22,6 +22,7 @@ from bench.baselines.trees import (
     one_root,
     poster,
 )
+from bench.harness import acyclic_interests as regular
 from bench.harness.acyclic_interests import block_tree, intervals, nested, subtrees
 from bench.harness.interests import file_of
 from topology.check import check, figures
@@ -125,7 +126,15 @@ def inputs(*, quick: bool) -> Iterator[tuple[str, InterestFile]]:
     yield "hubs", hubs(3, 4)
     yield "chain", chain(32)
     yield "sliding windows", windows(50)
+    yield "services", regular.services()
+    yield "services, 1 to 3 own", regular.services(own_max=3)
+    yield "services in groups", regular.grouped()
     if not quick:
+        yield "services of five kinds", regular.kinds()
+        yield "services in pairs", regular.paired()
+        yield "services, measured rates", regular.measured(0)
+        yield "paths", regular.paths()
+        yield "prefixes", regular.prefixes()
         for shape in (intervals, nested, block_tree, subtrees, acyclic):
             for seed in range(3):
                 yield f"{shape.__name__.replace('_', ' ')}{seed}", shape(seed)
@@ -237,7 +246,8 @@ proof: no tree over any bags is cheaper. Otherwise it is (cost - bound) / cost f
 bound; [Lower bounds](planner-bounds.md) says what was tried to raise it. The inputs acyclic0 to
 scattered1 have 50 interests of three to six out of 64 partitions, large has 1,000 out of 1,000;
 partitions that nobody reads are left out. `bench/harness/acyclic_interests.py` makes intervals0
-to subtrees2, up to 50 interests of 64 partitions. *Planning* is CPU time, of the solvers, too.
+to subtrees2, up to 50 interests of 64 partitions, and the services, paths and prefixes (some have
+up to 101 partitions). *Planning* is CPU time, of the solvers, too.
 
 The last columns price other systems' trees in the same way (`bench/baselines/trees.py`):
 

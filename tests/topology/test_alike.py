@@ -5,6 +5,7 @@ from dataclasses import replace
 
 import pytest
 
+from bench.harness.acyclic_interests import grouped, services
 from bench.harness.interests import file_of
 from tests.topology.test_bound import STEPS, least_cost
 from tests.topology.test_remaining import cost_of, search
@@ -164,15 +165,6 @@ def test_if_every_bag_is_light_the_tree_of_small_bags_is_the_least(seed):
     assert cost_of(part, finder.least_light_tree()) == least_cost(part, part.drop)
 
 
-def services(groups, members):
-    """Services that read one common log, one of their group, and one of their own."""
-    return {
-        f"C{group}-{number}": ["common", f"group{group}", f"own{group}-{number}"]
-        for group in range(groups)
-        for number in range(members)
-    }
-
-
 @pytest.mark.parametrize("sets_max", [1, 4])
 @pytest.mark.parametrize("seed", range(40))
 def test_demands_that_are_made_alike_only_lower_the_bound(seed, sets_max, monkeypatch):
@@ -197,23 +189,16 @@ def test_demands_that_are_made_alike_only_lower_the_bound(seed, sets_max, monkey
 
 
 @pytest.mark.parametrize(
-    ("interests", "cost"),
+    ("file", "cost"),
     [
-        ({f"C{n:02}": ["common", f"own{n:02}"] for n in range(50)}, 160),
-        ({f"C{n:02}": ["common", f"own{n:02}", f"more{n:02}"] for n in range(50)}, 210),
-        (
-            {
-                f"C{n:02}": ["common", *(f"own{n:02}-{k}" for k in range(n % 3 + 1))]
-                for n in range(50)
-            },
-            209,
-        ),
-        (services(5, 10), 410),
+        (services(), 160),
+        (services(own_max=3), 209),
+        (grouped(), 410),
     ],
-    ids=["one log of their own", "two logs of their own", "one to three", "groups"],
+    ids=["one log of their own", "one to three", "groups"],
 )
-def test_fifty_services_with_common_logs_are_proven_least(interests, cost):
-    solution = solve(file_of(interests))
+def test_fifty_services_with_common_logs_are_proven_least(file, cost):
+    solution = solve(file)
 
     check(solution.plan)
     assert solution.plan.objective.cost == solution.bound == cost

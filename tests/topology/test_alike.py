@@ -2,16 +2,23 @@
 
 import random
 from dataclasses import replace
+from functools import cache
 
 import pytest
 
-from bench.harness.acyclic_interests import grouped, services
+from bench.harness.acyclic_interests import grouped, measured, services
 from bench.harness.interests import file_of
-from tests.topology.test_bound import STEPS, least_cost
+from tests.topology.test_bound import STEPS, divisions, least_cost
 from tests.topology.test_remaining import cost_of, search
 from topology.check import check
 from topology.planner import bound
-from topology.planner.boundaries import Budget, Restricted, least_boundaries, small_boundaries
+from topology.planner.boundaries import (
+    KINDS_SETS_MAX,
+    Budget,
+    Restricted,
+    least_boundaries,
+    small_boundaries,
+)
 from topology.planner.cost import Measure, TreeNode, bits
 from topology.planner.exact import SearchState, best_choices, choices
 from topology.planner.hypergraph import reduced
@@ -21,8 +28,11 @@ from topology.planner.prices import DemandPrices
 from topology.planner.solver import solve
 
 
-def part_with_alike(seed):
-    """A connected problem of 3 to 6 demands of at most three kinds; own logs, weights."""
+def part_with_alike(seed, *, sets_max=KINDS_SETS_MAX):
+    """A connected problem of 3 to 6 demands of at most three kinds; own logs, weights.
+
+    With a small `sets_max`, the own rates of a kind differ.
+    """
     dice = random.Random(seed)
     while True:
         shared = dice.randint(1, 4)
@@ -34,7 +44,7 @@ def part_with_alike(seed):
                 bit = 1 << len(weight)
                 for log in bits(needs):
                     readers[log] |= bit
-                readers += [bit] * own
+                readers += [bit] * (own if sets_max == KINDS_SETS_MAX else dice.randint(0, 3))
                 weight.append(heavy)
         order = dice.sample(range(len(weight)), len(weight))
         readers = [sum(1 << order[d] for d in bits(mask)) for mask in readers if mask]
@@ -47,7 +57,8 @@ def part_with_alike(seed):
             for demand, place in enumerate(order):
                 weights[place] = weight[demand]
             discard, hop = dice.choice(((10, 1), (1, 1), (1, 10)))
-            part = Restricted(tuple(readers), tuple(weights), hop, discard * min(weight), discard)
+            prices = hop, discard * min(weight), discard
+            part = Restricted(tuple(readers), tuple(weights), *prices, sets_max=sets_max)
             if part.alike.groups:
                 return part
 
@@ -157,6 +168,63 @@ def test_bounds_hold_and_the_least_tree_is_found(seed, level):
         )
 
 
+def least_charged(part):
+    """Search all trees; each collector is charged the least own rates of the groups it serves."""
+
+    def inner(demands):
+        return part.touched(demands) & ~part.touched(part.everyone & ~demands)
+
+    def price(below, served, children):
+        bag = part.touched(below)
+        for child in children:
+            bag &= ~inner(child)
+        own = {demand: part.own[demand] for demand in bits(served)}
+        for group in part.alike.groups:
+            rates = sorted(part.own[demand] for demand in bits(group))
+            own |= dict(zip(bits(served & group), rates, strict=False))
+        rate = bag.bit_count() + sum(own.values())
+        cost = part.drop * (bag & ~part.touched(served)).bit_count()
+        cost += sum(part.drop * (rate - (bag & part.touched(c)).bit_count()) for c in children)
+        for demand in bits(served):
+            wanted = part.needs[demand].bit_count() + own[demand]
+            cost += part.discard * part.weight[demand] * (rate - wanted)
+        return cost + part.passing(below, bag)
+
+    @cache
+    def least(below):
+        costs, served = [], below
+        while True:
+            costs.extend(
+                price(below, served, children) + sum(map(least, children))
+                for children in divisions(below & ~served)
+                if below not in children
+            )
+            if not served:
+                return min(costs)
+            served = (served - 1) & below
+
+    return least(part.everyone)
+
+
+@pytest.mark.parametrize("level", [0, 1, 2, 4])
+@pytest.mark.parametrize("seed", range(40))
+def test_if_own_rates_differ_each_collector_is_charged_the_least_of_them(seed, level):
+    part = part_with_alike(seed, sets_max=0)
+    least = least_charged(part)
+    assert least <= least_cost(part, part.drop)
+    dice = random.Random(seed)
+    for prices in (None, [dice.randint(-20, 60) for _ in part.weight]):
+        finder = DemandPrices(LightCollectors(part, level, Budget(STEPS)))
+        assert finder.proven(prices or finder.served).bound <= least
+        assert search(part, level, prices, least).cheapest() is None
+        found = search(part, level, prices, least + 1).cheapest()
+        assert found is not None
+        assert found.cost == least
+        assert cost_of(part, found.tree) >= least_cost(part, part.drop)
+    finder = DemandPrices(LightCollectors(part, len(part.readers), Budget(STEPS)))
+    assert finder.values_of_light_trees()[part.everyone] == least
+
+
 @pytest.mark.parametrize("seed", range(40))
 def test_if_every_bag_is_light_the_tree_of_small_bags_is_the_least(seed):
     part = part_with_alike(seed)
@@ -194,8 +262,9 @@ def test_demands_that_are_made_alike_only_lower_the_bound(seed, sets_max, monkey
         (services(), 160),
         (services(own_max=3), 209),
         (grouped(), 410),
+        (measured(0), 3843),
     ],
-    ids=["one log of their own", "one to three", "groups"],
+    ids=["one log of their own", "one to three", "groups", "measured rates"],
 )
 def test_fifty_services_with_common_logs_are_proven_least(file, cost):
     solution = solve(file)

@@ -24,7 +24,7 @@ def search(part, level, prices, below, steps=STEPS):
 
 
 def cost_of(part, tree):
-    """The cost of a tree by its definition, for a restricted problem."""
+    """The cost of a tree by its definition, without the hops of own logs."""
 
     def inner(node):
         return {n for n, m in enumerate(part.readers) if m & node.below and not m & ~node.below}
@@ -44,7 +44,7 @@ def cost_of(part, tree):
             if node.served >> demand & 1:
                 needs = sum(part.readers[n] >> demand & 1 for n in bag)
                 total += part.discard * weight * (len(bag) - needs)
-    return total
+    return total - part.own_hops
 
 
 @pytest.mark.parametrize("level", [0, 1, 2, 3])

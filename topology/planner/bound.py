@@ -9,9 +9,9 @@
 2. Each area is solved to a bound by `light.py` (small bags, exactly) and `prices.py` (the others).
    If all logs are in one area, the best tree of small bags is a candidate for the plan; and where
    the bound is near the cost of the best known tree, `remaining.py` searches what is left.
-3. Demands that share the same logs, but differ in weight or in the rate of their own logs, are made
-   alike (`alike.py`) if they are many: the least weight and rate are taken for all, and of the rest
-   only one hop is counted. Sets of them cannot be listed one by one.
+3. Demands that share the same logs, but differ in weight, are made alike (`alike.py`) if they are
+   many: the least weight is taken for all, and of the rest only one hop is counted. Sets of them
+   cannot be listed one by one. Own logs have one hop in any tree, which is counted here.
 4. A weight below one is cheaper to serve than a parent's entry is to drop; then drops are counted
    at the least weight. Limits only raise costs and are ignored; with hosts each hop costs as much
    as the cheapest link.
@@ -26,10 +26,16 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 
-from topology.planner.boundaries import Budget, Exhausted, Restricted, least_boundaries
+from topology.planner.boundaries import (
+    KINDS_SETS_MAX,
+    Budget,
+    Exhausted,
+    Restricted,
+    least_boundaries,
+)
 from topology.planner.cost import Measure, TreeNode, bits
 from topology.planner.integer_program import maximised
-from topology.planner.light import LightCollectors
+from topology.planner.light import NEVER, LightCollectors
 from topology.planner.prices import DemandPrices, Priced
 from topology.planner.remaining import RemainingTrees
 
@@ -37,7 +43,8 @@ from topology.planner.remaining import RemainingTrees
 # level needs five to seven times the steps of the one before, and its bound is 6 to 10 % higher.
 STEPS_MAX = 12_000_000
 AREA_DEMANDS_MAX = 64  # the program for the prices has a row for each two sizes of sets
-UNITS_MAX = 256  # of all rates: finer ones make the bit sets longer and hardly tighten the bound
+# Of the rates of shared logs: finer ones make the bit sets longer and hardly tighten the bound.
+UNITS_MAX = 256
 # Of prices and proofs, for one area and in all; a round takes about half a second of CPU.
 ROUNDS, ROUNDS_IN_ALL = 4, 60
 ROUNDS_BELOW = 2  # at each level below the last, if there is one area; the prices are used above
@@ -47,9 +54,6 @@ NEAR, ROUNDS_NEAR, NEARER = 0.2, 6, 0.75
 # A level of so many steps is not priced if the gap was larger than this below it: the next levels
 # will not close it either.
 FAR, FAR_STEPS = 0.5, 200_000
-# Demands that share the same logs are made alike if there are more first sets of them than this:
-# what it costs of the bound is worth it only for many. `acyclic0` to `acyclic2` have at most 8.
-KINDS_SETS_MAX = 32
 FULL_DEMANDS = 50  # components with fewer demands get fewer steps, by their number
 FINE = 1 << 12  # prices are multiples of 1 / FINE
 
@@ -72,13 +76,17 @@ def bounded(measure: Measure, *, steps: int = STEPS_MAX, known: TreeNode | None 
     """
     whole = math.gcd(*measure.rate)
     most = max(UNITS_MAX, 4 * len(measure.rate))
-    unit = max(whole, sum(measure.rate) // most)
+    both = zip(measure.readers, measure.rate, strict=True)
+    unit = max(whole, sum(rate for mask, rate in both if mask & (mask - 1)) // most)
     units = [rate // unit for rate in measure.rate]
-    weights = _made_alike(measure, units)
+    shared = [
+        rate if mask & (mask - 1) else 0 for mask, rate in zip(measure.readers, units, strict=True)
+    ]
+    weights = _made_alike(measure)
     hop = measure.cheapest_hop() * measure.scale.phi.denominator
     total = Fraction()
     for weight, least, logs in zip(measure.weight, weights, measure.needs, strict=True):
-        counted = least * sum(units[n] for n in bits(logs)) * unit
+        counted = least * sum(shared[n] for n in bits(logs)) * unit  # in the parts below
         total += (weight * measure.load(logs) - counted) * hop
     areas = list(_areas(measure, units))
     parts = [
@@ -127,7 +135,7 @@ class _Goal:
         if light.steps > FAR_STEPS and self.priced and self._gap(self.priced.bound) > FAR:
             return None
         finder = DemandPrices(light)
-        self._offer(finder.least_light_tree())
+        light_cost = self._offer_light(finder)
         priced = finder.best(maximised, rounds=ROUNDS_BELOW, start=self.prices)
         priced = Priced(max(priced.bound, trivial), priced.prices)
         near = self._gap(priced.bound) <= self.gap
@@ -135,13 +143,21 @@ class _Goal:
             priced = finder.best(maximised, rounds=ROUNDS_NEAR, start=priced.prices)
         if self.priced is None or priced.bound > self.priced.bound:
             self.priced = priced
-        if self._proven(self.priced.bound):
+        if self._proven(self.priced.bound) or self.priced.bound >= light_cost:
             return self.priced.bound
         return self._searched(finder, priced) if near else None
 
-    def _offer(self, tree: TreeNode | None) -> None:
+    def _offer_light(self, finder: DemandPrices) -> int:
+        """Offer the best tree of small bags; give its cost: no bound of the part is higher."""
+        tree = finder.least_light_tree()
+        if tree is None:
+            return NEVER
+        self._offer(tree)
+        return finder.values_of_light_trees()[finder.part.everyone]
+
+    def _offer(self, tree: TreeNode) -> None:
         """Take a tree if it is cheaper, and keeps the limits."""
-        if tree is not None and self.measure.plain:
+        if self.measure.plain:
             self.tree = min(self.tree, tree, key=self.measure.priced)
 
     def _proven(self, bound: int) -> bool:
@@ -168,24 +184,17 @@ class _Goal:
         return found.cost
 
 
-def _made_alike(measure: Measure, units: list[int]) -> list[int]:
-    """Lower the `units` of some logs, and give weights, so that many demands are alike."""
+def _made_alike(measure: Measure) -> list[int]:
+    """Give weights at most those of the demands, so that many demands are alike."""
     weights = list(measure.weight)
-    own = {mask: number for number, mask in enumerate(measure.readers) if not mask & (mask - 1)}
-    kinds: dict[int, dict[tuple[int, int], list[int]]] = {}
+    kinds: dict[int, dict[int, list[int]]] = {}
     for demand, logs in enumerate(measure.needs):
-        number = own.get(1 << demand)
-        rate = 0 if number is None else units[number]
-        shared = logs if number is None else logs & ~(1 << number)
-        kinds.setdefault(shared, {}).setdefault((weights[demand], rate), []).append(demand)
+        shared = sum(1 << n for n in bits(logs) if measure.readers[n] & ~(1 << demand))
+        kinds.setdefault(shared, {}).setdefault(weights[demand], []).append(demand)
     for same in kinds.values():
-        if math.prod(1 + len(demands) for demands in same.values()) <= KINDS_SETS_MAX:
-            continue
-        least_weight, least_rate = (min(part) for part in zip(*same, strict=True))
-        for demand in (demand for demands in same.values() for demand in demands):
-            weights[demand] = least_weight
-            if 1 << demand in own:
-                units[own[1 << demand]] = least_rate
+        if math.prod(1 + len(demands) for demands in same.values()) > KINDS_SETS_MAX:
+            for demand in (demand for demands in same.values() for demand in demands):
+                weights[demand] = min(same)
     return weights
 
 
@@ -246,7 +255,7 @@ def _part_bound(part: Restricted, steps: int, rounds: int, goal: _Goal | None) -
     if len(part.weight) == 1 or part.drop == 0:
         return trivial
     budget, light, level = Budget(steps), None, 0
-    stride = max(1, len(part.readers) // 128)
+    stride = max(1, part.shared // 128)
     while light is None or level < len(part.readers):
         level += stride
         try:
@@ -277,5 +286,5 @@ def _floors(part: Restricted, level: int, budget: Budget) -> list[int]:
         if max(floors) <= level:
             break  # all are exact
         used = left - budget.steps
-        level += max(1, len(part.readers) // 128)
+        level += max(1, part.shared // 128)
     return floors

@@ -16,6 +16,11 @@ from dataclasses import dataclass, field
 from topology.planner.alike import Alike
 from topology.planner.cost import bits
 
+# Demands that share the same logs are taken for alike, whatever their own rates, if there were more
+# first sets of them than this: what it costs of the bound is worth it only for many. The inputs
+# `acyclic0` to `acyclic2` of `bench/micro/planner.py` have at most 8.
+KINDS_SETS_MAX = 32
+
 
 class Exhausted(Exception):
     """The budget of steps is used up."""
@@ -42,6 +47,10 @@ class Restricted:
     for each unit of a demand's weight; `discard` is the price of an entry that a consumer of weight
     one discards, and `drop` of one that a collector passes on or drops. No weight times `discard`
     is less than `drop`.
+
+    A demand's own logs, which have no other reader, are only in the bag of its own collector, one
+    hop from their leaders. So they are a number, `own`, and in no bit set; their hops are the same
+    in all trees, and are not counted (`own_hops`).
     """
 
     readers: tuple[int, ...]
@@ -49,17 +58,24 @@ class Restricted:
     hop: int
     drop: int
     discard: int
+    sets_max: int = KINDS_SETS_MAX
     needs: tuple[int, ...] = field(init=False)
+    own: tuple[int, ...] = field(init=False)
     alike: Alike = field(init=False)
 
     def __post_init__(self) -> None:
-        """Compute the logs of each demand, and which demands are alike."""
-        needs = [0] * len(self.weight)
+        """Compute the shared logs of each demand, its own rate, and which demands are alike."""
+        needs, own = [0] * len(self.weight), [0] * len(self.weight)
         for number, mask in enumerate(self.readers):
             for demand in bits(mask):
-                needs[demand] |= 1 << number
+                if mask & (mask - 1):
+                    needs[demand] |= 1 << number
+                else:
+                    own[demand] += 1
         object.__setattr__(self, "needs", tuple(needs))
-        object.__setattr__(self, "alike", Alike(self.weight, needs, self.shared))
+        object.__setattr__(self, "own", tuple(own))
+        alike = Alike(self.weight, needs, own, sets_max=self.sets_max)
+        object.__setattr__(self, "alike", alike)
 
     @property
     def everyone(self) -> int:
@@ -68,11 +84,16 @@ class Restricted:
 
     @property
     def shared(self) -> int:
-        """The logs with two readers or more."""
-        return sum(1 << number for number, mask in enumerate(self.readers) if mask & (mask - 1))
+        """The number of logs with two readers or more."""
+        return sum(1 for mask in self.readers if mask & (mask - 1))
+
+    @property
+    def own_hops(self) -> int:
+        """The price of the hops of all own logs."""
+        return self.hop * sum(w * rate for w, rate in zip(self.weight, self.own, strict=True))
 
     def touched(self, demands: int) -> int:
-        """Give the logs that at least one demand of a set needs."""
+        """Give the shared logs that at least one demand of a set needs."""
         logs = 0
         for number in bits(demands):
             logs |= self.needs[number]
@@ -96,7 +117,7 @@ def connected_sets(part: Restricted, level: int, budget: Budget) -> Iterator[tup
     Each comes with its boundary and with the shared logs that it needs. Raises `Exhausted`.
     """
     alike = part.alike
-    needs = [logs & part.shared for logs in part.needs]
+    needs = part.needs
     near = [0] * len(needs)
     for mask in part.readers:
         for demand in bits(mask):
@@ -155,7 +176,7 @@ def small_boundaries(part: Restricted, level: int, budget: Budget) -> dict[int, 
         small[demands], touched[demands] = logs, ours
     _add_unions(small, touched, level, budget)
     for demand in set(part.alike.first):
-        small.setdefault(1 << demand, part.needs[demand] & part.shared)
+        small.setdefault(1 << demand, part.needs[demand])
     return small
 
 

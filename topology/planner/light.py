@@ -42,6 +42,19 @@ class Family(NamedTuple):
     others: list[int]
 
 
+class _Near(NamedTuple):
+    """A demand that a collector could serve, its logs and weight.
+
+    And the demands of its `group` (`Alike`) with itself, and their own rates, ascending.
+    """
+
+    bit: int
+    needs: int
+    weight: int
+    group: int
+    own: tuple[int, ...]
+
+
 class LightCollectors:
     """All light collectors of a part, in the order in which a search can price them.
 
@@ -134,16 +147,14 @@ class LightCollectors:
                 family.others.append(others)
         return list(by_logs.values())
 
-    def _near(self, below: int, logs: int) -> list[tuple[int, int, int, int]]:
-        """List the demands outside a set that a light collector above it could serve.
-
-        Each comes with its logs, its weight, and the demands that must be taken before it.
-        """
-        part, level = self.part, self.level
+    def _near(self, below: int, logs: int) -> list[_Near]:
+        """List the demands outside a set that a light collector above it could serve."""
+        part, level, alike = self.part, self.level, self.part.alike
         return [
-            (1 << demand, needs, part.weight[demand], part.alike.lower[demand])
+            _Near(1 << demand, needs, part.weight[demand], alike.group[demand], alike.own[demand])
             for demand, needs in enumerate(part.needs)
-            if not below >> demand & 1 and (logs | needs).bit_count() <= level
+            if not below >> demand & 1
+            and (logs | needs).bit_count() + alike.own[demand][0] <= level
         ]
 
     def _extend(
@@ -152,31 +163,35 @@ class LightCollectors:
         logs: int,
         count: int,
         *,
-        near: Sequence[tuple[int, int, int, int]],
+        near: Sequence[_Near],
         key: int,
         budget: Budget,
     ) -> None:
         """List the collectors with these children that also serve some of the demands `near`."""
         part, level, node = self.part, self.level, self.node
-        near = [entry for entry in near if (logs | entry[1]).bit_count() <= level]
-        pending = [(0, below, logs, 0, 0, 0)]
+        hop, drop, discard = part.hop, part.drop, part.discard
+        near = [e for e in near if (logs | e.needs).bit_count() + e.own[0] <= level]
+        pending = [(0, below, logs, 0, 0, 0, 0)]
         while pending:
-            start, demands, bag, wanted, discards, fixed = pending.pop()
-            for following, (bit, needs, weight, lower) in enumerate(near[start:], start=start + 1):
+            start, demands, bag, wanted, discards, fixed, own = pending.pop()
+            for following, (bit, needs, weight, group, rates) in enumerate(near[start:], start + 1):
                 wider = bag | needs
-                rate = wider.bit_count()
-                if rate > level or lower & ~demands:
+                others = group & demands
+                rate = wider.bit_count() + own + rates[(others & ~below).bit_count()]
+                # Of a group, the lowest first: others are not first sets.
+                if rate > level or group & (bit - 1) & ~demands:
                     continue
                 budget.take()
                 served = wanted | needs
+                least = rate - wider.bit_count() - own
                 more = discards + weight
-                less = fixed + weight * needs.bit_count() * (part.hop - part.discard)
+                less = fixed + weight * (needs.bit_count() * (hop - discard) - least * discard)
                 union = demands | bit
-                pending.append((following, union, wider, served, more, less))
+                pending.append((following, union, wider, served, more, less, own + least))
                 place = node.get(union)
                 if place is not None:
-                    price = less + part.discard * more * rate
-                    price += part.drop * (rate * (1 + count) - served.bit_count())
+                    price = less + discard * more * rate
+                    price += drop * (rate * (1 + count) - served.bit_count() - own - least)
                     self.prices[place - 1].append(price)
                     self.keys[place - 1].append(key)
 

@@ -30,9 +30,13 @@ def partners(
     holding = [0] * len(part.weight)  # by demand, the sets of `order` that contain it
     reading = [0] * len(part.readers)  # by log, the sets of `order` with it in their boundary
     for first in sorted(by_first, reverse=True):
-        _append(by_first[first], listed, len(order), holding, reading)
-        order += by_first[first]
-        for members in by_first[first]:
+        same = by_first[first]
+        # Sets with the same lowest demand fit only if others are like it.
+        several = part.alike.group[first.bit_length() - 1] != first
+        if several:
+            _append(same, listed, len(order), holding, reading)
+            order += same
+        for members in same:
             boundary = listed[members]
             spare = level - boundary.bit_count()
             if spare < 0:
@@ -45,6 +49,9 @@ def partners(
             found = [order[place] for place in _places(fit)]
             work = len(others) * (spare + 1) * len(order) // STEP_BITS
             yield members, found, 1 + len(found) + work
+        if not several:
+            _append(same, listed, len(order), holding, reading)
+            order += same
 
 
 STEP_BITS = 50_000  # a step of about 1 us handles so many bits

@@ -83,18 +83,22 @@ class DemandPrices:
         self.count = len(part.weight)
         self.bag = light.level + 1  # of a heavy collector, at least
         self.floors = [max(self.bag, rate) for rate in floors or [0] * (self.count + 1)]
-        self.loads = [logs.bit_count() for logs in part.needs]
+        # Any demand of a group may be in the place of another.
+        self.loads = [
+            logs.bit_count() + rates[-1]
+            for logs, rates in zip(part.needs, part.alike.own, strict=True)
+        ]
         self.served = [self._served(demand) for demand in range(self.count)]
-        self.fixed = part.drop * len(part.readers)
+        self.fixed = part.drop * part.shared
         # One hop of a boundary that is too large for the list, by the size of the set.
         self.outer = [part.hop * min(part.weight) * rate for rate in self.floors]
         self.inner = [part.drop * light.inner[demands] for demands in light.sets]
 
     def _served(self, demand: int) -> int:
         """Give what a demand that a heavy collector serves adds to its cost, without its part."""
-        part, load, weight = self.part, self.loads[demand], self.part.weight[demand]
-        more = (part.discard * weight - part.drop) * max(0, self.bag - load)
-        return part.hop * weight * load - part.drop * load + more
+        part, needs, weight = self.part, self.part.needs[demand], self.part.weight[demand]
+        more = (part.discard * weight - part.drop) * max(0, self.bag - self.loads[demand])
+        return (part.hop * weight - part.drop) * needs.bit_count() + more
 
     def passed_on(self, size: int, served: int) -> int:
         """Give the least rate that a heavy collector of a set passes on if it serves so many."""

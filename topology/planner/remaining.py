@@ -24,7 +24,7 @@ larger set needs it.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from operator import attrgetter
 from typing import NamedTuple
 
@@ -63,9 +63,16 @@ class _Group:
     wanted: int
     cost: int
     weight: int
-    served: int
+    served: int  # how many, and
+    taken: int  # which demands (a first set),
+    own: int  # with which own logs, at the least
     slack: int
     parts: tuple[_Part, ...]
+
+    @property
+    def bag(self) -> int:
+        """The rate of the collector's bag."""
+        return self.logs.bit_count() + self.own
 
     @property
     def last(self) -> int:
@@ -198,21 +205,9 @@ class RemainingTrees:
         self._add_part(_Part(demands, boundary, cost, 0, False, slack))
 
     def _add_part(self, entry: _Part) -> None:
-        size = entry.demands.bit_count()
+        size, nothing = entry.demands.bit_count(), _Group(0, 0, 0, 0, 0, 0, 0, 0, 0, ())
         self.parts[size].append(entry)
-        wanted = entry.logs if entry.served else 0
-        self.groups[size].append(
-            _Group(
-                entry.demands,
-                entry.logs,
-                wanted,
-                entry.cost,
-                entry.weight,
-                int(entry.served),
-                entry.slack,
-                (entry,),
-            )
-        )
+        self.groups[size].append(replace(self._with(nothing, entry), slack=entry.slack))
 
     def _heavy(self, size: int) -> dict[int, tuple[int, tuple[_Part, ...]]]:
         """Find the heavy collectors with so many demands that remain; give value and parts."""
@@ -240,7 +235,7 @@ class RemainingTrees:
                         joined.logs,
                         joined.wanted,
                         joined.weight,
-                        joined.served,
+                        joined.taken,
                         len(joined.parts),
                         joined.last,
                     )
@@ -259,33 +254,46 @@ class RemainingTrees:
         for demand in sorted(set(part.alike.first)):
             logs = part.needs[demand]
             weight = part.discard * part.weight[demand] - part.drop
-            load = logs.bit_count()
-            cost = (part.hop * part.weight[demand] - part.drop - weight) * load
+            cost = (part.hop - part.discard) * part.weight[demand] * logs.bit_count()
             slack = most - (self.prices[demand] - finder.served[demand])
             if slack < self.spare:
                 self._add_part(_Part(1 << demand, logs, cost, weight, True, slack))
 
     def _joined(self, group: _Group, entry: _Part) -> _Group | None:
         """Add a part to a group; None if its slack is too great."""
-        demands, more = self.part.alike.union(group.demands, entry.demands), entry.logs
-        if entry.served:  # perhaps another one that is alike, with its own logs
-            more = self.part.touched(demands & ~group.demands)
-        logs = group.logs | more
-        cost, weight = group.cost + entry.cost, group.weight + entry.weight
-        served, parts = group.served + entry.served, len(group.parts) + 1
-        size, bag = demands.bit_count(), max(logs.bit_count(), self.finder.bag)
-        proof = self.proof
-        allowed = proof.open[size][min(served, SERVED)] if served else proof.several[size]
-        slack = cost + (weight + self.part.drop * (parts - 1)) * bag + allowed
-        slack -= sum(self.prices[d] for d in bits(demands))
-        if slack >= self.spare:
-            return None
-        wanted = group.wanted | (more if entry.served else 0)
-        return _Group(demands, logs, wanted, cost, weight, served, slack, (*group.parts, entry))
+        joined, proof = self._with(group, entry), self.proof
+        size, bag = joined.demands.bit_count(), max(joined.bag, self.finder.bag)
+        if joined.served:
+            allowed = proof.open[size][min(joined.served, SERVED)]
+        else:
+            allowed = proof.several[size]
+        slack = joined.cost + allowed - sum(self.prices[d] for d in bits(joined.demands))
+        slack += (joined.weight + self.part.drop * (len(joined.parts) - 1)) * bag
+        return None if slack >= self.spare else replace(joined, slack=slack)
+
+    def _with(self, group: _Group, entry: _Part) -> _Group:
+        """Add a part to a group; the slack is still to be computed."""
+        alike, wanted, taken, least = self.part.alike, group.wanted, group.taken, 0
+        if entry.served:
+            demand = entry.demands.bit_length() - 1
+            least = alike.own[demand][(taken & alike.group[demand]).bit_count()]
+            wanted, taken = wanted | entry.logs, alike.union(taken, entry.demands)
+        return _Group(
+            alike.union(group.demands, entry.demands),
+            group.logs | entry.logs,
+            wanted,
+            group.cost + entry.cost - entry.weight * least,
+            group.weight + entry.weight,
+            group.served + entry.served,
+            taken,
+            group.own + least,
+            group.slack,
+            (*group.parts, entry),
+        )
 
     def _collector(self, group: _Group, best: dict[int, tuple[int, tuple[_Part, ...]]]) -> None:
         """Price the heavy collector with these parts only, and note it if it is the cheapest."""
-        part, bag = self.part, group.logs.bit_count()
+        part, bag = self.part, group.bag
         if bag < self.finder.bag:
             return  # a light one
         passed_on = part.drop * (group.logs & ~group.wanted).bit_count()

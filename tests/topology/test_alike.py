@@ -77,14 +77,14 @@ def test_the_demands_that_are_alike_can_be_exchanged(seed):
     part = part_with_alike(seed)
     for group in part.alike.groups:
         members = list(bits(group))
-        one, other = members[0], members[-1]
+        low, high = members[0], members[-1]
 
-        def exchanged(mask, one=one, other=other):
-            moved = mask & ~(1 << one | 1 << other)
-            return moved | (mask >> one & 1) << other | (mask >> other & 1) << one
+        def exchanged(mask, low=low, high=high):
+            moved = mask & ~(1 << low | 1 << high)
+            return moved | (mask >> low & 1) << high | (mask >> high & 1) << low
 
         assert sorted(map(exchanged, part.readers)) == sorted(part.readers)
-        assert part.weight[one] == part.weight[other]
+        assert part.weight[low] == part.weight[high]
 
 
 @pytest.mark.parametrize("level", [1, 2, 4, 20])

@@ -87,14 +87,14 @@ class Alike:
             result |= group & ~lowest[(group & ~demands).bit_count()]
         return result
 
-    def union(self, one: int, other: int) -> int:
+    def union(self, demands: int, others: int) -> int:
         """Give the first set with the demands of two first sets that fit."""
-        both = one & other
-        result = one | other
+        both = demands & others
+        result = demands | others
         if both:
             for group, lowest in zip(self.groups, self._lowest, strict=True):
                 if group & both:
-                    held = (group & one).bit_count() + (group & other).bit_count()
+                    held = (group & demands).bit_count() + (group & others).bit_count()
                     result |= lowest[held]
         return result
 

@@ -238,8 +238,8 @@ PREFACE = """\
 # What the planner finds
 
 Made by `python -m bench.micro.planner > docs/planner.md`; only the seconds differ between runs
-(these: two cores with other load). Cost is hops + 10 * foreign work, at rate 1 for each log and
-weight 1 for each consumer (281 in hubs: so many consumers have the same interest);
+(these: two cores with other load). Cost is hops + 10 * foreign work, at rate 1 for each log (1 to
+40 in measured rates) and weight 1 for each consumer (281 in hubs: so many have the same interest);
 [Planning collectors](topology.md#the-tree) defines both. *Genuine* is
 the part of the entries handled that are handled for a consumer which wants them. A gap of 0 is a
 proof: no tree over any bags is cheaper. Otherwise it is (cost - bound) / cost for a proven lower

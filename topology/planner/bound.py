@@ -47,6 +47,7 @@ AREA_DEMANDS_MAX = 64  # the program for the prices has a row for each two sizes
 UNITS_MAX = 256
 # Of prices and proofs, for one area and in all; a round takes about half a second of CPU.
 ROUNDS, ROUNDS_IN_ALL = 4, 60
+LEVELS = 128  # at most so many up to the rate of all shared logs, and as many more up to all rates
 ROUNDS_BELOW = 2  # at each level below the last, if there is one area; the prices are used above
 # From this gap on a level gets more rounds, and the remaining trees are searched; with larger gaps
 # that seldom ends. After a search that ran out of steps, the gap must be a quarter smaller.
@@ -237,13 +238,16 @@ def _parts(
     for demands, members in groups:
         place = {demand: number for number, demand in enumerate(bits(demands))}
         weighted = tuple(weights[demand] for demand in place)
-        masks = tuple(
-            sum(1 << place[demand] for demand in bits(mask))
-            for mask, rate in members
-            for _ in range(rate)
-        )
+        masks: list[int] = []
+        own = [0] * len(place)
+        for mask, rate in members:
+            if mask & (mask - 1):
+                masks += [sum(1 << place[demand] for demand in bits(mask))] * rate
+            else:
+                own[place[mask.bit_length() - 1]] += rate
         drop = discard * min((one, *weighted))
-        yield Restricted(masks, weighted, hop * FINE, drop * FINE, discard * FINE)
+        prices = hop * FINE, drop * FINE, discard * FINE
+        yield Restricted(tuple(masks), weighted, *prices, own_rates=tuple(own))
 
 
 def _part_bound(part: Restricted, steps: int, rounds: int, goal: _Goal | None) -> int:
@@ -255,9 +259,10 @@ def _part_bound(part: Restricted, steps: int, rounds: int, goal: _Goal | None) -
     if len(part.weight) == 1 or part.drop == 0:
         return trivial
     budget, light, level = Budget(steps), None, 0
-    stride = max(1, part.shared // 128)
-    while light is None or level < len(part.readers):
-        level += stride
+    own = sum(part.own)
+    while light is None or level < part.shared + own:
+        # Bags of shared logs first, then larger ones: own rates may be a thousand times as great.
+        level += max(1, (part.shared if level < part.shared else own) // LEVELS)
         try:
             light = LightCollectors(part, level, budget, lower=light)
         except Exhausted:
@@ -277,7 +282,7 @@ def _floors(part: Restricted, level: int, budget: Budget) -> list[int]:
     """Find the least boundary of a set of each size, up to the level that the budget allows."""
     floors: list[int] = []
     used = 0
-    while level < len(part.readers) and used <= budget.steps:  # a higher level takes more
+    while level < part.shared and used <= budget.steps:  # a higher level takes more
         left = budget.steps
         try:
             floors = least_boundaries(part, level, budget)
@@ -286,5 +291,5 @@ def _floors(part: Restricted, level: int, budget: Budget) -> list[int]:
         if max(floors) <= level:
             break  # all are exact
         used = left - budget.steps
-        level += max(1, part.shared // 128)
+        level += max(1, part.shared // LEVELS)
     return floors

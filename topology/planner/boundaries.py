@@ -50,7 +50,7 @@ class Restricted:
 
     A demand's own logs, which have no other reader, are only in the bag of its own collector, one
     hop from their leaders. So they are a number, `own`, and in no bit set; their hops are the same
-    in all trees, and are not counted (`own_hops`).
+    in all trees, and are not counted (`own_hops`). `own_rates` gives them; `readers` may have more.
     """
 
     readers: tuple[int, ...]
@@ -58,6 +58,7 @@ class Restricted:
     hop: int
     drop: int
     discard: int
+    own_rates: tuple[int, ...] = ()
     sets_max: int = KINDS_SETS_MAX
     needs: tuple[int, ...] = field(init=False)
     own: tuple[int, ...] = field(init=False)
@@ -65,7 +66,8 @@ class Restricted:
 
     def __post_init__(self) -> None:
         """Compute the shared logs of each demand, its own rate, and which demands are alike."""
-        needs, own = [0] * len(self.weight), [0] * len(self.weight)
+        needs = [0] * len(self.weight)
+        own = list(self.own_rates or needs)
         for number, mask in enumerate(self.readers):
             for demand in bits(mask):
                 if mask & (mask - 1):

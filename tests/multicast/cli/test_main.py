@@ -135,10 +135,13 @@ def test_an_interrupted_command_ends_with_130(tmp_path):
     history = tmp_path / "history"
     os.mkfifo(history)
     words = [sys.executable, "-m", "multicast", "verify", str(history)]
-    with (
-        subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as running,
-        history.open("w"),  # which waits until the command reads
-    ):
+    # A background job of a shell ignores the signal, and so would the command that it starts.
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        running = subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    finally:
+        signal.signal(signal.SIGINT, before)
+    with running, history.open("w"):  # which waits until the command reads
         running.send_signal(signal.SIGINT)
         _, said = running.communicate(timeout=240)
     assert (running.returncode, said) == (130, b"")

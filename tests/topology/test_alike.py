@@ -256,6 +256,13 @@ def test_demands_that_are_made_alike_only_lower_the_bound(seed, sets_max, monkey
         assert measure.priced(found.tree) >= least
 
 
+def rated(common, own):
+    """Services whose own rates are far from the common one, or near it but not multiples."""
+    file = services(12)
+    rates = {name: float(own + place % 7) for place, name in enumerate(file.partitions)}
+    return replace(file, rates=rates | {"common": float(common)})
+
+
 @pytest.mark.parametrize(
     ("file", "cost"),
     [
@@ -263,8 +270,10 @@ def test_demands_that_are_made_alike_only_lower_the_bound(seed, sets_max, monkey
         (services(own_max=3), 209),
         (grouped(), 410),
         (measured(0), 3843),
+        (rated(1, 300_000), 3_600_070),
+        (rated(1000, 1000), 46_036),
     ],
-    ids=["one log of their own", "one to three", "groups", "measured rates"],
+    ids=["one log of their own", "one to three", "groups", "measured rates", "great", "near"],
 )
 def test_fifty_services_with_common_logs_are_proven_least(file, cost):
     solution = solve(file)

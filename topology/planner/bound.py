@@ -75,10 +75,7 @@ def bounded(measure: Measure, *, steps: int = STEPS_MAX, known: TreeNode | None 
     is proven least. Without a known tree none is looked for. Blocks; starts solver processes and
     waits for their end. `steps` bounds the lists of all areas, and each search of remaining trees.
     """
-    whole = math.gcd(*measure.rate)
-    most = max(UNITS_MAX, 4 * len(measure.rate))
-    both = zip(measure.readers, measure.rate, strict=True)
-    unit = max(whole, sum(rate for mask, rate in both if mask & (mask - 1)) // most)
+    unit = _unit(measure)
     units = [rate // unit for rate in measure.rate]
     shared = [
         rate if mask & (mask - 1) else 0 for mask, rate in zip(measure.readers, units, strict=True)
@@ -149,7 +146,7 @@ class _Goal:
         return self._searched(finder, priced) if near else None
 
     def _offer_light(self, finder: DemandPrices) -> int:
-        """Offer the best tree of small bags; give its cost: no bound of the part is higher."""
+        """Offer the best tree of small bags; give its cost: at this bound the part is solved."""
         tree = finder.least_light_tree()
         if tree is None:
             return NEVER
@@ -183,6 +180,17 @@ class _Goal:
             return below
         self._offer(found.tree)
         return found.cost
+
+
+def _unit(measure: Measure) -> int:
+    """Choose the unit of the rates: few units for all shared logs, and if possible whole ones."""
+    both = zip(measure.readers, measure.rate, strict=True)
+    shared = [rate for mask, rate in both if mask & (mask - 1)]
+    most = max(UNITS_MAX, 4 * len(measure.rate))
+    least = max(math.gcd(*measure.rate), sum(shared) // most)
+    common = math.gcd(*shared)
+    counts = range(common // least, common // least // 4, -1)
+    return next((common // count for count in counts if common % count == 0), least)
 
 
 def _made_alike(measure: Measure) -> list[int]:

@@ -50,7 +50,8 @@ class Restricted:
 
     A demand's own logs, which have no other reader, are only in the bag of its own collector, one
     hop from their leaders. So they are a number, `own`, and in no bit set; their hops are the same
-    in all trees, and are not counted (`own_hops`). `own_rates` gives them; `readers` may have more.
+    in all trees, and are not counted (`own_hops`). They are given by `own_rates`, or as logs with
+    one reader in `readers`; both are added.
     """
 
     readers: tuple[int, ...]

@@ -9,7 +9,7 @@ weight 1 for each consumer. `bench/micro/planner.py` has a further one,
 from __future__ import annotations
 
 import random
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import replace
 
 from bench.harness.interests import file_of
@@ -73,42 +73,46 @@ def subtrees(seed: int, partitions: int = 64, count: int = 50, near: int = 3) ->
 
 def services(count: int = 50, own_max: int = 1) -> InterestFile:
     """Let all read one common partition, and each one to `own_max` of its own."""
-    return _services(
-        {f"{n:02}": ["common", *(f"own{n:02}-{k}" for k in range(n % own_max + 1))]}
-        for n in range(count)
+    return file_of(
+        {
+            f"C{n:02}": ["common", *(f"own{n:02}-{k}" for k in range(n % own_max + 1))]
+            for n in range(count)
+        }
     )
 
 
 def grouped(groups: int = 5, members: int = 10) -> InterestFile:
     """Let all read one common partition, one of their group, and one of their own."""
-    return _services(
-        {f"{group}-{n}": ["common", f"group{group}", f"own{group}-{n}"]}
-        for group in range(groups)
-        for n in range(members)
+    return file_of(
+        {
+            f"C{group}-{n}": ["common", f"group{group}", f"own{group}-{n}"]
+            for group in range(groups)
+            for n in range(members)
+        }
     )
 
 
 def kinds(count: int = 50) -> InterestFile:
     """Let five kinds read different ones of three common partitions, and each one of its own."""
     common = (["a"], ["b"], ["a", "b"], ["a", "b", "c"], ["c"])
-    return _services({f"{n:02}": [*common[n % 5], f"own{n:02}"]} for n in range(count))
+    return file_of({f"C{n:02}": [*common[n % 5], f"own{n:02}"] for n in range(count)})
 
 
 def paths(width: int = 4, members: int = 3) -> InterestFile:
     """Let each read a path of three partitions in a tree of this width, and one of its own."""
-    return _services(
-        {f"{a}{b}{n}": ["root", f"area{a}", f"place{a}{b}", f"own{a}{b}{n}"]}
-        for a in range(width)
-        for b in range(width)
-        for n in range(members)
+    return file_of(
+        {
+            f"C{a}{b}{n}": ["root", f"area{a}", f"place{a}{b}", f"own{a}{b}{n}"]
+            for a in range(width)
+            for b in range(width)
+            for n in range(members)
+        }
     )
 
 
 def paired(count: int = 50) -> InterestFile:
     """Let all read one common partition, each two one of theirs, and each one of its own."""
-    return _services(
-        {f"{n:02}": ["common", f"pair{n // 2:02}", f"own{n:02}"]} for n in range(count)
-    )
+    return file_of({f"C{n:02}": ["common", f"pair{n // 2:02}", f"own{n:02}"] for n in range(count)})
 
 
 def prefixes(count: int = 50) -> InterestFile:
@@ -121,10 +125,6 @@ def measured(seed: int, count: int = 50) -> InterestFile:
     dice = random.Random(seed)  # noqa: S311 - a workload, not a secret
     file = services(count)
     return replace(file, rates={name: float(dice.randint(1, 40)) for name in file.partitions})
-
-
-def _services(interests: Iterable[Mapping[str, list[str]]]) -> InterestFile:
-    return file_of({f"C{name}": names for each in interests for name, names in each.items()})
 
 
 def _file(interests: Iterable[Iterable[int]]) -> InterestFile:

@@ -22,7 +22,7 @@ from bench.baselines.trees import (
     one_root,
     poster,
 )
-from bench.harness import acyclic_interests as regular
+from bench.harness import acyclic_interests
 from bench.harness.acyclic_interests import block_tree, intervals, nested, subtrees
 from bench.harness.interests import file_of
 from topology.check import check, figures
@@ -126,15 +126,15 @@ def inputs(*, quick: bool) -> Iterator[tuple[str, InterestFile]]:
     yield "hubs", hubs(3, 4)
     yield "chain", chain(32)
     yield "sliding windows", windows(50)
-    yield "services", regular.services()
-    yield "services, 1 to 3 own", regular.services(own_max=3)
-    yield "services in groups", regular.grouped()
+    yield "services", acyclic_interests.services()
+    yield "services, 1 to 3 own", acyclic_interests.services(own_max=3)
+    yield "services in groups", acyclic_interests.grouped()
     if not quick:
-        yield "services of five kinds", regular.kinds()
-        yield "services in pairs", regular.paired()
-        yield "services, measured rates", regular.measured(0)
-        yield "paths", regular.paths()
-        yield "prefixes", regular.prefixes()
+        yield "services of five kinds", acyclic_interests.kinds()
+        yield "services in pairs", acyclic_interests.paired()
+        yield "services, measured rates", acyclic_interests.measured(0)
+        yield "paths", acyclic_interests.paths()
+        yield "prefixes", acyclic_interests.prefixes()
         for shape in (intervals, nested, block_tree, subtrees, acyclic):
             for seed in range(3):
                 yield f"{shape.__name__.replace('_', ' ')}{seed}", shape(seed)

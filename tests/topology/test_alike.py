@@ -2,13 +2,12 @@
 
 import random
 from dataclasses import replace
-from functools import cache
 
 import pytest
 
 from bench.harness.acyclic_interests import grouped, measured, services
 from bench.harness.interests import file_of
-from tests.topology.test_bound import STEPS, divisions, least_cost
+from tests.topology.test_bound import STEPS, least_cost, least_of_all_trees
 from tests.topology.test_remaining import cost_of, search
 from topology.check import check
 from topology.planner import bound
@@ -150,20 +149,26 @@ def test_partners_are_all_pairs_of_first_sets_that_fit(seed, level):
     assert all(part.alike.union(one, other) in listed for one, other in found)
 
 
-@pytest.mark.parametrize("level", [0, 1, 2, 3])
-@pytest.mark.parametrize("seed", range(40))
-def test_bounds_hold_and_the_least_tree_is_found(seed, level):
-    part = part_with_alike(seed)
-    least = least_cost(part, part.drop)
-    dice = random.Random(seed)
+def trees_found(part, level, least, dice):
+    """Give the trees that the search finds with the first prices, and any; check its bounds."""
     for prices in (None, [dice.randint(-20, 60) for _ in part.weight]):
         finder = DemandPrices(LightCollectors(part, level, Budget(STEPS)))
         assert finder.proven(prices or finder.served).bound <= least
         assert search(part, level, prices, least).cheapest() is None
         found = search(part, level, prices, least + 1).cheapest()
         assert found is not None
-        assert found.cost == least == cost_of(part, found.tree)
-        assert sorted(d for node in found.tree.walk() for d in bits(node.served)) == list(
+        assert found.cost == least
+        yield found.tree
+
+
+@pytest.mark.parametrize("level", [0, 1, 2, 3])
+@pytest.mark.parametrize("seed", range(40))
+def test_bounds_hold_and_the_least_tree_is_found(seed, level):
+    part = part_with_alike(seed)
+    least = least_cost(part, part.drop)
+    for tree in trees_found(part, level, least, random.Random(seed)):
+        assert cost_of(part, tree) == least
+        assert sorted(d for node in tree.walk() for d in bits(node.served)) == list(
             range(len(part.weight))
         )
 
@@ -190,20 +195,7 @@ def least_charged(part):
             cost += part.discard * part.weight[demand] * (rate - wanted)
         return cost + part.passing(below, bag)
 
-    @cache
-    def least(below):
-        costs, served = [], below
-        while True:
-            costs.extend(
-                price(below, served, children) + sum(map(least, children))
-                for children in divisions(below & ~served)
-                if below not in children
-            )
-            if not served:
-                return min(costs)
-            served = (served - 1) & below
-
-    return least(part.everyone)
+    return least_of_all_trees(part, price)
 
 
 @pytest.mark.parametrize("level", [0, 1, 2, 4])
@@ -212,15 +204,8 @@ def test_if_own_rates_differ_each_collector_is_charged_the_least_of_them(seed, l
     part = part_with_alike(seed, sets_max=0)
     least = least_charged(part)
     assert least <= least_cost(part, part.drop)
-    dice = random.Random(seed)
-    for prices in (None, [dice.randint(-20, 60) for _ in part.weight]):
-        finder = DemandPrices(LightCollectors(part, level, Budget(STEPS)))
-        assert finder.proven(prices or finder.served).bound <= least
-        assert search(part, level, prices, least).cheapest() is None
-        found = search(part, level, prices, least + 1).cheapest()
-        assert found is not None
-        assert found.cost == least
-        assert cost_of(part, found.tree) >= least_cost(part, part.drop)
+    for tree in trees_found(part, level, least, random.Random(seed)):
+        assert cost_of(part, tree) >= least_cost(part, part.drop)
     finder = DemandPrices(LightCollectors(part, len(part.readers), Budget(STEPS)))
     assert finder.values_of_light_trees()[part.everyone] == least
 

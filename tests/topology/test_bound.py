@@ -63,6 +63,25 @@ def divisions(demands):
         some = (some - 1) & rest
 
 
+def least_of_all_trees(part, price):
+    """Search all trees; `price` is of a collector: what is below, what it serves, its children."""
+
+    @cache
+    def least(below):
+        costs, served = [], below
+        while True:
+            costs.extend(
+                price(below, served, children) + sum(map(least, children))
+                for children in divisions(below & ~served)
+                if below not in children
+            )
+            if not served:
+                return min(costs)
+            served = (served - 1) & below
+
+    return least(part.everyone)
+
+
 def least_cost(part, drop):
     """Search all trees, by the definition of the cost; entries that are dropped cost `drop`.
 
@@ -86,21 +105,7 @@ def least_cost(part, drop):
             cost += part.hop * sum(part.weight[d] for d in bits(part.readers[number] & below))
         return cost
 
-    @cache
-    def least(below):
-        costs = []
-        served = below
-        while True:
-            costs.extend(
-                price(below, served, children) + sum(map(least, children))
-                for children in divisions(below & ~served)
-                if below not in children
-            )
-            if not served:
-                return min(costs)
-            served = (served - 1) & below
-
-    return least(part.everyone) - part.own_hops
+    return least_of_all_trees(part, price) - part.own_hops
 
 
 @pytest.mark.parametrize("level", [0, 1, 2, 3, 5])

@@ -49,9 +49,8 @@ class Alike:
         self.higher = [0] * len(weight)
         self.group = [1 << demand for demand in range(len(weight))]  # by demand, all of its group
         self.first = list(range(len(weight)))  # by demand, the lowest of its group
-        self.own: list[tuple[int, ...]] = [
-            (rate,) for rate in own
-        ]  # by demand, the own rates of its group, ascending
+        # By demand, the own rates of its group, ascending.
+        self.own: list[tuple[int, ...]] = [(rate,) for rate in own]
         for group in self.groups:
             rates_of = tuple(sorted(own[demand] for demand in bits(group)))
             for demand in bits(group):

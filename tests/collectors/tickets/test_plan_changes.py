@@ -1,5 +1,6 @@
 """While a plan changes: an instance that stands ready reads on, and its engine hurries."""
 
+from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
 
@@ -59,47 +60,49 @@ def test_a_stream_of_which_enough_is_kept_is_named_once():
     assert ahead.full == [K1]
 
 
-def test_an_instance_that_stands_ready_misses_no_record_of_its_epoch():
+@contextmanager
+def ready():
+    """A collector of an epoch that has been proposed; also the system and the engine."""
     with Small(PLAN) as system:
         system.propose(NEXT)
         with Engine(system.driver, PLAN.topic) as engine:
             node = CollectorInstance(engine, "K1")
             engine.add(node)
             until(lambda: node.is_open)
-            # Tickets of a producer that has learned of the new epoch before the collectors.
-            for _ in range(3):
-                system.log.write(K1, tickets(PLAN))
-                system.log.write(K1, tickets(NEXT))
-            system.write(markers_record(1, ENDS, attempt="1"))
-            system.write(ends_record(1, ENDS, attempt="1"))
-            until(lambda: node.begun and node.core.own.offset_next == 6)
+            yield system, engine, node
+
+
+def test_an_instance_that_stands_ready_misses_no_record_of_its_epoch():
+    with ready() as (system, _, node):
+        # Tickets of a producer that has learned of the new epoch before the collectors.
+        for _ in range(3):
+            system.log.write(K1, tickets(PLAN))
             system.log.write(K1, tickets(NEXT))
-            until(lambda: node.core.own.offset_next == 7)
-            until(lambda: node.core.own.count == 4)
-            assert not node.core.void, "those of the epoch before were left out"
-            assert node.error is None
+        system.write(markers_record(1, ENDS, attempt="1"))
+        system.write(ends_record(1, ENDS, attempt="1"))
+        until(lambda: node.begun and node.core.own.offset_next == 6)
+        system.log.write(K1, tickets(NEXT))
+        until(lambda: node.core.own.offset_next == 7)
+        until(lambda: node.core.own.count == 4)
+        assert not node.core.void, "those of the epoch before were left out"
+        assert node.error is None
 
 
 def test_an_epoch_that_is_written_long_before_it_begins_is_kept_up_to_a_bound(monkeypatch):
     monkeypatch.setattr(core_runner, "ReadAhead", partial(ReadAhead, records_max=5))
-    with Small(PLAN) as system:
-        system.propose(NEXT)
-        with Engine(system.driver, PLAN.topic) as engine:
-            node = CollectorInstance(engine, "K1")
-            engine.add(node)
-            until(lambda: node.is_open)
-            for _ in range(20):
-                system.log.write(K1, tickets(NEXT))
-            until(lambda: engine.streams._subscriptions[K1][node._runner].paused)
-            for _ in range(20):
-                system.log.write(K1, tickets(NEXT))
-            ends = system.driver.last_stable_offsets([K1])
-            kept = len(node._runner._ahead.batches()[0].records)
-            system.write(markers_record(1, ENDS, attempt="1"))
-            system.write(ends_record(1, ENDS, attempt="1"))
-            until(lambda: node.begun and node.core.own.count == ends[K1])
-            assert kept <= 20, "what came after it was full was left in the stream"
-            assert node.error is None
+    with ready() as (system, engine, node):
+        for _ in range(20):
+            system.log.write(K1, tickets(NEXT))
+        until(lambda: engine.streams._subscriptions[K1][node._runner].paused)
+        for _ in range(20):
+            system.log.write(K1, tickets(NEXT))
+        ends = system.driver.last_stable_offsets([K1])
+        kept = len(node._runner._ahead.batches()[0].records)
+        system.write(markers_record(1, ENDS, attempt="1"))
+        system.write(ends_record(1, ENDS, attempt="1"))
+        until(lambda: node.begun and node.core.own.count == ends[K1])
+        assert kept <= 20, "what came after it was full was left in the stream"
+        assert node.error is None
 
 
 def test_an_engine_that_starts_while_the_plan_changes_hurries_until_the_epoch_has_begun():

@@ -11,6 +11,8 @@ from multicast.errors import UsageError
 from tests.helpers.plans import chain, poster
 from tests.helpers.small import Small
 from tests.helpers.system import PATIENCE_S, System
+from topology.carry_over import with_order_version
+from topology.tree import ORDER_VERSION_DEFAULT
 
 
 def test_an_interest_given_as_a_text_is_refused_with_a_sentence():
@@ -42,25 +44,26 @@ def test_a_client_without_the_brokers_addresses_is_told_so_at_once(bootstrap, dr
 
 @pytest.mark.kafka
 @pytest.mark.slow
+@pytest.mark.parametrize("driver", ["librdkafka", "kafka-python"])
 def test_an_application_that_logs_at_info_hears_nothing_of_our_connections(
-    kafka_cluster, tmp_path, caplog
+    driver, kafka_cluster, tmp_path, caplog
 ):
+    plan = with_order_version(poster(), ORDER_VERSION_DEFAULT)
     with (
-        System(kafka_cluster.bootstrap, poster(), tmp_path) as system,
+        System(kafka_cluster.bootstrap, plan, tmp_path, driver=driver) as system,
         caplog.at_level(logging.INFO),
     ):
-        with Producer(system.bootstrap, topic=system.topic) as producer:
+        known = {"topic": system.topic, "driver": driver}
+        with Producer(system.bootstrap, **known) as producer:
             producer.multicast(b"x", to={"P5"}).accepted(PATIENCE_S)
-        with Consumer(system.bootstrap, topic=system.topic, interest={"P5"}) as consumer:
+        with Consumer(system.bootstrap, **known, interest={"P5"}) as consumer:
             assert [len(batch.records) for batch in consumer.until_end()] == [1]
             consumer.commit()
-        # librdkafka may have something to say of a young broker; kafka-python only warns, as of a
-        # loop that stood still on a busy machine.
-        notes = [one for one in caplog.records if one.levelno < logging.WARNING]
-        assert [note.getMessage() for note in notes if note.name[:6] == "kafka."] == []
+        heard = [record for record in caplog.records if record.name.startswith("kafka.")]
+        assert [record.getMessage() for record in heard] == []
         logging.getLogger("amcast.kafka_python").setLevel(logging.DEBUG)
         try:
-            Producer(system.bootstrap, topic=system.topic).close()
+            Producer(system.bootstrap, **known).close()
         finally:
             logging.getLogger("amcast.kafka_python").setLevel(logging.NOTSET)
         assert any(record.name.startswith("kafka.") for record in caplog.records)

@@ -65,7 +65,7 @@ class QuietSelector(NetworkSelector):  # type: ignore[misc]
         for name, logger in list(logging.root.manager.loggerDict.items()):
             if isinstance(logger, logging.Logger) and (name == "kafka" or name[:6] == "kafka."):
                 logger.addFilter(_FILTER)  # a logger keeps each filter only once
-        super().__init__(**settings)
+        super().__init__(slow_task_threshold_secs=0, **settings)
 
     @property
     def interrupted(self) -> bool:
@@ -91,6 +91,10 @@ class QuietSelector(NetworkSelector):  # type: ignore[misc]
         """
         if not self.interrupted:
             with quiet():
+                if self._io_thread is None:
+                    # A task that waited for metadata ends now. Once the loop is closed, it would
+                    # wait again, which is an error then, and the package logs that as one.
+                    self.drain()
                 super().close()
         elif not self._closed:
             self._closed = True

@@ -182,7 +182,8 @@ class CollectorHost(Service):
         self.idle = False
         self._driver: Driver | None = None  # None until the start has opened it
         self._engine: Engine | None = None
-        self._pinned = [name for name in os.environ.get("AMCAST_NODES", "").split(",") if name]
+        nodes = (name.strip() for name in os.environ.get("AMCAST_NODES", "").split(","))
+        self._pinned = [name for name in nodes if name]
         self.member: GroupMember | None = None
         self._began = time.monotonic()
         self._look_now = asyncio.Event()  # the group's members have changed, or we stop

@@ -15,6 +15,7 @@ from multicast.conditional.judge import Decision, WhyVoid
 from multicast.consumer import Consumer
 from multicast.cursor import Cursor
 from multicast.delivery import Batch, Message
+from multicast.drivers.protocol import Appended, AppendFailed, AppendOutcome
 from multicast.errors import (
     AccessDenied,
     AmcastError,
@@ -44,16 +45,21 @@ from multicast.keyed import Keys, keys
 from multicast.messages import MessageID
 from multicast.producer import Producer
 from multicast.receipts import KeyedReceipts, Receipt, Receipts
+from multicast.subscription import Bounds
 
 __all__ = [
     "AccessDenied",
     "AmcastError",
+    "AppendFailed",
     "AppendNotAuthorized",
     "AppendNotStored",
+    "AppendOutcome",
     "AppendRefused",
     "AppendUnknown",
+    "Appended",
     "AuthenticationFailed",
     "Batch",
+    "Bounds",
     "BufferFull",
     "ClusterUnreachable",
     "Conflict",

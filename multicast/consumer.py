@@ -23,12 +23,12 @@ from multicast.control import ControlState
 from multicast.cursor import Cursor
 from multicast.delivery import Batch, Delivery, Message
 from multicast.drivers import open_driver
-from multicast.drivers.clock import clock_of
+from multicast.drivers.clock import clock_of, seconds
 from multicast.drivers.protocol import Driver, TopicPartition
 from multicast.ends import end_now, opened_at
 from multicast.entries_read import ConsumerEntries
 from multicast.errors import AmcastError, ProtocolViolation, TimedOut, UsageError
-from multicast.group_positions import GroupCursor, GroupPositions, seen_in
+from multicast.group_positions import GroupCursor, GroupPositions, kafka_group, seen_in
 from multicast.metrics.consumed import ConsumptionCounter
 from multicast.metrics.counts import ConsumerCounts
 from multicast.subscription import (
@@ -96,7 +96,7 @@ class Consumer:
         self._topic, self._void_too = topic, void == "mark"
         self._void: Counter[WhyVoid] = Counter()
         label = name or "+".join(self._request.interest or ())
-        group = f"amcast.{topic}.{group or label}"
+        group = kafka_group(topic, label if group is None else group)
         self._spans = spans_of_consumer(name or "", group, wanted=tracing)
         self._delivery: Delivery
         self._handed_out: Message | Batch | None = None  # the last one since `_start`
@@ -116,7 +116,7 @@ class Consumer:
         self._positions_known = False
         self._driver: Driver
         with ExitStack() as opened:
-            if isinstance(driver, str):
+            if isinstance(driver, str | None):
                 self._driver = open_driver(driver, bootstrap, client)
                 opened.callback(self._driver.close)
             else:
@@ -213,7 +213,7 @@ class Consumer:
 
     def _next_batches(self, timeout: float, messages_max: int) -> list[Batch]:
         """Deliver; read more until something can be delivered or the time is over."""
-        deadline = self._clock.monotonic() + timeout
+        deadline = self._clock.monotonic() + seconds(timeout)
         if self._spans is not None:
             self._spans.make()
         while True:
@@ -262,17 +262,17 @@ class Consumer:
         else:
             with self._call():
                 self._control.refresh()
-        last_delivery = self._clock.monotonic()
+        silence_ends = self._clock.monotonic() + seconds(timeout)
         while True:
             for batch in self._polled(_END_EVERY_S, _MESSAGES_MAX):
                 self._watch(batch)
                 self._handed_out = batch
                 yield batch
-                last_delivery = self._clock.monotonic()  # the application's own time is no silence
+                silence_ends = self._clock.monotonic() + timeout  # without the application's time
             cause = self.lacks(end)
             if cause is None:
                 return
-            if self._clock.monotonic() - last_delivery > timeout:
+            if self._clock.monotonic() > silence_ends:
                 raise TimedOut(f"no message came for {timeout:g} s: {cause}")
 
     def end(self) -> End:

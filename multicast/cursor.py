@@ -49,7 +49,8 @@ class Cursor:
         What follows a space is ignored: a group stores more there than the cursor.
         """
         if not isinstance(text, str):
-            raise UsageError(f"{text!r} is not a cursor; give a Cursor, or its text form as a str")
+            given = type(text).__name__  # not what is in it: a batch holds payloads
+            raise UsageError(f"{given} is not a cursor; give a Cursor, or its text form as a str")
         parts = text.partition(" ")[0].split("/")
         numbers = [parts[0], *parts[2:]]
         if len(parts) != 5 or not parts[1] or not all(map(_is_number, numbers)):

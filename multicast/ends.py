@@ -85,7 +85,8 @@ def opened_at(
     """
     if not isinstance(where, Cursor | str | datetime):
         raise UsageError(
-            f'{where!r} is no place to read from; give "earliest", "latest", a cursor or a time'
+            'a place to read from is "earliest", "latest", a cursor or a time, not '
+            f"{type(where).__name__}"
         )
     since_ms = _milliseconds(where) if isinstance(where, datetime) else None
     state = control.refresh()

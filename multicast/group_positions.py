@@ -40,6 +40,8 @@ _OWN_MAX = 64
 # Of the digest of an interest, in hexadecimal digits: enough to tell a few interests apart.
 _DIGEST_LENGTH = 16
 
+OF_COLLECTORS = "collectors"  # the group in which they meet: collectors/membership.py
+
 _LOGGER = logging.getLogger("amcast.consumer")
 _Place = tuple[int, int, int, int]
 
@@ -143,6 +145,17 @@ def seen_in(
     )
 
 
+def kafka_group(topic: str, group: str) -> str:
+    """Name a consumer's group in Kafka; raises `UsageError` for one that no consumer may have."""
+    refuse_no_name(group, "a group")
+    if group == OF_COLLECTORS:
+        raise UsageError(
+            f"the group amcast.{topic}.{group} is that of the collectors' processes, and Kafka "
+            f"refuses a consumer's commits to it; give the consumer another group"
+        )
+    return f"amcast.{topic}.{group}"
+
+
 class GroupCursor:
     """Stores and reads a group's cursor; tells in the log if another consumer stores one, too.
 
@@ -159,10 +172,6 @@ class GroupCursor:
         group: str,
         interest_at: Callable[[Cursor], tuple[str, ...]],
     ) -> None:
-        try:
-            group.encode()
-        except UnicodeEncodeError:
-            raise UsageError(f"{group!r} is no name of a group: it is not valid Unicode") from None
         self._driver = driver
         self._clock = clock
         self._group = group

@@ -142,8 +142,8 @@ def name_set(names: Iterable[str], what: str) -> frozenset[str]:
 
 
 def refuse_no_name(name: object, what: str) -> None:
-    """Raise `UsageError` for what is no text, or has no UTF-8: half of a surrogate pair."""
-    if isinstance(name, str):
+    """Raise `UsageError` for what is no text, is empty, or has no UTF-8: half a surrogate pair."""
+    if name and isinstance(name, str):
         try:
             name.encode()
         except UnicodeEncodeError:

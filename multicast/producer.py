@@ -27,7 +27,7 @@ from multicast.drivers.client_settings import (
     check_seconds,
     producer_settings,
 )
-from multicast.drivers.clock import clock_of
+from multicast.drivers.clock import clock_of, seconds
 from multicast.drivers.home_process import HomeProcess
 from multicast.drivers.protocol import (
     Appender,
@@ -133,7 +133,7 @@ class Producer:
         self._decisions: DecisionFollower | None = None
         self._driver: Driver
         with ExitStack() as opened:
-            if isinstance(driver, str):
+            if isinstance(driver, str | None):
                 self._driver = open_driver(
                     driver,
                     bootstrap,
@@ -217,8 +217,8 @@ class Producer:
         log of a declared set that contains `to`, and is stored there. `within`, the partitions of
         that set, stores a message there without a condition. `tags` are what conditions match
         (docs/conditional.md). Blocks while the buffer is full, for at most `block_s` seconds.
-        `done` is called once, with the outcome, in any thread, perhaps before this call returns; it
-        must neither block nor raise.
+        `done` is called once, with the outcome (`Appended`, or `AppendFailed` with the error), in
+        any thread, perhaps before this call returns; it must neither block nor raise.
 
         Raises `UndeclaredDestination` if no declared set covers `to`, `UsageError` for an unknown
         partition or a malformed header, `PartitionsDiffer` if keys have no place because the plan
@@ -416,7 +416,7 @@ class Producer:
         Raises `TimedOut` after `timeout` seconds; the missing outcomes may still come.
         """
         self._home.check()
-        if not self._appender.flush(timeout):
+        if not self._appender.flush(seconds(timeout)):
             raise TimedOut(f"not every message was acknowledged within {timeout:g} s")
 
     def close(self, timeout: float = FAILOVER_S) -> None:

@@ -20,7 +20,7 @@ from typing import NamedTuple, TypeVar
 from multicast.append_counts import LogAppends
 from multicast.conditional.follower import DecisionFollower
 from multicast.conditional.judge import Decision
-from multicast.drivers.clock import ClientClock
+from multicast.drivers.clock import ClientClock, seconds
 from multicast.drivers.protocol import Appended, AppendFailed, AppendOutcome, TopicPartition
 from multicast.errors import AmcastError, BufferFull, TimedOut
 from multicast.messages import MessageID
@@ -187,7 +187,7 @@ class Receipt(OneMessage):
         it), or `TimedOut` after `timeout` seconds: the outcome is still open, and may be waited for
         again.
         """
-        self._settlement.wait(lambda: self._outcome is not None, timeout)
+        self._settlement.wait(lambda: self._outcome is not None, seconds(timeout))
         return self._message_id()
 
     def ordered(self, timeout: float = FAILOVER_S) -> MessageID:
@@ -200,7 +200,7 @@ class Receipt(OneMessage):
         producer is closed, and errors that waiting does not end, such as `AccessDenied` and
         `TopicChanged`. None of them means that the message will not be ordered.
         """
-        deadline = self._settlement.clock.monotonic() + timeout
+        deadline = self._settlement.clock.monotonic() + seconds(timeout)
         message = self.accepted(timeout)
         self._settlement.wait_ordered(message, deadline)
         return message
@@ -214,7 +214,7 @@ class Receipt(OneMessage):
         retention has removed what decides, `ClusterUnreachable` if the log cannot be read (the next
         call reads again), `UsageError` once the producer is closed, and `TimedOut`.
         """
-        deadline = self._settlement.clock.monotonic() + timeout
+        deadline = self._settlement.clock.monotonic() + seconds(timeout)
         message = self.accepted(timeout)
         return self._settlement.wait_decided(message, deadline)
 
@@ -281,7 +281,7 @@ class Receipts:
 
     def wait(self, timeout: float) -> None:
         """Wait until every message has its outcome; raises `TimedOut` after `timeout` seconds."""
-        self._settlement.wait(lambda: not self._pending, timeout)
+        self._settlement.wait(lambda: not self._pending, seconds(timeout))
 
     def accepted(self, timeout: float = FAILOVER_S) -> list[MessageID]:
         """Wait until every message has its outcome; give their IDs.
@@ -299,7 +299,7 @@ class Receipts:
 
         Raises what `accepted` and `Receipt.ordered` raise.
         """
-        deadline = self._settlement.clock.monotonic() + timeout
+        deadline = self._settlement.clock.monotonic() + seconds(timeout)
         messages = self.accepted(timeout)
         if messages:
             # The order of one log is that of its offsets: the last one comes last.
@@ -354,7 +354,7 @@ class KeyedReceipts:
 
     def accepted(self, timeout: float = FAILOVER_S) -> list[MessageID]:
         """Wait until every message has its outcome; give their IDs. Raises as `Receipts` does."""
-        deadline = self._clock.monotonic() + timeout
+        deadline = self._clock.monotonic() + seconds(timeout)
         for part, _ in self._parts:
             part.wait(max(0.0, deadline - self._clock.monotonic()))
         for outcome in self.outcomes:
@@ -367,7 +367,7 @@ class KeyedReceipts:
 
         Raises what `accepted` and `Receipt.ordered` raise.
         """
-        deadline = self._clock.monotonic() + timeout
+        deadline = self._clock.monotonic() + seconds(timeout)
         messages = self.accepted(timeout)
         for part, _ in self._parts:
             part.ordered(max(0.0, deadline - self._clock.monotonic()))

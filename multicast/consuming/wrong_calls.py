@@ -9,6 +9,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from numbers import Integral
 
 from multicast.errors import UsageError
 
@@ -61,5 +62,5 @@ class OneUser:
 
 def refuse_no_messages(messages_max: int) -> None:
     """Raise `UsageError` for a poll that may return no message: it would wait in vain."""
-    if not isinstance(messages_max, int) or messages_max < 1:
+    if not isinstance(messages_max, Integral) or messages_max < 1:
         raise UsageError(f"messages_max is {messages_max!r}; give 1 or more")

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from multicast.drivers.client_settings import DELIVERY_TIMEOUT_S, REQUEST_TIMEOUT_S
+from multicast.drivers.client_settings import DELIVERY_TIMEOUT_S, PROTOCOLS, REQUEST_TIMEOUT_S
 from multicast.drivers.protocol import Driver
 from multicast.errors import UsageError
 
@@ -32,7 +32,7 @@ def open_driver(
     """
     if (
         not isinstance(bootstrap, str)
-        or not all(address.strip() for address in bootstrap.split(","))
+        or not all(_is_address(address.strip()) for address in bootstrap.split(","))
         or bootstrap.encode(errors="ignore").decode() != bootstrap  # half of a surrogate pair
     ):
         raise UsageError(
@@ -65,3 +65,9 @@ def open_driver(
             delivery_timeout_s=delivery_timeout_s,
         )
     raise UsageError(f"Unknown driver {name!r}; known are {', '.join(DRIVERS)}.")
+
+
+def _is_address(text: str) -> bool:
+    """Whether the clients may take it for an address; librdkafka waits in vain at "kafka://…"."""
+    protocol, separator, _ = text.partition("://")
+    return bool(text) and (not separator or protocol.upper() in PROTOCOLS)

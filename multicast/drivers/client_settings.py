@@ -91,7 +91,7 @@ RECONNECT_BACKOFF_MAX_MS = 500
 # broker decides.
 MESSAGE_BYTES_MAX = 100 * 1024 * 1024
 
-_PROTOCOLS = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")
+PROTOCOLS = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")
 
 
 class ProducerSettings(NamedTuple):
@@ -120,9 +120,9 @@ def check_client(client: Mapping[str, str]) -> None:
             f"Unknown client setting {', '.join(unknown)}; known are {', '.join(accepted)}."
         )
     protocol = client.get("security.protocol", "PLAINTEXT")
-    if protocol.upper() not in _PROTOCOLS:
+    if protocol.upper() not in PROTOCOLS:
         raise UsageError(
-            f"Unknown security.protocol {protocol!r}; known are {', '.join(_PROTOCOLS)}."
+            f"Unknown security.protocol {protocol!r}; known are {', '.join(PROTOCOLS)}."
         )
     producer_settings(client)
 

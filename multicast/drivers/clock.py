@@ -10,7 +10,10 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable
+from numbers import Real
 from typing import Protocol
+
+from multicast.errors import UsageError
 
 
 class ClientClock(Protocol):
@@ -51,6 +54,16 @@ class SystemClock:
 
 
 SYSTEM_CLOCK = SystemClock()
+
+
+def seconds(timeout: float) -> float:
+    """Return a time-out of a call; raises `UsageError` for what is no number of seconds.
+
+    Below 0 nothing is waited for, as callers reckon what is left of a time of their own.
+    """
+    if not isinstance(timeout, Real):
+        raise UsageError(f"timeout is {timeout!r}; give a number of seconds")
+    return timeout
 
 
 def clock_of(driver: object) -> ClientClock:

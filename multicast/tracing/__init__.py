@@ -16,7 +16,7 @@ def spans_of_producer(share: float) -> ProducerSpans | None:
 
     Raises `MissingExtra` without the extra `tracing`, `UsageError` for a share outside 0 to 1.
     """
-    if not 0 <= share <= 1:
+    if not isinstance(share, int | float) or not 0 <= share <= 1:
         raise UsageError(f"tracing is {share!r}; give True, or a share of the messages from 0 to 1")
     if not share:
         return None

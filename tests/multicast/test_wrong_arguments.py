@@ -3,8 +3,10 @@
 import math
 from functools import partial
 
+import numpy as np
 import pytest
 
+from collectors.membership import group_of
 from multicast import Consumer, Producer
 from multicast.errors import UsageError
 from tests.helpers.plans import chain
@@ -98,3 +100,72 @@ def test_a_time_out_may_be_as_long_as_one_likes(system, timeout):
     with system.producer() as producer:
         receipt = producer.multicast(b"", to={"P1"})
         assert receipt.ordered(timeout) == receipt.accepted(timeout)
+
+
+@pytest.mark.parametrize("timeout", ["1", None])
+def test_what_is_no_number_of_seconds_is_refused(system, timeout):
+    system.run_all()
+    with system.producer() as producer, system.consumer("C1") as consumer:
+        receipt = producer.multicast(b"", to={"P1"})
+        receipts = producer.multicast_all([b""], to={"P1"})
+        for call in (
+            partial(receipt.accepted, timeout),
+            partial(receipt.ordered, timeout),
+            partial(receipt.decided, timeout),
+            partial(receipts.accepted, timeout),
+            partial(receipts.ordered, timeout),
+            partial(producer.flush, timeout),
+            partial(consumer.poll, timeout),
+            lambda: next(consumer.until_end(timeout=timeout)),
+        ):
+            refused(call, "give a number of seconds")
+
+
+def test_a_time_that_is_over_is_no_wrong_argument(system):
+    with system.producer() as producer, system.consumer("C1") as consumer:
+        receipt = producer.multicast(b"", to={"P1"})
+        assert receipt.accepted() == receipt.accepted(-1) == receipt.accepted(np.float32(0))
+        assert consumer.poll(-1) == []
+
+
+def test_a_number_of_messages_may_be_one_of_numpy(system):
+    system.run_all()
+    with system.producer() as producer, system.consumer("C1") as consumer:
+        producer.multicast_all([b"a", b"b"], to={"P1"}).ordered()
+        (batch,) = consumer.poll(messages_max=np.int64(1))
+        assert len(batch.records) == 1
+
+
+@pytest.mark.parametrize("client", [Producer, partial(Consumer, name="C1")])
+def test_no_driver_is_refused(client):
+    refused(lambda: client("127.0.0.1:1", topic="A", driver=None), "Unknown driver None")
+
+
+def test_a_share_of_traces_that_is_no_number_is_refused(system):
+    refused(lambda: system.producer(tracing="on"), "a share of the messages")
+
+
+@pytest.mark.parametrize("options", [{"name": ""}, {"interest": {""}}, {"interest": {"P1", ""}}])
+def test_a_name_that_is_empty_is_refused(system, options):
+    refused(lambda: system.consumer(**{"name": None, **options}), "'' is no name of")
+
+
+@pytest.mark.parametrize("group", ["", 5, HALF])
+def test_what_is_no_name_of_a_group_is_refused(system, group):
+    refused(lambda: system.consumer("C1", group=group), "is no name of a group")
+
+
+def test_a_consumer_does_not_take_the_group_of_the_collectors(system):
+    group = group_of("A").rpartition(".")[2]
+    refused(lambda: system.consumer("C1", group=group), f"{group_of('A')} is that of the coll")
+
+
+def test_a_batch_is_no_place_and_its_payloads_stay_out_of_the_error(system):
+    system.run_all()
+    with system.producer() as producer, system.consumer("C1") as consumer:
+        producer.multicast(b"secret", to={"P1"}).ordered()
+        (batch,) = consumer.poll()
+        for call in (consumer.commit, consumer.seek):
+            with pytest.raises(UsageError, match="Batch") as caught:
+                call(batch)
+            assert "secret" not in str(caught.value)

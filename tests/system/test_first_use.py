@@ -35,7 +35,7 @@ def test_headers_may_be_a_mapping_and_what_is_no_header_is_refused_before_it_is_
             ]
 
 
-@pytest.mark.parametrize("bootstrap", ["", " ", "127.0.0.1:9092,,", None])
+@pytest.mark.parametrize("bootstrap", ["", " ", "127.0.0.1:9092,,", None, "kafka://a:9092"])
 @pytest.mark.parametrize("driver", ["librdkafka", "kafka-python"])
 def test_a_client_without_the_brokers_addresses_is_told_so_at_once(bootstrap, driver):
     with pytest.raises(UsageError, match="the bootstrap addresses are"):

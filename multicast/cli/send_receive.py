@@ -6,7 +6,7 @@ import base64
 import json
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Annotated, Any, Self
@@ -320,10 +320,12 @@ def receive(
         )
         show(consumer)
         printer = _Printer(consumer, name or interest or "", instance, writer)
-        batches = consumer.until_end(timeout=timeout) if until_end else consumer.batches()
+        polls: Iterator[Sequence[Batch]] = iter(consumer.poll, None)
+        if until_end:
+            polls = ([batch] for batch in consumer.until_end(timeout=timeout))
         try:
             with _Progress("received") as progress:
-                ended = printer.all(batches, messages_max, progress, commits=group is not None)
+                ended = printer.all(polls, messages_max, progress, commits=group is not None)
         finally:
             printer.leave(commits=group is not None)
         if ended:
@@ -353,33 +355,38 @@ class _Printer:
         self._writer = writer
         self._last: Cursor | None = None
         self._stored: Cursor | None = None
+        self._committed: Cursor | None = None
         self._committed_at = time.monotonic()
         self._epoch = 0
         self._note_interest(consumer.position.epoch)
 
     def all(
         self,
-        batches: Iterator[Batch],
+        polls: Iterator[Sequence[Batch]],
         messages_max: int | None,
         progress: _Progress,
         *,
         commits: bool,
     ) -> bool:
-        """Print until the batches end (True) or `messages_max` are printed (False)."""
-        for batch in batches:
-            if batch.epoch != self._epoch:
-                self._note_interest(batch.epoch)
-            for record in batch.records:
+        """Print until the polls end (True) or `messages_max` are printed (False).
+
+        A poll without messages counts, too: what was printed before it is committed in time.
+        """
+        for batches in polls:
+            for batch in batches:
+                if batch.epoch != self._epoch:
+                    self._note_interest(batch.epoch)
+                for record in batch.records:
+                    if self.count == messages_max:
+                        return False
+                    self._print(Message(batch, record))
+                self.store()
+                if not sys.stdout.isatty():
+                    progress.show(self.count)
+                self._commit_if_due(commits=commits)
                 if self.count == messages_max:
                     return False
-                self._print(Message(batch, record))
-            self.store()
-            if not sys.stdout.isatty():
-                progress.show(self.count)
-            if commits and time.monotonic() - self._committed_at > _COMMIT_EVERY_S:
-                self.commit()
-            if self.count == messages_max:
-                return False
+            self._commit_if_due(commits=commits)
         return True
 
     def store(self) -> None:
@@ -392,9 +399,14 @@ class _Printer:
 
     def commit(self) -> None:
         """Commit the position after the last flushed message; later ones are delivered again."""
-        if self._stored is not None:
+        if self._stored is not None and self._stored != self._committed:
             self._consumer.commit(self._stored)
+            self._committed = self._stored
         self._committed_at = time.monotonic()
+
+    def _commit_if_due(self, *, commits: bool) -> None:
+        if commits and time.monotonic() - self._committed_at > _COMMIT_EVERY_S:
+            self.commit()
 
     def leave(self, *, commits: bool) -> None:
         """Flush, and commit what was flushed."""

@@ -8,12 +8,13 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
+from typing import TypeVar
 
 from multicast.consumer import Consumer
 from multicast.control import ControlReader, log_partition
 from multicast.delivery import Batch
 from multicast.drivers.protocol import Driver, TopicPartition
-from multicast.errors import AmcastError
+from multicast.errors import AmcastError, ClusterUnreachable
 from multicast.producer import Producer
 from multicast.subscription import Bounds
 from ordering_osn.node.in_sync import Replicas
@@ -35,6 +36,38 @@ _LINGER_MS = 20
 # What a reader of several chains buffers of each log: it needs the places of records, not what they
 # hold, and a node may have `READERS_MAX` such readers of up to 64 chains.
 _READER_BUFFER_BYTES_MAX = 1 << 20
+_Value = TypeVar("_Value")
+
+
+class SharedAttempts:
+    """Lets one thread at a time run its call; where that fails, those that waited fail alike.
+
+    So a node with many chains needs one request, not one for each chain, to learn that no broker
+    answers. The wait for the turn is not part of a request's time-out: of many chains that ask at
+    once most would else report brokers that do not answer.
+    """
+
+    def __init__(
+        self, shared: type[AmcastError], *, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        """`shared`: the errors of a call that are those of all who wait."""
+        self._shared = shared
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._failure: AmcastError | None = None
+        self._failed_at = 0.0
+
+    def run(self, call: Callable[[], _Value]) -> _Value:
+        """Run `call` when no other call runs; blocks until then."""
+        began = self._clock()
+        with self._lock:
+            if self._failure is not None and self._failed_at >= began:
+                raise self._failure.with_traceback(None)
+            try:
+                return call()
+            except self._shared as error:
+                self._failure, self._failed_at = error, self._clock()
+                raise
 
 
 class CursorAfter:
@@ -81,6 +114,7 @@ class KafkaConnection:
         self._plan: Plan | None = None
         self._plan_at = 0.0
         self._lock = threading.Lock()
+        self._attempts = SharedAttempts(ClusterUnreachable)
 
     def driver(self) -> Driver:
         """Give the driver; open it where it is not open yet."""
@@ -101,12 +135,14 @@ class KafkaConnection:
 
     def consumer(self, chain: str, cursor: str) -> Consumer:
         """Open a consumer of one chain, from a cursor; if that is empty, from the beginning."""
-        return Consumer(
-            topic=self.topic,
-            interest=(chain,),
-            start=cursor or "earliest",
-            committed=False,
-            driver=self.driver(),
+        return self._attempts.run(
+            lambda: Consumer(
+                topic=self.topic,
+                interest=(chain,),
+                start=cursor or "earliest",
+                committed=False,
+                driver=self.driver(),
+            )
         )
 
     def order_reader(self, chains: Sequence[str], start: str) -> Consumer:

@@ -25,6 +25,7 @@ from functools import partial
 from multicast.drivers.protocol import Appended, AppendFailed, AppendOutcome
 from multicast.errors import AmcastError, ClusterUnreachable
 from multicast.producer import Producer
+from ordering_osn.node.kafka_connection import SharedAttempts
 from topology.tree import Log, Plan, log_name
 
 # A failed posting is repeated after this time: soon enough that a time-to-cut adds little to a
@@ -53,6 +54,7 @@ class Posts:
         self._end_of = end_of
         self._producer: Producer | None = None
         self._opening = threading.Lock()
+        self._attempts = SharedAttempts(AmcastError)
         # Outcomes for the event loop, which is woken once for all that came since it last looked.
         self._settled: deque[tuple[asyncio.Future[AppendOutcome], int, AppendOutcome]] = deque()
         self._waking = threading.Lock()
@@ -64,11 +66,10 @@ class Posts:
     def open(self) -> None:
         """Open the producer where it is not open yet; raises `ClusterUnreachable` and the like.
 
-        The producer looks for a newer plan by itself where a destination is unknown to it.
+        Threads that wait for the attempt of another one get its error. The producer looks for a
+        newer plan by itself where a destination is unknown to it.
         """
-        with self._opening:
-            if self._producer is None:
-                self._producer = self._open_producer()
+        self._attempts.run(self._open)
 
     @property
     def plan(self) -> Plan | None:
@@ -133,6 +134,11 @@ class Posts:
             producer.close(_FLUSH_S)
 
     # -- inside -----------------------------------------------------------------------------
+
+    def _open(self) -> None:
+        with self._opening:
+            if self._producer is None:
+                self._producer = self._open_producer()
 
     def _fits(self, size: int) -> bool:
         if not self._count:

@@ -273,6 +273,8 @@ class Registrar:
 
     def _check_logs(self) -> None:
         """Report to each chain whether its log answers, and how far its logs reach."""
+        if self._posts.plan is None:
+            return  # no chain follows its log yet; each says what it waits for
         chains = list(self._chains.values())
         troubles = self._cluster.troubles([chain.name for chain in chains])
         for chain in chains:

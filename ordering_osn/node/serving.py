@@ -9,6 +9,7 @@ import asyncio
 import contextlib
 import gc
 import logging
+import resource
 import signal
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -58,6 +59,7 @@ class Options:
 
 async def serve(settings: Settings, options: Options, started: Callable[[str], None]) -> None:
     """Run a node until SIGTERM or SIGINT; `started` is called with each address it listens at."""
+    _allow_open_files()
     loop = asyncio.get_running_loop()
     over = asyncio.Event()
     for signal_number in (signal.SIGTERM, signal.SIGINT):
@@ -112,6 +114,17 @@ async def serve(settings: Settings, options: Options, started: Callable[[str], N
         gc.collect()
         gc.freeze()
         await over.wait()
+
+
+def _allow_open_files() -> None:
+    """Raise the limit of open files as far as this process may.
+
+    A shell's limit of 1,024 is that of programs that call select(2), and is reached by some 40
+    channels.
+    """
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    with contextlib.suppress(OSError, ValueError):  # macOS refuses "unlimited"
+        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
 
 
 async def _watch_certificates(options: Options) -> None:

@@ -17,7 +17,7 @@ from ordering_osn.node.joining import join, ledger_folder
 from tests.helpers.small import until
 from tests.helpers.system import System, amcast
 from tests.ordering_osn.helpers import configs
-from tests.ordering_osn.helpers.small import chains_plan, quick, transaction
+from tests.ordering_osn.helpers.small import chains_plan, genesis, quick, transaction
 
 pytestmark = [pytest.mark.kafka, pytest.mark.slow, pytest.mark.timeout(900)]
 PATIENCE_S = 240.0  # stops a hang, no more
@@ -40,17 +40,18 @@ READER = ["--msp", str(USER / "msp"), "--msp-id", "Org1MSP"]
 
 
 @contextmanager
-def node(folder, listen, *flags, bootstrap="127.0.0.1:1", topic="chains", operations="off"):
-    """Run a node's process."""
+def node(
+    folder, listen, *flags, bootstrap="127.0.0.1:1", topic="chains", operations="off", shell=()
+):
+    """Run a node's process; `shell` is the beginning of its command."""
     command = [
+        *(*shell, sys.executable, "-m", "multicast"),
         *("osn", "run", "-b", bootstrap, "-t", topic, "--folder", str(folder)),
         *("--listen", listen, "--operations", operations, "--msp", str(ORDERER / "msp")),
         *("--msp-id", "OrdererMSP", *flags),
     ]
     with folder.with_suffix(".log").open("ab") as out:
-        process = subprocess.Popen(
-            [sys.executable, "-m", "multicast", *command], stdout=out, stderr=out
-        )
+        process = subprocess.Popen(command, stdout=out, stderr=out)
     try:
         yield process
     finally:
@@ -60,6 +61,17 @@ def node(folder, listen, *flags, bootstrap="127.0.0.1:1", topic="chains", operat
 
 def addresses(count):
     return [f"127.0.0.1:{port}" for port in free_ports(count)]
+
+
+def failed_checks(operations):
+    """Give what is wrong with a node, as far as it answers."""
+    try:
+        urllib.request.urlopen(f"http://{operations}/healthz", timeout=30).close()
+    except urllib.error.HTTPError as error:
+        return json.load(error)["failed_checks"]
+    except OSError:
+        return []
+    return []
 
 
 def envelope_file(file, sent):
@@ -106,17 +118,7 @@ def test_a_node_comes_up_without_a_broker_and_says_what_lacks(tmp_path):
     join(tmp_path / "n1", quick("chain-a"))
     listen, operations = addresses(2)
     with node(tmp_path / "n1", listen, operations=operations):
-
-        def failed():
-            try:
-                urllib.request.urlopen(f"http://{operations}/healthz", timeout=30).close()
-            except urllib.error.HTTPError as error:
-                return json.load(error)["failed_checks"]
-            except OSError:
-                return []
-            return []
-
-        ((check),) = until(failed, PATIENCE_S)
+        ((check),) = until(lambda: failed_checks(operations), PATIENCE_S)
         assert check["component"] == "chain-a/0"
         file = envelope_file(tmp_path / "envelopes", [transaction()])
         done = amcast("osn", "broadcast", file, "--node", listen)
@@ -131,17 +133,19 @@ def test_one_folder_serves_one_node_at_a_time(kafka_cluster, tmp_path):
         Ledger.open(ledger_folder(tmp_path / "n1", "chain-a")),
         node(tmp_path / "n1", listen, bootstrap=kafka_cluster.bootstrap, operations=operations),
     ):
+        assert "in use by process" in str(until(lambda: failed_checks(operations), PATIENCE_S))
 
-        def failed():
-            try:
-                urllib.request.urlopen(f"http://{operations}/healthz", timeout=30).close()
-            except urllib.error.HTTPError as error:
-                return str(json.load(error)["failed_checks"])
-            except OSError:
-                return ""
-            return ""
 
-        assert "in use by process" in until(failed, PATIENCE_S)
+def test_a_node_runs_more_channels_than_its_shells_limit_of_open_files_permits(tmp_path):
+    names = [f"chain-{number}" for number in range(60)]  # each has at least two open files
+    for name in names:
+        join(tmp_path / "n1", genesis(configs.genesis().config, name))
+    listen, operations = addresses(2)
+    shell = ("sh", "-c", 'ulimit -Sn 100; exec "$@"', "sh")
+    with node(tmp_path / "n1", listen, operations=operations, shell=shell):
+        checks = until(lambda: failed_checks(operations), PATIENCE_S)
+        assert len(checks) == len(names)
+        assert "open files" not in str(checks)
 
 
 def test_a_taken_address_ends_with_2_and_one_sentence(tmp_path):

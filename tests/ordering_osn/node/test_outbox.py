@@ -1,7 +1,14 @@
 """An outbox posts each record again until it is stored, and reposts in their order."""
 
+import itertools
+import threading
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
 from multicast.drivers.protocol import Appended, AppendFailed
-from multicast.errors import AppendUnknown, BufferFull
+from multicast.errors import AmcastError, AppendUnknown, BufferFull, ClusterUnreachable
+from ordering_osn.node.kafka_connection import SharedAttempts
 from ordering_osn.node.outbox import Outbox
 
 
@@ -78,3 +85,32 @@ def test_what_finds_no_room_is_posted_again():
     log.refuses = False
     outbox.post_due(1.0)
     assert [raw for raw, _ in log.posted] == [b"copy"]
+
+
+def test_chains_that_wait_while_one_tries_to_reach_the_cluster_fail_as_that_one_did():
+    # Init: a clock that shows when the second caller has begun to wait.
+    times, two_have_begun, calls = itertools.count(), threading.Event(), []
+
+    def clock():
+        time = next(times)
+        if time == 1:
+            two_have_begun.set()
+        return time
+
+    attempts = SharedAttempts(AmcastError, clock=clock)
+
+    def unreachable():
+        calls.append("call")
+        assert two_have_begun.wait(60)
+        raise ClusterUnreachable("nobody answered")
+
+    # Test: two at once, and one afterwards.
+    with ThreadPoolExecutor(2) as threads:
+        together = [threads.submit(attempts.run, unreachable) for _ in range(2)]
+
+        # Check: both failed, by one attempt; the next one is an attempt of its own.
+        for waited in together:
+            with pytest.raises(ClusterUnreachable):
+                waited.result()
+    assert len(calls) == 1
+    assert attempts.run(lambda: "reached") == "reached"

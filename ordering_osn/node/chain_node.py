@@ -31,7 +31,14 @@ from pathlib import Path
 from multicast.consumer import Consumer
 from multicast.delivery import Batch
 from multicast.entries_read import ConsumerEntries
-from multicast.errors import AccessDenied, ClusterUnreachable, TimedOut, Trimmed, UsageError
+from multicast.errors import (
+    AccessDenied,
+    ClusterUnreachable,
+    Conflict,
+    TimedOut,
+    Trimmed,
+    UsageError,
+)
 from ordering_osn.chain.actions import Action, Ignore, Refuse, Repost, SetOutcome, Write
 from ordering_osn.chain.bundles.log_records import ConfigMarker
 from ordering_osn.chain.chain import Chain, RecordPlace
@@ -43,6 +50,7 @@ from ordering_osn.node.checkpoint import CheckpointFile
 from ordering_osn.node.cut_timer import CutTimer
 from ordering_osn.node.dependencies import Dependencies
 from ordering_osn.node.filters import ChannelRules
+from ordering_osn.node.joining import note_topic, refuse_other_topic
 from ordering_osn.node.kafka_connection import CursorAfter
 from ordering_osn.node.order_watch import OrderWatch
 from ordering_osn.node.own_records import OwnRecords
@@ -210,9 +218,8 @@ class ChainNode:
                 finally:  # what was read since the last look counts, too
                     self._count_entries(consumer.entries())
         except Trimmed as error:
-            self.status.waits_for(str(error))
             height = self.ledger.height
-            self._catch_up()
+            self._catch_up(str(error))
             if self.ledger.height > height:
                 self._resume()
         except _Interrupted as interrupted:
@@ -222,15 +229,25 @@ class ChainNode:
     def _open_consumer(self) -> Consumer:
         assert self._chain is not None
         self._opened_at = time.monotonic()
+        cursor = str(self._chain.position.cursor)
+        chain_folder = self.ledger.folder.parent
         try:
             self._dependencies.connect()
-            return self._dependencies.consumer(self.name, str(self._chain.position.cursor))
-        except (AccessDenied, ClusterUnreachable, TimedOut, UsageError) as error:
+            topic = self._dependencies.topic_of(self.name)
+            if topic is not None and cursor:
+                refuse_other_topic(chain_folder, *topic)
+            consumer = self._dependencies.consumer(self.name, cursor)
+        except (AccessDenied, ClusterUnreachable, Conflict, TimedOut, UsageError) as error:
             raise _Interrupted(str(error)) from error
+        if topic is not None:
+            note_topic(chain_folder, *topic)
+        return consumer
 
-    def _catch_up(self) -> None:
-        """Get from a peer the blocks whose records the log no longer holds."""
+    def _catch_up(self, lost: str) -> None:
+        """Get from a peer the blocks whose records the log no longer holds; `lost` says so."""
         previous = newest_block(self.ledger).header
+        if not self.errored:
+            self.status.waits_for(lost)
         try:
             raws = self._dependencies.peers.blocks(self.name, self.ledger.height)
             for block in verified(raws, previous=previous, config=self.config):
@@ -238,7 +255,7 @@ class ChainNode:
                 self.config = block.config
                 self._writer.append_verified(block)
         except (NoPeer, ForgedBlock, LedgerFull) as error:
-            self.status.waits_for(str(error))
+            self.status.waits_for(f"{error} ({lost})")
             self.status.pause(_RETRY_S)
 
     # -- the loop -------------------------------------------------------------------------------

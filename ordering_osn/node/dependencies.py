@@ -58,6 +58,7 @@ class Dependencies:
     rules: Callable[[ChannelConfig], ChannelRules]
     connect: Callable[[], None]  # reaches Kafka, so that `post` works; may raise
     consumer: Callable[[str, str], Consumer]  # of a chain, from a cursor
+    topic_of: Callable[[str], tuple[str, str] | None]  # a chain's topic and its ID; AFTER `connect`
     post: Callable[[bytes, tuple[str, ...], OnOutcome], None]  # a record to the log of a set
     created: Callable[[str, bytes], None]  # a channel is created: its name and CONFIG envelope
     peers: Peers

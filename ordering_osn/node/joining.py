@@ -6,6 +6,8 @@ as once. `registrar.py` starts the chain from there, in this process or another.
 
 from __future__ import annotations
 
+import json
+import logging
 import os
 from pathlib import Path
 
@@ -14,9 +16,12 @@ from ordering_osn.chain.blocks import BrokenChain, check_next, new_block
 from ordering_osn.config.channel_config import ChannelConfig, InvalidConfig
 from ordering_osn.config.configtx import InvalidUpdate, check_channel_id
 from ordering_osn.protos import Block, DecodeError
+from topology.documents import json_object
 
 GENESIS = "genesis.block"
 _LEDGER = "ledger"
+_TOPIC = "topic.json"
+_log = logging.getLogger("amcast.osn")
 
 
 def join(folder: Path, raw: bytes) -> str:
@@ -83,6 +88,35 @@ def ledger_folder(folder: Path, name: str) -> Path:
 def checkpoint_file(folder: Path, name: str) -> Path:
     """Give the file of a chain's idle checkpoint (`checkpoint.py`)."""
     return folder / name / "rest.json"
+
+
+def refuse_other_topic(chain_folder: Path, topic: str, topic_id: str) -> None:
+    """Raise `Conflict` where a chain's blocks are made of another topic's records.
+
+    A topic that was deleted and made again has the same name, but another ID and other records:
+    blocks made of them would not be those of the other nodes.
+    """
+    try:
+        known = json_object((chain_folder / _TOPIC).read_bytes()).get("topic_id")
+    except (OSError, ValueError):
+        return
+    if known != topic_id:
+        raise Conflict(
+            f"the blocks in {chain_folder} are made of the records of another topic than {topic} "
+            f"is now: it was deleted and made again, or another topic or cluster was meant; "
+            f"connect to that one, or stop the node, remove the folder and join the channel anew"
+        )
+
+
+def note_topic(chain_folder: Path, topic: str, topic_id: str) -> None:
+    """Note of which topic's records a chain's blocks are made, for `refuse_other_topic`."""
+    file = chain_folder / _TOPIC
+    unfinished = file.with_suffix(".unfinished")
+    try:
+        unfinished.write_text(json.dumps({"topic": topic, "topic_id": topic_id}), encoding="utf-8")
+        unfinished.replace(file)
+    except OSError as error:  # only that check is missing then
+        _log.warning("%s cannot be written: %s", file, error)
 
 
 def _place(folder: Path, name: str, raw: bytes) -> None:

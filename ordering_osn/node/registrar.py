@@ -232,6 +232,7 @@ class Registrar:
             rules=self._rules,
             connect=self._posts.open,
             consumer=self._cluster.consumer,
+            topic_of=self._posts.topic_of,
             post=self._posts.post,
             created=self._create,
             peers=self._peers,

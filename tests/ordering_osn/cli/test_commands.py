@@ -148,6 +148,30 @@ def test_a_node_runs_more_channels_than_its_shells_limit_of_open_files_permits(t
         assert "open files" not in str(checks)
 
 
+def test_a_node_adds_no_records_of_another_topic_to_its_blocks(kafka_cluster, tmp_path):
+    """As after a broker was wiped, and the folders of some nodes were not."""
+    raw = quick("chain-a", timeout="50ms", max_message_count=1)
+    listen, operations = addresses(2)
+    file = envelope_file(tmp_path / "envelopes", [transaction() for _ in range(3)])
+
+    def order(name, system):
+        join(tmp_path / name, raw)
+        ask = ("osn", "broadcast", file, "--node", listen, *READER, "--wait")
+        with node(tmp_path / name, listen, bootstrap=system.bootstrap, topic=system.topic):
+            until(lambda: amcast(*ask).returncode == 0, PATIENCE_S)
+
+    with System(kafka_cluster.bootstrap, chains_plan("chain-a"), tmp_path) as system:
+        order("kept", system)
+    with System(kafka_cluster.bootstrap, chains_plan("chain-a"), tmp_path) as system:
+        order("fresh", system)
+        where = {"bootstrap": system.bootstrap, "topic": system.topic}
+        with node(tmp_path / "kept", listen, operations=operations, **where):
+            refused = "made of the records of another topic"
+            until(lambda: refused in str(failed_checks(operations)), PATIENCE_S)
+    with Ledger.open(ledger_folder(tmp_path / "kept", "chain-a"), read_only=True) as ledger:
+        assert ledger.height == 4
+
+
 def test_a_taken_address_ends_with_2_and_one_sentence(tmp_path):
     (listen,) = addresses(1)
     with node(tmp_path / "n1", listen):

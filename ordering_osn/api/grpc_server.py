@@ -350,21 +350,21 @@ class NodeClient:
     """
 
     def __init__(self, address: str, *, tls: TlsFiles | None = None, name: str = "") -> None:
-        self._address, self._tls, self._name = address, tls, name
+        self.address, self._tls, self._name = address, tls, name
 
     async def __aenter__(self) -> Self:
         options = list(_CLIENT_OPTIONS)
         if self._name:
             options.append(("grpc.ssl_target_name_override", self._name))  # type: ignore[arg-type]
         if self._tls is None:
-            self._channel = aio.insecure_channel(self._address, options)
+            self._channel = aio.insecure_channel(self.address, options)
         else:
             credentials = grpc.ssl_channel_credentials(
                 self._tls.authorities or None,
                 self._tls.key or None,
                 self._tls.certificate or None,
             )
-            self._channel = aio.secure_channel(self._address, credentials, options)
+            self._channel = aio.secure_channel(self.address, credentials, options)
         self._broadcast = self._channel.stream_stream(f"/{_SERVICE}/Broadcast")
         self._deliver = self._channel.stream_stream(f"/{_SERVICE}/Deliver")
         self._wait = self._channel.unary_unary(f"/{_RECEIPTS}/Wait")
@@ -374,12 +374,12 @@ class NodeClient:
         await self._channel.close()
 
     async def broadcast(
-        self, envelopes: _Messages, *, timeout_s: float = ANSWER_S
+        self, envelopes: _Messages, *, timeout_s: float | None = ANSWER_S
     ) -> AsyncIterator[tuple[int, str]]:
         """Send envelopes as they arrive; yields (status, info) for each, in the same order.
 
         Ends after the first status that is not 200. Raises `TimedOut` where an answer does not
-        come within `timeout_s` of the one before it.
+        come within `timeout_s` of the one before it; None waits without limit.
         """
         call = self._broadcast()
         async with contextlib.aclosing(self._exchange(call, envelopes, timeout_s)) as answers:
@@ -457,10 +457,10 @@ class NodeClient:
         except aio.AioRpcError as error:
             raise self._lost(error) from error
         except TimeoutError as error:
-            raise TimedOut(f"{self._address} did not answer within {timeout_s:g} s") from error
+            raise TimedOut(f"{self.address} did not answer within {timeout_s:g} s") from error
 
     def _lost(self, error: aio.AioRpcError) -> ConnectionLost:
-        return lost(self._address, error.code().name, error.details() or "", self._tls)
+        return lost(self.address, error.code().name, error.details() or "", self._tls)
 
 
 async def _info(call: Any) -> str:

@@ -5,10 +5,14 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
+import os
 import sys
-from collections.abc import Iterator
+import threading
+from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
+from typing import BinaryIO
 
 from multicast.errors import UsageError
 
@@ -16,6 +20,9 @@ LENGTH_BYTES = 4  # of the file format (docs/ordering.md)
 # The most that a node accepts or sends (`grpc_server.MESSAGE_BYTES_MAX`). A larger length means
 # that the file has another format; without a limit its first bytes could ask for 4 GiB of memory.
 FRAME_BYTES_MAX = 100 << 20
+# How many frames are read ahead of who takes them: some, so that the reading thread seldom waits.
+# With ten times more, large envelopes (10 MB) would take gigabytes of memory.
+_AHEAD_MAX = 16
 
 
 def check_frames(file: Path) -> None:
@@ -32,7 +39,7 @@ def frames(file: Path | None) -> Iterator[bytes]:
     name = str(file) if file else "standard input"
     with contextlib.ExitStack() as opened:
         try:
-            source = opened.enter_context(file.open("rb")) if file else sys.stdin.buffer
+            source = opened.enter_context(file.open("rb") if file else _standard_input())
         except OSError as error:
             raise UsageError(f"{name}: {error.strerror or error}") from error
         count = 0
@@ -51,3 +58,37 @@ def frames(file: Path | None) -> Iterator[bytes]:
                 )
             count += 1
             yield frame
+
+
+def _standard_input() -> BinaryIO:
+    # Not `sys.stdin.buffer`: Python ends with an error if a thread still reads that one.
+    return os.fdopen(sys.stdin.fileno(), "rb", closefd=False)
+
+
+async def frames_as_they_come(file: Path | None) -> AsyncIterator[bytes]:
+    """Yield what `frames` does; the event loop goes on while a pipe pauses."""
+    loop = asyncio.get_running_loop()
+    arrived: asyncio.Queue[bytes | Exception | None] = asyncio.Queue()
+    free = threading.Semaphore(_AHEAD_MAX)
+
+    def arrive(item: bytes | Exception | None) -> None:
+        with contextlib.suppress(RuntimeError):  # the loop has ended: nobody waits any more
+            loop.call_soon_threadsafe(arrived.put_nowait, item)
+
+    def read() -> None:
+        try:
+            for frame in frames(file):
+                free.acquire()
+                arrive(frame)
+        except Exception as error:  # noqa: BLE001 - raised below
+            arrive(error)
+        else:
+            arrive(None)
+
+    # A daemon: the command ends though the thread still waits for the pipe.
+    threading.Thread(target=read, name="frames", daemon=True).start()
+    while (item := await arrived.get()) is not None:
+        if isinstance(item, Exception):
+            raise item
+        free.release()
+        yield item

@@ -10,23 +10,19 @@ import asyncio
 import enum
 import json
 import logging
-from collections.abc import AsyncIterator
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
 from multicast.cli.options import Bootstrap, DriverName, Topic
-from multicast.errors import AmcastError, TimedOut, UsageError
+from multicast.errors import UsageError
 from multicast.settings import settings
-from ordering_osn.api.channels import Status
 from ordering_osn.api.grpc_server import ANSWER_S, NodeClient
-from ordering_osn.api.receipt_request import receipt_envelope
 from ordering_osn.api.tls_files import TlsFiles
-from ordering_osn.chain.transactions import Malformed, channel_header, transaction_id
 from ordering_osn.cli import bundles, deliver, ledger
 from ordering_osn.cli.ledger import Folder
-from ordering_osn.cli.length_prefixed import check_frames, frames
+from ordering_osn.cli.length_prefixed import check_frames
 from ordering_osn.cli.options import (
     Authority,
     Certificate,
@@ -37,6 +33,7 @@ from ordering_osn.cli.options import (
     ServerName,
     client_tls,
 )
+from ordering_osn.cli.submission import EnvelopeRefused, Submission
 from ordering_osn.identity import SigningIdentity
 from ordering_osn.node.joining import join as join_chain
 from ordering_osn.node.serving import Address, Options, serve
@@ -51,9 +48,6 @@ app.registered_commands += bundles.app.registered_commands
 
 
 _LOG_LEVELS = ("error", "warning", "info", "debug")
-# The node ends a wait for a receipt itself. The client gives its answer so much longer to arrive;
-# with ten times less a busy node's "not yet" would be reported as a node that does not answer.
-_ANSWER_S = 5.0
 _PORT_MAX = 65535  # TCP's
 
 
@@ -213,74 +207,16 @@ def broadcast(
         asker = SigningIdentity.load(msp, msp_id)
     client = NodeClient(node, tls=tls, name=tls_name)
     tls_hash = tls.tls_hash if tls else b""
-    sent, refused = asyncio.run(_broadcast(client, file, asker, tls_hash, timeout))
+    submission = Submission(client, file, asker=asker, tls_hash=tls_hash, timeout_s=timeout)
+    sent, refused = asyncio.run(submission.run())
     if output is Output.JSON and asker is None:
         typer.echo(json.dumps({"schema_version": 1, "ordered": sent, "refused": refused}))
     elif asker is None:
         typer.echo(f"{sent} accepted", err=True)
     if refused is not None:
-        raise _Refused(f"envelope {sent} was answered {refused['status']}: {refused['info']}")
-
-
-class _Refused(AmcastError):
-    """A node refused an envelope or a request; the text has its status and the reason."""
-
-
-async def _broadcast(
-    client: NodeClient,
-    file: Path | None,
-    asker: SigningIdentity | None,
-    tls_hash: bytes,
-    timeout_s: float,
-) -> tuple[int, dict[str, Any] | None]:
-    """Send all; returns how many were accepted, and the refusal that ended it, if any."""
-    accepted = 0
-    refused = None
-    waits: list[tuple[str, str]] = []
-
-    async def envelopes() -> AsyncIterator[bytes]:
-        for raw in frames(file):
-            if asker is not None:
-                waits.append(_named(raw))
-            yield raw
-
-    async with client:
-        async for status, info in client.broadcast(envelopes(), timeout_s=timeout_s):
-            if status != Status.SUCCESS:
-                refused = {"status": status, "info": info}
-                break
-            accepted += 1
-        if asker is not None:
-            for channel, transaction in waits[:accepted]:
-                request = receipt_envelope(
-                    asker, channel, transaction, int(timeout_s * 1000),
-                    tls_hash=tls_hash,
-                )  # fmt: skip
-                receipt = await client.wait(request, timeout_s=timeout_s + _ANSWER_S)
-                typer.echo(json.dumps({"transaction": transaction, **receipt}))
-                _refuse_unordered(transaction, receipt, timeout_s)
-    return accepted, refused
-
-
-def _refuse_unordered(transaction: str, receipt: dict[str, Any], timeout_s: float) -> None:
-    """Raise where an accepted transaction has no receipt."""
-    status, channel = receipt["status"], receipt["chain"]
-    if status == Status.NOT_FOUND and channel is not None:
-        raise TimedOut(
-            f"transaction {transaction} was accepted, but was in no block of {channel} within "
-            f"{timeout_s:g} s; it may be ordered later: ask again, or look at the node's /healthz"
+        raise EnvelopeRefused(
+            f"envelope {sent} was answered {refused['status']}: {refused['info']}"
         )
-    if status != Status.SUCCESS:
-        why = receipt.get("info") or "the node gave no reason"
-        raise _Refused(f"the receipt of transaction {transaction} was refused: {status}: {why}")
-
-
-def _named(envelope: bytes) -> tuple[str, str]:
-    """Return an envelope's channel and transaction ID, for the receipt request."""
-    try:
-        return channel_header(envelope).channel_id, transaction_id(envelope)
-    except Malformed:  # the node refuses it, with the reason
-        return "", ""
 
 
 def _address(text: str) -> Address:

@@ -175,7 +175,7 @@ def test_a_reader_that_stops_reading_holds_one_block_and_slows_nobody(runner, ch
         async with (
             served(channels, metrics=metrics) as client,
             aio.insecure_channel(
-                client._address, [("grpc.max_receive_message_length", 100 << 20)]
+                client.address, [("grpc.max_receive_message_length", 100 << 20)]
             ) as other,
         ):
             stopped = other.stream_stream("/orderer.AtomicBroadcast/Deliver")()

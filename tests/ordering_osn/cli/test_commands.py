@@ -222,3 +222,40 @@ def test_a_file_of_envelopes_that_is_not_there_ends_with_2_before_a_node_is_aske
     done = amcast("osn", "broadcast", "-n", "127.0.0.1:9", str(tmp_path / "none"))
     assert done.returncode == 2
     assert done.stderr == f"amcast: {tmp_path / 'none'} is not a file\n"
+
+
+def test_a_pipe_may_pause_and_each_of_its_envelopes_has_its_receipt_at_once(
+    kafka_cluster, tmp_path
+):
+    join(tmp_path / "n1", quick("chain-a", timeout="50ms"))
+    (listen,) = addresses(1)
+    ask = ("osn", "broadcast", "--node", listen)
+    with System(kafka_cluster.bootstrap, chains_plan("chain-a"), tmp_path) as system:
+        where = {"bootstrap": system.bootstrap, "topic": system.topic}
+        with node(tmp_path / "n1", listen, **where):
+            ready = envelope_file(tmp_path / "ready", [transaction()])
+            until(lambda: amcast(*ask, ready).returncode == 0, PATIENCE_S)
+            command = [sys.executable, "-m", "multicast", *ask, *READER, "--wait"]
+            with subprocess.Popen(
+                command, stdin=subprocess.PIPE, stdout=subprocess.PIPE
+            ) as broadcast:
+                for _ in range(3):  # the next one is sent when the one before it has its receipt
+                    envelope = transaction()
+                    broadcast.stdin.write(len(envelope).to_bytes(4, "big") + envelope)
+                    broadcast.stdin.flush()
+                    assert json.loads(broadcast.stdout.readline())["status"] == 200
+                broadcast.stdin.close()
+                assert broadcast.wait(PATIENCE_S) == 0
+
+
+def test_a_refusal_ends_the_command_while_its_pipe_is_open(kafka_cluster, tmp_path):
+    join(tmp_path / "n1", quick("chain-a"))
+    (listen,) = addresses(1)
+    with node(tmp_path / "n1", listen, bootstrap=kafka_cluster.bootstrap):
+        until(lambda: listen in (tmp_path / "n1.log").read_text(), PATIENCE_S)
+        command = [sys.executable, "-m", "multicast", "osn", "broadcast", "--node", listen]
+        with subprocess.Popen(command, stdin=subprocess.PIPE) as broadcast:
+            envelope = transaction("chain-b")
+            broadcast.stdin.write(len(envelope).to_bytes(4, "big") + envelope)
+            broadcast.stdin.flush()
+            assert broadcast.wait(PATIENCE_S) == 1

@@ -162,7 +162,8 @@ _chosen_host = _or_exit(_web_host)
 app = _Shell(
     f"amcast-collectors-{_settings.topic}",
     store="memory",
-    web_host=_chosen_host,
+    # Faust makes a URL of it that nobody reads, and cannot make one of an IPv6 address.
+    web_host="localhost",
     web_bind=_chosen_host,  # without it Faust listens on all addresses
     web_port=_chosen_port or _DEFAULT_PORT,  # Faust does not know port 0
     web_enabled=True,

@@ -15,6 +15,7 @@ that does not read its stream for `CLIENT_S` seconds is cut off.
 from __future__ import annotations
 
 import asyncio
+import errno
 import json
 import logging
 import socket
@@ -91,11 +92,17 @@ def listen_at(host: str, port: int) -> socket.socket:
     except (OSError, OverflowError) as error:
         why = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
         raise UsageError(
-            f"the web pages cannot be served at {host}:{port} ({why}); choose another port with "
-            f"--web-port, or 0 for any free one"
+            f"the web pages cannot be served at {host}:{port} ({why}); {_way_out(error)}"
         ) from error
     opened.setblocking(False)
     return opened
+
+
+def _way_out(error: Exception) -> str:
+    """Say what to do: the port is in use or not allowed, or the host is not this machine's."""
+    if isinstance(error, OSError) and error.errno in {errno.EADDRINUSE, errno.EACCES}:
+        return "choose another port with --web-port, or 0 for any free one"
+    return "set AMCAST_WEB_HOST to an address of this machine"
 
 
 def address_towards(bootstrap: str) -> str:

@@ -22,6 +22,17 @@ from tests.helpers.system import PATIENCE_S, amcast, until
 HERE = "127.0.0.1"
 
 
+def has_ipv6():
+    try:
+        socket.create_server(("::1", 0), family=socket.AF_INET6).close()
+    except OSError:
+        return False
+    return True
+
+
+NEEDS_IPV6 = pytest.mark.skipif(not has_ipv6(), reason="this machine has no ::1")
+
+
 def broken():
     raise TypeError("no such thing")
 
@@ -135,8 +146,12 @@ def test_it_listens_at_the_given_address_and_no_other(served):
 def test_a_port_that_is_taken_is_a_sentence(served):
     with pytest.raises(UsageError, match=rf"cannot be served at {HERE}:{served.port} \(Address"):
         listen_at(HERE, served.port)
-    with pytest.raises(UsageError, match="cannot be served at"):
-        listen_at("nowhere.invalid", 0)
+
+
+@pytest.mark.parametrize("host", ["nowhere.invalid", "192.0.2.1"])  # no machine has it (RFC 5737)
+def test_a_host_that_is_not_this_machine_is_a_sentence(host):
+    with pytest.raises(UsageError, match=rf"at {host}:0 \(.*\); set AMCAST_WEB_HOST to"):
+        listen_at(host, 0)
 
 
 def test_others_reach_this_machine_where_it_reaches_the_first_broker():
@@ -179,8 +194,10 @@ def test_the_command_ends_with_a_sentence_where_its_port_is_taken(served):
 
 
 @pytest.mark.slow
-def test_a_start_without_brokers_ends_with_a_sentence():
-    done = amcast("collectors", "run", "-b", "127.0.0.1:1", "--web-port", "0")
+@pytest.mark.parametrize("host", [HERE, pytest.param("::1", marks=NEEDS_IPV6)])
+def test_a_start_without_brokers_ends_with_a_sentence(host):
+    env = {"AMCAST_WEB_HOST": host}
+    done = amcast("collectors", "run", "-b", "127.0.0.1:1", "--web-port", "0", env=env)
     assert done.returncode == 4
     (sentence,) = done.stderr.splitlines()[1:]
     assert sentence.startswith("amcast: No broker at 127.0.0.1:1 answered within 10 s")

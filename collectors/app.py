@@ -50,7 +50,7 @@ from collectors.live.routes import LivePages
 from collectors.membership import GroupMember
 from collectors.metrics import page_of
 from collectors.placement import share_out
-from collectors.supervisor import Supervisor
+from collectors.supervisor import ErrorLog, Supervisor
 from collectors.web import WebServer, address_of, address_towards, listen_at
 from multicast.control import PROCESS_BYTES, ControlState, StatusPage
 from multicast.drivers import open_driver
@@ -65,7 +65,6 @@ with extra("collectors"):
     from faust.app.base import BootStrategy
     from mode import Service
 
-_log = logging.getLogger("amcast.collectors")
 # The group's errors are at /status in our own sentences; kafka-python would log each retry.
 logging.getLogger("kafka").setLevel(logging.CRITICAL)
 _T = TypeVar("_T")
@@ -180,6 +179,7 @@ class CollectorHost(Service):
 
     def __post_init__(self) -> None:
         self.supervisors = {}
+        self._errors = ErrorLog()
         self.idle = False
         self._driver: Driver | None = None  # None until the start has opened it
         self._engine: Engine | None = None
@@ -227,7 +227,7 @@ class CollectorHost(Service):
                     self._engine = await asyncio.to_thread(self._open_engine)
                 roles = self._roles(self._engine.control)
             except AmcastError as error:
-                _log.warning("%s", error)
+                self._errors.write(logging.WARNING, error, time.monotonic())
                 await self.sleep(_EPOCH_EVERY_S)
             if self.check.refused is not None:
                 for key in list(self.supervisors):
@@ -257,7 +257,7 @@ class CollectorHost(Service):
         for (epoch, name), primary in roles.items():
             supervisor = self.supervisors.get((epoch, name))
             if supervisor is None:
-                supervisor = Supervisor(engine, epoch, name, primary=primary)
+                supervisor = Supervisor(engine, epoch, name, primary=primary, errors=self._errors)
                 self.supervisors[epoch, name] = supervisor
                 await self.add_runtime_dependency(supervisor)
             else:

@@ -25,16 +25,45 @@ _log = logging.getLogger("amcast.collectors")
 # Pauses before an instance is restarted, after its first, second, ... failure: a passing failure
 # costs little time, and a lasting one does not fill the process's log.
 _RETRY_S = (0.1, 0.5, 2.0, 5.0)
+# How long a sentence is not logged again. If no broker answers, each collector of the process fails
+# every ten seconds with the same one: a hundred collectors would write 40,000 lines an hour.
+_AGAIN_S = 60.0
+_SENTENCES_MAX = 1_000  # kept for that; a few for each of some hundred collectors
 # An acting instance that is no longer our share runs on until another one acts, or for this time:
 # longer than its successor needs to start.
 _LINGER_S = 10.0
 _STEADY_S = 10.0  # an instance that ran for so long is restarted with the shortest delay
 
 
+class ErrorLog:
+    """Logs the errors of a process and its collectors, each sentence at most once a minute."""
+
+    def __init__(self) -> None:
+        self._lines: dict[str, tuple[float, int]] = {}  # when logged, and how often held back since
+
+    def write(self, level: int, error: AmcastError, now: float, *, about: str = "") -> None:
+        """Log the error, unless one with the same sentence was logged less than 60 s ago.
+
+        `now` is in seconds; `about` begins the line. A line says how many were held back before it.
+        """
+        sentence = str(error)
+        logged, held_back = self._lines.pop(sentence, (now - _AGAIN_S, 0))
+        if now - logged < _AGAIN_S:
+            self._lines[sentence] = (logged, held_back + 1)
+            return
+        more = f" ({held_back} times more since this was logged last)" if held_back else ""
+        _log.log(level, "%s%s%s", about, sentence, more)
+        self._lines[sentence] = (now, 0)
+        if len(self._lines) > _SENTENCES_MAX:
+            del self._lines[next(iter(self._lines))]
+
+
 class Supervisor(Service):
     """Runs one collector until its stream is frozen; restarts its instance after a failure."""
 
-    def __init__(self, engine: Engine, epoch: int, name: str, *, primary: bool) -> None:
+    def __init__(
+        self, engine: Engine, epoch: int, name: str, *, primary: bool, errors: ErrorLog
+    ) -> None:
         super().__init__()
         self.epoch = epoch
         self.collector = name
@@ -49,6 +78,7 @@ class Supervisor(Service):
         self._checkpoints = True
         self._leaving = False
         self._engine = engine
+        self._errors = errors
 
     @Service.task
     async def _supervise(self) -> None:
@@ -68,7 +98,8 @@ class Supervisor(Service):
             except AmcastError as error:
                 self.error = str(error)
                 self._checkpoints = not isinstance(error, ProtocolViolation)
-                _log.error("collector %s: %s", self.collector, error)
+                about = f"collector {self.collector}: "
+                self._errors.write(logging.ERROR, error, time.monotonic(), about=about)
             except Exception as error:  # noqa: BLE001
                 # A defect in one collector must not end the others in this process.
                 self.error = "it failed with an unexpected error; read what the process logged"

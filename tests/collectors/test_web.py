@@ -22,15 +22,13 @@ from tests.helpers.system import PATIENCE_S, amcast, until
 HERE = "127.0.0.1"
 
 
-def has_ipv6():
+def loopbacks():
+    """Give the loopback addresses of this machine; not each has IPv6."""
     try:
         socket.create_server(("::1", 0), family=socket.AF_INET6).close()
     except OSError:
-        return False
-    return True
-
-
-NEEDS_IPV6 = pytest.mark.skipif(not has_ipv6(), reason="this machine has no ::1")
+        return [HERE]
+    return [HERE, "::1"]
 
 
 def broken():
@@ -194,7 +192,7 @@ def test_the_command_ends_with_a_sentence_where_its_port_is_taken(served):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("host", [HERE, pytest.param("::1", marks=NEEDS_IPV6)])
+@pytest.mark.parametrize("host", loopbacks())
 def test_a_start_without_brokers_ends_with_a_sentence(host):
     env = {"AMCAST_WEB_HOST": host}
     done = amcast("collectors", "run", "-b", "127.0.0.1:1", "--web-port", "0", env=env)

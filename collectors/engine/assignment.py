@@ -50,8 +50,8 @@ class Assignment:
 
     @property
     def topics(self) -> set[str]:
-        """Name the Kafka topics of the logs."""
-        return {partition.topic for partition in self.logs}
+        """Name the Kafka topics of the logs and of the order."""
+        return {partition.topic for partition in (*self.logs, self.own)}
 
     def stream_starts(self) -> dict[TopicPartition, int]:
         """Give the streams that the collector reads, each with its first offset of the epoch."""

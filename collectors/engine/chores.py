@@ -5,7 +5,8 @@ answer is an error, only the instances that it concerns fail, as far as the erro
 
     open    the ids of an instance's topics are checked; from then on it stands ready
     begin   its epoch has begun: the end of its own stream is asked for, and it starts to work
-    recheck a log has grown: its topic may have been deleted and created again, so its id is checked
+    recheck a log has grown: its topic, or the one of the order, may have been deleted, and created
+            again, so their ids are checked
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from __future__ import annotations
 import queue
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import TypeVar
 
@@ -53,7 +54,7 @@ class Chores:
         self._to_open: queue.SimpleQueue[Hosted] = queue.SimpleQueue()
         self._to_begin: queue.SimpleQueue[Hosted] = queue.SimpleQueue()
         self._to_fill: queue.SimpleQueue[tuple[Working, Fill]] = queue.SimpleQueue()
-        self._to_recheck: dict[Working, set[str]] = {}  # topics that have grown since the last one
+        self._to_recheck: set[Working] = set()  # with a log that has grown since the last time
         self._recheck_lock = threading.Lock()
         self._wanted = threading.Event()
         self._reconnect_due_s = 0.0
@@ -75,10 +76,10 @@ class Chores:
         self._to_fill.put((instance, action))
         self._wanted.set()
 
-    def recheck(self, instance: Working, topics: set[str]) -> None:
-        """Check within a second that these topics are still those of the instance's plan."""
+    def recheck(self, instance: Working) -> None:
+        """Check within a second that the instance's topics are still those of its plan."""
         with self._recheck_lock:
-            self._to_recheck.setdefault(instance, set()).update(topics)
+            self._to_recheck.add(instance)
 
     # -- the loop's thread --------------------------------------------------------------------
 
@@ -98,11 +99,10 @@ class Chores:
             self._reconnect_due_s = time.monotonic() + _RECONNECT_EVERY_S
 
     def _open_all(self, instances: Sequence[Hosted]) -> None:
-        topics = sorted({topic for instance in instances for topic in instance.assignment.topics})
         if not instances:
             return
         try:
-            ids = self._driver.topic_ids(topics)
+            ids = self._driver.topic_ids(_topics_of(instances))
         except AmcastError as error:
             for instance in instances:
                 instance.fail(error)
@@ -149,22 +149,26 @@ class Chores:
     def _refuse_recreated(self) -> None:
         """Fail the instances whose plan was made for another topic of the same name."""
         with self._recheck_lock:
-            due, self._to_recheck = self._to_recheck, {}
+            due, self._to_recheck = self._to_recheck, set()
         if not due:
             return
         try:
-            ids = self._driver.topic_ids(sorted(set().union(*due.values())))
+            ids = self._driver.topic_ids(_topics_of(due))
         except ClusterUnreachable:
-            for instance, topics in due.items():
-                self.recheck(instance, topics)
+            for instance in due:
+                self.recheck(instance)
             return
         except AmcastError as error:
             for instance in due:
                 instance.fail(error)
             return
-        for instance, topics in due.items():
+        for instance in due:
             with _failing(instance):
-                refuse_other_topics(ids, instance.assignment.plan, topics)
+                refuse_other_topics(ids, instance.assignment.plan, instance.assignment.topics)
+
+
+def _topics_of(instances: Iterable[Hosted | Working]) -> list[str]:
+    return sorted({topic for instance in instances for topic in instance.assignment.topics})
 
 
 @contextmanager

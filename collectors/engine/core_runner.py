@@ -164,7 +164,7 @@ class CoreRunner:
 
     def on_ends(self, ends: Mapping[TopicPartition, int]) -> int | None:
         """Take ends of logs that moved; see `EndSink.on_ends` for the count."""
-        self._engine.chores.recheck(self, {partition.topic for partition in ends})
+        self._engine.chores.recheck(self)
         counts: list[int] = []
 
         def count_and_take() -> None:

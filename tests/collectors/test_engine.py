@@ -1,8 +1,9 @@
 """Many collectors on one engine: its loops serve all, and what fails in one stops no other."""
 
 import threading
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
+import confluent_kafka
 import pytest
 
 from bench.micro.many_collectors import tree_plan
@@ -11,13 +12,15 @@ from collectors.engine import clock, stream_loop
 from collectors.engine.engine import Engine
 from collectors.engine.instance import CollectorInstance
 from collectors.engine.stream_loop import StreamLoop
-from multicast.control import log_partition, stream_partition
+from multicast.control import log_partition, order_topic, stream_partition
+from multicast.drivers.kafka_python import Admin
 from multicast.drivers.memory.driver import MemoryDriver, MemoryLog
 from multicast.drivers.protocol import TopicPartition
 from multicast.errors import AmcastError, Trimmed, UnknownVersion
 from multicast.order import OrderRecord, OrderStream, ParentNext, RecordKind, encode
-from tests.helpers.plans import chain, from_start
+from tests.helpers.plans import chain, from_start, poster
 from tests.helpers.small import Small, until
+from tests.helpers.system import PATIENCE_S, System
 
 MANY = 40  # more than any default pool of threads has on a small machine
 
@@ -365,3 +368,26 @@ def test_a_resting_sink_is_ticked_each_minute_and_one_that_follows_again_not_twi
     for _ in range(3):
         made._turn()
     assert (resting.ticks, following.ticks, left.ticks) == (3, 3, 0)
+
+
+# -- on a real broker -------------------------------------------------------------------------
+
+
+@pytest.mark.kafka
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("order_version", [1, 2])
+def test_collectors_stop_and_say_so_when_the_topic_of_the_order_was_deleted(
+    kafka_cluster, tmp_path, order_version
+):
+    plan = replace(poster(), order_version=order_version)
+    with System(kafka_cluster.bootstrap, plan, tmp_path) as system:
+        host = system.order()
+        order = order_topic(system.topic)
+        with Admin(kafka_cluster.bootstrap) as admin:
+            admin.delete_topics([order])
+        producer = confluent_kafka.Producer({"bootstrap.servers": kafka_cluster.bootstrap})
+        producer.produce(system.topic, b"of a plain producer", partition=0)
+        assert producer.flush(PATIENCE_S) == 0
+        says = f"topic {order} is not the one that epoch 1 was applied to (it was deleted)"
+        until(lambda: says in [node["error"] for node in host.status()["nodes"]])

@@ -5,8 +5,8 @@ answer is an error, only the instances that it concerns fail, as far as the erro
 
     open    the ids of an instance's topics are checked; from then on it stands ready
     begin   its epoch has begun: the end of its own stream is asked for, and it starts to work
-    recheck a log has grown: its topic, or the one of the order, may have been deleted, and created
-            again, so their ids are checked
+    recheck a log has grown, or lags: its topic, or the one of the order, may have been deleted, and
+            created again, so their ids are checked
 """
 
 from __future__ import annotations

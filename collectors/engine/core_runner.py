@@ -310,6 +310,8 @@ class CoreRunner:
         core.tick(by_log)
         self._waits.tick(core.ahead, core.own.state.positions, by_log, time.monotonic())
         self._trouble_log.look(troubles(self.assignment, core))
+        if core.lag:  # perhaps because a topic is gone, which the brokers do not say at once
+            self._engine.chores.recheck(self)
         may_rest = self._ticks.tick()
         due = core.pending or core.early or core.lag or highs or self._own.has_failed
         if may_rest and not due and not core.due:

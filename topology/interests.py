@@ -207,6 +207,10 @@ def _destinations(value: Any, partitions: tuple[str, ...]) -> tuple[tuple[str, .
 
 def _consumers(value: Any, partitions: tuple[str, ...]) -> tuple[Interest, ...]:
     known = {name: index for index, name in enumerate(partitions)}
+    if isinstance(value, dict):
+        raise InvalidInterests(
+            "[consumer] has single brackets: write [[consumer]] above each consumer"
+        )
     consumers = []
     for number, entry in enumerate(_list(value, "consumer"), start=1):
         where = f"consumer number {number}"

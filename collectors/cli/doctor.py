@@ -38,6 +38,8 @@ from topology.output import Output, OutputOption
 
 app = typer.Typer()
 _COLOURS = {Weight.REFUSE: "red", Weight.WARN: "yellow", Weight.NOTE: "dim"}
+_CLOCKS_SHOWN_MAX = 6  # some two lines; that of the controller comes first
+_SOURCE_CHARACTERS_MAX = 60  # the log of a wide set has a name of some thousand
 _SETTINGS = (  # of topics, in the JSON document
     "cleanup.policy",
     "min.insync.replicas",
@@ -141,13 +143,21 @@ def _show(facts: Facts, findings: Sequence[Finding], wrong: int) -> None:
         colour = _COLOURS[finding.weight]
         console.print(f"[{colour}]{finding.weight}[/] ", end="")
         console.print(f"{finding.says}\n       {finding.do}", markup=False, highlight=False)
-    sources = {stamp.source.split(" (")[0].split("'s")[0] for stamp in facts.stamps}
-    clocks = ", ".join(sorted(sources))
+    clocks = _clocks(facts.stamps)
     console.print(
         f"clocks seen: {clocks or 'none'}" if wrong else f"nothing is wrong; clocks seen: {clocks}",
         markup=False,
         highlight=False,
     )
+
+
+def _clocks(stamps: Sequence[Stamp]) -> str:
+    """Name the sources of the first stamps, and say how many more there are."""
+    sources = sorted({stamp.source.split(" (")[0].split("'s")[0] for stamp in stamps})
+    shown = [f"{name[:_SOURCE_CHARACTERS_MAX]}…" if len(name) > _SOURCE_CHARACTERS_MAX else name
+             for name in sources[:_CLOCKS_SHOWN_MAX]]  # fmt: skip
+    more = len(sources) - len(shown)
+    return ", ".join(shown) + (f" and {more} more" if more else "")
 
 
 def _headline(facts: Facts) -> str:

@@ -31,6 +31,7 @@ from collectors.doctor.facts import (
 )
 from collectors.mending import Damage, Harm
 from multicast.errors import TopicChanged, UnsafeCluster
+from topology.draw import shortened
 from topology.tree import Plan
 
 # Synchronised clocks never differ by so much, and no retention time is so short that it matters.
@@ -82,13 +83,11 @@ class Finding:
 
 
 def refuse(findings: Iterable[Finding]) -> None:
-    """Raise `TopicChanged` or `UnsafeCluster` with the first finding of weight REFUSE, if any."""
+    """Raise `TopicChanged` or `UnsafeCluster`, as the first is, with all findings to REFUSE."""
     worst = [finding for finding in findings if finding.weight is Weight.REFUSE]
-    if not worst:
-        return
-    more = f" (and {len(worst) - 1} more: see 'amcast doctor')" if len(worst) > 1 else ""
-    error = TopicChanged if worst[0].check is Check.TOPIC_CHANGED else UnsafeCluster
-    raise error(f"{worst[0]}{more}")
+    if worst:
+        error = TopicChanged if worst[0].check is Check.TOPIC_CHANGED else UnsafeCluster
+        raise error(". Besides, ".join(str(finding) for finding in worst))
 
 
 def findings(facts: Facts) -> tuple[Finding, ...]:
@@ -324,6 +323,8 @@ def of_collectors(collectors: Sequence[CollectorFacts], *, now_ms: int) -> list[
     """
     by_name = {collector.name: collector for collector in collectors}
     results: list[Finding] = []
+    ended: dict[str, list[str]] = {}
+    missing: list[str] = []
     for collector in collectors:
         name = f"collector {collector.name}"
         results += _of_foreign(f"the stream of {name}", collector.foreign)
@@ -348,22 +349,24 @@ def of_collectors(collectors: Sequence[CollectorFacts], *, now_ms: int) -> list[
                 )
             )
         elif collector.ended_at and not collector.frozen:
-            says = f"the process that last acted for {name} has ended: nobody listens at "
-            says += f"{collector.ended_at} any more"
-            do = "unless a standby runs, start another: 'amcast collectors run --node "
-            do += f"{collector.name}'; meanwhile what has no ticket, and collectors below it, wait"
-            results.append(Finding(Weight.NOTE, Check.COLLECTOR, name, says, do))
+            ended.setdefault(collector.ended_at, []).append(collector.name)
         elif not collector.is_open and (collector.ticketed or not collector.records):
-            results.append(
-                Finding(
-                    Weight.NOTE,
-                    Check.COLLECTOR,
-                    name,
-                    f"{name} has not started in this epoch",
-                    f"'amcast collectors run --node {collector.name}' starts it",
-                )
-            )
+            missing.append(collector.name)
+    for address, names in ended.items():
+        says = f"the process that last acted for {_named(names)} has ended: nobody listens at "
+        says += f"{address} any more"
+        do = "unless standbys run, start another: 'amcast collectors run'; meanwhile what has no "
+        do += "ticket, and collectors below, wait"
+        results.append(Finding(Weight.NOTE, Check.COLLECTOR, _named(names), says, do))
+    if missing:
+        says = f"nobody has started {_named(missing)} in this epoch"
+        do = "'amcast collectors run' starts what no other process runs"
+        results.append(Finding(Weight.NOTE, Check.COLLECTOR, _named(missing), says, do))
     return results
+
+
+def _named(collectors: Sequence[str]) -> str:
+    return f"collector{'' if len(collectors) == 1 else 's'} {shortened(collectors)}"
 
 
 def of_damage(damages: Iterable[Damage]) -> list[Finding]:

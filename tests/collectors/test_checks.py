@@ -210,7 +210,7 @@ PLANTED = [
     ),
     (
         with_collectors(CollectorFacts("K1", None, is_open=False, records=0)),
-        (Weight.NOTE, Check.COLLECTOR, "K1 has not started"),
+        (Weight.NOTE, Check.COLLECTOR, "nobody has started collector K1 in this epoch"),
     ),
     (
         replace(SOUND, damages=(Damage(Harm.FROZEN, "K1", "K1's stream was ended"),)),
@@ -323,6 +323,17 @@ def test_a_collector_below_a_late_one_is_not_blamed_for_what_that_one_left():
     assert [finding.about for finding in findings(lone)] == ["collector K2"]
 
 
+def test_many_collectors_of_a_process_that_ended_are_one_finding():
+    names = [f"K{number}" for number in range(1, 101)]
+    gone = [replace(ABOVE, name=name, ended_at="127.0.0.1:6066") for name in names[:60]]
+    never = [CollectorFacts(name, None, is_open=False, records=0) for name in names[60:]]
+    ended, missing = findings(with_collectors(*gone, *never))
+    assert "acted for collectors K1 K2 K3 K4 K5 K6 and 54 more has ended" in ended.says
+    assert missing.says == (
+        "nobody has started collectors K61 K62 K63 K64 K65 K66 and 34 more in this epoch"
+    )
+
+
 def test_the_worst_comes_first_and_refused_with_what_to_do():
     bad = replace(
         with_topic(topic("A", Role.DATA, cleanup_policy="compact")),
@@ -334,7 +345,9 @@ def test_the_worst_comes_first_and_refused_with_what_to_do():
         Weight.REFUSE,
         Weight.NOTE,
     ]
-    with pytest.raises(TopicChanged, match=r"was deleted\); .*and 1 more: see 'amcast doctor'"):
+    with pytest.raises(
+        TopicChanged, match=r"was deleted\); .*\. Besides, topic A has cleanup\.policy"
+    ):
         refuse(findings(bad))
     compacted = [finding for finding in findings(bad) if finding.check is Check.COMPACTION]
     with pytest.raises(UnsafeCluster, match=r"has cleanup\.policy=compact, .*; set it to delete$"):

@@ -129,6 +129,10 @@ BAD = [
     (GOOD.replace("[limits]", "[hosts]"), "[hosts]"),
     ('topic = "A"\npartitions = ["P1"]\n', "names no consumer"),
     ('topic = "A"\npartitions = ["P1"]\nconsumer = 3\n', "consumer is 3"),
+    (
+        'topic = "A"\npartitions = 1\n[consumer]\nname = "C"\ninterest = ["P1"]\n',
+        "write [[consumer]] above each consumer",
+    ),
     (GOOD + '\n[hosts]\nnames = ["x", "y"]\nlatency = [[0, 1]]\n', "2 rows of 2"),
     (GOOD + '\n[hosts]\nnames = ["x"]\nlatency = [[0]]\nleaders = {P1 = "z"}\n', "'z'"),
     (GOOD + '\n[hosts]\nnames = ["x"]\nlatency = [[0]]\nleaders = {P9 = "x"}\n', "P9"),

@@ -350,7 +350,7 @@ class Consumer:
         "earliest" is the start of the first epoch from which on every epoch covers the interest (if
         that is no longer retained, `poll` raises `Trimmed`), "latest" the end of the order as it is
         now. A time means the first order record (for a single log: the first message) written at or
-        after it in the newest epoch that has begun. Blocks while the control topic is read, and for
+        after it in the epoch that ran then. Blocks while the control topic is read, and for
         a request; takes effect whole, or, if it raises, not at all. Raises `UsageError` for a
         cursor of a source that does not serve the interest, `Trimmed` for one beyond the end,
         `UncoveredInterest`, `ClusterUnreachable`. A cursor names no interest: with one that a

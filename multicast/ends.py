@@ -25,6 +25,7 @@ from multicast.subscription import (
     End,
     SubscriptionRequest,
     earliest,
+    first_covered,
     logs_wanted,
     resume,
 )
@@ -52,8 +53,14 @@ def end_now(
 def cursor_at(
     driver: Driver, control: ControlState, request: SubscriptionRequest, timestamp_ms: int | None
 ) -> Cursor:
-    """Make a cursor for a time in the newest epoch that has begun; None for the end of it."""
+    """Make a cursor for a time, or (None) for the end of the newest epoch that has begun.
+
+    A time means a place in the epoch that ran then; if that did not cover the interest, in the
+    first one after it from which on all do.
+    """
     epoch = control.begun_epoch
+    if timestamp_ms is not None:
+        epoch = first_covered(control, request, epoch, least=control.epoch_at(timestamp_ms))
     _, source = request.resolve(control.plan(epoch))
     epoch = control.first_epoch(epoch, source)
     plan = control.plan(epoch)

@@ -103,15 +103,24 @@ def begin(
 
 def earliest(control: ControlState, request: SubscriptionRequest, *, bounds: Bounds) -> Delivery:
     """Open the first epoch from which on every epoch up to the newest covers the interest."""
-    first = control.plan().epoch
-    request.resolve(control.plan(first))
-    while first > 1:
+    return begin(control, request, epoch=first_covered(control, request, control.epoch), bounds=bounds)
+
+
+def first_covered(
+    control: ControlState, request: SubscriptionRequest, epoch: int, *, least: int = 1
+) -> int:
+    """Give the first epoch, from `least` on, from which on every epoch up to this one covers it.
+
+    Raises what `resolve` raises if this one does not.
+    """
+    request.resolve(control.plan(epoch))
+    while epoch > least:
         try:
-            request.resolve(control.plan(first - 1))
+            request.resolve(control.plan(epoch - 1))
         except (UncoveredInterest, UsageError):
             break
-        first -= 1
-    return begin(control, request, epoch=first, bounds=bounds)
+        epoch -= 1
+    return epoch
 
 
 def interest_at(

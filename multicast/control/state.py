@@ -83,6 +83,7 @@ class ControlState:
     plans: list[Plan] = field(default_factory=list)
     markers: dict[int, dict[str, int]] = field(default_factory=dict)
     ends: dict[int, dict[str, int]] = field(default_factory=dict)
+    ended_ms: dict[int, int] = field(default_factory=dict)  # by epoch: when its `ends` were written
     void: int = 0
     previous: bytes = b""
     running: dict[str, int] = field(default_factory=dict)  # by name: the epoch
@@ -103,6 +104,7 @@ class ControlState:
             plans=list(self.plans),
             markers=dict(self.markers),
             ends=dict(self.ends),
+            ended_ms=dict(self.ended_ms),
             recovered=dict(self.recovered),
             running=dict(self.running),
             pages=dict(self.pages),
@@ -119,11 +121,11 @@ class ControlState:
         Never raises: anybody may write anything to a topic by mistake.
         """
         try:
-            self._take(record.key or b"", record.value)
+            self._take(record.key or b"", record.value, record.timestamp_ms)
         except (NotReadable, InvalidPlan, UnicodeDecodeError):
             self.void += 1
 
-    def _take(self, key: bytes, value: bytes | None) -> None:
+    def _take(self, key: bytes, value: bytes | None, timestamp_ms: int) -> None:
         kind, _, rest = key.decode().partition("/")
         if kind == "checkpoint" and value is None:
             self._checkpoints.pop(key, None)
@@ -146,6 +148,7 @@ class ControlState:
             if kind == "ends":
                 ended = ended_of(document, self.plan(epoch), self.plan(epoch + 1))
                 self.recovered.setdefault(epoch, ended)
+                self.ended_ms.setdefault(epoch, timestamp_ms)
             facts.setdefault(epoch, positions)
         else:
             raise NotReadable(f"its kind {kind!r} is unknown")
@@ -208,6 +211,13 @@ class ControlState:
         """The newest epoch that has begun; it is `epoch - 1` while that one is drained."""
         epoch = self.epoch
         while epoch and self.starts(epoch) is None:
+            epoch -= 1
+        return epoch
+
+    def epoch_at(self, timestamp_ms: int) -> int:
+        """Give the newest epoch that had begun at a time: those before it had ended earlier."""
+        epoch = self.begun_epoch
+        while epoch > 1 and timestamp_ms <= self.ended_ms[epoch - 1]:
             epoch -= 1
         return epoch
 

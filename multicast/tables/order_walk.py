@@ -154,6 +154,8 @@ class OrderWalk:
         if self._queue:
             head = self._queue[0]
             return (head.record, head.run, head.first) >= where
+        if self._over:  # a place after the epoch's end is one of the next epoch
+            return True
         if self._order is None:
             return self._log_next >= cursor.next
         below = self._order.offset_next

@@ -104,6 +104,39 @@ def test_up_to_a_time_and_from_this_time_on_each_message_is_read_once(amcast_top
 
 @kafka
 @pytest.mark.slow
+@pytest.mark.parametrize("interest", [["P1", "P2", "P3"], ["P2"]], ids=["collector", "log"])
+def test_a_time_in_an_epoch_that_has_ended_is_a_place_in_that_epoch(amcast_topic, interest):
+    # Init: moments before all messages, in each of two epochs, and between the two.
+    topic = amcast_topic(INTERESTS)
+    request = SubscriptionRequest.of(None, interest)
+
+    def read(start="earliest"):
+        consumer = topic.consumer(interest=interest, committed=False, start=start)
+        return [str(message.cursor) for message in topic.drain(consumer)]
+
+    moments, counts = [datetime.now(UTC)], [0]
+    for seed in range(4):
+        send(topic, 100, seed=seed)
+        counts.append(len(read()))
+        moments.append(datetime.now(UTC))
+        if seed == 1:
+            wider = {"name": "C1", "interest": ["P1", "P2", "P3", "P4"]}
+            consumers = [wider, *INTERESTS["consumer"][1:]]
+            topic.replan({**INTERESTS, "topic": topic.topic, "consumer": consumers})
+    whole = cursors(rows_of(topic, all_now(topic, request)))
+    assert {cursor[0] for cursor in whole} == {"1", "2"}
+
+    for moment, count in zip(moments, counts, strict=True):
+        # Test.
+        head = cursors(rows_of(topic, all_now(topic, request, until=moment)))
+        tail = cursors(rows_of(topic, all_now(topic, request, moment)))
+
+        # Check.
+        assert (head, tail, read(moment)) == (whole[:count], whole[count:], whole[count:])
+
+
+@kafka
+@pytest.mark.slow
 def test_an_open_transaction_holds_the_order_back_and_then_nothing_is_missing(amcast_topic):
     topic = amcast_topic(INTERESTS)
     send(topic, 50)

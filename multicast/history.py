@@ -330,15 +330,15 @@ class HistoryBuilder:
 def read(lines: Iterable[bytes], builder: HistoryBuilder, *, source: str) -> None:
     """Add the JSON lines of one source, for example a file opened for bytes, to the builder.
 
-    Skips blank lines and ignores unknown fields. Raises `HistoryError` at the first malformed line;
-    its text begins with "source:line".
+    Skips a byte order mark and blank lines, and ignores unknown fields. Raises `HistoryError` at the
+    first malformed line; its text begins with "source:line".
     """
     decode = json.JSONDecoder().raw_decode
     for count, raw in enumerate(lines, 1):
         try:
             if len(raw) > LINE_BYTES_MAX:
                 raise HistoryError(f"the line is longer than {LINE_BYTES_MAX} bytes")  # noqa: TRY301
-            text = raw.decode().strip()
+            text = raw.decode("utf-8-sig" if count == 1 else "utf-8").strip()
             if not text:
                 continue
             line, stop = decode(text)

@@ -204,6 +204,11 @@ def test_a_bad_line_is_one_sentence_with_its_place(line, sentence):
     assert "\n" not in said
 
 
+def test_a_history_of_windows_begins_with_a_byte_order_mark():
+    history = read_back("\ufeff" + '{"consumer": "C1", "interest": ["P1"]}\r\n', delivery(0))
+    assert history.interests == {"C1": ("P1",)}
+
+
 def test_bytes_that_are_not_utf_8_are_an_error():
     with pytest.raises(HistoryError, match=r"^f:1: the line is not UTF-8$"):
         lines.read([b"\xff\n"], HistoryBuilder(), source="f")

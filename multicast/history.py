@@ -330,7 +330,7 @@ class HistoryBuilder:
 def read(lines: Iterable[bytes], builder: HistoryBuilder, *, source: str) -> None:
     """Add the JSON lines of one source, for example a file opened for bytes, to the builder.
 
-    Skips a byte order mark and blank lines, and ignores unknown fields. Raises `HistoryError` at the
+    Skips a byte order mark and blank lines, ignores unknown fields. Raises `HistoryError` at the
     first malformed line; its text begins with "source:line".
     """
     decode = json.JSONDecoder().raw_decode

@@ -103,7 +103,9 @@ def begin(
 
 def earliest(control: ControlState, request: SubscriptionRequest, *, bounds: Bounds) -> Delivery:
     """Open the first epoch from which on every epoch up to the newest covers the interest."""
-    return begin(control, request, epoch=first_covered(control, request, control.epoch), bounds=bounds)
+    return begin(
+        control, request, epoch=first_covered(control, request, control.epoch), bounds=bounds
+    )
 
 
 def first_covered(

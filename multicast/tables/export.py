@@ -1,13 +1,15 @@
 """Writes the order of one subscription as files, each a contiguous piece of it; resumable.
 
-    FOLDER/amcast.json                        which topic and subscription, and the format
+    FOLDER/_amcast                            which topic and subscription, and the format
     FOLDER/E000000001-P0…0-P0…99.parquet      rows of epoch 1, their positions from 0 to 99
 
 A file appears under its name complete, or not at all: it is written beside it and renamed. The
 cursor of the last row of the newest file says where to go on, so nothing else has to be stored, and
 a kill at any moment neither loses nor doubles a row. One export at a time writes to a folder.
 
-Names sort in delivery order. Any reader of Parquet or JSON lines can read the folder.
+Names sort in delivery order. Any reader of Parquet or JSON lines can read the folder: Spark and
+pyarrow pass over names that begin with "_", as those of all other files here do, and no other
+file's name ends as a table's does.
 """
 
 from __future__ import annotations
@@ -36,7 +38,7 @@ from multicast.tables.slices import read, slices
 from topology.tree import Log
 
 Format = Literal["parquet", "json"]
-ABOUT = "amcast.json"
+ABOUT = "_amcast"
 _UNFINISHED = ".part"
 _PAUSE_S = 0.2  # between two looks at an order that has nothing new; a human notices 0.2 s
 _FOLLOW_S = 5.0  # with `follow` rows wait so long for others, so that files are not tiny
@@ -105,7 +107,7 @@ def _claim(file: IO[str], folder: Path, what: Export) -> None:
 
 def files(folder: Path) -> list[Path]:
     """List the complete files of an export, in delivery order."""
-    return sorted(path for path in folder.glob("E*-P*-P*.*") if path.suffix != _UNFINISHED)
+    return sorted(folder.glob("E*-P*-P*.*"))
 
 
 def exported_to(folder: Path) -> Cursor | None:
@@ -197,7 +199,7 @@ def _write(driver: Driver, folder: Path, what: Export, pieces: Sequence[Piece]) 
 
 def _store(path: Path, table: Any, form: Format) -> None:
     """Write a file under another name, and rename it once the disk has it."""
-    unfinished = path.with_suffix(path.suffix + _UNFINISHED)
+    unfinished = path.with_name(f"_{path.name}{_UNFINISHED}")
     with unfinished.open("wb") as file:
         if form == "parquet":
             pyarrow("pyarrow.parquet").write_table(table, file)

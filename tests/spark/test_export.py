@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 
+import pyarrow.dataset
 import pyarrow.parquet
 import pytest
 
@@ -57,7 +58,7 @@ def test_an_export_that_is_killed_goes_on_without_a_lost_or_doubled_row(topic, t
             until(lambda: len(files(folder)) >= wanted or process.poll() is not None, "files")  # noqa: B023
             process.send_signal(signal.SIGKILL)
         assert process.returncode == -signal.SIGKILL
-    (folder / "E000000001-P1-P2.parquet.part").write_bytes(b"left by a kill")
+    (folder / "_E000000001-P1-P2.parquet.part").write_bytes(b"left by a kill")
     topic.replan({**INTERESTS, "topic": topic.topic, "consumer": INTERESTS["consumer"][:2]})
     send(topic, 50, seed=2)
     done = amcast(*command(topic, folder, "--format", form))
@@ -130,6 +131,15 @@ def test_verify_finds_a_lost_a_doubled_and_a_moved_row_in_an_export(topic, tmp_p
     pyarrow.parquet.write_table(table, path)
     judged = amcast("verify", "--parquet", str(folder), "-b", topic.bootstrap)
     assert judged.returncode == 0, judged.stdout + judged.stderr
+
+
+def test_other_programs_read_the_folder_as_it_stands_also_while_it_is_written(topic, tmp_path):
+    for form in ("parquet", "json"):
+        folder = tmp_path / form
+        assert amcast(*command(topic, folder, "--format", form)).returncode == 0
+        (folder / f"_E000000001-P1-P2.{form}.part").write_bytes(b"unfinished")
+        table = pyarrow.dataset.dataset(folder, format=form).to_table()
+        assert table.sort_by("position")["cursor"].to_pylist() == [row[-1] for row in whole(topic)]
 
 
 def test_a_folder_belongs_to_one_export(topic, tmp_path):

@@ -1,8 +1,8 @@
 """The data source "amcast", by Spark's Python data source API; no connector in Java is needed.
 
 The driver process plans: it reads the order (`multicast.tables.order_walk`), which is small, and
-divides it into slices. Each task reads one slice in a Python worker and gives Arrow batches that
-have their positions already: no join, no shuffle. Python workers need amcast installed.
+divides it into slices. Each task reads slices in a Python worker and gives Arrow batches that have
+their positions already: no join, no shuffle. Python workers need amcast installed.
 
 A stream's offset is {"cursor": TEXT}, a cursor of `Consumer`. Micro-batch (a, b] is the piece of
 the order after cursor a up to cursor b, complete: no later batch has a smaller position.
@@ -31,7 +31,7 @@ from multicast.errors import UsageError
 from multicast.tables.arrow import COLUMNS, record_batch, schema
 from multicast.tables.options import TableOptions, table_options
 from multicast.tables.order_walk import OrderWalk, Piece, between
-from multicast.tables.slices import Slice, read, slices
+from multicast.tables.slices import Slice, read, slices, tasks
 
 FORMAT = "amcast"
 _PLANNER = "librdkafka"  # opens readers sooner
@@ -48,7 +48,7 @@ def register(spark: SparkSession) -> None:
 class SlicePartition(InputPartition):
     """What one task reads."""
 
-    part: Slice
+    parts: tuple[Slice, ...]
 
 
 class AmcastSource(DataSource):
@@ -84,17 +84,19 @@ def _open(options: TableOptions, name: str) -> Driver:
 
 
 def _partitions(options: TableOptions, pieces: Sequence[Piece]) -> list[InputPartition]:
-    return [SlicePartition(part) for part in slices(pieces, options.slice_offsets)]
+    parts = slices(pieces, options.slice_offsets)
+    return [SlicePartition(group) for group in tasks(parts, options.slice_offsets)]
 
 
 def _read(options: TableOptions, partition: InputPartition | None) -> Iterator[Any]:
-    """Read a slice; runs in Spark's workers. None: Spark's sign of a table without slices."""
+    """Read a task's slices; runs in Spark's workers. None: Spark's sign of an empty table."""
     if not isinstance(partition, SlicePartition):
         return
-    part, columns = partition.part, schema()
+    columns = schema()
     with closing(_open(options, _TASK)) as driver:
-        for rows in read(driver, part, timeout_s=options.timeout_s):
-            yield record_batch(part, rows, columns)
+        for part in partition.parts:
+            for rows in read(driver, part, timeout_s=options.timeout_s):
+                yield record_batch(part, rows, columns)
 
 
 class _TableReader(DataSourceReader):
@@ -193,7 +195,7 @@ class _StreamReader(DataSourceStreamReader):
         return _partitions(options, pieces)
 
     def read(self, partition: InputPartition) -> Iterator[Any]:
-        """Read a slice, in a worker."""
+        """Read a task's slices, in a worker."""
         return _read(self._options, partition)
 
     def stop(self) -> None:

@@ -1,9 +1,9 @@
 """Divides pieces of an order into slices, each of one log, and reads a slice's messages.
 
-A slice is what one task reads: consecutive offsets of one log, with the pieces that give them
-their positions. Which records are messages for the reader is what `multicast.delivery` decides:
-skips and markers are dropped, and so are covered messages whose exact set misses the interest, and
-void messages (docs/conditional.md).
+A slice is consecutive offsets of one log, with the pieces that give them their positions. A task
+reads one slice, or several small ones. Which records are messages for the reader is what
+`multicast.delivery` decides: skips and markers are dropped, and so are covered messages whose exact
+set misses the interest, and void messages (docs/conditional.md).
 """
 
 from __future__ import annotations
@@ -26,6 +26,10 @@ from multicast.tables.order_walk import Piece
 from topology.tree import Log
 
 _POLL_S = 1.0  # one wait for records that exist; more polls follow
+# Spark takes some 0.1 s to start a task and open its clients: as long as reading 50,000 offsets, or
+# as opening four to eight slices. So no task is mostly its start, and none is long.
+_TASK_OFFSETS = 50_000
+_TASK_SLICES = 8
 _HEADERS = attrgetter("headers")
 
 
@@ -89,6 +93,28 @@ def slices(pieces: Sequence[Piece], offsets_max: int) -> list[Slice]:
                 flush(key)
     for key in list(pending):
         flush(key)
+    return made
+
+
+def tasks(parts: Sequence[Slice], offsets_max: int) -> list[tuple[Slice, ...]]:
+    """Divide slices among tasks; small ones share a task, of at most `offsets_max` offsets.
+
+    An order over many logs has many small slices, each of which costs less than to start a task.
+    """
+    made: list[tuple[Slice, ...]] = []
+    pending: list[Slice] = []
+    offsets = 0
+    for part in parts:
+        count = part.places[-1].next - part.places[0].first
+        if pending and (
+            offsets + count > min(_TASK_OFFSETS, offsets_max) or len(pending) == _TASK_SLICES
+        ):
+            made.append(tuple(pending))
+            pending, offsets = [], 0
+        pending.append(part)
+        offsets += count
+    if pending:
+        made.append(tuple(pending))
     return made
 
 

@@ -12,9 +12,10 @@ from multicast.errors import TimedOut, Trimmed, UncoveredInterest, UsageError
 from multicast.subscription import SubscriptionRequest
 from multicast.tables.options import table_options
 from multicast.tables.order_walk import OrderWalk, between
-from multicast.tables.slices import read, slices
+from multicast.tables.slices import Place, Slice, read, slices, tasks
 from tests.helpers.spark import INTERESTS, send, send_oddities
 from tests.helpers.system import PATIENCE_S, until
+from topology.tree import Log
 
 kafka = pytest.mark.kafka
 C1 = SubscriptionRequest.of("C1", None)
@@ -213,6 +214,21 @@ def test_what_cannot_be_read_is_a_named_error(amcast_topic):
     beyond = Cursor(last.epoch, last.source, last.record + 1000, 0, 0)
     with pytest.raises(TimedOut, match="does not reach cursor"):
         between(topic.driver, topic.topic, C1, first, beyond, timeout_s=0.1)
+
+
+def test_small_slices_share_a_task_and_large_ones_do_not():
+    def part(offsets):
+        return Slice(1, "K1", ("P1",), Log("P1", "A", 0), (Place(0, 0, 5, 5 + offsets, 0),))
+
+    def sizes(offsets, offsets_max):
+        made = tasks([part(count) for count in offsets], offsets_max)
+        return [[each.places[0].next - 5 for each in group] for group in made]
+
+    assert sizes([10] * 20, 500_000) == [[10] * 8, [10] * 8, [10] * 4]
+    assert sizes([500_000, 500_000, 3], 500_000) == [[500_000], [500_000], [3]]
+    assert sizes([30_000, 20_000, 1], 500_000) == [[30_000, 20_000], [1]]
+    assert sizes([20, 20, 5, 10, 10], 20) == [[20], [20], [5, 10], [10]]  # as the user bounds them
+    assert sizes([], 20) == []
 
 
 @pytest.mark.parametrize(

@@ -89,9 +89,10 @@ class QuietSelector(NetworkSelector):  # type: ignore[misc]
         waits for the socket to be writable, and nothing runs any more that could wait. Nothing runs
         on a loop that was interrupted, either: a lock of the package may be held for good.
         """
+        transports = list(self.transports)  # a task that ends here may hold the last reference
         if not self.interrupted:
             with quiet():
-                if self._io_thread is None:
+                if self._io_thread is None and not self._closed:
                     # A task that waited for metadata ends now. Once the loop is closed, it would
                     # wait again, which is an error then, and the package logs that as one.
                     self.drain()
@@ -104,7 +105,7 @@ class QuietSelector(NetworkSelector):  # type: ignore[misc]
             self._wakeup_r.close()
             self._wakeup_w.close()
             self._selector.close()
-        for transport in list(self.transports):
+        for transport in {*transports, *self.transports}:
             opened = transport._sock  # noqa: SLF001
             if opened is not None:
                 opened.close()

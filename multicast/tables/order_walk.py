@@ -131,7 +131,8 @@ class OrderWalk:
         left = offsets_max
         while left > 0:
             self._read(left)
-            taken = list(self._take(left, until))
+            is_last = until is not None and until.epoch == self._epoch
+            taken = list(self._take(left, until if is_last else None))
             left -= sum(piece.next - piece.first for piece in taken)
             pieces += taken
             if self._queue or not self._over or (until and until.epoch <= self._epoch):
@@ -148,7 +149,9 @@ class OrderWalk:
 
     def passed(self, cursor: Cursor) -> bool:
         """Whether all offsets up to a cursor were given."""
-        if self.position == cursor or self._epoch > cursor.epoch:
+        if self._epoch != cursor.epoch:
+            return self._epoch > cursor.epoch
+        if self.position == cursor:
             return True
         where = (cursor.record, cursor.run, cursor.next)
         if self._queue:
@@ -316,7 +319,7 @@ class OrderWalk:
         self._queued += end - first
 
     def _take(self, offsets_max: int, until: Cursor | None) -> Iterator[Piece]:
-        """Take pieces from the queue, as far as they are stored."""
+        """Take pieces from the queue, as far as they are stored; `until` is of this epoch."""
         if not self._queue:
             return
         names = {piece.log.name: log_partition(piece.log) for piece in self._queue}

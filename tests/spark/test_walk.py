@@ -13,6 +13,7 @@ from multicast.subscription import SubscriptionRequest
 from multicast.tables.options import table_options
 from multicast.tables.order_walk import OrderWalk, between
 from multicast.tables.slices import Place, Slice, read, slices, tasks
+from multicast.testing import MemorySystem, system
 from tests.helpers.spark import INTERESTS, send, send_oddities
 from tests.helpers.system import PATIENCE_S, until
 from topology.tree import Log
@@ -214,6 +215,52 @@ def test_what_cannot_be_read_is_a_named_error(amcast_topic):
     beyond = Cursor(last.epoch, last.source, last.record + 1000, 0, 0)
     with pytest.raises(TimedOut, match="does not reach cursor"):
         between(topic.driver, topic.topic, C1, first, beyond, timeout_s=0.1)
+
+
+def interests(*consumers):
+    known = [*consumers, {"name": "C2", "interest": ["P2", "P3"]}]
+    return {"topic": "A", "partitions": ["P1", "P2", "P3"], "consumer": known}
+
+
+def send_in_memory(topic: MemorySystem, count):
+    producer = topic.producer()
+    for _ in range(count):
+        producer.multicast(b"", to={"P1"}).ordered()
+        producer.multicast(b"", to={"P2"}).ordered()
+
+
+def test_up_to_a_cursor_of_a_later_epoch_that_has_another_source():
+    # Init: in the second epoch the consumer reads a single log, whose cursors have record 0.
+    with system(interests({"name": "C1", "interest": ["P1", "P2"]})) as topic:
+        send_in_memory(topic, 10)
+        topic.replan(interests({"name": "C1", "interest": ["P1"]}))
+        send_in_memory(topic, 5)
+        messages = topic.drain(topic.consumer("C1", committed=False))
+        assert [message.cursor.epoch for message in messages] == [1] * 20 + [2] * 5
+
+        for count, message in enumerate(messages, 1):
+            # Test.
+            pieces = all_now(topic, C1, until=message.cursor)
+
+            # Check: the marker's offset between the epochs is no message.
+            given = [(e.log.name, number) for e in pieces for number in range(e.first, e.next)]
+            known = [(each.message_id.log, each.message_id.offset) for each in messages]
+            assert [place for place in given if place in known] == known[:count]
+
+
+def test_an_epoch_between_that_does_not_cover_the_interest_is_an_error_and_no_gap():
+    covering = {"name": "C1", "interest": ["P1", "P2"]}
+    with system(interests(covering)) as topic:
+        send_in_memory(topic, 3)
+        with OrderWalk(topic.driver, topic.topic, C1, "earliest") as walk:
+            first = walk.position
+        topic.replan(interests({**covering, "name": "C3"}))
+        topic.replan(interests(covering))
+        send_in_memory(topic, 3)
+        last = topic.drain(topic.consumer("C1", committed=False))[-1].cursor
+        assert (first.epoch, last.epoch) == (1, 3)
+        with pytest.raises(UncoveredInterest, match="consumer C1 is missing"):
+            all_now(topic, C1, first, until=last)
 
 
 def test_small_slices_share_a_task_and_large_ones_do_not():

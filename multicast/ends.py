@@ -73,6 +73,9 @@ def cursor_at(
         offset = driver.last_stable_offsets([partition])[partition]
     else:
         offset = driver.offsets_at([partition], timestamp_ms)[partition]
+        if is_log:  # what is before the epoch's start belongs to another one
+            first = control.single_log_start(epoch, source.removeprefix(SINGLE_LOG))
+            offset = max(offset, first)
     return Cursor(epoch, source, 0 if is_log else offset, 0, offset if is_log else 0)
 
 

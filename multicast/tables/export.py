@@ -39,6 +39,7 @@ from topology.tree import Log
 
 Format = Literal["parquet", "json"]
 ABOUT = "_amcast"
+_ABOUT_BEFORE = "amcast.json"  # so earlier versions called it
 _UNFINISHED = ".part"
 _PAUSE_S = 0.2  # between two looks at an order that has nothing new; a human notices 0.2 s
 _FOLLOW_S = 5.0  # with `follow` rows wait so long for others, so that files are not tiny
@@ -76,6 +77,7 @@ def locked(folder: Path, what: Export) -> Iterator[None]:
     """
     try:
         folder.mkdir(parents=True, exist_ok=True)
+        _refuse_earlier(folder)
         about = folder / ABOUT
         if not about.exists() and any(folder.iterdir()):
             raise UsageError(f"{folder} is not empty, and is no export; name another folder")
@@ -90,6 +92,14 @@ def locked(folder: Path, what: Export) -> Iterator[None]:
             yield
     except OSError as error:
         raise UsageError(f"{folder} cannot be written: {error.strerror or error}") from error
+
+
+def _refuse_earlier(folder: Path) -> None:
+    """Raise `UsageError` for an export of an earlier version, with what to do."""
+    if (folder / _ABOUT_BEFORE).exists() and not (folder / ABOUT).exists():
+        raise UsageError(
+            f"{folder} is an export of an earlier version; rename its {_ABOUT_BEFORE} to {ABOUT}"
+        )
 
 
 def _claim(file: IO[str], folder: Path, what: Export) -> None:
@@ -233,6 +243,7 @@ def _text(raw: bytes | None) -> str | None:
 
 def described(folder: Path) -> Export:
     """Say what a folder holds; raises `UsageError` if it is no export."""
+    _refuse_earlier(folder)
     try:
         about = json.loads((folder / ABOUT).read_text("utf-8"))
         return Export(

@@ -142,6 +142,23 @@ def test_other_programs_read_the_folder_as_it_stands_also_while_it_is_written(to
         assert table.sort_by("position")["cursor"].to_pylist() == [row[-1] for row in whole(topic)]
 
 
+def test_an_export_of_an_earlier_version_goes_on_once_its_file_is_renamed(topic, tmp_path):
+    folder = tmp_path / "out"
+    assert amcast(*command(topic, folder)).returncode == 0
+    before = exported(folder)
+    (folder / ABOUT).rename(folder / "amcast.json")
+    send(topic, 50, seed=2)
+    verify = ["verify", "--parquet", str(folder), "-b", topic.bootstrap]
+    for words in (command(topic, folder), verify):
+        refused = amcast(*words)
+        assert refused.returncode == 2
+        assert "rename its amcast.json to _amcast" in refused.stderr
+    assert exported(folder) == before
+    (folder / "amcast.json").rename(folder / ABOUT)
+    assert amcast(*command(topic, folder)).returncode == 0
+    assert [row["cursor"] for row in exported(folder)] == [row[-1] for row in whole(topic)]
+
+
 def test_a_folder_belongs_to_one_export(topic, tmp_path):
     folder = tmp_path / "out"
     assert amcast(*command(topic, folder)).returncode == 0

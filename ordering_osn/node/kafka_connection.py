@@ -156,6 +156,13 @@ class KafkaConnection:
             bounds=Bounds(buffer_bytes_max=_READER_BUFFER_BYTES_MAX),
         )
 
+    def topic_id(self, topic: str) -> str | None:
+        """Ask for a topic's ID; None where there is no such topic. One request; it blocks.
+
+        A plan that was read earlier does not say it: the topic may have been made again since.
+        """
+        return self._attempts.run(lambda: self.driver().topic_ids([topic])).get(topic)
+
     def end_of(self, log: Log) -> int:
         """Give the end of a log: the offset behind its last record. One request; it blocks."""
         partition = log_partition(log)

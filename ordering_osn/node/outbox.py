@@ -76,16 +76,13 @@ class Posts:
         """The plan in which destinations are looked up; None before Kafka was reached."""
         return None if self._producer is None else self._producer.plan
 
-    def topic_of(self, chain: str) -> tuple[str, str] | None:
-        """Give the topic of a chain's own log, and the topic's ID in Kafka.
-
-        None where the plan names none of them.
-        """
+    def topic_of(self, chain: str) -> str | None:
+        """Give the topic of a chain's own log; None where the plan does not know its ID."""
         plan = self.plan
         if plan is None or not plan.has_log(chain):
             return None
         topic = plan.log(chain).topic
-        return None if topic not in plan.topic_ids else (topic, plan.topic_ids[topic])
+        return topic if topic in plan.topic_ids else None
 
     def post(self, raw: bytes, to: Iterable[str], on_outcome: OnOutcome) -> None:
         """Post one record from any thread; `on_outcome` is called once, from any thread.

@@ -226,13 +226,18 @@ class Registrar:
             raise
         return chain
 
+    def _topic_of(self, chain: str) -> tuple[str, str] | None:
+        topic = self._posts.topic_of(chain)
+        topic_id = None if topic is None else self._cluster.topic_id(topic)
+        return None if topic is None or topic_id is None else (topic, topic_id)
+
     def _dependencies(self) -> Dependencies:
         return Dependencies(
             signer=self._signer,
             rules=self._rules,
             connect=self._posts.open,
             consumer=self._cluster.consumer,
-            topic_of=self._posts.topic_of,
+            topic_of=self._topic_of,
             post=self._posts.post,
             created=self._create,
             peers=self._peers,

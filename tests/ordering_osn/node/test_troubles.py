@@ -1,10 +1,11 @@
 """A node with a dead loop, a lost log or a full disk; and blocks that it gets from a peer."""
 
 import shutil
+from dataclasses import replace
 
 import pytest
 
-from multicast.errors import NotAuthorized, TopicChanged
+from multicast.errors import AccessDenied, NotAuthorized, TopicChanged
 from ordering_osn.chain.blocks import consenter_of
 from ordering_osn.chain.records import Regular, RegularKind, TimeToCut, encode
 from ordering_osn.ledger.ledger import LedgerDamaged, LedgerFull
@@ -175,6 +176,27 @@ def test_a_topic_that_was_made_again_is_a_named_error_and_no_hole(tmp_path):
         node = osn.start("n1", quick(), driver=driver)
         until(lambda: "made again" in str(node.health()))
         assert submit(node, transaction())[0][0] == 503
+
+
+def test_a_running_node_adds_no_block_once_its_topic_was_made_again(tmp_path):
+    with Nodes(LONE, tmp_path) as osn:
+        topic = log_of(osn).topic
+        (known,) = osn.small.log.topic_ids([topic]).values()
+    with Nodes(replace(LONE, topic_ids={topic: known}), tmp_path) as osn:
+        driver = osn.faulty()
+        node = osn.start("n1", quick(timeout="30ms"), driver=driver)
+        healthy(node)
+        accepted(node, transaction())
+        until_ordered(node, 1)
+
+        # Test: another topic of this name; and the node has to open its consumer again.
+        def lost(*_):
+            raise AccessDenied("no permission")
+
+        driver.topic_ids = lambda topics: dict.fromkeys(topics, "another")
+        for reader in driver.readers:
+            reader.poll = lost
+        until(lambda: "the records of another topic" in str(node.health()))
 
 
 def test_a_config_that_makes_a_nodes_signature_worthless_is_named_by_its_health(tmp_path):

@@ -38,7 +38,7 @@ from topology.output import Output, OutputOption
 
 app = typer.Typer()
 _COLOURS = {Weight.REFUSE: "red", Weight.WARN: "yellow", Weight.NOTE: "dim"}
-_CLOCKS_SHOWN_MAX = 6  # some two lines; that of the controller comes first
+_CLOCKS_SHOWN_MAX = 6  # some two lines; the controller's is looked at first
 _SOURCE_CHARACTERS_MAX = 60  # the log of a wide set has a name of some thousand
 _SETTINGS = (  # of topics, in the JSON document
     "cleanup.policy",
@@ -153,7 +153,8 @@ def _show(facts: Facts, findings: Sequence[Finding], wrong: int) -> None:
 
 def _clocks(stamps: Sequence[Stamp]) -> str:
     """Name the sources of the first stamps, and say how many more there are."""
-    sources = sorted({stamp.source.split(" (")[0].split("'s")[0] for stamp in stamps})
+    names = (stamp.source.split(" (")[0].split("'s")[0] for stamp in stamps)
+    sources = list(dict.fromkeys(names))
     shown = [f"{name[:_SOURCE_CHARACTERS_MAX]}…" if len(name) > _SOURCE_CHARACTERS_MAX else name
              for name in sources[:_CLOCKS_SHOWN_MAX]]  # fmt: skip
     more = len(sources) - len(shown)

@@ -43,15 +43,14 @@ class Family(NamedTuple):
 
 
 class _Near(NamedTuple):
-    """A demand that a collector could serve, its logs and weight.
+    """A group of demands (`Alike`) that a collector could serve, of one demand if none is alike.
 
-    And the demands of its `group` (`Alike`) with itself, and their own rates, ascending.
+    With the logs and the weight of each, and their own rates, ascending.
     """
 
-    bit: int
+    group: int
     needs: int
     weight: int
-    group: int
     own: tuple[int, ...]
 
 
@@ -148,12 +147,16 @@ class LightCollectors:
         return list(by_logs.values())
 
     def _near(self, below: int, logs: int) -> list[_Near]:
-        """List the demands outside a set that a light collector above it could serve."""
+        """List the groups with demands outside a set that a light collector above it could serve.
+
+        Members of a group are alike, so its lowest demand stands for all.
+        """
         part, level, alike = self.part, self.level, self.part.alike
         return [
-            _Near(1 << demand, needs, part.weight[demand], alike.group[demand], alike.own[demand])
-            for demand, needs in enumerate(part.needs)
-            if not below >> demand & 1
+            _Near(group, needs, part.weight[demand], alike.own[demand])
+            for demand, (group, needs) in enumerate(zip(alike.group, part.needs, strict=True))
+            if alike.first[demand] == demand
+            and group & ~below
             and (logs | needs).bit_count() + alike.own[demand][0] <= level
         ]
 
@@ -174,26 +177,27 @@ class LightCollectors:
         pending = [(0, below, logs, 0, 0, 0, 0)]
         while pending:
             start, demands, bag, wanted, discards, fixed, own = pending.pop()
-            for following, (bit, needs, weight, group, rates) in enumerate(near[start:], start + 1):
+            for place, (group, needs, weight, rates) in enumerate(near[start:], start):
+                left = group & ~demands
+                if not left:
+                    continue
                 wider = bag | needs
-                others = group & demands
-                rate = wider.bit_count() + own + rates[(others & ~below).bit_count()]
-                # Of a group, the lowest first: others are not first sets.
-                if rate > level or group & (bit - 1) & ~demands:
+                rate = wider.bit_count() + own + rates[(group & demands & ~below).bit_count()]
+                if rate > level:
                     continue
                 budget.take()
                 served = wanted | needs
                 least = rate - wider.bit_count() - own
                 more = discards + weight
                 less = fixed + weight * (needs.bit_count() * (hop - discard) - least * discard)
-                union = demands | bit
-                pending.append((following, union, wider, served, more, less, own + least))
-                place = node.get(union)
-                if place is not None:
+                union = demands | left & -left  # the lowest; others are not first sets
+                pending.append((place, union, wider, served, more, less, own + least))
+                ordered = node.get(union)
+                if ordered is not None:
                     price = less + discard * more * rate
                     price += drop * (rate * (1 + count) - served.bit_count() - own - least)
-                    self.prices[place - 1].append(price)
-                    self.keys[place - 1].append(key)
+                    self.prices[ordered - 1].append(price)
+                    self.keys[ordered - 1].append(key)
 
     def credit(self, demands: int) -> int:
         """Give what is added to the price of a tree below a set to get its value."""

@@ -7,10 +7,11 @@ from dataclasses import replace
 
 import pytest
 
+from bench.harness.acyclic_interests import services
 from tests.topology.test_optimal import random_file
 from topology.interests import InterestFile, PlanLimits
 from topology.planner import heuristic
-from topology.planner.annealing import FAR_OFF
+from topology.planner.annealing import FAR_OFF, NODES_PER_MOVE, PricedTree, settled
 from topology.planner.cost import Measure
 from topology.planner.exact import SearchState, best_choices, choices
 from topology.planner.heuristic import Annealing, constructed, greedy
@@ -105,6 +106,56 @@ def test_windows_gain_in_the_whole_tree_what_they_gain_and_keep_the_levels(limit
         if limits.levels_max is not None:
             tree.count_levels(tree.root)
             assert tree.levels[tree.root] <= limits.levels_max
+
+
+def test_where_a_collector_has_many_children_fewer_moves_are_made(monkeypatch):
+    priced, count, moves = [], 300, 8_000
+    places = PricedTree.places
+
+    def counted(tree, *args):
+        found = places(tree, *args)
+        priced.append(len(found[1]))
+        return found
+
+    monkeypatch.setattr(PricedTree, "places", counted)
+    measure = max(measures(services(count), PlanLimits()), key=lambda part: len(part.weight))
+
+    made = constructed(measure, effort=moves / heuristic.MOVES_MAX)
+
+    # The last move of each window may be one too many.
+    few = 2 * NODES_PER_MOVE * moves + count * count
+    assert count * moves / 2 > few, "as many moves as elsewhere would price more"
+    assert moves < sum(priced) <= few
+    assert measure.priced(made) < measure.priced(greedy(measure))
+
+
+@pytest.mark.parametrize("limits", LIMITS.values(), ids=LIMITS)
+@pytest.mark.parametrize("seed", range(4))
+def test_in_a_settled_tree_no_demand_has_a_better_place(seed, limits):
+    for search in searches(seed, limits, count=20):
+        tree = search.tree
+        tree.root = tree.node(list(range(len(search.items))))  # one collector for all
+        before = tree.price()
+
+        settled(tree)
+
+        assert tree.price() < before
+        for number, node in enumerate(tree.place):
+            if len(tree.serves[node]) + len(tree.children[node]) == 1:
+                continue
+            lifted, old = tree.lift_item(number)
+            prices, _, _, was = tree.places(lifted, 0, old)
+            assert min(prices) == was
+            tree.put(lifted, old)
+
+
+def test_the_collectors_of_three_hundred_services_are_below_one():
+    measure = max(measures(services(300), PlanLimits()), key=lambda part: len(part.weight))
+
+    made = constructed(measure, effort=0.005)
+
+    assert measure.cost(measure.priced(made)) == 910  # three hops each, and one entry passed on
+    assert [len(node.children) for node in made.walk()] == [300, *[0] * 300]
 
 
 @pytest.mark.slow

@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from topology.planner.annealing import FACTOR, LOW_BITS, STEP, WORD, PricedTree, annealed
+from topology.planner.annealing import FACTOR, LOW_BITS, STEP, WORD, PricedTree, annealed, settled
 from topology.planner.cost import NOWHERE, Measure, TreeNode, bits
 from topology.planner.movable_tree import Item, PlacePrices, Sums
 
@@ -99,12 +99,18 @@ class Annealing:
     # -- windows ----------------------------------------------------------------------------
 
     def anneal_windows(self, moves: int) -> None:
-        """Anneal one window after the other, at random places."""
-        for _ in range(max(1, moves // WINDOW_MOVES)):
+        """Anneal one window after the other, at random places.
+
+        A collector with many children and demands is a wide window, with more moves than others.
+        """
+        left = max(moves, WINDOW_MOVES)
+        while left >= WINDOW_MOVES:
             top, inside = self.window(self._draw() % len(self.items))
             small, nodes = self.cut_out(top, inside)
-            self.anneal(small, WINDOW_MOVES, MILD)
+            share = min(left, WINDOW_MOVES * max(1, len(nodes) // WINDOW_ITEMS))
+            self.anneal(small, share, MILD)
             self.put_back(top, inside, small, nodes)
+            left -= share
 
     def window(self, number: int) -> tuple[int, list[int]]:
         """Pick the collectors of a window near a demand, parents first."""
@@ -330,10 +336,11 @@ def _annealed(measure: Measure, load_max: int | None, hop: int, effort: float) -
         search.start(spanning)
     if demands > WHOLE_DEMANDS_MAX:
         search.anneal_windows(moves)
-        return search.result()
-    for whole, windows, hot in ((50, 20, HOT), (20, 10, MILD)):
-        search.anneal(search.tree, moves * whole // 100, hot)
-        search.anneal_windows(moves * windows // 100)
+    else:
+        for whole, windows, hot in ((50, 20, HOT), (20, 10, MILD)):
+            search.anneal(search.tree, moves * whole // 100, hot)
+            search.anneal_windows(moves * windows // 100)
+    settled(search.tree)
     return search.result()
 
 

@@ -253,12 +253,21 @@ def rated(common, own):
     [
         (services(), 160),
         (services(own_max=3), 209),
+        (services(120), 370),
         (grouped(), 410),
         (measured(0), 3843),
         (rated(1, 300_000), 3_600_070),
         (rated(1000, 1000), 46_036),
     ],
-    ids=["one log of their own", "one to three", "groups", "measured rates", "great", "near"],
+    ids=[
+        "one log of their own",
+        "one to three",
+        "more than a hundred",
+        "groups",
+        "measured rates",
+        "great",
+        "near",
+    ],
 )
 def test_fifty_services_with_common_logs_are_proven_least(file, cost):
     solution = solve(file)

@@ -169,6 +169,32 @@ def test_no_set_of_a_size_has_a_smaller_boundary_than_the_least(seed, level):
     assert least[1] == min(level + 1, *rates[1])
 
 
+@pytest.mark.parametrize("seed", range(6))
+def test_a_program_that_begins_with_few_rows_ends_with_the_same_optimum(seed, monkeypatch):
+    dice = random.Random(seed)
+    readers = [sum(1 << d for d in dice.sample(range(24), dice.randint(2, 4))) for _ in range(16)]
+    part = Restricted((*readers, (1 << 24) - 1), (1,) * 24, 1, 10, 10)
+    light = LightCollectors(part, 3, Budget(STEPS))
+    solved = []
+
+    def noted(columns, objective, rows):
+        answer = maximised(columns, objective, rows)
+        solved.append((sum(o * answer[v] for v, o in objective.items()), len(rows)))
+        return answer
+
+    monkeypatch.setattr("topology.planner.prices.SOLVED_MAX", 50)
+    DemandPrices(light).best(noted, rounds=1)
+    optimum, _ = solved[-1]
+    solved.clear()
+    monkeypatch.setattr("topology.planner.prices.ALL_SIZES_MAX", 1)
+    monkeypatch.setattr("topology.planner.prices.SMALL_SIZE_MAX", 1)
+
+    DemandPrices(light).best(noted, rounds=1)
+
+    assert solved[-1][0] == pytest.approx(optimum)
+    assert solved[0][1] < solved[-1][1], "rows that were left out were added"
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("phi", [10.0, 1.0, 0.1])
 @pytest.mark.parametrize("hosts", [False, True])
@@ -188,6 +214,7 @@ def test_areas_coarse_rates_few_steps_and_hosts_only_lower_the_bound(seed, hosts
             (64, 9, STEPS),
             (3, 30, 60),
         ):
+            monkeypatch.setattr(bound, "UNDIVIDED_DEMANDS_MAX", demands)
             monkeypatch.setattr(bound, "AREA_DEMANDS_MAX", demands)
             monkeypatch.setattr(bound, "UNITS_MAX", units)
             assert 0 < bound.bounded(measure, steps=steps).bound <= least

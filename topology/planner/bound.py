@@ -42,7 +42,10 @@ from topology.planner.remaining import RemainingTrees
 # At most about 50 s of CPU for 50 interests, most of it for the level that is reached last. Each
 # level needs five to seven times the steps of the one before, and its bound is 6 to 10 % higher.
 STEPS_MAX = 12_000_000
-AREA_DEMANDS_MAX = 64  # the program for the prices has a row for each two sizes of sets
+# With more demands than this the logs are divided into areas, of so many demands. Divided bounds
+# meet no tree, and small areas are coarse; but of a thousand local interests areas of 256 prove
+# less than those of 128, because fewer steps are left for each.
+UNDIVIDED_DEMANDS_MAX, AREA_DEMANDS_MAX = 256, 128
 # Of the rates of shared logs: finer ones make the bit sets longer and hardly tighten the bound.
 UNITS_MAX = 256
 # Of prices and proofs, for one area and in all; a round takes about half a second of CPU.
@@ -209,6 +212,8 @@ def _made_alike(measure: Measure) -> list[int]:
 
 def _areas(measure: Measure, units: Sequence[int]) -> Iterator[list[int]]:
     """Divide the logs into areas with few demands; each grows by the log that adds the fewest."""
+    few = len(measure.weight) <= UNDIVIDED_DEMANDS_MAX
+    most = UNDIVIDED_DEMANDS_MAX if few else AREA_DEMANDS_MAX
     left = dict.fromkeys(number for number, rate in enumerate(units) if rate)
     while left:
         area: list[int] = []
@@ -217,7 +222,7 @@ def _areas(measure: Measure, units: Sequence[int]) -> Iterator[list[int]]:
         while around:
             number = min(around, key=lambda n: ((measure.readers[n] & ~demands).bit_count(), n))
             joined = demands | measure.readers[number]
-            if area and joined.bit_count() > AREA_DEMANDS_MAX:
+            if area and joined.bit_count() > most:
                 break
             area.append(number)
             del left[number], around[number]

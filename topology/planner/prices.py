@@ -38,6 +38,10 @@ SERVED = 4  # a collector that serves this many demands or more may pass on noth
 SOLVED_MAX = 4  # programs for one proof; the violated rows of each are added to the next
 ROWS_PER_SIZE = 4  # the most violated sets of each size become rows of the program
 SLACK = 1e-6  # of the linear program, in units of `drop`
+# Up to so many demands the program begins with a row for each two sizes of sets that a heavy
+# collector may join. With more it has those in which one of the sets is small, and others as soon
+# as they are violated: 256 demands have 49,000 such rows.
+ALL_SIZES_MAX, SMALL_SIZE_MAX = 64, 16
 # How far a price may move in one round, in units of `drop`; half as far after a round that proves
 # no more. Without it the prices jump, as in each cutting plane method, and need more rounds.
 STRIDE = 4.0
@@ -275,14 +279,11 @@ class _Program:
         self._row(0.0, (self._of("child", 1), -1))
         for size in range(2, count + 1):
             several, excess = self._of("several", size), self._of("excess", size)
-            for k in range(1, size):
-                rest, bag = size - k, float(owner.joined(size, k))
-                if k <= rest:
-                    pair = (self._of("child", rest), 1.0), (self._of("child", k), 1.0)
-                    self._row(bag, *pair, (several, -1))
-                if rest >= 2:
-                    pair = (self._of("several", rest), 1.0), (self._of("child", k), 1.0)
-                    self._row(bag, *pair, (several, -1))
+            for k in range(1, size if count <= ALL_SIZES_MAX else min(size, SMALL_SIZE_MAX + 1)):
+                if k <= size - k:
+                    self._joining(size, k, "child")
+                if size - k >= 2:
+                    self._joining(size, k, "several")
             self._row(float(owner.passed_on(size, 0)), (several, 1), (excess, -1))
             self._serving(size, served, excess)
             if size < count:
@@ -290,6 +291,36 @@ class _Program:
         prices = [(self._price(demand), -1.0) for demand in range(count)]
         fixed = owner.fixed / self.unit
         self._row(fixed, (self._of("bound"), 1), (self._of("excess", count), 1), *prices)
+
+    def _joining(self, size: int, last: int, rest: str) -> None:
+        """Write that a heavy collector joins a child of `last` demands to one or several others."""
+        pair = (self._of(rest, size - last), 1.0), (self._of("child", last), 1.0)
+        bag = float(self.owner.joined(size, last))
+        self._row(bag, *pair, (self._of("several", size), -1))
+
+    def _add_joining(self, values: Sequence[float]) -> bool:
+        """Add the most violated row of each size that the program left out; whether there is one.
+
+        The last child is the smallest one, as all can be joined in this order.
+        """
+        owner, added = self.owner, False
+        if owner.count <= ALL_SIZES_MAX:
+            return False
+        child, several = (
+            [values[self._of(name, size)] for size in range(2, owner.count)]
+            for name in ("child", "several")
+        )
+        for size in range(2 * SMALL_SIZE_MAX + 2, owner.count + 1):
+            limit = values[self._of("several", size)] + SLACK
+            over, last, rest = max(
+                (values_of[size - k - 2] + child[k - 2] - owner.joined(size, k), k, name)
+                for k in range(SMALL_SIZE_MAX + 1, size // 2 + 1)
+                for values_of, name in ((child, "child"), (several, "several"))
+            )
+            if over > limit:
+                self._joining(size, last, rest)
+                added = True
+        return added
 
     def _serving(self, size: int, served: int, excess: int) -> None:
         """Write how a heavy collector serves one demand more than before."""
@@ -318,7 +349,7 @@ class _Program:
         self._row(limit, *prices, (self._of("child", size), -1))
 
     def improved(self, solve: Solver, near: tuple[Sequence[int], float] | None) -> list[int] | None:
-        """Solve the program until no listed set violates it; give the prices, or None.
+        """Solve the program until nothing that was left out violates it; give the prices, or None.
 
         `near`: each price is within a distance, in units of `drop`, of those given.
         """
@@ -338,7 +369,7 @@ class _Program:
                 over = total - values[self._of("child", size)] - limit
                 if over > SLACK and (demands, ()) not in self.taken:
                     worst.setdefault(size, []).append((-over, demands))
-            if not worst:
+            if not self._add_joining(values) and not worst:
                 break
             for rows in worst.values():
                 for _, demands in sorted(rows)[: 16 * ROWS_PER_SIZE]:

@@ -141,6 +141,10 @@ def inputs(*, quick: bool) -> Iterator[tuple[str, InterestFile]]:
         yield "local1", local(1)
         for seed in range(2):
             yield f"scattered{seed}", scattered(seed)
+        yield "sliding windows, 200", windows(200)
+        yield "services, 200", acyclic_interests.services(200)
+        yield "services, 1000", acyclic_interests.services(1000)
+        yield "local, 200", local(0, 200, 200)
         yield "large", local(0, 1000, 1000)
 
 
@@ -244,7 +248,8 @@ Made by `python -m bench.micro.planner > docs/planner.md`; only the seconds diff
 the part of the entries handled that are handled for a consumer which wants them. A gap of 0 is a
 proof: no tree over any bags is cheaper. Otherwise it is (cost - bound) / cost for a proven lower
 bound; [Lower bounds](planner-bounds.md) says what was tried to raise it. The inputs acyclic0 to
-scattered1 have 50 interests of three to six out of 64 partitions, large has 1,000 out of 1,000;
+scattered1 have 50 interests of three to six out of 64 partitions, large has 1,000 out of 1,000, and
+local, 200 has 200 out of 200;
 partitions that nobody reads are left out. `bench/harness/acyclic_interests.py` makes intervals0
 to subtrees2, up to 50 interests of 64 partitions, and the services, paths and prefixes (some have
 up to 101 partitions). *Planning* is CPU time, of the solvers, too.

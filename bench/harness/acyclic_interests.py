@@ -120,10 +120,9 @@ def prefixes(count: int = 50) -> InterestFile:
     return _file(range(n + 1) for n in range(count))
 
 
-def measured(seed: int, count: int = 50) -> InterestFile:
-    """Give the partitions of `services` rates from 1 to 40."""
+def measured(seed: int, file: InterestFile) -> InterestFile:
+    """Give the partitions of a file rates from 1 to 40."""
     dice = random.Random(seed)  # noqa: S311 - a workload, not a secret
-    file = services(count)
     return replace(file, rates={name: float(dice.randint(1, 40)) for name in file.partitions})
 
 

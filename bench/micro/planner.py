@@ -23,7 +23,7 @@ from bench.baselines.trees import (
     poster,
 )
 from bench.harness import acyclic_interests
-from bench.harness.acyclic_interests import block_tree, intervals, nested, subtrees
+from bench.harness.acyclic_interests import block_tree, intervals, measured, nested, subtrees
 from bench.harness.interests import file_of
 from topology.check import check, figures
 from topology.interests import InterestFile
@@ -132,7 +132,10 @@ def inputs(*, quick: bool) -> Iterator[tuple[str, InterestFile]]:
     if not quick:
         yield "services of five kinds", acyclic_interests.kinds()
         yield "services in pairs", acyclic_interests.paired()
-        yield "services, measured rates", acyclic_interests.measured(0)
+        yield (
+            "services, measured rates",
+            acyclic_interests.measured(0, acyclic_interests.services()),
+        )
         yield "paths", acyclic_interests.paths()
         yield "prefixes", acyclic_interests.prefixes()
         for shape in (intervals, nested, block_tree, subtrees, acyclic):
@@ -142,6 +145,7 @@ def inputs(*, quick: bool) -> Iterator[tuple[str, InterestFile]]:
         for seed in range(2):
             yield f"scattered{seed}", scattered(seed)
         yield "sliding windows, 200", windows(200)
+        yield "sliding windows, 200, measured rates", measured(0, windows(200))
         yield "services, 200", acyclic_interests.services(200)
         yield "services, 1000", acyclic_interests.services(1000)
         yield "local, 200", local(0, 200, 200)
@@ -243,8 +247,8 @@ PREFACE = """\
 
 Made by `python -m bench.micro.planner > docs/planner.md`; only the seconds differ between runs
 (these: two cores with other load). Cost is hops + 10 * foreign work, at rate 1 for each log (1 to
-40 in measured rates) and weight 1 for each consumer (281 in hubs: so many have the same interest);
-[Planning collectors](topology.md#the-tree) defines both. *Genuine* is
+40 with measured rates) and weight 1 for each consumer (281 in hubs: so many have the same
+interest); [Planning collectors](topology.md#the-tree) defines both. *Genuine* is
 the part of the entries handled that are handled for a consumer which wants them. A gap of 0 is a
 proof: no tree over any bags is cheaper. Otherwise it is (cost - bound) / cost for a proven lower
 bound; [Lower bounds](planner-bounds.md) says what was tried to raise it. The inputs acyclic0 to

@@ -255,7 +255,7 @@ def rated(common, own):
         (services(own_max=3), 209),
         (services(120), 370),
         (grouped(), 410),
-        (measured(0), 3843),
+        (measured(0, services()), 3843),
         (rated(1, 300_000), 3_600_070),
         (rated(1000, 1000), 46_036),
     ],

@@ -122,7 +122,7 @@ def test_where_a_collector_has_many_children_fewer_moves_are_made(monkeypatch):
 
     made = constructed(measure, effort=moves / heuristic.MOVES_MAX)
 
-    # The last move of each window may be one too many.
+    # The descent at the end prices all nodes for each demand.
     few = 2 * NODES_PER_MOVE * moves + count * count
     assert count * moves / 2 > few, "as many moves as elsewhere would price more"
     assert moves < sum(priced) <= few
@@ -137,7 +137,7 @@ def test_in_a_settled_tree_no_demand_has_a_better_place(seed, limits):
         tree.root = tree.node(list(range(len(search.items))))  # one collector for all
         before = tree.price()
 
-        settled(tree)
+        settled(tree, nodes_max=heuristic.SETTLED_NODES_MAX)
 
         assert tree.price() < before
         for number, node in enumerate(tree.place):

@@ -216,6 +216,7 @@ def test_areas_coarse_rates_few_steps_and_hosts_only_lower_the_bound(seed, hosts
         ):
             monkeypatch.setattr(bound, "UNDIVIDED_DEMANDS_MAX", demands)
             monkeypatch.setattr(bound, "AREA_DEMANDS_MAX", demands)
+            monkeypatch.setattr(bound, "UNEVEN_AREA_DEMANDS_MAX", demands)
             monkeypatch.setattr(bound, "UNITS_MAX", units)
             assert 0 < bound.bounded(measure, steps=steps).bound <= least
 

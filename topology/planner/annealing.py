@@ -28,9 +28,7 @@ LIFT_MAX = 3  # collectors above an item's own that are tried as roots of the su
 # A move that prices more nodes than twice this counts as several. In most trees of fifty demands a
 # move prices 6 to 13 nodes; under a collector with a thousand children it prices all of these.
 NODES_PER_MOVE = 24
-# At the end, over all demands; a pass that gains nothing is the last one. With a thousand children
-# below one collector two million nodes take half a minute, else some seconds.
-PASSES_MAX, SETTLED_NODES_MAX = 4, 2_000_000
+PASSES_MAX = 4  # over all demands, at the end; a pass that gains nothing is the last one
 
 
 @dataclass(frozen=True, slots=True)
@@ -251,13 +249,14 @@ def annealed(tree: PricedTree, moves: int, *, hot: int, cold: int, seed: int) ->
     return best
 
 
-def settled(tree: PricedTree) -> None:
+def settled(tree: PricedTree, *, nodes_max: int) -> None:
     """Move each demand, and each of its collectors, to where it costs least, as long as that gains.
 
-    Annealing leaves many small errors below a collector with hundreds of children: there are as
-    many places that cost little more than the best, and one of all is taken at random.
+    No pass begins after so many nodes were priced. Annealing leaves many small errors below a
+    collector with hundreds of children: as many places cost little more than the best, and one of
+    all is taken at random.
     """
-    left = SETTLED_NODES_MAX
+    left = nodes_max
     for _ in range(PASSES_MAX):
         gained = False
         for number in range(len(tree.items)):
@@ -268,9 +267,7 @@ def settled(tree: PricedTree) -> None:
                 tree.put(node, 4 * nodes[best >> 2] + (best & 3) if least < was else old)
                 gained |= least < was
                 left -= len(nodes)
-            if left < 0:
-                return
-        if not gained:
+        if not gained or left < 0:
             return
 
 

@@ -25,6 +25,8 @@ MOVES_PER_DEMAND = 8_000  # some 45 microseconds each: 18 s for fifty demands
 MOVES_MAX = 1_600_000  # a minute in windows, where a move takes less
 WHOLE_DEMANDS_MAX = 80  # up to this size the whole tree is annealed, too
 WINDOW_ITEMS, WINDOW_MOVES = 25, 1_500  # windows of 40 and 60 items give the same cost, slower
+# With a thousand children below one collector these take half a minute, else some seconds.
+SETTLED_NODES_MAX = 2_000_000
 # Temperatures, in hundredths of what an entry too many costs at the mean rate, or a hop for a
 # consumer of the mean weight if that is more. From HOT a tree forgets how it began; from MILD it
 # keeps its outline; at COLD it stands still.
@@ -340,7 +342,7 @@ def _annealed(measure: Measure, load_max: int | None, hop: int, effort: float) -
         for whole, windows, hot in ((50, 20, HOT), (20, 10, MILD)):
             search.anneal(search.tree, moves * whole // 100, hot)
             search.anneal_windows(moves * windows // 100)
-    settled(search.tree)
+    settled(search.tree, nodes_max=int(SETTLED_NODES_MAX * effort))
     return search.result()
 
 

@@ -132,10 +132,7 @@ def inputs(*, quick: bool) -> Iterator[tuple[str, InterestFile]]:
     if not quick:
         yield "services of five kinds", acyclic_interests.kinds()
         yield "services in pairs", acyclic_interests.paired()
-        yield (
-            "services, measured rates",
-            acyclic_interests.measured(0, acyclic_interests.services()),
-        )
+        yield "services, measured rates", measured(0, acyclic_interests.services())
         yield "paths", acyclic_interests.paths()
         yield "prefixes", acyclic_interests.prefixes()
         for shape in (intervals, nested, block_tree, subtrees, acyclic):
@@ -252,11 +249,11 @@ interest); [Planning collectors](topology.md#the-tree) defines both. *Genuine* i
 the part of the entries handled that are handled for a consumer which wants them. A gap of 0 is a
 proof: no tree over any bags is cheaper. Otherwise it is (cost - bound) / cost for a proven lower
 bound; [Lower bounds](planner-bounds.md) says what was tried to raise it. The inputs acyclic0 to
-scattered1 have 50 interests of three to six out of 64 partitions, large has 1,000 out of 1,000, and
-local, 200 has 200 out of 200;
-partitions that nobody reads are left out. `bench/harness/acyclic_interests.py` makes intervals0
-to subtrees2, up to 50 interests of 64 partitions, and the services, paths and prefixes (some have
-up to 101 partitions). *Planning* is CPU time, of the solvers, too.
+scattered1 have 50 interests of three to six out of 64 partitions, those of local, 200 and large
+200 out of 200 and 1,000 out of 1,000; partitions that nobody reads are left out.
+`bench/harness/acyclic_interests.py` makes intervals0 to subtrees2, up to 50 interests of 64
+partitions, and the services, paths and prefixes. A number after a comma is that of the interests.
+*Planning* is CPU time, of the solvers, too.
 
 The last columns price other systems' trees in the same way (`bench/baselines/trees.py`):
 

@@ -5,6 +5,7 @@ from functools import cache
 
 import pytest
 
+from bench.harness.acyclic_interests import measured
 from tests.topology.test_optimal import random_file
 from topology.interests import Hosts
 from topology.planner import bound
@@ -219,6 +220,22 @@ def test_areas_coarse_rates_few_steps_and_hosts_only_lower_the_bound(seed, hosts
             monkeypatch.setattr(bound, "UNEVEN_AREA_DEMANDS_MAX", demands)
             monkeypatch.setattr(bound, "UNITS_MAX", units)
             assert 0 < bound.bounded(measure, steps=steps).bound <= least
+
+
+def test_with_uneven_rates_the_greater_bound_of_both_divisions_counts(monkeypatch):
+    raised = 0
+    for seed in range(12):
+        problem = reduced(measured(seed, random_file(seed, logs=6, count=4)))
+        for part in problem.components:
+            measure = Measure(part, rates=problem.rates, weights=problem.weights, phi=10.0)
+            least = best_choices(choices(measure))[SearchState(part.everyone, -1, None)][0]
+            monkeypatch.setattr(bound, "UNEVEN_AREA_DEMANDS_MAX", 64)
+            undivided = bound.bounded(measure, steps=3000).bound
+            monkeypatch.setattr(bound, "UNEVEN_AREA_DEMANDS_MAX", 2)
+            both = bound.bounded(measure, steps=3000).bound
+            assert undivided <= both <= least
+            raised += undivided < both
+    assert raised, "no small area proved more"
 
 
 def test_a_level_that_cannot_end_within_the_budget_is_not_begun():

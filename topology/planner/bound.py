@@ -119,7 +119,7 @@ def bounded(measure: Measure, *, steps: int = STEPS_MAX, known: TreeNode | None 
 def _area_sizes(measure: Measure, shared: Sequence[int]) -> Iterator[int]:
     """Say how many demands an area may have; with several answers, the greatest bound counts."""
     few = len(measure.weight) <= UNDIVIDED_DEMANDS_MAX
-    even = max(shared, default=0) <= 1
+    even = sum(shared) < 2 * sum(rate > 0 for rate in shared)  # most are of one unit
     if few:
         yield UNDIVIDED_DEMANDS_MAX
     if not (few and (even or len(measure.weight) <= UNEVEN_AREA_DEMANDS_MAX)):

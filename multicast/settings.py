@@ -13,7 +13,7 @@ and in every folder above it:
 
     [client]                         # passed to Kafka's clients: TLS, SASL
     "security.protocol" = "SASL_SSL"
-    "ssl.ca.location" = "ca.pem"
+    "ssl.ca.location" = "ca.pem"     # beside amcast.toml
 
 Secrets belong in this file only; no flag takes one. An unknown key is an error.
 """
@@ -102,8 +102,16 @@ def settings(
         driver=chosen,
         tickets=tickets == "on",
         listen=pick("listen", None, "") or None,
-        client=client,
+        client=_beside(path, client),
     )
+
+
+def _beside(file: Path | None, client: dict[str, str]) -> dict[str, str]:
+    """Take relative paths in `amcast.toml` from its folder: commands run in folders below it."""
+    return {
+        name: os.fspath(file.parent / value) if file and name.endswith(".location") else value
+        for name, value in client.items()
+    }
 
 
 def _read(file: Path) -> dict[str, object]:

@@ -62,6 +62,13 @@ class Access(NamedTuple):
             f"ssl.ca.location to the authority that signed it."
         )
 
+    def outdated(self, why: str) -> TlsFailed:
+        """Return the error for a broker certificate whose dates do not include today."""
+        return TlsFailed(
+            f"The certificate of the brokers at {self.bootstrap}, or its authority's, is not valid "
+            f"today ({why}); renew it, or correct the clock of this machine."
+        )
+
     def misnamed(self, why: str) -> TlsFailed:
         """Return the error for a broker certificate that is valid for other hosts."""
         return TlsFailed(
@@ -73,7 +80,8 @@ class Access(NamedTuple):
         """Return the error for a client certificate that the broker refuses or misses."""
         return TlsFailed(
             f"The brokers at {self.bootstrap} refuse our certificate, or the lack of one ({why}); "
-            f"set ssl.certificate.location and ssl.key.location to one that they trust."
+            f"set ssl.certificate.location and ssl.key.location to one that they trust and that has "
+            f"not expired."
         )
 
     def no_tls(self, why: str) -> TlsFailed:

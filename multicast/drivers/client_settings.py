@@ -36,6 +36,7 @@ _PARTITION = "the plan decides where a message goes; for keys, give the producer
 _TRANSACTION = "nothing of the order uses a transaction (docs/hazards.md)"
 _BUFFER = "the driver bounds what is in flight, and refuses more (BufferFull)"
 _READER = "the order decides what a consumer reads, and its cursor from where"
+_PEM = "the files are PEM, named by ssl.ca.location, ssl.certificate.location and ssl.key.location"
 _BYTES = "payloads and keys are bytes, and every consumer gets them unchanged"
 # Settings of Kafka's clients that are refused by name, each with the reason.
 REFUSED = {
@@ -69,6 +70,14 @@ REFUSED = {
     "interceptor.classes": _BYTES,
     "allow.auto.create.topics": "'amcast topology apply' creates the topics",
     "bootstrap.servers": "'bootstrap' names the brokers",
+    "sasl.mechanisms": "it is called sasl.mechanism",
+    "sasl.jaas.config": "sasl.username and sasl.password say the same",
+    "ssl.truststore.location": _PEM,
+    "ssl.truststore.password": _PEM,
+    "ssl.truststore.type": _PEM,
+    "ssl.keystore.location": _PEM,
+    "ssl.keystore.password": _PEM,
+    "ssl.keystore.type": _PEM,
 }
 
 # Of a request, by default. A cluster with Kafka's defaults takes 8-9 s (measured) to replace a dead
@@ -92,6 +101,7 @@ RECONNECT_BACKOFF_MAX_MS = 500
 MESSAGE_BYTES_MAX = 100 * 1024 * 1024
 
 PROTOCOLS = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")
+MECHANISMS = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512")  # that need a name and a password only
 
 
 class ProducerSettings(NamedTuple):
@@ -110,8 +120,9 @@ def check_client(client: Mapping[str, str]) -> None:
         raise UsageError(f"Client setting {name} is refused: {REFUSED[name]}.")
     for name, value in client.items():
         if not isinstance(value, str):
-            raise UsageError(
-                f"Client setting {name} is {value!r}, not a str; put the value in quotes."
+            raise UsageError(  # without the value, which may be a password
+                f"Client setting {name} is not a str but of type {type(value).__name__}; put the "
+                f"value in quotes."
             )
     accepted = (*KNOWN, *OF_PRODUCERS)
     unknown = sorted(set(client) - set(accepted))
@@ -124,7 +135,22 @@ def check_client(client: Mapping[str, str]) -> None:
         raise UsageError(
             f"Unknown security.protocol {protocol!r}; known are {', '.join(PROTOCOLS)}."
         )
+    if protocol.upper().startswith("SASL"):
+        _check_login(protocol, client)
     producer_settings(client)
+
+
+def _check_login(protocol: str, client: Mapping[str, str]) -> None:
+    missing = [
+        name for name in ("sasl.mechanism", "sasl.username", "sasl.password") if name not in client
+    ]
+    if missing:
+        raise UsageError(f"security.protocol {protocol} also needs {', '.join(missing)}.")
+    mechanism = client["sasl.mechanism"]
+    if mechanism not in MECHANISMS:
+        raise UsageError(
+            f"Unknown sasl.mechanism {mechanism!r}; known are {', '.join(MECHANISMS)}."
+        )
 
 
 def producer_settings(client: Mapping[str, str]) -> ProducerSettings:

@@ -52,6 +52,13 @@ def test_a_topic_that_kafka_refuses_is_refused_first(topic, chosen):
         chosen(topic=topic)
 
 
+def test_files_are_named_as_seen_from_the_folder_of_the_file(chosen, tmp_path, monkeypatch):
+    (tmp_path / "below").mkdir()
+    monkeypatch.chdir(tmp_path / "below")
+    read = chosen('[client]\n"ssl.ca.location" = "ca.pem"\n"ssl.key.location" = "/etc/k"').client
+    assert read == {"ssl.ca.location": str(tmp_path / "ca.pem"), "ssl.key.location": "/etc/k"}
+
+
 def test_a_file_with_a_byte_order_mark_is_read(tmp_path):
     file = tmp_path / "amcast.toml"
     file.write_text('topic = "B"', encoding="utf-8-sig")

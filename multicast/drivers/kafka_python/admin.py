@@ -33,6 +33,7 @@ from multicast.drivers.kafka_python.admin_facts import (
 )
 from multicast.drivers.kafka_python.connection import client_of_ours, kafka_python_settings
 from multicast.drivers.protocol import TopicPartition
+from multicast.drivers.tls_files import check_files
 from multicast.errors import (
     AccessDenied,
     AmcastError,
@@ -69,6 +70,7 @@ class Admin:
         self._access = Access.of(bootstrap, client or {})
         self._timeout_s = request_timeout_s
         settings = kafka_python_settings(client or {})
+        check_files(client or {})
         try:
             self._admin = KafkaAdminClient(
                 bootstrap_servers=bootstrap,

@@ -8,7 +8,6 @@ Invariant: the wait of `run` <= its time-out.
 
 from __future__ import annotations
 
-import os
 import selectors
 import threading
 import time
@@ -32,6 +31,7 @@ from multicast.drivers.home_process import HomeProcess
 from multicast.drivers.kafka_python.quiet import QuietSelector, quiet
 from multicast.drivers.kafka_python.transports import ConnectionManager
 from multicast.drivers.protocol import TopicPartition
+from multicast.drivers.tls_files import check_files
 from multicast.errors import (
     AmcastError,
     ClusterUnreachable,
@@ -88,11 +88,7 @@ class Connection:
 
     def __init__(self, bootstrap: str, client: Mapping[str, str], *, timeout_s: float) -> None:
         settings = kafka_python_settings(client)
-        for name in [name for name in client if name.endswith(".location")]:
-            if not os.access(client[name], os.R_OK):
-                raise UsageError(
-                    f"The file {client[name]} of {name} cannot be read; check its path and rights."
-                )
+        check_files(client)
         self.bootstrap = bootstrap
         self.access = Access.of(bootstrap, client)
         self.timeout_s = timeout_s
@@ -164,7 +160,7 @@ class Connection:
             return type(refusal)(str(refusal))  # a copy, because several threads may raise it
         why = why or self.manager.trouble
         reason = f" ({why})" if why is not None and str(why) else ""
-        if "disconnected" in reason:
+        if "disconnected" in reason or "EOF occurred" in reason:
             protocol = self.manager.config["security_protocol"]
             reason = (
                 f" (a broker closed the connection; check that security.protocol {protocol} "

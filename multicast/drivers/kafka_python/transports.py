@@ -16,6 +16,7 @@ from multicast.errors import AccessDenied
 
 # OpenSSL's X509_V_ERR_HOSTNAME_MISMATCH and X509_V_ERR_IP_ADDRESS_MISMATCH.
 _MISNAMED = (62, 64)
+_OUTDATED = (9, 10)  # X509_V_ERR_CERT_NOT_YET_VALID and X509_V_ERR_CERT_HAS_EXPIRED
 _RECEIVE_BYTES = 64 * 1024  # more would come from the system, not from the heap
 
 
@@ -167,6 +168,8 @@ def _refusal(access: Access, error: BaseException | None) -> AccessDenied | None
     tls = next((cause for cause in causes if isinstance(cause, ssl.SSLError)), None)
     match tls or error:
         case ssl.SSLCertVerificationError(verify_code=code, verify_message=why):
+            if code in _OUTDATED:
+                return access.outdated(why)
             return access.misnamed(why) if code in _MISNAMED else access.untrusted(why)
         case ssl.SSLEOFError() | ssl.SSLZeroReturnError():
             return None  # a broker that closes the connection may be shutting down

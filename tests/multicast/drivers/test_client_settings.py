@@ -54,12 +54,31 @@ def test_a_setting_that_touches_a_guarantee_is_refused_with_its_reason(name):
         ({"batch.size": "0"}, "batch.size is '0'; give a whole number from 1 to"),
         ({"batch.size": "9" * 5000}, "give a whole number from 1 to"),
         ({"batch.size": "٣"}, "give a whole number from 1 to"),
+        (
+            {"security.protocol": "SASL_SSL", "sasl.mechanism": "PLAIN"},
+            "security.protocol SASL_SSL also needs sasl.username, sasl.password.",
+        ),
+        (
+            {
+                "security.protocol": "sasl_plaintext",
+                "sasl.mechanism": "SCRAM-SHA512",
+                "sasl.username": "user",
+                "sasl.password": "secret",
+            },
+            "Unknown sasl.mechanism 'SCRAM-SHA512'; known are PLAIN, SCRAM-SHA-256, SCRAM-SHA-512.",
+        ),
     ],
 )
 def test_an_unknown_setting_and_an_impossible_value_are_refused(client, text):
     with pytest.raises(UsageError) as refused:
         check_client(client)
     assert text in str(refused.value)
+
+
+def test_a_password_of_another_type_is_refused_and_not_shown():
+    with pytest.raises(UsageError, match=r"sasl\.password is not a str but of type bytes") as no:
+        check_client({"sasl.password": b"open sesame"})
+    assert "open" not in str(no.value)
 
 
 def test_settings_of_producers_reach_producers_only():

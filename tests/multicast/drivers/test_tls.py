@@ -2,7 +2,10 @@
 
 import contextlib
 import socket
+import ssl
+import threading
 import uuid
+from functools import partial
 
 import pytest
 
@@ -166,6 +169,91 @@ def test_a_certificate_of_another_host_is_told_from_one_that_is_not_trusted(
     )  # the certificate names only the address
     with pytest.raises(TlsFailed, match="names another host"):
         open_driver(name, other, client_settings(files), request_timeout_s=15.0)
+
+
+@contextlib.contextmanager
+def tls_server(context):
+    """Shake hands with each client, then close the connection; give the address."""
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+
+        def serve():
+            while True:
+                try:
+                    connection, _ = listening.accept()
+                except OSError:  # closed
+                    return
+                with contextlib.suppress(OSError), connection:
+                    context.wrap_socket(connection, server_side=True).close()
+
+        thread = threading.Thread(target=serve, daemon=True)
+        thread.start()
+        yield f"127.0.0.1:{listening.getsockname()[1]}"
+        listening.shutdown(socket.SHUT_RDWR)
+        thread.join(PATIENCE_S)
+
+
+@pytest.mark.parametrize("from_day", [-3, 1])
+def test_a_certificate_that_has_expired_is_told_from_one_that_is_not_trusted(tmp_path, from_day):
+    authority, _, trusted = certificate("authority")
+    _, key, made = certificate("broker", authority, from_day=from_day)
+    (tmp_path / "broker.pem").write_bytes(key + made)
+    (tmp_path / "authority.pem").write_bytes(trusted)
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(tmp_path / "broker.pem")
+    client = {"security.protocol": "SSL", "ssl.ca.location": str(tmp_path / "authority.pem")}
+    with (
+        tls_server(context) as address,
+        pytest.raises(TlsFailed, match=rf"{address}, .* is not valid today \(.*; renew it"),
+    ):
+        open_driver("kafka-python", address, client, request_timeout_s=PATIENCE_S)
+
+
+@pytest.mark.kafka
+def test_a_port_without_tls_is_named_as_the_cause(kafka_cluster):
+    client = {"security.protocol": "SSL", "ssl.endpoint.identification.algorithm": "none"}
+    with pytest.raises(ClusterUnreachable, match=r"check that security\.protocol SSL matches"):
+        open_driver("kafka-python", kafka_cluster.bootstrap, client, request_timeout_s=15.0)
+
+
+UNUSABLE = {
+    "an encrypted key without its password": (
+        {"ssl.key.password": None},
+        r"ssl\.certificate\.location: the key in .*client\.key is encrypted; set ssl.key.password",
+    ),
+    "a wrong password": ({"ssl.key.password": "no"}, "ssl.key.password does not open the key in"),
+    "the key of another": (
+        {"ssl.key.location": "broker.pem"},
+        r"broker\.pem holds the key of another certificate than .*client\.pem",
+    ),
+    "no key": ({"ssl.key.location": None}, r"client\.pem holds no .* key in PEM; set ssl.key.lo"),
+    "no certificate": (
+        {"ssl.certificate.location": None},
+        r"ssl.key.location is set without ssl.certificate.location; give both, or none",
+    ),
+    "a key for a certificate": (
+        {"ssl.certificate.location": "client.key"},
+        r"client\.key and .*client\.key must hold a certificate and its key in PEM",
+    ),
+    "a key for an authority": (
+        {"ssl.ca.location": "client.key"},
+        r"client\.key of ssl.ca.location holds no certificates in PEM",
+    ),
+    "a folder": ({"ssl.ca.location": "."}, r"of ssl.ca.location cannot be read"),
+}
+
+
+@pytest.mark.parametrize("case", UNUSABLE)
+@pytest.mark.parametrize("kind", ["kafka-python", "librdkafka", "admin"])
+def test_files_that_cannot_be_used_are_refused_before_anybody_connects(files, kind, case):
+    changed, says = UNUSABLE[case]
+    client = client_settings(files)
+    for key, value in changed.items():
+        del client[key]
+        if value is not None:
+            client[key] = value if "password" in key else str(files / value)
+    opening = Admin if kind == "admin" else partial(open_driver, kind)
+    with pytest.raises(UsageError, match=says):
+        opening("127.0.0.1:9", client, request_timeout_s=0.2)
 
 
 @pytest.mark.parametrize("name", ["kafka-python", "librdkafka"])

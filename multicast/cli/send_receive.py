@@ -7,7 +7,7 @@ import json
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Annotated, Any, Self
 
@@ -130,9 +130,10 @@ def send(
                 )
         except AmcastError as error:  # the messages before it still get their outcomes
             problem = error
-        counts = _settle(producer, receipts, timeout, ordered=ordered)
+        unordered = _settle(producer, receipts, timeout, ordered=ordered)
+        counts = _counts(receipts)
         unwritten = _write_acknowledgements(writer, producer_name, receipts)
-        problem = problem or unwritten
+        problem = problem or unordered or unwritten
     _show_counts(len(receipts), counts, output)
     problem = problem or _failure(receipts, counts)
     if problem is not None:
@@ -190,18 +191,26 @@ def _multicast(producer: Producer, line: Line) -> Receipt:
 
 def _settle(
     producer: Producer, receipts: list[Receipt], timeout: float, *, ordered: bool
-) -> dict[str, int]:
-    """Wait for every outcome, and count them."""
+) -> AmcastError | None:
+    """Wait for every outcome, and for the order; give why that is not known, instead of raising it.
+
+    The caller writes and prints first which messages are accepted.
+    """
     deadline = time.monotonic() + timeout
-    try:
+    with suppress(TimedOut):  # outcomes that are missing then are unknown
         producer.flush(timeout)
-        if ordered:
-            last = {r.log.name: r for r in receipts if isinstance(r.outcome, Appended)}
-            for receipt in last.values():
-                receipt.ordered(max(_ORDERED_S_MIN, deadline - time.monotonic()))
-    except TimedOut:
-        if ordered:
-            raise
+    if not ordered:
+        return None
+    last = {r.log.name: r for r in receipts if isinstance(r.outcome, Appended)}
+    try:
+        for receipt in last.values():
+            receipt.ordered(max(_ORDERED_S_MIN, deadline - time.monotonic()))
+    except AmcastError as error:
+        return error
+    return None
+
+
+def _counts(receipts: list[Receipt]) -> dict[str, int]:
     counts = {"accepted": 0, "failed": 0, "unknown": 0}
     for receipt in receipts:
         counts[_outcome(receipt)] += 1

@@ -296,6 +296,19 @@ def test_a_bad_line_is_named_and_what_came_before_it_is_sent(system):
     assert [m["payload"] for m in system.receive("-n", "C2", "--until-end")] == ["good"]
 
 
+def test_what_is_accepted_and_not_ordered_is_counted_and_in_the_history(
+    system, tmp_path, monkeypatch
+):
+    monkeypatch.setenv("AMCAST_TICKETS", "off")  # so only a collector could order it
+    history = tmp_path / "sent"
+    words = ("--to", "P2", "--ordered", "--timeout", "10", "--history", str(history))
+    done = amcast("send", *system.common(), *words, stdin="x\n")
+    assert done.returncode == 4
+    assert "sent 1: 1 accepted" in done.stderr
+    assert "message P2:0 was accepted, but not ordered in time" in done.stderr
+    assert '"P2:0"' in history.read_text()
+
+
 def test_the_faust_command_hosts_the_same_collectors_and_answers(system):
     env = {
         **os.environ,

@@ -23,6 +23,7 @@ from __future__ import annotations
 import os
 import tomllib
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -49,13 +50,15 @@ class Settings:
 def find_file(start: Path | None = None) -> Path | None:
     """Find the nearest `amcast.toml` in a folder or above it; None if there is none.
 
-    Raises `UsageError` if it is no regular file.
+    Folders that this user may not look into are passed over. Raises `UsageError` for one that is
+    no regular file.
     """
     folder = (start or Path.cwd()).resolve()
     for candidate in (folder, *folder.parents):
         file = candidate / FILE
-        if file.is_file():
-            return file
+        with suppress(PermissionError):  # such as root's home, for the user of a service
+            if file.is_file():
+                return file
         if os.path.lexists(file):
             raise UsageError(f"{file} is not a regular file: remove it, or give it another name")
     return None

@@ -80,8 +80,8 @@ class Access(NamedTuple):
         """Return the error for a client certificate that the broker refuses or misses."""
         return TlsFailed(
             f"The brokers at {self.bootstrap} refuse our certificate, or the lack of one ({why}); "
-            f"set ssl.certificate.location and ssl.key.location to one that they trust and that has "
-            f"not expired."
+            f"set ssl.certificate.location and ssl.key.location to one that they trust and that "
+            f"has not expired."
         )
 
     def no_tls(self, why: str) -> TlsFailed:

@@ -72,3 +72,19 @@ def test_an_amcast_toml_that_is_no_regular_file_is_refused(make, tmp_path):
     make(tmp_path / "amcast.toml")
     with pytest.raises(UsageError, match="is not a regular file"):
         find_file(below)
+
+
+def test_a_folder_that_this_user_may_not_look_into_is_passed_over(tmp_path):
+    private = tmp_path / "private"
+    (private / "below").mkdir(parents=True)
+    private.chmod(0)
+    user = os.geteuid()
+    try:
+        if user == 0:  # root may look everywhere
+            os.seteuid(65534)  # nobody's
+        with pytest.raises(PermissionError):
+            (private / "below").stat()
+        assert find_file(private / "below") is None
+    finally:
+        os.seteuid(user)
+        private.chmod(0o700)

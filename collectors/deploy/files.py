@@ -22,11 +22,12 @@ from multicast.errors import UsageError
 
 _PORT_MAX = 65535  # of TCP
 _REPLICAS_MAX = 1000  # far beyond the collectors of any plan; a typing error is refused
+_BROKER = r"([A-Za-z0-9._-]+|\[[0-9A-Fa-f:.]+\])(:[0-9]+)?"
 # What each option may hold: names as Kafka, images as the OCI's reference grammar, paths without
 # spaces, all on one line.
 _ALLOWED = {
     "topic": r"[A-Za-z0-9._-]{1,249}",
-    "bootstrap": r"[A-Za-z0-9._-]+(:[0-9]+)?(,[A-Za-z0-9._-]+(:[0-9]+)?)*",
+    "bootstrap": rf"{_BROKER}(,{_BROKER})*",
     "repository": r"[A-Za-z0-9][A-Za-z0-9._/:-]*",
     "tag": r"[A-Za-z0-9_][A-Za-z0-9._-]{0,127}",
     "kafka_image": r"[A-Za-z0-9][A-Za-z0-9._/:@-]*",

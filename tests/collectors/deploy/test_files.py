@@ -105,6 +105,12 @@ def test_a_value_that_would_break_a_file_is_refused(wrong):
         DeploymentSettings(**{"bootstrap": BROKERS, "topic": "A", **wrong})
 
 
+def test_brokers_may_have_addresses_of_ipv6(tmp_path):
+    written(tmp_path, "systemd", bootstrap="[2001:db8::1]:9092,k2:9092")
+    text = (tmp_path / "amcast-collectors.service").read_text()
+    assert " --bootstrap [2001:db8::1]:9092,k2:9092 " in text
+
+
 def test_systemd_accepts_the_unit_and_the_unit_stops_what_it_starts(tmp_path):
     # The verifier refuses a command that is not there, so the unit names one that is.
     folder = written(tmp_path, "systemd", command="/bin/true")
@@ -120,6 +126,11 @@ def test_systemd_accepts_the_unit_and_the_unit_stops_what_it_starts(tmp_path):
     ]  # fmt: skip
     assert (service["Restart"], service["KillSignal"]) == ("on-failure", "SIGTERM")
     assert service["SystemCallFilter"] == "@system-service"
+    # A name: so files with passwords can be readable for this unit alone.
+    assert service["User"] == "amcast"
+    assert (
+        f"chgrp -R {service['User']} {service['WorkingDirectory'].lstrip('-')}" in unit.read_text()
+    )
 
 
 def test_the_compose_file_is_one_by_the_specifications_schema(tmp_path):

@@ -29,9 +29,10 @@ from collectors.adoption.facts import (
 from collectors.adoption.inspection import read_facts, refuse_plan, refuse_topic
 from collectors.reconfiguration.apply import apply
 from multicast.cli.options import Bootstrap, DriverName, partitions_of
+from multicast.control import sentinel_topic
 from multicast.drivers import open_driver
 from multicast.drivers.kafka_python import Admin
-from multicast.errors import UsageError
+from multicast.errors import NotAuthorized, UsageError
 from multicast.settings import settings
 from topology.carry_over import with_order_version
 from topology.files import FileExists, refuse_existing, write_text
@@ -99,7 +100,7 @@ def adopt(
             )
             plan = _plan(text, admin.cluster_id())
             notes = refuse_plan(opened, admin, plan)
-            made = topics_made(plan, admin.partitions(list(topics_made(plan, ()))))
+            made = topics_made(plan, _existing(admin, plan))
             plan_text = json.dumps(plan.to_json(), indent=2) + "\n"
             files = {"--interests": (interests_path, text), "--out": (plan_path, plan_text)}
             _write(files, force=force)
@@ -113,6 +114,17 @@ def adopt(
         opened.close()
     for line in _next_steps(plan_path, interests_path, chosen.bootstrap, plan, applied=apply_now):
         _say(line)
+
+
+def _existing(admin: Admin, plan: Plan) -> set[str]:
+    """Give those of the plan's own topics that exist, or that this user may not make."""
+    bells = sentinel_topic(plan.topic)
+    existing = set(admin.partitions([name for name in topics_made(plan, ()) if name != bells]))
+    try:
+        existing.update(admin.partitions([bells]))
+    except NotAuthorized:  # `apply` goes on without this topic, too
+        existing.add(bells)
+    return existing
 
 
 def _interests(texts: Iterable[str]) -> dict[str, list[str]]:

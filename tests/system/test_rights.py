@@ -394,6 +394,27 @@ def begin(broker, topic, folder):
         driver.commit(f"amcast.{topic}.g", {control_partition(topic): (0, "1/K1/0/0/0")})
 
 
+def test_a_topic_is_adopted_and_repaired_with_the_rights_of_an_apply(broker, tmp_path):
+    topic = f"t-{uuid.uuid4().hex[:8]}"
+    with Admin(broker.operator) as operator:
+        operator.create_topics({topic: TopicSpec(2)})
+    client = broker.user(*named(all_of(APPLY), topic, "g"))
+    adopt = ["adopt", topic, "--seconds", "0.1", "--interest", "C1=P1,P2", "--apply"]
+    for arguments in (adopt, ["topology", "recover"]):
+        done = amcast(arguments, topic, client, tmp_path, bootstrap=broker.users)
+        assert done.exit_code == 0, (done.output, done.exception)
+        assert "lacks" not in done.output
+
+
+def test_a_message_is_explained_and_exported_with_the_rights_of_its_readers(
+    broker, system, tmp_path
+):
+    client = broker.user(*named(all_of("receive"), system.topic, "g"))
+    for arguments in (["explain", "P1:0"], ["export", "--name", "C1", "--to", "table"]):
+        done = amcast(arguments, system.topic, client, tmp_path, bootstrap=broker.users)
+        assert done.exit_code == 0, (done.output, done.exception)
+
+
 def test_partitions_are_added_with_the_right_to_alter_a_topic(broker):
     topic = f"t-{uuid.uuid4().hex[:8]}"
     with Admin(broker.operator) as operator:

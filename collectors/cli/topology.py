@@ -201,7 +201,7 @@ def _say_not_running(done: Applied) -> None:
     """Name collectors that no instance has opened; before the first start, that is all of them."""
     names, count = done.not_running, len(done.plan.collectors)
     epoch, topic = done.plan.epoch, done.plan.topic
-    if len(names) == count:
+    if names and len(names) == count:
         _say(
             f"no collector of epoch {epoch} of topic {topic} runs: start 'amcast collectors run', "
             f"or, if it was started, read what it logs"

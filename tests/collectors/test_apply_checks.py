@@ -155,6 +155,17 @@ def test_partitions_that_somebody_added_later_are_named_until_a_plan_orders_them
     until(lambda: says not in bench.run("topology", "verify").stdout, "a topic that is ordered")
 
 
+def test_a_plan_without_collectors_asks_for_none(bench):
+    alone = bench.folder / "alone.toml"
+    alone.write_text(
+        f'topic = "{bench.topic}"\npartitions = 1\n[[consumer]]\nname = "C1"\ninterest = ["P1"]\n'
+    )
+    file = bench.folder / "alone.json"
+    assert bench.run("topology", "plan", alone, "--out", file).returncode == 0
+    done = bench.run("topology", "apply", file)
+    assert (done.returncode, "collector" in done.stderr) == (0, False), done.stderr
+
+
 def test_a_topic_that_has_a_name_of_ours_and_holds_something_is_not_taken(bench):
     name = groups_topic(bench.topic)
     bench.admin.create_topics({name: TopicSpec(1), order_topic(bench.topic): TopicSpec(1)})

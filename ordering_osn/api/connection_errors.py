@@ -34,6 +34,10 @@ _AUTHORITY = (
     "its TLS certificate is of none of the given authorities; give the CA of the certificate "
     "(authorities of TlsFiles, --tls-ca)"
 )
+_OUTDATED = (
+    "its TLS certificate, or its authority's, has expired or is not valid yet; renew it and "
+    "restart the node (--tls-cert), or correct the clock of this machine"
+)
 _HOST_NAME = (
     "its TLS certificate is for another host name; give the name that the certificate has "
     "(name of the client, --tls-name)"
@@ -45,13 +49,15 @@ _NEEDS_CERTIFICATE = (
 )
 _OTHER_CERTIFICATE = (
     "it closed the connection; if it requires client certificates, check that yours (certificate "
-    "of TlsFiles, --tls-cert) is of a CA that the node was given (--client-ca)"
+    "of TlsFiles, --tls-cert) has not expired, and is of a CA that the node was given (--client-ca)"
 )
 _NEEDS_TLS = (
     "it closed the connection; if it speaks TLS, give the CA of its certificate (tls of the "
     "client, --tls-ca)"
 )
-_DEFINITE = {
+_DEFINITE = {  # the first that fits
+    "certificate has expired": _OUTDATED,
+    "certificate is not yet valid": _OUTDATED,
     "CERTIFICATE_VERIFY_FAILED": _AUTHORITY,
     "Hostname Verification Check failed": _HOST_NAME,
     "is not in peer certificate": _HOST_NAME,

@@ -32,6 +32,7 @@ class NodeTurns:
     def worked(self, place: int) -> None:
         """Begin anew with the node at `place`, which has just answered."""
         self._first, self._tried = place, 0
+        self._again = False  # whether a failure of this round may pass
         self._pause_s = PAUSE_S
         self._deadline: float | None = None
 
@@ -50,14 +51,20 @@ class NodeTurns:
             self._deadline = None
 
     async def next(self, failed: AmcastError | None = None) -> int | None:
-        """Return the next node's place; None where the time is over. `failed`: why one more."""
+        """Return the next node's place; None where the time is over, or no node may get better.
+
+        `failed`: why one more.
+        """
         now = self._clock()
         if self._tried and self._deadline is None:
             self._deadline = now + self._retry_s
+        if self._tried:
+            self._again |= failed is None or failed.retriable
         if self._tried and self._tried % self._count == 0:
             left_s = (self._deadline or now) - now
-            if left_s <= 0 or (failed is not None and not failed.retriable):
+            if left_s <= 0 or not self._again:
                 return None
+            self._again = False
             await asyncio.sleep(min(self._pause_s, left_s))
             self._pause_s = min(2 * self._pause_s, PAUSE_MAX_S)
         place = (self._first + self._tried) % self._count

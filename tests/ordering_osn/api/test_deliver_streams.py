@@ -11,7 +11,7 @@ import pytest
 from grpc import aio
 
 from multicast.errors import UsageError
-from ordering_osn.api.connection_errors import ConnectionLost
+from ordering_osn.api.connection_errors import ConnectionLost, TlsRefused
 from ordering_osn.api.grpc_server import NodeClient, Server
 from ordering_osn.api.metrics import Metrics
 from ordering_osn.api.responses import read_answer
@@ -19,6 +19,7 @@ from ordering_osn.api.seek import ENDLESS, seek_envelope
 from ordering_osn.api.tls_files import TlsFiles
 from ordering_osn.chain.blocks import new_block
 from ordering_osn.protos import Block
+from tests.helpers.certificates import certificate
 from tests.ordering_osn.helpers.chains import (
     CLIENT_TLS,
     MUTUAL_TLS,
@@ -55,6 +56,22 @@ def test_over_tls_the_name_is_checked_against_the_certificate(runner, channels):
     assert runner.run(ask("orderer.example.com")) == ["block 0", 200]
     with pytest.raises(ConnectionLost):
         runner.run(ask("somebody.else"))
+
+
+@pytest.mark.parametrize("from_day", [-3, 1], ids=["expired", "not valid yet"])
+def test_a_certificate_out_of_its_dates_is_told_from_one_of_another_authority(
+    runner, channels, from_day
+):
+    authority, _, trusted = certificate("authority")
+    _, key, made = certificate("node", authority, from_day=from_day)
+
+    async def ask():
+        tls, client_tls = TlsFiles(made, key), TlsFiles(authorities=trusted)
+        async with served(channels, tls=tls, client_tls=client_tls) as client:
+            return await gathered(client.deliver(asking(b"")))
+
+    with pytest.raises(TlsRefused, match="has expired or is not valid yet; renew it"):
+        runner.run(ask())
 
 
 @pytest.mark.parametrize("tls", [None, CLIENT_TLS], ids=["no TLS", "no certificate"])

@@ -7,6 +7,7 @@ import pytest
 from multicast.cli.main import build
 from ordering_osn.api.grpc_server import Server
 from ordering_osn.client import Client, ConnectionLost, SyncClient, TlsFiles, TlsRefused
+from ordering_osn.client.node_turns import NodeTurns
 from tests.ordering_osn.helpers import configs
 from tests.ordering_osn.helpers.bundle_nodes import A, B, C, bundle_for, quick_chains
 from tests.ordering_osn.helpers.chains import USER, USER_FOLDER, gathered
@@ -131,6 +132,17 @@ def test_what_is_wrong_is_one_sentence_that_names_the_setting(node, mutual, case
         # Wrong settings are not tried again; a connection that was closed may come back.
         assert error.retriable == (kind is ConnectionLost)
         assert error.definite == (kind is TlsRefused)
+
+
+def test_a_node_whose_certificate_is_refused_does_not_end_the_wait_for_another():
+    gone, refused = ConnectionLost("it restarts"), TlsRefused("its certificate has expired")
+
+    async def places():
+        turns = NodeTurns(2, 0, retry_s=10_000.0)
+        asked = [await turns.next(), await turns.next(gone), await turns.next(refused)]
+        return [*asked, await turns.next(refused), await turns.next(refused)]
+
+    assert asyncio.run(places()) == [0, 1, 0, 1, None]
 
 
 @pytest.mark.slow

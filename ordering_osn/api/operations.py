@@ -22,6 +22,7 @@ import json
 import logging
 import socket
 import ssl
+import sys
 import tempfile
 import threading
 import time
@@ -145,7 +146,11 @@ class _Server(ThreadingHTTPServer):
             self._free_connections.release()
 
     def handle_error(self, request: Any, client_address: Any) -> None:  # noqa: ARG002
-        _log.info("operations: a client closed its connection", exc_info=True)
+        error = sys.exception()
+        if isinstance(error, OSError):
+            _log.info("operations: client %s closed its connection: %s", client_address, error)
+        else:
+            _log.error("operations: no answer for %s", client_address, exc_info=error)
 
 
 class _Request(io.RawIOBase):

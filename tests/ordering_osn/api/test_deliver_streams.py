@@ -9,8 +9,10 @@ from pathlib import Path
 import grpc
 import pytest
 from grpc import aio
+from grpc._cython import cygrpc
 
 from multicast.errors import UsageError
+from ordering_osn.api import grpc_server
 from ordering_osn.api.connection_errors import ConnectionLost, TlsRefused
 from ordering_osn.api.grpc_server import NodeClient, Server
 from ordering_osn.api.metrics import Metrics
@@ -109,7 +111,39 @@ def test_the_binding_is_looked_at_before_the_channel(runner, channels):
     assert runner.run(ask()) == [400]
 
 
-# Many, slow, and the end.
+# Idle, many, slow, and the end.
+
+
+def test_grpc_knows_each_option_that_is_set():
+    """It takes any name, and does nothing for one that it does not know."""
+    library = Path(cygrpc.__file__).read_bytes()
+    options = [*grpc_server._SERVER_OPTIONS, *grpc_server._CLIENT_OPTIONS]
+    unknown = [name for name, _ in options if name.encode() not in library]
+    assert not unknown
+
+
+@pytest.mark.slow
+def test_pings_keep_an_idle_stream(runner, channels, channel):
+    """At the third ping that comes too early, gRPC ends the connection."""
+    pings = [
+        ("grpc.keepalive_time_ms", 2_000),
+        ("grpc.keepalive_permit_without_calls", 1),
+        ("grpc.http2.max_pings_without_data", 0),
+    ]
+
+    async def ask():
+        async with (
+            serving(channels) as server,
+            aio.insecure_channel(f"127.0.0.1:{server.port}", pings) as client,
+        ):
+            idle = client.stream_stream("/orderer.AtomicBroadcast/Deliver")()
+            await idle.write(seek_envelope(USER, "chain-a", 1, ENDLESS))
+            following = asyncio.create_task(idle.read())
+            assert not (await asyncio.wait({following}, timeout=12))[0]  # six pings
+            await asyncio.to_thread(channel.add)
+            return Block.FromString(read_answer(await following)).header.number
+
+    assert runner.run(ask()) == 1
 
 
 def memory_mib():

@@ -78,8 +78,7 @@ _SIZES = [
     ("grpc.max_send_message_length", MESSAGE_BYTES_MAX),
 ]
 # Fabric's defaults: a ping after two hours of silence, 20 s for its answer. Clients may ping once a
-# second: a tenth of the shortest interval that gRPC advises, and still no load. Fabric allows one a
-# minute; its peers ping each minute, and those who come a moment too early lose idle streams.
+# second, which is no load: Fabric's peers ping once a minute, and may come a moment early.
 _SERVER_OPTIONS = [
     *_SIZES,
     ("grpc.keepalive_time_ms", 2 * 60 * 60 * 1000),

@@ -80,6 +80,10 @@ def kafka_python_settings(client: Mapping[str, str]) -> dict[str, Any]:
             settings["security_protocol"] = value.upper()
         elif name not in OF_PRODUCERS:
             settings[_NAMES[name]] = value
+    if client.get("sasl.mechanism", "").startswith("SCRAM") and "sasl.username" in client:
+        # Version 3.0.12 sends a name as it is, though RFC 5802 wants these two written so.
+        name = client["sasl.username"].replace("=", "=3D").replace(",", "=2C")
+        settings["sasl_plain_username"] = name
     return settings
 
 

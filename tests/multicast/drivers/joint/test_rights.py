@@ -5,11 +5,12 @@ import socket
 
 import pytest
 
+from multicast.drivers import open_driver
 from multicast.drivers.kafka_python import Admin, KafkaPythonDriver, TopicSpec
 from multicast.drivers.protocol import Appended, TopicPartition
 from multicast.errors import AppendNotAuthorized
-from tests.helpers.authorized import authorized_broker
-from tests.helpers.driver_worlds import PATIENCE_S
+from tests.helpers.authorized import authorized_broker, client_settings
+from tests.helpers.driver_worlds import PATIENCE_S, append_all
 
 pytestmark = [pytest.mark.kafka, pytest.mark.slow]
 MINE, OTHERS = TopicPartition("mine", 0), TopicPartition("others", 0)
@@ -62,3 +63,12 @@ def test_a_user_signs_in_by_scram_and_again_after_a_broken_connection(broker):
         assert appender.flush(PATIENCE_S)
         first, second = outcomes[MINE]
         assert second == Appended(first.offset + 1)
+
+
+@pytest.mark.parametrize("driver", ["kafka-python", "librdkafka"])
+def test_a_name_may_contain_the_signs_that_separate_the_parts_of_scram(broker, driver):
+    client = broker.by_scram(client_settings(f"{driver}==,1"))
+    broker.grant(client, ("Write", "topic", "mine"))
+    with open_driver(driver, broker.users, client) as opened:
+        (outcome,) = append_all(opened.appender(), MINE, [b"x"])
+    assert isinstance(outcome, Appended)

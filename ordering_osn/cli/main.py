@@ -69,7 +69,11 @@ ClientAuthority = Annotated[
     typer.Option("--client-ca", help="Require client certificates of this CA (PEM); repeatable."),
 ]
 OperationsTls = Annotated[
-    bool, typer.Option("--operations-tls", help="Serve operations over TLS, with the same files.")
+    bool,
+    typer.Option(
+        "--operations-tls",
+        help="Serve operations over TLS, with the same files; metrics then need --client-ca.",
+    ),
 ]
 Peers = Annotated[
     list[str] | None,

@@ -32,6 +32,7 @@ from multicast.drivers.kafka_python.admin_facts import (
     opened_by,
 )
 from multicast.drivers.kafka_python.connection import client_of_ours, kafka_python_settings
+from multicast.drivers.kafka_python.transports import ConnectionManager
 from multicast.drivers.protocol import TopicPartition
 from multicast.drivers.tls_files import check_files
 from multicast.errors import (
@@ -490,9 +491,9 @@ class Admin:
 
     def _unreachable(self, why: BaseException | None) -> AmcastError:
         admin = getattr(self, "_admin", None)
-        refusal = None if admin is None else admin._manager.refusal  # noqa: SLF001
-        if isinstance(refusal, AccessDenied):
-            return type(refusal)(str(refusal))
+        if admin is not None:
+            manager: ConnectionManager = admin._manager  # noqa: SLF001
+            return manager.unreachable(self._timeout_s, why)
         reason = f" ({why})" if why is not None and str(why) else ""
         return ClusterUnreachable(
             f"No broker at {self._bootstrap} answered within {self._timeout_s:g} s{reason}."

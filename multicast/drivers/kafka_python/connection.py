@@ -34,7 +34,6 @@ from multicast.drivers.protocol import TopicPartition
 from multicast.drivers.tls_files import check_files
 from multicast.errors import (
     AmcastError,
-    ClusterUnreachable,
     NotAuthorized,
     TopicMissing,
     UsageError,
@@ -159,20 +158,7 @@ class Connection:
 
     def unreachable(self, timeout_s: float, why: BaseException | None = None) -> AmcastError:
         """Return the error for a time-out, or for a refusal if a broker refused this client."""
-        refusal = self.manager.refusal
-        if refusal is not None:
-            return type(refusal)(str(refusal))  # a copy, because several threads may raise it
-        why = why or self.manager.trouble
-        reason = f" ({why})" if why is not None and str(why) else ""
-        if "disconnected" in reason or "EOF occurred" in reason:
-            protocol = self.manager.config["security_protocol"]
-            reason = (
-                f" (a broker closed the connection; check that security.protocol {protocol} "
-                f"matches that port)"
-            )
-        return ClusterUnreachable(
-            f"No broker at {self.bootstrap} answered within {timeout_s:g} s{reason}."
-        )
+        return self.manager.unreachable(timeout_s, why)
 
     def wrapped(self, error: BaseException) -> BaseException:
         """Translate an error of the package into one of this project."""

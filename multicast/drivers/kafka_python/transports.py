@@ -12,7 +12,7 @@ from kafka.net.manager import KafkaConnectionManager
 from kafka.net.transport import KafkaSSLTransport, KafkaTCPTransport
 
 from multicast.drivers.access import Access, user_of
-from multicast.errors import AccessDenied
+from multicast.errors import AccessDenied, AmcastError, ClusterUnreachable
 
 # OpenSSL's X509_V_ERR_HOSTNAME_MISMATCH and X509_V_ERR_IP_ADDRESS_MISMATCH.
 _MISNAMED = (62, 64)
@@ -82,6 +82,7 @@ class ConnectionManager(KafkaConnectionManager):  # type: ignore[misc]
 
         refusals   why a broker refused its last connection, by broker
         trouble    why the last connection failed, until another one succeeds
+        reached    whether it ever had a connection to where a broker says that it is
     """
 
     def __init__(self, net: Any, **settings: Any) -> None:
@@ -91,6 +92,7 @@ class ConnectionManager(KafkaConnectionManager):  # type: ignore[misc]
         self.access = Access(str(self.config["bootstrap_servers"]), user)
         self.refusals: dict[Any, AccessDenied] = {}
         self.trouble: BaseException | None = None
+        self.reached = False
 
     def get_connection(self, node_id: Any, **settings: Any) -> Any:
         """Return a connection; raise the first refusal if every bootstrap address refused."""
@@ -112,6 +114,38 @@ class ConnectionManager(KafkaConnectionManager):  # type: ignore[misc]
         """Why a broker refuses this client now; None if none does."""
         return next(iter(self.refusals.values()), None)
 
+    def unreachable(self, timeout_s: float, why: BaseException | None = None) -> AmcastError:
+        """Return the error for a time-out, or for a refusal if a broker refused this client."""
+        refusal = self.refusal
+        if refusal is not None:
+            return type(refusal)(str(refusal))  # a copy, because several threads may raise it
+        places = self._named_elsewhere()
+        why = self.trouble if places else why or self.trouble
+        reason = f" ({why})" if why is not None and str(why) else ""
+        if places:
+            return ClusterUnreachable(
+                f"The brokers at {self.access.bootstrap} answer and say that they are at {places}, "
+                f"where none was reached within {timeout_s:g} s{reason}; check their "
+                f"advertised.listeners."
+            )
+        if "disconnected" in reason or "EOF occurred" in reason:
+            protocol = self.config["security_protocol"]
+            reason = (
+                f" (a broker closed the connection; check that security.protocol {protocol} "
+                f"matches that port)"
+            )
+        return ClusterUnreachable(
+            f"No broker at {self.access.bootstrap} answered within {timeout_s:g} s{reason}."
+        )
+
+    def _named_elsewhere(self) -> str:
+        """Where brokers say that they are, if that is elsewhere, and none was reached there."""
+        given = {(broker.host, broker.port) for broker in self.cluster.bootstrap_brokers()}
+        named = {(broker.host, broker.port) for broker in self.cluster.brokers()}
+        if self.reached or named & given:
+            return ""
+        return ", ".join(f"{host}:{port}" for host, port in sorted(named))
+
     async def _connect(self, node: Any, conn: Any, **settings: Any) -> None:
         conn.init_future.add_callback(lambda _: self._connected(node.node_id))
         conn.init_future.add_errback(partial(self._failed, node.node_id))
@@ -121,6 +155,7 @@ class ConnectionManager(KafkaConnectionManager):  # type: ignore[misc]
     def _connected(self, node_id: Any) -> None:
         self.refusals.pop(node_id, None)
         self.trouble = None
+        self.reached |= not self.cluster.is_bootstrap(node_id)
 
     def _lost(self, error: BaseException) -> None:
         self.trouble = error

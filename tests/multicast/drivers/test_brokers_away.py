@@ -1,4 +1,4 @@
-"""Clients whose brokers are all down keep connecting, but not too often."""
+"""Clients whose brokers are all down keep connecting, but not too often; others say why."""
 
 import contextlib
 import socket
@@ -7,11 +7,15 @@ import time
 
 import pytest
 
+from multicast.drivers import open_driver
+from multicast.drivers.kafka_python import Admin
 from multicast.drivers.librdkafka import LibrdkafkaDriver
 from multicast.drivers.memory.driver import MemoryDriver
 from multicast.drivers.memory.logs import MemoryLog
 from multicast.drivers.protocol import TopicPartition
-from multicast.errors import AmcastError
+from multicast.errors import AmcastError, ClusterUnreachable
+from multicast.local.broker import free_ports
+from tests.helpers.driver_worlds import cluster_with_listener
 
 AT = TopicPartition("t", 0)
 WATCHED_S = 3.0
@@ -80,3 +84,23 @@ def test_librdkafka_connects_with_a_growing_backoff(away, opening):
         connections = away.connections - before
         opened.close()
     assert 0 < connections <= CONNECTIONS_A_SECOND_MAX * spent_s
+
+
+@pytest.mark.slow
+@pytest.mark.kafka
+def test_brokers_that_are_not_where_they_say_are_told_from_brokers_that_do_not_answer():
+    plain, closed = free_ports(2)
+    advertised = f"PLAINTEXT://127.0.0.1:{plain},OTHER://127.0.0.1:{closed}"
+    settings = {"advertised.listeners": advertised}
+    with cluster_with_listener("OTHER", "PLAINTEXT", settings, plain=plain) as address:
+        says = rf"{address} answer and say that they are at 127.0.0.1:{closed}, .*advertised.listen"
+        with (
+            open_driver("kafka-python", address, request_timeout_s=10.0) as driver,
+            pytest.raises(ClusterUnreachable, match=says),
+        ):
+            driver.last_stable_offsets([AT])
+        with (
+            Admin(address, request_timeout_s=10.0) as admin,
+            pytest.raises(ClusterUnreachable, match=says),
+        ):
+            admin.broker_ids()

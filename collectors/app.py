@@ -52,10 +52,10 @@ from collectors.metrics import page_of
 from collectors.placement import share_out
 from collectors.supervisor import ErrorLog, Supervisor
 from collectors.web import WebServer, address_of, address_towards, listen_at
-from multicast.control import PROCESS_BYTES, ControlState, StatusPage
+from multicast.control import PROCESS_BYTES, ControlReader, ControlState, StatusPage
 from multicast.drivers import open_driver
 from multicast.drivers.protocol import Driver
-from multicast.errors import AmcastError, UsageError
+from multicast.errors import AmcastError, UncoveredInterest, UsageError
 from multicast.settings import settings
 from multicast.verification.running_check import RunningCheck
 from topology import extra
@@ -65,6 +65,7 @@ with extra("collectors"):
     from faust.app.base import BootStrategy
     from mode import Service
 
+_log = logging.getLogger("amcast.collectors")
 # The group's errors are at /status in our own sentences; kafka-python would log each retry.
 logging.getLogger("kafka").setLevel(logging.CRITICAL)
 _T = TypeVar("_T")
@@ -223,6 +224,7 @@ class CollectorHost(Service):
         while not self.should_stop:
             roles: Mapping[tuple[int, str], bool] | None = None
             try:
+                await self._leave_recreated()
                 if self._engine is None:
                     self._engine = await asyncio.to_thread(self._open_engine)
                 roles = self._roles(self._engine.control)
@@ -245,6 +247,25 @@ class CollectorHost(Service):
         assert self._driver is not None
         page = _web.page() if app.conf.web_enabled else None
         return Engine(self._driver, _settings.topic, page=page)
+
+    async def _leave_recreated(self) -> None:
+        """Close the engine if its control topic was recreated, as where a cluster was wiped.
+
+        Another one reads the new topic from its start, once there is one.
+        """
+        engine, driver = self._engine, self._driver
+        failed = [each for each in self.supervisors.values() if each.topic_changed]
+        if not failed or engine is None or driver is None:
+            return
+        for supervisor in failed:
+            supervisor.topic_changed = False
+        if not await asyncio.to_thread(_was_recreated, driver, engine.control):
+            return
+        _log.warning("the control topic was deleted or recreated; all collectors begin anew")
+        for key in list(self.supervisors):
+            await self.remove_dependency(self.supervisors.pop(key))
+        self._engine = None
+        await asyncio.to_thread(engine.close)
 
     @Service.task
     async def _check_cluster(self) -> None:
@@ -343,6 +364,18 @@ class CollectorHost(Service):
             await asyncio.to_thread(self._engine.close)
         if self._driver is not None:
             self._driver.close()
+
+
+def _was_recreated(driver: Driver, known: ControlState) -> bool:
+    """Whether the control topic is not the one that was read before; blocks while it is read."""
+    try:
+        control = ControlReader(driver, known.topic)
+    except UncoveredInterest:  # it was deleted
+        return True
+    try:
+        return not control.refresh().continues(known)
+    finally:
+        control.close()
 
 
 hosts: list[CollectorHost] = []

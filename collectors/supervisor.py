@@ -15,7 +15,7 @@ from typing import Any
 from collectors.engine.engine import Engine
 from collectors.engine.instance import CollectorInstance
 from collectors.entry_counts import EntryCounts
-from multicast.errors import AmcastError, ProtocolViolation
+from multicast.errors import AmcastError, ProtocolViolation, TopicChanged
 from topology import extra
 
 with extra("collectors"):
@@ -75,6 +75,7 @@ class Supervisor(Service):
         self.restarts = 0
         self.entries = EntryCounts()  # of all its instances
         self.error: str | None = None
+        self.topic_changed = False  # since somebody has set this to False
         self._checkpoints = True
         self._leaving = False
         self._engine = engine
@@ -98,6 +99,7 @@ class Supervisor(Service):
             except AmcastError as error:
                 self.error = str(error)
                 self._checkpoints = not isinstance(error, ProtocolViolation)
+                self.topic_changed |= isinstance(error, TopicChanged)
                 about = f"collector {self.collector}: "
                 self._errors.write(logging.ERROR, error, time.monotonic(), about=about)
             except Exception as error:  # noqa: BLE001

@@ -189,8 +189,8 @@ class Consumer:
         """Deliver the next messages, at most `messages_max`; [] if none came within `timeout` s.
 
         Raises `Trimmed` if retention has removed messages after the position, `UncoveredInterest`
-        if the next epoch does not cover the interest, and `ClusterUnreachable`, `UnknownVersion`
-        and `ProtocolViolation`.
+        if the next epoch does not cover the interest, `TopicChanged` within seconds if a topic was
+        deleted or recreated, and `ClusterUnreachable`, `UnknownVersion` and `ProtocolViolation`.
         """
         batches = self._poll(timeout, messages_max)
         for batch in batches:
@@ -218,6 +218,7 @@ class Consumer:
             self._spans.make()
         while True:
             self._user.refuse_ended()
+            self._readers.refuse_recreated()
             waits_for_control = self._turn_epoch()
             batches = self._deliver(messages_max)
             if batches:
@@ -297,8 +298,7 @@ class Consumer:
         While the application iterates over messages this is the current message's cursor, over
         batches the current batch's, and after `poll` the cursor of the last batch that it returned.
         """
-        last = self._handed_out
-        if last is None:
+        if (last := self._handed_out) is None:
             return self._start
         return last.cursor if isinstance(last, Message) else last.cursor()
 

@@ -92,7 +92,8 @@ class Producer:
     and `TopicChanged` if a topic was recreated after the plan was applied: no consumer delivers
     what is appended there. A producer that is open then notices within seconds, also of what it
     has reported as accepted since: all calls that send or wait for an order raise `TopicChanged`
-    until a plan is applied to the new topic.
+    until a plan is applied to the new topic, and for good if all topics were recreated (a cluster
+    that was wiped): then open another producer.
 
     Close it, or use it in a `with` block: messages that are not acknowledged when the process ends
     may never be sent, and nobody is told. One that is lost without `close` gives a

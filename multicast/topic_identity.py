@@ -5,17 +5,18 @@ A topic that was deleted and recreated has the same name, but another ID and oth
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Collection, Mapping
 from contextlib import suppress
 
 from multicast.control.state import ControlState
 from multicast.drivers.clock import clock_of
 from multicast.drivers.protocol import Driver
-from multicast.errors import NotAuthorized, TopicChanged
+from multicast.errors import AmcastError, NotAuthorized, TopicChanged
 from topology.tree import Plan
 
-# How often an open producer looks whether its logs were recreated. What it appends until then is
-# lost, so less is better; but each look is a request for each topic, from every producer.
+# How often an open client looks whether its topics were recreated. What a producer appends until
+# then is lost, so less is better; but each look is a request, of a producer one for each topic.
 _LOOK_EVERY_S = 5.0
 
 
@@ -24,6 +25,7 @@ class RecreatedLogs:
 
     Brokers store in the new topic whatever comes for the old one, from offset 0 on, and no consumer
     delivers it. `learn` is for a `ControlFollower`; the plan passed when the producer was opened.
+    If the control topic was recreated, too, the follower learns nothing more.
     """
 
     def __init__(self, driver: Driver) -> None:
@@ -49,7 +51,69 @@ class RecreatedLogs:
         """Raise `TopicChanged` if the last look found a recreated topic; does not block."""
         changed = self._changed  # the follower's thread may look meanwhile
         if changed is not None:
-            raise TopicChanged(changed)
+            raise TopicChanged(f"{changed}; apply a plan to it, and open the producer anew")
+
+
+class TopicWatch:
+    """Notices, for an open consumer, that a topic that it reads was deleted, or recreated.
+
+    A reader may notice nothing of it, as when the brokers were away meanwhile: it goes on at its
+    position in the new topic. So it is silent, and skips what lies below the position.
+    """
+
+    def __init__(self, driver: Driver) -> None:
+        self._driver = driver
+        self._clock = clock_of(driver)
+        self._watched: tuple[Plan, Collection[str]] | None = None
+        self._changed: str | None = None  # what the last look found
+        self._looking: threading.Thread | None = None
+        self._look_at = 0.0
+
+    def begin(self, plan: Plan, topics: Collection[str]) -> None:
+        """Watch these topics of a plan from now on, and no others."""
+        self._watched = plan, topics
+        self._changed = None
+        self._look_at = self._clock.monotonic() + _LOOK_EVERY_S
+
+    def refuse(self) -> None:
+        """Raise `TopicChanged` if the last look found a change. Starts the next look if it is time.
+
+        A look waits for the cluster, so it has a thread, where the driver's clients have threads.
+        """
+        now = self._clock.monotonic()
+        is_looking = self._looking is not None and self._looking.is_alive()
+        if now >= self._look_at and self._watched is not None and not is_looking:
+            self._look_at = now + _LOOK_EVERY_S
+            if self._clock.threads:
+                self._looking = threading.Thread(
+                    target=self._look, args=self._watched, name="amcast-topics", daemon=True
+                )
+                self._looking.start()
+            else:
+                self._look(*self._watched)
+        self._refuse()
+
+    def look(self) -> None:
+        """Look now, and raise `TopicChanged`. Blocks for a request; of its failure says nothing."""
+        if self._watched is not None:
+            self._look(*self._watched)
+        self._refuse()
+
+    def _refuse(self) -> None:
+        changed = self._changed
+        if changed is not None:
+            raise TopicChanged(f"{changed}; open the consumer anew")
+
+    def _look(self, plan: Plan, topics: Collection[str]) -> None:
+        changed = None
+        try:
+            refuse_changed_topics(self._driver, plan, topics)
+        except TopicChanged as error:
+            changed = str(error)
+        except AmcastError:  # who reads learns of an outage, or of a missing right
+            return
+        if self._watched == (plan, topics):
+            self._changed = changed
 
 
 def refuse_changed_topics(driver: Driver, plan: Plan, topics: Collection[str]) -> None:

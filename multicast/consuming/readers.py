@@ -16,6 +16,7 @@ from multicast.delivery import Delivery
 from multicast.drivers.protocol import Driver, Fetched, Reader, TopicPartition
 from multicast.errors import Trimmed
 from multicast.tickets.stream import TicketOrder
+from multicast.topic_identity import TopicWatch
 
 if TYPE_CHECKING:
     from multicast.tracing.delivered import ConsumerSpans
@@ -34,6 +35,7 @@ class DeliveryReaders:
         # By Kafka partition that is read: its log's number in the plan, or `_ORDER`.
         self._streams: dict[TopicPartition, int] = {}
         self._paused: set[TopicPartition] = set()
+        self._watch = TopicWatch(driver)
         with ExitStack() as opened:
             # In one reader, order and payloads would wait for each other's fetches. In version 2
             # they come together: there `_payloads` reads both.
@@ -53,10 +55,20 @@ class DeliveryReaders:
         self._paused.clear()
         by_tickets = isinstance(delivery.order, TicketOrder)
         self._order_reader = self._payloads if by_tickets else self._orders
+        topics = {log.topic for log in delivery.logs.values()}
         if delivery.order is not None:
             partition = stream_partition(delivery.plan, delivery.order.collector)
+            topics.add(partition.topic)
             self._streams[partition] = _ORDER
             self._order_reader.add({partition: delivery.order.offset_next})
+        self._watch.begin(delivery.plan, topics)
+
+    def refuse_recreated(self) -> None:
+        """Raise `TopicChanged` a few seconds after a topic that is read was deleted or recreated.
+
+        Does not block. Call it all the time: it looks only so often.
+        """
+        self._watch.refuse()
 
     def read_payloads(self, delivery: Delivery) -> None:
         """Begin to read payloads as soon as the delivery knows their first offsets.
@@ -80,6 +92,7 @@ class DeliveryReaders:
                 return self._orders.poll(timeout_s, _ORDER_RECORDS_MAX)
             return self._payloads.poll(timeout_s)
         except Trimmed as error:
+            self._watch.look()  # in another topic the position means nothing
             gone = Trimmed(
                 f"{str(error).rstrip('.')}; what comes next is gone: go on elsewhere with "
                 f'seek("latest") or seek(TIME), or open the consumer with committed=False and '

@@ -115,6 +115,10 @@ class ControlState:
         other.previous = self.previous
         return other
 
+    def continues(self, earlier: ControlState) -> bool:
+        """Whether this state may be read later from the same topic; not if it was recreated."""
+        return self.plans[: len(earlier.plans)] == earlier.plans
+
     def read(self, record: Record) -> None:
         """Process the next record; a malformed or untimely statement is void, and only counted.
 

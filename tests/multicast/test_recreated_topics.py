@@ -1,17 +1,21 @@
-"""A producer refuses a topic that is not the one that the plan was applied to."""
+"""Clients refuse topics that are not those that the plan was applied to; collectors begin anew."""
 
+from contextlib import ExitStack
 from dataclasses import replace
+from functools import partial
 
 import pytest
 
-from multicast import Producer, topic_identity
-from multicast.control import follower
+from collectors.reconfiguration.apply import apply
+from collectors.reconfiguration.topics import topics_of
+from multicast import Consumer, Producer, topic_identity
+from multicast.control import control_partition, follower
 from multicast.drivers.kafka_python import Admin, TopicSpec
 from multicast.drivers.memory.driver import MemoryDriver
-from multicast.errors import NotAuthorized, TopicChanged
+from multicast.errors import AmcastError, ClusterUnreachable, NotAuthorized, TopicChanged
 from tests.helpers.plans import chain, poster
 from tests.helpers.small import Small, until
-from tests.helpers.system import System
+from tests.helpers.system import PATIENCE_S, System
 
 
 @pytest.fixture
@@ -37,12 +41,31 @@ def often(monkeypatch):
     monkeypatch.setattr(topic_identity, "_LOOK_EVERY_S", 0.01)
 
 
+def unapplied(plan):
+    """Give a plan as it was before it was applied."""
+    return replace(
+        plan,
+        cluster_id="",
+        topic_ids={},
+        logs=tuple(replace(log, first=0) for log in plan.logs),
+        collectors=tuple(replace(spec, stream_first=0) for spec in plan.collectors),
+    )
+
+
+def payloads(batches):
+    return [record.value for batch in batches for record in batch.records]
+
+
 def refuses(call):
+    """Whether a call raises `TopicChanged`: with its reader's errors before that, it does not."""
+
     def raised():
         try:
             call()
         except TopicChanged:
             return True
+        except AmcastError:
+            return False
         return False
 
     return raised
@@ -112,3 +135,65 @@ def test_a_topic_that_a_producer_may_not_see_does_not_hinder_it(system):
             raise NotAuthorized("no right")
 
     system.producer(driver=Hidden(system.log)).close()
+
+
+@pytest.mark.usefixtures("often")
+@pytest.mark.parametrize("name", ["C1", "C4"])  # C4 reads one log, which is its own order
+def test_an_open_consumer_refuses_a_recreated_topic_though_it_is_read_from_its_start(system, name):
+    with system.consumer(name, start="earliest") as consumer:
+        assert consumer.poll(0.1) == []
+        system.log.recreate("A")
+        until(refuses(lambda: consumer.poll(0.01)))
+        assert refuses(lambda: next(iter(consumer)))()
+        ids = system.driver.topic_ids(["A", *system.plan.topic_ids])
+        system.propose(replace(chain(epoch=2), topic_ids=ids))
+        assert refuses(lambda: consumer.poll(0.01))()  # its position is of the old topic
+
+
+@pytest.mark.usefixtures("often")
+def test_a_consumer_goes_on_where_the_cluster_cannot_say_whether_a_topic_was_recreated(system):
+    def fail(topics):
+        del topics
+        raise ClusterUnreachable("no broker answered")
+
+    driver = MemoryDriver(system.log)
+    with Consumer(topic="A", name="C4", driver=driver) as consumer:
+        driver.topic_ids = fail
+        with system.producer() as producer:
+            for payload in (b"1", b"2"):
+                producer.multicast(payload, to={"P4"}).accepted()
+                assert until(lambda: consumer.poll(0.1))[0].records[0].value == payload
+
+
+@pytest.mark.kafka
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+@pytest.mark.usefixtures("often")
+@pytest.mark.parametrize("order_version", [1, 2])
+def test_a_process_of_collectors_begins_anew_where_all_topics_were_recreated(
+    kafka_cluster, tmp_path, order_version
+):
+    bootstrap = kafka_cluster.bootstrap
+    plan = replace(poster(), order_version=order_version)
+    with System(bootstrap, plan, tmp_path) as running, Admin(bootstrap) as admin:
+        name = running.topic
+        running.order()
+        options = {"topic": name, "interest": {"P1", "P2", "P3"}}
+        with ExitStack() as opened:
+            consumers = [
+                opened.enter_context(Consumer(bootstrap, **options, driver=driver))
+                for driver in ("librdkafka", "kafka-python")
+            ]
+            with Producer(bootstrap, topic=name) as producer:
+                producer.multicast(b"old", to={"P1"}).ordered(PATIENCE_S)
+            for consumer in consumers:
+                assert payloads(until(partial(consumer.poll, 0.1))) == [b"old"]
+
+            admin.delete_topics([*topics_of(running.plan), control_partition(name).topic])
+            apply(running.driver, admin, unapplied(running.plan))
+            with Producer(bootstrap, topic=name) as producer:
+                producer.multicast(b"new", to={"P1"}).ordered(PATIENCE_S)
+            with Consumer(bootstrap, **options) as anew:
+                assert payloads(anew.until_end(timeout=PATIENCE_S)) == [b"new"]
+            for consumer in consumers:
+                until(refuses(lambda: consumer.poll(0.1)))  # noqa: B023 - called in this turn

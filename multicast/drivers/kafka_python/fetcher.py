@@ -150,7 +150,10 @@ class Fetching:
             if partition not in self._next or self._connection.leader(partition) is not None:
                 del self._leaderless[partition]
             else:
-                self._connection.raise_if_unknown([partition], since=self._leaderless[partition])
+                since, self._leaderless[partition] = self._leaderless[partition], now
+                # If this raises, the wait begins anew: the next calls learn whether it exists now.
+                self._connection.raise_if_unknown([partition], since=since)
+                self._leaderless[partition] = since
         for node, partitions in by_node.items():
             self._send_to(node, partitions)
 

@@ -10,7 +10,7 @@ import pytest
 from multicast.drivers import open_driver
 from multicast.drivers.kafka_python import Admin, TopicSpec
 from multicast.drivers.protocol import Appended, AppendFailed, TopicPartition
-from multicast.errors import AppendUnknown, ClusterUnreachable, UsageError
+from multicast.errors import AppendUnknown, ClusterUnreachable, TopicMissing, UsageError
 from multicast.local.cluster import LocalCluster
 from tests.helpers.driver_worlds import PATIENCE_S, append_all, read, values, watch
 from tests.helpers.system import until
@@ -236,3 +236,27 @@ def test_a_dead_leader_is_replaced_and_nothing_is_lost(kafka_cluster_of_three, o
         at_once(Spread.fifty_more, parties)
     finally:
         cluster.restart(2)
+
+
+@pytest.mark.kafka
+@pytest.mark.parametrize("name", NAMES)
+def test_a_reader_that_missed_its_topic_reads_it_once_it_exists(kafka_cluster, opened, name):
+    bootstrap = kafka_cluster.bootstrap
+    partition = TopicPartition(f"t-{uuid.uuid4().hex[:8]}", 0)
+    driver = opened(open_driver(name, bootstrap, request_timeout_s=5.0))
+    reader = opened(driver.reader({partition: 0}))
+    deadline = time.monotonic() + PATIENCE_S
+    with pytest.raises(TopicMissing):  # noqa: PT012
+        while time.monotonic() < deadline:
+            reader.poll(0.1)
+    with Admin(bootstrap) as admin:
+        admin.create_topics({partition.topic: TopicSpec(1)})
+    appended(opened(driver.appender()), partition, b"first")
+
+    def got():
+        try:
+            return [value for fetched in reader.poll(0.1) for value in values(fetched.records)]
+        except TopicMissing:
+            return []
+
+    until(lambda: got() == [b"first"], "the record")

@@ -12,7 +12,6 @@ import json
 import os
 import random
 import shutil
-import signal
 import sys
 import tempfile
 from collections.abc import Collection, Mapping, Sequence
@@ -24,6 +23,7 @@ import typer
 from rich.console import Console
 
 from bench.harness import facts
+from bench.harness.interrupts import end_at_sigterm
 from bench.nemesis import report
 from bench.nemesis.faults.catalogue import usable
 from bench.nemesis.faults.kinds import FaultKind
@@ -135,7 +135,7 @@ def _run(
     def progress(what: str) -> None:
         say.print(what, highlight=False, markup=False, soft_wrap=True)
 
-    signal.signal(signal.SIGTERM, _interrupt)
+    end_at_sigterm()
     folder = _folder(keep)
     progress(f"seed {seed}")
     facts.at_start()
@@ -210,7 +210,3 @@ def _folder(keep: Path | None) -> Path:
     except OSError as error:
         raise UsageError(f"cannot create {keep}: {error.strerror or error}") from error
     return keep.absolute()
-
-
-def _interrupt(*_: Any) -> None:
-    raise KeyboardInterrupt

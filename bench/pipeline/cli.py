@@ -17,6 +17,7 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
+from bench.harness.interrupts import end_at_sigterm
 from bench.pipeline.inputs import check_events, check_settings
 from multicast.drivers import open_driver
 from multicast.drivers.kafka_python import Admin
@@ -77,6 +78,7 @@ def pipeline(
     source = RunSource(bootstrap, tuple(runs), _pairs("--kafka", kafka))
     settings = _pairs("--conf", conf)
     _check(source)
+    end_at_sigterm()
     with ExitStack() as stack:
         if out is None:
             out = stack.enter_context(tempfile.TemporaryDirectory(prefix="amcast-pipeline-"))

@@ -265,7 +265,9 @@ class LocalCluster:
                 raise AmcastError(f"SIGKILL did not end broker {', '.join(left)}")
             for broker in state.brokers:
                 broker.process = None
-            state.save(self._directory)
+            # A full disk: it does not matter, as a process that has ended is recognised (`state`).
+            with contextlib.suppress(OSError):
+                state.save(self._directory)
         self._drop_guard()
         self._started = False
         self._remove_temporary()

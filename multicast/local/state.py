@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import uuid
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Self
@@ -59,8 +60,13 @@ class ClusterState:
     def save(self, directory: Path) -> None:
         """Write the file; the caller holds the directory's lock."""
         draft = directory / f"{STATE_FILE}.draft"
-        draft.write_text(json.dumps(self._document(), indent=1) + "\n", encoding="utf-8")
-        draft.replace(directory / STATE_FILE)
+        try:
+            draft.write_text(json.dumps(self._document(), indent=1) + "\n", encoding="utf-8")
+            draft.replace(directory / STATE_FILE)
+        except OSError:
+            with suppress(OSError):
+                draft.unlink()
+            raise
 
     @classmethod
     def load(cls, directory: Path) -> Self | None:

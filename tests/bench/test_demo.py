@@ -2,14 +2,18 @@
 
 import gzip
 import json
+import os
 import re
+import signal
+import subprocess
+import sys
 from importlib import resources
 
 import pytest
 
 from bench.demo import lay_out, read_commits
 from multicast.errors import UsageError
-from tests.helpers.system import amcast
+from tests.helpers.system import PATIENCE_S, amcast, until
 
 SAMPLE = resources.files("bench").joinpath("workloads/kafka-commits-2000.jsonl.gz")
 
@@ -89,3 +93,28 @@ def test_another_projects_modules_are_shared_out_among_teams(tmp_path):
     file.write_text("".join(f'{{"to": ["m{n % 7}", "m{(n + 1) % 7}"]}}\n' for n in range(50)))
     plan, _ = lay_out(read_commits(file), "other")
     assert len(plan.consumers) == 5
+
+
+@pytest.mark.kafka
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("words", "folder"),
+    [(("demo",), "amcast-demo-*"), (("bench", "run", "ci"), "amcast-bench-*")],
+)
+def test_a_command_that_is_ended_by_sigterm_removes_its_folders(tmp_path, words, folder):
+    made = tmp_path / "made"
+    made.mkdir()
+    process = subprocess.Popen(
+        [sys.executable, "-m", "multicast", *words],
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        env={**os.environ, "TMPDIR": str(made)},
+    )
+    try:
+        until(lambda: list(made.glob(folder)), "the folder")
+        process.terminate()
+        assert process.wait(PATIENCE_S) == 128 + signal.SIGINT
+    finally:
+        process.kill()
+        process.wait()
+    until(lambda: not list(made.iterdir()), "the end of its brokers")

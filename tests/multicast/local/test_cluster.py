@@ -456,6 +456,22 @@ def test_a_second_user_of_a_running_cluster_leaves_it_running(tmp_path):
         until(lambda: first.status().state == "running")
 
 
+@pytest.mark.kafka
+def test_a_cluster_is_stopped_and_wiped_though_its_state_cannot_be_written(tmp_path):
+    folder = tmp_path / "local"
+    cluster = LocalCluster(folder)
+    cluster.start()
+    draft = folder / "cluster.json.draft"
+    draft.mkdir()  # so that the file cannot be written, as on a full disk
+    token = token_of(folder)
+    assert cluster.stop() == [1]
+    until(lambda: not carriers(token))
+    assert LocalCluster(folder).status().state == "stopped"
+    draft.rmdir()
+    cluster.wipe()
+    assert not folder.exists()
+
+
 def test_the_fixture_uses_a_cluster_that_is_there(tmp_path):
     (tmp_path / "test_it.py").write_text(
         "def test_it(kafka_cluster): assert kafka_cluster.bootstrap == 'elsewhere:9092'\n"

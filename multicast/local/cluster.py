@@ -263,11 +263,7 @@ class LocalCluster:
             ]
             if left:
                 raise AmcastError(f"SIGKILL did not end broker {', '.join(left)}")
-            for broker in state.brokers:
-                broker.process = None
-            # A full disk: it does not matter, as a process that has ended is recognised (`state`).
-            with contextlib.suppress(OSError):
-                state.save(self._directory)
+            state.save_stopped(self._directory)
         self._drop_guard()
         self._started = False
         self._remove_temporary()

@@ -68,6 +68,16 @@ class ClusterState:
                 draft.unlink()
             raise
 
+    def save_stopped(self, directory: Path) -> None:
+        """Write that no broker runs. Where the disk is full, the old file stays.
+
+        Its processes have ended, and who reads it finds that out.
+        """
+        for broker in self.brokers:
+            broker.process = None
+        with suppress(OSError):
+            self.save(directory)
+
     @classmethod
     def load(cls, directory: Path) -> Self | None:
         """Read the file; return None if there is none."""

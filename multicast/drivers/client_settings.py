@@ -29,6 +29,11 @@ OF_PRODUCERS = ("batch.size", "compression.type", "linger.ms")
 CODECS = ("none", "gzip", "snappy", "lz4", "zstd")
 _LINGER_MS_MAX = 900_000  # librdkafka's limit
 
+# Why brokers refuse a record for its time, which every record gets from its machine's clock.
+WRONG_CLOCK = (
+    "its time differs too much from the broker's clock (the topic's message.timestamp.after.max.ms "
+    "and message.timestamp.before.max.ms say how much it may): check the clock of this machine"
+)
 _ONCE = "no message is stored twice or out of order only if it stays as it is"
 _DELIVERY = "delivery_timeout_s of the producer bounds it"
 _REQUEST = "request_timeout_s bounds it"

@@ -30,6 +30,7 @@ from multicast.drivers.client_settings import (
     RECONNECT_BACKOFF_MAX_MS,
     RETRY_BACKOFF_MS,
     UNKNOWN_TOPIC_S,
+    WRONG_CLOCK,
 )
 from multicast.drivers.home_process import HomeProcess
 from multicast.drivers.kafka_python.codecs import codec_of
@@ -71,6 +72,7 @@ _NO_ID = kafka_errors.ClusterAuthorizationFailedError.__name__
 _DEFINITE = (
     kafka_errors.AuthorizationError,
     kafka_errors.InvalidRecordError,
+    kafka_errors.InvalidTimestampError,
     kafka_errors.InvalidTopicError,
     kafka_errors.MessageSizeTooLargeError,
     kafka_errors.PolicyViolationError,
@@ -379,7 +381,9 @@ class KafkaPythonAppender:
             # Without an ID nothing is sent; records sent under an earlier ID may be stored.
             outcome = AppendUnknown(lacking) if self._reached else AppendNotAuthorized(lacking)
         elif isinstance(error, _DEFINITE):
-            outcome = AppendRefused(f"The brokers refused a record for {name}: {error}.")
+            is_time = isinstance(error, kafka_errors.InvalidTimestampError)
+            why = WRONG_CLOCK if is_time else str(error)
+            outcome = AppendRefused(f"The brokers refused a record for {name}: {why}.")
         else:
             outcome = AppendUnknown(f"It is unknown whether {name} holds the record: {error}.")
         self._settle(number, AppendFailed(outcome))

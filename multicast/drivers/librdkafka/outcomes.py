@@ -19,6 +19,7 @@ from typing import Any
 from confluent_kafka import KafkaError
 
 from multicast.drivers.access import Access
+from multicast.drivers.client_settings import WRONG_CLOCK
 from multicast.drivers.librdkafka.started import Place
 from multicast.drivers.protocol import Appended, AppendFailed, AppendOutcome, TopicPartition
 from multicast.errors import (
@@ -33,6 +34,7 @@ _DEFINITE = frozenset(
     {
         KafkaError.CLUSTER_AUTHORIZATION_FAILED,
         KafkaError.INVALID_RECORD,
+        KafkaError.INVALID_TIMESTAMP,
         KafkaError.MSG_SIZE_TOO_LARGE,
         KafkaError.POLICY_VIOLATION,
         KafkaError.RECORD_LIST_TOO_LARGE,
@@ -125,9 +127,9 @@ class Outcomes:
         if error.code() in _DEFINITE:
             if self._reached.get(partition) == self._producer:
                 self._refused.setdefault(partition, place)
-            return AppendRefused(
-                f"The brokers refused a record for {name(partition)}: {error.str()}."
-            )
+            is_time = error.code() == KafkaError.INVALID_TIMESTAMP
+            refusal = WRONG_CLOCK if is_time else error.str()
+            return AppendRefused(f"The brokers refused a record for {name(partition)}: {refusal}.")
         why = given_up if given_up and error.code() in _PURGED else error.str()
         return unknown(partition, why).error
 

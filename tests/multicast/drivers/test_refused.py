@@ -1,4 +1,7 @@
-"""A record that is too large costs no other record; no batch is too large for its topic."""
+"""A record that is too large costs no other record; no batch is too large for its topic.
+
+And one whose time the broker refuses is refused at once, and the clock is blamed.
+"""
 
 import contextlib
 import uuid
@@ -155,3 +158,29 @@ def test_a_batch_is_as_large_as_is_wanted_if_its_topic_accepts_that(
         monkeypatch.setattr(driver, "message_bytes_max", lambda _: accepted)
         with contextlib.closing(driver.appender(batch_bytes=wanted)) as appender:
             assert appender._settings["batch.size"] == bound
+
+
+@pytest.mark.parametrize("kind", ["appender", "joint_appender"])
+@pytest.mark.parametrize("driver", ["kafka-python", "librdkafka"])
+def test_a_record_with_a_time_that_the_broker_does_not_accept_is_refused(
+    kafka_cluster, driver, kind
+):
+    log = TopicPartition(f"timed-{uuid.uuid4().hex[:8]}", 0)
+    # A record that reaches the broker within the millisecond of its time is accepted.
+    settings = {"message.timestamp.before.max.ms": "0"}
+    with Admin(kafka_cluster.bootstrap) as admin:
+        admin.create_topics({log.topic: TopicSpec(1, settings=settings)})
+    with open_driver(driver, kafka_cluster.bootstrap, delivery_timeout_s=PATIENCE_S) as opened:
+        appender = getattr(opened, kind)()
+        try:
+            given = []
+            until(lambda: refusals(given) or given.extend(outcomes(appender, [(log, b"")])))
+        finally:
+            appender.close()
+    (error,) = refusals(given)
+    assert isinstance(error, AppendRefused)
+    assert "check the clock of this machine" in str(error)
+
+
+def refusals(given):
+    return [outcome.error for outcome in given if isinstance(outcome, AppendFailed)]

@@ -20,6 +20,7 @@ from typing import NamedTuple
 from kafka import errors as kafka_errors
 
 from multicast.drivers.access import Access
+from multicast.drivers.client_settings import WRONG_CLOCK
 from multicast.drivers.kafka_python.codecs import Codec
 from multicast.drivers.kafka_python.joint.entries import QueuedEntry, prepared
 from multicast.drivers.kafka_python.joint.link import Link, SentBatch
@@ -281,6 +282,8 @@ class Dispatcher:
         error = kafka_errors.for_code(code)
         if error is kafka_errors.TopicAuthorizationFailedError:
             return self._access.lacking("Write", "topic", appends.partition.topic).rstrip(".")
+        if error is kafka_errors.InvalidTimestampError:
+            return WRONG_CLOCK
         return str(error.__name__)
 
     def _settle(self, appends: PartitionAppends) -> None:

@@ -61,10 +61,10 @@ _TOO_FEW_REPLICAS = 19  # refused before anything was stored, for now
 _DUPLICATE = 46  # stored earlier, and the broker remembers no offset
 # The batch is too large for the topic; a part of it may not be.
 _TOO_LARGE = frozenset({10, 18})
-# The records are refused for good: invalid topic, no right on topic or cluster, record format,
-# policy, codec, invalid record.
+# The records are refused for good: invalid topic, no right on topic or cluster, a time too far from
+# the broker's, record format, policy, codec, invalid record.
 _NOT_AUTHORIZED = frozenset({29, 31})
-_REFUSED = _NOT_AUTHORIZED | _TOO_LARGE | {17, 43, 44, 76, 87}
+_REFUSED = _NOT_AUTHORIZED | _TOO_LARGE | {17, 32, 43, 44, 76, 87}
 
 # The outcome of an entry's first record: if it is stored, the others follow it.
 Settled = tuple[QueuedEntry, AppendOutcome]

@@ -80,6 +80,11 @@ class CollectorLimits:
     # Accepted records between two checkpoints, so about the most that a restart reads. Ten times
     # fewer would write ten times more checkpoints to the control topic.
     checkpoint_every: int = 16384
+    # As long after a checkpoint the next record has one, too. A topic with few messages must have one
+    # before the order topic, which keeps a day more than messages live, deletes where it began.
+    checkpoint_ms: int = 6 * 3600 * 1000
+    # The first one of an instance: soon, as one that runs for an hour a day needs some, too.
+    first_checkpoint_ms: int = 10 * 60 * 1000
 
     def __post_init__(self) -> None:
         """Assert that the bounds fit each other and the acceptance rule."""
@@ -164,6 +169,8 @@ class Collector(LogLags[OrderStream]):
         self._freeze_after: Mapping[int, int] | None = None
         self._turn = 0  # index in `_logs` of the log whose growth comes first in the next record
         self._checkpoint: Checkpoint | None = None
+        self._checkpointed_ms: int | None = None
+        self._checkpoint_due = False  # by time
         self._compare()
 
     # -- events -----------------------------------------------------------------------------
@@ -279,11 +286,20 @@ class Collector(LogLags[OrderStream]):
     # -- actions and state ------------------------------------------------------------------
 
     def step(self, now_ms: int) -> tuple[Action, ...]:
-        """Give the actions that are due now. `now_ms` goes into order records, for people only."""
+        """Give the actions that are due now.
+
+        `now_ms` goes into order records, for people only, and says when a checkpoint is due.
+        """
         actions: list[Action] = []
+        if self._checkpointed_ms is None:
+            limits = self.limits
+            self._checkpointed_ms = now_ms - limits.checkpoint_ms + limits.first_checkpoint_ms
         if self._checkpoint is not None:
             actions.append(SaveCheckpoint(self._checkpoint))
             self._checkpoint = None
+            self._checkpointed_ms = now_ms
+        # A clock that was put back must not delay it.
+        self._checkpoint_due = not 0 <= now_ms - self._checkpointed_ms < self.limits.checkpoint_ms
         actions += self._due_fills()
         if not self.caught_up():
             return tuple(actions)
@@ -356,8 +372,10 @@ class Collector(LogLags[OrderStream]):
             self._parent_moved(self._relay.popleft())
         if not ours:
             self._compare()
-        if self.own.state.count % self.limits.checkpoint_every == 0 and not self.frozen:
+        is_due = self._checkpoint_due or self.own.state.count % self.limits.checkpoint_every == 0
+        if is_due and not self.frozen:
             self._checkpoint = self.own.checkpoint()
+            self._checkpoint_due = False
 
     def _restart(self) -> None:
         """Drop all pending records, and speculate again from the accepted state."""
@@ -390,7 +408,9 @@ class Collector(LogLags[OrderStream]):
             return None
         relayed, runs = self._from_parent()
         emptied = relayed.records - state.parent_next.records
-        if runs or emptied >= max(1, self.limits.relay_max // 2):
+        # With a checkpoint also what is empty: a restart there needs nothing that is older.
+        emptied_max = 1 if self._checkpoint_due else max(1, self.limits.relay_max // 2)
+        if runs or emptied >= emptied_max:
             return OrderRecord(
                 RecordKind.PARENT, state.digest, relayed, coalesce(runs), self.writer, now_ms
             )

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from collectors.collector import Append, Collector, CollectorLimits
+from collectors.collector import Append, Collector, CollectorLimits, SaveCheckpoint
 from multicast.errors import ProtocolViolation, UnknownVersion
 from multicast.order import (
     OFFSET_MAX,
@@ -309,3 +309,20 @@ def test_competing_writers_with_lost_doubled_and_late_appends_make_one_gapless_o
     for core in cores:
         read(core, len(log))
         assert core.own.state == judge.state
+
+
+def test_a_stream_with_few_records_has_a_checkpoint_soon_and_then_every_six_hours():
+    core = Collector(stream(), None, writer=1)
+    core.own_end(0)
+    minute_ms = 60 * 1000
+    saved = []
+    for minute in range(0, 24 * 60, 5):
+        core.log_end(0, minute + 1)
+        for now_ms in (minute * minute_ms, minute * minute_ms + 1):
+            for action in core.step(now_ms):
+                if isinstance(action, Append):
+                    core.own_read(core.own.offset_next, action.raw)
+                elif isinstance(action, SaveCheckpoint):
+                    saved.append((minute, action.checkpoint.offset))
+    assert [minute for minute, _ in saved] == [10, 375, 740, 1105]  # of a record every five minutes
+    assert [offset for _, offset in saved] == [minute // 5 for minute, _ in saved]

@@ -216,3 +216,44 @@ def test_a_running_system_is_replayed_and_judged():
         assert verdicts.pop("genuineness") == "not checked"
         assert set(verdicts.values()) == {"holds"}
         assert report.deliveries > 100
+
+
+@pytest.mark.slow
+def test_collectors_of_version_1_go_on_after_retention_has_deleted_where_their_streams_began():
+    limits = CollectorLimits(first_checkpoint_ms=0, checkpoint_ms=1)
+    plan = chain()
+    with Small(plan, limits=limits) as system, system.producer() as producer:
+        streams = {name: stream_partition(plan, name) for name in ("K1", "K2")}
+        instances = [system.run("K1"), system.run("K2")]
+        producer.multicast(b"of both", to={"P2"}).ordered(60)
+        ends = {}
+
+        def restart_needs_no_more_than_the_last_records():
+            # The last one is of K1 alone: K2, which has nothing of it, must pass it nevertheless.
+            for to in ("P3", "P1"):
+                producer.multicast(b"", to={to}).ordered(60)
+            control = ControlReader(system.driver, plan.topic)
+            state = control.refresh()
+            control.close()
+            ends.update(system.driver.last_stable_offsets(list(streams.values())))
+            points = [state.checkpoints(1, name)[-1:] for name in streams]
+            newest = [point.offset for (point,) in points] if all(points) else []
+            return (
+                newest == [end - 1 for end in ends.values()]
+                and points[1][0].parent_next.offset == ends[streams["K1"]]
+            )
+
+        until(restart_needs_no_more_than_the_last_records)
+        for node, thread in instances:
+            node.stop()
+            thread.join(60)
+        for partition, end in ends.items():
+            system.log.trim(partition, end - 1)
+        for name in streams:
+            system.run(name)
+        for to in ("P1", "P2", "P3"):
+            producer.multicast(b"after", to={to}).accepted(60)
+        for name in ("C1", "C2"):
+            with system.consumer(name, start="latest") as consumer:
+                producer.multicast(b"now", to={"P2"}).accepted(60)
+                assert [r.value for b in until(lambda: consumer.poll(0.1)) for r in b.records]

@@ -80,8 +80,8 @@ class CollectorLimits:
     # Accepted records between two checkpoints, so about the most that a restart reads. Ten times
     # fewer would write ten times more checkpoints to the control topic.
     checkpoint_every: int = 16384
-    # As long after a checkpoint the next record has one, too. A topic with few messages must have one
-    # before the order topic, which keeps a day more than messages live, deletes where it began.
+    # As long after a checkpoint the next record has one, too. A topic with few messages must have
+    # one before the order topic, which keeps a day more than messages live, deletes its begin.
     checkpoint_ms: int = 6 * 3600 * 1000
     # The first one of an instance: soon, as one that runs for an hour a day needs some, too.
     first_checkpoint_ms: int = 10 * 60 * 1000

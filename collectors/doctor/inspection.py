@@ -60,6 +60,7 @@ from multicast.errors import (
     ClusterUnreachable,
     TlsFailed,
     TopicMissing,
+    Trimmed,
 )
 from topology.tree import Plan
 
@@ -274,6 +275,8 @@ def _damages(driver: Driver, state: ControlState) -> tuple[Damage, ...]:
             damages = find_damage(driver, read_control(driver, state.topic).state)
     except TopicMissing:
         return ()  # `of_changed_topics` reports it
+    except Trimmed:
+        return ()  # the collector whose stream it is reports it
     return damages
 
 

@@ -20,12 +20,14 @@ from multicast.control import (
     StatusPage,
     best_checkpoint,
     control_partition,
+    groups_topic,
     log_partition,
+    order_topic,
     stream_partition,
     written_ms,
 )
 from multicast.drivers.protocol import Driver, Record, TopicPartition
-from multicast.errors import AccessDenied, AmcastError, ClusterUnreachable, TimedOut
+from multicast.errors import AccessDenied, AmcastError, ClusterUnreachable, TimedOut, Trimmed
 from multicast.order import Void, anchor
 from multicast.tickets.encoding import tag_of
 from multicast.tickets.rule import NotCounted
@@ -192,6 +194,17 @@ def _ended_at(page: StatusPage | None) -> str:
     return f"{place.host}:{place.port}"
 
 
+def _gone(plan: Plan, name: str, partition: TopicPartition, begin: int) -> str:
+    derived = groups_topic(plan.topic), order_topic(plan.topic), control_partition(plan.topic).topic
+    return (
+        f"retention has deleted what the stream of collector {name} ({partition.topic}/"
+        f"{partition.partition}) held before offset {begin}, and there is no later checkpoint, as "
+        f"after an outage longer than {order_topic(plan.topic)} keeps records; so nobody knows "
+        f"what was ordered. To begin anew, delete the topics {', '.join(derived)} (the messages in "
+        f"the first one are lost; topic {plan.topic} stays), and apply the plan again"
+    )
+
+
 def open_near_end(
     driver: Driver,
     state: ControlState,
@@ -203,7 +216,7 @@ def open_near_end(
     """Open a stream at a checkpoint that lies `look_back` offsets or more before its end.
 
     Without such a checkpoint it opens the stream at the epoch's start, or at the oldest checkpoint
-    if retention has deleted that start.
+    if retention has deleted that start. Raises `Trimmed` where it has, and no checkpoint is left.
     """
     partition = stream_partition(plan, name)
     begin = driver.log_start_offsets([partition])[partition]
@@ -214,7 +227,9 @@ def open_near_end(
         if begin <= point.read_from and point.offset < end
     ]
     chosen = best_checkpoint(points, plan.epoch, name, max(0, end - look_back))
-    if chosen is None and points and plan.collector(name).stream_first < begin:
+    if chosen is None and plan.collector(name).stream_first < begin:
+        if not points:
+            raise Trimmed(_gone(plan, name, partition, begin))
         chosen = points[0]
     return state.opened(plan.epoch, name, chosen)
 

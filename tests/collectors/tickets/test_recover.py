@@ -16,7 +16,7 @@ from collectors.reconfiguration.survey import (
     refuse_damaged,
 )
 from multicast.control import ControlReader, log_partition, stream_partition
-from multicast.errors import Conflict
+from multicast.errors import Conflict, Trimmed
 from multicast.order import anchor
 from multicast.tickets.encoding import OwnRecord, Ticket, encode
 from tests.helpers.forged import far, freeze, is_relayed, jump
@@ -338,3 +338,20 @@ def test_what_an_interrupted_recovery_has_restored_counts_although_retention_has
         assert recovered(system, lossy=True).epoch == 2
         assert restored(system) == order, "not log by log"
         assert find_damage(system.driver, state_of(system)) == ()
+
+
+@pytest.mark.parametrize("order_version", [1, 2])
+def test_a_recovery_says_what_to_do_where_retention_has_left_neither_start_nor_checkpoint(
+    order_version,
+):
+    plan = replace(chain(), order_version=order_version)
+    with Small(plan) as system:
+        node, thread = system.run("K1")
+        with system.producer() as producer:
+            producer.multicast(b"", to={"P1"}).ordered(60)
+        node.stop()
+        thread.join(60)
+        stream = stream_partition(plan, "K1")
+        system.log.trim(stream, system.driver.last_stable_offsets([stream])[stream])
+        with pytest.raises(Trimmed, match=r"delete the topics A\.groups, A\.Msg-TO, A\.topology "):
+            recovered(system)

@@ -107,7 +107,7 @@ def opened_at(
         # A log's end may lie after an epoch marker; `resume` then needs that epoch's plan.
         return resume(control.refresh(), request, cursor, bounds=bounds)
     delivery = resume(state, request, Cursor.of(where), bounds=bounds)
-    _refuse_beyond_end(driver, clock, delivery)
+    refuse_beyond_end(driver, clock, delivery)
     return delivery
 
 
@@ -119,7 +119,7 @@ def _milliseconds(moment: datetime) -> int:
     return max(0, since_ms)  # Kafka gives negative times meanings of their own
 
 
-def _refuse_beyond_end(driver: Driver, clock: ClientClock, delivery: Delivery) -> None:
+def refuse_beyond_end(driver: Driver, clock: ClientClock, delivery: Delivery) -> None:
     """Raise `Trimmed` if the cursor of a delivery lies beyond the end of what it reads.
 
     A cursor was made from what was there. If that is gone, new records take its place, and to skip
@@ -139,6 +139,6 @@ def _refuse_beyond_end(driver: Driver, clock: ClientClock, delivery: Delivery) -
             raise Trimmed(
                 f"cursor {cursor} is beyond the end of {partition.topic}/{partition.partition}, "
                 f"which is {end}: the cluster has lost records, or the cursor is none of this "
-                f"topic; begin at another place, with seek(...) or start=..."
+                f"topic; begin at another place (seek, start=, startingOffsets)"
             ).about(partition)
         clock.wait_for(threading.Condition(), lambda: False, _LOOK_EVERY_S)

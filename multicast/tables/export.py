@@ -18,7 +18,7 @@ import base64
 import fcntl
 import json
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from itertools import groupby
@@ -40,6 +40,7 @@ from topology.tree import Log
 Format = Literal["parquet", "json"]
 ABOUT = "_amcast"
 _ABOUT_BEFORE = "amcast.json"  # so earlier versions called it
+_ORIGIN = "origin"  # which topic of this name, as `OrderWalk.origin` says
 _UNFINISHED = ".part"
 _PAUSE_S = 0.2  # between two looks at an order that has nothing new; a human notices 0.2 s
 _FOLLOW_S = 5.0  # with `follow` rows wait so long for others, so that files are not tiny
@@ -106,11 +107,18 @@ def _claim(file: IO[str], folder: Path, what: Export) -> None:
     file.seek(0)
     text = file.read()
     if text.endswith("\n"):
-        if json.loads(text) != what.about():
+        about = json.loads(text)
+        about.pop(_ORIGIN, None)
+        if about != what.about():
             raise Conflict(f"{folder} holds an export of {text.strip()}; name another folder")
         return
+    _write_about(file, what.about())
+
+
+def _write_about(file: IO[str], about: Mapping[str, Any]) -> None:
+    """Write in place, as the file is locked; one without its last line end counts as empty."""
     file.truncate(0)
-    file.write(json.dumps(what.about()) + "\n")
+    file.write(json.dumps(about) + "\n")
     file.flush()
     os.fsync(file.fileno())
 
@@ -156,7 +164,12 @@ def export(
     the order has not gone on for the time-out before that end, and what `OrderWalk` raises.
     """
     count, pending = 0, list[Piece]()
-    with OrderWalk(driver, what.topic, what.request, exported_to(folder) or start) as walk:
+    origin = json.loads((folder / ABOUT).read_text("utf-8")).get(_ORIGIN)
+    start = exported_to(folder) or start
+    with OrderWalk(driver, what.topic, what.request, start, origin=origin) as walk:
+        if origin is None:
+            with (folder / ABOUT).open("a", encoding="utf-8") as file:
+                _write_about(file, {**what.about(), _ORIGIN: walk.origin})
         end = None if follow else walk.end()
         clock = clock_of(driver)
         moved = clock.monotonic()

@@ -29,12 +29,13 @@ from multicast.control import (
 from multicast.cursor import Cursor
 from multicast.drivers.clock import clock_of
 from multicast.drivers.protocol import Driver, Reader, TopicPartition
-from multicast.ends import cursor_at, end_now
+from multicast.ends import cursor_at, end_now, refuse_beyond_end
 from multicast.errors import (
     AmcastError,
     ClusterUnreachable,
     ProtocolViolation,
     TimedOut,
+    TopicChanged,
     Trimmed,
     UsageError,
 )
@@ -57,6 +58,10 @@ _BOUNDS = Bounds()  # nothing is buffered here
 _POLL_S = 1.0  # one wait for order records that exist; more polls follow
 _QUIET_S = 10.0  # the request time-out of a driver: so long a record that exists may take
 _PAUSE_S = 0.05  # between two looks at an order that is not complete yet
+_ANEW = (
+    "retention removed messages that were not read; begin at a time from which on all is retained, "
+    "or at latest: a stream with a new checkpoint, an export in a new folder"
+)
 
 
 class Piece(NamedTuple):
@@ -85,11 +90,18 @@ class Piece(NamedTuple):
 class OrderWalk:
     """Goes along the order of one subscription from a cursor on, epoch by epoch.
 
-    Used from one thread. Raises what `Consumer.seek` raises for `start`.
+    Used from one thread. Raises what `Consumer.seek` raises for `start`, and `TopicChanged` if the
+    topic's origin is not the given one.
     """
 
     def __init__(
-        self, driver: Driver, topic: str, request: SubscriptionRequest, start: Where
+        self,
+        driver: Driver,
+        topic: str,
+        request: SubscriptionRequest,
+        start: Where,
+        *,
+        origin: str | None = None,
     ) -> None:
         self._driver = driver
         self._request = request
@@ -104,7 +116,9 @@ class OrderWalk:
         self._log_over = False  # a single log's epoch is queued to its end
         self._ordered = 0  # offsets that the stream orders in the records read so far
         try:
-            self._open(self.cursor_of(start))
+            cursor = self.cursor_of(start)
+            self._refuse_other(origin)
+            self._open(cursor, is_given=isinstance(start, Cursor))
         except BaseException:
             self.close()
             raise
@@ -194,14 +208,35 @@ class OrderWalk:
         self._control.refresh()
         return cursor
 
+    @property
+    def origin(self) -> str:
+        """What tells this topic from another one of its name: a digest of its first plan.
+
+        That plan has the IDs of the topics, so a topic that is recreated has another origin.
+        """
+        return self._control.state.plan(1).digest.hex()
+
+    @property
+    def interest(self) -> tuple[str, ...]:
+        """The partitions that are read in the epoch of the position, sorted."""
+        return self._interest
+
     def wait(self, timeout_s: float) -> None:
         """Wait until the control topic says more, at most `timeout_s` seconds."""
         self._control.follow(timeout_s)
 
     # -- inside -----------------------------------------------------------------------------
 
-    def _open(self, cursor: Cursor) -> None:
-        """Go on at a cursor, in its epoch."""
+    def _refuse_other(self, origin: str | None) -> None:
+        if origin not in (None, self.origin):
+            raise TopicChanged(
+                f"topic {self._control.state.topic} is not the one that was read before: it was "
+                f"deleted and recreated, or this is another cluster; begin anew: a stream with a "
+                f"new checkpoint, an export in a new folder"
+            )
+
+    def _open(self, cursor: Cursor, *, is_given: bool = False) -> None:
+        """Go on at a cursor, in its epoch; one that somebody kept may be of what is lost."""
         delivery = resume(
             self._control.state,
             self._request,
@@ -211,6 +246,8 @@ class OrderWalk:
         )
         topics = {log.topic for log in delivery.logs.values()}
         refuse_changed_topics(self._driver, delivery.plan, topics)
+        if is_given:
+            refuse_beyond_end(self._driver, clock_of(self._driver), delivery)
         if self._order is not None:
             self._reader.remove([self._partition])
         self._queue.clear()
@@ -250,7 +287,11 @@ class OrderWalk:
         end = self._driver.last_stable_offsets([self._partition])[self._partition]
         quiet_since = clock_of(self._driver).monotonic()
         while self._order.offset_next < end and self._queued < offsets_wanted and not self._over:
-            answers = self._reader.poll(_POLL_S)
+            try:
+                answers = self._reader.poll(_POLL_S)
+            except Trimmed as error:
+                gone = Trimmed(f"{str(error).rstrip('.')}: {_ANEW}")
+                raise gone.about(self._partition) from error
             now = clock_of(self._driver).monotonic()
             if answers:
                 quiet_since = now
@@ -358,8 +399,7 @@ class OrderWalk:
             if piece.first < start:
                 raise Trimmed(
                     f"log {log.name} begins at offset {start}, but the order from the start on "
-                    f"contains its offset {piece.first}: retention removed messages that were not "
-                    f"read; start at a later cursor, or at latest"
+                    f"contains its offset {piece.first}: {_ANEW}"
                 ).about(log_partition(log))
 
 

@@ -10,7 +10,10 @@ import pyarrow.dataset
 import pyarrow.parquet
 import pytest
 
-from multicast.tables.export import ABOUT, files, rows_of
+from multicast.errors import TopicChanged
+from multicast.subscription import SubscriptionRequest
+from multicast.tables.export import ABOUT, Export, export, files, locked, rows_of
+from multicast.testing import system
 from tests.helpers.spark import INTERESTS, send, send_oddities
 from tests.helpers.spark import rows_of as delivered_rows
 from tests.helpers.system import PATIENCE_S, amcast, until
@@ -157,6 +160,38 @@ def test_an_export_of_an_earlier_version_goes_on_once_its_file_is_renamed(topic,
     (folder / "amcast.json").rename(folder / ABOUT)
     assert amcast(*command(topic, folder)).returncode == 0
     assert [row["cursor"] for row in exported(folder)] == [row[-1] for row in whole(topic)]
+
+
+def test_an_export_does_not_go_on_with_another_topic_of_the_same_name(tmp_path):
+    """In memory: a topic that is deleted and recreated, as with a broker whose data was wiped."""
+    interests = {"topic": "A", "partitions": ["P1", "P2"]}
+    interests["consumer"] = [{"name": "C1", "interest": ["P1", "P2"]}]
+    other = {**interests, "partitions": ["P1", "P2", "P3"]}  # IDs of topics in memory are the same
+    what = Export("A", SubscriptionRequest.of("C1", None), "json", 100, PATIENCE_S)
+
+    def exports(system, folder):
+        with locked(folder, what):
+            return export(system.driver, folder, what, "earliest", follow=False, progress=str)
+
+    with system(interests) as first, system(other) as recreated:
+        for each, count in ((first, 3), (recreated, 9)):
+            with each.producer() as producer:
+                for number in range(count):
+                    producer.multicast(b"", to={f"P{1 + number % 2}"}).ordered()
+
+        # Test: as many rows as the folder has would be left out.
+        assert exports(first, tmp_path) == 3
+        with pytest.raises(TopicChanged, match="an export in a new folder"):
+            exports(recreated, tmp_path)
+
+        # Check: the folder goes on with its own topic, also one that does not say yet which it is.
+        about = json.loads((tmp_path / ABOUT).read_text())
+        assert exports(first, tmp_path) == 0
+        del about["origin"]
+        (tmp_path / ABOUT).write_text(json.dumps(about) + "\n")
+        assert exports(first, tmp_path) == 0
+        with pytest.raises(TopicChanged):
+            exports(recreated, tmp_path)
 
 
 def test_a_folder_belongs_to_one_export(topic, tmp_path):

@@ -1,5 +1,6 @@
 """The walk along an order, and reading its slices, on a real broker; no Spark is started."""
 
+from dataclasses import replace
 from datetime import UTC, datetime
 
 import confluent_kafka
@@ -215,6 +216,11 @@ def test_what_cannot_be_read_is_a_named_error(amcast_topic):
     beyond = Cursor(last.epoch, last.source, last.record + 1000, 0, 0)
     with pytest.raises(TimedOut, match="does not reach cursor"):
         between(topic.driver, topic.topic, C1, first, beyond, timeout_s=0.1)
+    with pytest.raises(Trimmed, match="is beyond the end"):
+        all_now(topic, C1, beyond)
+    (single,) = {Cursor.parse(text) for _, _, text in rows_of(topic, all_now(topic, C5))[-1:]}
+    with pytest.raises(Trimmed, match="is beyond the end"):
+        all_now(topic, C5, replace(single, next=single.next + 1000))
 
 
 def interests(*consumers):

@@ -156,6 +156,11 @@ def kafka_group(topic: str, group: str) -> str:
     return f"amcast.{topic}.{group}"
 
 
+def interest_digest(interest: Iterable[str]) -> str:
+    """Give what tells an interest from others; partitions in the order of the request or plan."""
+    return sha256("+".join(interest).encode()).hexdigest()[:_DIGEST_LENGTH]
+
+
 class GroupCursor:
     """Stores and reads a group's cursor; tells in the log if another consumer stores one, too.
 
@@ -249,8 +254,7 @@ class GroupCursor:
     def _digest(self, cursor: Cursor) -> str:
         source = cursor.epoch, cursor.source
         if source not in self._digests:
-            interest = "+".join(self._interest_at(cursor))
-            self._digests[source] = sha256(interest.encode()).hexdigest()[:_DIGEST_LENGTH]
+            self._digests[source] = interest_digest(self._interest_at(cursor))
         return self._digests[source]
 
     def _text(self) -> str | None:

@@ -4,15 +4,17 @@ The driver process plans: it reads the order (`multicast.tables.order_walk`), wh
 divides it into slices. Each task reads slices in a Python worker and gives Arrow batches that have
 their positions already: no join, no shuffle. Python workers need amcast installed.
 
-A stream's offset is {"cursor": TEXT}, a cursor of `Consumer`. Micro-batch (a, b] is the piece of
-the order after cursor a up to cursor b, complete: no later batch has a smaller position.
+A stream's offset is {"cursor": TEXT, "interest": DIGEST, "origin": DIGEST}: a cursor of `Consumer`,
+and what the checkpoint is of. Micro-batch (a, b] is the piece of the order after cursor a up to
+cursor b, complete: no later batch has a smaller position.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from contextlib import closing
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
 
 from pyspark.sql import SparkSession
@@ -27,16 +29,25 @@ from pyspark.sql.types import StructType
 from multicast.cursor import Cursor
 from multicast.drivers import open_driver
 from multicast.drivers.protocol import Driver
-from multicast.errors import UsageError
+from multicast.errors import TopicChanged, Trimmed, UncoveredInterest, UsageError
+from multicast.group_positions import interest_digest
 from multicast.tables.arrow import COLUMNS, record_batch, schema
 from multicast.tables.options import TableOptions, table_options
 from multicast.tables.order_walk import OrderWalk, Piece, between
 from multicast.tables.slices import Slice, read, slices, tasks
 
+try:
+    from pyspark.sql.streaming.datasource import SupportsTriggerAvailableNow
+except ImportError:  # pyspark before 4.2
+
+    class SupportsTriggerAvailableNow:  # type: ignore[no-redef]
+        """Stands for the class that earlier versions lack; they read one batch with the trigger."""
+
+
 FORMAT = "amcast"
 _PLANNER = "librdkafka"  # opens readers sooner
 _TASK = "kafka-python"  # has the column reader; librdkafka would be one client more
-_CURSOR = "cursor"
+_CURSOR, _INTEREST, _ORIGIN = "cursor", "interest", "origin"
 
 
 def register(spark: SparkSession) -> None:
@@ -71,7 +82,7 @@ class AmcastSource(DataSource):
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802 - Spark's
         """Follow the order."""
         _refuse_other(schema)
-        return _StreamReader(table_options(self.options, stream=True))
+        return _StreamReader(self.options)
 
 
 def _refuse_other(given: StructType) -> None:
@@ -122,14 +133,14 @@ class _TableReader(DataSourceReader):
 
 @dataclass
 class _Ahead:
-    """The pieces from cursor `start` up to the walk's position: most often the next batch."""
+    """The pieces from offset `start` up to the walk's position: most often the next batch."""
 
-    start: Cursor
+    start: dict[str, str]
     walk: OrderWalk
     pieces: list[Piece] = field(default_factory=list)
 
 
-class _StreamReader(DataSourceStreamReader):
+class _StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     """Lives in the query's driver as long as the query; pickled to workers only to read slices.
 
     After a restart Spark calls `partitions(c, c)` with the newest offset of its checkpoint c before
@@ -137,61 +148,86 @@ class _StreamReader(DataSourceStreamReader):
     committed, it then asks for the initial offset, too, and plans that batch again.
     """
 
-    def __init__(self, options: TableOptions) -> None:
-        self._options = options
+    def __init__(self, given: Mapping[str, str]) -> None:
+        self._given = dict(given)
         self._driver: Driver | None = None
-        self._initial: Cursor | None = None  # where a new query begins
+        self._initial: dict[str, str] | None = None  # where a new query begins
         self._ahead: _Ahead | None = None
+        self._until: Cursor | None = None  # of a query that reads what there is now, and ends
 
     def __getstate__(self) -> dict[str, Any]:
-        return {"_options": self._options, "_driver": None, "_initial": None, "_ahead": None}
+        """Give what a worker needs."""
+        return {"_given": self._given}
+
+    @cached_property
+    def _options(self) -> TableOptions:
+        """The options; Spark adds an error of its own to one that this object's making raises."""
+        return table_options(self._given, stream=True)
+
+    def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802 - Spark's name
+        """Note the end of what is ordered now; Spark 4.2 and later call this first.
+
+        If the newest epoch does not cover the interest, `latestOffset` says so once all before it
+        is read.
+        """
+        options = self._options
+        with (
+            suppress(UncoveredInterest, UsageError),
+            OrderWalk(self._opened(), options.topic, options.request, "latest") as walk,
+        ):
+            self._until = walk.position
 
     def initialOffset(self) -> dict[str, str]:  # noqa: N802 - Spark's name
         """Give the cursor at which a new query begins.
 
-        With the trigger `availableNow` Spark asks for the latest offset first; both belong to one
-        look at the order. If the query was killed in its first batch and begins at the latest
-        offset, that offset is not known any more: the first batch is empty then.
+        With the trigger `availableNow` Spark before 4.2 asks for the latest offset first; both
+        belong to one look at the order. If the query was killed in its first batch and begins at
+        the latest offset, that offset is not known any more: the first batch is empty then.
         """
         if self._initial is None and self._ahead is not None and self._options.start == "latest":
             self._initial = self._ahead.start
         if self._initial is None:
             self._from(None)
         assert self._initial is not None
-        return _offset(self._initial)
+        return self._initial
 
-    def latestOffset(self) -> dict[str, str]:  # type: ignore[override]  # noqa: N802 - Spark's name
+    def latestOffset(  # noqa: N802 - Spark's name
+        self,
+        start: dict[str, str] | None = None,
+        limit: object = None,  # noqa: ARG002 - always that of the options
+    ) -> dict[str, str]:
         """Give the cursor up to which the next batch can go: what is ordered and stored now.
 
-        From 4.2 on, Spark gives the start and a limit to sources that take them; it calls this form
-        as before, so that this source works with 4.0, too.
+        Spark before 4.2 gives neither argument.
         """
-        ahead = self._ahead or self._from(None)
+        ahead = self._ahead
+        if ahead is None or (start is not None and start[_CURSOR] != ahead.start[_CURSOR]):
+            ahead = self._from(start)
         given = sum(piece.next - piece.first for piece in ahead.pieces)
         room = self._options.offsets_max - given
-        if room > 0:
-            ahead.pieces += ahead.walk.advance(room)
-        return _offset(ahead.walk.position)
+        if room > 0 and not (self._until is not None and ahead.walk.passed(self._until)):
+            ahead.pieces += ahead.walk.advance(room, until=self._until)
+        return _offset(ahead.walk)
 
     def partitions(self, start: dict[str, str], end: dict[str, str]) -> list[InputPartition]:
         """Divide the piece of the order between two cursors."""
         options = self._options
         first, last = Cursor.parse(start[_CURSOR]), Cursor.parse(end[_CURSOR])
         ahead = self._ahead
-        if ahead is not None and (ahead.start, ahead.walk.position) == (first, last):
-            pieces, ahead.pieces, ahead.start = ahead.pieces, [], last
+        if ahead is not None and (ahead.start, _offset(ahead.walk)) == (start, end):
+            pieces, ahead.pieces, ahead.start = ahead.pieces, [], end
             return _partitions(options, pieces)
-        pieces = []
-        if first != last:
-            pieces = between(
-                self._opened(),
-                options.topic,
-                options.request,
-                first,
-                last,
-                timeout_s=options.timeout_s,
-            )
-        self._from(last)
+        self._from(end)
+        if first == last:
+            return []
+        pieces = between(
+            self._opened(),
+            options.topic,
+            options.request,
+            first,
+            last,
+            timeout_s=options.timeout_s,
+        )
         return _partitions(options, pieces)
 
     def read(self, partition: InputPartition) -> Iterator[Any]:
@@ -210,19 +246,47 @@ class _StreamReader(DataSourceStreamReader):
             self._driver = _open(self._options, _PLANNER)
         return self._driver
 
-    def _from(self, cursor: Cursor | None) -> _Ahead:
-        """Begin to walk at a cursor; None: where a new query begins."""
+    def _from(self, offset: dict[str, str] | None) -> _Ahead:
+        """Begin to walk at an offset of the checkpoint; None: where a new query begins."""
         if self._ahead is not None:
             self._ahead.walk.close()
             self._ahead = None
         options = self._options
-        start = options.start if cursor is None else cursor
-        walk = OrderWalk(self._opened(), options.topic, options.request, start)
-        self._ahead = _Ahead(walk.position, walk)
-        if cursor is None:
-            self._initial = walk.position
+        if offset is None:
+            walk = OrderWalk(self._opened(), options.topic, options.request, options.start)
+            self._initial = _offset(walk)
+        else:
+            with _advised():
+                walk = self._resumed(offset)
+        self._ahead = _Ahead(_offset(walk), walk)
         return self._ahead
 
+    def _resumed(self, offset: dict[str, str]) -> OrderWalk:
+        """Walk on at an offset; those of earlier versions have no digests."""
+        options = self._options
+        cursor, origin = Cursor.parse(offset[_CURSOR]), offset.get(_ORIGIN)
+        walk = OrderWalk(self._opened(), options.topic, options.request, cursor, origin=origin)
+        if offset.get(_INTEREST) not in (None, interest_digest(walk.interest)):
+            walk.close()
+            raise UsageError(f"cursor {cursor} is of another interest")
+        return walk
 
-def _offset(cursor: Cursor) -> dict[str, str]:
-    return {_CURSOR: str(cursor)}
+
+@contextmanager
+def _advised() -> Iterator[None]:
+    """Add to an error about a checkpoint what to do."""
+    try:
+        yield
+    except (UsageError, Trimmed, TopicChanged) as error:
+        raise type(error)(
+            f"this query cannot go on where its checkpoint says: {error}; with a new "
+            f"checkpointLocation it begins at startingOffsets or startingTimestamp"
+        ) from error
+
+
+def _offset(walk: OrderWalk) -> dict[str, str]:
+    return {
+        _CURSOR: str(walk.position),
+        _INTEREST: interest_digest(walk.interest),
+        _ORIGIN: walk.origin,
+    }

@@ -31,7 +31,7 @@ def fold(rows: DataFrame, *, key: str, initial: Any, step: Step, state: str) -> 
     """
     given = rows.where(F.col(key).isNotNull())
     kind = given.schema[key].dataType.simpleString()
-    columns = f"`{key}` {kind}, epoch bigint, position bigint, state {state}"
+    columns = f"`{key}` {kind}, `epoch` bigint, `position` bigint, `state` {state}"
     in_order = given.repartition(key).sortWithinPartitions(key, *_PLACE)
     folded = in_order.rdd.mapPartitions(partial(_states, key, initial, step))
     return rows.sparkSession.createDataFrame(folded, columns)

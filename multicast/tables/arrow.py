@@ -23,10 +23,13 @@ from multicast.tables.slices import Rows, Slice
 from topology import extra
 
 _US_PER_MS = 1000  # Kafka counts milliseconds, the column microseconds
+# In Spark's words. Quoted: some names are reserved words of ANSI SQL. LTZ: whatever a session takes
+# `timestamp` for.
 COLUMNS = (
-    "epoch bigint, position bigint, message_id string, log string, offset bigint, "
-    "to array<string>, key binary, value binary, headers array<struct<key: string, value: binary>>,"
-    " timestamp timestamp, cursor string"
+    "`epoch` bigint, `position` bigint, `message_id` string, `log` string, `offset` bigint, "
+    "`to` array<string>, `key` binary, `value` binary, "
+    "`headers` array<struct<`key`: string, `value`: binary>>, "
+    "`timestamp` timestamp_ltz, `cursor` string"
 )
 
 

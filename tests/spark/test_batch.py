@@ -7,6 +7,7 @@ from bench.spark.query import small_spark
 from multicast import LogPosition, nothing_after
 from multicast.control import log_partition
 from multicast.drivers.kafka_python import Admin
+from multicast.spark import fold, state_after
 from tests.helpers.spark import (
     INTERESTS,
     in_order,
@@ -104,6 +105,43 @@ def test_an_error_names_itself_and_says_what_to_do(session, amcast_topic):
         admin.delete_records({log_partition(topic.plan.log("P1")): 3})
     assert "Trimmed: log P1 begins at offset 3" in fails(consumer="C1")
     topic.close()  # its own check at the end would read what is gone
+
+
+def test_a_wrong_option_of_a_stream_is_the_only_error_that_spark_reports(session, amcast_topic):
+    topic = amcast_topic(INTERESTS)
+    frame = table(session, topic, stream=True, consumer="C1", startingOffset="earliest").load()
+    query = frame.writeStream.format("noop").start()
+    with pytest.raises(PySparkException) as raised:
+        query.awaitTermination()
+    assert "UsageError: option 'startingoffset' is unknown" in str(raised.value)
+    assert "During handling of the above exception" not in str(raised.value)
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"spark.sql.timestampType": "TIMESTAMP_NTZ"},
+        {"spark.sql.ansi.enabled": "true", "spark.sql.ansi.enforceReservedKeywords": "true"},
+    ],
+    ids=["times without a zone", "reserved words"],
+)
+def test_a_table_is_the_same_whatever_the_sessions_sql_settings(session, amcast_topic, settings):
+    topic = amcast_topic(INTERESTS)
+    send(topic, 50)
+    whole = rows_of(topic.drain(topic.consumer("C1", committed=False)))
+    before = {name: session.conf.get(name) for name in settings}
+    try:
+        for name, value in settings.items():
+            session.conf.set(name, value)
+        frame = table(session, topic, consumer="C1").load()
+        got = in_order(frame)
+        states = fold(frame, key="log", initial=0, step=lambda state, _: state + 1, state="int")
+        last = state_after(states, key="log", epoch=1, position=50).collect()
+    finally:
+        for name, value in before.items():
+            session.conf.set(name, value)
+    assert got == whole
+    assert sum(row.state for row in last) == len(whole)
 
 
 def test_an_empty_order_is_an_empty_table_with_the_documented_columns(session, amcast_topic):

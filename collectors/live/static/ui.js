@@ -16,8 +16,9 @@ const SHAPES = {
   starting: "M7 3a4 4 0 1 0 .01 0z",
 };
 const HOLLOW = new Set(["down", "silent", "starting"]);
-const INDENT = 20, MARGIN = 22, TREE_ROW = 44, ROW = 28, SPARK_TICKS = 120, ROWS_MAX = 200;
+const INDENT = 20, INDENTED_SHARE = 0.3, MARGIN = 22, TREE_ROW = 44, ROW = 28, SPARK_TICKS = 120, ROWS_MAX = 200;
 const STALE_MS = 3000; // without a tick, which comes twice a second
+const RETRY_MS = 3000; // after a refusal, as browsers do after a broken connection
 
 function make(tag, name, parent) {
   const element = document.createElement(tag);
@@ -64,6 +65,8 @@ function clock(at, withMs) {
   const hms = `${two(time.getHours())}:${two(time.getMinutes())}:${two(time.getSeconds())}`;
   return withMs ? `${hms}.${String(time.getMilliseconds()).padStart(3, "0")}` : hms;
 }
+/* The first names of a list; one may have hundreds. */
+const some = (names) => names.slice(0, 6).join(", ") + (names.length > 6 ? ` and ${names.length - 6} more` : "");
 /* The time of a moment, with its day unless that is today. */
 function stamp(at) {
   const time = new Date(at);
@@ -179,7 +182,8 @@ function newSpark(parent, name) {
   return drawn;
 }
 
-const middle = (depth) => 22 + depth * INDENT; // of a node's mark
+let indent = INDENT;
+const middle = (depth) => 22 + depth * indent; // of a node's mark
 const tree = new List($("tree"), TREE_ROW, "tree-row", (row) => {
   row.who = make("div", "who", row);
   row.shape = shape(row.who);
@@ -200,7 +204,7 @@ const tree = new List($("tree"), TREE_ROW, "tree-row", (row) => {
   text(row.sub, sentence || spec.ownNames);
   row.sub.className = sentence ? "why" : "";
   row.title = sentence || `orders ${spec.ownNames || "no log of its own"}`;
-  row.who.style.paddingLeft = `${MARGIN + spec.depth * INDENT}px`;
+  row.who.style.paddingLeft = `${MARGIN + spec.depth * indent}px`;
   row.shape.style.left = `${middle(spec.depth) - 8}px`;
   sparkline(row.spark, sparks.get(spec.name) || [], 120, 26);
   text(row.rate, rate(perS));
@@ -219,9 +223,15 @@ const tree = new List($("tree"), TREE_ROW, "tree-row", (row) => {
 });
 
 /* The edges: an elbow from the middle of the parent's row to that of the child's. */
+new ResizeObserver(() => {
+  if (moment) { edges.build(); edges.render(); schedule(tree); }
+}).observe($("tree"));
 const edges = {
   box: document.querySelector(".edges"), paths: new Map(),
   build() {
+    // However deep the tree and narrow the window, most of a row is left for the name.
+    const room = document.querySelector(".heads.tree-row > span").clientWidth * INDENTED_SHARE;
+    indent = Math.min(INDENT, room / Math.max(1, ...layout.collectors.map((spec) => spec.depth)));
     this.box.replaceChildren();
     this.paths.clear();
     const places = new Map(layout.collectors.map((spec, place) => [spec.name, { spec, place }]));
@@ -232,8 +242,8 @@ const edges = {
       const group = svg("g", { "data-state": "starting" }, this.box);
       if (spec.parent) {
         const above = places.get(spec.parent);
-        const x0 = middle(above.spec.depth), x1 = middle(spec.depth), r = 10;
-        const d = `M${x0} ${y(above.place) + 9}V${y(place) - r}Q${x0} ${y(place)} ${x0 + r} ${y(place)}H${x1 - 9}`;
+        const x0 = middle(above.spec.depth), x1 = middle(spec.depth), r = indent / 2;
+        const d = `M${x0} ${y(above.place) + 9}V${y(place) - r}Q${x0} ${y(place)} ${x0 + r} ${y(place)}H${x0 + Math.max(r, indent - 9)}`;
         group.edge = svg("path", { d }, group);
       }
       this.paths.set(spec.name, group);
@@ -394,7 +404,7 @@ function take(rows) {
   drawTimeline();
 }
 function openTimeline() {
-  if (timelineSource) timelineSource.close();
+  closeTimeline();
   messages = [];
   waiting = [];
   const query = new URLSearchParams({ interest: $("interest").value, q: $("search").value });
@@ -408,7 +418,16 @@ function openTimeline() {
     timeline.set(messages, JSON.parse(event.data).error || "reading the order");
     schedule(timeline);
   });
-  source.onopen = () => { messages = []; };
+  source.onopen = () => { messages = []; waiting = []; };
+  source.onerror = () => {
+    if (source.readyState === EventSource.CLOSED) {
+      setTimeout(() => { if (timelineSource === source) openTimeline(); }, RETRY_MS);
+    }
+  };
+}
+function closeTimeline() {
+  if (timelineSource) timelineSource.close();
+  timelineSource = null;
 }
 let typing = 0;
 $("search").addEventListener("input", () => { clearTimeout(typing); typing = setTimeout(openTimeline, 200); });
@@ -420,7 +439,9 @@ $("interest").addEventListener("change", openTimeline);
 $("pause").addEventListener("click", () => {
   paused = !paused;
   $("pause").setAttribute("aria-pressed", String(paused));
-  if (!paused) take(waiting.splice(0)); else drawTimeline();
+  if (!paused && !timelineSource) openTimeline();
+  else if (!paused) take(waiting.splice(0));
+  else drawTimeline();
 });
 document.addEventListener("keydown", (event) => {
   if (event.key === "/" && !/INPUT|SELECT/.test(document.activeElement.tagName)) {
@@ -456,19 +477,17 @@ $("x-close").addEventListener("click", () => $("explain").close());
 // -- events --------------------------------------------------------------------------------------
 
 function linked(state, sentence) {
-  $("link").dataset.state = state;
+  document.body.dataset.link = $("link").dataset.state = state;
   text($("link-text"), sentence);
 }
-const source = new EventSource("events");
-source.addEventListener("layout", (event) => {
+function arranged(event) {
   layout = JSON.parse(event.data);
   text($("topic"), layout.topic);
   sparks.clear();
   totalSpark = [];
   for (const spec of layout.collectors) {
     sparks.set(spec.name, spec.rates.slice(0, -1));
-    spec.ownNames = spec.own.slice(0, 6).map((number) => layout.logs[number].name).join(", ")
-      + (spec.own.length > 6 ? ` and ${spec.own.length - 6} more` : "");
+    spec.ownNames = some(spec.own.map((number) => layout.logs[number].name));
   }
   if (chosen && !sparks.has(chosen)) chosen = null;
   edges.build();
@@ -481,14 +500,14 @@ source.addEventListener("layout", (event) => {
     $("interest").replaceChildren(...layout.consumers.map((consumer) => {
       const option = make("option");
       option.value = consumer.name;
-      option.textContent = `${consumer.name}: ${consumer.interest.join(", ")}`;
+      option.textContent = `${consumer.name}: ${some(consumer.interest)}`;
       return option;
     }));
     if (layout.consumers.some((consumer) => consumer.name === before)) $("interest").value = before;
     if (layout.consumers.length) openTimeline();
   }
-});
-source.addEventListener("moment", (event) => {
+}
+function ticked(event) {
   moment = JSON.parse(event.data);
   lastTick = Date.now();
   linked("live", "live");
@@ -499,8 +518,42 @@ source.addEventListener("moment", (event) => {
   if (totalSpark.push(moment.totals.rate) > SPARK_TICKS) totalSpark.shift();
   drawLogs();
   for (const part of [totals, changes, edges, tree]) schedule(part);
+}
+
+/* A browser opens six connections to a server for all its tabs, so a tab in the background, which
+   nobody reads, has none. An answer that is no stream ends a source for good; it is opened again. */
+let source = null, retry = 0;
+function openEvents() {
+  closeEvents();
+  source = new EventSource("events");
+  source.addEventListener("layout", arranged);
+  source.addEventListener("moment", ticked);
+  source.addEventListener("problem", (event) =>
+    linked("lost", JSON.parse(event.data).error || "reading the order"));
+  source.onerror = () => {
+    if (!lastTick) linked("lost", "no answer; trying again");
+    if (source.readyState === EventSource.CLOSED) retry = setTimeout(openEvents, RETRY_MS);
+  };
+}
+function closeEvents() {
+  clearTimeout(retry);
+  if (source) source.close();
+  source = null;
+}
+document.addEventListener("visibilitychange", () => {
+  lastTick = 0;
+  if (document.hidden) {
+    closeEvents();
+    closeTimeline();
+    linked("wait", "not looking");
+    if (layout) document.title = `${layout.topic} · amcast (not looking)`;
+  } else {
+    linked("wait", "connecting");
+    openEvents();
+    if (layout && !paused) openTimeline();
+  }
 });
-source.addEventListener("problem", (event) => linked("lost", JSON.parse(event.data).error || "reading the order"));
+if (!document.hidden) openEvents();
 setInterval(() => {
   const silent = Date.now() - lastTick;
   if (lastTick && silent > STALE_MS) linked("lost", `no news for ${ago(0, silent)}`);

@@ -7,6 +7,7 @@ import re
 import sys
 import threading
 import time
+from contextlib import contextmanager
 from dataclasses import replace
 from types import SimpleNamespace
 
@@ -31,6 +32,25 @@ class Page:
 
     def __init__(self, opened):
         self._opened = opened
+
+    @contextmanager
+    def other_tabs(self, count):
+        """Open the same page in other tabs, one after the other; each time the newest is seen."""
+        first, url = self._opened.current_window_handle, self._opened.current_url
+
+        def opened():
+            for _ in range(count):
+                self._opened.switch_to.new_window("tab")
+                self._opened.get(url)
+                yield
+
+        try:
+            yield opened()
+        finally:
+            for handle in set(self._opened.window_handles) - {first}:
+                self._opened.switch_to.window(handle)
+                self._opened.close()
+            self._opened.switch_to.window(first)
 
     def run(self, script, *arguments):
         return self._opened.execute_script(script, *arguments)
@@ -161,6 +181,16 @@ def test_a_hostile_payload_is_text(live):
     assert live.page.run(inline) != "taken"  # the policy blocks what is not of the page's files
     assert [line for line in live.page.complaints() if "Content Security Policy" in line]
     live.page.search("")
+
+
+def test_any_number_of_tabs_in_one_browser_is_served(live):
+    """A browser opens six connections to a server; a page in the background has none."""
+    with live.page.other_tabs(6) as tabs:
+        for _ in tabs:
+            until(lambda: live.page.text("link-text") == "live", "a live page")
+            until(lambda: live.page.rows("timeline"), "its messages")
+    until(lambda: live.page.text("link-text") == "live", "the first page again")
+    until(lambda: live.page.rows("timeline"), "its messages again")
 
 
 def test_an_open_transaction_is_shown_as_held(live):

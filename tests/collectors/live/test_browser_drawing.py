@@ -4,15 +4,21 @@ How smoothly it does is measured by `python -m bench.live_page.frames`.
 """
 
 import re
+from contextlib import ExitStack
+from dataclasses import replace
+from http.client import HTTPConnection
 from types import SimpleNamespace
+from urllib.parse import urlsplit
 
 import pytest
 
 from bench.live_page import frames
 from bench.live_page.browser import browser
 from bench.live_page.frames import MadeUpObserver, large_plan
+from collectors.web import STREAMS_MAX
 from tests.collectors.live.test_browser import Page
 from tests.helpers.system import until
+from topology.tree import Subscription
 
 pytestmark = [pytest.mark.campaign, pytest.mark.slow, pytest.mark.timeout(300)]
 COLLECTORS, LOGS = 200, 1000
@@ -90,6 +96,62 @@ def test_a_line_is_as_wide_as_its_rate_and_a_sparkline_has_a_point_for_each_tick
     assert len(heights) == len(rates)
     by_rate = [height for _, height in sorted(zip(rates, heights, strict=True))]
     assert by_rate == sorted(by_rate, reverse=True)  # the page's y grows downwards
+
+
+def test_what_stands_still_says_so(large):
+    link = """return [document.getElementById('link-text').innerText,
+      getComputedStyle(document.querySelector('main')).opacity]"""
+    large.page.run("source.close(); lastTick = Date.now() - 10_000")
+    until(lambda: large.page.run(link)[0].startswith("no news for 1"), "that no news come")
+    assert float(large.page.run(link)[1]) < 1
+    large.page.run("openEvents()")
+    until(lambda: large.page.run(link) == ["live", "1"], "news again")
+
+
+def test_a_page_that_was_refused_is_served_when_others_have_gone(large):
+    url = urlsplit(large.opened.current_url)
+    with ExitStack() as others:
+        large.page.run("closeEvents(); closeTimeline()")
+        for _ in range(STREAMS_MAX):
+            connection = HTTPConnection(url.hostname, url.port)
+            others.callback(connection.close)
+            connection.request("GET", "/events")
+            others.callback(connection.getresponse().close)
+        large.page.run("lastTick = 0; openEvents()")
+        until(lambda: "no answer" in large.page.text("link-text"), "that it is refused")
+    until(lambda: large.page.text("link-text") == "live", "the page")
+    assert any("503" in line for line in large.page.complaints())
+
+
+def test_a_deep_tree_and_long_interests_leave_room_for_names_in_any_window(monkeypatch):
+    monkeypatch.setattr(frames, "MadeUpObserver", MadeUpObserver)  # not one of those of `large`
+    depth, partitions = 30, 300
+    plan = large_plan(depth, partitions)
+    names = plan.partitions
+    chain = [
+        replace(
+            node,
+            parent=f"K{number}" if number else None,
+            bag=tuple(sorted({*names[number::depth], *names[max(0, number - 1) : number]})),
+        )
+        for number, node in enumerate(plan.collectors)
+    ]
+    whole = Subscription("C1", names, None)
+    plan = replace(plan, collectors=tuple(chain), consumers=(whole,))
+    seen = """tree.box.scrollTop = 1e6; tree.render();
+      const name = tree.pool.find((row) => row.index === tree.items.length - 1)?.name;
+      return name && [name.innerText, name.parentElement.getBoundingClientRect().right
+        - name.getBoundingClientRect().left, document.documentElement.scrollWidth - innerWidth]"""
+    with frames.served(plan) as url, browser() as opened:
+        for width in (390, 700, 1440):
+            opened.set_window_size(width, 1000)
+            opened.get(url)
+            page = Page(opened)
+            until(lambda: page.run(seen) and page.run(seen)[0] == f"K{depth}", "the last name")  # noqa: B023
+            _, room, beyond = page.run(seen)
+            assert room > 60  # px: ten letters
+            assert beyond <= 0
+        assert page.complaints() == []
 
 
 def test_each_state_has_a_word_and_a_shape_of_its_own(large):

@@ -23,7 +23,7 @@ from multicast import AmcastError, Consumer, Cursor, Message
 
 _SCHEMA = """
 CREATE TABLE IF NOT EXISTS effects (
-    step INTEGER PRIMARY KEY AUTOINCREMENT, id TEXT UNIQUE, key TEXT, payload TEXT);
+    step INTEGER PRIMARY KEY AUTOINCREMENT, id TEXT UNIQUE, key BLOB, payload BLOB);
 """
 _QUEUE_MAX = 100  # messages that wait for one worker; then the reader waits, too
 _POLL_S = 0.2  # a commit for what the workers have done is at most this late
@@ -63,7 +63,7 @@ class KeyWorker(threading.Thread):
     def __init__(self, path: str) -> None:
         super().__init__(daemon=True)
         self.tasks: queue.Queue[tuple[Message, threading.Event] | None] = queue.Queue(_QUEUE_MAX)
-        self.error: sqlite3.Error | None = None
+        self.error: Exception | None = None
         self._path = path
 
     def run(self) -> None:
@@ -75,14 +75,10 @@ class KeyWorker(threading.Thread):
                     with database:
                         database.execute(
                             "INSERT OR IGNORE INTO effects (id, key, payload) VALUES (?, ?, ?)",
-                            (
-                                str(message.message_id),
-                                (message.key or b"").decode(),
-                                (message.payload or b"").decode(),
-                            ),
+                            (str(message.message_id), message.key, message.payload),
                         )
                     done.set()
-        except sqlite3.Error as error:
+        except Exception as error:  # noqa: BLE001 - whatever it is: the reader must not wait for us
             self.error = error
 
 

@@ -24,6 +24,18 @@ def effects(database):
         return opened.execute("SELECT key, payload FROM effects ORDER BY step").fetchall()
 
 
+def test_keys_and_payloads_may_be_any_bytes(kafka_cluster, tmp_path):
+    """Programs of others write to a topic; a worker that ended made the reader wait for ever."""
+    database = tmp_path / "done.db"
+    sent = [(b"\xff", b"\xfe"), (None, None), (b"", b""), (b"k", b"text")]
+    with example_system(kafka_cluster.bootstrap, "workers", tmp_path) as example:
+        with Producer(example.system.bootstrap, topic=example.system.topic) as producer:
+            for key, payload in sent:
+                producer.multicast(payload, to={"P1"}, key=key).accepted(PATIENCE_S)
+        example.run("workers.py", "--database", database, "--until-end")
+        assert sorted(effects(database), key=str) == sorted(sent, key=str)
+
+
 def test_each_message_has_one_effect_in_its_keys_order_though_the_process_is_killed(
     kafka_cluster, tmp_path
 ):
@@ -54,7 +66,7 @@ def test_each_message_has_one_effect_in_its_keys_order_though_the_process_is_kil
         assert sorted(int(payload) for _, payload in done) == list(range(MESSAGES))
         with Consumer(**where, name="all", committed=False) as consumer:
             order = [
-                (record.key.decode(), record.value.decode())
+                (record.key, record.value)
                 for batch in consumer.until_end()
                 for record in batch.records
             ]

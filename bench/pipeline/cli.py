@@ -18,7 +18,7 @@ from rich.console import Console
 from rich.table import Table
 
 from bench.harness.interrupts import end_at_sigterm
-from bench.pipeline.inputs import check_events, check_settings
+from bench.pipeline.inputs import check_events, check_settings, claim
 from multicast.drivers import open_driver
 from multicast.drivers.kafka_python import Admin
 from multicast.errors import AmcastError, UsageError
@@ -78,6 +78,8 @@ def pipeline(
     source = RunSource(bootstrap, tuple(runs), _pairs("--kafka", kafka))
     settings = _pairs("--conf", conf)
     _check(source)
+    if out is not None and "://" not in out:
+        claim(Path(out), runs)
     end_at_sigterm()
     with ExitStack() as stack:
         if out is None:

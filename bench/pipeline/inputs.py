@@ -6,7 +6,9 @@ Kafka's client, and reads a log that lost its oldest records as if it were whole
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Protocol
 
 from bench.comparison.events import events_topic
@@ -14,6 +16,7 @@ from multicast.drivers.client_settings import REFUSED
 from multicast.drivers.protocol import TopicPartition
 from multicast.errors import UsageError
 
+_ABOUT = "_runs"  # in --out: the runs whose figures it holds; Spark passes over such names
 # Of the consumer settings of Kafka's client in Java, those that neither the pipeline nor Spark sets
 # itself: how to log in (all that begin so), how to reach the brokers, and how much to fetch.
 _LOGIN = ("sasl.", "ssl.")
@@ -89,6 +92,28 @@ def check_events(topics: Topics, logs: LogStarts, runs: Sequence[str]) -> None:
     for (topic, number), start in sorted(starts.items()):
         if start > 0:
             raise trimmed(topic, f"partition {number} begins at offset {start}")
+
+
+def claim(folder: Path, runs: Sequence[str]) -> None:
+    """Make a folder that of some runs' figures; raises `UsageError` if it holds anything else.
+
+    Figures are written over what the folder has, and a stream resumes at its checkpoints.
+    """
+    about = folder / _ABOUT
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        if not about.exists():
+            if any(folder.iterdir()):
+                raise UsageError(
+                    f"{folder} is not empty, and holds no figures of this command; name another "
+                    f"folder"
+                )
+            about.write_text(json.dumps(sorted(runs)), "utf-8")
+        held = json.loads(about.read_text("utf-8"))
+    except (OSError, ValueError) as error:
+        raise UsageError(f"{folder} cannot be used for --out: {error}") from error
+    if held != sorted(runs):
+        raise UsageError(f"{folder} holds the figures of {', '.join(held)}; name another folder")
 
 
 def trimmed(topic: str, why: str) -> UsageError:

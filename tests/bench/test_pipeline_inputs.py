@@ -11,7 +11,7 @@ import pytest
 
 from bench.comparison.events import PARTITIONS, events_topic
 from bench.pipeline.cli import pipeline
-from bench.pipeline.inputs import check_events, check_settings
+from bench.pipeline.inputs import check_events, check_settings, claim
 from bench.pipeline.session import SparkFailed, sentence_of, spark
 from multicast.drivers import open_driver
 from multicast.drivers.kafka_python import Admin, TopicSpec
@@ -85,6 +85,21 @@ def test_a_master_that_spark_cannot_read_is_one_sentence_with_code_2():
     assert last.startswith("bench.pipeline.session.SparkFailed: Spark did not start: ")
     assert "Could not parse Master URL: 'local[nope]'" in last
     assert SparkFailed.exit_code == 2
+
+
+def test_a_folder_holds_the_figures_of_the_same_runs_only(tmp_path):
+    claim(tmp_path / "new" / "out", ["a", "b"])
+    claim(tmp_path / "new" / "out", ["b", "a"])
+    with pytest.raises(UsageError, match="holds the figures of a, b; name another folder"):
+        claim(tmp_path / "new" / "out", ["c"])
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "events").mkdir()
+    with pytest.raises(UsageError, match="is not empty"):
+        claim(tmp_path / "mine", ["a"])
+    assert [path.name for path in (tmp_path / "mine").iterdir()] == ["events"]
+    (tmp_path / "file").write_text("x")
+    with pytest.raises(UsageError, match="cannot be used for --out"):
+        claim(tmp_path / "file", ["a"])
 
 
 @pytest.fixture(scope="module")

@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from types import TracebackType
 from typing import Any, Self
 
 from bench.baselines.poster import order_of
@@ -109,8 +110,13 @@ class Arm:
             self._stack = stack.pop_all()
         return self
 
-    def __exit__(self, *_: object) -> None:
-        self._stack.close()
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._stack.__exit__(kind, error, trace)
 
     @property
     def pids(self) -> Mapping[str, Sequence[int]]:
@@ -249,7 +255,10 @@ class Arm:
         return []
 
     def _describe(self) -> None:
-        """Write the arm's description to the run's events now, and its end when the arm closes."""
+        """Write the arm's description to the run's events now, and its end when the arm closes.
+
+        A run that was interrupted, or failed, has no end: what it lacks is not lost.
+        """
         run = self._cluster.run
         if run is None:
             return
@@ -258,7 +267,12 @@ class Arm:
         description = describe(run, self.name, self._workload, self._layout, self._topic)
         write_statement(self._cluster.driver, run, "arm", description)
         end = {"run": run, "arm": self.name}
-        self._stack.callback(write_statement, self._cluster.driver, run, "end", end)
+
+        def closed(kind: type[BaseException] | None, *_: object) -> None:
+            if kind is None:
+                write_statement(self._cluster.driver, run, "end", end)
+
+        self._stack.push(closed)
 
     def _clients(self, folder: Path) -> None:
         spec = {

@@ -9,7 +9,9 @@ import uuid
 
 import pytest
 
+from bench.comparison.arms import Arm, MeasuredCluster
 from bench.comparison.events import PARTITIONS, events_topic
+from bench.comparison.workload import from_document
 from bench.pipeline.cli import pipeline
 from bench.pipeline.inputs import check_events, check_settings, claim
 from bench.pipeline.session import SparkFailed, sentence_of, spark
@@ -100,6 +102,29 @@ def test_a_folder_holds_the_figures_of_the_same_runs_only(tmp_path):
     (tmp_path / "file").write_text("x")
     with pytest.raises(UsageError, match="cannot be used for --out"):
         claim(tmp_path / "file", ["a"])
+
+
+@pytest.mark.kafka
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("interrupted", [True, False])
+def test_a_run_that_was_interrupted_is_not_complete(kafka_cluster, tmp_path, interrupted):
+    """What it lacks is not lost, and that nothing is lost says nothing."""
+    asked = {"kind": "plain", "size": 2, "message_bytes": 100, "load": 100, "messages": 10}
+    run = f"i{uuid.uuid4().hex}"
+    with contextlib.closing(open_driver("librdkafka", kafka_cluster.bootstrap)) as driver:
+        cluster = MeasuredCluster(kafka_cluster.bootstrap, driver, (), tmp_path, run=run)
+        workload = from_document(asked, name="w")
+        with contextlib.suppress(KeyboardInterrupt), Arm(workload, "plain", cluster):
+            if interrupted:
+                raise KeyboardInterrupt
+        described = TopicPartition(events_topic(run), 0)
+        (end,) = driver.last_stable_offsets([described]).values()
+        with contextlib.closing(driver.reader({described: 0})) as reader:
+            records = [record for found in reader.poll(PATIENCE_S) for record in found.records]
+    kinds = [json.loads(record.value)["kind"] for record in records]
+    assert kinds == (["arm"] if interrupted else ["arm", "end"])
+    assert len(kinds) == end
 
 
 @pytest.fixture(scope="module")

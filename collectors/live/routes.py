@@ -33,7 +33,9 @@ from multicast.errors import AmcastError
 from multicast.settings import Settings
 
 TIMELINES_MAX = 4  # each is a consumer: a thread, a window and buffers
-_IDLE_S = 10.0  # a page that is loaded again finds what was read
+# A page that is loaded again, or whose tab was in the background for so long, finds what was read:
+# the last changes, and which processes have answered before and no longer do.
+_IDLE_S = 600.0
 _ROWS_MAX = 200  # of one event, and on the page
 _PING_S = 5.0  # a stream says something so often, so that a client that has gone is noticed
 _FLUSH_S = 0.25  # between two events of a timeline; people read no faster

@@ -405,6 +405,7 @@ function take(rows) {
 }
 function openTimeline() {
   closeTimeline();
+  if (!layout || !layout.consumers.length) return;
   messages = [];
   waiting = [];
   const query = new URLSearchParams({ interest: $("interest").value, q: $("search").value });
@@ -504,7 +505,7 @@ function arranged(event) {
       return option;
     }));
     if (layout.consumers.some((consumer) => consumer.name === before)) $("interest").value = before;
-    if (layout.consumers.length) openTimeline();
+    openTimeline();
   }
 }
 function ticked(event) {
@@ -550,7 +551,7 @@ document.addEventListener("visibilitychange", () => {
   } else {
     linked("wait", "connecting");
     openEvents();
-    if (layout && !paused) openTimeline();
+    if (!paused) openTimeline();
   }
 });
 if (!document.hidden) openEvents();

@@ -78,8 +78,7 @@ def pipeline(
     source = RunSource(bootstrap, tuple(runs), _pairs("--kafka", kafka))
     settings = _pairs("--conf", conf)
     _check(source)
-    if out is not None and "://" not in out:
-        claim(Path(out), runs)
+    claim(out, runs)
     end_at_sigterm()
     with ExitStack() as stack:
         if out is None:

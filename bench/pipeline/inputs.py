@@ -94,20 +94,26 @@ def check_events(topics: Topics, logs: LogStarts, runs: Sequence[str]) -> None:
             raise trimmed(topic, f"partition {number} begins at offset {start}")
 
 
-def claim(folder: Path, runs: Sequence[str]) -> None:
+def claim(out: str | None, runs: Sequence[str]) -> None:
     """Make a folder that of some runs' figures; raises `UsageError` if it holds anything else.
 
-    Figures are written over what the folder has, and a stream resumes at its checkpoints.
+    Figures are written over what the folder has, and a stream resumes at its checkpoints. Does
+    nothing without a folder, or with a URL.
     """
+    if out is None or "://" in out:
+        return
+    folder = Path(out)
     about = folder / _ABOUT
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        if not about.exists():
-            if any(folder.iterdir()):
-                raise UsageError(
-                    f"{folder} is not empty, and holds no figures of this command; name another "
-                    f"folder"
-                )
+        others = any(path != about for path in folder.iterdir())
+        if others and not about.exists():
+            raise UsageError(
+                f"{folder} is not empty, and does not say of which runs its figures are; name "
+                f"another folder (or write {json.dumps(sorted(runs))} to {about}, if an earlier "
+                f"version wrote them)"
+            )
+        if not others:
             about.write_text(json.dumps(sorted(runs)), "utf-8")
         held = json.loads(about.read_text("utf-8"))
     except (OSError, ValueError) as error:

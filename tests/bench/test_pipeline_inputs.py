@@ -90,18 +90,23 @@ def test_a_master_that_spark_cannot_read_is_one_sentence_with_code_2():
 
 
 def test_a_folder_holds_the_figures_of_the_same_runs_only(tmp_path):
-    claim(tmp_path / "new" / "out", ["a", "b"])
-    claim(tmp_path / "new" / "out", ["b", "a"])
+    out, mine = tmp_path / "new" / "out", tmp_path / "mine"
+    claim(str(out), ["x"])  # Spark did not start
+    claim(str(out), ["a", "b"])
+    (out / "events").mkdir()
+    claim(str(out), ["b", "a"])
     with pytest.raises(UsageError, match="holds the figures of a, b; name another folder"):
-        claim(tmp_path / "new" / "out", ["c"])
-    (tmp_path / "mine").mkdir()
-    (tmp_path / "mine" / "events").mkdir()
+        claim(str(out), ["c"])
+    mine.mkdir()
+    (mine / "events").mkdir()
     with pytest.raises(UsageError, match="is not empty"):
-        claim(tmp_path / "mine", ["a"])
-    assert [path.name for path in (tmp_path / "mine").iterdir()] == ["events"]
+        claim(str(mine), ["a"])
+    assert [path.name for path in mine.iterdir()] == ["events"]
     (tmp_path / "file").write_text("x")
     with pytest.raises(UsageError, match="cannot be used for --out"):
-        claim(tmp_path / "file", ["a"])
+        claim(str(tmp_path / "file"), ["a"])
+    claim(None, ["a"])
+    claim("hdfs://there/out", ["a"])
 
 
 @pytest.mark.kafka

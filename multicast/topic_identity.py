@@ -18,6 +18,8 @@ from topology.tree import Plan
 # How often an open client looks whether its topics were recreated. What a producer appends until
 # then is lost, so less is better; but each look is a request, of a producer one for each topic.
 _LOOK_EVERY_S = 5.0
+# A consumer that is closed, or commits, waits for a look that is under way.
+_CONSUMERS_LOOK_S = 1.0
 
 
 class RecreatedLogs:
@@ -65,14 +67,14 @@ class TopicWatch:
         self._driver = driver
         self._clock = clock_of(driver)
         self._watched: tuple[Plan, Collection[str]] | None = None
-        self._changed: str | None = None  # what the last look found
+        # What the last look found, and of what; in one value, as a look's thread writes it.
+        self._report: tuple[tuple[Plan, Collection[str]], str] | None = None
         self._looking: threading.Thread | None = None
         self._look_at = 0.0
 
     def begin(self, plan: Plan, topics: Collection[str]) -> None:
         """Watch these topics of a plan from now on, and no others."""
         self._watched = plan, topics
-        self._changed = None
         self._look_at = self._clock.monotonic() + _LOOK_EVERY_S
 
     def refuse(self) -> None:
@@ -86,43 +88,44 @@ class TopicWatch:
             self._look_at = now + _LOOK_EVERY_S
             if self._clock.threads:
                 self._looking = threading.Thread(
-                    target=self._look, args=self._watched, name="amcast-topics", daemon=True
+                    target=self._look, args=(self._watched,), name="amcast-topics", daemon=True
                 )
                 self._looking.start()
             else:
-                self._look(*self._watched)
+                self._look(self._watched)
         self._refuse()
 
     def look(self) -> None:
         """Look now, and raise `TopicChanged`. Blocks for a request; of its failure says nothing."""
         if self._watched is not None:
-            self._look(*self._watched)
+            self._look(self._watched)
         self._refuse()
 
     def _refuse(self) -> None:
-        changed = self._changed
-        if changed is not None:
-            raise TopicChanged(f"{changed}; open the consumer anew")
+        report = self._report
+        if report is not None and report[0] is self._watched:
+            raise TopicChanged(f"{report[1]}; open the consumer anew")
 
-    def _look(self, plan: Plan, topics: Collection[str]) -> None:
-        changed = None
+    def _look(self, watched: tuple[Plan, Collection[str]]) -> None:
+        report = None
         try:
-            refuse_changed_topics(self._driver, plan, topics)
+            refuse_changed_topics(self._driver, *watched, timeout_s=_CONSUMERS_LOOK_S)
         except TopicChanged as error:
-            changed = str(error)
+            report = watched, str(error)
         except AmcastError:  # who reads learns of an outage, or of a missing right
             return
-        if self._watched == (plan, topics):
-            self._changed = changed
+        self._report = report
 
 
-def refuse_changed_topics(driver: Driver, plan: Plan, topics: Collection[str]) -> None:
+def refuse_changed_topics(
+    driver: Driver, plan: Plan, topics: Collection[str], *, timeout_s: float | None = None
+) -> None:
     """Raise `TopicChanged` if one of these topics has another ID in the cluster than in the plan.
 
     Blocks until the cluster has answered. A plan without topic IDs (a test's) passes.
     """
     recorded = [topic for topic in topics if topic in plan.topic_ids]
-    refuse_other_topics(driver.topic_ids(sorted(recorded)), plan, topics)
+    refuse_other_topics(driver.topic_ids(sorted(recorded), timeout_s=timeout_s), plan, topics)
 
 
 def refuse_recreated_logs(driver: Driver, plan: Plan) -> None:

@@ -402,8 +402,11 @@ class Driver(Protocol):
     ) -> dict[TopicPartition, int]:
         """Return the first offsets with a timestamp at or after `timestamp_ms`, else the ends."""
 
-    def topic_ids(self, topics: Sequence[str]) -> dict[str, str]:
-        """Return the IDs of the topics that exist; a topic that is recreated has another ID."""
+    def topic_ids(self, topics: Sequence[str], *, timeout_s: float | None = None) -> dict[str, str]:
+        """Return the IDs of the topics that exist; a topic that is recreated has another ID.
+
+        Waits for `timeout_s` at the most; by default, for the driver's own time-out.
+        """
 
     def partition_counts(self, topics: Sequence[str]) -> dict[str, int]:
         """Return how many Kafka partitions each topic has; topics that do not exist are left out.

@@ -41,6 +41,22 @@ def often(monkeypatch):
     monkeypatch.setattr(topic_identity, "_LOOK_EVERY_S", 0.01)
 
 
+def test_what_a_look_found_of_an_earlier_plan_says_nothing_of_the_next_one():
+    plan = replace(chain(), topic_ids={"A": "an ID"})
+
+    class Seeking:
+        """The consumer begins at another place while the cluster answers."""
+
+        def topic_ids(self, topics, *, timeout_s=None):
+            assert timeout_s, "who closes the consumer waits for the look"
+            watch.begin(plan, topics)
+            return {}
+
+    watch = topic_identity.TopicWatch(Seeking())
+    watch.begin(plan, ["A"])
+    watch.look()
+
+
 def unapplied(plan):
     """Give a plan as it was before it was applied."""
     return replace(

@@ -178,18 +178,19 @@ class KafkaPythonDriver:
             for partition, offset in offsets.items()
         }
 
-    def topic_ids(self, topics: Sequence[str]) -> dict[str, str]:
+    def topic_ids(self, topics: Sequence[str], *, timeout_s: float | None = None) -> dict[str, str]:
         """Return the IDs of the topics that exist, as one of the brokers knows them."""
-        return {name: str(topic.topic_id) for name, topic in self._described(topics).items()}
+        described = self._described(topics, timeout_s)
+        return {name: str(topic.topic_id) for name, topic in described.items()}
 
     def partition_counts(self, topics: Sequence[str]) -> dict[str, int]:
         """Return how many Kafka partitions each topic has, as one of the brokers knows them."""
         return {name: len(topic.partitions) for name, topic in self._described(topics).items()}
 
-    def _described(self, topics: Sequence[str]) -> dict[str, Any]:
+    def _described(self, topics: Sequence[str], timeout_s: float | None = None) -> dict[str, Any]:
         described: dict[str, Any] = {}
         if topics:
-            described = self._connection.run(self._describe, topics)
+            described = self._connection.run(self._describe, topics, timeout_s=timeout_s)
         return described
 
     def message_bytes_max(self, topics: Sequence[str]) -> int | None:

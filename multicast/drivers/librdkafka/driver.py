@@ -179,9 +179,9 @@ class LibrdkafkaDriver:
         """Return the first offsets with a timestamp at or after that time, else the ends."""
         return self._delegate.offsets_at(partitions, timestamp_ms)
 
-    def topic_ids(self, topics: Sequence[str]) -> dict[str, str]:
+    def topic_ids(self, topics: Sequence[str], *, timeout_s: float | None = None) -> dict[str, str]:
         """Return the IDs of the topics that exist."""
-        return self._delegate.topic_ids(topics)
+        return self._delegate.topic_ids(topics, timeout_s=timeout_s)
 
     def partition_counts(self, topics: Sequence[str]) -> dict[str, int]:
         """Return how many Kafka partitions each topic has."""

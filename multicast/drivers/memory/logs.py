@@ -147,7 +147,12 @@ class MemoryLog:
         with self.changed:
             return {partition: self._of(partition).next for partition in partitions}
 
-    def topic_ids(self, topics: Sequence[str]) -> dict[str, str]:
+    def topic_ids(
+        self,
+        topics: Sequence[str],
+        *,
+        timeout_s: float | None = None,  # noqa: ARG002 - it never waits
+    ) -> dict[str, str]:
         """Return the IDs of the topics that exist."""
         with self.changed:
             return {topic: self._ids[topic] for topic in topics if topic in self._ids}

@@ -146,16 +146,16 @@ def check_client(client: Mapping[str, str]) -> None:
 
 
 def _check_login(protocol: str, client: Mapping[str, str]) -> None:
+    mechanism = client.get("sasl.mechanism")
+    if mechanism is not None and mechanism not in MECHANISMS:
+        raise UsageError(
+            f"Unknown sasl.mechanism {mechanism!r}; known are {', '.join(MECHANISMS)}."
+        )
     missing = [
         name for name in ("sasl.mechanism", "sasl.username", "sasl.password") if name not in client
     ]
     if missing:
         raise UsageError(f"security.protocol {protocol} also needs {', '.join(missing)}.")
-    mechanism = client["sasl.mechanism"]
-    if mechanism not in MECHANISMS:
-        raise UsageError(
-            f"Unknown sasl.mechanism {mechanism!r}; known are {', '.join(MECHANISMS)}."
-        )
 
 
 def producer_settings(client: Mapping[str, str]) -> ProducerSettings:

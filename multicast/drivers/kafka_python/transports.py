@@ -88,7 +88,10 @@ class ConnectionManager(KafkaConnectionManager):  # type: ignore[misc]
     def __init__(self, net: Any, **settings: Any) -> None:
         super().__init__(net, **settings)
         self.cluster.config["allow_auto_create_topics"] = False
-        user = user_of(self.config["sasl_plain_username"], self.config["ssl_certfile"])
+        name = self.config["sasl_plain_username"]
+        if name and self.config["sasl_mechanism"] != "PLAIN":  # as `kafka_python_settings` wrote it
+            name = name.replace("=2C", ",").replace("=3D", "=")
+        user = user_of(name, self.config["ssl_certfile"])
         self.access = Access(str(self.config["bootstrap_servers"]), user)
         self.refusals: dict[Any, AccessDenied] = {}
         self.trouble: BaseException | None = None

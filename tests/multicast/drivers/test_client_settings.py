@@ -55,6 +55,10 @@ def test_a_setting_that_touches_a_guarantee_is_refused_with_its_reason(name):
         ({"batch.size": "9" * 5000}, "give a whole number from 1 to"),
         ({"batch.size": "٣"}, "give a whole number from 1 to"),
         (
+            {"security.protocol": "SASL_SSL", "sasl.mechanism": "GSSAPI"},
+            "Unknown sasl.mechanism 'GSSAPI'; known are",
+        ),
+        (
             {"security.protocol": "SASL_SSL", "sasl.mechanism": "PLAIN"},
             "security.protocol SASL_SSL also needs sasl.username, sasl.password.",
         ),

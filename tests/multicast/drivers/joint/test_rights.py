@@ -8,7 +8,7 @@ import pytest
 from multicast.drivers import open_driver
 from multicast.drivers.kafka_python import Admin, KafkaPythonDriver, TopicSpec
 from multicast.drivers.protocol import Appended, TopicPartition
-from multicast.errors import AppendNotAuthorized
+from multicast.errors import AccessDenied, AppendNotAuthorized
 from tests.helpers.authorized import authorized_broker, client_settings
 from tests.helpers.driver_worlds import PATIENCE_S, append_all
 
@@ -72,3 +72,5 @@ def test_a_name_may_contain_the_signs_that_separate_the_parts_of_scram(broker, d
     with open_driver(driver, broker.users, client) as opened:
         (outcome,) = append_all(opened.appender(), MINE, [b"x"])
     assert isinstance(outcome, Appended)
+    with pytest.raises(AccessDenied, match=f"user {driver}==,1"):
+        open_driver(driver, broker.users, {**client, "sasl.password": "wrong"})

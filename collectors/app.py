@@ -76,6 +76,10 @@ _HOST = re.compile(r"[A-Za-z0-9._:%-]+")  # of a host's name or address, IPv6 wi
 # A new epoch is noticed within this time. The drain waits 3 s for its collectors (`drain.py`). New
 # members are noticed at once: all learn of them together, so two are primary for a moment only.
 _EPOCH_EVERY_S = 1.0
+# Whether the cluster was wiped is seen by reading the control topic anew: soon where a collector
+# has failed for that, and from time to time where there is none.
+_RECREATED_EVERY_S = 5.0
+_RECREATED_IDLE_EVERY_S = 30.0
 _CHECK_EVERY_S = 3.0  # an operator corrects a refused setting; the check asks several brokers
 # How long a new process waits for its group before it is a standby of all collectors. A rebalance
 # may take longer (Kafka's group.initial.rebalance.delay.ms is 3 s), and collectors must not wait.
@@ -187,7 +191,7 @@ class CollectorHost(Service):
         nodes = (name.strip() for name in os.environ.get("AMCAST_NODES", "").split(","))
         self._pinned = [name for name in nodes if name]
         self.member: GroupMember | None = None
-        self._began = time.monotonic()
+        self._began = self._looked_at = time.monotonic()
         self._look_now = asyncio.Event()  # the group's members have changed, or we stop
         self.check = StartCheck(_settings)
         self.order_check: RunningCheck | None = None
@@ -255,8 +259,12 @@ class CollectorHost(Service):
         """
         engine, driver = self._engine, self._driver
         failed = [each for each in self.supervisors.values() if each.topic_changed]
-        if not failed or engine is None or driver is None:
+        now = time.monotonic()
+        # A process without collectors learns nothing of it from them.
+        due = self._looked_at + (_RECREATED_EVERY_S if failed else _RECREATED_IDLE_EVERY_S)
+        if engine is None or driver is None or now < due or (self.supervisors and not failed):
             return
+        self._looked_at = now
         for supervisor in failed:
             supervisor.topic_changed = False
         if not await asyncio.to_thread(_was_recreated, driver, engine.control):

@@ -112,6 +112,11 @@ def _claim(file: IO[str], folder: Path, what: Export) -> None:
         if about != what.about():
             raise Conflict(f"{folder} holds an export of {text.strip()}; name another folder")
         return
+    if files(folder):
+        raise Conflict(
+            f"{folder} has rows, but its {ABOUT} was cut off and does not say of what; name "
+            f"another folder"
+        )
     _write_about(file, what.about())
 
 

@@ -10,7 +10,7 @@ import pyarrow.dataset
 import pyarrow.parquet
 import pytest
 
-from multicast.errors import TopicChanged
+from multicast.errors import Conflict, TopicChanged
 from multicast.subscription import SubscriptionRequest
 from multicast.tables.export import ABOUT, Export, export, files, locked, rows_of
 from multicast.testing import system
@@ -191,6 +191,11 @@ def test_an_export_does_not_go_on_with_another_topic_of_the_same_name(tmp_path):
         (tmp_path / ABOUT).write_text(json.dumps(about) + "\n")
         assert exports(first, tmp_path) == 0
         with pytest.raises(TopicChanged):
+            exports(recreated, tmp_path)
+
+        # Check: a file that a full disk has cut off does not make the folder anybody's.
+        (tmp_path / ABOUT).write_text("")
+        with pytest.raises(Conflict, match="was cut off"):
             exports(recreated, tmp_path)
 
 

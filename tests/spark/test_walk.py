@@ -338,13 +338,20 @@ def test_options_have_no_case_and_settings_of_kafka_are_passed_through():
     given = {
         "KAFKA.bootstrap.servers": "h:1",
         "kafka.security.protocol": "SASL_SSL",
+        "kafka.sasl.mechanism": "PLAIN",
         "kafka.sasl.username": "u",
+        "kafka.sasl.password": "p",
         "INTEREST": "P2,P1",
         "startingoffsets": "1/K/3/2/9",
         "maxoffsetspertrigger": "7",
     }
     read_ = table_options(given, stream=True)
-    assert read_.client == {"security.protocol": "SASL_SSL", "sasl.username": "u"}
+    assert read_.client == {
+        "security.protocol": "SASL_SSL",
+        "sasl.mechanism": "PLAIN",
+        "sasl.username": "u",
+        "sasl.password": "p",
+    }
     assert read_.request.interest == ("P1", "P2")
     assert read_.start == Cursor(1, "K", 3, 2, 9)
     assert read_.offsets_max == 7

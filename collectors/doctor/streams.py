@@ -201,7 +201,8 @@ def _gone(plan: Plan, name: str, partition: TopicPartition, begin: int) -> str:
         f"{partition.partition}) held before offset {begin}, and there is no later checkpoint, as "
         f"after an outage longer than {order_topic(plan.topic)} keeps records; so nobody knows "
         f"what was ordered. To begin anew, delete the topics {', '.join(derived)} (the messages in "
-        f"the first one are lost; topic {plan.topic} stays), and apply the plan again"
+        f"the first one and the order of all collectors are lost; topic {plan.topic} stays), plan "
+        f"again from the interest file, and apply that"
     )
 
 

@@ -25,7 +25,7 @@ class Meta(type):
     def __getattr__(cls, name):
         if name.startswith("__"):
             raise AttributeError(name)
-        return Made
+        return type(name, (Made,), {})  # each of its own: a class may have two of them as bases
 
 class Made(metaclass=Meta):
     def __new__(cls, *_, **__):

@@ -69,8 +69,11 @@ def test_a_user_signs_in_by_scram_and_again_after_a_broken_connection(broker):
 def test_a_name_may_contain_the_signs_that_separate_the_parts_of_scram(broker, driver):
     client = broker.by_scram(client_settings(f"{driver}==,1"))
     broker.grant(client, ("Write", "topic", "mine"))
-    with open_driver(driver, broker.users, client) as opened:
-        (outcome,) = append_all(opened.appender(), MINE, [b"x"])
+    with (
+        open_driver(driver, broker.users, client) as opened,
+        contextlib.closing(opened.appender()) as appender,
+    ):
+        (outcome,) = append_all(appender, MINE, [b"x"])
     assert isinstance(outcome, Appended)
     with pytest.raises(AccessDenied, match=f"user {driver}==,1"):
         open_driver(driver, broker.users, {**client, "sasl.password": "wrong"})

@@ -27,11 +27,11 @@ class Failing:
         if name not in REQUESTS:
             return call
 
-        def request(*arguments):
+        def request(*arguments, **options):
             self.calls += 1
             if self.calls == self.fails_at:
                 raise ClusterUnreachable("no broker answered")
-            return call(*arguments)
+            return call(*arguments, **options)
 
         return request
 

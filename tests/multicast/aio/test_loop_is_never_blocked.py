@@ -41,9 +41,9 @@ class SlowCluster(MemoryDriver):
             setattr(self, name, self._waiting(getattr(self, name)))
 
     def _waiting(self, request):
-        def answered(*arguments):
+        def answered(*arguments, **options):
             self.answers.wait(PATIENCE_S)
-            return request(*arguments)
+            return request(*arguments, **options)
 
         return answered
 

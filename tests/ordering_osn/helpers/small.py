@@ -99,9 +99,9 @@ class Faulty(MemoryDriver):
             raise ClusterUnreachable("no broker answered within 0 s")
 
     def _refusable(self, call):
-        def request(*arguments):
+        def request(*arguments, **options):
             self._refuse()
-            return call(*arguments)
+            return call(*arguments, **options)
 
         return request
 

@@ -300,19 +300,20 @@ def unordered(admin: Admin, plan: Plan) -> list[str]:
     return [str(finding) for finding in of_unordered(plan, inspect_topics(admin, plan, []))]
 
 
+def unapplied(plan: Plan) -> Plan:
+    """Give a plan without what `apply` fills in."""
+    return replace(
+        plan,
+        cluster_id="",
+        topic_ids={},
+        logs=tuple(replace(log, first=0) for log in plan.logs),
+        collectors=tuple(replace(node, stream_first=0) for node in plan.collectors),
+    )
+
+
 def same_layout(first: Plan, second: Plan) -> bool:
     """Whether two plans are the same apart from what `apply` fills in."""
-
-    def bare(plan: Plan) -> Plan:
-        return replace(
-            plan,
-            cluster_id="",
-            topic_ids={},
-            logs=tuple(replace(log, first=0) for log in plan.logs),
-            collectors=tuple(replace(node, stream_first=0) for node in plan.collectors),
-        )
-
-    return bare(first) == bare(second)
+    return unapplied(first) == unapplied(second)
 
 
 def append_sentinels(driver: Driver, admin: Admin, topic: str, timeout_s: float = 30.0) -> bool:

@@ -6,7 +6,7 @@ from functools import partial
 
 import pytest
 
-from collectors.reconfiguration.apply import apply
+from collectors.reconfiguration.apply import apply, unapplied
 from collectors.reconfiguration.topics import topics_of
 from multicast import Consumer, Producer, topic_identity
 from multicast.control import control_partition, follower
@@ -55,17 +55,6 @@ def test_what_a_look_found_of_an_earlier_plan_says_nothing_of_the_next_one():
     watch = topic_identity.TopicWatch(Seeking())
     watch.begin(plan, ["A"])
     watch.look()
-
-
-def unapplied(plan):
-    """Give a plan as it was before it was applied."""
-    return replace(
-        plan,
-        cluster_id="",
-        topic_ids={},
-        logs=tuple(replace(log, first=0) for log in plan.logs),
-        collectors=tuple(replace(spec, stream_first=0) for spec in plan.collectors),
-    )
 
 
 def payloads(batches):

@@ -135,8 +135,8 @@ def test_a_topic_that_a_producer_may_not_see_does_not_hinder_it(system):
             super().__init__(log)
             self.topic_ids = self.refuse
 
-        def refuse(self, topics):
-            del topics
+        def refuse(self, topics, **options):
+            del topics, options
             raise NotAuthorized("no right")
 
     system.producer(driver=Hidden(system.log)).close()
@@ -157,8 +157,8 @@ def test_an_open_consumer_refuses_a_recreated_topic_though_it_is_read_from_its_s
 
 @pytest.mark.usefixtures("often")
 def test_a_consumer_goes_on_where_the_cluster_cannot_say_whether_a_topic_was_recreated(system):
-    def fail(topics):
-        del topics
+    def fail(topics, **options):
+        del topics, options
         raise ClusterUnreachable("no broker answered")
 
     driver = MemoryDriver(system.log)

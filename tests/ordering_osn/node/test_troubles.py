@@ -169,7 +169,8 @@ def test_a_topic_that_was_made_again_is_a_named_error_and_no_hole(tmp_path):
     with Nodes(LONE, tmp_path) as osn:
         driver = osn.faulty()
 
-        def changed(_):
+        def changed(topics, **options):
+            del topics, options
             raise TopicChanged("topic chains was deleted and made again")
 
         driver.topic_ids = changed
@@ -193,7 +194,7 @@ def test_a_running_node_adds_no_block_once_its_topic_was_made_again(tmp_path):
         def lost(*_):
             raise AccessDenied("no permission")
 
-        driver.topic_ids = lambda topics: dict.fromkeys(topics, "another")
+        driver.topic_ids = lambda topics, **_: dict.fromkeys(topics, "another")
         for reader in driver.readers:
             reader.poll = lost
         until(lambda: "the records of another topic" in str(node.health()))

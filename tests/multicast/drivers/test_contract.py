@@ -254,9 +254,9 @@ def test_a_pause_with_data_on_its_way_loses_nothing(world, driver, opened):
 
 def test_waking_ends_a_poll_early(world, driver, opened):
     (partition,) = world.topic()
-    for polls in (opened(driver.reader({partition: 0})), opened(driver.watcher({partition: 0}))):
-        while polls.poll(0.2):
-            pass  # a watcher first reports the ends as they are
+    watcher = opened(driver.watcher({partition: 0}))
+    assert watcher.poll(PATIENCE_S) == {partition: 0}  # it first reports the ends as they are
+    for polls in (opened(driver.reader({partition: 0})), watcher):
         timer = threading.Timer(0.1, polls.wake)
         timer.start()
         began = time.monotonic()

@@ -122,7 +122,8 @@ def refuse_changed_topics(
 ) -> None:
     """Raise `TopicChanged` if one of these topics has another ID in the cluster than in the plan.
 
-    Blocks until the cluster has answered. A plan without topic IDs (a test's) passes.
+    Blocks until the cluster has answered, for `timeout_s` or else the driver's time-out at the
+    most. A plan without topic IDs (a test's) passes.
     """
     recorded = [topic for topic in topics if topic in plan.topic_ids]
     refuse_other_topics(driver.topic_ids(sorted(recorded), timeout_s=timeout_s), plan, topics)

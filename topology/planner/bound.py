@@ -9,10 +9,12 @@
 2. Each area is solved to a bound by `light.py` (small bags, exactly) and `prices.py` (the others).
    If all logs are in one area, the best tree of small bags is a candidate for the plan; and where
    the bound is near the cost of the best known tree, `remaining.py` searches what is left.
-3. Demands that share the same logs, but differ in weight, are made alike (`alike.py`) if they are
+3. Before that, and with more steps after it, `pieces/search.py` bounds the trees of the undivided
+   problem. It is quick where few logs separate demands, for a thousand of them, too.
+4. Demands that share the same logs, but differ in weight, are made alike (`alike.py`) if they are
    many: the least weight is taken for all, and of the rest only one hop is counted. Sets of them
    cannot be listed one by one. Own logs have one hop in any tree, which is counted here.
-4. A weight below one is cheaper to serve than a parent's entry is to drop; then drops are counted
+5. A weight below one is cheaper to serve than a parent's entry is to drop; then drops are counted
    at the least weight. Limits only raise costs and are ignored; with hosts each hop costs as much
    as the cheapest link.
 
@@ -22,7 +24,7 @@ Budgets are steps, so the same input gives the same bound. The linear program is
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 
@@ -36,6 +38,7 @@ from topology.planner.boundaries import (
 from topology.planner.cost import Measure, TreeNode, bits
 from topology.planner.integer_program import maximised
 from topology.planner.light import NEVER, LightCollectors
+from topology.planner.pieces.search import Level, bounded_by_pieces, levels
 from topology.planner.prices import DemandPrices, Priced
 from topology.planner.remaining import RemainingTrees
 
@@ -53,6 +56,8 @@ UNITS_MAX = 256
 # Of prices and proofs, for one area and in all; a round takes about half a second of CPU.
 ROUNDS, ROUNDS_IN_ALL = 4, 60
 LEVELS = 128  # at most so many up to the rate of all shared logs, and as many more up to all rates
+# The part of all steps that pieces may take before all else, for each demand; and at the end.
+PIECES_FIRST, PIECES_LAST = Fraction(1, 800), Fraction(1, 2)
 ROUNDS_BELOW = 2  # at each level below the last, if there is one area; the prices are used above
 # From this gap on a level gets more rounds, and the remaining trees are searched; with larger gaps
 # that seldom ends. After a search that ran out of steps, the gap must be a quarter smaller.
@@ -62,6 +67,7 @@ NEAR, ROUNDS_NEAR, NEARER = 0.2, 6, 0.75
 FAR, FAR_STEPS = 0.5, 200_000
 FULL_DEMANDS = 50  # components with fewer demands get fewer steps, by their number
 FINE = 1 << 12  # prices are multiples of 1 / FINE
+NOTHING = Fraction()
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,40 +86,104 @@ def bounded(measure: Measure, *, steps: int = STEPS_MAX, known: TreeNode | None 
     is proven least. Without a known tree none is looked for. Blocks; starts solver processes and
     waits for their end. `steps` bounds the lists of all areas, and each search of remaining trees.
     """
-    unit = _unit(measure)
-    units = [rate // unit for rate in measure.rate]
-    shared = [
-        rate if mask & (mask - 1) else 0 for mask, rate in zip(measure.readers, units, strict=True)
-    ]
-    weights = _made_alike(measure)
-    hop = measure.cheapest_hop() * measure.scale.phi.denominator
-    total = Fraction()
-    for weight, least, logs in zip(measure.weight, weights, measure.needs, strict=True):
-        counted = least * sum(shared[n] for n in bits(logs)) * unit  # in the parts below
-        total += (weight * measure.load(logs) - counted) * hop
-    best, tree = Fraction(), known
-    for most in _area_sizes(measure, shared):
-        areas = list(_areas(measure, units, most))
-        parts = [
-            part
-            for area in areas
-            for part in _parts(
-                measure, [(measure.readers[n], units[n]) for n in area], weights, hop
-            )
-        ]
-        goal = None
-        if tree is not None and len(parts) == 1 and len(parts[0].weight) == len(measure.weight):
-            goal = _Goal(measure, tree, Fraction(unit, FINE), total, steps)
-        here = total
-        for part in parts:
-            share = steps * len(part.weight) // max(len(measure.weight), FULL_DEMANDS)
-            rounds = max(1, min(ROUNDS, ROUNDS_IN_ALL // len(areas)))
-            here += Fraction(_part_bound(part, share, rounds, goal) * unit, FINE)
-        best = max(best, here)
-        tree = tree if goal is None else goal.tree
-        if tree is not None and math.ceil(best) * measure.tie_work >= measure.priced(tree):
-            break
+    problem = _Problem(measure)
+    tree, demands = known, len(measure.weight)
+    last = int(steps * PIECES_LAST * min(demands, FULL_DEMANDS) / FULL_DEMANDS)
+    best = problem.bound_by_pieces(tree, int(steps * PIECES_FIRST * demands))
+    if not problem.met(best, tree):
+        by_sets, tree = problem.bound_by_sets(tree, steps)
+        best = max(best, by_sets)
+    if not problem.met(best, tree):
+        best = max(best, problem.bound_by_pieces(tree, last, best))
     return Bounded(math.ceil(best) * measure.tie_work, tree)
+
+
+def component_by_pieces(
+    measure: Measure, known: TreeNode, steps: int
+) -> Iterator[tuple[Level, float]]:
+    """Give what each level of pieces proves for a component, with the bound as a cost."""
+    return _Problem(measure).levels_by_pieces(known, steps)
+
+
+class _Problem:
+    """A component with its rates in whole units; bounds are in units of `measure` less ties."""
+
+    def __init__(self, measure: Measure) -> None:
+        self.measure, self.unit = measure, _unit(measure)
+        self.units = [rate // self.unit for rate in measure.rate]
+        self.hop = measure.cheapest_hop() * measure.scale.phi.denominator
+        both = zip(measure.readers, self.units, strict=True)
+        self.shared = [rate if mask & (mask - 1) else 0 for mask, rate in both]
+
+    def met(self, bound: Fraction, tree: TreeNode | None) -> bool:
+        """Whether a tree costs no more than a bound, rounded up to a whole number."""
+        measure = self.measure
+        return tree is not None and math.ceil(bound) >= measure.priced(tree) // measure.tie_work
+
+    def bound_by_pieces(
+        self, known: TreeNode | None, steps: int, proven: Fraction = NOTHING
+    ) -> Fraction:
+        """Bound it undivided; `known` is a tree, and `proven` a bound."""
+        budget = Budget(steps)
+        parts = self._parts_of(range(len(self.units)), self.measure.weight)
+        below, behind = None, 0
+        if known is not None and len(parts) == 1:
+            below = self._below(known)
+            behind = math.floor((proven - self._outside(self.measure.weight)) * FINE / self.unit)
+        bounds = sum(bounded_by_pieces(part, budget, below=below, proven=behind) for part in parts)
+        return self._outside(self.measure.weight) + Fraction(bounds * self.unit, FINE)
+
+    def _below(self, known: TreeNode) -> int:
+        """Say what each tree of an only part costs at least if none is cheaper than a known one."""
+        least = self.measure.priced(known) // self.measure.tie_work - 1
+        return math.floor((least - self._outside(self.measure.weight)) * FINE / self.unit) + 1
+
+    def levels_by_pieces(self, known: TreeNode, steps: int) -> Iterator[tuple[Level, float]]:
+        """Give what each level of pieces proves, with the bound as a cost."""
+        outside = self._outside(self.measure.weight)
+        (part,) = self._parts_of(range(len(self.units)), self.measure.weight)
+        below = self._below(known)
+        for level in levels(part, Budget(steps), below=below):
+            bound = outside + Fraction(min(below, level.bound) * self.unit, FINE)
+            yield level, float(bound / self.measure.scale.cost)
+
+    def bound_by_sets(self, known: TreeNode | None, steps: int) -> tuple[Fraction, TreeNode | None]:
+        """Bound it by light collectors and prices, divided into areas if it is large.
+
+        Gives the cheapest known tree, too.
+        """
+        measure, best, tree = self.measure, Fraction(), known
+        weights = _made_alike(measure)
+        fixed = self._outside(weights)
+        for most in _area_sizes(measure, self.shared):
+            areas = list(_areas(measure, self.units, most))
+            parts = [part for area in areas for part in self._parts_of(area, weights)]
+            goal = None
+            if tree is not None and len(parts) == 1 and len(parts[0].weight) == len(weights):
+                goal = _Goal(measure, tree, Fraction(self.unit, FINE), fixed, steps)
+            bound = fixed
+            for part in parts:
+                share = steps * len(part.weight) // max(len(weights), FULL_DEMANDS)
+                rounds = max(1, min(ROUNDS, ROUNDS_IN_ALL // len(areas)))
+                bound += Fraction(_part_bound(part, share, rounds, goal) * self.unit, FINE)
+            best = max(best, bound)
+            tree = tree if goal is None else goal.tree
+            if self.met(best, tree):
+                break
+        return best, tree
+
+    def _outside(self, weights: Sequence[int]) -> Fraction:
+        """Price what is in no part: a hop of own logs, of remainders, and of weights left out."""
+        measure, total = self.measure, Fraction()
+        for weight, least, logs in zip(measure.weight, weights, measure.needs, strict=True):
+            counted = least * sum(self.shared[n] for n in bits(logs)) * self.unit
+            total += (weight * measure.load(logs) - counted) * self.hop
+        return total
+
+    def _parts_of(self, logs: Iterable[int], weights: Sequence[int]) -> list[Restricted]:
+        """List the connected parts of the problem of some logs."""
+        of_rate = [(self.measure.readers[n], self.units[n]) for n in logs if self.units[n]]
+        return list(_parts(self.measure, of_rate, weights, self.hop))
 
 
 def _area_sizes(measure: Measure, shared: Sequence[int]) -> Iterator[int]:

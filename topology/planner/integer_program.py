@@ -31,7 +31,7 @@ import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from topology import extra
 from topology.interests import PlanLimits
@@ -164,25 +164,52 @@ def minimised(
 
     None if CBC did not finish in time, or found that there is no answer. Blocks as `solved` does.
     """
+    answer = _solved(program, time_limit_s, whole=whole)
+    return None if answer is None else answer.values
+
+
+class Relaxed(NamedTuple):
+    """An optimum: the value of each column, and by how much each row's limit raises the cost."""
+
+    values: list[float]
+    duals: list[float]
+
+
+def relaxed(program: LinearProgram, *, time_limit_s: float | None = None) -> Relaxed | None:
+    """Minimise a program whose columns have no upper limit, and need not be whole numbers.
+
+    None as for `minimised`.
+    """
+    return _solved(program, time_limit_s, whole=None)
+
+
+def _solved(
+    program: LinearProgram, time_limit_s: float | None, *, whole: Sequence[int] | None
+) -> Relaxed | None:
+    unit = max(program.costs, default=1) / COEFFICIENT_MAX or 1.0
     with tempfile.TemporaryDirectory(prefix="amcast-cbc-") as directory:
         model, answer = Path(directory) / "model.mps", Path(directory) / "model.sol"
-        model.write_text("\n".join(_mps(program, whole)) + "\n", encoding="ascii")
+        model.write_text("\n".join(_mps(program, unit, whole)) + "\n", encoding="ascii")
         if not _cbc_ran(model, answer, TIME_LIMIT_S if time_limit_s is None else time_limit_s):
             return None
         verdict, *lines = answer.read_text(encoding="ascii").split("\n")
     if not verdict.startswith("Optimal"):
         return None
-    values = [0.0] * len(program.costs)
+    relaxed = Relaxed([0.0] * len(program.costs), [0.0] * len(program.rows))
     for line in lines:
-        words = line.split()  # number, name, value, reduced cost
+        words = line.split()  # number, name, value, reduced cost of a column or dual of a row
         if len(words) == 4 and words[1].startswith("x"):
-            values[int(words[1][1:])] = float(words[2])
-    return values
+            relaxed.values[int(words[1][1:])] = float(words[2])
+        elif len(words) == 4 and words[1].startswith("r"):
+            relaxed.duals[int(words[1][1:])] = float(words[3]) * unit
+    return relaxed
 
 
-def _mps(program: LinearProgram, whole: Sequence[int]) -> list[str]:
-    """Write a program in the free MPS format: its columns are x0, x1, ..., its rows r0, r1, ..."""
-    unit = max(program.costs, default=1) / COEFFICIENT_MAX or 1.0
+def _mps(program: LinearProgram, unit: float, whole: Sequence[int] | None) -> list[str]:
+    """Write a program in the free MPS format: its columns are x0, x1, ..., its rows r0, r1, ...
+
+    `whole` are those of whole numbers; columns are at most 1 unless it is None.
+    """
     cells: list[list[str]] = [[] for _ in program.costs]
     for number, (_, pairs, _) in enumerate(program.rows):
         for column, coefficient in pairs:
@@ -194,11 +221,12 @@ def _mps(program: LinearProgram, whole: Sequence[int]) -> list[str]:
         lines += [f" x{column} cost {cost / unit!r}", *cells[column]]
     lines.append("RHS")
     lines += [f" RHS r{n} {limit}" for n, (_, _, limit) in enumerate(program.rows) if limit]
-    lines.append("BOUNDS")
-    binary = set(whole)
-    for column in range(len(program.costs)):
-        bound = f" BV BND x{column}" if column in binary else f" UP BND x{column} 1"
-        lines.append(bound)
+    if whole is not None:
+        lines.append("BOUNDS")
+        binary = set(whole)
+        for column in range(len(program.costs)):
+            bound = f" BV BND x{column}" if column in binary else f" UP BND x{column} 1"
+            lines.append(bound)
     return [*lines, "ENDATA"]
 
 

@@ -21,7 +21,7 @@ from dataclasses import dataclass
 
 from topology.interests import InterestFile
 from topology.planner.assembly import assembled
-from topology.planner.bound import STEPS_MAX, UNDIVIDED_DEMANDS_MAX, bounded
+from topology.planner.bound import STEPS_MAX, bounded
 from topology.planner.cost import NOWHERE, Measure, TreeNode
 from topology.planner.exact import (
     BAG_STEPS_MAX,
@@ -243,9 +243,8 @@ def _search_part(part: _Part, *, effort: float, plain: bool, time_limit_s: float
     measure = part.measure
     if plain and measure.scale.phi >= PHI_MIN:
         part.take(least_join_tree(measure, time_limit_s=time_limit_s), "least join tree")
-    if len(measure.weight) <= UNDIVIDED_DEMANDS_MAX:  # above it a bound cannot meet a tree
-        quick = constructed(measure, load_max=part.load_max, effort=effort * QUICK_EFFORT)
-        part.take(quick, "heuristic")
+    quick = constructed(measure, load_max=part.load_max, effort=effort * QUICK_EFFORT)
+    part.take(quick, "heuristic")
     found = bounded(measure, steps=int(STEPS_MAX * effort), known=part.tree)
     part.bound = found.bound
     part.take(found.tree, "small bags")

@@ -21,7 +21,7 @@ from dataclasses import dataclass
 
 from topology.interests import InterestFile
 from topology.planner.assembly import assembled
-from topology.planner.bound import STEPS_MAX, bounded
+from topology.planner.bound import STEPS_MAX, UNDIVIDED_DEMANDS_MAX, bounded
 from topology.planner.cost import NOWHERE, Measure, TreeNode
 from topology.planner.exact import (
     BAG_STEPS_MAX,
@@ -243,15 +243,17 @@ def _search_part(part: _Part, *, effort: float, plain: bool, time_limit_s: float
     measure = part.measure
     if plain and measure.scale.phi >= PHI_MIN:
         part.take(least_join_tree(measure, time_limit_s=time_limit_s), "least join tree")
-    quick = constructed(measure, load_max=part.load_max, effort=effort * QUICK_EFFORT)
-    part.take(quick, "heuristic")
+    large = len(measure.weight) > UNDIVIDED_DEMANDS_MAX  # then a quick search takes nearly as long
+    first = effort if large else effort * QUICK_EFFORT
+    part.take(constructed(measure, load_max=part.load_max, effort=first), "heuristic")
     found = bounded(measure, steps=int(STEPS_MAX * effort), known=part.tree)
     part.bound = found.bound
     part.take(found.tree, "small bags")
     if part.tree is not None and measure.cost(part.price) <= measure.cost(part.bound):
         part.how += ", proven least of all trees"
         return
-    part.take(constructed(measure, load_max=part.load_max, effort=effort), "heuristic")
+    if not large:
+        part.take(constructed(measure, load_max=part.load_max, effort=effort), "heuristic")
     if part.tree is None:
         raise Infeasible(
             f"no tree was found that keeps {_limits_of(part)}; the search is not exact, so raise "

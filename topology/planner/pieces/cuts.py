@@ -84,7 +84,6 @@ class Pieces:
             for demand in bits(mask):
                 self.needs[demand] |= 1 << number
         self.loads = [self.rate(logs) + own for logs, own in zip(self.needs, part.own, strict=True)]
-        self.least = min([*self.rates, *(own for own in part.own if own)], default=1)
         self.fallen: dict[int, list[tuple[int, int]]] = {} if lower is None else lower.fallen
         self._old: list[int] = [] if lower is None else [0, *lower.around]
         self.pieces: list[ConnectedPiece] = [] if lower is None else list(lower.pieces)

@@ -29,7 +29,7 @@ Node = tuple[str, int, Any]  # a place between two columns of the flow; the kind
 ROOT: Node = ("root", 0, 0)
 
 
-FAR = (NEVER, None)  # a way that costs more than any other
+DEAREST = (NEVER, None)  # a way that costs more than any other
 
 
 class Division(NamedTuple):
@@ -144,7 +144,7 @@ class Flow:
                     self.costs[option.expense] = option.cost
                     self.paid[option.expense] = group.paid
                     self._share(option.expense, wanted, self._flow(hop, [home], [node]), number)
-                elif hop + option.share + drop * rate(wanted) < cheapest.get(node, FAR)[0]:
+                elif hop + option.share + drop * rate(wanted) < cheapest.get(node, DEAREST)[0]:
                     cheapest[node] = hop + option.share + drop * rate(wanted), option.expense
             self._hosts(number, load, group)
         for node, (cost, even) in cheapest.items():

@@ -12,8 +12,9 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Callable
+from itertools import combinations
 
-from bench.harness.acyclic_interests import block_tree, kinds, paired, paths, services
+from bench.harness.acyclic_interests import block_tree, kinds, paired, paths, services, triangles
 from bench.micro.planner import acyclic, cpu_seconds, hubs, local, measures, scattered
 from topology.interests import InterestFile
 from topology.planner.bound import STEPS_MAX, bounded, component_by_pieces
@@ -34,6 +35,7 @@ INPUTS: dict[str, Callable[[], InterestFile]] = {
     "pairs": paired,
     "paths": paths,
     "services": lambda: services(1000),
+    "triangles": lambda: triangles(combinations(range(7), 2)),
 }
 
 

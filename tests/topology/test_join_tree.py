@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import random
 from dataclasses import replace
-from itertools import product
+from itertools import combinations, product
 
 import pytest
 
 from bench.baselines.trees import rooted
+from bench.harness.acyclic_interests import triangles
 from bench.micro.planner import acyclic, chain, hubs
 from tests.topology.test_plan import interests
 from topology.check import check
@@ -125,6 +126,35 @@ def test_acyclic_interests_whose_least_tree_has_a_bag_in_no_interest_are_planned
     assert set(root.bag) == {"a", "x0", "x1"}
     (measure,) = measures(hubs(2, 5))
     assert solution.plan.objective.cost < measure.cost(measure.priced(least_join_tree(measure)))
+
+
+def without_vertices(edges):
+    """What the least tree for triangles costs besides the weight times the vertices, if there is
+    a partition; see `docs/planner-bounds.md`."""
+    return 3 * 140 * len(edges) + 10 * len(edges) // 3 * (15 + 9)
+
+
+def test_the_tree_of_a_partition_into_triangles_costs_what_the_proof_says():
+    groups = [(0, 1, 2), (2, 3, 4)]
+    edges = [pair for group in groups for pair in combinations(group, 2)]
+    (measure,) = measures(triangles(edges))
+    numbers = {demand.consumers[0]: n for n, demand in enumerate(measure.component.demands)}
+    children = []
+    for group in groups:
+        names = [f"v{u}-v{v}-{copy}" for u, v in combinations(group, 2) for copy in range(3)]
+        leaves = [TreeNode(1 << numbers[name], 1 << numbers[name], ()) for name in names]
+        children.append(TreeNode(sum(leaf.below for leaf in leaves), 0, tuple(leaves)))
+    everyone, served = measure.component.everyone, 1 << numbers["all"]
+    cost = measure.cost(measure.priced(TreeNode(everyone, served, tuple(children))))
+    assert cost - 15 * max(measure.weight) / measure.scale.weights == without_vertices(edges)
+
+
+def test_a_graph_without_a_partition_into_triangles_has_no_tree_of_its_cost():
+    edges = list(combinations(range(4), 2))
+    solution = solve(triangles(edges), effort=0.02)
+    check(solution.plan)
+    weight = max(consumer.weight for consumer in triangles(edges).consumers)
+    assert solution.plan.objective.cost - 15 * weight == without_vertices(edges) + 30
 
 
 def test_cyclic_interests_have_no_join_tree():

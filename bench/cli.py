@@ -17,7 +17,7 @@ from rich.table import Table
 from bench.comparison import compare as comparing
 from bench.comparison.run import run as measure
 from bench.comparison.workload import BACKLOG, InvalidWorkload, Workload, load
-from bench.harness.interrupts import end_at_sigterm
+from bench.harness.interrupts import end_at_signals
 from multicast.errors import UsageError
 from topology.files import (
     FileExists,
@@ -99,7 +99,7 @@ def run(
     if pairs is not None:
         settings.append(f"pairs={pairs}")
     refuse_files(out, force=force)
-    end_at_sigterm()
+    end_at_signals()
     chosen = read_workload(workload, settings)
     name = _events_name(chosen, bootstrap) if events else None
     say = Console(stderr=True)

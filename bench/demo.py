@@ -30,7 +30,7 @@ from bench.cli import Force, refuse_files
 from bench.demo_screen import Delivered
 from bench.demo_work import RunWork
 from bench.harness.hosts import CollectorProcesses
-from bench.harness.interrupts import end_at_sigterm
+from bench.harness.interrupts import end_at_signals
 from collectors.reconfiguration.apply import apply
 from multicast import history
 from multicast.cli.options import DriverName
@@ -127,7 +127,7 @@ def demo(
     """
     began = time.monotonic()
     refuse_files(history_file, force=force)
-    end_at_sigterm()
+    end_at_signals()
     say = Console(stderr=True)
     commits = read_commits(input_file)
     name = driver or "librdkafka"

@@ -28,7 +28,7 @@ from bench.bundles.run import ArmOutcome, BanksOutcome, Load, SendingArm, run
 from bench.bundles.sender import BUNDLES
 from bench.bundles.verdicts import JudgedArm, judged, refuse_violations
 from bench.bundles.world import BanksWorld, WorldSize, started
-from bench.harness.interrupts import end_at_sigterm
+from bench.harness.interrupts import end_at_signals
 from bench.orderer.transactions import FOLDER, user
 from multicast.control import log_partition
 from multicast.drivers import open_driver
@@ -63,7 +63,7 @@ def bundles(
 
     Exit code 0: all or none, once, in one order; 3: a guarantee is violated.
     """
-    end_at_sigterm()
+    end_at_signals()
     say = Console(stderr=True, highlight=False)
     figures, arm = campaign(
         campaign_size(chains, sets, nodes=nodes, brokers=brokers, seed=seed),

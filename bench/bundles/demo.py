@@ -28,7 +28,7 @@ from bench.bundles.sender import BUNDLES, SEPARATE, Journal
 from bench.bundles.verdicts import JudgedArm, judged, refuse_violations
 from bench.bundles.world import WorldSize, started
 from bench.cli import Force, refuse_files
-from bench.harness.interrupts import end_at_sigterm
+from bench.harness.interrupts import end_at_signals
 from topology.files import write_text
 from topology.output import Output, OutputOption
 
@@ -73,7 +73,7 @@ def demo(
     began = time.monotonic()
     file = picture or PICTURE
     refuse_files(file, force=force or picture is None)
-    end_at_sigterm()
+    end_at_signals()
     say = Console(stderr=True)
     arms = [_arm(BUNDLES), _arm(SEPARATE)]
     size = WorldSize(chains=[chain for arm in arms for chain in arm.chains], sets=arms[0].sets)

@@ -31,7 +31,7 @@ from bench.harness.hosts import (
 from bench.harness.sockets import Traffic, traffic
 from collectors.reconfiguration.apply import apply
 from collectors.reconfiguration.topics import topics_of
-from multicast.control import control_partition, order_topic
+from multicast.control import control_partition, order_topic, sentinel_topic
 from multicast.drivers.kafka_python import Admin, TopicSpec
 from multicast.drivers.protocol import Driver
 from multicast.errors import AmcastError
@@ -236,6 +236,7 @@ class Arm:
         with Admin(bootstrap) as admin:
             if plan is not None:
                 self._topics = [*topics_of(plan), control_partition(plan.topic).topic]
+                self._topics.append(sentinel_topic(plan.topic))
                 plan = apply(self._cluster.driver, admin, plan).plan
             else:
                 topics = {self._topic: TopicSpec(partitions)}

@@ -23,7 +23,7 @@ import typer
 from rich.console import Console
 
 from bench.harness import facts
-from bench.harness.interrupts import end_at_sigterm
+from bench.harness.interrupts import end_at_signals
 from bench.nemesis import report
 from bench.nemesis.faults.catalogue import usable
 from bench.nemesis.faults.kinds import FaultKind
@@ -135,7 +135,7 @@ def _run(
     def progress(what: str) -> None:
         say.print(what, highlight=False, markup=False, soft_wrap=True)
 
-    end_at_sigterm()
+    end_at_signals()
     folder = _folder(keep)
     progress(f"seed {seed}")
     facts.at_start()

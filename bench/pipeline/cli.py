@@ -17,7 +17,7 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from bench.harness.interrupts import end_at_sigterm
+from bench.harness.interrupts import end_at_signals
 from bench.pipeline.inputs import check_events, check_settings, claim
 from multicast.drivers import open_driver
 from multicast.drivers.kafka_python import Admin
@@ -79,7 +79,7 @@ def pipeline(
     settings = _pairs("--conf", conf)
     _check(source)
     claim(out, runs)
-    end_at_sigterm()
+    end_at_signals()
     with ExitStack() as stack:
         if out is None:
             out = stack.enter_context(tempfile.TemporaryDirectory(prefix="amcast-pipeline-"))
@@ -121,7 +121,7 @@ def _say(what: str) -> None:
 
 
 def _remove(bootstrap: str, topics: list[str], runs: list[str]) -> None:
-    ends = ("", ".groups", ".Msg-TO", ".topology")
+    ends = ("", ".groups", ".Msg-TO", ".topology", ".bells")
     with Admin(bootstrap) as admin:
         admin.delete_topics([topic + end for topic in topics for end in ends])
         admin.delete_topics([f"{run}.events" for run in runs])

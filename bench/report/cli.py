@@ -12,7 +12,7 @@ from rich.console import Console
 from rich.table import Table
 
 from bench.cli import Force, refuse_files
-from bench.harness.interrupts import end_at_sigterm
+from bench.harness.interrupts import end_at_signals
 from bench.report import targets
 from bench.report.data import collect, described
 from bench.report.poster import FULL, QUICK
@@ -55,7 +55,7 @@ def suite(
         out.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise UsageError(f"{out}: {error.strerror or error}") from error
-    end_at_sigterm()
+    end_at_signals()
     failed = run_small(small, out, progress=_say)
     failed += run_suite(entries, out, quick=quick, progress=_say)
     if failed:
@@ -82,7 +82,7 @@ def poster(
     except OSError as error:
         raise UsageError(f"{out} cannot be made: {error.strerror or error}") from error
     refuse_files(page, figures, force=force)
-    end_at_sigterm()
+    end_at_signals()
     words = ("amcast bench poster", "--out DIR", *(["--quick"] if quick else []))
     document = run_poster(QUICK if quick else FULL, command=" ".join(words), progress=_say)
     text = write_poster_page(document)

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 import typer
+from confluent_kafka.admin import AdminClient
 
 from bench.cli import compare as bench_compare
 from bench.cli import read_workload
@@ -33,6 +34,7 @@ from bench.report.cli import suite as bench_suite
 from bench.report.suite import ENTRIES, SMALL, Entry, chosen, is_there, run_small, run_suite
 from multicast.drivers.protocol import Record
 from multicast.errors import AmcastError, UsageError
+from tests.helpers.system import PATIENCE_S
 from topology.check import check
 from topology.output import Output
 
@@ -438,6 +440,11 @@ def test_a_small_run_measures_every_arm_and_loses_nothing(kafka_cluster, tmp_pat
         assert result["arms"][arm]["aggregatedPublishDelayLatencyAvg"] > 0
     assert result["ratios"]["ordered"]["endToEndLatency50pct"]["median"] > 0
     assert "ordered / plain" in capsys.readouterr().out
+
+    # No topic is left on the cluster.
+    cluster = AdminClient({"bootstrap.servers": kafka_cluster.bootstrap})
+    topics = cluster.list_topics(timeout=PATIENCE_S).topics
+    assert not [name for name in topics if name.startswith("bench-")]
 
     # Compared with itself it is no worse; compared with a result three times as fast, exit code 1.
     bench_compare(out, out, max_regression=1.25, output=Output.TABLE)

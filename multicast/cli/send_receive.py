@@ -293,7 +293,7 @@ def receive(
         bool, typer.Option("--until-end", "-e", help="Stop at the present end of the logs.")
     ] = False,
     messages_max: Annotated[
-        int | None, typer.Option("--max", "-c", help="Stop after this number of messages.")
+        int | None, typer.Option("--max", "-c", min=1, help="Stop after this number of messages.")
     ] = None,
     instance: InstanceName = "a",
     history_file: HistoryFile = None,

@@ -44,6 +44,7 @@ OtherProducers = Annotated[
 
 STDIN = Path("-")
 INDENT = "    "
+_GZIP = b"\x1f"  # the first byte of gzip, with which no line of a history begins
 _COLOURS = {
     "holds": typer.colors.GREEN,
     "violated": typer.colors.RED,
@@ -58,7 +59,7 @@ def verify(
         typer.Argument(
             metavar="FILE",
             help="Histories of one run, as send --history and receive --history write them "
-            "(also gzipped, .gz); - for stdin.",
+            "(also gzipped); - for stdin.",
             show_default=False,
         ),
     ] = None,
@@ -200,7 +201,7 @@ def _read_file(path: Path, builder: HistoryBuilder) -> None:
             _read_lines(sys.stdin.buffer, "stdin", builder)
             return
         with path.open("rb") as raw:
-            lines = gzip.GzipFile(fileobj=raw) if path.suffix == ".gz" else raw
+            lines = gzip.GzipFile(fileobj=raw) if raw.peek(1)[:1] == _GZIP else raw
             _read_lines(lines, str(path), builder)
     except (OSError, EOFError, zlib.error) as wrong:
         why = wrong.strerror if isinstance(wrong, OSError) and wrong.strerror else wrong

@@ -129,11 +129,15 @@ def test_json_is_one_document_with_the_witness(verify):
 
 def test_stdin_and_gzip_are_read(tmp_path):
     assert CliRunner().invoke(app, ["-"], input=RING).exit_code == 3
-    path = tmp_path / "ring.jsonl.gz"
-    path.write_bytes(gzip.compress(RING.encode()))
-    assert CliRunner().invoke(app, [str(path)]).exit_code == 3
-    path.write_bytes(gzip.compress(RING.encode())[:-12])
-    assert "cannot be read" in error_of(CliRunner().invoke(app, [str(path)]))
+    for name in ("ring.jsonl.gz", "ring.jsonl"):  # the name says nothing
+        path = tmp_path / name
+        path.write_bytes(gzip.compress(RING.encode()))
+        assert CliRunner().invoke(app, [str(path)]).exit_code == 3
+        path.write_bytes(gzip.compress(RING.encode())[:-12])
+        assert "cannot be read" in error_of(CliRunner().invoke(app, [str(path)]))
+    plain = tmp_path / "plain.gz"
+    plain.write_text(RING)
+    assert CliRunner().invoke(app, [str(plain)]).exit_code == 3
 
 
 def test_a_bad_line_is_named_with_its_file(verify, tmp_path):

@@ -18,9 +18,31 @@ from collections.abc import Iterable
 from typing import Any
 
 from multicast import Batch, Consumer, Message, MessageID, Producer, TimedOut
+from multicast.errors import UsageError
 
 _POLL_S = 0.5  # one wait; the bound below counts them
 _POLLS_MAX = 120  # a replica that does not come past a stored message within a minute is stuck
+
+
+def is_command(document: Any) -> bool:
+    """Whether a document is a command; others change nothing, at any replica."""
+    match document:
+        case (
+            {"do": "propose", "instance": str(), "value": _}
+            | {"do": "set", "path": str(), "data": _, "version": int()}
+            | {"do": "acquire", "lock": str(), "owner": str()}
+            | {"do": "release", "lock": str(), "token": int() | None}
+        ):
+            return True
+    return False
+
+
+def parse(payload: bytes | None) -> Any:
+    """Read the document of a message; None: there is none."""
+    try:
+        return json.loads(payload or b"null")
+    except (ValueError, RecursionError):
+        return None
 
 
 class RecipeState:
@@ -32,8 +54,10 @@ class RecipeState:
         self.holders: dict[str, tuple[str, int]] = {}
         self.tokens: dict[str, int] = {}
 
-    def apply(self, command: dict[str, Any]) -> Any:
+    def apply(self, command: Any) -> Any:
         """Apply a command and give its answer; the same answer at every replica."""
+        if not is_command(command):
+            return None  # a foreign message
         match command:
             case {"do": "propose", "instance": instance, "value": value}:
                 return self.decided.setdefault(instance, value)
@@ -54,7 +78,7 @@ class RecipeState:
                     return False
                 del self.holders[lock]
                 return True
-        return None  # a foreign message is no command
+        raise AssertionError(command)
 
     def as_text(self) -> str:
         """Give the state as one text, to compare replicas."""
@@ -72,7 +96,12 @@ class Replica:
         self.state = RecipeState()
 
     def send(self, do: str, **fields: Any) -> MessageID:
-        """Multicast a command; return when all in-sync replicas of Kafka have stored it."""
+        """Multicast a command; return when all in-sync replicas of Kafka have stored it.
+
+        Raises `UsageError` for what is no command: no replica would do anything.
+        """
+        if not is_command({"do": do, **fields}):
+            raise UsageError(f"{do} with {', '.join(fields) or 'nothing'} is no command")
         payload = json.dumps({"do": do, **fields}).encode()
         message_id = self._producer.multicast(payload, to=self._to).accepted()
         self._own[message_id] = None
@@ -89,7 +118,7 @@ class Replica:
         for batch in batches:
             for record in batch.records:
                 message = Message(batch, record)
-                answer = self.state.apply(json.loads(message.payload or b"null"))
+                answer = self.state.apply(parse(message.payload))
                 if message.message_id in self._own:
                     self._own[message.message_id] = answer
 

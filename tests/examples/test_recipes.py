@@ -12,6 +12,8 @@ from multicast.testing import system
 sys.path.append(str(Path(__file__).parents[2] / "examples" / "recipes"))
 from recipes import Guarded, RecipeState, Replica
 
+from multicast.errors import UsageError
+
 TO = {"P1", "P2"}
 NAMES = ("C1", "C2", "C3", "C4", "C5")
 INTERESTS = {"consumers": dict.fromkeys(NAMES, TO), "destinations": [TO]}
@@ -69,6 +71,42 @@ def test_replicas_have_one_state_at_one_position_whatever_is_sent(group):
         rng.choice(members)[0].send(**command)
     follow_all(double, members)
     assert len({replica.state.as_text() for replica, _ in members}) == 1
+
+
+@pytest.mark.parametrize(
+    "payload",
+    [
+        b"",
+        b"hello",
+        b"\xff\xfe",
+        b"[" * 100_000,
+        b"[1]",
+        b'{"do": 1}',
+        b'{"do": "propose", "instance": [1], "value": 1}',
+        b'{"do": "set", "path": {}, "data": 1, "version": 0}',
+        b'{"do": "acquire", "lock": ["a"], "owner": "me"}',
+        b'{"do": "release", "lock": {}, "token": 1}',
+    ],
+)
+def test_a_foreign_message_changes_nothing_at_any_replica(group, payload):
+    double, members = group
+    double.producer().multicast(payload, to=TO)
+    assert members[0][0].call("set", path="/a", data="x", version=0) == 1
+    follow_all(double, members)
+    assert {json.dumps(replica.state.versions) for replica, _ in members} == {'{"/a": [1, "x"]}'}
+    assert members[0][0].state.holders == {}
+
+
+def test_what_is_no_command_is_refused_before_it_is_sent(group):
+    _, ((replica, _), *_) = group
+    for do, fields in [
+        ("propose", {"instance": [1], "value": 1}),
+        ("aquire", {"lock": "leader", "owner": "me"}),
+        ("set", {"path": "/a", "data": "x"}),
+    ]:
+        with pytest.raises(UsageError, match=f"{do} with .* is no command"):
+            replica.call(do, **fields)
+    assert replica.call("release", lock="leader", token=None) is False
 
 
 def test_a_set_at_a_wrong_version_changes_nothing_at_anybody(group):

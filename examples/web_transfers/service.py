@@ -46,7 +46,7 @@ class Balances:
         """Apply the next transfer of the order; a malformed message changes nothing."""
         try:
             source, target, amount = parse(json.loads(message.payload or b"null"), self.balances)
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             result = f"ignored: {error}"
         else:
             if self.balances[source] < amount:
@@ -72,7 +72,7 @@ class Balances:
 def parse(document: Any, accounts: dict[str, int]) -> tuple[str, str, int]:
     """Read a transfer; raises `ValueError` with one sentence for the client."""
     match document:
-        case {"from": str(source), "to": str(target), "amount": int(amount)}:
+        case {"from": str(source), "to": str(target), "amount": int(amount)} if amount is not True:
             pass
         case _:
             raise ValueError('a transfer is {"from": ACCOUNT, "to": ACCOUNT, "amount": NUMBER}')
@@ -88,7 +88,7 @@ async def transfer(request: web.Request) -> web.Response:
     try:
         document = json.loads(await request.read())
         source, target, _ = parse(document, ledger.balances)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         return web.json_response({"error": str(error)}, status=400)
     try:
         async with asyncio.timeout(_WAIT_S):
@@ -152,7 +152,10 @@ async def serve(app: web.Application, port: int) -> None:
     await runner.setup()
     try:
         site = web.TCPSite(runner, "127.0.0.1", port)
-        await site.start()
+        try:
+            await site.start()
+        except (OSError, OverflowError) as error:
+            raise AmcastError(f"port {port} cannot be opened: {error}") from error
         host, bound = runner.addresses[0][:2]
         sys.stdout.write(f"http://{host}:{bound}\n")
         sys.stdout.flush()

@@ -51,15 +51,27 @@ def write_down(account: str, window: int, total: int) -> None:
         file.write(f"{account} {window} {total}\n")
 
 
+def amounts(payload: bytes | None) -> Counter[str] | None:
+    """Read what each account moves; None: the payload is not pairs of account and amount."""
+    moved: Counter[str] = Counter()
+    try:
+        words = (payload or b"").decode().split()
+        for account, amount in zip(words[::2], words[1::2], strict=True):
+            moved[account] += int(amount)
+    except ValueError:
+        return None
+    return moved
+
+
 @app.agent(ordered(app, consumer="totals"))
 async def add_up(stream: faust.Stream) -> None:
     """Add each pair of each message to its account's total of the window."""
     async for message in stream:
         here = position(message.cursor)
-        words = message.payload.decode().split()
-        moved: Counter[str] = Counter()
-        for account, amount in zip(words[::2], words[1::2], strict=True):
-            moved[account] += int(amount)
+        moved = amounts(message.payload)
+        if moved is None:  # an error would have Faust give the same message again and again
+            app.log.warning("%s is left out: it is not pairs of amounts", message.message_id)
+            continue
         for account, amount in moved.items():
             total, last = totals[account].current() or (0, [])
             if last < here:

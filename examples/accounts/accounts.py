@@ -9,14 +9,49 @@ no effect anywhere: every reader drops it, and the clerk looks again.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
+import sys
+from collections.abc import Iterable, Iterator
 
-from multicast import Batch, Consumer, MessageID, Producer, Receipt, TimedOut, nothing_after
+from multicast import (
+    Batch,
+    Consumer,
+    Message,
+    MessageID,
+    Producer,
+    Receipt,
+    TimedOut,
+    nothing_after,
+)
 
 ACCOUNTS = ("P1", "P2", "P3")  # each account is a partition
 START = 100  # money of each account at first
 _POLL_S = 0.5  # one wait; a longer one would only be said later if nothing comes
 _POLLS_MAX = 120  # a reader that does not come past its own message within a minute is stuck
+
+
+def parse(payload: bytes | None) -> tuple[str, str, int] | None:
+    """Read a transfer: from, to, amount; None: it is none, and changes nothing at any reader."""
+    try:
+        document = json.loads((payload or b"null").decode())
+    except (ValueError, RecursionError):
+        return None
+    match document:
+        case {"from": str(source), "to": str(target), "amount": int(amount)}:
+            known = {source, target} <= set(ACCOUNTS) and source != target
+            return (source, target, amount) if known and amount > 0 else None
+    return None
+
+
+def transfers(batches: Iterable[Batch]) -> Iterator[tuple[str, str, int]]:
+    """Give the transfers of what was delivered; name other messages on stderr."""
+    for batch in batches:
+        for record in batch.records:
+            transfer = parse(record.value)
+            if transfer is not None:
+                yield transfer
+            else:
+                foreign = Message(batch, record).message_id
+                sys.stderr.write(f"{foreign} is no transfer, and changes nothing\n")
 
 
 class BranchBalances:
@@ -29,11 +64,9 @@ class BranchBalances:
 
     def apply(self, batches: Iterable[Batch]) -> None:
         """Apply transfers, and note the position up to which the balances are known."""
-        for batch in batches:
-            for record in batch.records:
-                transfer = json.loads(record.value or b"null")
-                self._add(transfer["from"], -transfer["amount"])
-                self._add(transfer["to"], transfer["amount"])
+        for source, target, amount in transfers(batches):
+            self._add(source, -amount)
+            self._add(target, amount)
         self.position = self._consumer.seen(ACCOUNTS)
 
     def read_past(self, message: MessageID) -> None:

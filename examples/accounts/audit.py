@@ -11,7 +11,7 @@ import argparse
 import json
 import sys
 
-from accounts import ACCOUNTS, START
+from accounts import ACCOUNTS, START, transfers
 
 from multicast import AmcastError, Consumer
 
@@ -23,24 +23,24 @@ def main() -> None:
     parser.add_argument("--topic", required=True)
     options = parser.parse_args()
     money = dict.fromkeys(ACCOUNTS, START)
-    transfers = 0
+    count = 0
     lowest = START
     try:
         with Consumer(
             options.bootstrap, topic=options.topic, interest=ACCOUNTS, committed=False
         ) as consumer:
-            for batch in consumer.until_end():
-                for record in batch.records:
-                    transfer = json.loads(record.value or b"null")
-                    money[transfer["from"]] -= transfer["amount"]
-                    money[transfer["to"]] += transfer["amount"]
-                    transfers += 1
-                    lowest = min(lowest, *money.values())
+            for source, target, amount in transfers(consumer.until_end()):
+                money[source] -= amount
+                money[target] += amount
+                count += 1
+                lowest = min(lowest, *money.values())
             void = consumer.void
+    except KeyboardInterrupt:
+        sys.exit(130)
     except AmcastError as error:
         sys.stderr.write(f"{error}\n")
         sys.exit(error.exit_code)
-    report = {"balances": money, "transfers": transfers, "without_effect": void, "lowest": lowest}
+    report = {"balances": money, "transfers": count, "without_effect": void, "lowest": lowest}
     sys.stdout.write(f"{json.dumps(report)}\n")
     sys.exit(0 if lowest >= 0 and sum(money.values()) == START * len(ACCOUNTS) else 1)
 

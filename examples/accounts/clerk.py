@@ -42,6 +42,8 @@ def main() -> None:
                 result = "done" if clerk.transfer(source, target, amount) else "refused"
                 sys.stdout.write(f"{result}: {amount} from {source} to {target}\n")
                 sys.stdout.flush()
+    except KeyboardInterrupt:
+        sys.exit(130)
     except AmcastError as error:
         sys.stderr.write(f"{error}\n")
         sys.exit(error.exit_code)

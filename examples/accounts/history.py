@@ -39,6 +39,8 @@ def balances(spark: SparkSession, bootstrap: str, topic: str) -> DataFrame:
         .load()
     )
     transfer = F.from_json(F.col("value").cast("string"), _TRANSFER)
+    known = transfer["from"].isin(*ACCOUNTS) & transfer["to"].isin(*ACCOUNTS)
+    table = table.where(known & (transfer["from"] != transfer["to"]) & (transfer["amount"] > 0))
     debit = F.struct(transfer["from"].alias("account"), (-transfer["amount"]).alias("change"))
     credit = F.struct(transfer["to"].alias("account"), transfer["amount"].alias("change"))
     moves = table.select("epoch", "position", F.explode(F.array(debit, credit)).alias("move"))
@@ -46,19 +48,25 @@ def balances(spark: SparkSession, bootstrap: str, topic: str) -> DataFrame:
     return fold(rows, key="account", initial=START, step=add, state="bigint")
 
 
+def place(text: str) -> tuple[int, int]:
+    """Read a place of the order: EPOCH/POSITION."""
+    epoch, position = map(int, text.split("/"))
+    return epoch, position
+
+
 def main() -> None:
     """Compute once."""
     parser = argparse.ArgumentParser(description="Balances at each position, by Spark")
     parser.add_argument("--bootstrap", required=True)
     parser.add_argument("--topic", required=True)
-    parser.add_argument("--then", help="EPOCH/POSITION: only the balances right after it")
+    parser.add_argument("--then", type=place, help="EPOCH/POSITION: the balances there")
     options = parser.parse_args()
     spark = SparkSession.builder.getOrCreate()
     states = balances(spark, options.bootstrap, options.topic)
     if options.then is None:
         rows = states.orderBy("epoch", "position", "account").collect()
     else:
-        epoch, position = map(int, options.then.split("/"))
+        epoch, position = options.then
         rows = state_after(states, key="account", epoch=epoch, position=position).collect()
     for row in rows:
         line = row.asDict()

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from multicast import Consumer
+from multicast import Consumer, Producer
 from multicast.local.jars import find_java
 from multicast.testing import system
 from tests.helpers.example_programs import EXAMPLES, example_system
@@ -33,6 +33,19 @@ def module():
 
 
 accounts = module()
+_DEEP = b"[" * 100_000
+FOREIGN = [b"", b"hello", b"\xff\xfe", b"null", b"5", b"{}", _DEEP, b'{"from": "P1"}'] + [
+    json.dumps({"from": source, "to": target, "amount": amount}).encode()
+    for source, target, amount in [
+        ("P1", "P1", 5),
+        ("P1", "P9", 5),
+        ("P1", 2, 5),
+        ("P1", "P2", 0),
+        ("P1", "P2", -5),
+        ("P1", "P2", "5"),
+        ("P1", "P2", 5.5),
+    ]
+]
 PLACES = st.sampled_from(accounts.ACCOUNTS)
 STEPS = st.lists(
     st.tuples(
@@ -102,6 +115,18 @@ def test_without_the_condition_an_account_goes_below_zero():
         assert [money["P1"] for money in prefixes(s)] == [20, -60]
 
 
+def test_foreign_messages_change_nothing_and_are_named(capsys):
+    with system(INTERESTS) as s:
+        one = clerk(s, "audit")
+        for payload in FOREIGN:
+            s.producer().multicast(payload, to=accounts.ACCOUNTS)
+        assert one.transfer("P1", "P2", 30)
+        assert one.balances.money == {"P1": 70, "P2": 130, "P3": 100}
+    lines = capsys.readouterr().err.splitlines()
+    assert lines[0] == "P1+P2+P3:0 is no transfer, and changes nothing"
+    assert len(lines) == len(FOREIGN)
+
+
 @pytest.mark.kafka
 @pytest.mark.slow
 @pytest.mark.timeout(600)
@@ -139,6 +164,10 @@ def test_spark_gives_the_balances_of_a_consumer_at_every_position(
     with example_system(kafka_cluster.bootstrap, "accounts", tmp_path) as example:
         for seed, branch in enumerate(["P1,P2", "P2,P3"]):
             example.run("clerk.py", "--branch", branch, "--seed", seed)
+        with Producer(example.system.bootstrap, topic=example.system.topic) as producer:
+            for payload in FOREIGN:
+                producer.multicast(payload, to=accounts.ACCOUNTS).accepted()
+        example.run("clerk.py", "--branch", "P1", "--seed", 7)
         states = [json.loads(line) for line in example.run("history.py")]
         places = sorted({(state["epoch"], state["position"]) for state in states})
         epoch, position = middle = places[len(places) // 2]
@@ -149,14 +178,13 @@ def test_spark_gives_the_balances_of_a_consumer_at_every_position(
         money, expected, at_middle = dict.fromkeys(accounts.ACCOUNTS, accounts.START), [], None
         where = {"topic": example.system.topic, "interest": accounts.ACCOUNTS, "committed": False}
         with Consumer(example.system.bootstrap, **where) as consumer:
-            messages = [record.value for batch in consumer.until_end() for record in batch.records]
-        for place, payload in zip(places, messages, strict=True):
-            transfer = json.loads(payload)
-            money[transfer["from"]] -= transfer["amount"]
-            money[transfer["to"]] += transfer["amount"]
+            transfers = list(accounts.transfers(consumer.until_end()))
+        for place, (source, target, amount) in zip(places, transfers, strict=True):
+            money[source] -= amount
+            money[target] += amount
             expected += [
                 {"epoch": place[0], "position": place[1], "account": name, "balance": money[name]}
-                for name in sorted((transfer["from"], transfer["to"]))
+                for name in sorted((source, target))
             ]
             if place == middle:
                 at_middle = dict(money)

@@ -10,10 +10,45 @@ every reader sees both changes or none.
 
 from __future__ import annotations
 
+import json
+import sys
 from dataclasses import dataclass, field
 from typing import Any
 
+from multicast import AmcastError, Message
+
 ALL = ("orders", "stock")  # the declared set: all events stand in its log
+_FIELDS: dict[str, dict[str, type]] = {
+    "restocked": {"item": str, "quantity": int},
+    "placed": {"order": str, "item": str, "quantity": int},
+    "shipped": {"order": str},
+}
+
+
+class UnknownEvent(AmcastError):
+    """An event that this program cannot apply; to pass over it would lose what it says."""
+
+
+def event_of(message: Message) -> dict[str, Any] | None:
+    """Read a message's event; None, and a line on stderr: a foreign message, which has no kind.
+
+    Raises `UnknownEvent` for an event of another kind or form.
+    """
+    try:
+        event = json.loads((message.payload or b"null").decode())
+    except (ValueError, RecursionError):
+        event = None
+    kind = event.get("kind") if isinstance(event, dict) else None
+    if not isinstance(kind, str):
+        sys.stderr.write(f"{message.message_id} is no event, and changes nothing\n")
+        return None
+    fields = _FIELDS.get(kind)
+    if fields is None or any(type(event.get(name)) is not form for name, form in fields.items()):
+        raise UnknownEvent(
+            f"{message.message_id} is an event of an unknown kind or form; a newer shop may have "
+            "appended it: upgrade this program, and start it again"
+        )
+    return event
 
 
 @dataclass
@@ -26,12 +61,12 @@ class ShopState:
     def apply(self, event: dict[str, Any]) -> None:
         """Take the next event. A reader of one partition uses its part of the state only."""
         match event:
-            case {"kind": "restocked", "item": str(item), "quantity": int(quantity)}:
+            case {"kind": "restocked", "item": item, "quantity": quantity}:
                 self.stock[item] = self.stock.get(item, 0) + quantity
-            case {"kind": "placed", "order": str(order), "item": str(item), "quantity": int(taken)}:
-                self.stock[item] = self.stock.get(item, 0) - taken
+            case {"kind": "placed", "order": order, "item": item, "quantity": quantity}:
+                self.stock[item] = self.stock.get(item, 0) - quantity
                 self.orders[order] = "placed"
-            case {"kind": "shipped", "order": str(order)}:
+            case {"kind": "shipped", "order": order}:
                 self.orders[order] = "shipped"
             case _:
-                raise ValueError(f"{event} is no event of this shop")
+                raise AssertionError(event)

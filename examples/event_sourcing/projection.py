@@ -11,59 +11,111 @@ stops at a cursor: so the state of any position can be looked at later.
 from __future__ import annotations
 
 import argparse
-import json
 import sqlite3
 import sys
 from contextlib import closing
 
-from events import ShopState
+from events import ShopState, event_of
 
-from multicast import AmcastError, Consumer, Message
+from multicast import AmcastError, Consumer, Cursor, Message
+from multicast.errors import UsageError
 
 _SCHEMA = """
-CREATE TABLE IF NOT EXISTS position (only INTEGER PRIMARY KEY CHECK (only = 1), cursor TEXT);
+CREATE TABLE IF NOT EXISTS position (only INTEGER PRIMARY KEY CHECK (only = 1), cursor TEXT,
+                                     name TEXT);
 CREATE TABLE IF NOT EXISTS stock (item TEXT PRIMARY KEY, quantity INT CHECK (quantity >= 0));
 CREATE TABLE IF NOT EXISTS orders (id TEXT PRIMARY KEY, state TEXT);
 """
 
 
 class Projection:
-    """The tables of a database, as far as they concern an interest."""
+    """The tables of a database, as far as they concern the interest of a consumer."""
 
-    def __init__(self, database: sqlite3.Connection, interest: set[str]) -> None:
+    def __init__(self, database: sqlite3.Connection, name: str) -> None:
         self._database = database
-        self._interest = interest
+        self._name = name
+        self._interest = {"sales": {"orders"}, "warehouse": {"stock"}}.get(
+            name, {"orders", "stock"}
+        )
         database.executescript(_SCHEMA)
-
-    def position(self) -> str | None:
-        """Give the cursor of the tables; None: nothing is applied."""
-        row = self._database.execute("SELECT cursor FROM position").fetchone()
-        return None if row is None else str(row[0])
+        self.position = self._stored()  # the cursor of the tables; None: nothing is applied
 
     def apply(self, message: Message) -> None:
         """Apply an event and note the position, in one transaction."""
-        event = json.loads(message.payload or b"null")
-        item, order = str(event.get("item")), str(event.get("order"))
+        event = event_of(message)
         with self._database:
-            state = ShopState(
-                dict(self._rows("SELECT item, quantity FROM stock WHERE item = ?", item)),
-                dict(self._rows("SELECT id, state FROM orders WHERE id = ?", order)),
-            )
-            state.apply(event)
-            if "stock" in self._interest:
-                self._database.executemany(
-                    "INSERT OR REPLACE INTO stock VALUES (?, ?)", state.stock.items()
-                )
-            if "orders" in self._interest:
-                self._database.executemany(
-                    "INSERT OR REPLACE INTO orders VALUES (?, ?)", state.orders.items()
-                )
+            self._database.execute("BEGIN IMMEDIATE")
+            if self._stored() != self.position:
+                raise AmcastError("another projection fills these tables; end one of both")
+            if event is not None:
+                try:
+                    self._change(event)
+                except (sqlite3.IntegrityError, OverflowError) as error:
+                    raise AmcastError(
+                        f"the tables cannot take {message.message_id}: {error}"
+                    ) from error
+            position = str(message.cursor)
             self._database.execute(
-                "INSERT OR REPLACE INTO position VALUES (1, ?)", (str(message.cursor),)
+                "INSERT OR REPLACE INTO position VALUES (1, ?, ?)", (position, self._name)
             )
+        self.position = position
+
+    def _change(self, event: dict[str, str | int]) -> None:
+        item, order = str(event.get("item")), str(event.get("order"))
+        state = ShopState(
+            dict(self._rows("SELECT item, quantity FROM stock WHERE item = ?", item)),
+            dict(self._rows("SELECT id, state FROM orders WHERE id = ?", order)),
+        )
+        state.apply(event)
+        if "stock" in self._interest:
+            self._database.executemany(
+                "INSERT OR REPLACE INTO stock VALUES (?, ?)", state.stock.items()
+            )
+        if "orders" in self._interest:
+            self._database.executemany(
+                "INSERT OR REPLACE INTO orders VALUES (?, ?)", state.orders.items()
+            )
+
+    def _stored(self) -> str | None:
+        row = self._database.execute("SELECT cursor, name FROM position").fetchone()
+        if row is not None and row[1] != self._name:
+            raise UsageError(f"the tables are those of {row[1]}; name another file")
+        return None if row is None else str(row[0])
 
     def _rows(self, query: str, key: str) -> list[tuple[str, int]]:
         return self._database.execute(query, (key,)).fetchall()
+
+
+def is_before(cursor: Cursor, up_to: Cursor | None) -> bool:
+    """Whether a projection that is at a cursor has to go on; raises `UsageError` if it cannot say.
+
+    Cursors of one source grow from message to message.
+    """
+    if up_to is None:
+        return True
+    if cursor.epoch == up_to.epoch and cursor.source != up_to.source:
+        raise UsageError(f"{up_to} is no cursor of this projection; its cursors are like {cursor}")
+    both = [(each.epoch, each.record, each.run, each.next) for each in (cursor, up_to)]
+    return both[0] < both[1]
+
+
+def project(projection: Projection, consumer: Consumer, options: argparse.Namespace) -> None:
+    """Apply what the consumer delivers, and print each position."""
+    up_to = Cursor.parse(options.up_to) if options.up_to else None
+    if projection.position is not None:
+        here = Cursor.parse(projection.position)
+        if not is_before(here, up_to):
+            if here != up_to:
+                raise UsageError(f"the tables are at {here} already; name another file")
+            return
+    for batch in consumer.until_end() if options.until_end else consumer.batches():
+        for record in batch.records:
+            message = Message(batch, record)
+            projection.apply(message)
+            sys.stdout.write(f"{message.cursor}\n")
+            sys.stdout.flush()
+            if not is_before(message.cursor, up_to):
+                return
 
 
 def main() -> None:
@@ -76,27 +128,22 @@ def main() -> None:
     parser.add_argument("--until-end", action="store_true")
     parser.add_argument("--up-to", default="", help="a cursor")
     options = parser.parse_args()
-    interest = {"sales": {"orders"}, "warehouse": {"stock"}}.get(options.name, {"orders", "stock"})
     try:
         with closing(sqlite3.connect(options.database)) as database:
-            projection = Projection(database, interest)
+            projection = Projection(database, options.name)
             with Consumer(
                 options.bootstrap,
                 topic=options.topic,
                 name=options.name,
                 committed=False,  # the position is in the database, beside the tables
-                start=projection.position() or "earliest",
+                start=projection.position or "earliest",
             ) as consumer:
-                for batch in consumer.until_end() if options.until_end else consumer.batches():
-                    for record in batch.records:
-                        message = Message(batch, record)
-                        projection.apply(message)
-                        sys.stdout.write(f"{message.cursor}\n")
-                        sys.stdout.flush()
-                        if str(message.cursor) == options.up_to:
-                            return
+                project(projection, consumer, options)
     except KeyboardInterrupt:
-        return
+        sys.exit(130)
+    except sqlite3.Error as error:
+        sys.stderr.write(f"{options.database}: {error}\n")
+        sys.exit(1)
     except AmcastError as error:
         sys.stderr.write(f"{error}\n")
         sys.exit(error.exit_code)

@@ -11,12 +11,13 @@ from __future__ import annotations
 import argparse
 import json
 import random
+import re
 import sys
 from typing import Any
 
-from events import ALL, ShopState
+from events import ALL, ShopState, event_of
 
-from multicast import AmcastError, Consumer, Producer, TimedOut, nothing_after
+from multicast import AmcastError, Consumer, Message, Producer, TimedOut, nothing_after
 
 _ITEMS = ("apple", "pear")
 _POLL_S = 0.5  # one wait; a longer one would only be said later if nothing comes
@@ -35,7 +36,9 @@ class EventStore:
         """Apply what was delivered."""
         for batch in batches:
             for record in batch.records:
-                self.state.apply(json.loads(record.value))
+                event = event_of(Message(batch, record))
+                if event is not None:
+                    self.state.apply(event)
 
     def append(self, event: dict[str, Any], to: set[str], aggregates: set[str]) -> bool:
         """Append an event; False: an event of one of the aggregates came first, decide again."""
@@ -63,8 +66,8 @@ def restock(store: EventStore, item: str, quantity: int) -> None:
 
 
 def place(store: EventStore, order: str, item: str, quantity: int) -> bool:
-    """Place an order; False: there is not enough in stock."""
-    while store.state.stock.get(item, 0) >= quantity:
+    """Place an order; False: there is not enough in stock, or an order of this name."""
+    while store.state.stock.get(item, 0) >= quantity and order not in store.state.orders:
         event = {"kind": "placed", "order": order, "item": item, "quantity": quantity}
         if store.append(event, {"orders", "stock"}, {f"item:{item}", f"order:{order}"}):
             return True
@@ -77,6 +80,12 @@ def ship(store: EventStore, order: str) -> bool:
         if store.append({"kind": "shipped", "order": order}, {"orders"}, {f"order:{order}"}):
             return True
     return False
+
+
+def first_number(store: EventStore, name: str) -> int:
+    """Give the number after those of this shop's orders: it may have been killed and restarted."""
+    own = (re.fullmatch(rf"{re.escape(name)}-([0-9]{{1,9}})", each) for each in store.state.orders)
+    return 1 + max((int(found[1]) for found in own if found), default=-1)
 
 
 def main() -> None:
@@ -96,7 +105,8 @@ def main() -> None:
         ):
             store = EventStore(producer, consumer)
             store.read(consumer.until_end())
-            for number in range(options.orders):
+            first = first_number(store, options.name)
+            for number in range(first, first + options.orders):
                 item = rng.choice(_ITEMS)
                 if number % 4 == 0:
                     restock(store, item, 5)
@@ -107,6 +117,8 @@ def main() -> None:
                 line = {"order": order, "placed": placed, "shipped": shipped and waiting[0]}
                 sys.stdout.write(f"{json.dumps(line)}\n")
                 sys.stdout.flush()
+    except KeyboardInterrupt:
+        sys.exit(130)
     except AmcastError as error:
         sys.stderr.write(f"{error}\n")
         sys.exit(error.exit_code)

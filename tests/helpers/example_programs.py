@@ -29,15 +29,26 @@ class ExampleSystem:
 
     def run(self, script, *arguments, cluster=True):
         """Run a program to its end; give its lines."""
-        done = subprocess.run(
+        done = self.outcome(script, *arguments, cluster=cluster)
+        assert done.returncode == 0, done.stderr
+        return done.stdout.splitlines()
+
+    def outcome(self, script, *arguments, cluster=True):
+        """Run a program to its end; give its exit code and its outputs."""
+        return subprocess.run(
             self._command(script, *map(str, arguments), cluster=cluster),
             capture_output=True,
             text=True,
             timeout=PATIENCE_S,
             check=False,
         )
-        assert done.returncode == 0, done.stderr
-        return done.stdout.splitlines()
+
+    def refused(self, script, *arguments):
+        """Run a program that ends with an error; give its sentence and its exit code."""
+        done = self.outcome(script, *arguments)
+        assert done.returncode != 0, done.stdout
+        assert "Traceback" not in done.stderr, done.stderr
+        return done.stderr.splitlines()[-1], done.returncode
 
     @contextmanager
     def running(self, script, *arguments):

@@ -18,9 +18,12 @@ import sys
 from contextlib import closing
 
 from multicast import AmcastError, Consumer, Message
+from multicast.errors import UsageError
 
+_DIGITS_MAX = 18  # of a row's number: SQLite's are below 2^63
 _SCHEMA = """
-CREATE TABLE IF NOT EXISTS position (only INTEGER PRIMARY KEY CHECK (only = 1), cursor TEXT);
+CREATE TABLE IF NOT EXISTS position (only INTEGER PRIMARY KEY CHECK (only = 1), cursor TEXT,
+                                     interest TEXT);
 CREATE TABLE IF NOT EXISTS seen (source TEXT, destinations TEXT, number INT,
                                  PRIMARY KEY (source, destinations));
 CREATE TABLE IF NOT EXISTS stock (item TEXT PRIMARY KEY, quantity INT);
@@ -36,40 +39,81 @@ def open_books(path: str) -> sqlite3.Connection:
     return database
 
 
-def position(database: sqlite3.Connection) -> str | None:
-    """Give the cursor after the last message that was applied; None at first."""
-    row = database.execute("SELECT cursor FROM position").fetchone()
+class UnreadableRow(AmcastError):
+    """A relay's message that this reader cannot apply; to pass over it would lose a row."""
+
+
+def position(database: sqlite3.Connection, interest: set[str]) -> str | None:
+    """Give the cursor after the last message that was applied; None at first.
+
+    Raises `UsageError` for the books of another interest: they would lack what this one reads.
+    """
+    row = database.execute("SELECT cursor, interest FROM position").fetchone()
+    if row is not None and row[1] != name_of(interest):
+        raise UsageError(f"the books are those of {row[1]}; name another file")
     return None if row is None else str(row[0])
 
 
-def handle(database: sqlite3.Connection, message: Message, interest: set[str]) -> bool:
-    """Apply a message and store the position, in one transaction; False: a copy, no effect."""
+def name_of(interest: set[str]) -> str:
+    """Name an interest in the database."""
+    return ",".join(sorted(interest))
+
+
+def row_of(message: Message) -> tuple[str, int] | None:
+    """Give the source and the number of a relay's row; None: no relay has sent the message."""
     headers = dict(message.headers)
-    source, number = headers["source"].decode(), int(headers["number"])
-    destinations = "+".join(message.to)
+    source, number = headers.get("source"), headers.get("number")
+    if not source or not number or not number.isdigit() or len(number) > _DIGITS_MAX:
+        return None
+    return source.decode(errors="backslashreplace"), int(number)
+
+
+def handle(database: sqlite3.Connection, message: Message, interest: set[str]) -> str:
+    """Apply a message and store the position, in one transaction; say what was done.
+
+    A copy, and a message that no relay has sent, have no effect.
+    """
+    row = row_of(message)
     with database:
         database.execute(
-            "INSERT OR REPLACE INTO position (only, cursor) VALUES (1, ?)", (str(message.cursor),)
+            "INSERT OR REPLACE INTO position VALUES (1, ?, ?)",
+            (str(message.cursor), name_of(interest)),
         )
-        row = database.execute(
-            "SELECT number FROM seen WHERE source = ? AND destinations = ?", (source, destinations)
-        ).fetchone()
-        if row is not None and number <= row[0]:
-            return False
-        database.execute(
-            "INSERT OR REPLACE INTO seen VALUES (?, ?, ?)", (source, destinations, number)
-        )
-        database.execute("INSERT INTO applied (source, number) VALUES (?, ?)", (source, number))
+        if row is None:
+            return f"skipped {message.message_id}: no relay has sent it"
+        is_new = apply_once(database, message, row, interest)
+    return f"{'applied' if is_new else 'dropped'} {row[1]}"
+
+
+def apply_once(
+    database: sqlite3.Connection, message: Message, row: tuple[str, int], interest: set[str]
+) -> bool:
+    """Apply a row; False: it is a copy. Raises `UnreadableRow`."""
+    source, number = row
+    destinations = "+".join(message.to)
+    last = database.execute(
+        "SELECT number FROM seen WHERE source = ? AND destinations = ?", (source, destinations)
+    ).fetchone()
+    if last is not None and number <= last[0]:
+        return False
+    database.execute("INSERT OR REPLACE INTO seen VALUES (?, ?, ?)", (source, destinations, number))
+    database.execute("INSERT INTO applied (source, number) VALUES (?, ?)", (source, number))
+    try:
         apply(database, json.loads(message.payload or b"null"), interest)
+    except (ValueError, RecursionError, OverflowError) as error:
+        raise UnreadableRow(
+            f"{message.message_id}, row {number} of {source}, cannot be applied; a newer relay may "
+            "have sent it: upgrade this reader, and start it again"
+        ) from error
     return True
 
 
 def apply(database: sqlite3.Connection, event: dict[str, object], interest: set[str]) -> None:
     """Change stock and revenue, as far as this reader is interested in them."""
     match event:
-        case {"kind": "order", "item": item, "quantity": int(quantity), "price": int(price)}:
+        case {"kind": "order", "item": str(item), "quantity": int(quantity), "price": int(price)}:
             changes = {"stock": ("stock", -quantity), "billing": ("revenue", quantity * price)}
-        case {"kind": "delivery", "item": item, "quantity": int(quantity)}:
+        case {"kind": "delivery", "item": str(item), "quantity": int(quantity)}:
             changes = {"stock": ("stock", quantity)}
         case _:
             raise ValueError(f"{event} is neither an order nor a delivery")
@@ -101,20 +145,21 @@ def main() -> None:
                 topic=options.topic,
                 interest=interest,
                 committed=False,  # the position is in the database, beside the effects
-                start=position(database) or "earliest",
+                start=position(database, interest) or "earliest",
             ) as consumer,
         ):
             for batch in consumer.until_end() if options.until_end else consumer.batches():
                 for record in batch.records:
-                    message = Message(batch, record)
-                    what = "applied" if handle(database, message, interest) else "dropped"
-                    number = dict(message.headers)["number"].decode()
-                    sys.stdout.write(f"{what} {number}\n")
+                    done = handle(database, Message(batch, record), interest)
+                    sys.stdout.write(f"{done}\n")
                     sys.stdout.flush()
             rows = database.execute("SELECT * FROM stock ORDER BY item").fetchall()
             sys.stdout.write(f"stock {json.dumps(dict(rows))}\n")
     except KeyboardInterrupt:
-        return
+        sys.exit(130)
+    except sqlite3.Error as error:
+        sys.stderr.write(f"{options.database}: {error}\n")
+        sys.exit(1)
     except AmcastError as error:
         sys.stderr.write(f"{error}\n")
         sys.exit(error.exit_code)

@@ -19,7 +19,7 @@ import sys
 import threading
 from contextlib import closing
 
-from shop import open_shop
+from shop import open_shop, source_of
 
 from multicast import AmcastError, Producer
 
@@ -27,14 +27,15 @@ _ROWS_MAX = 500  # rows in memory
 _PAUSE_S = 0.1  # between two looks at an outbox that was empty
 
 
-def relay(database: sqlite3.Connection, producer: Producer, *, source: str) -> int:
+def relay(database: sqlite3.Connection, producer: Producer) -> int:
     """Multicast the rows that are not marked yet; return how many there were."""
+    source = source_of(database).encode()
     rows = database.execute(
         "SELECT id, partitions, payload FROM outbox WHERE sent = 0 ORDER BY id LIMIT ?",
         (_ROWS_MAX,),
     ).fetchall()
     for number, partitions, payload in rows:
-        headers = {"source": source.encode(), "number": str(number).encode()}
+        headers = {"source": source, "number": str(number).encode()}
         receipt = producer.multicast(
             payload.encode(), to=set(json.loads(partitions)), headers=headers
         )
@@ -52,7 +53,6 @@ def main() -> None:
     parser.add_argument("--bootstrap", required=True)
     parser.add_argument("--topic", required=True)
     parser.add_argument("--database", required=True)
-    parser.add_argument("--source", default="shop", help="the name of this outbox, for readers")
     parser.add_argument("--until-empty", action="store_true")
     options = parser.parse_args()
     pause = threading.Event()
@@ -61,10 +61,13 @@ def main() -> None:
             closing(open_shop(options.database)) as database,
             Producer(options.bootstrap, topic=options.topic) as producer,
         ):
-            while relay(database, producer, source=options.source) or not options.until_empty:
+            while relay(database, producer) or not options.until_empty:
                 pause.wait(0 if options.until_empty else _PAUSE_S)
     except KeyboardInterrupt:
-        return
+        sys.exit(130)
+    except sqlite3.Error as error:
+        sys.stderr.write(f"{options.database}: {error}\n")
+        sys.exit(1)
     except AmcastError as error:
         sys.stderr.write(f"{error}\n")
         sys.exit(error.exit_code)

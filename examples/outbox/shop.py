@@ -10,6 +10,7 @@ from __future__ import annotations
 import argparse
 import json
 import sqlite3
+import sys
 from contextlib import closing
 
 # AUTOINCREMENT: no number is used twice, also after rows were deleted. SQLite has one writer at a
@@ -24,6 +25,8 @@ CREATE TABLE IF NOT EXISTS outbox (
     payload TEXT NOT NULL,
     sent INT NOT NULL DEFAULT 0);
 CREATE INDEX IF NOT EXISTS unsent ON outbox (id) WHERE sent = 0;
+CREATE TABLE IF NOT EXISTS source (only INTEGER PRIMARY KEY CHECK (only = 1), name TEXT NOT NULL);
+INSERT OR IGNORE INTO source VALUES (1, 'shop-' || lower(hex(randomblob(8))));
 """
 
 
@@ -33,6 +36,11 @@ def open_shop(path: str) -> sqlite3.Connection:
     database.execute("PRAGMA journal_mode = WAL")  # the relay reads while the shop writes
     database.executescript(_SCHEMA)
     return database
+
+
+def source_of(database: sqlite3.Connection) -> str:
+    """Give the name of this outbox, which no other one has: another one begins with row 1, too."""
+    return str(database.execute("SELECT name FROM source").fetchone()[0])
 
 
 def place_order(database: sqlite3.Connection, item: str, quantity: int, price: int) -> None:
@@ -65,12 +73,18 @@ def main() -> None:
     parser.add_argument("--database", required=True)
     parser.add_argument("--orders", type=int, default=100)
     options = parser.parse_args()
-    with closing(open_shop(options.database)) as database:
-        for number in range(options.orders):
-            item = ("apple", "pear", "plum")[number % 3]
-            if number % 3 == 0:
-                take_delivery(database, item, 10)
-            place_order(database, item, 1 + number % 4, 5)
+    try:
+        with closing(open_shop(options.database)) as database:
+            for number in range(options.orders):
+                item = ("apple", "pear", "plum")[number % 3]
+                if number % 3 == 0:
+                    take_delivery(database, item, 10)
+                place_order(database, item, 1 + number % 4, 5)
+    except KeyboardInterrupt:
+        sys.exit(130)
+    except sqlite3.Error as error:
+        sys.stderr.write(f"{options.database}: {error}\n")
+        sys.exit(1)
 
 
 if __name__ == "__main__":

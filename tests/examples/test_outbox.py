@@ -6,6 +6,7 @@ from contextlib import closing
 
 import pytest
 
+from multicast import Producer
 from tests.helpers.example_programs import example_system
 
 pytestmark = [pytest.mark.kafka, pytest.mark.slow, pytest.mark.timeout(600)]
@@ -85,3 +86,49 @@ def test_two_relays_of_one_outbox_do_no_harm(example, tmp_path):
     assert dropped >= left - 1  # it may have stored one more before it stopped
     applied = rows(books, "SELECT number FROM applied ORDER BY step")
     assert sorted(applied) == [(number,) for number in range(1, total + 1)]
+
+
+def test_foreign_messages_are_skipped_and_a_row_that_cannot_be_applied_ends_the_reader(
+    example, tmp_path
+):
+    shop, books = tmp_path / "shop.db", tmp_path / "books.db"
+    example.run("shop.py", "--database", shop, "--orders", 3, cluster=False)
+    last = {"source": b"s", "number": b"1"}
+    foreign = [{}, {"source": b"s"}, {**last, "number": b"x"}, {**last, "number": b"9" * 30}]
+    where = {"bootstrap": example.system.bootstrap, "topic": example.system.topic}
+    with Producer(**where) as producer:
+        for headers in foreign:
+            producer.multicast(b"hello", to={"stock"}, headers=headers).accepted()
+        producer.multicast(None, to={"stock"}, headers=[("source", None)]).accepted()
+        example.run("relay.py", "--database", shop, "--until-empty")
+        lines = example.run("reader.py", "--database", books, "--until-end")
+        skipped = [line for line in lines if line.startswith("skipped")]
+        assert skipped == [f"skipped stock:{n}: no relay has sent it" for n in range(5)]
+        assert sum(line.startswith("applied") for line in lines) == 4
+        before = rows(books, "SELECT * FROM stock"), rows(books, "SELECT cursor FROM position")
+
+        for payload in (None, b"hello", b"\xff", b"[" * 100_000, b'{"kind": "gift"}'):
+            producer.multicast(payload, to={"stock"}, headers=last).accepted()
+    for _ in range(2):
+        sentence, code = example.refused("reader.py", "--database", books, "--until-end")
+        assert sentence.startswith("stock:6, row 1 of s, cannot be applied; ")
+        assert code == 1
+    after = rows(books, "SELECT * FROM stock"), rows(books, "SELECT cursor FROM position")
+    assert after == before
+
+
+def test_rows_of_a_second_shop_are_not_taken_for_copies(example, tmp_path):
+    """Each shop begins with row 1; a file that was deleted and made again is another shop."""
+    books = tmp_path / "books.db"
+    for name in ("first", "second"):
+        shop = tmp_path / f"{name}.db"
+        example.run("shop.py", "--database", shop, "--orders", 3, cluster=False)
+        example.run("relay.py", "--database", shop, "--until-empty")
+    lines = example.run("reader.py", "--database", books, "--until-end")
+    assert [line for line in lines if line.startswith("applied")] == lines[:-1]
+    assert len(lines) == 2 * 4 + 1
+    stock = ("--interest", "stock", "--database", books, "--until-end")
+    assert example.refused("reader.py", *stock) == (
+        "the books are those of billing,stock; name another file",
+        2,
+    )

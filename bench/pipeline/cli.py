@@ -18,7 +18,7 @@ from rich.console import Console
 from rich.table import Table
 
 from bench.harness.interrupts import end_at_signals
-from bench.pipeline.inputs import check_events, check_settings, claim
+from bench.pipeline.inputs import LocalFolder, check_events, check_settings, claim, is_url
 from multicast.drivers import open_driver
 from multicast.drivers.kafka_python import Admin
 from multicast.errors import AmcastError, UsageError
@@ -72,21 +72,24 @@ def pipeline(
     """Compute latencies, rates and losses of runs by Spark, and check their order."""
     _refuse_without_spark()
     from bench.pipeline.report import PipelineRequest, report  # noqa: PLC0415 - pyspark may be missing
-    from bench.pipeline.session import spark  # noqa: PLC0415
+    from bench.pipeline.session import SparkFolder, spark  # noqa: PLC0415
     from bench.pipeline.sources import RunSource, arms  # noqa: PLC0415
 
     source = RunSource(bootstrap, tuple(runs), _pairs("--kafka", kafka))
     settings = _pairs("--conf", conf)
     _check(source)
-    claim(out, runs)
+    if out is not None and not is_url(out):
+        claim(LocalFolder(out), out, runs)
     end_at_signals()
     with ExitStack() as stack:
         if out is None:
             out = stack.enter_context(tempfile.TemporaryDirectory(prefix="amcast-pipeline-"))
             kept = False
         else:
-            out, kept = str(Path(out).absolute()) if "://" not in out else out, True
+            out, kept = out if is_url(out) else str(Path(out).absolute()), True
         session = stack.enter_context(spark(master=master, settings=settings, progress=_say))
+        if is_url(out):  # only Spark can look there
+            claim(SparkFolder(session, out), out, runs)
         request = PipelineRequest(out, follow if follow is not None else 0.0 if stream else None)
         document = report(session, source, request, progress=_say)
         topics = {arm.topic for arm in arms(session, source)} if remove_topics else set()

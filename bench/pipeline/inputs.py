@@ -94,32 +94,66 @@ def check_events(topics: Topics, logs: LogStarts, runs: Sequence[str]) -> None:
             raise trimmed(topic, f"partition {number} begins at offset {start}")
 
 
-def claim(out: str | None, runs: Sequence[str]) -> None:
+class Folder(Protocol):
+    """A folder for figures, on this machine or where Spark reaches it; raises `OSError`."""
+
+    def names(self) -> list[str]:
+        """Make the folder, and list what is in it."""
+
+    def read(self, name: str) -> bytes:
+        """Read a file."""
+
+    def write(self, name: str, content: bytes) -> None:
+        """Write a file."""
+
+
+class LocalFolder:
+    """A folder on this machine."""
+
+    def __init__(self, path: str) -> None:
+        self._path = Path(path)
+
+    def names(self) -> list[str]:
+        """Make the folder, and list what is in it."""
+        self._path.mkdir(parents=True, exist_ok=True)
+        return [path.name for path in self._path.iterdir()]
+
+    def read(self, name: str) -> bytes:
+        """Read a file."""
+        return (self._path / name).read_bytes()
+
+    def write(self, name: str, content: bytes) -> None:
+        """Write a file."""
+        (self._path / name).write_bytes(content)
+
+
+def is_url(out: str) -> bool:
+    """Whether figures go to a URL, which only Spark can read."""
+    return "://" in out
+
+
+def claim(folder: Folder, out: str, runs: Sequence[str]) -> None:
     """Make a folder that of some runs' figures; raises `UsageError` if it holds anything else.
 
-    Figures are written over what the folder has, and a stream resumes at its checkpoints. Does
-    nothing without a folder, or with a URL.
+    Figures are written over what the folder has, and a stream resumes at its checkpoints.
     """
-    if out is None or "://" in out:
-        return
-    folder = Path(out)
-    about = folder / _ABOUT
+    wanted = json.dumps(sorted(runs))
     try:
-        folder.mkdir(parents=True, exist_ok=True)
-        others = any(path != about for path in folder.iterdir())
-        if others and not about.exists():
+        names = folder.names()
+        others = any(name != _ABOUT for name in names)
+        if others and _ABOUT not in names:
             raise UsageError(
-                f"{folder} is not empty, and does not say of which runs its figures are; name "
-                f"another folder (or write {json.dumps(sorted(runs))} to {about}, if an earlier "
-                f"version wrote them)"
+                f"{out} is not empty, and does not say of which runs its figures are; name "
+                f"another folder (or write {wanted} to {out}/{_ABOUT}, if an earlier version "
+                f"wrote them)"
             )
         if not others:
-            about.write_text(json.dumps(sorted(runs)), "utf-8")
-        held = json.loads(about.read_text("utf-8"))
+            folder.write(_ABOUT, wanted.encode())
+        held = json.loads(folder.read(_ABOUT))
     except (OSError, ValueError) as error:
-        raise UsageError(f"{folder} cannot be used for --out: {error}") from error
+        raise UsageError(f"{out} cannot be used for --out: {error}") from error
     if held != sorted(runs):
-        raise UsageError(f"{folder} holds the figures of {', '.join(held)}; name another folder")
+        raise UsageError(f"{out} holds the figures of {', '.join(held)}; name another folder")
 
 
 def trimmed(topic: str, why: str) -> UsageError:

@@ -13,8 +13,8 @@ from bench.comparison.arms import Arm, MeasuredCluster
 from bench.comparison.events import PARTITIONS, events_topic
 from bench.comparison.workload import from_document
 from bench.pipeline.cli import pipeline
-from bench.pipeline.inputs import check_events, check_settings, claim
-from bench.pipeline.session import SparkFailed, sentence_of, spark
+from bench.pipeline.inputs import LocalFolder, check_events, check_settings, claim
+from bench.pipeline.session import SparkFailed, SparkFolder, sentence_of, spark
 from multicast.drivers import open_driver
 from multicast.drivers.kafka_python import Admin, TopicSpec
 from multicast.drivers.memory.driver import MemoryDriver
@@ -89,24 +89,30 @@ def test_a_master_that_spark_cannot_read_is_one_sentence_with_code_2():
     assert SparkFailed.exit_code == 2
 
 
-def test_a_folder_holds_the_figures_of_the_same_runs_only(tmp_path):
+def claimed_locally(out, runs):
+    claim(LocalFolder(out), str(out), runs)
+
+
+def refuses_the_figures_of_other_runs(claimed, tmp_path):
     out, mine = tmp_path / "new" / "out", tmp_path / "mine"
-    claim(str(out), ["x"])  # Spark did not start
-    claim(str(out), ["a", "b"])
+    claimed(out, ["x"])  # Spark did not start
+    claimed(out, ["a", "b"])
     (out / "events").mkdir()
-    claim(str(out), ["b", "a"])
+    claimed(out, ["b", "a"])
     with pytest.raises(UsageError, match="holds the figures of a, b; name another folder"):
-        claim(str(out), ["c"])
+        claimed(out, ["c"])
     mine.mkdir()
     (mine / "events").mkdir()
     with pytest.raises(UsageError, match="is not empty"):
-        claim(str(mine), ["a"])
+        claimed(mine, ["a"])
     assert [path.name for path in mine.iterdir()] == ["events"]
     (tmp_path / "file").write_text("x")
     with pytest.raises(UsageError, match="cannot be used for --out"):
-        claim(str(tmp_path / "file"), ["a"])
-    claim(None, ["a"])
-    claim("hdfs://there/out", ["a"])
+        claimed(tmp_path / "file", ["a"])
+
+
+def test_a_folder_holds_the_figures_of_the_same_runs_only(tmp_path):
+    refuses_the_figures_of_other_runs(claimed_locally, tmp_path)
 
 
 @pytest.mark.kafka
@@ -136,6 +142,17 @@ def test_a_run_that_was_interrupted_is_not_complete(kafka_cluster, tmp_path, int
 def session():
     with spark(settings={"spark.sql.shuffle.partitions": "2"}, progress=str) as opened:
         yield opened
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+def test_a_url_holds_the_figures_of_the_same_runs_only(session, tmp_path):
+    def claimed(out, runs):
+        claim(SparkFolder(session, f"file://{out}"), f"file://{out}", runs)
+
+    refuses_the_figures_of_other_runs(claimed, tmp_path)
+    with pytest.raises(UsageError, match="nosuch://host/out cannot be used for --out: "):
+        claim(SparkFolder(session, "nosuch://host/out"), "nosuch://host/out", ["a"])
 
 
 @pytest.mark.kafka

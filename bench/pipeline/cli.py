@@ -99,10 +99,7 @@ def pipeline(
         typer.echo(json.dumps(document, indent=1))
     else:
         _print(document)
-    if not document["order"]["holds"]:
-        raise typer.Exit(_EXIT_VIOLATED)
-    if document["lost"]:
-        raise typer.Exit(AmcastError.exit_code)
+    _end_if_wrong(document)
     if remove_topics:
         _remove(bootstrap, sorted(topics), runs)
 
@@ -117,6 +114,13 @@ def _check(source: RunSource) -> None:
         closing(open_driver("kafka-python", source.bootstrap)) as driver,
     ):
         check_events(admin, driver, source.runs)
+
+
+def _end_if_wrong(document: dict[str, Any]) -> None:
+    if not document["order"]["holds"]:
+        raise typer.Exit(_EXIT_VIOLATED)
+    if document["lost"]:
+        raise typer.Exit(AmcastError.exit_code)
 
 
 def _say(what: str) -> None:

@@ -482,8 +482,8 @@ def of_stamps(stamps: Iterable[Stamp]) -> list[Finding]:
                 Weight.WARN,
                 Check.CLOCK,
                 stamp.source,
-                f"the clock of {stamp.source} is at least {far}; retention and seeks by time use "
-                f"such timestamps, the order does not",
+                f"the clock of {stamp.source} is at least {far}; the order needs no clock, but "
+                f"retention and seeks do, and brokers refuse records from an hour ahead of theirs",
                 "synchronise the machines' clocks (this machine's may be the wrong one)",
             )
         )

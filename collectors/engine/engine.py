@@ -25,7 +25,7 @@ from collectors.engine.clock import Clock
 from collectors.engine.ended_processes import EndedProcesses
 from collectors.engine.hosted import Hosted
 from collectors.engine.log_end_loop import LogEndLoop
-from collectors.engine.skips import log_denied
+from collectors.engine.skips import log_refused
 from collectors.engine.stream_loop import StreamBatch, StreamLoop
 from multicast.control import (
     ControlReader,
@@ -162,7 +162,7 @@ class Engine:
     def write_control(self, key: bytes, value: bytes) -> None:
         """Start an append to the control topic whose loss does no harm."""
         with suppress(BufferFull):
-            self._appender.append(self._control_partition, value, key=key, done=log_denied)
+            self._appender.append(self._control_partition, value, key=key, done=log_refused)
 
     # -- from the loops -----------------------------------------------------------------------
 

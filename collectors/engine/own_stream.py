@@ -21,9 +21,10 @@ from collections.abc import Callable
 
 from collectors.core import CollectorCore
 from collectors.engine.engine import Engine
+from collectors.engine.skips import is_lasting
 from collectors.engine.stream_loop import StreamBatch, StreamSink
 from multicast.drivers.protocol import AppendFailed, AppendOutcome, TopicPartition
-from multicast.errors import AccessDenied
+from multicast.errors import AmcastError
 from multicast.metrics.families import LatencyCounts
 
 # Safe with any value. With 640, an instance fetches ten times more of its own records before it
@@ -56,7 +57,7 @@ class OwnStream:
         self._streak = 0
         self._acks: deque[tuple[bytes, int]] = deque()
         self._failed = threading.Event()
-        self._denied: AccessDenied | None = None
+        self._refused: AmcastError | None = None  # an append, and waiting does not help
 
     @property
     def has_acks(self) -> bool:
@@ -77,8 +78,8 @@ class OwnStream:
 
         def done(outcome: AppendOutcome) -> None:
             if isinstance(outcome, AppendFailed):
-                if isinstance(outcome.error, AccessDenied):
-                    self._denied = outcome.error
+                if is_lasting(outcome.error):
+                    self._refused = outcome.error
                 # The next event or tick sees it: to append again at once would chase failures.
                 self._failed.set()
                 return
@@ -91,12 +92,12 @@ class OwnStream:
             self._failed.set()
 
     def restart_if_failed(self, core: CollectorCore) -> None:
-        """Tell the core that appends have failed; raises `AccessDenied` where Kafka refused one."""
+        """Tell the core that appends have failed; raises the error where Kafka refused one."""
         if not self._failed.is_set():
             return
         self._failed.clear()
-        if self._denied is not None:
-            raise self._denied
+        if self._refused is not None:
+            raise self._refused
         core.append_failed()
 
     def take_ack(self, core: CollectorCore | None) -> None:

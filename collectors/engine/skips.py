@@ -21,7 +21,7 @@ from multicast.drivers.protocol import (
     Driver,
     append_each,
 )
-from multicast.errors import AccessDenied, BufferFull, TimedOut
+from multicast.errors import AccessDenied, AmcastError, AppendRefused, BufferFull, TimedOut
 from multicast.messages import skip_header
 from multicast.topic_identity import refuse_changed_topics
 from topology.tree import Plan
@@ -32,9 +32,14 @@ _log = logging.getLogger("amcast.collectors")
 _SKIPS_AT_ONCE_MAX = 20_000
 
 
-def log_denied(outcome: AppendOutcome) -> None:
-    """Log an append that Kafka denied; one that failed otherwise is repeated or does no harm."""
-    if isinstance(outcome, AppendFailed) and isinstance(outcome.error, AccessDenied):
+def is_lasting(error: AmcastError) -> bool:
+    """Return whether an append failed so that waiting does not help: somebody has to act."""
+    return isinstance(error, AccessDenied | AppendRefused) and not error.retriable
+
+
+def log_refused(outcome: AppendOutcome) -> None:
+    """Log an append that Kafka refused; one that failed otherwise is repeated or does no harm."""
+    if isinstance(outcome, AppendFailed) and is_lasting(outcome.error):
         _log.warning("%s", outcome.error)
 
 
@@ -62,7 +67,7 @@ def fill(
         return False
 
     def done(outcome: AppendOutcome) -> None:
-        log_denied(outcome)
+        log_refused(outcome)
         filled(outcome.offset + 1 if isinstance(outcome, Appended) else None)
 
     try:

@@ -10,7 +10,6 @@ from dataclasses import replace
 
 import confluent_kafka
 import pytest
-from kafka.admin import ConfigResource, ConfigResourceType
 
 from collectors.doctor.checks import Check, Weight, findings
 from collectors.doctor.inspection import inspect
@@ -24,7 +23,7 @@ from multicast.drivers.protocol import TopicPartition
 from multicast.errors import UnsafeCluster
 from multicast.order import OrderRecord, OrderStream, ParentNext, RecordKind, Run, encode
 from tests.helpers.plans import poster
-from tests.helpers.system import PATIENCE_S, System, amcast, until
+from tests.helpers.system import PATIENCE_S, System, amcast, set_topic, until
 from topology.interests import from_document
 from topology.planner.solver import plan as solve
 
@@ -89,15 +88,6 @@ def examined(system, admin):
             }
 
         yield examine
-
-
-def set_topic(admin, topic, **settings):
-    """Change a topic's settings; give what they were."""
-    changed = {name.replace("_", "."): value for name, value in settings.items()}
-    before = admin.topic_settings([topic])[topic]
-    admin._admin.alter_configs([ConfigResource(ConfigResourceType.TOPIC, topic, changed)])
-    until(lambda: changed.items() <= admin.topic_settings([topic])[topic].items(), "a setting")
-    return {name: before[name.replace("_", ".")] for name in settings}
 
 
 def append(driver, partition, value, key=None):

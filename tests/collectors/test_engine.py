@@ -16,11 +16,11 @@ from multicast.control import log_partition, order_topic, stream_partition
 from multicast.drivers.kafka_python import Admin
 from multicast.drivers.memory.driver import MemoryDriver, MemoryLog
 from multicast.drivers.protocol import TopicPartition
-from multicast.errors import AmcastError, Trimmed, UnknownVersion
+from multicast.errors import AmcastError, AppendRefused, Trimmed, UnknownVersion
 from multicast.order import OrderRecord, OrderStream, ParentNext, RecordKind, encode
 from tests.helpers.plans import chain, from_start, poster
 from tests.helpers.small import Small, until
-from tests.helpers.system import PATIENCE_S, System
+from tests.helpers.system import PATIENCE_S, System, set_topic
 
 MANY = 40  # more than any default pool of threads has on a small machine
 
@@ -391,3 +391,24 @@ def test_a_collector_ends_when_the_topic_of_the_order_was_deleted(
         top = hosted.nodes[system.plan.top("P1").name]
         until(top.ended.is_set)
         assert order in str(top.error)  # "does not exist", or "is not the one that epoch 1 ..."
+
+
+@pytest.mark.kafka
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("order_version", [1, 2])
+def test_a_collector_whose_order_records_are_refused_for_good_ends_and_names_the_reason(
+    kafka_cluster, tmp_path, order_version
+):
+    plan = replace(poster(), order_version=order_version)
+    with System(kafka_cluster.bootstrap, plan, tmp_path) as system, Hosted(system) as hosted:
+        with Admin(kafka_cluster.bootstrap) as admin:
+            set_topic(admin, order_topic(system.topic), max_message_bytes="1")
+        producer = confluent_kafka.Producer({"bootstrap.servers": kafka_cluster.bootstrap})
+        producer.produce(system.topic, b"of a plain producer", partition=0)
+        assert producer.flush(PATIENCE_S) == 0
+        top = hosted.nodes[system.plan.top("P1").name]
+        until(top.ended.is_set)
+        assert isinstance(top.error, AppendRefused)
+        assert order_topic(system.topic) in str(top.error)
+        assert "max.message.bytes" in str(top.error)

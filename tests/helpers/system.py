@@ -13,6 +13,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import confluent_kafka
+from kafka.admin import ConfigResource, ConfigResourceType
 
 from bench.harness.hosts import CollectorProcesses
 from bench.micro.many_collectors import hosting
@@ -58,6 +59,15 @@ def until(condition, what, timeout=PATIENCE_S, *, pause=0.02):
     while not condition():
         assert time.monotonic() < deadline, f"{what} did not come within {timeout:g} s"
         waiting.wait(pause)
+
+
+def set_topic(admin, topic, **settings):
+    """Change a topic's settings; give what they were."""
+    changed = {name.replace("_", "."): value for name, value in settings.items()}
+    before = admin.topic_settings([topic])[topic]
+    admin._admin.alter_configs([ConfigResource(ConfigResourceType.TOPIC, topic, changed)])
+    until(lambda: changed.items() <= admin.topic_settings([topic])[topic].items(), "a setting")
+    return {name: before[name.replace("_", ".")] for name in settings}
 
 
 class System:

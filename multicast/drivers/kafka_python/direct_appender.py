@@ -10,8 +10,9 @@ socket, and the thread that waits on all sockets reads the answers.
                 would wait until all earlier ones are replicated.)
     placed      a partition with a socket to its leader; only such a partition accepts appends
 
-Any error closes the socket, and the outcome of all appends in flight on it is unknown. So nothing
-is ever sent twice; the caller decides what to do about an unknown outcome.
+Any error of a socket closes it, and the outcome of all appends in flight on it is unknown. So
+nothing is ever sent twice; the caller decides what to do about an unknown outcome. A record that
+the brokers refuse for good is certainly not stored.
 
 Invariant: `done` is called exactly once for each accepted append.
 """
@@ -35,12 +36,14 @@ from multicast.drivers.kafka_python.fetch_request import frame_size
 from multicast.drivers.kafka_python.produce_request import (
     PRODUCE_KEY,
     PRODUCE_VERSION,
+    REFUSED,
     ProduceRequest,
     answered,
+    why_refused,
 )
 from multicast.drivers.kafka_python.sockets import open_socket
 from multicast.drivers.protocol import Appended, AppendFailed, AppendOutcome, TopicPartition
-from multicast.errors import AmcastError, AppendUnknown
+from multicast.errors import AmcastError, AppendRefused, AppendUnknown
 
 # A plain choice: appends that wait behind 64 others are better merged by the caller, and `append`
 # returns False then. A tenth would refuse appends during one slow replication.
@@ -144,11 +147,16 @@ class _Socket:
             sent = self.in_flight.popleft()
             outcome: AppendOutcome = Appended(stored.offset)
             if stored.error:
-                error = kafka_errors.for_code(stored.error)
-                name = f"{sent.partition.topic}/{sent.partition.partition}"
-                unknown = AppendUnknown(f"It is unknown whether {name} holds the record: {error}.")
-                outcome = AppendFailed(unknown)
+                outcome = AppendFailed(_failure(sent.partition, stored.error))
             outcomes.append((sent, outcome))
+
+
+def _failure(partition: TopicPartition, code: int) -> AmcastError:
+    name = f"{partition.topic}/{partition.partition}"
+    why = why_refused(code)
+    if code in REFUSED:
+        return AppendRefused(f"The brokers refused a record for {name}: {why}.")
+    return AppendUnknown(f"It is unknown whether {name} holds the record: {why}.")
 
 
 class _Place(NamedTuple):

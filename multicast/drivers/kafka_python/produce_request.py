@@ -1,8 +1,9 @@
 """The Produce request of a direct appender, which appends one small record.
 
 `ProduceRequest` encodes the request for a value; `answered` decodes the record's offset from an
-answer. No socket and no clock may live here. The package's own classes do the same for any records;
-a collector appends thousands of times a second, so the constant part is encoded once.
+answer; `why_refused` puts Kafka's error codes into words. No socket and no clock may live here. The
+package's own classes do the same for any records; a collector appends thousands of times a second,
+so the constant part is encoded once.
 
 The version is 3, the oldest that brokers of Kafka 4 accept, and the first with record batches
 (KIP-98). The batch has no producer ID, so the broker detects no duplicates; of two copies of an
@@ -15,6 +16,9 @@ import struct
 from struct import Struct
 from typing import NamedTuple
 
+from kafka import errors as kafka_errors
+
+from multicast.drivers.client_settings import WRONG_CLOCK
 from multicast.drivers.kafka_python.fetch_request import written_text
 from multicast.drivers.kafka_python.record_batch import written_batch, written_record
 from multicast.drivers.protocol import TopicPartition
@@ -24,6 +28,17 @@ from multicast.errors import ProtocolViolation
 PRODUCE_KEY = 0
 PRODUCE_VERSION = 3
 
+# Kafka's error codes for records that are refused for good: too large (two codes), invalid topic, a
+# time too far from the broker's, record format, policy, codec, invalid record.
+TOO_LARGE = frozenset({10, 18})
+REFUSED = TOO_LARGE | {17, 32, 43, 44, 76, 87}
+
+_INVALID_TIME, _INVALID_RECORD = 32, 87
+_WHY = {
+    **dict.fromkeys(TOO_LARGE, "it is larger than the topic's max.message.bytes"),
+    _INVALID_TIME: WRONG_CLOCK,
+    _INVALID_RECORD: "it is invalid there, as records without a key are in a compacted topic",
+}
 _ALL_IN_SYNC = -1  # acks=all
 _HEAD = Struct(">ihhi")  # size of what follows, key, version, number of the request
 _TEXT = Struct(">h")
@@ -59,6 +74,11 @@ class ProduceRequest:
         frame = self._head + _PARTITION.pack(self._partition, len(batch)) + batch
         size = _HEAD.size - _COUNT.size + len(frame)
         return _HEAD.pack(size, PRODUCE_KEY, PRODUCE_VERSION, number) + frame
+
+
+def why_refused(code: int) -> str:
+    """Say why brokers refused a record with an error code of Kafka's."""
+    return _WHY.get(code) or str(kafka_errors.for_code(code).__name__)
 
 
 def answered(frame: bytes | bytearray, number: int) -> Stored:

@@ -15,7 +15,7 @@ from multicast.drivers.kafka_python import Admin, TopicSpec
 from multicast.drivers.kafka_python.produce_request import PRODUCE_VERSION, ProduceRequest, answered
 from multicast.drivers.memory.driver import MemoryDriver
 from multicast.drivers.protocol import Appended, AppendFailed, TopicPartition
-from multicast.errors import AppendUnknown, ProtocolViolation
+from multicast.errors import AppendRefused, AppendUnknown, ProtocolViolation
 from tests.helpers.driver_worlds import REAL, read, values
 from tests.helpers.small import until
 
@@ -126,6 +126,38 @@ def test_what_finds_no_room_is_not_sent_and_every_thread_may_append(connected):
     assert sorted(outcome.offset for outcome in connected.outcomes) == list(range(sum(taken)))
     assert connected.append(b"again")
     connected.receive(sum(taken) + 1)
+
+
+@pytest.mark.kafka
+@pytest.mark.parametrize(
+    ("setting", "value", "reason"),
+    [
+        ("max.message.bytes", "100", "larger than the topic's max.message.bytes"),
+        ("cleanup.policy", "compact", "without a key"),
+        # A record that reaches the broker within the millisecond of its time is accepted.
+        ("message.timestamp.before.max.ms", "0", "check the clock of this machine"),
+    ],
+)
+def test_a_record_that_is_refused_for_good_is_certainly_not_stored(
+    kafka_cluster, setting, value, reason
+):
+    partition = TopicPartition(f"t-{uuid.uuid4().hex[:8]}", 0)
+    with Admin(kafka_cluster.bootstrap) as admin:
+        admin.create_topics({partition.topic: TopicSpec(1, settings={setting: value})})
+    with open_driver("librdkafka", kafka_cluster.bootstrap) as driver:
+        made = Connected(driver, partition)
+
+        def refused():
+            made.open()  # after a failure another broker may lead
+            made.append(bytes(200))
+            made.receive(len(made.outcomes) + 1)
+            return isinstance(made.outcomes[-1], AppendFailed)
+
+        until(refused)
+        made.direct.close()
+    error = made.outcomes[-1].error
+    assert isinstance(error, AppendRefused), error
+    assert reason in str(error)
 
 
 @pytest.mark.kafka

@@ -20,13 +20,13 @@ from typing import NamedTuple
 from kafka import errors as kafka_errors
 
 from multicast.drivers.access import Access
-from multicast.drivers.client_settings import WRONG_CLOCK
 from multicast.drivers.kafka_python.codecs import Codec
 from multicast.drivers.kafka_python.joint.entries import QueuedEntry, prepared
 from multicast.drivers.kafka_python.joint.link import Link, SentBatch
 from multicast.drivers.kafka_python.joint.outbox import first_groups
 from multicast.drivers.kafka_python.joint.partition_appends import PartitionAppends, Settled
 from multicast.drivers.kafka_python.joint.request import settings
+from multicast.drivers.kafka_python.produce_request import why_refused
 from multicast.drivers.kafka_python.record_batch import ProducerIdentity
 from multicast.drivers.protocol import Beside, TopicPartition
 from multicast.errors import AmcastError, AppendNotStored
@@ -279,12 +279,9 @@ class Dispatcher:
             self.outcomes += appends.give_up(why)
 
     def _why(self, appends: PartitionAppends, code: int) -> str:
-        error = kafka_errors.for_code(code)
-        if error is kafka_errors.TopicAuthorizationFailedError:
+        if code == kafka_errors.TopicAuthorizationFailedError.errno:
             return self._access.lacking("Write", "topic", appends.partition.topic).rstrip(".")
-        if error is kafka_errors.InvalidTimestampError:
-            return WRONG_CLOCK
-        return str(error.__name__)
+        return why_refused(code)
 
     def _settle(self, appends: PartitionAppends) -> None:
         self.outcomes += appends.settled()

@@ -32,6 +32,7 @@ from math import inf
 
 from multicast.drivers.kafka_python.codecs import Codec
 from multicast.drivers.kafka_python.joint.entries import QueuedEntry
+from multicast.drivers.kafka_python.produce_request import REFUSED, TOO_LARGE
 from multicast.drivers.kafka_python.record_batch import (
     BATCH_BYTES,
     ProducerIdentity,
@@ -59,12 +60,7 @@ _SEQUENCES = 2**31  # numbers wrap to 0
 _OUT_OF_SEQUENCE = frozenset({45, 47, 59})
 _TOO_FEW_REPLICAS = 19  # refused before anything was stored, for now
 _DUPLICATE = 46  # stored earlier, and the broker remembers no offset
-# The batch is too large for the topic; a part of it may not be.
-_TOO_LARGE = frozenset({10, 18})
-# The records are refused for good: invalid topic, no right on topic or cluster, a time too far from
-# the broker's, record format, policy, codec, invalid record.
-_NOT_AUTHORIZED = frozenset({29, 31})
-_REFUSED = _NOT_AUTHORIZED | _TOO_LARGE | {17, 32, 43, 44, 76, 87}
+_NOT_AUTHORIZED = frozenset({29, 31})  # no right on the topic, on the cluster
 
 # The outcome of an entry's first record: if it is stored, the others follow it.
 Settled = tuple[QueuedEntry, AppendOutcome]
@@ -256,13 +252,13 @@ class PartitionAppends:
             self._end(batch, AppendUnknown(f"{self.name} holds the record: {why}."))
         elif code in _OUT_OF_SEQUENCE:
             self._out_of_sequence(batch, why)
-        elif code in _TOO_LARGE and batch.count > 1:
+        elif code in TOO_LARGE and batch.count > 1:
             # The next batches are smaller, down to a single record.
             size = BATCH_BYTES + sum(entry.size for entry in batch.entries)
             self.batch_bytes_max = max(BATCH_BYTES + 1, size // 2)
             self.queue = deque(part for entry in self.queue for part in self._parts(entry))
             self._not_stored(batch, why)
-        elif code in _REFUSED:
+        elif code in REFUSED | _NOT_AUTHORIZED:
             self._end(batch, self._unknown(why) if batch.doubt else self._refusal(code, why))
         else:
             # A leader that is deposed may have stored the batch before it says so.

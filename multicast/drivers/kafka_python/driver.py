@@ -7,7 +7,7 @@ order, so a single request must not queue behind a long poll.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Self
 
 from kafka import errors as kafka_errors
@@ -37,6 +37,7 @@ from multicast.errors import AmcastError
 
 _METADATA_VERSION_MIN = 10  # the first version of the Metadata request with topic IDs (KIP-516)
 _MESSAGE_BYTES_MAX = "max.message.bytes"
+_DENIED = kafka_errors.TopicAuthorizationFailedError.errno
 _TOPIC = 2  # the type of a resource, in DescribeConfigs
 _CommitTopic = OffsetCommitRequest.OffsetCommitRequestTopic
 _FetchGroup = OffsetFetchRequest.OffsetFetchRequestGroup
@@ -304,12 +305,10 @@ class KafkaPythonDriver:
                 max_version=8,
             )
 
-        def errors(response: Any) -> list[int]:
-            return [
-                partition.error_code for topic in response.topics for partition in topic.partitions
-            ]
+        def errors(response: Any) -> list[tuple[str, int]]:
+            return [(t.name, p.error_code) for t in response.topics for p in t.partitions]
 
-        await self._ask_coordinator(group, request, errors, needs="Read", topics=by_topic)
+        await self._ask_coordinator(group, request, errors, needs="Read")
 
     async def _committed(
         self, group: str, partitions: Sequence[TopicPartition]
@@ -330,16 +329,15 @@ class KafkaPythonDriver:
                 max_version=9,
             )
 
-        def errors(response: Any) -> list[int]:
+        def errors(response: Any) -> list[tuple[str, int]]:
+            topics = [topic for answer in response.groups for topic in answer.topics]
             return [
-                response.error_code or 0,
-                *(answer.error_code for answer in response.groups),
-                *(p.error_code for g in response.groups for t in g.topics for p in t.partitions),
+                ("", response.error_code or 0),
+                *(("", answer.error_code) for answer in response.groups),
+                *((topic.name, p.error_code) for topic in topics for p in topic.partitions),
             ]
 
-        response = await self._ask_coordinator(
-            group, request, errors, needs="Describe", topics=by_topic
-        )
+        response = await self._ask_coordinator(group, request, errors, needs="Describe")
         return {
             TopicPartition(topic.name, partition.partition_index): (
                 partition.committed_offset,
@@ -351,24 +349,23 @@ class KafkaPythonDriver:
             if partition.committed_offset >= 0
         }
 
-    async def _ask_coordinator(
-        self, group: str, request: Any, errors: Any, *, needs: str, topics: Collection[str]
-    ) -> Any:
+    async def _ask_coordinator(self, group: str, request: Any, errors: Any, *, needs: str) -> Any:
         """Repeat a request to the group's coordinator until no retriable error is left.
 
-        `needs` is the right that the request takes on the group and on the topics.
+        `errors` gives the error codes of an answer, each with its topic. `needs` is the right that
+        the request takes on the group and on the topics.
         """
         manager, deadline = self._connection.manager, self._connection.deadline
         while True:
             try:
                 node = await find_coordinator(self._connection, group)
                 response = await manager.send(request(), node_id=node)
-                for code in errors(response):
-                    if code:
-                        raise kafka_errors.for_code(code)
-            except kafka_errors.TopicAuthorizationFailedError as error:
-                access = self._connection.access
-                raise access.lacks(needs, "topic", ", ".join(topics)) from error
+                failed = [(topic, code) for topic, code in errors(response) if code]
+                denied = dict.fromkeys(topic for topic, code in failed if code == _DENIED)
+                if denied:
+                    raise self._connection.access.lacks(needs, "topic", ", ".join(denied))
+                if failed:
+                    raise kafka_errors.for_code(failed[0][1])
             except kafka_errors.AuthorizationError as error:
                 raise self._connection.access.lacks(needs, "group", group) from error
             except (kafka_errors.KafkaError, OSError) as error:

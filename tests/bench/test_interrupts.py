@@ -21,10 +21,15 @@ with tempfile.TemporaryDirectory(dir=sys.argv[1]):
 """
 
 
-def program(folder):
+def program(folder, sighup=signal.SIG_DFL):
+    """Start the program with a disposition of SIGHUP; the tests may run under nohup themselves."""
     command = [sys.executable, "-c", PROGRAM, folder]
     pipe = subprocess.PIPE
-    return subprocess.Popen(command, stdin=pipe, stdout=pipe, text=True)
+    previous = signal.signal(signal.SIGHUP, sighup)
+    try:
+        return subprocess.Popen(command, stdin=pipe, stdout=pipe, text=True)
+    finally:
+        signal.signal(signal.SIGHUP, previous)
 
 
 @pytest.mark.parametrize("sent", [signal.SIGTERM, signal.SIGHUP])
@@ -37,12 +42,7 @@ def test_a_signal_ends_a_command_which_removes_its_folders(tmp_path, sent):
 
 
 def test_under_nohup_sighup_stays_ignored(tmp_path):
-    previous = signal.signal(signal.SIGHUP, signal.SIG_IGN)
-    try:
-        process = program(tmp_path)
-    finally:
-        signal.signal(signal.SIGHUP, previous)
-    with process:
+    with program(tmp_path, signal.SIG_IGN) as process:
         assert process.stdout.readline() == "ready\n"
         process.send_signal(signal.SIGHUP)
         process.stdin.write("end\n")

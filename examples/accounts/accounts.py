@@ -36,7 +36,7 @@ def parse(payload: bytes | None) -> tuple[str, str, int] | None:
     except (ValueError, RecursionError):
         return None
     match document:
-        case {"from": str(source), "to": str(target), "amount": int(amount)}:
+        case {"from": str(source), "to": str(target), "amount": int(amount)} if amount is not True:
             known = {source, target} <= set(ACCOUNTS) and source != target
             return (source, target, amount) if known and amount > 0 else None
     return None

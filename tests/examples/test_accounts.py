@@ -44,6 +44,7 @@ FOREIGN = [b"", b"hello", b"\xff\xfe", b"null", b"5", b"{}", _DEEP, b'{"from": "
         ("P1", "P2", -5),
         ("P1", "P2", "5"),
         ("P1", "P2", 5.5),
+        ("P1", "P2", True),
     ]
 ]
 PLACES = st.sampled_from(accounts.ACCOUNTS)

@@ -26,6 +26,7 @@ CREATE TABLE IF NOT EXISTS position (only INTEGER PRIMARY KEY CHECK (only = 1), 
 CREATE TABLE IF NOT EXISTS stock (item TEXT PRIMARY KEY, quantity INT CHECK (quantity >= 0));
 CREATE TABLE IF NOT EXISTS orders (id TEXT PRIMARY KEY, state TEXT);
 """
+_HAS_NAME = "SELECT 1 FROM pragma_table_info('position') WHERE name = 'name'"
 
 
 class Projection:
@@ -38,6 +39,8 @@ class Projection:
             name, {"orders", "stock"}
         )
         database.executescript(_SCHEMA)
+        if not database.execute(_HAS_NAME).fetchone():
+            raise UsageError("an earlier version made the tables; name another file")
         self.position = self._stored()  # the cursor of the tables; None: nothing is applied
 
     def apply(self, message: Message) -> None:
@@ -50,7 +53,7 @@ class Projection:
             if event is not None:
                 try:
                     self._change(event)
-                except (sqlite3.IntegrityError, OverflowError) as error:
+                except (sqlite3.IntegrityError, OverflowError, UnicodeError) as error:
                     raise AmcastError(
                         f"the tables cannot take {message.message_id}: {error}"
                     ) from error
@@ -86,35 +89,35 @@ class Projection:
         return self._database.execute(query, (key,)).fetchall()
 
 
-def is_before(cursor: Cursor, up_to: Cursor | None) -> bool:
-    """Whether a projection that is at a cursor has to go on; raises `UsageError` if it cannot say.
+def is_past(cursor: Cursor, up_to: Cursor) -> bool:
+    """Whether a cursor is after another one; raises `UsageError` if they cannot be compared.
 
     Cursors of one source grow from message to message.
     """
-    if up_to is None:
-        return True
     if cursor.epoch == up_to.epoch and cursor.source != up_to.source:
         raise UsageError(f"{up_to} is no cursor of this projection; its cursors are like {cursor}")
     both = [(each.epoch, each.record, each.run, each.next) for each in (cursor, up_to)]
-    return both[0] < both[1]
+    return both[0] > both[1]
 
 
 def project(projection: Projection, consumer: Consumer, options: argparse.Namespace) -> None:
     """Apply what the consumer delivers, and print each position."""
     up_to = Cursor.parse(options.up_to) if options.up_to else None
-    if projection.position is not None:
+    if projection.position is not None and up_to is not None:
         here = Cursor.parse(projection.position)
-        if not is_before(here, up_to):
-            if here != up_to:
-                raise UsageError(f"the tables are at {here} already; name another file")
+        if is_past(here, up_to):
+            raise UsageError(f"the tables are at {here} already; name another file")
+        if here == up_to:
             return
     for batch in consumer.until_end() if options.until_end else consumer.batches():
         for record in batch.records:
             message = Message(batch, record)
+            if up_to is not None and is_past(message.cursor, up_to):
+                return
             projection.apply(message)
             sys.stdout.write(f"{message.cursor}\n")
             sys.stdout.flush()
-            if not is_before(message.cursor, up_to):
+            if message.cursor == up_to:
                 return
 
 

@@ -30,6 +30,7 @@ CREATE TABLE IF NOT EXISTS stock (item TEXT PRIMARY KEY, quantity INT);
 CREATE TABLE IF NOT EXISTS revenue (item TEXT PRIMARY KEY, amount INT);
 CREATE TABLE IF NOT EXISTS applied (step INTEGER PRIMARY KEY, source TEXT, number INT);
 """
+_HAS_INTEREST = "SELECT 1 FROM pragma_table_info('position') WHERE name = 'interest'"
 
 
 def open_books(path: str) -> sqlite3.Connection:
@@ -48,6 +49,8 @@ def position(database: sqlite3.Connection, interest: set[str]) -> str | None:
 
     Raises `UsageError` for the books of another interest: they would lack what this one reads.
     """
+    if not database.execute(_HAS_INTEREST).fetchone():
+        raise UsageError("an earlier version made the books; name another file")
     row = database.execute("SELECT cursor, interest FROM position").fetchone()
     if row is not None and row[1] != name_of(interest):
         raise UsageError(f"the books are those of {row[1]}; name another file")

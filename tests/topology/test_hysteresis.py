@@ -65,11 +65,12 @@ def test_no_drift_by_a_tenth_turns_a_small_tree_over(name):
         assert choice.gain < MARGIN_DEFAULT
 
 
+@pytest.mark.timeout(1200)  # four plans with uneven rates: 50 s of CPU, on a busy machine 150 s
 @pytest.mark.parametrize("name", ["local", "acyclic"])
 def test_rates_and_weights_that_drift_by_a_tenth_leave_the_tree_alone(name):
     file = INPUTS[name]
     dice = random.Random(4)
-    for _ in range(8):
+    for _ in range(4):
         factors = [
             dice.uniform(0.9, 1.1) for _ in range(len(file.partitions) + len(file.consumers))
         ]

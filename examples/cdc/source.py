@@ -144,7 +144,8 @@ def main() -> None:
         topics = [NewTopic(name, 1) for name in (TRANSACTIONS, *(PREFIX + t for t in TABLES))]
         for created in admin.create_topics(topics).values():
             created.result(_FLUSH_S)
-        producer = Producer({"bootstrap.servers": options.bootstrap})
+        # As Debezium's does: without it a batch that is sent again may come after later ones.
+        producer = Producer({"bootstrap.servers": options.bootstrap, "enable.idempotence": True})
         for part in (made[:middle], again, made[middle:]):
             for topic, key, value in shuffled([record for one in part for record in one], rng):
                 producer.produce(topic, json.dumps(value), key)

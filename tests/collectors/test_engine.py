@@ -373,6 +373,16 @@ def test_a_resting_sink_is_ticked_each_minute_and_one_that_follows_again_not_twi
 # -- on a real broker -------------------------------------------------------------------------
 
 
+def ended_by_a_message(system, hosted):
+    """Give the collector that orders P1, once it has ended: it cannot order a new message."""
+    producer = confluent_kafka.Producer({"bootstrap.servers": system.bootstrap})
+    producer.produce(system.topic, b"of a plain producer", partition=0)
+    assert producer.flush(PATIENCE_S) == 0
+    top = hosted.nodes[system.plan.top("P1").name]
+    until(top.ended.is_set)
+    return top
+
+
 @pytest.mark.kafka
 @pytest.mark.slow
 @pytest.mark.timeout(300)
@@ -385,11 +395,7 @@ def test_a_collector_ends_when_the_topic_of_the_order_was_deleted(
         order = order_topic(system.topic)
         with Admin(kafka_cluster.bootstrap) as admin:
             admin.delete_topics([order])
-        producer = confluent_kafka.Producer({"bootstrap.servers": kafka_cluster.bootstrap})
-        producer.produce(system.topic, b"of a plain producer", partition=0)
-        assert producer.flush(PATIENCE_S) == 0
-        top = hosted.nodes[system.plan.top("P1").name]
-        until(top.ended.is_set)
+        top = ended_by_a_message(system, hosted)
         assert order in str(top.error)  # "does not exist", or "is not the one that epoch 1 ..."
 
 
@@ -404,11 +410,7 @@ def test_a_collector_whose_order_records_are_refused_for_good_ends_and_names_the
     with System(kafka_cluster.bootstrap, plan, tmp_path) as system, Hosted(system) as hosted:
         with Admin(kafka_cluster.bootstrap) as admin:
             set_topic(admin, order_topic(system.topic), max_message_bytes="1")
-        producer = confluent_kafka.Producer({"bootstrap.servers": kafka_cluster.bootstrap})
-        producer.produce(system.topic, b"of a plain producer", partition=0)
-        assert producer.flush(PATIENCE_S) == 0
-        top = hosted.nodes[system.plan.top("P1").name]
-        until(top.ended.is_set)
+        top = ended_by_a_message(system, hosted)
         assert isinstance(top.error, AppendRefused)
         assert order_topic(system.topic) in str(top.error)
         assert "max.message.bytes" in str(top.error)

@@ -129,8 +129,7 @@ def test_acyclic_interests_whose_least_tree_has_a_bag_in_no_interest_are_planned
 
 
 def without_vertices(edges):
-    """What the least tree for triangles costs besides the weight times the vertices, if there is
-    a partition; see `docs/planner-bounds.md`."""
+    """Give R of `docs/planner-bounds.md`: the least cost, but for the weight times the vertices."""
     return 3 * 140 * len(edges) + 10 * len(edges) // 3 * (15 + 9)
 
 
@@ -149,7 +148,7 @@ def test_the_tree_of_a_partition_into_triangles_costs_what_the_proof_says():
     assert cost - 15 * max(measure.weight) / measure.scale.weights == without_vertices(edges)
 
 
-def test_a_graph_without_a_partition_into_triangles_has_no_tree_of_its_cost():
+def test_without_a_partition_into_triangles_the_planner_finds_a_dearer_tree():
     edges = list(combinations(range(4), 2))
     solution = solve(triangles(edges), effort=0.02)
     check(solution.plan)

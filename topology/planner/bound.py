@@ -58,6 +58,7 @@ ROUNDS, ROUNDS_IN_ALL = 4, 60
 LEVELS = 128  # at most so many up to the rate of all shared logs, and as many more up to all rates
 # The part of all steps that pieces may take before all else, for each demand; and at the end.
 PIECES_FIRST, PIECES_LAST = Fraction(1, 800), Fraction(1, 2)
+GROWN = 1.25  # a level is priced if it has so many times as many collectors as the last one
 ROUNDS_BELOW = 2  # at each level below the last, if there is one area; the prices are used above
 # From this gap on a level gets more rounds, and the remaining trees are searched; with larger gaps
 # that seldom ends. After a search that ran out of steps, the gap must be a quarter smaller.
@@ -362,15 +363,8 @@ def _part_bound(part: Restricted, steps: int, rounds: int, goal: _Goal | None) -
     trivial = sum(part.leaf(demand) for demand in range(len(part.weight)))
     if len(part.weight) == 1 or part.drop == 0:
         return trivial
-    budget, light, level = Budget(steps), None, 0
-    own = sum(part.own)
-    while light is None or level < part.shared + own:
-        # Bags of shared logs first, then larger ones: own rates may be a thousand times as great.
-        level += max(1, (part.shared if level < part.shared else own) // LEVELS)
-        try:
-            light = LightCollectors(part, level, budget, lower=light)
-        except Exhausted:
-            break
+    light = None
+    for light in _light_levels(part, Budget(steps)):
         settled = None if goal is None else goal.settled(light, trivial)
         if settled is not None:
             return settled
@@ -380,6 +374,27 @@ def _part_bound(part: Restricted, steps: int, rounds: int, goal: _Goal | None) -
     start = None if goal is None else goal.prices
     last = DemandPrices(light, floors).best(maximised, rounds=rounds, start=start).bound
     return max(trivial, last, goal.priced.bound if goal and goal.priced else 0)
+
+
+def _light_levels(part: Restricted, budget: Budget) -> Iterator[LightCollectors]:
+    """List light collectors at one level after the other, as far as the budget allows.
+
+    Left out are levels with hardly more collectors than at the last one: a later one proves more.
+    """
+    light, level, given = None, 0, 0
+    own = sum(part.own)
+    while light is None or level < part.shared + own:
+        # Bags of shared logs first, then larger ones: own rates may be a thousand times as great.
+        level += max(1, (part.shared if level < part.shared else own) // LEVELS)
+        try:
+            light = LightCollectors(part, level, budget, lower=light)
+        except Exhausted:
+            break
+        if light.count > GROWN * given:
+            given = light.count
+            yield light
+    if light is not None and light.count > given:
+        yield light
 
 
 def _floors(part: Restricted, level: int, budget: Budget) -> list[int]:

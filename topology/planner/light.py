@@ -90,7 +90,10 @@ class LightCollectors:
             demands: (part.touched(demands) & ~logs).bit_count()
             for demands, logs in self.boundary.items()
         }
-        self.passing = {d: part.passing(d, logs) for d, logs in self.boundary.items()}
+        known = {} if lower is None else lower.passing
+        self.passing: dict[int, int] = {
+            d: known.get(d) or part.passing(d, b) for d, b in self.boundary.items()
+        }
         self.prices: list[list[int]] = [[] for _ in self.sets]
         self.keys: list[list[int]] = [[] for _ in self.sets]
         self.families: list[list[Family]] = []
@@ -109,6 +112,7 @@ class LightCollectors:
             if boundary.bit_count() <= level:
                 self._extend(demands, boundary, 1, near=near, key=place + 1, budget=budget)
         self.steps: int = left - budget.steps  # without those for the sets
+        self.count = len(self.family_of) + sum(map(len, self.keys))
 
     def _divided(self, budget: Budget) -> list[list[tuple[int, int]]]:
         """List for each set the ways to divide it in two whose boundaries fit in a light bag.

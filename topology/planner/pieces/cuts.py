@@ -99,6 +99,10 @@ class Pieces:
         self.everyone = self._add(part.everyone, 0)
         self.cuts = list(self._cuts(larger))
 
+    def raise_level(self) -> None:
+        """Take the greatest level with the same pieces and cuts, which proves more."""
+        self.level = self._next - 1
+
     def rate(self, logs: int) -> int:
         """Sum the rates of a set of classes."""
         known = self._rates.get(logs)
@@ -180,20 +184,23 @@ class Pieces:
             separator = pending.pop()
             for number in bits(separator):
                 note(separator | self.touched(self.readers[number]))
-        return {
-            separator
-            for separator in known
-            if self.rate(separator) <= self.level
-            and sum(boundary == separator for _, boundary in self._fallen(separator)) > 1
-        }
+        return known
 
     def _bags(self) -> list[int]:
-        """List the unions of minimal separators, up to the level."""
-        bags = {0}
+        """List the unions of minimal separators, up to the level; and note the rate of the next."""
+        bags, above = {0}, {self.part.shared + 1}
         for separator in self._separators():
+            if self.rate(separator) > self.level:
+                above.add(self.rate(separator))
+                continue
+            if sum(boundary == separator for _, boundary in self._fallen(separator)) < 2:
+                continue  # it separates nothing
             self.budget.take(len(bags))
             joined = {bag | separator for bag in bags}
-            bags |= {bag for bag in joined if self.rate(bag) <= self.level}
+            within = {bag for bag in joined if self.rate(bag) <= self.level}
+            above |= {self.rate(bag) for bag in joined - within}
+            bags |= within
+        self._next = min(above)
         return sorted(bags - {0}, key=lambda bag: (self.rate(bag), bag))
 
     # -- cuts -----------------------------------------------------------------------------------

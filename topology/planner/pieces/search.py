@@ -84,7 +84,8 @@ def levels(part: Restricted, budget: Budget, *, below: int | None = None) -> Ite
         except Exhausted:
             return
         growth, listed = (left - budget.steps) / (listed or left), left - budget.steps
-        node = node.raised(pieces)
+        pieces.raise_level()
+        node, level = node.raised(pieces), pieces.level
         search.bound(pieces, node)
         cuts += len(pieces.cuts)
         counts = len(pieces.pieces), cuts, len(node.cuts), sum(node.heavy), bool(node.expenses)

@@ -24,6 +24,7 @@ from multicast.errors import AmcastError, TimedOut
 from topology.tree import Plan
 
 _TICKS_PER_S = os.sysconf("SC_CLK_TCK")
+_HEALTHY_S = 120.0  # a start takes seconds, and on a busy machine the collectors' add up
 _STOP_S = 5.0  # for a process to end after SIGTERM, before it is killed
 
 
@@ -125,21 +126,35 @@ class CollectorProcesses:
         """The process IDs: one for each collector, and the standbys'."""
         return [process.pid for process in self._processes.values()]
 
-    def wait_healthy(self, timeout: float = 30.0) -> None:
-        """Wait until every process's loop runs; raises `TimedOut` with its last log line."""
+    def wait_healthy(self, timeout: float = _HEALTHY_S) -> None:
+        """Wait until every process's loop runs.
+
+        Raises `AmcastError` at once if a process has ended, or `TimedOut`; both give the end of its
+        log.
+        """
         deadline = time.monotonic() + timeout
         waiting = set(self._processes)
         pause = threading.Event()
         while waiting:
+            ended = self.ended()
             waiting = {name for name in waiting if not self.status(name)}
+            gone = waiting.intersection(ended)
+            if gone:
+                name = min(gone)
+                raise AmcastError(
+                    f"collector {name} has ended; its log ends: {self._log_end(name)}"
+                )
             if waiting and time.monotonic() > deadline:
                 name = min(waiting)
-                log = (self._folder / f"{name}.log").read_text(errors="replace").strip()
                 raise TimedOut(
                     f"collector {name} is not healthy after {timeout:g} s; its log ends: "
-                    f"{log[-500:]}"
+                    f"{self._log_end(name)}"
                 )
             pause.wait(0.05)
+
+    def _log_end(self, name: str) -> str:
+        log = (self._folder / f"{name}.log").read_text(errors="replace").strip()
+        return log[-500:]
 
     def work(self) -> Iterator[str]:
         """Yield the collectors' counts of ordered records, as lines of a history."""

@@ -3,6 +3,8 @@
 
 PYTHON ?= $(shell command -v python3.11 || command -v python3)
 BIN := .venv/bin
+# Thousands of processes start in a run of the tests: without bytecode each compiles all it imports.
+export PYTHONDONTWRITEBYTECODE :=
 
 .PHONY: demo test lint unit campaign helm simulate nemesis fuzz model docs lock dist sbom clean
 

@@ -153,7 +153,8 @@ def claim(folder: Folder, out: str, runs: Sequence[str]) -> None:
     except (OSError, ValueError) as error:
         raise UsageError(f"{out} cannot be used for --out: {error}") from error
     if held != sorted(runs):
-        raise UsageError(f"{out} holds the figures of {', '.join(held)}; name another folder")
+        named = ", ".join(map(str, held)) if isinstance(held, list) else held
+        raise UsageError(f"{out} holds the figures of {named}; name another folder")
 
 
 def trimmed(topic: str, why: str) -> UsageError:

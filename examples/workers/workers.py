@@ -129,6 +129,8 @@ def main() -> None:
     parser.add_argument("--workers", type=int, default=4)
     parser.add_argument("--until-end", action="store_true")
     options = parser.parse_args()
+    if options.workers < 1:
+        parser.error(f"--workers must be 1 or more: {options.workers}")
     with closing(sqlite3.connect(options.database)) as database:
         database.execute("PRAGMA journal_mode = WAL")
         database.executescript(_SCHEMA)

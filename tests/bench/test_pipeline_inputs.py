@@ -106,6 +106,13 @@ def refuses_the_figures_of_other_runs(claimed, tmp_path):
     with pytest.raises(UsageError, match="is not empty"):
         claimed(mine, ["a"])
     assert [path.name for path in mine.iterdir()] == ["events"]
+    for about in ("5", "[5]", "null", "{}"):
+        (mine / "_runs").write_text(about)
+        with pytest.raises(UsageError, match="holds the figures of"):
+            claimed(mine, ["a"])
+    (mine / "_runs").write_text("no JSON")
+    with pytest.raises(UsageError, match="cannot be used for --out"):
+        claimed(mine, ["a"])
     (tmp_path / "file").write_text("x")
     with pytest.raises(UsageError, match="cannot be used for --out"):
         claimed(tmp_path / "file", ["a"])

@@ -22,6 +22,7 @@ from multicast.drivers.kafka_python import Admin
 from multicast.drivers.protocol import TopicPartition
 from multicast.errors import UnsafeCluster
 from multicast.order import OrderRecord, OrderStream, ParentNext, RecordKind, Run, encode
+from tests.helpers.order_versions import VERSIONS
 from tests.helpers.plans import poster
 from tests.helpers.system import PATIENCE_S, System, amcast, set_topic, until
 from topology.interests import from_document
@@ -42,7 +43,7 @@ SMALL = {
 }
 
 
-BOTH = pytest.mark.parametrize("system", [1, 2], indirect=True, ids=["version 1", "version 2"])
+BOTH = pytest.mark.parametrize("system", VERSIONS, indirect=True)
 
 
 @pytest.fixture

@@ -12,6 +12,7 @@ from collectors.reconfiguration import rates
 from collectors.reconfiguration.apply import apply
 from multicast import Consumer, Producer
 from multicast.drivers.kafka_python import Admin
+from tests.helpers.order_versions import VERSIONS
 from tests.helpers.plans import priced, with_foreign_work
 from tests.helpers.system import PATIENCE_S, System, amcast, until
 from topology.cli import app as topology_cli
@@ -22,7 +23,7 @@ SENT = {"P1": 200, "P2": 310, "P3": 120, "P4": 450, "P5": 80, "P6": 30}
 KINDS = ("appended", "passed_on", "read", "dropped")
 
 
-BOTH = pytest.mark.parametrize("system", [1, 2], indirect=True, ids=["version 1", "version 2"])
+BOTH = pytest.mark.parametrize("system", VERSIONS, indirect=True)
 
 
 @pytest.fixture

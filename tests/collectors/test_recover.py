@@ -18,6 +18,7 @@ from multicast.properties import check_all
 from multicast.verification.from_cluster import ReplayedConsumer, replayed
 from tests.collectors.test_replanning import planned
 from tests.helpers.forged import append, far, forge, freeze, is_relayed, jump, newer, streams_of
+from tests.helpers.order_versions import VERSIONS
 from tests.helpers.plans import poster
 from tests.helpers.system import PATIENCE_S, System, amcast, until
 
@@ -32,7 +33,7 @@ SEATS = [
 ]
 
 
-BOTH = pytest.mark.parametrize("system", [1, 2], indirect=True, ids=["version 1", "version 2"])
+BOTH = pytest.mark.parametrize("system", VERSIONS, indirect=True)
 
 
 @pytest.fixture

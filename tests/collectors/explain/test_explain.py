@@ -22,6 +22,7 @@ from multicast import MessageID, Producer, UsageError, nothing_after
 from multicast.control import log_partition
 from multicast.drivers.kafka_python import Admin
 from tests.helpers.forged import far, forge
+from tests.helpers.order_versions import VERSIONS
 from tests.helpers.plans import poster
 from tests.helpers.system import PATIENCE_S, System, amcast, until
 
@@ -109,9 +110,7 @@ def test_the_partitions_of_an_id_may_stand_in_any_order():
 # -- on a cluster -----------------------------------------------------------------------------
 
 
-BOTH_VERSIONS = pytest.mark.parametrize(
-    "system", [1, 2], indirect=True, ids=["version 1", "version 2"]
-)
+BOTH_VERSIONS = pytest.mark.parametrize("system", VERSIONS, indirect=True)
 
 
 @pytest.fixture

@@ -16,6 +16,7 @@ from collectors.live.routes import LivePages
 from collectors.web import WebServer, listen_at
 from multicast import Producer
 from multicast.settings import Settings
+from tests.helpers.order_versions import VERSIONS
 from tests.helpers.plans import poster
 from tests.helpers.system import PATIENCE_S, System, amcast, until
 
@@ -78,7 +79,7 @@ class Pages(Asked):
         self._loop.close()
 
 
-@pytest.fixture(scope="module", params=[1, 2], ids=["version 1", "version 2"])
+@pytest.fixture(scope="module", params=VERSIONS)
 def system(kafka_cluster, tmp_path_factory, request):
     """A topic with each version of the order records; in 2, producers write tickets."""
     plan = replace(poster(), order_version=request.param)

@@ -458,6 +458,7 @@ def test_a_small_run_measures_every_arm_and_loses_nothing(kafka_cluster, tmp_pat
         bench_compare(faster, out, max_regression=1.25, output=Output.TABLE)
 
 
+@pytest.mark.campaign
 @pytest.mark.kafka
 @pytest.mark.slow
 @pytest.mark.timeout(300)

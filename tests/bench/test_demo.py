@@ -95,6 +95,7 @@ def test_another_projects_modules_are_shared_out_among_teams(tmp_path):
     assert len(plan.consumers) == 5
 
 
+@pytest.mark.campaign
 @pytest.mark.kafka
 @pytest.mark.slow
 @pytest.mark.parametrize(

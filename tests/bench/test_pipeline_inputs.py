@@ -151,6 +151,7 @@ def session():
         yield opened
 
 
+@pytest.mark.campaign
 @pytest.mark.slow
 @pytest.mark.timeout(300)
 def test_a_url_holds_the_figures_of_the_same_runs_only(session, tmp_path):

@@ -114,6 +114,7 @@ def test_a_copy_without_an_environment_is_refused(tmp_path, capsys):
     assert "make .venv/ready" in capsys.readouterr().err
 
 
+@pytest.mark.campaign
 @pytest.mark.kafka
 @pytest.mark.slow
 @pytest.mark.timeout(300)

@@ -297,6 +297,7 @@ def test_old_records_are_delivered_completely_without_those_of_aborted_transacti
         assert [value for value in values if value in own] == old[partition::3]
 
 
+@pytest.mark.campaign
 @pytest.mark.kafka
 @pytest.mark.slow
 def test_without_apply_nothing_is_made_and_what_was_written_can_be_applied(where, tmp_path):

@@ -113,6 +113,7 @@ def test_a_plan_with_more_partitions_than_the_topic_grows_it_only_where_that_is_
     assert bench.run("topology", "apply", file).returncode == 0
 
 
+@pytest.mark.campaign
 def test_a_refused_plan_leaves_no_rollback_plan_and_an_accepted_one_does(bench):
     file, _ = bench.planned(2)
     assert bench.run("topology", "apply", file).returncode == 0

@@ -12,9 +12,9 @@ from collectors.reconfiguration import rates
 from collectors.reconfiguration.apply import apply
 from multicast import Consumer, Producer
 from multicast.drivers.kafka_python import Admin
-from tests.helpers.order_versions import VERSIONS
 from tests.helpers.plans import priced, with_foreign_work
 from tests.helpers.system import PATIENCE_S, System, amcast, until
+from tests.helpers.variants import VERSIONS
 from topology.cli import app as topology_cli
 from topology.work import collector_work, consumer_work
 
@@ -270,6 +270,7 @@ def _only_dropped(count):
     return {"read": {"P1": 0, "P2": 0, "P3": count}, "dropped": {"P3": count}}
 
 
+@pytest.mark.campaign
 def test_after_a_change_of_the_plan_counts_are_those_of_the_new_plan(system):
     # Init: in the new plan C2 reads K0, which so passes on less, and K2 is gone.
     system.order()

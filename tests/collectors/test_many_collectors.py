@@ -9,6 +9,7 @@ import pytest
 
 from bench.micro.many_collectors import delivered, hosting, renamed, send, tree_plan
 from tests.helpers.system import System, amcast
+from tests.helpers.variants import EACH_DRIVER
 
 pytestmark = [pytest.mark.kafka, pytest.mark.slow, pytest.mark.timeout(900)]
 
@@ -25,7 +26,7 @@ def applied(system, plan, *more, patiently=False):
     return done.returncode, json.loads(done.stdout), done.stderr
 
 
-@pytest.mark.parametrize("driver", DRIVERS)
+@pytest.mark.parametrize("driver", EACH_DRIVER)
 def test_one_process_runs_forty_collectors_through_a_change_of_all_of_them(
     kafka_cluster, tmp_path, driver
 ):
@@ -53,6 +54,7 @@ def test_one_process_runs_forty_collectors_through_a_change_of_all_of_them(
             assert host.threads() < few + MANY // 2  # a client may start a few of its own later
 
 
+@pytest.mark.campaign
 def test_apply_names_the_collectors_of_a_later_epoch_that_nobody_runs(kafka_cluster, tmp_path):
     plan = tree_plan(3, "A")
     with System(kafka_cluster.bootstrap, plan, tmp_path) as system:

@@ -380,6 +380,7 @@ def test_instances_share_out_all_nodes_and_move_them_when_one_joins_dies_or_leav
         assert judged(system) == 240
 
 
+@pytest.mark.campaign
 @pytest.mark.kafka
 @pytest.mark.slow
 @pytest.mark.timeout(900)

@@ -3,6 +3,7 @@
 import itertools
 import json
 from dataclasses import replace
+from functools import partial
 
 import pytest
 
@@ -18,9 +19,9 @@ from multicast.properties import check_all
 from multicast.verification.from_cluster import ReplayedConsumer, replayed
 from tests.collectors.test_replanning import planned
 from tests.helpers.forged import append, far, forge, freeze, is_relayed, jump, newer, streams_of
-from tests.helpers.order_versions import VERSIONS
 from tests.helpers.plans import poster
 from tests.helpers.system import PATIENCE_S, System, amcast, until
+from tests.helpers.variants import VERSIONS
 
 pytestmark = [pytest.mark.kafka, pytest.mark.slow, pytest.mark.timeout(900)]
 
@@ -33,6 +34,7 @@ SEATS = [
 ]
 
 
+campaign = partial(pytest.param, marks=pytest.mark.campaign)
 BOTH = pytest.mark.parametrize("system", VERSIONS, indirect=True)
 
 
@@ -126,6 +128,7 @@ def test_a_run_far_beyond_a_log_holds_up_its_own_consumers_only_until_it_is_fill
     assert mended(system)["changed"] is False
 
 
+@pytest.mark.campaign
 def test_what_one_record_may_order_is_bounded_and_many_skips_need_a_yes(system):
     send(system)
     name = child(system, "P1")
@@ -147,20 +150,13 @@ def _located(stream, raw):
 @pytest.mark.parametrize(
     ("system", "where", "make"),
     [
-        (1, "root", freeze),
-        (1, "root", newer),
-        (1, "child", jump(3, kind=RecordKind.FREEZE)),
-        (2, "root", freeze),
-        (2, "child", freeze),
+        campaign(1, "root", freeze, id="a root frozen"),
+        campaign(1, "root", newer, id="a root in a newer version"),
+        pytest.param(1, "child", jump(3, kind=RecordKind.FREEZE), id="a child frozen and jumped"),
+        pytest.param(2, "root", freeze, id="a root of version 2 frozen"),
+        campaign(2, "child", freeze, id="a child of version 2 frozen"),
     ],
     indirect=["system"],
-    ids=[
-        "a root frozen",
-        "a root in a newer version",
-        "a child frozen and jumped",
-        "a root of version 2 frozen",
-        "a child of version 2 frozen",
-    ],
 )
 def test_a_stream_that_was_ended_too_early_goes_on_in_the_next_epoch(system, where, make):
     system.order()

@@ -153,6 +153,7 @@ def test_clerks_contend_on_a_broker_and_one_is_killed(kafka_cluster, tmp_path):
         assert again == report
 
 
+@pytest.mark.campaign
 @pytest.mark.kafka
 @pytest.mark.slow
 @pytest.mark.timeout(600)

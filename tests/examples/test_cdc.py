@@ -125,6 +125,7 @@ def rows(database):
     return copied, applied
 
 
+@pytest.mark.campaign
 @pytest.mark.kafka
 @pytest.mark.slow
 @pytest.mark.timeout(600)

@@ -47,7 +47,7 @@ def exported(folder):
     return rows
 
 
-@pytest.mark.parametrize("form", ["parquet", "json"])
+@pytest.mark.parametrize("form", ["parquet", pytest.param("json", marks=pytest.mark.campaign)])
 def test_an_export_that_is_killed_goes_on_without_a_lost_or_doubled_row(topic, tmp_path, form):
     # Test: kill an export that follows, after one or a few files; then export the rest. There are
     # always enough messages for so many files, however much was exported before a kill.
@@ -112,6 +112,7 @@ def test_an_export_that_is_killed_at_random_moments_has_each_of_many_rows_once(t
     assert [row["cursor"] for row in exported(folder)] == [row[-1] for row in whole(topic)]
 
 
+@pytest.mark.campaign
 def test_verify_finds_a_lost_a_doubled_and_a_moved_row_in_an_export(topic, tmp_path):
     folder = tmp_path / "out"
     assert amcast(*command(topic, folder)).returncode == 0
@@ -136,6 +137,7 @@ def test_verify_finds_a_lost_a_doubled_and_a_moved_row_in_an_export(topic, tmp_p
     assert judged.returncode == 0, judged.stdout + judged.stderr
 
 
+@pytest.mark.campaign
 def test_other_programs_read_the_folder_as_it_stands_also_while_it_is_written(topic, tmp_path):
     for form in ("parquet", "json"):
         folder = tmp_path / form
@@ -145,6 +147,7 @@ def test_other_programs_read_the_folder_as_it_stands_also_while_it_is_written(to
         assert table.sort_by("position")["cursor"].to_pylist() == [row[-1] for row in whole(topic)]
 
 
+@pytest.mark.campaign
 def test_an_export_of_an_earlier_version_goes_on_once_its_file_is_renamed(topic, tmp_path):
     folder = tmp_path / "out"
     assert amcast(*command(topic, folder)).returncode == 0

@@ -360,6 +360,7 @@ def test_a_plan_is_applied_with_the_rights_of_the_role(broker, tmp_path, again):
     assert "lacks" not in done.output
 
 
+@pytest.mark.campaign
 @pytest.mark.parametrize(("role", "right"), each(APPLY))
 def test_an_apply_says_which_right_it_misses(broker, tmp_path, role, right):
     topic = f"t-{uuid.uuid4().hex[:8]}"

@@ -23,7 +23,6 @@ from multicast.control import (
     order_topic,
     stream_partition,
 )
-from multicast.drivers import DRIVERS
 from multicast.drivers.protocol import Appended, TopicPartition
 from multicast.errors import UnknownVersion
 from multicast.order import OrderStream, anchor
@@ -34,6 +33,7 @@ from tests.collectors.test_replanning import Load, applied, judged
 from tests.helpers.authorized import authorized_broker
 from tests.helpers.plans import from_start, poster
 from tests.helpers.system import PATIENCE_S, System, amcast, judge, until, verdicts
+from tests.helpers.variants import EACH_DRIVER
 from topology.carry_over import with_order_version
 
 pytestmark = [pytest.mark.kafka, pytest.mark.slow, pytest.mark.timeout(900)]
@@ -42,7 +42,7 @@ SETS = [["P1"], ["P2"], ["P3"], ["P4"], ["P5"], ["P1", "P3"], ["P2", "P3", "P4"]
 NAMES = ("C1", "C2", "C3")
 
 
-@pytest.fixture(params=DRIVERS)
+@pytest.fixture(params=EACH_DRIVER)
 def system(request, kafka_cluster, tmp_path):
     with System(kafka_cluster.bootstrap, PLAN, tmp_path, driver=request.param) as made:
         yield made
@@ -234,7 +234,7 @@ def moved(system, version):
 
 
 @pytest.mark.campaign  # some 25 s, with three epochs
-@pytest.mark.parametrize("driver", DRIVERS)
+@pytest.mark.parametrize("driver", EACH_DRIVER)
 def test_a_topic_moves_to_version_2_and_back_under_load(
     kafka_cluster, tmp_path, driver, monkeypatch
 ):
@@ -342,7 +342,7 @@ def in_one_order(system, name, interest):
     assert found == sorted(set(found))
 
 
-@pytest.mark.parametrize("driver", DRIVERS)
+@pytest.mark.parametrize("driver", EACH_DRIVER)
 def test_a_producer_whose_callbacks_multicast_the_next_message_moves_to_version_2(
     kafka_cluster, tmp_path, driver
 ):
@@ -390,7 +390,7 @@ def authorized():
 
 @pytest.mark.campaign
 @pytest.mark.parametrize("reads_the_order", [True, False])
-@pytest.mark.parametrize("driver", DRIVERS)
+@pytest.mark.parametrize("driver", EACH_DRIVER)
 def test_a_producer_without_the_right_to_write_the_order_topic_multicasts_without_tickets(
     authorized, tmp_path, caplog, driver, reads_the_order
 ):

@@ -28,6 +28,7 @@ FAULTS = [
 ]
 
 
+@pytest.mark.campaign
 @pytest.mark.kafka
 @pytest.mark.slow
 @pytest.mark.timeout(600)

@@ -22,9 +22,9 @@ from multicast import MessageID, Producer, UsageError, nothing_after
 from multicast.control import log_partition
 from multicast.drivers.kafka_python import Admin
 from tests.helpers.forged import far, forge
-from tests.helpers.order_versions import VERSIONS
 from tests.helpers.plans import poster
 from tests.helpers.system import PATIENCE_S, System, amcast, until
+from tests.helpers.variants import VERSIONS
 
 BOTH = {"P1", "P3"}
 LOG = "P1+P3"

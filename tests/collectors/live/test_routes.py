@@ -16,9 +16,9 @@ from collectors.live.routes import LivePages
 from collectors.web import WebServer, listen_at
 from multicast import Producer
 from multicast.settings import Settings
-from tests.helpers.order_versions import VERSIONS
 from tests.helpers.plans import poster
 from tests.helpers.system import PATIENCE_S, System, amcast, until
+from tests.helpers.variants import VERSIONS
 
 HERE = "127.0.0.1"
 HOSTILE = "<img src=x onerror=alert(1)>\r\n\r\nevent: moment"

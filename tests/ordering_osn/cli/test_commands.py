@@ -136,6 +136,7 @@ def test_one_folder_serves_one_node_at_a_time(kafka_cluster, tmp_path):
         assert "in use by process" in str(until(lambda: failed_checks(operations), PATIENCE_S))
 
 
+@pytest.mark.campaign
 def test_a_node_runs_more_channels_than_its_shells_limit_of_open_files_permits(tmp_path):
     names = [f"chain-{number}" for number in range(60)]  # each has at least two open files
     for name in names:
@@ -148,6 +149,7 @@ def test_a_node_runs_more_channels_than_its_shells_limit_of_open_files_permits(t
         assert "open files" not in str(checks)
 
 
+@pytest.mark.campaign
 def test_a_node_adds_no_records_of_another_topic_to_its_blocks(kafka_cluster, tmp_path):
     """As after a broker was wiped, and the folders of some nodes were not."""
     raw = quick("chain-a", timeout="50ms", max_message_count=1)
@@ -183,6 +185,7 @@ def test_a_taken_address_ends_with_2_and_one_sentence(tmp_path):
         assert "cannot listen" in done.stderr
 
 
+@pytest.mark.campaign
 def test_a_snapshot_of_one_node_is_the_beginning_of_another(kafka_cluster, tmp_path):
     raw = quick("chain-a", timeout="50ms", max_message_count=1)
     join(tmp_path / "n1", raw)
@@ -224,6 +227,7 @@ def test_a_file_of_envelopes_that_is_not_there_ends_with_2_before_a_node_is_aske
     assert done.stderr == f"amcast: {tmp_path / 'none'} is not a file\n"
 
 
+@pytest.mark.campaign
 def test_a_pipe_may_pause_and_each_of_its_envelopes_has_its_receipt_at_once(
     kafka_cluster, tmp_path
 ):

@@ -37,7 +37,7 @@ from tests.ordering_osn.helpers.small import (
 pytestmark = pytest.mark.slow
 
 
-@pytest.mark.parametrize("seed", range(2))
+@pytest.mark.parametrize("seed", [0, pytest.param(1, marks=pytest.mark.campaign)])
 def test_m1_to_m5_bundles_are_whole_ordered_alike_and_once_while_nodes_are_killed(tmp_path, seed):
     chance = random.Random(seed)
     names = ("n1", "n2", "n3")

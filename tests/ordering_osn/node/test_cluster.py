@@ -206,6 +206,7 @@ def test_forty_real_transactions_are_ordered_once_while_nodes_are_killed(kafka_c
         assert row["sound"]
 
 
+@pytest.mark.campaign
 def test_two_chains_that_collectors_order_go_on_while_a_config_changes_and_nodes_die(
     kafka_cluster, tmp_path
 ):
@@ -248,6 +249,7 @@ def test_two_chains_that_collectors_order_go_on_while_a_config_changes_and_nodes
             assert net.until_ordered(name, len(found) + 1) == [*found, last]
 
 
+@pytest.mark.campaign
 def test_without_collectors_nodes_are_unhealthy_and_answer_503_until_they_run(
     kafka_cluster, tmp_path, monkeypatch
 ):
@@ -299,6 +301,7 @@ def test_a_node_that_retention_left_behind_gets_its_blocks_from_its_peers(kafka_
         net.genuine(2, "chain-a")
 
 
+@pytest.mark.campaign
 def test_a_chain_whose_partition_is_added_to_the_running_topic_runs_and_collectors_order_both(
     kafka_cluster, tmp_path
 ):
@@ -331,6 +334,7 @@ def test_a_chain_whose_partition_is_added_to_the_running_topic_runs_and_collecto
         net.until_ordered("chain-a", 19)
 
 
+@pytest.mark.campaign
 def test_nodes_answer_503_while_the_brokers_are_away_and_go_on_without_a_restart(tmp_path):
     raw = quick("chain-a", timeout="50ms")
     with (
@@ -349,6 +353,7 @@ def test_nodes_answer_503_while_the_brokers_are_away_and_go_on_without_a_restart
         assert net.until_ordered("chain-a", 2) == [first, after]
 
 
+@pytest.mark.campaign
 def test_one_broker_of_three_may_go_and_without_two_the_health_check_says_what_lacks(
     kafka_cluster_of_three, tmp_path
 ):

@@ -24,6 +24,8 @@ from multicast import (
 )
 
 ACCOUNTS = ("P1", "P2", "P3")  # each account is a partition
+NESTED_MAX = 100  # brackets of a transfer: how many a parser can nest depends on its stack
+AMOUNT_MAX = 1_000_000_000  # balances in Spark have 64 bits
 START = 100  # money of each account at first
 _POLL_S = 0.5  # one wait; a longer one would only be said later if nothing comes
 _POLLS_MAX = 120  # a reader that does not come past its own message within a minute is stuck
@@ -31,14 +33,17 @@ _POLLS_MAX = 120  # a reader that does not come past its own message within a mi
 
 def parse(payload: bytes | None) -> tuple[str, str, int] | None:
     """Read a transfer: from, to, amount; None: it is none, and changes nothing at any reader."""
+    text = payload or b"null"
+    if text.count(b"{") + text.count(b"[") > NESTED_MAX:
+        return None
     try:
-        document = json.loads((payload or b"null").decode())
-    except (ValueError, RecursionError):
+        document = json.loads(text.decode())
+    except ValueError:
         return None
     match document:
         case {"from": str(source), "to": str(target), "amount": int(amount)} if amount is not True:
             known = {source, target} <= set(ACCOUNTS) and source != target
-            return (source, target, amount) if known and amount > 0 else None
+            return (source, target, amount) if known and 0 < amount <= AMOUNT_MAX else None
     return None
 
 

@@ -14,13 +14,13 @@ import json
 import sys
 from typing import Any
 
-from accounts import ACCOUNTS, START
+import accounts
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - as Spark's own documentation has it
 
 from multicast.spark import fold, register, state_after
 
-_TRANSFER = "`from` string, `to` string, amount bigint"
+_TRANSFER = "`from` string, `to` string, amount bigint"  # what `accounts.parse` returns
 
 
 def add(balance: int, row: dict[str, Any]) -> int:
@@ -35,17 +35,17 @@ def balances(spark: SparkSession, bootstrap: str, topic: str) -> DataFrame:
         spark.read.format("amcast")
         .option("kafka.bootstrap.servers", bootstrap)
         .option("topic", topic)
-        .option("interest", ",".join(ACCOUNTS))
+        .option("interest", ",".join(accounts.ACCOUNTS))
         .load()
     )
-    transfer = F.from_json(F.col("value").cast("string"), _TRANSFER)
-    known = transfer["from"].isin(*ACCOUNTS) & transfer["to"].isin(*ACCOUNTS)
-    table = table.where(known & (transfer["from"] != transfer["to"]) & (transfer["amount"] > 0))
+    spark.sparkContext.addPyFile(accounts.__file__)  # the tasks' processes import it
+    parsed = table.select("epoch", "position", F.udf(accounts.parse, _TRANSFER)("value").alias("t"))
+    table, transfer = parsed.where("t IS NOT NULL"), F.col("t")
     debit = F.struct(transfer["from"].alias("account"), (-transfer["amount"]).alias("change"))
     credit = F.struct(transfer["to"].alias("account"), transfer["amount"].alias("change"))
     moves = table.select("epoch", "position", F.explode(F.array(debit, credit)).alias("move"))
     rows = moves.select("epoch", "position", "move.account", "move.change")
-    return fold(rows, key="account", initial=START, step=add, state="bigint")
+    return fold(rows, key="account", initial=accounts.START, step=add, state="bigint")
 
 
 def place(text: str) -> tuple[int, int]:

@@ -24,6 +24,8 @@ _FIELDS: dict[str, dict[str, type]] = {
     "shipped": {"order": str},
 }
 
+NESTED_MAX = 100  # brackets of an event: how many a parser can nest depends on its stack
+
 
 class UnknownEvent(AmcastError):
     """An event that this program cannot apply; to pass over it would lose what it says."""
@@ -34,9 +36,11 @@ def event_of(message: Message) -> dict[str, Any] | None:
 
     Raises `UnknownEvent` for an event of another kind or form.
     """
+    text = message.payload or b"null"
     try:
-        event = json.loads((message.payload or b"null").decode())
-    except (ValueError, RecursionError):
+        nested = text.count(b"{") + text.count(b"[") > NESTED_MAX
+        event = None if nested else json.loads(text.decode())
+    except ValueError:
         event = None
     kind = event.get("kind") if isinstance(event, dict) else None
     if not isinstance(kind, str):

@@ -20,6 +20,7 @@ from typing import Any
 from multicast import Batch, Consumer, Message, MessageID, Producer, TimedOut
 from multicast.errors import UsageError
 
+NESTED_MAX = 100  # brackets of a command: how many a parser can nest depends on its stack
 _POLL_S = 0.5  # one wait; the bound below counts them
 _POLLS_MAX = 120  # a replica that does not come past a stored message within a minute is stuck
 
@@ -38,10 +39,13 @@ def is_command(document: Any) -> bool:
 
 
 def parse(payload: bytes | None) -> Any:
-    """Read the document of a message; None: there is none."""
+    """Read the document of a message; None: there is none, or it is no command of ours."""
+    text = payload or b"null"
+    if text.count(b"{") + text.count(b"[") > NESTED_MAX:
+        return None
     try:
-        return json.loads(payload or b"null")
-    except (ValueError, RecursionError):
+        return json.loads(text)
+    except ValueError:
         return None
 
 
@@ -100,9 +104,9 @@ class Replica:
 
         Raises `UsageError` for what is no command: no replica would do anything.
         """
-        if not is_command({"do": do, **fields}):
-            raise UsageError(f"{do} with {', '.join(fields) or 'nothing'} is no command")
         payload = json.dumps({"do": do, **fields}).encode()
+        if not is_command(parse(payload)):
+            raise UsageError(f"{do} with {', '.join(fields) or 'nothing'} is no command")
         message_id = self._producer.multicast(payload, to=self._to).accepted()
         self._own[message_id] = None
         return message_id

@@ -45,8 +45,11 @@ FOREIGN = [b"", b"hello", b"\xff\xfe", b"null", b"5", b"{}", _DEEP, b'{"from": "
         ("P1", "P2", "5"),
         ("P1", "P2", 5.5),
         ("P1", "P2", True),
+        ("P1", "P2", 2**63),
+        ("P1", "P2", 1_000_000_001),
     ]
 ]
+FOREIGN += [b'{"from": "P1", "to": "P2", "amount": 5, "x": ' + b"[" * 200 + b"]" * 200 + b"}"]
 PLACES = st.sampled_from(accounts.ACCOUNTS)
 STEPS = st.lists(
     st.tuples(

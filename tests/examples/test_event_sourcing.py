@@ -10,6 +10,12 @@ import pytest
 from multicast import Producer
 from tests.helpers.example_programs import example_system
 
+# JSON that one reader could parse, and another, whose stack is deeper already, could not.
+NESTED = b"[" * 200 + b"]" * 200
+DEEP = [
+    b'{"kind": "restocked", "item": "a", "quantity": 1, "x": ' + NESTED + b"}",
+    b"[" * 100_000,
+]
 pytestmark = [pytest.mark.kafka, pytest.mark.slow, pytest.mark.timeout(600)]
 
 
@@ -79,12 +85,14 @@ def test_foreign_messages_change_nothing_and_an_unknown_event_ends_the_program(
     database = tmp_path / "both.db"
     both = ("--name", "both", "--database", database, "--until-end")
     with example_system(kafka_cluster.bootstrap, "event_sourcing", tmp_path) as example:
-        send(example, None, b"", b"hello", b"\xff", b"[1]", b"{}", b'{"kind": 1}', b"[" * 100_000)
+        foreign = [None, b"", b"hello", b"\xff", b"[1]", b"{}", b'{"kind": 1}', *DEEP]
+        send(example, *foreign)
         lines = example.run("shop.py", "--name", "a", "--orders", 4)
         assert len(lines) == 4
         done = example.outcome("projection.py", *both)
         assert done.stderr.splitlines() == [
-            f"orders+stock:{offset} is no event, and changes nothing" for offset in range(8)
+            f"orders+stock:{offset} is no event, and changes nothing"
+            for offset in range(len(foreign))
         ]
         assert projected(example, database) == []  # the foreign ones do not come again
 

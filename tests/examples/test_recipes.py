@@ -80,6 +80,7 @@ def test_replicas_have_one_state_at_one_position_whatever_is_sent(group):
         b"hello",
         b"\xff\xfe",
         b"[" * 100_000,
+        b'{"do": "set", "path": "/a", "version": 0, "data": ' + b"[" * 200 + b"]" * 200 + b"}",
         b"[1]",
         b'{"do": 1}',
         b'{"do": "propose", "instance": [1], "value": 1}',
@@ -103,6 +104,7 @@ def test_what_is_no_command_is_refused_before_it_is_sent(group):
         ("propose", {"instance": [1], "value": 1}),
         ("aquire", {"lock": "leader", "owner": "me"}),
         ("set", {"path": "/a", "data": "x"}),
+        ("set", {"path": "/a", "data": [[] for _ in range(200)], "version": 0}),
     ]:
         with pytest.raises(UsageError, match=f"{do} with .* is no command"):
             replica.call(do, **fields)

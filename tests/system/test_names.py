@@ -2,6 +2,7 @@
 
 import os
 import pydoc
+import re
 import subprocess
 import sys
 import tomllib
@@ -28,6 +29,20 @@ class Absent:
 
 sys.meta_path.insert(0, Absent())
 """
+
+
+IMPORTED_AS = {  # where it is not the name of the package
+    "faust-streaming": ["faust", "mode"],
+    "grpcio": ["grpc"],
+    "hyperledger-fabric-protos": ["fabric_protos"],
+    "opentelemetry-api": ["opentelemetry"],
+}
+
+
+def packages_of(extra):
+    """Name the packages that an extra installs."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    return {re.match("[a-z0-9-]+", line)[0] for line in project["optional-dependencies"][extra]}
 
 
 def run(*words, folder):
@@ -165,7 +180,6 @@ def test_a_users_own_multicast_is_named_too(tmp_path):
     ("package", "module", "extra"),
     [
         ("pulp", "multicast.testing", "planner"),
-        ("networkx", "topology.draw", "planner"),
         ("faust", "collectors.app", "collectors"),
         ("faust", "amcast.faust", "collectors"),
         ("cryptography", "ordering_osn.identity.certificates", "osn"),
@@ -179,6 +193,31 @@ def test_a_module_whose_package_is_absent_names_the_extra(package, module, extra
         f"topology.MissingExtra: this needs the package {package}, which is not installed; "
         f"run: pip install 'amcast[{extra}]'"
     )
+
+
+@pytest.mark.parametrize(
+    ("extra", "modules"),
+    [
+        ("cli", ["multicast.cli.main", "multicast.cli.send_receive", "multicast.cli.local"]),
+        ("planner", ["topology.cli", "topology.planner.solver", "multicast.testing"]),
+        (
+            "collectors",
+            [
+                "collectors.app",
+                *(f"collectors.cli.{verb}" for verb in ("main", "doctor", "explain", "ui")),
+            ],
+        ),
+        ("osn", ["ordering_osn.cli.main", "ordering_osn.node.serving"]),
+    ],
+)
+def test_the_packages_of_an_extra_suffice_for_it(extra, modules, tmp_path):
+    imports = {name: IMPORTED_AS.get(name, [name.replace("-", "_")]) for name in packages_of("all")}
+    own = packages_of(extra)
+    absent = [module for name, names in imports.items() if name not in own for module in names]
+    program = f"absent = {absent}\n{WITHOUT.replace('== {package!r}', 'in absent')}\n"
+    program += "import os\nos.environ.update(AMCAST_BOOTSTRAP='127.0.0.1:9', AMCAST_TOPIC='A')\n"
+    done = run("-c", program + f"import {', '.join(modules)}", folder=tmp_path)
+    assert done.returncode == 0, done.stderr
 
 
 @pytest.mark.parametrize(

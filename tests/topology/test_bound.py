@@ -1,6 +1,8 @@
 """The lower bound against every tree: never above the least cost, and equal where it must be."""
 
+import itertools
 import random
+from dataclasses import replace
 from functools import cache
 
 import pytest
@@ -47,6 +49,13 @@ def random_part(seed):
             units = tuple(m for m, rate in zip(readers, rates, strict=True) for _ in range(rate))
             drop = discard * min(one, *weight)
             return Restricted(units, tuple(weight), hop, drop, discard), discard * one
+
+
+def uneven(seed, part, largest):
+    """The part with other rates of its logs, of up to `largest` units."""
+    dice = random.Random(seed)
+    rates = {mask: dice.randint(1, largest) for mask in part.readers}
+    return replace(part, readers=tuple(m for m, rate in rates.items() for _ in range(rate)))
 
 
 def divisions(demands):
@@ -252,10 +261,30 @@ def test_a_level_that_cannot_end_within_the_budget_is_not_begun():
     assert budget.steps == few, "the search of families was begun"
 
 
-@pytest.mark.parametrize("level", [1, 2, 3, 5, 20])
+@pytest.mark.parametrize("steps", [300, 3000, STEPS])
+@pytest.mark.parametrize("seed", range(12))
+def test_of_levels_with_hardly_more_collectors_only_the_highest_is_given(seed, steps, monkeypatch):
+    part = uneven(seed, random_part(seed)[0], 12)
+    given = list(bound._light_levels(part, Budget(steps)))
+    counts = [light.count for light in given]
+    assert all(more > bound.GROWN * few for few, more in itertools.pairwise(counts[:-1]))
+    for light in given:
+        direct = LightCollectors(part, light.level, Budget(STEPS))
+        assert (light.keys, light.passing) == (direct.keys, direct.passing)
+
+    monkeypatch.setattr(bound, "GROWN", 0)
+    each = list(bound._light_levels(part, Budget(steps)))
+
+    assert [light.level for light in given[-1:]] == [light.level for light in each[-1:]]
+
+
+@pytest.mark.parametrize("largest_rate", [1, 12])
+@pytest.mark.parametrize("level", [1, 2, 3, 5, 9, 20])
 @pytest.mark.parametrize("seed", range(24))
-def test_partners_are_all_disjoint_pairs_of_sets_whose_boundaries_fit_together(seed, level):
-    part, _ = random_part(seed)
+def test_partners_are_all_disjoint_pairs_of_sets_whose_boundaries_fit_together(
+    seed, level, largest_rate
+):
+    part = uneven(seed, random_part(seed)[0], largest_rate)
     listed = small_boundaries(part, level, Budget(STEPS))
     alike = part.alike
     expected = {

@@ -58,7 +58,8 @@ ROUNDS, ROUNDS_IN_ALL = 4, 60
 LEVELS = 128  # at most so many up to the rate of all shared logs, and as many more up to all rates
 # The part of all steps that pieces may take before all else, for each demand; and at the end.
 PIECES_FIRST, PIECES_LAST = Fraction(1, 800), Fraction(1, 2)
-GROWN = 1.25  # a level is priced if it has so many times as many collectors as the last one
+# Below the highest, a level is priced if it has so many times as many collectors as the last one.
+GROWN = 1.25
 ROUNDS_BELOW = 2  # at each level below the last, if there is one area; the prices are used above
 # From this gap on a level gets more rounds, and the remaining trees are searched; with larger gaps
 # that seldom ends. After a search that ran out of steps, the gap must be a quarter smaller.
@@ -358,7 +359,7 @@ def _parts(
 def _part_bound(part: Restricted, steps: int, rounds: int, goal: _Goal | None) -> int:
     """Raise the level of the light collectors as long as the budget allows; then prove a bound.
 
-    With a goal, each level is priced, and the search ends when the goal is proven.
+    With a goal, levels are priced on the way, and the search ends when the goal is proven.
     """
     trivial = sum(part.leaf(demand) for demand in range(len(part.weight)))
     if len(part.weight) == 1 or part.drop == 0:
@@ -380,8 +381,9 @@ def _light_levels(part: Restricted, budget: Budget) -> Iterator[LightCollectors]
     """List light collectors at one level after the other, as far as the budget allows.
 
     Left out are levels with hardly more collectors than at the last one: a later one proves more.
+    The highest is always given: heavy bags are larger there, even if it lists nothing new.
     """
-    light, level, given = None, 0, 0
+    light, given, level = None, None, 0
     own = sum(part.own)
     while light is None or level < part.shared + own:
         # Bags of shared logs first, then larger ones: own rates may be a thousand times as great.
@@ -390,10 +392,10 @@ def _light_levels(part: Restricted, budget: Budget) -> Iterator[LightCollectors]
             light = LightCollectors(part, level, budget, lower=light)
         except Exhausted:
             break
-        if light.count > GROWN * given:
-            given = light.count
+        if light.count > (GROWN * given.count if given else 0):
+            given = light
             yield light
-    if light is not None and light.count > given:
+    if light is not None and light is not given:
         yield light
 
 

@@ -8,7 +8,7 @@ import pytest
 from bench.harness.acyclic_interests import kinds, paired, services
 from bench.harness.interests import file_of
 from bench.micro.planner import acyclic, windows
-from tests.topology.test_bound import STEPS, least_cost, random_part
+from tests.topology.test_bound import STEPS, least_cost, random_part, uneven
 from topology.planner.bound import FINE, _Problem, bounded
 from topology.planner.boundaries import Budget
 from topology.planner.cost import Measure, bits
@@ -19,7 +19,7 @@ from topology.planner.pieces.cheaper import CheaperTrees
 from topology.planner.pieces.cuts import Pieces
 from topology.planner.pieces.groups import JOINT
 from topology.planner.pieces.proof import PieceBound, Shares
-from topology.planner.pieces.search import Node, Search, bounded_by_pieces
+from topology.planner.pieces.search import Node, Search, bounded_by_pieces, levels
 from topology.planner.pieces.shares import Flow
 from topology.planner.solver import solve
 
@@ -185,6 +185,34 @@ def test_shares_of_the_program_keep_the_rules(seed):
                 elif load >= group.rate:
                     assert total + logs <= drop * load - (paid if kind == JOINT else 0)
                 before = now
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_a_level_is_raised_to_the_last_one_that_lists_the_same_pieces_and_cuts(seed):
+    part = uneven(seed, random_part(seed)[0], 12)
+    pieces, level = None, 0
+    while level < part.shared:
+        lower, larger = pieces, [True] * len(pieces.pieces) if pieces else []
+        pieces = Pieces(part, level + 1, Budget(STEPS), lower, larger)
+        pieces.raise_level()
+        assert level < pieces.level <= part.shared
+        level = pieces.level
+        direct = Pieces(part, level, Budget(STEPS), lower, larger)
+        assert direct.around == pieces.around
+        assert direct.pieces == pieces.pieces
+        assert direct.cuts == pieces.cuts
+        if level < part.shared:
+            above = Pieces(part, level + 1, Budget(STEPS), lower, larger)
+            assert set(above.around) > set(pieces.around)
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_levels_of_uneven_rates_prove_no_more_than_the_least_cost(seed):
+    part = uneven(seed, random_part(seed)[0], 12)
+    proven = list(levels(part, Budget(STEPS)))
+    highest = [level.level for level in proven]
+    assert sorted(set(highest)) == highest
+    assert all(level.bound <= least_cost(part, part.drop) for level in proven)
 
 
 def test_a_thousand_services_are_bounded_by_the_cost_of_their_least_tree():

@@ -1,6 +1,7 @@
 """The bound by pieces of one part: levels, divisions and branches.
 
-level      up to it bags are listed, and it rises as long as the steps suffice
+level      up to it bags are listed, and it rises as long as the steps suffice: each time to the
+           last one before another bag, since the higher of two with the same bags proves more
 division   of what groups cost (`proof.py`): even at first, then by linear programs (`shares.py`).
            If a tree is known, each proof leaves out cuts that no cheaper tree has (`cheaper.py`),
            for the next levels, too. A program has the cuts of the cheapest trees only; others

@@ -128,6 +128,8 @@ def run(
         server_tls = TlsFiles.read(tls_cert, tls_key, client_ca or ())
     elif client_ca or operations_tls:
         raise UsageError("--client-ca and --operations-tls need --tls-cert and --tls-key")
+    for other in peer or ():
+        _address(other)
     options = Options(
         folder=folder,
         listen=_address(listen),

@@ -36,6 +36,10 @@ class SigningIdentity:
 
         Raises `MalformedMsp`.
         """
+        if not msp_id:
+            raise MalformedMsp(
+                f"the MSP ID of {msp_folder} is empty: nobody accepts its signatures"
+            )
         certificates = _files(msp_folder / "signcerts")
         if len(certificates) != 1:
             raise MalformedMsp(

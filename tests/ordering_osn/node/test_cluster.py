@@ -440,8 +440,10 @@ def test_the_commands_join_order_print_and_inspect_a_chain_and_a_node_obeys_sigt
         (["--listen", "nowhere"], "is not an address"),
         (["--client-ca", "ca.pem"], "--tls-cert"),
         (["--msp", "/nowhere"], "/nowhere"),
+        (["--msp-id", ""], "the MSP ID of"),
+        (["--peer", "127.0.0.1:7050", "--peer", "nowhere"], "'nowhere' is not an address"),
     ],
-    ids=["address", "tls", "msp"],
+    ids=["address", "tls", "msp", "MSP ID", "peer"],
 )
 def test_flags_without_a_meaning_end_with_2_and_one_sentence(tmp_path, flags, text):
     done = amcast(

@@ -228,6 +228,7 @@ def _read(consumer):
     return sum(consumer.entries().read.values())
 
 
+@pytest.mark.campaign
 @BOTH
 def test_after_a_kill_the_new_process_counts_what_comes_after(system):
     # Init: a process for each collector, everything drained; K1's is killed.

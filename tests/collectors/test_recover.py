@@ -105,6 +105,7 @@ def delivered(system, name):
         return sum(len(batch.records) for batch in consumer.until_end(timeout=PATIENCE_S))
 
 
+@pytest.mark.campaign
 def test_a_run_far_beyond_a_log_holds_up_its_own_consumers_only_until_it_is_filled(system):
     system.order()
     send(system, 3)

@@ -35,6 +35,7 @@ def next_balance(balance, row):
     return balance - row["amount"] if balance >= row["amount"] else balance
 
 
+@pytest.mark.campaign
 def test_balances_over_several_partitions_equal_a_consumers_at_every_position(amcast_topic):
     # Init: 400 transfers between accounts on three partitions.
     topic, rng = amcast_topic(INTERESTS), random.Random(5)

@@ -38,6 +38,7 @@ def query_of(topic, folder, sink="sqlite", **options):
     return StreamedQuery(topic.bootstrap, topic.topic, folder, sink, consumer="C1", **options)
 
 
+@pytest.mark.campaign
 def test_a_killed_query_goes_on_exactly_where_its_checkpoint_says(amcast_topic, tmp_path):
     # Init: 300 messages.
     topic = amcast_topic(INTERESTS)

@@ -66,6 +66,7 @@ def parts_in(entries, chains):
     return [each for each in parts if each]
 
 
+@pytest.mark.campaign
 def test_a_stream_goes_on_through_the_deaths_of_its_node_and_of_the_broker(tmp_path):
     with (
         LocalCluster(brokers=1) as cluster,

@@ -23,8 +23,7 @@ from multicast.drivers.protocol import TopicPartition
 from multicast.errors import UnsafeCluster
 from multicast.order import OrderRecord, OrderStream, ParentNext, RecordKind, Run, encode
 from tests.helpers.plans import poster
-from tests.helpers.system import PATIENCE_S, System, amcast, set_topic, until
-from tests.helpers.variants import VERSIONS
+from tests.helpers.system import PATIENCE_S, VERSIONS, System, amcast, set_topic, until
 from topology.interests import from_document
 from topology.planner.solver import plan as solve
 

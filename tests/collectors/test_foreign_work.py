@@ -13,8 +13,7 @@ from collectors.reconfiguration.apply import apply
 from multicast import Consumer, Producer
 from multicast.drivers.kafka_python import Admin
 from tests.helpers.plans import priced, with_foreign_work
-from tests.helpers.system import PATIENCE_S, System, amcast, until
-from tests.helpers.variants import VERSIONS
+from tests.helpers.system import PATIENCE_S, VERSIONS, System, amcast, until
 from topology.cli import app as topology_cli
 from topology.work import collector_work, consumer_work
 

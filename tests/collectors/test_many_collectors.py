@@ -8,8 +8,7 @@ import json
 import pytest
 
 from bench.micro.many_collectors import delivered, hosting, renamed, send, tree_plan
-from tests.helpers.system import System, amcast
-from tests.helpers.variants import EACH_DRIVER
+from tests.helpers.system import EACH_DRIVER, System, amcast
 
 pytestmark = [pytest.mark.kafka, pytest.mark.slow, pytest.mark.timeout(900)]
 

@@ -13,6 +13,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import confluent_kafka
+import pytest
 from kafka.admin import ConfigResource, ConfigResourceType
 
 from bench.harness.hosts import CollectorProcesses
@@ -26,6 +27,12 @@ from multicast.properties import check_all
 from topology.tree import Plan
 
 _numbers = itertools.count(1)
+# What long tests are run with: the usual case always, the others in the campaign only.
+VERSIONS = [  # of the order records
+    pytest.param(1, id="version 1", marks=pytest.mark.campaign),
+    pytest.param(2, id="version 2"),
+]
+EACH_DRIVER = ["librdkafka", pytest.param("kafka-python", marks=pytest.mark.campaign)]
 PATIENCE_S = 240.0
 
 

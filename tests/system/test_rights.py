@@ -364,8 +364,7 @@ def test_a_plan_is_applied_with_the_rights_of_the_role(broker, tmp_path, again):
 @pytest.mark.parametrize(("role", "right"), each(APPLY))
 def test_an_apply_says_which_right_it_misses(broker, tmp_path, role, right):
     topic = f"t-{uuid.uuid4().hex[:8]}"
-    rights = [one for one in all_of(role) if one != right]
-    client = broker.user(*named(rights, topic, "g"))
+    client = broker.user(*named([one for one in all_of(role) if one != right], topic, "g"))
     again = not of_first(right)
     if again:
         begin(broker, topic, tmp_path)

@@ -32,8 +32,7 @@ from multicast.tickets.encoding import OwnRecord, decode
 from tests.collectors.test_replanning import Load, applied, judged
 from tests.helpers.authorized import authorized_broker
 from tests.helpers.plans import from_start, poster
-from tests.helpers.system import PATIENCE_S, System, amcast, judge, until, verdicts
-from tests.helpers.variants import EACH_DRIVER
+from tests.helpers.system import EACH_DRIVER, PATIENCE_S, System, amcast, judge, until, verdicts
 from topology.carry_over import with_order_version
 
 pytestmark = [pytest.mark.kafka, pytest.mark.slow, pytest.mark.timeout(900)]

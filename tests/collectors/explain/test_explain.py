@@ -23,8 +23,7 @@ from multicast.control import log_partition
 from multicast.drivers.kafka_python import Admin
 from tests.helpers.forged import far, forge
 from tests.helpers.plans import poster
-from tests.helpers.system import PATIENCE_S, System, amcast, until
-from tests.helpers.variants import VERSIONS
+from tests.helpers.system import PATIENCE_S, VERSIONS, System, amcast, until
 
 BOTH = {"P1", "P3"}
 LOG = "P1+P3"

@@ -17,8 +17,7 @@ from collectors.web import WebServer, listen_at
 from multicast import Producer
 from multicast.settings import Settings
 from tests.helpers.plans import poster
-from tests.helpers.system import PATIENCE_S, System, amcast, until
-from tests.helpers.variants import VERSIONS
+from tests.helpers.system import PATIENCE_S, VERSIONS, System, amcast, until
 
 HERE = "127.0.0.1"
 HOSTILE = "<img src=x onerror=alert(1)>\r\n\r\nevent: moment"

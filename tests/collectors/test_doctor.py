@@ -23,7 +23,7 @@ from multicast.drivers.protocol import TopicPartition
 from multicast.errors import UnsafeCluster
 from multicast.order import OrderRecord, OrderStream, ParentNext, RecordKind, Run, encode
 from tests.helpers.plans import poster
-from tests.helpers.system import PATIENCE_S, VERSIONS, System, amcast, set_topic, until
+from tests.helpers.system import ORDER_VERSIONS, PATIENCE_S, System, amcast, set_topic, until
 from topology.interests import from_document
 from topology.planner.solver import plan as solve
 
@@ -42,7 +42,7 @@ SMALL = {
 }
 
 
-BOTH = pytest.mark.parametrize("system", VERSIONS, indirect=True)
+BOTH = pytest.mark.parametrize("system", ORDER_VERSIONS, indirect=True)
 
 
 @pytest.fixture

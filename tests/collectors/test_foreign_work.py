@@ -13,7 +13,7 @@ from collectors.reconfiguration.apply import apply
 from multicast import Consumer, Producer
 from multicast.drivers.kafka_python import Admin
 from tests.helpers.plans import priced, with_foreign_work
-from tests.helpers.system import PATIENCE_S, VERSIONS, System, amcast, until
+from tests.helpers.system import ORDER_VERSIONS, PATIENCE_S, System, amcast, until
 from topology.cli import app as topology_cli
 from topology.work import collector_work, consumer_work
 
@@ -22,7 +22,7 @@ SENT = {"P1": 200, "P2": 310, "P3": 120, "P4": 450, "P5": 80, "P6": 30}
 KINDS = ("appended", "passed_on", "read", "dropped")
 
 
-BOTH = pytest.mark.parametrize("system", VERSIONS, indirect=True)
+BOTH = pytest.mark.parametrize("system", ORDER_VERSIONS, indirect=True)
 
 
 @pytest.fixture

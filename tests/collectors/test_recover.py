@@ -20,7 +20,7 @@ from multicast.verification.from_cluster import ReplayedConsumer, replayed
 from tests.collectors.test_replanning import planned
 from tests.helpers.forged import append, far, forge, freeze, is_relayed, jump, newer, streams_of
 from tests.helpers.plans import poster
-from tests.helpers.system import PATIENCE_S, VERSIONS, System, amcast, until
+from tests.helpers.system import ORDER_VERSIONS, PATIENCE_S, System, amcast, until
 
 pytestmark = [pytest.mark.kafka, pytest.mark.slow, pytest.mark.timeout(900)]
 
@@ -34,7 +34,7 @@ SEATS = [
 
 
 campaign = partial(pytest.param, marks=pytest.mark.campaign)
-BOTH = pytest.mark.parametrize("system", VERSIONS, indirect=True)
+BOTH = pytest.mark.parametrize("system", ORDER_VERSIONS, indirect=True)
 
 
 @pytest.fixture

@@ -23,7 +23,7 @@ from multicast.control import log_partition
 from multicast.drivers.kafka_python import Admin
 from tests.helpers.forged import far, forge
 from tests.helpers.plans import poster
-from tests.helpers.system import PATIENCE_S, VERSIONS, System, amcast, until
+from tests.helpers.system import ORDER_VERSIONS, PATIENCE_S, System, amcast, until
 
 BOTH = {"P1", "P3"}
 LOG = "P1+P3"
@@ -109,7 +109,7 @@ def test_the_partitions_of_an_id_may_stand_in_any_order():
 # -- on a cluster -----------------------------------------------------------------------------
 
 
-BOTH_VERSIONS = pytest.mark.parametrize("system", VERSIONS, indirect=True)
+BOTH_VERSIONS = pytest.mark.parametrize("system", ORDER_VERSIONS, indirect=True)
 
 
 @pytest.fixture

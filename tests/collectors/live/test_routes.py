@@ -17,7 +17,7 @@ from collectors.web import WebServer, listen_at
 from multicast import Producer
 from multicast.settings import Settings
 from tests.helpers.plans import poster
-from tests.helpers.system import PATIENCE_S, VERSIONS, System, amcast, until
+from tests.helpers.system import ORDER_VERSIONS, PATIENCE_S, System, amcast, until
 
 HERE = "127.0.0.1"
 HOSTILE = "<img src=x onerror=alert(1)>\r\n\r\nevent: moment"
@@ -78,7 +78,7 @@ class Pages(Asked):
         self._loop.close()
 
 
-@pytest.fixture(scope="module", params=VERSIONS)
+@pytest.fixture(scope="module", params=ORDER_VERSIONS)
 def system(kafka_cluster, tmp_path_factory, request):
     """A topic with each version of the order records; in 2, producers write tickets."""
     plan = replace(poster(), order_version=request.param)

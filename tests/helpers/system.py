@@ -5,8 +5,6 @@ from __future__ import annotations
 import contextlib
 import itertools
 import json
-import subprocess
-import sys
 import threading
 import time
 from dataclasses import replace
@@ -24,6 +22,7 @@ from multicast.control import stream_partition
 from multicast.drivers import open_driver
 from multicast.drivers.kafka_python import Admin
 from multicast.properties import check_all
+from tests.running.commands import PATIENCE_S, amcast
 from topology.tree import Plan
 
 _numbers = itertools.count(1)
@@ -33,30 +32,6 @@ ORDER_VERSIONS = [
     pytest.param(2, id="version 2"),
 ]
 EACH_DRIVER = ["librdkafka", pytest.param("kafka-python", marks=pytest.mark.campaign)]
-PATIENCE_S = 240.0
-
-
-# On a busy machine a collector may need longer than `apply` waits for it.
-PATIENTLY = f"""
-from collectors.reconfiguration import apply, drain
-apply._OPENING_S = drain._READY_S = drain._HELP_S = {PATIENCE_S}
-from multicast.cli.main import main
-main()
-"""
-
-
-def amcast(*arguments, env=None, stdin=None, timeout=PATIENCE_S, cwd=None, patiently=False):
-    """Run the command `amcast` to its end; `patiently` where all collectors run."""
-    return subprocess.run(
-        [sys.executable, *(("-c", PATIENTLY) if patiently else ("-m", "multicast")), *arguments],
-        input=stdin,
-        capture_output=True,
-        text=True,
-        env=env,
-        timeout=timeout,
-        check=False,
-        cwd=cwd,
-    )
 
 
 def until(condition, what, timeout=PATIENCE_S, *, pause=0.02):

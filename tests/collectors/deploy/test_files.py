@@ -266,11 +266,13 @@ def test_helm_refuses_values_that_the_schema_forbids(chart, helm):
     assert "topic" in done.stderr
 
 
+@pytest.mark.needs("promtool")
 def test_promtool_accepts_the_rules(tmp_path):
     written(tmp_path, "prometheus-rules")
     assert "rules found" in run("promtool", "check", "rules", tmp_path / "amcast-rules.yaml")
 
 
+@pytest.mark.needs("promtool")
 def test_each_alert_fires_when_it_should_and_none_does_on_a_quiet_system(tmp_path):
     written(tmp_path, "prometheus-rules")
     shutil.copy(HERE / "alerts.yaml", tmp_path)

@@ -151,6 +151,7 @@ def memory_mib():
     return pages * resource.getpagesize() / 2**20
 
 
+@pytest.mark.campaign
 @pytest.mark.slow
 @pytest.mark.timeout(900)
 def test_two_thousand_tails_all_get_the_next_block_in_bounded_memory(runner, channels, channel):

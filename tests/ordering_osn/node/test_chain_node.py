@@ -162,7 +162,9 @@ def test_a_time_to_cut_that_comes_late_cuts_nothing_anywhere(tmp_path):
             assert stale() <= posted + 2  # of the second block, and of the first one after all
 
 
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize(
+    "seed", [0, *(pytest.param(seed, marks=pytest.mark.campaign) for seed in (1, 2))]
+)
 def test_nodes_that_stop_and_start_anywhere_write_the_same_blocks_and_each_once(tmp_path, seed):
     chance = random.Random(seed)
     with Nodes(LONE, tmp_path) as osn:

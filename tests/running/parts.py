@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 import tomllib
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -25,7 +26,6 @@ class Part:
     name: str
     files: tuple[str, ...] = ()
     marked: tuple[str, ...] = ()
-    budget_s: int = 0
 
     def has_file(self, path: Path) -> bool:
         return any(path.is_relative_to(TESTS / file) for file in self.files)
@@ -34,9 +34,10 @@ class Part:
         return self.has_file(path) or any(path.is_relative_to(TESTS / at) for at in self.marked)
 
 
-PARTS = [Part(name, **{key: value if key == "budget_s" else tuple(value)
-                       for key, value in table.items()})
-         for name, table in TABLE["part"].items()]  # fmt: skip
+PARTS = [
+    Part(name, tuple(row.get("files", ())), tuple(row.get("marked", ())))
+    for name, row in TABLE["part"].items()
+]
 
 
 def part_of(path: Path) -> Part | None:
@@ -69,3 +70,10 @@ def mark(items: list[pytest.Item]) -> None:
         files = sorted({item.path for item in items})
         kept = {file for number, file in enumerate(files) if number % step == first}
         items[:] = [item for item in items if item.path in kept]
+
+
+def sample(values: Iterable, *, of: int) -> list:
+    """Give the parameters of a test: the first few for `make test`, the others for the campaign."""
+    listed = list(values)
+    others = [pytest.param(value, marks=pytest.mark.campaign) for value in listed[of:]]
+    return [*listed[:of], *others]

@@ -7,6 +7,7 @@ file, from the K-th on (counted from 0).
 
 from __future__ import annotations
 
+import functools
 import os
 import tomllib
 from collections.abc import Iterable
@@ -40,6 +41,7 @@ PARTS = [
 ]
 
 
+@functools.cache
 def part_of(path: Path) -> Part | None:
     """Give the part to which the campaign's tests of a file belong: the one that names it best."""
     by_file = [part for part in PARTS if part.has_file(path)]

@@ -40,6 +40,7 @@ def test_the_demo_orders_real_commits_kills_a_collector_and_proves_the_order(
     assert result["latency_ms"]["p50"] <= result["latency_ms"]["p99"]
     assert result["throughput_per_s"] > 0
     phases = result["phases"]
+    assert phases["plain_kafka_ms"]["count"] > 0
     counts = [phases[f"{name}_ms"]["count"] for name in ("warm_up", "steady", "caught_in_failover")]
     assert sum(counts) == result["deliveries"]
     assert phases["failover_s"] > 0

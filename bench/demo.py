@@ -15,7 +15,6 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from importlib import resources
@@ -135,13 +134,13 @@ def demo(
     commits = read_commits(input_file)
     name = driver or "librdkafka"
     with ExitStack() as stack:
-        planning = stack.enter_context(ThreadPoolExecutor(1)).submit(lay_out, commits, topic)
         if bootstrap is None:
-            say.print("starting a broker, and planning the tree …")
+            say.print("starting a broker …")
             bootstrap = stack.enter_context(LocalCluster()).bootstrap
         opened = open_driver(name, bootstrap)
         stack.callback(opened.close)
-        planned, tree = planning.result()
+        say.print("planning the tree …")
+        planned, tree = lay_out(commits, topic)
         with Admin(bootstrap) as admin:
             plan = apply(opened, admin, planned).plan
             plain = PlainKafka(opened, admin, f"{topic}-plain")

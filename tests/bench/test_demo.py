@@ -18,6 +18,7 @@ from tests.helpers.system import PATIENCE_S, amcast, until
 SAMPLE = resources.files("bench").joinpath("workloads/kafka-commits-2000.jsonl.gz")
 
 
+@pytest.mark.campaign
 @pytest.mark.kafka
 @pytest.mark.slow
 def test_the_demo_orders_real_commits_kills_a_collector_and_proves_the_order(

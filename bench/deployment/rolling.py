@@ -30,12 +30,12 @@ from pathlib import Path
 from typing import Any, Self
 
 from bench.harness import figures
-from bench.harness.hosts import end
 from bench.harness.interests import file_of
 from bench.harness.rig import pause
 from bench.micro.replanning import INTERESTS, SETS, WARM_S, load, refuse_blind
 from collectors.reconfiguration.apply import apply
 from collectors.reconfiguration.probes import Probes, Seen
+from collectors.testing.processes import end
 from multicast.control import control_partition
 from multicast.drivers import open_driver
 from multicast.drivers.kafka_python import Admin

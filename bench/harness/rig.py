@@ -14,9 +14,9 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from bench.harness.hosts import CollectorProcesses
 from bench.harness.interests import file_of
 from collectors.reconfiguration.apply import apply
+from collectors.testing.processes import CollectorProcesses
 from multicast.control import log_partition
 from multicast.drivers import open_driver
 from multicast.drivers.kafka_python import Admin

@@ -22,10 +22,10 @@ from typing import Any
 
 from PIL import Image
 
-from bench.harness.hosts import CollectorProcesses
 from bench.live_page.browser import browser
 from bench.live_page.serving import serving
 from collectors.reconfiguration.apply import apply
+from collectors.testing.processes import CollectorProcesses
 from multicast.drivers import open_driver
 from multicast.drivers.kafka_python import Admin
 from multicast.drivers.protocol import Driver

@@ -156,7 +156,7 @@ class Bench:
         self, checkout: Path, *options: str
     ) -> Iterator[tuple[subprocess.Popen[bytes], Callable[[], str | None]]]:
         """Run the collector as a process; gives a call that tells its page's address, once open."""
-        from bench.harness.hosts import end  # noqa: PLC0415
+        from collectors.testing.processes import end  # noqa: PLC0415
 
         rig = self._rig
         self._number += 1

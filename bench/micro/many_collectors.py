@@ -31,9 +31,10 @@ from pathlib import Path
 from typing import Any
 
 from bench.harness import figures
-from bench.harness.hosts import cpu_seconds, end, resident_bytes
+from bench.harness.hosts import cpu_seconds, resident_bytes
 from bench.harness.rig import pause
 from bench.harness.threads import accounts
+from collectors.testing.processes import end
 from multicast.consumer import Consumer
 from multicast.drivers import open_driver
 from multicast.drivers.protocol import Driver

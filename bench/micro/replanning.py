@@ -22,11 +22,11 @@ from pathlib import Path
 from typing import Any
 
 from bench.harness import figures
-from bench.harness.hosts import CollectorProcesses, end
 from bench.harness.interests import file_of
 from bench.harness.rig import pause, ticks
 from collectors.reconfiguration.apply import apply
 from collectors.reconfiguration.probes import Probes, Seen
+from collectors.testing.processes import CollectorProcesses, end
 from multicast import Producer
 from multicast.drivers import open_driver
 from multicast.drivers.kafka_python import Admin

@@ -26,9 +26,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Self
 
-from bench.harness.hosts import CollectorProcesses, end
 from bench.orderer import transactions
 from collectors.reconfiguration.apply import apply
+from collectors.testing.processes import CollectorProcesses, end
 from multicast.drivers import open_driver
 from multicast.drivers.kafka_python import Admin
 from multicast.errors import AmcastError, TimedOut

@@ -27,10 +27,11 @@ from bench.comparison.layouts import lay_out
 from bench.comparison.run import own_broker
 from bench.comparison.workload import FIRST, Workload
 from bench.harness import figures
-from bench.harness.hosts import ClientProcess, CollectorProcesses
+from bench.harness.hosts import ClientProcess
 from bench.tickets.client import order_of_tickets
 from collectors.reconfiguration.apply import apply
 from collectors.reconfiguration.topics import topics_of
+from collectors.testing.processes import CollectorProcesses
 from multicast.control import control_partition
 from multicast.drivers import open_driver
 from multicast.drivers.kafka_python import Admin, TopicSpec

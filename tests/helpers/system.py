@@ -16,9 +16,9 @@ import confluent_kafka
 import pytest
 from kafka.admin import ConfigResource, ConfigResourceType
 
-from bench.harness.hosts import CollectorProcesses
 from bench.micro.many_collectors import hosting
 from collectors.reconfiguration.apply import apply
+from collectors.testing.processes import CollectorProcesses
 from multicast import history
 from multicast.control import stream_partition
 from multicast.drivers import open_driver

@@ -7,13 +7,16 @@ import json
 
 import pytest
 
-from bench.micro.many_collectors import delivered, hosting, renamed, send, tree_plan
-from tests.helpers.system import EACH_DRIVER, System, amcast
+from multicast import Consumer, Producer
+from tests.helpers.hosting import hosting
+from tests.helpers.plans import renamed, tree_plan
+from tests.helpers.system import EACH_DRIVER, PATIENCE_S, System, amcast
 
 pytestmark = [pytest.mark.kafka, pytest.mark.slow, pytest.mark.timeout(900)]
 
 MANY = 40
-DRIVERS = ["librdkafka", "kafka-python"]
+EACH = 5  # messages to each destination set
+READERS_MAX = 20  # consumers that read
 
 
 def applied(system, plan, *more, patiently=False):
@@ -23,6 +26,28 @@ def applied(system, plan, *more, patiently=False):
     words = ("topology", "apply", str(file), *flags, "--timeout", "240", *more)
     done = amcast(*words, patiently=patiently)
     return done.returncode, json.loads(done.stdout), done.stderr
+
+
+def send(driver, plan):
+    """Send a few messages to every destination set, until all are ordered; give how many."""
+    with Producer(topic=plan.topic, driver=driver) as producer:
+        receipts = [
+            producer.multicast(b"x", to=set(log.to)) for _ in range(EACH) for log in plan.logs
+        ]
+        for receipt in receipts:
+            receipt.ordered(PATIENCE_S)
+    return len(receipts)
+
+
+def delivered(driver, plan):
+    """Read as consumers spread over the tree; give the counts of delivered and due messages."""
+    came = expected = 0
+    for entry in plan.consumers[:: max(1, len(plan.consumers) // READERS_MAX)]:
+        expected += EACH * len(plan.logs_of(entry.interest))
+        place = {"topic": plan.topic, "driver": driver}
+        with Consumer(**place, name=entry.name, committed=False) as consumer:
+            came += sum(len(batch.records) for batch in consumer.until_end(timeout=PATIENCE_S))
+    return came, expected
 
 
 @pytest.mark.parametrize("driver", EACH_DRIVER)
@@ -39,14 +64,14 @@ def test_one_process_runs_forty_collectors_through_a_change_of_all_of_them(
         with hosting(system.bootstrap, system.topic, driver, tmp_path) as host:
             host.wait_begun(MANY, 1)
             few = host.threads()
-            assert send(system.driver, system.plan) == (5 * len(system.plan.logs),) * 2
-            count, expected = delivered(system.driver, system.plan, 5)
+            assert send(system.driver, system.plan) == EACH * len(system.plan.logs)
+            count, expected = delivered(system.driver, system.plan)
             assert count == expected > 0
             after = renamed(system.plan)
             code, report, messages = applied(system, after, "--no-probes", patiently=True)
             assert (code, report["collectors_not_running"]) == (0, []), messages
             host.wait_begun(MANY, 2)
-            assert send(system.driver, after) == (5 * len(after.logs),) * 2
+            assert send(system.driver, after) == EACH * len(after.logs)
 
             # Check: no thread is a collector's own.
             assert few < MANY

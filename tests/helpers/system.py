@@ -16,7 +16,6 @@ import confluent_kafka
 import pytest
 from kafka.admin import ConfigResource, ConfigResourceType
 
-from bench.micro.many_collectors import hosting
 from collectors.reconfiguration.apply import apply
 from collectors.testing.processes import CollectorProcesses
 from multicast import history
@@ -24,6 +23,7 @@ from multicast.control import stream_partition
 from multicast.drivers import open_driver
 from multicast.drivers.kafka_python import Admin
 from multicast.properties import check_all
+from tests.helpers.hosting import hosting
 from topology.tree import Plan
 
 _numbers = itertools.count(1)

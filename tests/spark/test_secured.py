@@ -11,8 +11,8 @@ from multicast.local.broker import free_ports
 from multicast.local.pytest_plugin import ExistingCluster, OpenTopics
 from tests.helpers.certificates import certificate
 from tests.helpers.driver_worlds import cluster_with_listener
-from tests.helpers.spark import INTERESTS, in_order, rows_of, send, table
 from tests.helpers.system import PATIENCE_S
+from tests.spark.rows import INTERESTS, in_order, rows_of, send, table
 
 pytestmark = [
     pytest.mark.kafka,

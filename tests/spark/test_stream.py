@@ -13,8 +13,8 @@ from multicast.drivers.kafka_python import Admin
 from multicast.errors import TopicChanged, UsageError
 from multicast.spark import AmcastSource
 from multicast.tables.arrow import schema
-from tests.helpers.spark import INTERESTS, SETS, send, send_oddities
 from tests.helpers.system import PATIENCE_S, until
+from tests.spark.rows import INTERESTS, SETS, send, send_oddities
 
 pytestmark = [
     pytest.mark.kafka,

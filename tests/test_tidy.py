@@ -93,8 +93,6 @@ DOORS = {
     ),
     "matplotlib": ("bench/report/report.py",),
     "hdrh": ("bench/harness/histogram.py",),
-    "selenium": ("bench/live_page/browser.py",),
-    "PIL": ("bench/live_page/shots.py",),
 }
 # No I/O, no clock, no randomness: the same calls give the same results.
 PURE = [

@@ -87,7 +87,6 @@ DOORS = {
     "prometheus_client": ("multicast/metrics/", "ordering_osn/api/metrics.py"),
     "pyspark": (
         "bench/pipeline/",
-        "bench/spark/query.py",
         "examples/accounts/history.py",
         "multicast/spark/",
     ),

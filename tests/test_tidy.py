@@ -83,7 +83,7 @@ DOORS = {
     "fabric_protos": ("ordering_osn/protos.py",),
     "google": ("ordering_osn/protos.py", "ordering_osn/wire/multichain_pb2.py"),
     "grpc": ("ordering_osn/api/grpc_server.py",),
-    "opentelemetry": ("multicast/tracing/", "bench/micro/tracing.py"),
+    "opentelemetry": ("multicast/tracing/",),
     "prometheus_client": ("multicast/metrics/", "ordering_osn/api/metrics.py"),
     "pyspark": (
         "bench/pipeline/",

@@ -1,4 +1,4 @@
-"""A plan's collectors on a real broker, each a process of its own, which a test can kill.
+"""A plan's collectors on a real broker as processes, which a test can kill.
 
 A context manager ends what was started, within bounded time.
 """
@@ -6,7 +6,6 @@ A context manager ends what was started, within bounded time.
 from __future__ import annotations
 
 import json
-import signal
 import subprocess
 import sys
 import threading
@@ -22,6 +21,68 @@ from topology.tree import Plan
 
 _HEALTHY_S = 120.0  # a start takes seconds, and on a busy machine the collectors' add up
 _STOP_S = 5.0  # for a process to end after SIGTERM, before it is killed
+_ANSWER_S = 30.0  # for a page of a process, on a busy machine
+
+
+class CollectorProcess:
+    """One process of `amcast collectors run` with these options, from its creation to `close`."""
+
+    def __init__(self, log: Path, *options: str) -> None:
+        self._log = log
+        command = [sys.executable, "-m", "multicast", "collectors", "run", "--web-port", "0"]
+        with log.open("wb") as out:
+            self._process = subprocess.Popen([*command, *options], stdout=out, stderr=out)
+        self.pid = self._process.pid
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def terminate(self) -> None:
+        """Ask it to end, and return at once."""
+        self._process.terminate()
+
+    def close(self) -> None:
+        """End it."""
+        self._process.terminate()
+        end(self._process)
+
+    def kill(self) -> None:
+        """End it as a crash would."""
+        self._process.kill()
+        self._process.wait(_ANSWER_S)
+
+    def ended(self) -> bool:
+        """Whether it has ended."""
+        return self._process.poll() is not None
+
+    def log_end(self) -> str:
+        """Return the end of what it has said."""
+        return self._log.read_text(errors="replace").strip()[-500:]
+
+    def address(self) -> str:
+        """Return "http://host:port" of its pages; empty before it serves them."""
+        words = self._log.read_text(errors="replace").split()
+        said = next((word for word in words if word.startswith("http://127.0.0.1:")), "")
+        return said.removesuffix("/status")
+
+    def page(self, path: str) -> bytes:
+        """Return a page; raises `OSError` while it does not answer."""
+        address = self.address()
+        if not address:
+            raise ConnectionRefusedError(f"{self._log} names no address yet")
+        with urllib.request.urlopen(address + path, timeout=_ANSWER_S) as answer:  # noqa: S310 - loopback
+            return bytes(answer.read())
+
+    def status(self) -> dict[str, Any]:
+        """Return its `/status`; without collectors while it does not answer."""
+        try:
+            status: dict[str, Any] = json.loads(self.page("/status"))
+        except (OSError, ValueError):
+            return {"nodes": []}
+        return status
 
 
 class CollectorProcesses:
@@ -40,11 +101,10 @@ class CollectorProcesses:
         *,
         options: Sequence[str] = (),
     ) -> None:
-        self._command = [sys.executable, "-m", "multicast", "collectors", "run"]
-        self._command += ["-b", bootstrap, "-t", topic, "--driver", driver, *options]
+        self._options = ["-b", bootstrap, "-t", topic, "--driver", driver, *options]
         self._folder = folder
         self.names = [node.name for node in plan.collectors]
-        self._processes: dict[str, subprocess.Popen[bytes]] = {}
+        self._processes: dict[str, CollectorProcess] = {}
 
     def __enter__(self) -> Self:
         try:
@@ -59,7 +119,7 @@ class CollectorProcesses:
         self.stop()
 
     def start(self, name: str) -> None:
-        """Start a collector's process; it logs its web address first."""
+        """Start a collector's process."""
         self._start(name, "--node", name)
 
     def stand_by(self, name: str) -> None:
@@ -68,27 +128,22 @@ class CollectorProcesses:
 
     def _start(self, process: str, *options: str) -> None:
         log = self._folder / f"{process}.log"
-        with log.open("wb") as out:
-            self._processes[process] = subprocess.Popen(
-                [*self._command, *options, "--web-port", "0"], stderr=out, stdout=out
-            )
+        self._processes[process] = CollectorProcess(log, *self._options, *options)
 
     def kill(self, name: str) -> None:
         """End a collector's process as a crash would."""
-        process = self._processes[name]
-        process.send_signal(signal.SIGKILL)
-        process.wait(10)
+        self._processes[name].kill()
 
     def ended(self) -> list[str]:
         """Name the collectors whose processes were started and have ended."""
-        return [name for name, process in self._processes.items() if process.poll() is not None]
+        return [name for name, process in self._processes.items() if process.ended()]
 
     def stop(self) -> None:
         """End all, within bounded time."""
         for process in self._processes.values():
             process.terminate()
         for process in self._processes.values():
-            end(process)
+            process.close()
 
     @property
     def pids(self) -> list[int]:
@@ -111,19 +166,15 @@ class CollectorProcesses:
             if gone:
                 name = min(gone)
                 raise AmcastError(
-                    f"collector {name} has ended; its log ends: {self._log_end(name)}"
+                    f"collector {name} has ended; its log ends: {self._processes[name].log_end()}"
                 )
             if waiting and time.monotonic() > deadline:
                 name = min(waiting)
                 raise TimedOut(
                     f"collector {name} is not healthy after {timeout:g} s; its log ends: "
-                    f"{self._log_end(name)}"
+                    f"{self._processes[name].log_end()}"
                 )
             pause.wait(0.05)
-
-    def _log_end(self, name: str) -> str:
-        log = (self._folder / f"{name}.log").read_text(errors="replace").strip()
-        return log[-500:]
 
     def work(self) -> Iterator[str]:
         """Yield the collectors' counts of ordered records, as lines of a history."""
@@ -132,21 +183,13 @@ class CollectorProcesses:
                 if records:
                     yield history.work_line(process=name, log=log, records=records)
 
-    def address(self, name: str) -> str | None:
-        """Return the URL of the process's status; None before it serves it."""
-        log = (self._folder / f"{name}.log").read_text(errors="replace")
-        return next((word for word in log.split() if word.startswith("http://127.0.0.1:")), None)
+    def address(self, name: str) -> str:
+        """Return "http://host:port" of a collector's process; empty before it serves its pages."""
+        return self._processes[name].address()
 
     def status(self, name: str) -> dict[str, Any]:
         """Return the collector's status; empty while it does not run."""
-        address = self.address(name)
-        if address is None:
-            return {}
-        try:
-            with urllib.request.urlopen(address, timeout=5) as answer:  # noqa: S310 - loopback
-                nodes: list[dict[str, Any]] = json.load(answer)["nodes"]
-        except (OSError, ValueError):
-            return {}
+        nodes: list[dict[str, Any]] = self._processes[name].status()["nodes"]
         return nodes[0] if nodes and nodes[0]["state"] == "running" else {}
 
 

@@ -9,7 +9,7 @@ from itertools import product
 
 import pytest
 
-from bench.micro.planner import acyclic, local
+from bench.harness.interests import acyclic, local
 from tests.topology.test_plan import POSTER, interests
 from topology.changes import differences, with_kept_names, with_running_logs
 from topology.check import check, figures

@@ -83,18 +83,15 @@ DOORS = {
     "fabric_protos": ("ordering_osn/protos.py",),
     "google": ("ordering_osn/protos.py", "ordering_osn/wire/multichain_pb2.py"),
     "grpc": ("ordering_osn/api/grpc_server.py",),
-    "opentelemetry": ("multicast/tracing/", "bench/micro/tracing.py"),
+    "opentelemetry": ("multicast/tracing/",),
     "prometheus_client": ("multicast/metrics/", "ordering_osn/api/metrics.py"),
     "pyspark": (
         "bench/pipeline/",
-        "bench/spark/query.py",
         "examples/accounts/history.py",
         "multicast/spark/",
     ),
     "matplotlib": ("bench/report/report.py",),
     "hdrh": ("bench/harness/histogram.py",),
-    "selenium": ("bench/live_page/browser.py",),
-    "PIL": ("bench/live_page/shots.py",),
 }
 # No I/O, no clock, no randomness: the same calls give the same results.
 PURE = [

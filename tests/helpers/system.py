@@ -14,14 +14,14 @@ import confluent_kafka
 import pytest
 from kafka.admin import ConfigResource, ConfigResourceType
 
-from bench.harness.hosts import CollectorProcesses
-from bench.micro.many_collectors import hosting
 from collectors.reconfiguration.apply import apply
+from collectors.testing.processes import CollectorProcesses
 from multicast import history
 from multicast.control import stream_partition
 from multicast.drivers import open_driver
 from multicast.drivers.kafka_python import Admin
 from multicast.properties import check_all
+from tests.helpers.hosting import hosting
 from tests.running.commands import PATIENCE_S, amcast
 from topology.tree import Plan
 

@@ -3,12 +3,12 @@
 import pytest
 from pyspark.errors import PySparkException
 
-from bench.spark.query import small_spark
 from multicast import LogPosition, nothing_after
 from multicast.control import log_partition
 from multicast.drivers.kafka_python import Admin
 from multicast.spark import fold, state_after
-from tests.helpers.spark import (
+from tests.spark.query import small_spark
+from tests.spark.rows import (
     INTERESTS,
     in_order,
     rows_of,

@@ -10,7 +10,7 @@ import pytest
 
 from bench.baselines.trees import rooted
 from bench.harness.acyclic_interests import triangles
-from bench.micro.planner import acyclic, chain, hubs
+from bench.harness.interests import acyclic, chain, hubs
 from tests.running.parts import sample
 from tests.topology.test_plan import interests
 from topology.check import check

@@ -16,13 +16,13 @@ import pytest
 import yaml
 from prometheus_client import CollectorRegistry, start_http_server
 
-from bench.deployment.rolling import SharedCollectors
-from bench.harness.hosts import end
 from collectors.deploy.dashboard import PANELS
 from collectors.deploy.files import DeploymentSettings, generate
+from collectors.testing.processes import end
 from multicast import Consumer, Producer
 from multicast.local.broker import free_ports
 from multicast.metrics import ClientMetrics
+from tests.collectors.deploy.shared import SharedCollectors
 from tests.helpers.plans import with_foreign_work
 from tests.helpers.system import System, until
 

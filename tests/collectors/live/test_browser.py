@@ -13,11 +13,11 @@ from types import SimpleNamespace
 
 import pytest
 
-from bench.live_page.browser import browser, complaints
-from bench.live_page.serving import serving
 from collectors.reconfiguration.apply import apply
 from multicast import Producer
 from multicast.drivers.kafka_python import Admin
+from tests.collectors.live.browser import browser, complaints
+from tests.collectors.live.serving import serving
 from tests.collectors.test_replanning import planned
 from tests.helpers.plans import poster
 from tests.helpers.system import PATIENCE_S, System, until

@@ -62,7 +62,7 @@ def values_of(host, top, log):
     """Give a function that scrapes a value of one collector, of its log or with a label's value."""
 
     def value(name, *label):
-        url = host.address(top).replace("/status", "/metrics")
+        url = f"{host.address(top)}/metrics"
         found = scraped(url, PATIENCE_S)
         if label:
             return found.get((name, (top, *label)))

@@ -1,8 +1,8 @@
-"""What the processes of a benchmark or the demo tell of those that do not start."""
+"""What collectors as processes tell of those that do not start."""
 
 import pytest
 
-from bench.harness.hosts import CollectorProcesses
+from collectors.testing.processes import CollectorProcesses
 from multicast.errors import AmcastError, TimedOut
 from tests.helpers.plans import poster
 

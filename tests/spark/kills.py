@@ -1,4 +1,4 @@
-"""Kills a streaming query again and again, and compares its sink with a plain consumer.
+"""Kills a streaming query again and again, at random moments, while a producer sends.
 
 Each turn starts the query from its checkpoint and ends with kill -9 of its driver, Java and Python
 workers at once. Of four turns, one runs on executors that are processes of their own; some of them
@@ -12,22 +12,19 @@ are killed first, one after the other, and Spark starts others in their place.
 
 from __future__ import annotations
 
-import math
 import os
 import random
 import signal
 import subprocess
+import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, Self
 
-from bench.harness import figures
-from bench.harness.background import BackgroundThread
-from bench.harness.rig import pause
-from bench.spark.query import small_spark
-from bench.spark.streamed import StreamedQuery, executors
 from multicast.errors import AmcastError, TimedOut
+from tests.spark.query import small_spark
+from tests.spark.streamed import StreamedQuery, executors
 
 PATIENCE_S = 900.0  # for one step of a query; only a hang takes longer, on any machine
 _POLL_S = 0.02  # a batch takes some hundred milliseconds
@@ -36,6 +33,7 @@ _AFTER_S = 2.0  # some batches
 _EXECUTOR_TURN = 4  # each fourth turn kills executors, too,
 _EXECUTORS_KILLED = 3  # so many of them
 _BURST_MAX, _BURST_PAUSE_S = 30, 0.4
+_PAUSE = threading.Event()  # never set
 _CLUSTER = {
     "spark.master": "local-cluster[2,1,512]",
     "spark.executor.memory": "512m",
@@ -47,24 +45,29 @@ PORTIONS = {"maxOffsetsPerTrigger": "200", "maxRecordsPerPartition": "50"}
 
 def drawn(seed: str) -> random.Random:
     """Give a source of random numbers that repeats with its seed; moments repeat roughly only."""
-    return random.Random(seed)  # noqa: S311 - which moments are drawn is no secret
+    return random.Random(seed)
 
 
-class BackgroundSender(BackgroundThread):
-    """Multicasts to random ones of some sets, in a thread, until the block ends.
-
-    `topic` is a `TopicOnBroker`.
-    """
+class BackgroundSender:
+    """Multicasts to random ones of some sets, in a thread, until the block ends."""
 
     def __init__(self, topic: Any, sets: Sequence[Sequence[str]], rng: random.Random) -> None:
-        super().__init__()
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._run)
         self._producer = topic.producer()
         self._sets = sets
         self._rng = rng
 
-    def run(self) -> None:
-        """Send bursts."""
-        while not self.stop.wait(self._rng.uniform(0, _BURST_PAUSE_S)):
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stop.set()
+        self._thread.join()
+
+    def _run(self) -> None:
+        while not self._stop.wait(self._rng.uniform(0, _BURST_PAUSE_S)):
             receipts = [
                 self._producer.multicast(b"%d" % number, to=self._rng.choice(self._sets))
                 for number in range(self._rng.randint(1, _BURST_MAX))
@@ -73,18 +76,14 @@ class BackgroundSender(BackgroundThread):
                 receipt.accepted(PATIENCE_S)
 
 
-def kill(
-    query: StreamedQuery, kills: int, rng: random.Random, *, seconds: float = math.inf
-) -> Counter[str]:
+def kill(query: StreamedQuery, kills: int, rng: random.Random) -> Counter[str]:
     """Kill a query so many times; give how many of which kind, "driver start" for instance.
-
-    After so many seconds no other turn begins.
 
     Raises `AmcastError` if the query ends by itself, and `TimedOut` if it stands still.
     """
     counts: Counter[str] = Counter()
-    turn, deadline = 0, time.monotonic() + seconds
-    while counts.total() < kills and time.monotonic() < deadline:
+    turn = 0
+    while counts.total() < kills:
         turn += 1
         began = _progress(query)
         settings = {} if turn % _EXECUTOR_TURN else _CLUSTER
@@ -94,13 +93,12 @@ def kill(
                     counts[f"executor {_kill_executor(query, process, rng)}"] += 1
             if turn % 2:
                 _until_moved(query, process, _progress(query))
-                pause(rng.uniform(0, _AFTER_S))
+                _PAUSE.wait(rng.uniform(0, _AFTER_S))
             else:
-                pause(rng.uniform(0, _START_S))
+                _PAUSE.wait(rng.uniform(0, _START_S))
             if process.poll() is not None:
                 raise AmcastError(f"the query ended by itself; its log: {query.log()}")
         counts[f"driver {_moment(query, began)}"] += 1
-        figures.progress(f"{counts.total()} kills of {query.document['sink']}")
     return counts
 
 
@@ -110,7 +108,7 @@ def _kill_executor(
     """Kill an executor some time after the next batch's plan or commit; give the moment."""
     began = _progress(query)
     _until_moved(query, process, began)
-    pause(rng.uniform(0, _AFTER_S))
+    _PAUSE.wait(rng.uniform(0, _AFTER_S))
     _until(lambda: bool(executors(process)), query, process)
     os.kill(rng.choice(executors(process)), signal.SIGKILL)
     return _moment(query, began)
@@ -142,7 +140,7 @@ def _until(
             raise AmcastError(f"the query ended by itself; its log: {query.log()}")
         if time.monotonic() > deadline:
             raise TimedOut(f"a query stood still for {PATIENCE_S:g} s; its log: {query.log()}")
-        pause(_POLL_S)
+        _PAUSE.wait(_POLL_S)
 
 
 def finish(query: StreamedQuery) -> None:
@@ -161,26 +159,3 @@ def stored(query: StreamedQuery) -> list[str]:
     with small_spark() as session:
         rows = session.read.json(query.document["path"]).orderBy("epoch", "position")
         return [row.message_id for row in rows.select("message_id").collect()]
-
-
-def judge(held: Sequence[str], delivered: Sequence[str]) -> None:
-    """Raise `AmcastError` unless a sink holds each delivered message once, and in order."""
-    if held == delivered:
-        return
-    counts = Counter(held)
-    lost = [name for name in delivered if name not in counts]
-    doubled = [name for name, count in counts.items() if count > 1]
-    foreign = sorted(counts.keys() - set(delivered))
-    first = next(
-        (
-            place
-            for place, pair in enumerate(zip(held, delivered, strict=False))
-            if len(set(pair)) > 1
-        ),
-        min(len(held), len(delivered)),
-    )
-    raise AmcastError(
-        f"the sink holds {len(held)} rows, a consumer delivers {len(delivered)} messages; lost "
-        f"{lost[:3]} …, doubled {doubled[:3]} …, foreign {foreign[:3]} …; they differ from row "
-        f"{first} on"
-    )

@@ -1,6 +1,6 @@
 """A streaming query as a process of its own, which can be killed at any moment.
 
-    python -m bench.spark.query JSON
+    python -m tests.spark.query JSON
 
 The document gives the options of the source, the sink ("files" or "sqlite"), its path, the
 checkpoint, the trigger ("now": what is there, then end; "always"), and settings of Spark.
@@ -18,7 +18,6 @@ from contextlib import closing, contextmanager
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 
-from bench.harness import figures
 from bench.pipeline.session import spark
 from multicast.spark import register
 
@@ -40,7 +39,7 @@ def small_spark(**settings: str) -> Iterator[SparkSession]:
     """Open a small session that has the format "amcast" and no connector, and end it afterwards."""
     os.environ["SPARK_LOCAL_IP"] = "127.0.0.1"  # executors, too, listen on the loopback
     chosen = {**_SMALL, **settings}
-    with spark(settings=chosen, connector=False, progress=figures.progress) as session:
+    with spark(settings=chosen, connector=False, progress=sys.stderr.write) as session:
         register(session)
         yield session
 

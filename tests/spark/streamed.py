@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 _BUSY_S = 60.0  # SQLite waits so long for a writer to end
+_ROOT = Path(__file__).parents[2]  # where `tests` is imported from
 Sink = Literal["files", "sqlite"]
 
 
@@ -46,10 +47,12 @@ class StreamedQuery:
     ) -> Iterator[subprocess.Popen[bytes]]:
         """Start the query; kill its driver, with all its processes, at the end of the block."""
         document = {**self.document, "trigger": trigger, "settings": settings}
-        command = [sys.executable, "-m", "bench.spark.query", json.dumps(document)]
+        command = [sys.executable, "-m", "tests.spark.query", json.dumps(document)]
         with (
             self._log.open("ab") as log,
-            subprocess.Popen(command, stdout=log, stderr=log, start_new_session=True) as process,
+            subprocess.Popen(
+                command, stdout=log, stderr=log, start_new_session=True, cwd=_ROOT
+            ) as process,
         ):
             try:
                 yield process

@@ -45,7 +45,7 @@ class NodeStreams:
         """Return once a node has answered 200; tries for ever. Raises `TransactionRefused`."""
         while True:
             for _ in self._nodes:
-                status, info = await _asked(next(self._turns), envelope)
+                status, info = await _answer_of(next(self._turns), envelope)
                 if status == Status.SUCCESS:
                     return
                 if status != Status.SERVICE_UNAVAILABLE:
@@ -53,7 +53,7 @@ class NodeStreams:
             await asyncio.sleep(_AGAIN_S)
 
 
-async def _asked(node: NodeClient, envelope: bytes) -> tuple[int, str]:
+async def _answer_of(node: NodeClient, envelope: bytes) -> tuple[int, str]:
     """Send an envelope; returns its status, 503 where the stream ended before the answer."""
     try:
         answers = [answer async for answer in node.broadcast([envelope])]

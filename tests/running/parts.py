@@ -41,6 +41,12 @@ PARTS = [
 ]
 
 
+def named_in_vain() -> list[str]:
+    """Give what the table names and what is not there."""
+    names = [*TABLE["jvm"], *(name for part in PARTS for name in (*part.files, *part.marked))]
+    return [name for name in names if not (TESTS / name).exists()]
+
+
 @functools.cache
 def part_of(path: Path) -> Part | None:
     """Give the part to which the campaign's tests of a file belong: the one that names it best."""

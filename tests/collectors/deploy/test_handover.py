@@ -392,6 +392,7 @@ def offer_and_answer(system, name):
     return found[offer], found[offer + 1]
 
 
+@pytest.mark.campaign
 @pytest.mark.kafka
 @pytest.mark.slow
 @pytest.mark.timeout(900)

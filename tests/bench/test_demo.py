@@ -29,7 +29,7 @@ def test_the_demo_orders_real_commits_kills_a_collector_and_proves_the_order(
     file.write_bytes(b"".join(lines))
     history = tmp_path / "history.jsonl"
     done = amcast(
-        "demo", "--input", str(file), "-o", "json", "--history", str(history),
+        "demo", "--input", str(file), "--rate", "100", "-o", "json", "--history", str(history),
         "-b", kafka_cluster.bootstrap, "-t", f"demo-{tmp_path.name}",
     )  # fmt: skip
     assert done.returncode == 0, done.stderr

@@ -25,8 +25,9 @@ import typer
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 
-from bench import demo_screen
+from bench import demo_plain, demo_screen
 from bench.cli import Force, refuse_files
+from bench.demo_plain import PlainKafka
 from bench.demo_screen import Delivered
 from bench.demo_work import RunWork
 from bench.harness.hosts import CollectorProcesses
@@ -69,6 +70,7 @@ DECLARED_MAX = 40
 SOLVER_S = 10.0  # the planner's time limit: the demo promises a minute in all
 SEND_S = 12.0  # all messages are sent in this time: long enough to watch, and to kill a collector
 RATE_MIN = 200.0  # messages a second; a small input file is sent in less than `SEND_S`
+_OPEN_S = 60.0  # for a team's consumer; who takes longer is waited for when all is sent
 _FRAME_S = 0.05  # between two updates of the progress bars: 20 a second look continuous
 
 
@@ -86,8 +88,8 @@ class Team:
 
     name: str
     delivered: list[tuple[str, tuple[str, ...], str, int]] = field(default_factory=list)
+    opened: threading.Event = field(default_factory=threading.Event)
     error: AmcastError | None = None
-    void: int = 0
     entries: ConsumerEntries | None = None  # as of its last poll
 
 
@@ -141,14 +143,16 @@ def demo(
         planned, tree = lay_out(commits, topic)
         with Admin(bootstrap) as admin:
             plan = apply(opened, admin, planned).plan
+            plain = PlainKafka(opened, admin, f"{topic}-plain")
         say.print(tree, highlight=False, soft_wrap=True)
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="amcast-demo-")))
         host = stack.enter_context(CollectorProcesses(bootstrap, topic, name, plan, folder))
         for collector in host.names[-1:]:  # it will be killed
             host.stand_by(collector)
         host.wait_healthy()
-        run = DemoRun(opened, plan, commits, rate or max(RATE_MIN, len(commits) / SEND_S), host)
-        with RunWork(opened, plan) as counting:
+        rate = rate or max(RATE_MIN, len(commits) / SEND_S)
+        run = DemoRun(opened, plan, commits, rate=rate, host=host, plain=plain)
+        with RunWork(opened, plan) as counting, plain:
             foreign_work = run.go(say, counting)
         work = list(host.work())
     built = history.HistoryBuilder()
@@ -224,14 +228,17 @@ class DemoRun:
         driver: Driver,
         plan: Plan,
         commits: list[Commit],
+        *,
         rate: float,
         host: CollectorProcesses,
+        plain: PlainKafka,
     ) -> None:
         self._driver = driver
         self._plan = plan
         self._commits = commits
         self._rate = rate
         self._host = host
+        self._plain = plain
         self._receipts: list[Receipt] = []
         self._sent_ns: list[int] = []
         self._began_ns = 0
@@ -257,6 +264,8 @@ class DemoRun:
         ]
         for thread in threads:
             thread.start()
+        for team in self.teams:  # to open takes seconds on a slow machine, which is no latency
+            team.opened.wait(_OPEN_S)
         try:
             with Progress(
                 TextColumn("{task.description:>10}"),
@@ -319,6 +328,8 @@ class DemoRun:
                     self._host.start(self.killed)
                 self._sent_ns.append(intended)
                 self._receipts.append(producer.multicast(commit.line, to=commit.to))
+                if number % demo_plain.EVERY == 0:
+                    self._plain.send(commit.line, intended)
             producer.flush()
 
     def _wait(self, show: Any, timeout: float = 60.0) -> None:
@@ -348,8 +359,10 @@ class DemoRun:
                     for batch in consumer.poll(0.2):
                         _note(team, batch, time.monotonic_ns())
                     team.entries = consumer.entries()
+                    team.opened.set()
         except AmcastError as error:
             team.error = error
+            team.opened.set()
 
     # -- results ----------------------------------------------------------------------------
 
@@ -381,7 +394,9 @@ class DemoRun:
         times = sorted(one.ms for deliveries in timed.values() for one in deliveries)
         last = max(delivered_ns for team in self.teams for _, _, _, delivered_ns in team.delivered)
         affected = demo_screen.affected_teams(self._plan, self.killed)
-        phases = demo_screen.phases(timed, affected, self._began_ns, self._killed_ns)
+        phases = demo_screen.phases(
+            timed, affected, self._began_ns, self._killed_ns, self._plain.delivered
+        )
         covered = sum(receipt.to != receipt.log.to for receipt in self._receipts)
         elapsed = (last - self._began_ns) / 1e9
         return {

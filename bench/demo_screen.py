@@ -5,6 +5,7 @@
     failover   at an affected team: from the kill to the first delivery of a message that was
                multicast after the kill; what was multicast before that delivery and delivered after
                the kill is caught in it
+    plain      plain Kafka beside it (`demo_plain.py`), without the same first seconds
     replay     one team's deliveries once more, from the start
 
 Times are nanoseconds of one monotonic clock. The functions are pure but for `show`.
@@ -53,6 +54,7 @@ class Phases:
     warm_up: Sequence[float]
     steady: Sequence[float]
     caught: Sequence[float]
+    plain: Sequence[float]
     failover_s: float | None
     affected: Sequence[str]
 
@@ -73,9 +75,11 @@ def phases(
     affected: Iterable[str],
     began_ns: int,
     killed_ns: int | None,
+    plain: Iterable[Delivered] = (),
 ) -> Phases:
     """Divide the deliveries of all teams, each in its order, among the phases."""
     affected = list(affected)
+    steady_ns = began_ns + WARM_UP_S * _NS
     warm_up: list[float] = []
     steady: list[float] = []
     caught: list[float] = []
@@ -94,12 +98,13 @@ def phases(
                 is_caught = False
             if is_caught:
                 caught.append(one.ms)
-            elif one.sent_ns < began_ns + WARM_UP_S * _NS:
+            elif one.sent_ns < steady_ns:
                 warm_up.append(one.ms)
             else:
                 steady.append(one.ms)
     failover_s = max(failovers) / _NS if failovers else None
-    return Phases(sorted(warm_up), sorted(steady), sorted(caught), failover_s, affected)
+    beside = sorted(one.ms for one in plain if one.sent_ns >= steady_ns)
+    return Phases(sorted(warm_up), sorted(steady), sorted(caught), beside, failover_s, affected)
 
 
 def quantiles(sorted_ms: Sequence[float]) -> dict[str, float]:
@@ -115,10 +120,14 @@ def quantiles(sorted_ms: Sequence[float]) -> dict[str, float]:
 
 def document(divided: Phases) -> dict[str, Any]:
     """Give the phases as the JSON document of the demo shows them, in ms and seconds."""
+    steady, plain = quantiles(divided.steady), quantiles(divided.plain)
+    both = steady["count"] and plain["count"]
     return {
         "warm_up_ms": quantiles(divided.warm_up),
-        "steady_ms": quantiles(divided.steady),
+        "steady_ms": steady,
         "caught_in_failover_ms": quantiles(divided.caught),
+        "plain_kafka_ms": plain,
+        "steady_p50_by_plain": round(steady["p50"] / plain["p50"], 2) if both else None,
         "failover_s": None if divided.failover_s is None else round(divided.failover_s, 3),
         "affected_teams": list(divided.affected),
     }
@@ -183,9 +192,16 @@ def _short(message: str) -> str:
     return f"{name if len(name) <= room else name[: room - 1] + '…'}:{offset}"
 
 
+def _is_demo_alone() -> bool:
+    """Whether `make demo` made this environment, in which other commands lack packages."""
+    return Path(sys.prefix).name == ".venv-demo"
+
+
 def program() -> str:
     """Give the command that runs `amcast` here, as one types it."""
     called = Path(sys.argv[0])
+    if _is_demo_alone():
+        return ".venv/bin/amcast"
     if called.name == "amcast":
         return "amcast" if shutil.which("amcast") == str(called.absolute()) else str(called)
     return f"{sys.executable} -m multicast"
@@ -234,7 +250,7 @@ def _lines(
     yield from _foreign_work(work)
     yield ""
     amcast = program()
-    yield "Try next:"
+    yield f"Try next{', after make .venv/ready' if _is_demo_alone() else ''}:"
     yield f"  {amcast} demo --force --history run.jsonl && {amcast} verify run.jsonl"
     yield f"  {amcast} osn demo         money between four blockchains while everything is killed"
     yield f"  {amcast} local up         a broker for your own topic: README.md, Quick start"
@@ -249,12 +265,18 @@ def _latency(result: Mapping[str, Any]) -> Iterator[str]:
         (f"first {WARM_UP_S:g} s", "warm_up_ms"),
         ("steady", "steady_ms"),
         ("caught in the failover", "caught_in_failover_ms"),
+        ("plain Kafka beside it", "plain_kafka_ms"),
     ):
         found = phases_found[key]
         if not found["count"]:
             continue
         times = "".join(f"{found[q]:>9,.1f} ms" for q in ("p50", "p99", "max"))
         yield f"  {name:<26}{found['count']:>10,}{times}"
+    if phases_found["steady_p50_by_plain"] is not None:
+        yield (
+            f"Steady p50: {phases_found['steady_p50_by_plain']:.1f} times that of plain Kafka, to "
+            f"which the same client sent each fourth message, too"
+        )
     if phases_found["failover_s"] is not None:
         yield (
             f"Failover: collector {result['killed']} was killed (kill -9); its teams "

@@ -7,45 +7,50 @@ one set of them, each message once. docs/glossary.md explains all words.
 `multicast.aio` has the classes for asyncio, `multicast.testing` a system in memory for tests.
 """
 
-from typing import TYPE_CHECKING
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
 
 from multicast import installed  # first: it refuses a user's own `topology`
-from multicast.conditional.condition import Expectation, LogPosition, nothing_after
-from multicast.conditional.judge import Decision, WhyVoid
-from multicast.consumer import Consumer
-from multicast.cursor import Cursor
-from multicast.delivery import Batch, Message
-from multicast.drivers.protocol import Appended, AppendFailed, AppendOutcome
-from multicast.errors import (
-    AccessDenied,
-    AmcastError,
-    AppendNotAuthorized,
-    AppendNotStored,
-    AppendRefused,
-    AppendUnknown,
-    AuthenticationFailed,
-    BufferFull,
-    ClusterUnreachable,
-    Conflict,
-    NotAuthorized,
-    PartitionsDiffer,
-    ProtocolViolation,
-    TimedOut,
-    TlsFailed,
-    TopicChanged,
-    TopicMissing,
-    Trimmed,
-    UncoveredInterest,
-    UndeclaredDestination,
-    UnknownVersion,
-    UnsafeCluster,
-    UsageError,
-)
-from multicast.keyed import Keys, keys
-from multicast.messages import MessageID
-from multicast.producer import Producer
-from multicast.receipts import KeyedReceipts, Receipt, Receipts
-from multicast.subscription import Bounds
+
+if TYPE_CHECKING:
+    from multicast.conditional.condition import Expectation, LogPosition, nothing_after
+    from multicast.conditional.judge import Decision, WhyVoid
+    from multicast.consumer import Consumer
+    from multicast.cursor import Cursor
+    from multicast.delivery import Batch, Message
+    from multicast.drivers.protocol import Appended, AppendFailed, AppendOutcome
+    from multicast.errors import (
+        AccessDenied,
+        AmcastError,
+        AppendNotAuthorized,
+        AppendNotStored,
+        AppendRefused,
+        AppendUnknown,
+        AuthenticationFailed,
+        BufferFull,
+        ClusterUnreachable,
+        Conflict,
+        NotAuthorized,
+        PartitionsDiffer,
+        ProtocolViolation,
+        TimedOut,
+        TlsFailed,
+        TopicChanged,
+        TopicMissing,
+        Trimmed,
+        UncoveredInterest,
+        UndeclaredDestination,
+        UnknownVersion,
+        UnsafeCluster,
+        UsageError,
+    )
+    from multicast.keyed import Keys, keys
+    from multicast.messages import MessageID
+    from multicast.producer import Producer
+    from multicast.receipts import KeyedReceipts, Receipt, Receipts
+    from multicast.subscription import Bounds
+
+    __version__: str
 
 __all__ = [
     "AccessDenied",
@@ -93,11 +98,32 @@ __all__ = [
     "nothing_after",
 ]
 
-if TYPE_CHECKING:
-    __version__: str
-else:
+if not TYPE_CHECKING:
+    _HOMES = (
+        "conditional.condition",
+        "conditional.judge",
+        "consumer",
+        "cursor",
+        "delivery",
+        "drivers.protocol",
+        "errors",
+        "keyed",
+        "messages",
+        "producer",
+        "receipts",
+        "subscription",
+    )
 
-    def __getattr__(name: str) -> str:
-        if name == "__version__":  # read when asked for: reading it takes as long as this import
+    def __getattr__(name: str) -> Any:
+        """Import the classes when the first is asked for: the command often needs none."""
+        if name == "__version__":  # reading it takes as long as importing all classes
             return installed.version()
-        raise AttributeError(f"module 'multicast' has no attribute {name!r}")
+        if name not in __all__:
+            raise AttributeError(f"module 'multicast' has no attribute {name!r}")
+        for home in _HOMES:
+            names = vars(import_module(f"multicast.{home}"))
+            globals().update({public: names[public] for public in __all__ if public in names})
+        return globals()[name]
+
+    def __dir__() -> list[str]:
+        return sorted({*globals(), *__all__, "__version__"})

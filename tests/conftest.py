@@ -13,7 +13,7 @@ from multicast.local.cluster import LocalCluster
 from multicast.local.pytest_plugin import ExistingCluster
 from tests.running import parts
 from tests.running.needs import missing
-from tests.running.whole_run import JVM, WholeRun
+from tests.running.whole_run import JVM, WholeRun, hold_to_the_table
 
 # On a busy machine, examples are drawn and run slowly; hypothesis would count that as a failure.
 settings.register_profile("busy", deadline=None, suppress_health_check=[HealthCheck.too_slow])
@@ -47,6 +47,8 @@ def pytest_configure(config):
     bootstrap = found.get("AMCAST_BOOTSTRAP")
     if hasattr(config, "workerinput"):
         bootstrap = config.workerinput.get("bootstrap")
+        if bootstrap and "not campaign" in config.option.markexpr:
+            hold_to_the_table()
     elif config.getoption("--whole-run"):
         config.pluginmanager.register(WholeRun(config, bootstrap))
     config.stash[BOOTSTRAP] = bootstrap

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from functools import partial
+
 from multicast.control import stream_partition
 from multicast.drivers.protocol import Appended, AppendFailed, AppendOutcome, Driver, TopicPartition
 from multicast.errors import AppendUnknown
@@ -22,10 +25,12 @@ def mark_version(driver: Driver, plan: Plan, running: Plan | None, timeout_s: fl
     if plan.order_version == ORDER_VERSION_FIRST:
         return
     kept = frozenset() if running is None else retained(running, plan).collectors
-    for node in plan.collectors:
-        if node.name not in kept:
-            raw = encode(anchor(plan, node.name), OwnRecord())
-            append_one(driver, stream_partition(plan, node.name), None, raw, timeout_s)
+    marks = {
+        stream_partition(plan, node.name): (None, encode(anchor(plan, node.name), OwnRecord()))
+        for node in plan.collectors
+        if node.name not in kept
+    }
+    _append(driver, marks, timeout_s)
 
 
 def append_one(
@@ -35,19 +40,39 @@ def append_one(
 
     Raises `AppendUnknown` after `timeout_s` seconds, and the error of an append that failed.
     """
-    outcomes: list[AppendOutcome] = []
+    (offset,) = _append(driver, {partition: (key, value)}, timeout_s)
+    return offset
+
+
+def _append(
+    driver: Driver,
+    records: Mapping[TopicPartition, tuple[bytes | None, bytes]],
+    timeout_s: float,
+) -> list[int]:
+    """Append a record, key and value, to each Kafka partition; give the offsets, in order.
+
+    By one appender: to open one and to close it takes longer than to append.
+    """
+    outcomes: dict[TopicPartition, AppendOutcome] = {}
     appender = driver.appender()
     try:
-        appender.append(partition, value, key=key, done=outcomes.append)
-        if not appender.flush(timeout_s) or not outcomes:
-            raise AppendUnknown(
-                f"topic {partition.topic} did not acknowledge a record within {timeout_s:g} s; "
-                f"it may be stored: run the command again"
-            )
+        for partition, (key, value) in records.items():
+            done = partial(outcomes.__setitem__, partition)
+            appender.append(partition, value, key=key, done=done)
+        appender.flush(timeout_s)
+        for partition in records:
+            if partition not in outcomes:
+                raise AppendUnknown(
+                    f"topic {partition.topic} did not acknowledge a record within {timeout_s:g} s; "
+                    f"it may be stored: run the command again"
+                )
     finally:
         appender.close()
-    (outcome,) = outcomes
-    if isinstance(outcome, AppendFailed):
-        raise outcome.error
-    assert isinstance(outcome, Appended)
-    return outcome.offset
+    offsets = []
+    for partition in records:
+        outcome = outcomes[partition]
+        if isinstance(outcome, AppendFailed):
+            raise outcome.error
+        assert isinstance(outcome, Appended)
+        offsets.append(outcome.offset)
+    return offsets

@@ -18,6 +18,7 @@ from tests.helpers.system import PATIENCE_S, amcast, until
 SAMPLE = resources.files("bench").joinpath("workloads/kafka-commits-2000.jsonl.gz")
 
 
+@pytest.mark.campaign
 @pytest.mark.kafka
 @pytest.mark.slow
 def test_the_demo_orders_real_commits_kills_a_collector_and_proves_the_order(
@@ -28,7 +29,7 @@ def test_the_demo_orders_real_commits_kills_a_collector_and_proves_the_order(
     file.write_bytes(b"".join(lines))
     history = tmp_path / "history.jsonl"
     done = amcast(
-        "demo", "--input", str(file), "-o", "json", "--history", str(history),
+        "demo", "--input", str(file), "--rate", "100", "-o", "json", "--history", str(history),
         "-b", kafka_cluster.bootstrap, "-t", f"demo-{tmp_path.name}",
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
@@ -40,6 +41,7 @@ def test_the_demo_orders_real_commits_kills_a_collector_and_proves_the_order(
     assert result["latency_ms"]["p50"] <= result["latency_ms"]["p99"]
     assert result["throughput_per_s"] > 0
     phases = result["phases"]
+    assert phases["plain_kafka_ms"]["count"] > 0
     counts = [phases[f"{name}_ms"]["count"] for name in ("warm_up", "steady", "caught_in_failover")]
     assert sum(counts) == result["deliveries"]
     assert phases["failover_s"] > 0

@@ -38,14 +38,18 @@ def test_each_delivery_is_in_one_phase_and_the_failover_is_the_slowest_teams():
         "below": [delivered("g", 6, 3)],  # moves at 9 s
         "other": [delivered("h", 6, 0.1), delivered("i", 0.5, 0.4)],
     }
-    found = phases(teams, ["killed", "below"], 0, 5 * S)
+    plain = [delivered("p0", 1, 0.3), delivered("p1", 3, 0.05), delivered("p2", 6, 0.04)]
+    found = phases(teams, ["killed", "below"], 0, 5 * S, plain)
     assert [round(ms) for ms in found.warm_up] == [100, 400]
     assert [round(ms) for ms in found.steady] == [100, 100, 200]
     assert [round(ms) for ms in found.caught] == [1100, 2000, 3000, 3100]
+    assert [round(ms) for ms in found.plain] == [40, 50]  # without the warm-up's
     assert found.failover_s == 4
+    assert document(found)["steady_p50_by_plain"] == 2
     without = phases(teams, [], 0, None)
     assert (len(without.caught), without.failover_s) == (0, None)
     assert document(without)["caught_in_failover_ms"] == {"count": 0}
+    assert document(without)["steady_p50_by_plain"] is None
 
 
 def test_quantiles_of_a_few_and_of_none():
@@ -111,7 +115,7 @@ def test_the_screen_tells_the_phases_the_order_the_verdict_and_what_to_try(capsy
         "seconds": 21.5,
         "rate_per_s": 100.0,
         "killed": "K2",
-        "phases": document(phases(teams, ["one"], 0, 5 * S)),
+        "phases": document(phases(teams, ["one"], 0, 5 * S, [delivered("P1:0", 4, 0.02)])),
         "replay": {"team": "one", "deliveries": 3, "seconds": 0.25, "same": same},
     }
     work = MeasuredWork(1.0, (WorkRow("K1", 5, 5, 2, 2),), (WorkRow("one", 0, None, 3, 3),), ())
@@ -127,6 +131,8 @@ def test_the_screen_tells_the_phases_the_order_the_verdict_and_what_to_try(capsy
     # The three phases, each with its own figures, and none over all of them.
     assert after("first 2 s") == ["1", "200.0", "ms", "200.0", "ms", "200.0", "ms"]
     assert after("steady") == ["2", "30.0", "ms", "30.0", "ms", "30.0", "ms"]
+    assert after("plain Kafka beside it") == ["1", *["20.0", "ms"] * 3]
+    assert after("Steady p50:")[:6] == ["1.5", "times", "that", "of", "plain", "Kafka,"]
     assert after("caught in the failover") == ["1", *["2,000.0", "ms"] * 3]
     failover = " ".join(after("Failover:"))
     assert failover.startswith("collector K2 was killed")
@@ -149,6 +155,11 @@ def test_the_screen_tells_the_phases_the_order_the_verdict_and_what_to_try(capsy
         ["local", "up"],
         ["adopt", "TOPIC"],
     ]
+
+
+def test_the_demos_own_environment_sends_on_to_the_whole_one(monkeypatch):
+    monkeypatch.setattr(demo_screen.sys, "prefix", "/x/.venv-demo")
+    assert demo_screen.program() == ".venv/bin/amcast"
 
 
 @pytest.mark.parametrize(

@@ -1,7 +1,7 @@
 """The command `amcast` in the test's own process: to start Python costs more than most verbs do.
 
 What a process of its own adds, tests/multicast/cli/test_main.py shows: closed streams, signals, the
-exit code that a shell sees.
+exit code that a shell sees. `collectors run` has a process of its own.
 """
 
 import contextlib
@@ -28,6 +28,11 @@ def amcast(*arguments, env=None, stdin=None, cwd=None, patiently=False):
     """
     assert threading.current_thread() is threading.main_thread(), "it swaps the process's streams"
     words = ["amcast", *map(os.fspath, arguments)]
+    if words[1:3] == ["collectors", "run"]:  # its worker reads its settings once, at its import
+        return subprocess.run(
+            [sys.executable, "-m", "multicast", *words[1:]], env=env, cwd=cwd, input=stdin or "",
+            capture_output=True, text=True, timeout=PATIENCE_S, check=False,
+        )  # fmt: skip
     with contextlib.ExitStack() as stack:
         patch = stack.enter_context(pytest.MonkeyPatch.context())
         if patiently:

@@ -8,6 +8,7 @@ which start JVMs of their own, are one unit together, in the order in which they
 
 from __future__ import annotations
 
+import os
 import time
 from pathlib import Path
 
@@ -24,6 +25,19 @@ JVM = [TESTS / name for name in TABLE["jvm"]]
 def starts_jvms(path: Path) -> bool:
     """Whether the tests of a file start JVMs beside the broker that all share."""
     return path in JVM
+
+
+def hold_to_the_table() -> None:
+    """In a worker of `make test`: a file that is not in the table starts no broker of its own."""
+    start = LocalCluster.start
+
+    def start_if_listed(cluster: LocalCluster) -> list[int]:
+        test = os.environ.get("PYTEST_CURRENT_TEST", "")
+        file = test.partition("::")[0]
+        assert starts_jvms(TESTS.parent / file), f"{file} starts a broker; see parts.toml"
+        return start(cluster)
+
+    LocalCluster.start = start_if_listed
 
 
 class FilesAlone(LoadFileScheduling):

@@ -223,7 +223,7 @@ def test_the_packages_of_an_extra_suffice_for_it(extra, modules, tmp_path):
 @pytest.mark.parametrize(
     ("package", "words", "extra"),
     [
-        ("typer", ["--version"], "cli"),
+        ("typer", ["--help"], "cli"),
         ("pulp", ["topology", "plan", "interests.toml"], "planner"),
         ("faust", ["collectors", "run", "-b", "127.0.0.1:9", "-t", "A"], "collectors"),
         ("prometheus_client", ["osn", "run"], "osn"),

@@ -15,7 +15,7 @@ from dataclasses import replace
 import pytest
 from typer.testing import CliRunner
 
-from multicast.cli.main import build
+from multicast.cli.commands import build
 from multicast.control import control_partition, log_partition
 from multicast.drivers import open_driver
 from multicast.drivers.kafka_python import Admin, TopicSpec

@@ -9,7 +9,7 @@ from functools import cache
 import pytest
 import typer
 
-from multicast.cli.main import build
+from multicast.cli.commands import build
 from tests.system.test_docs import PAGES, ROOT, text_of
 
 PAGES = [*PAGES, *sorted((ROOT / "examples").rglob("README.md"))]

@@ -151,6 +151,7 @@ def test_the_compose_file_is_one_by_the_specifications_schema(tmp_path):
         assert service.get("depends_on", {}).keys() <= services.keys() - {name}
 
 
+@pytest.mark.campaign
 @pytest.mark.kafka
 @pytest.mark.slow
 @pytest.mark.timeout(600)
@@ -177,7 +178,7 @@ def test_the_commands_of_the_compose_file_order_a_topic_and_change_its_plan(
                 (tmp_path / "plan.json").write_text(json.dumps(plan.to_json()))
                 done = amcast(*services["apply"]["command"], cwd=tmp_path, patiently=True)
                 assert done.returncode == 0, done.stderr
-                until(healthy, "a process that orders")
+                until(healthy, "a process that orders", pause=0.5)
         finally:
             collectors.terminate()
     assert collectors.returncode == 0

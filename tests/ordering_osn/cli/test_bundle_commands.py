@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from multicast.cli.main import build
+from multicast.cli.commands import build
 from multicast.errors import AmcastError, UsageError
 from ordering_osn.chain.bundles.bundle import read_bundle
 from ordering_osn.cli.length_prefixed import frames

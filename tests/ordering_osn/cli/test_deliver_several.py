@@ -6,7 +6,7 @@ from contextlib import AsyncExitStack
 
 import pytest
 
-from multicast.cli.main import build
+from multicast.cli.commands import build
 from multicast.errors import AmcastError, TimedOut, UsageError
 from ordering_osn.cli import deliver as deliver_command
 from ordering_osn.cli.length_prefixed import frames

@@ -7,7 +7,7 @@ import socket
 import grpc
 import pytest
 
-from multicast.cli.main import build
+from multicast.cli.commands import build
 from multicast.errors import AmcastError, TimedOut, UsageError
 from multicast.settings import Settings
 from ordering_osn.api.grpc_server import Server

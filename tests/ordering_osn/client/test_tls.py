@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from multicast.cli.main import build
+from multicast.cli.commands import build
 from ordering_osn.api.grpc_server import Server
 from ordering_osn.client import Client, ConnectionLost, SyncClient, TlsFiles, TlsRefused
 from ordering_osn.client.node_turns import NodeTurns

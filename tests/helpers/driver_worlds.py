@@ -20,6 +20,16 @@ REAL = [
     pytest.param("kafka-python", marks=pytest.mark.kafka),
     pytest.param("librdkafka", marks=pytest.mark.kafka),
 ]
+# The appender that all producers use, and the ways to read; then the clients' own appenders.
+JOINT = [
+    pytest.param("joint", marks=pytest.mark.kafka),
+    pytest.param("joint, read by librdkafka", marks=pytest.mark.kafka),
+]
+AS_COLUMNS = pytest.param("joint, read as columns", marks=pytest.mark.kafka)
+OWN_APPENDERS = [
+    pytest.param("kafka-python", marks=[pytest.mark.kafka, pytest.mark.campaign]),
+    pytest.param("librdkafka", marks=[pytest.mark.kafka, pytest.mark.campaign]),
+]
 PATIENCE_S = 60.0  # stops a hang, no more
 LARGE = {"max.message.bytes": "12000000"}
 
@@ -123,35 +133,42 @@ class RealWorld:
         self._opened.close()
 
 
-class ColumnWorld(RealWorld):
+class JointWorld(RealWorld):
+    """A driver whose appenders are joint ones."""
+
+    def __init__(self, bootstrap, name="kafka-python"):
+        super().__init__(name, bootstrap)
+        _append_jointly(self.driver)
+
+    @cached_property
+    def impatient(self):
+        driver = super().impatient
+        _append_jointly(driver)
+        return driver
+
+
+def _append_jointly(driver):
+    """Let a driver open joint appenders; librdkafka's has those of kafka-python's."""
+    driver.appender = getattr(driver, "_delegate", driver).joint_appender
+
+
+class ColumnWorld(JointWorld):
     """The driver kafka-python, whose readers give columns; they give whole batches."""
 
     polls_exactly = False
 
     def __init__(self, bootstrap):
-        super().__init__("kafka-python", bootstrap)
+        super().__init__(bootstrap)
         self.driver.reader = self.driver.column_reader
 
 
-class JointWorld(RealWorld):
-    """The driver kafka-python, whose appenders are joint ones."""
-
-    def __init__(self, bootstrap):
-        super().__init__("kafka-python", bootstrap)
-        self.driver.appender = self.driver.joint_appender
-
-    @cached_property
-    def impatient(self):
-        driver = super().impatient
-        driver.appender = driver.joint_appender
-        return driver
-
-
 def world_of(name, bootstrap):
-    """Make the world of a driver: "memory", "columns" or the name of a real one."""
-    if name == "memory":
-        return MemoryWorld()
-    return ColumnWorld(bootstrap()) if name == "columns" else RealWorld(name, bootstrap())
+    """Open the world of a real cluster: a joint one, or that of a driver's own appender."""
+    if name == "joint, read as columns":
+        return ColumnWorld(bootstrap)
+    if name.startswith("joint"):
+        return JointWorld(bootstrap, "librdkafka" if "librdkafka" in name else "kafka-python")
+    return RealWorld(name, bootstrap)
 
 
 @contextmanager

@@ -169,8 +169,17 @@ def _hands_over(frame):
     return place in {("poll", "return batches"), ("__iter__", "yield message")}
 
 
-@pytest.mark.parametrize("way", ["poll", "messages"])
-@pytest.mark.parametrize("interest", [{"P1", "P2"}, {"P1"}], ids=["by a collector", "a single log"])
+@pytest.mark.parametrize(
+    ("interest", "way"),
+    [
+        pytest.param({"P1", "P2"}, "poll", id="by a collector-poll"),
+        pytest.param({"P1"}, "messages", id="a single log-messages"),
+        pytest.param(
+            {"P1", "P2"}, "messages", id="by a collector-messages", marks=pytest.mark.campaign
+        ),
+        pytest.param({"P1"}, "poll", id="a single log-poll", marks=pytest.mark.campaign),
+    ],
+)
 def test_an_exception_out_of_a_signal_handler_loses_and_doubles_nothing(
     double, sent, way, interest
 ):

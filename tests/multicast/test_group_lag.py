@@ -34,6 +34,7 @@ def lag(bootstrap, group):
     }
 
 
+@pytest.mark.campaign
 @pytest.mark.kafka
 @pytest.mark.slow
 def test_kafkas_tools_see_how_many_messages_of_each_log_a_group_has_to_read(

@@ -11,6 +11,7 @@ from multicast import Producer
 from multicast.errors import UncoveredInterest
 from tests.helpers.plans import chain
 from tests.helpers.small import Small, until
+from tests.helpers.system import EACH_DRIVER
 
 
 def warned(use, *, wait=False):
@@ -65,7 +66,7 @@ def test_a_forked_process_does_not_warn_of_its_parents_producer(small):
 
 
 @pytest.mark.kafka
-@pytest.mark.parametrize("driver", ["librdkafka", "kafka-python"])
+@pytest.mark.parametrize("driver", EACH_DRIVER)
 def test_a_real_producer_that_is_lost_without_close_warns(amcast_topic, driver):
     topic = amcast_topic({"consumers": {"C1": {"P1", "P2"}, "C2": {"P2"}}})
 

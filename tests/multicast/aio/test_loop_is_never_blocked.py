@@ -16,7 +16,7 @@ from multicast.aio import AsyncConsumer, AsyncProducer
 from multicast.drivers.memory.driver import MemoryDriver
 from multicast.local.cluster import LocalCluster
 from tests.helpers.plans import chain, priced
-from tests.helpers.system import System
+from tests.helpers.system import EACH_DRIVER, System
 from tests.helpers.system import until as wait_until
 from tests.multicast.aio.heart import COMPUTED_MAX_S, watched
 from tests.multicast.aio.worlds import (
@@ -160,6 +160,7 @@ def one_broker():
         yield cluster
 
 
+@pytest.mark.campaign
 @pytest.mark.kafka
 @pytest.mark.slow
 @pytest.mark.parametrize("driver", ["librdkafka", "kafka-python"])
@@ -201,8 +202,8 @@ def test_a_frozen_broker_blocks_no_loop(one_broker, driver, tmp_path):
 
 @pytest.mark.kafka
 @pytest.mark.slow
-@pytest.mark.parametrize("driver", ["librdkafka", "kafka-python"])
-def test_messages_are_ordered_and_delivered_on_a_real_broker(one_broker, driver, tmp_path):
+@pytest.mark.parametrize("driver", EACH_DRIVER)
+def test_messages_are_ordered_and_delivered_on_a_real_broker(kafka_cluster, driver, tmp_path):
     async def run(system):
         where = {"bootstrap": system.bootstrap, "topic": system.topic, "driver": driver}
         async with (
@@ -228,6 +229,6 @@ def test_messages_are_ordered_and_delivered_on_a_real_broker(one_broker, driver,
         async with AsyncConsumer(**where, name="C1") as consumer:
             assert [batch async for batch in consumer.until_end()] == []
 
-    with System(one_broker.bootstrap, priced(chain()), tmp_path, driver=driver) as system:
+    with System(kafka_cluster.bootstrap, priced(chain()), tmp_path, driver=driver) as system:
         system.order()
         asyncio.run(run(system))

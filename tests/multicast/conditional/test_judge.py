@@ -66,11 +66,22 @@ def test_decisions_are_those_of_the_rule(events):
     assert judged(events, LogJudge(LOG, 0)) == decisions(events)
 
 
-@settings(max_examples=300)
-@given(logs(), st.integers(0, 50))
-def test_a_reader_that_starts_anywhere_decides_the_same(events, first):
+def decides_the_same_from(events, first):
     expected = [entry for entry in decisions(events) if entry[0] >= first]
     assert delivered(events, first) == expected
+
+
+@settings(max_examples=60)
+@given(logs(), st.integers(0, 50))
+def test_a_reader_that_starts_anywhere_decides_the_same(events, first):
+    decides_the_same_from(events, first)
+
+
+@pytest.mark.campaign
+@settings(max_examples=300)
+@given(logs(), st.integers(0, 50))
+def test_a_reader_that_starts_anywhere_decides_the_same_in_more_logs(events, first):
+    decides_the_same_from(events, first)
 
 
 # Message 3 is uncertain: what decides it is removed. In the first log it takes effect, so message 5
@@ -78,11 +89,7 @@ def test_a_reader_that_starts_anywhere_decides_the_same(events, first):
 UNCERTAIN = [Event(3, A, None, Expected(1, (A,))), Event(5, A, None, Expected(3, (A,)))]
 
 
-@settings(max_examples=300)
-@given(logs(), st.integers(0, 40), st.integers(0, 20))
-@example([Event(1, frozenset()), *UNCERTAIN], 2, 3)
-@example([Event(1, A), *UNCERTAIN], 2, 3)
-def test_what_retention_removed_is_never_guessed(events, retained, later):
+def nothing_is_guessed(events, retained, later):
     """The decision alone: of two conflicts a reader of a trimmed log may know the earlier one."""
     first = retained + later
     expected = [entry[:2] for entry in decisions(events) if entry[0] >= first]
@@ -90,6 +97,22 @@ def test_what_retention_removed_is_never_guessed(events, retained, later):
     assert given_here == expected[: len(given_here)]
 
 
+@settings(max_examples=60)
+@given(logs(), st.integers(0, 40), st.integers(0, 20))
+@example([Event(1, frozenset()), *UNCERTAIN], 2, 3)
+@example([Event(1, A), *UNCERTAIN], 2, 3)
+def test_what_retention_removed_is_never_guessed(events, retained, later):
+    nothing_is_guessed(events, retained, later)
+
+
+@pytest.mark.campaign
+@settings(max_examples=300)
+@given(logs(), st.integers(0, 40), st.integers(0, 20))
+def test_what_retention_removed_is_never_guessed_in_more_logs(events, retained, later):
+    nothing_is_guessed(events, retained, later)
+
+
+@pytest.mark.campaign
 @given(logs(), st.integers(0, 40))
 def test_a_trimmed_log_is_decided_completely_from_its_next_segment_on(events, retained):
     first = border(retained) + SEGMENT
@@ -98,6 +121,7 @@ def test_a_trimmed_log_is_decided_completely_from_its_next_segment_on(events, re
     assert delivered(events, first, retained) == expected
 
 
+@pytest.mark.campaign
 @given(logs())
 def test_a_position_at_the_message_itself_is_decided_on_a_trimmed_log(events):
     """Who has read everything is never kept waiting by retention."""
@@ -106,6 +130,7 @@ def test_a_position_at_the_message_itself_is_decided_on_a_trimmed_log(events):
     assert delivered([fresh], last, retained=last) == [(last, None, None)]
 
 
+@pytest.mark.campaign
 @given(logs())
 def test_replaying_gives_the_same_decisions_as_judging(events):
     judge = LogJudge(LOG, 0)

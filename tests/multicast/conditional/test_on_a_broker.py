@@ -11,14 +11,14 @@ from multicast.aio import AsyncConsumer, AsyncProducer
 from multicast.conditional.condition import EXPECT, TAGS
 from multicast.control import log_partition
 from tests.helpers.plans import poster
-from tests.helpers.system import PATIENCE_S, System, amcast
+from tests.helpers.system import EACH_DRIVER, PATIENCE_S, System, amcast
 
 pytestmark = [pytest.mark.kafka, pytest.mark.slow]
 BOTH = ("P1", "P3")
 LOG = "P1+P3"
 
 
-@pytest.fixture(params=["librdkafka", "kafka-python"])
+@pytest.fixture(params=EACH_DRIVER)
 def system(kafka_cluster, tmp_path, request):
     with System(kafka_cluster.bootstrap, poster(), tmp_path, driver=request.param) as made:
         made.order()
@@ -107,6 +107,7 @@ def test_headers_that_strangers_write_are_judged_and_stop_nobody(system):
     assert kept == [value for value, effective in expected.items() if effective]
 
 
+@pytest.mark.campaign
 def test_an_asynchronous_producer_is_told_too(system):
     async def run():
         async with (

@@ -67,6 +67,7 @@ def test_a_topic_is_placed_on_every_broker_once_and_what_exists_stays(admin, top
     assert settings.items() <= admin.topic_settings([topic])[topic].items()
 
 
+@pytest.mark.campaign
 @pytest.mark.slow
 def test_a_broker_that_a_topic_missed_is_given_a_partition_of_it(kafka_cluster_of_three, topic):
     kafka_cluster_of_three.start()

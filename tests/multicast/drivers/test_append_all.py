@@ -10,11 +10,9 @@ from multicast.drivers.protocol import Appended, AppendFailed, TopicPartition
 from multicast.errors import AppendRefused, AppendUnknown, BufferFull, TimedOut, UsageError
 from multicast.messages import MessageID
 from tests.helpers.driver_worlds import (
+    JOINT,
+    OWN_APPENDERS,
     PATIENCE_S,
-    REAL,
-    JointWorld,
-    MemoryWorld,
-    RealWorld,
     read,
     values,
 )
@@ -22,24 +20,9 @@ from tests.helpers.plans import poster
 from tests.helpers.small import Small
 
 
-@pytest.fixture(params=["memory", "joint", *REAL])
-def world(request):
-    if request.param == "memory":
-        made = MemoryWorld()
-    elif request.param == "joint":
-        made = JointWorld(request.getfixturevalue("kafka_cluster").bootstrap)
-    else:
-        made = RealWorld(request.param, request.getfixturevalue("kafka_cluster").bootstrap)
-    yield made
-    made.close()
-
-
-@pytest.fixture
-def opened():
-    things = []
-    yield lambda thing: things.append(thing) or thing
-    for thing in things:
-        thing.close()
+@pytest.fixture(params=["memory", JOINT[0], *OWN_APPENDERS])
+def world(request, world_named):
+    return world_named(request.param)
 
 
 class Outcomes:

@@ -1,4 +1,7 @@
-"""The contract of `multicast.drivers.protocol`, the same for the fake and both real clients."""
+"""The contract of `multicast.drivers.protocol`, the same for the fake and both real clients.
+
+The joint appender writes; the clients' own appenders are tested by the campaign.
+"""
 
 import re
 import threading
@@ -13,37 +16,29 @@ import pytest
 from multicast.drivers.protocol import Appended, AppendFailed, TopicPartition
 from multicast.errors import AppendRefused, BufferFull, ClusterUnreachable, Trimmed, UsageError
 from tests.helpers.driver_worlds import (
+    AS_COLUMNS,
+    JOINT,
+    OWN_APPENDERS,
     PATIENCE_S,
-    REAL,
     append_all,
     read,
     values,
     watch,
-    world_of,
 )
 from tests.helpers.system import until
 
+WORLDS = ["memory", *JOINT, *OWN_APPENDERS]
+READ_AS_COLUMNS_TOO = pytest.mark.parametrize("world", [*WORLDS, AS_COLUMNS], indirect=True)
 
-@pytest.fixture(params=["memory", *REAL, "columns"])
-def world(request):
-    made = world_of(request.param, lambda: request.getfixturevalue("kafka_cluster").bootstrap)
-    yield made
-    made.close()
+
+@pytest.fixture(params=WORLDS)
+def world(request, world_named):
+    return world_named(request.param)
 
 
 @pytest.fixture
 def driver(world):
     return world.driver
-
-
-@pytest.fixture
-def opened():
-    """Closes appenders, readers and watchers, twice: that must do no harm."""
-    things = []
-    yield lambda thing: things.append(thing) or thing
-    for thing in things:
-        thing.close()
-        thing.close()
 
 
 # --- appends ------------------------------------------------------------------------------------
@@ -67,6 +62,7 @@ def test_appends_get_consecutive_offsets_in_the_order_they_were_made(world, driv
         assert values(records[partition]) == [b"%d" % number for number in range(500)]
 
 
+@READ_AS_COLUMNS_TOO
 @pytest.mark.parametrize(
     ("value", "key", "headers"),
     [
@@ -89,6 +85,7 @@ def test_a_record_comes_back_as_it_was_written(world, opened, value, key, header
     assert before_ms <= record.timestamp_ms <= time.time() * 1000
 
 
+@READ_AS_COLUMNS_TOO
 def test_a_message_of_five_megabytes_passes(world, driver, opened):
     (partition,) = world.topic()
     large = bytes(range(256)) * (5 * 1024 * 4)
@@ -157,6 +154,7 @@ def test_a_closed_appender_takes_nothing(world, driver, opened):
 # --- reading ------------------------------------------------------------------------------------
 
 
+@READ_AS_COLUMNS_TOO
 def test_reading_starts_at_the_given_offset_even_inside_a_batch(world, driver, opened):
     (partition,) = world.topic()
     append_all(opened(driver.appender()), partition, [b"%d" % number for number in range(100)])
@@ -164,6 +162,7 @@ def test_reading_starts_at_the_given_offset_even_inside_a_batch(world, driver, o
     assert [record.offset for record in records[partition]] == list(range(37, 100))
 
 
+@READ_AS_COLUMNS_TOO
 def test_a_poll_hands_out_no_more_than_asked_and_lets_every_log_have_its_turn(
     world, driver, opened
 ):
@@ -195,6 +194,7 @@ def test_a_poll_with_nothing_to_read_returns_in_time(world, driver, opened):
     assert idle.poll(0.01) == []
 
 
+@READ_AS_COLUMNS_TOO
 def test_logs_are_added_removed_and_read_anew(world, driver, opened):
     a, b, c = world.topic(3)
     appender = opened(driver.appender())
@@ -220,6 +220,7 @@ def test_logs_are_added_removed_and_read_anew(world, driver, opened):
     assert reader.poll(0.1) == []
 
 
+@READ_AS_COLUMNS_TOO
 def test_a_paused_log_hands_out_nothing_and_loses_nothing(world, driver, opened):
     a, b = world.topic(2)
     appender = opened(driver.appender())
@@ -237,6 +238,7 @@ def test_a_paused_log_hands_out_nothing_and_loses_nothing(world, driver, opened)
     assert values(records[a]) == [b"1", b"2"]
 
 
+@READ_AS_COLUMNS_TOO
 def test_a_pause_with_data_on_its_way_loses_nothing(world, driver, opened):
     (partition,) = world.topic()
     append_all(opened(driver.appender()), partition, [b"%d" % number for number in range(300)])
@@ -265,6 +267,7 @@ def test_waking_ends_a_poll_early(world, driver, opened):
         timer.join()
 
 
+@READ_AS_COLUMNS_TOO
 def test_a_trimmed_offset_raises_and_says_where_the_log_begins(world, driver, opened):
     a, b = world.topic(2)
     appender = opened(driver.appender())
@@ -284,6 +287,7 @@ def test_a_trimmed_offset_raises_and_says_where_the_log_begins(world, driver, op
     assert values(records[a]) == [b"6", b"7", b"8", b"9"]
 
 
+@READ_AS_COLUMNS_TOO
 def test_an_offset_above_the_end_raises(world, driver, opened):
     (partition,) = world.topic()
     append_all(opened(driver.appender()), partition, [b"0"])
@@ -292,6 +296,7 @@ def test_an_offset_above_the_end_raises(world, driver, opened):
         read(reader, {partition: 6})
 
 
+@READ_AS_COLUMNS_TOO
 def test_reading_or_watching_an_unknown_topic_says_so(world):
     (partition,) = world.topic()
 
@@ -316,6 +321,7 @@ def test_reading_or_watching_an_unknown_topic_says_so(world):
 # --- transactions -------------------------------------------------------------------------------
 
 
+@READ_AS_COLUMNS_TOO
 def test_the_position_passes_markers_and_aborted_records(world, driver, opened):
     (partition,) = world.topic()
     appender = opened(driver.appender())
@@ -347,6 +353,7 @@ def test_the_position_passes_markers_and_aborted_records(world, driver, opened):
     assert values(records[partition]) == [b"7"]
 
 
+@READ_AS_COLUMNS_TOO
 def test_an_open_transaction_holds_everything_back_and_releases_it(world, driver, opened):
     (partition,) = world.topic()
     appender = opened(driver.appender())

@@ -206,6 +206,7 @@ def test_a_reader_whose_broker_is_away_keeps_its_client(behind, topic):
         assert reader.replaced == 0
 
 
+@pytest.mark.campaign
 def test_an_appender_whose_broker_named_none_continues(behind, topic):
     # Init: an append is acknowledged; then the broker names no broker once.
     broker, driver = behind

@@ -80,6 +80,7 @@ def test_one_watcher_and_one_reader_serve_many_partitions(world, opened):
     )
 
 
+@pytest.mark.campaign
 @pytest.mark.kafka
 def test_a_few_sockets_append_to_many_partitions_directly(kafka_cluster, opened):
     topic = f"t-{uuid.uuid4().hex[:8]}"

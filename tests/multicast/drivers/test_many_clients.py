@@ -21,6 +21,7 @@ def driver(kafka_cluster):
         yield opened
 
 
+@pytest.mark.campaign
 @pytest.mark.kafka
 def test_more_closed_readers_than_a_process_could_hold_are_kept(driver):
     kept = []
@@ -29,6 +30,7 @@ def test_more_closed_readers_than_a_process_could_hold_are_kept(driver):
         kept[-1].close()
 
 
+@pytest.mark.campaign
 @pytest.mark.kafka
 def test_closed_appenders_that_are_kept_hold_no_file(driver):
     before = open_files()

@@ -17,6 +17,7 @@ from multicast.drivers.protocol import Appended, AppendFailed, TopicPartition
 from multicast.errors import AppendNotStored, AppendRefused, AppendUnknown
 from tests.helpers.driver_worlds import PATIENCE_S
 from tests.helpers.small import until
+from tests.running.parts import sample
 
 MESSAGE_BYTES_MAX = 200_000
 QUARTER = bytes(MESSAGE_BYTES_MAX // 4)
@@ -68,6 +69,7 @@ def outcomes_of_all(appender, log, values):
     return given
 
 
+@pytest.mark.campaign
 def test_beside_a_record_that_is_too_large_all_others_are_stored(kafka_cluster, logs):
     with appender_of(kafka_cluster, "kafka-python", logs[0]) as appender:
         outcomes(appender, [(log, b"first") for log in logs])
@@ -79,6 +81,7 @@ def test_beside_a_record_that_is_too_large_all_others_are_stored(kafka_cluster, 
             assert all(isinstance(outcome, Appended) for outcome in given)
 
 
+@pytest.mark.campaign
 @pytest.mark.parametrize("by_one_call", [False, True])
 def test_behind_a_record_that_is_too_large_those_of_its_log_are_certainly_not_stored(
     kafka_cluster, logs, by_one_call
@@ -106,6 +109,7 @@ def test_behind_a_record_that_is_too_large_those_of_its_log_are_certainly_not_st
         assert last == Appended(stored), "nothing else was stored"
 
 
+@pytest.mark.campaign
 def test_what_waits_before_a_refused_record_or_of_a_new_producer_may_be_stored():
     log = TopicPartition("t", 0)
     outcomes = Outcomes("b:1", Access("b:1", "user a"))
@@ -127,6 +131,7 @@ def test_what_waits_before_a_refused_record_or_of_a_new_producer_may_be_stored()
     assert around_a_refused() == unknown + unknown
 
 
+@pytest.mark.campaign
 @pytest.mark.parametrize("driver", ["kafka-python", "librdkafka"])
 def test_many_records_that_a_topic_accepts_one_by_one_are_all_stored(kafka_cluster, logs, driver):
     with appender_of(kafka_cluster, driver, logs[0]) as appender:
@@ -141,6 +146,7 @@ def test_the_bound_of_a_batch_is_the_least_of_the_topics(kafka_cluster, logs):
         assert driver.message_bytes_max([f"{logs[0].topic}-that-does-not-exist"]) is None
 
 
+@pytest.mark.campaign
 @pytest.mark.parametrize(
     ("wanted", "accepted", "bound"),
     [
@@ -160,7 +166,7 @@ def test_a_batch_is_as_large_as_is_wanted_if_its_topic_accepts_that(
             assert appender._settings["batch.size"] == bound
 
 
-@pytest.mark.parametrize("kind", ["appender", "joint_appender"])
+@pytest.mark.parametrize("kind", sample(["joint_appender", "appender"], of=1))
 @pytest.mark.parametrize("driver", ["kafka-python", "librdkafka"])
 def test_a_record_with_a_time_that_the_broker_does_not_accept_is_refused(
     kafka_cluster, driver, kind

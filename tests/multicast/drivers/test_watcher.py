@@ -32,6 +32,7 @@ from tests.helpers.driver_worlds import (
 from tests.helpers.plans import poster
 from tests.helpers.system import until
 from tests.helpers.watched_logs import World
+from tests.running.parts import sample
 
 A, B = TopicPartition("A", 0), TopicPartition("A.groups", 3)
 SENTINEL = TopicPartition("A.bells", 1)
@@ -258,7 +259,7 @@ def world(kafka_cluster):
 
 
 @pytest.mark.kafka
-@pytest.mark.parametrize("size", [100, 10_000, 1_000_000])
+@pytest.mark.parametrize("size", sample([10_000, 100, 1_000_000], of=1))
 def test_no_payload_is_read_whatever_its_size(world, size):
     watcher = world.watcher()
     read, requests = watcher.bytes_read, watcher.requests
@@ -383,6 +384,7 @@ def test_a_cluster_that_refuses_the_sentinel_topic_is_no_error(world):
     )  # no topic's name may be so long
 
 
+@pytest.mark.campaign
 @pytest.mark.slow
 @pytest.mark.timeout(300)
 def test_a_broker_that_requires_reauthentication_is_connected_again():
@@ -414,6 +416,7 @@ def test_a_broker_that_requires_reauthentication_is_connected_again():
             world.close()
 
 
+@pytest.mark.campaign
 @pytest.mark.slow
 @pytest.mark.timeout(300)
 def test_three_brokers_have_a_sentinel_each_and_one_may_die(kafka_cluster_of_three):

@@ -83,14 +83,8 @@ def test_a_killed_worker_goes_on_at_its_cursor_in_order_and_with_its_table_also_
     assert committed(topic, order, worker.app_id) == 400
 
 
-@pytest.mark.parametrize(
-    "agent",
-    [
-        "plain",
-        pytest.param("take", marks=pytest.mark.campaign),
-        pytest.param("yields", marks=pytest.mark.campaign),
-    ],
-)
+@pytest.mark.campaign
+@pytest.mark.parametrize("agent", ["plain", "take", "yields"])
 def test_an_agent_that_fails_gets_the_same_messages_again(topic, worker, agent):
     send(topic, 0, 60)
     order = in_order(topic)
@@ -123,7 +117,7 @@ def test_a_worker_that_is_asked_to_end_finishes_the_message_in_work(topic, worke
 @pytest.mark.parametrize(
     ("env", "sentence"),
     [
-        ({"CONSUMER": "C9"}, "C9"),
+        pytest.param({"CONSUMER": "C9"}, "C9", marks=pytest.mark.campaign),
         ({"AGENT": "pair"}, "concurrency=2"),
     ],
 )

@@ -32,27 +32,11 @@ from multicast.local.broker import (
     port_is_free,
 )
 from multicast.local.cluster import DEFAULT_VERSION, Busy, LocalCluster, NoCluster
-from multicast.local.process import (
-    ProcessId,
-    argument_of,
-    carriers,
-    identify,
-    kill_carriers,
-    reap,
-    send,
-    spawn,
-    state_of,
-    wait_ended,
-)
+from multicast.local.process import carriers
+from tests.running.parts import sample
 
 ROOT = Path(__file__).parents[3]
 PATIENCE_S = 120.0  # stops a hang, no more
-# It runs until it is killed. Where a test fails to do that, it ends soon after that test's waits.
-IDLE = [
-    sys.executable,
-    "-c",
-    f"import signal; signal.alarm({4 * PATIENCE_S:.0f}); signal.pause()",
-]
 
 
 def until(condition, *, timeout_s=PATIENCE_S):
@@ -158,71 +142,6 @@ def test_where_there_is_no_cluster_down_is_content_and_the_rest_says_so(tmp_path
     assert list(tmp_path.iterdir()) == []
 
 
-# --- processes --------------------------------------------------------------------------------
-
-
-@pytest.fixture
-def idle():
-    """A process of ours that carries a token."""
-    token = os.urandom(8).hex()
-    process = identify(spawn([*IDLE, argument_of(token)]))
-    yield process, token
-    kill_carriers(token)
-    wait_ended([process], token=token, timeout_s=PATIENCE_S)
-    reap(process)
-
-
-def test_a_number_that_another_process_has_now_is_not_signalled(idle):
-    process, token = idle
-    earlier = ProcessId(process.pid, process.started - 1)
-    assert state_of(earlier, token=token) == "ended"
-    assert not send(earlier, signal.SIGKILL, token=token)
-    until(lambda: carriers(token) == [process.pid])
-    assert not send(process, signal.SIGKILL, token="another run's")
-    assert state_of(process, token=token) == "running"
-
-
-def test_a_number_that_a_thread_has_now_belongs_to_an_ended_process():
-    stop = threading.Event()
-    thread = threading.Thread(target=stop.wait)
-    thread.start()
-    try:
-        process = ProcessId(thread.native_id, 1)
-        assert not send(process, signal.SIGKILL, token="any")
-        assert wait_ended([process], token="any", timeout_s=PATIENCE_S) == [process]
-    finally:
-        stop.set()
-        thread.join()
-
-
-def test_a_paused_process_is_seen_and_an_ended_one_is_reaped(idle):
-    process, token = idle
-    until(lambda: carriers(token) == [process.pid])
-    assert send(process, signal.SIGSTOP, token=token)
-    until(lambda: state_of(process, token=token) == "paused")
-    assert wait_ended([process], token=token, timeout_s=0.05) == []
-    assert send(process, signal.SIGKILL, token=token)
-    assert wait_ended([process], token=token, timeout_s=PATIENCE_S) == [process]
-    assert state_of(process, token=token) == "ended"
-    assert reap(process) == -signal.SIGKILL
-    assert reap(process) is None
-
-
-def test_the_guard_ends_what_its_owner_left_behind(tmp_path):
-    token = os.urandom(8).hex()
-    doomed = tmp_path / "doomed"
-    doomed.mkdir()
-    owner = (
-        "import os, signal, sys; from pathlib import Path\n"
-        "from multicast.local.process import Guard, spawn\n"
-        f"guard = Guard({token!r}, remove=Path({os.fspath(doomed)!r}))\n"
-        f"spawn({[*IDLE, argument_of(token)]!r})\n"
-        "os.kill(os.getpid(), signal.SIGKILL)\n"
-    )
-    subprocess.run([sys.executable, "-c", owner], cwd=ROOT, timeout=PATIENCE_S, check=False)
-    until(lambda: not carriers(token) and not doomed.exists())
-
-
 # --- real brokers -----------------------------------------------------------------------------
 
 
@@ -297,18 +216,26 @@ def test_up_status_logs_down_and_up_again_keep_the_data(tmp_path):
 
 
 @pytest.mark.kafka
-def test_a_broker_that_dies_is_quoted_and_none_is_left(tmp_path):
-    cluster = LocalCluster(tmp_path, brokers=3, settings={"num.io.threads": "many"})
+@pytest.mark.parametrize("brokers", [1, pytest.param(3, marks=pytest.mark.campaign)])
+def test_a_broker_that_dies_is_quoted_and_none_is_left(tmp_path, brokers):
+    cluster = LocalCluster(tmp_path, brokers=brokers, settings={"num.io.threads": "many"})
     with pytest.raises(BrokerDied, match=r"(?s)broker \d died .*num\.io\.threads") as raised:
         cluster.start()
     assert "\tat " not in str(raised.value)
     assert carriers(token_of(tmp_path)) == []
     assert cluster.status().state == "stopped"
-    # The mended settings are taken by the next start.
+
+
+@pytest.mark.campaign
+@pytest.mark.kafka
+def test_mended_settings_are_taken_by_the_next_start(tmp_path):
+    with pytest.raises(BrokerDied):
+        LocalCluster(tmp_path, settings={"num.io.threads": "many"}).start()
     with LocalCluster(tmp_path, settings={"num.io.threads": "2"}) as mended:
         until(lambda: mended.status().state == "running")
 
 
+@pytest.mark.campaign
 @pytest.mark.kafka
 def test_a_host_is_remembered_and_another_one_is_taken_with_the_data(tmp_path):
     first, second, inner, controller = free_ports(4)
@@ -356,7 +283,7 @@ def command_line(*arguments):
 
 
 @pytest.mark.kafka
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
+@pytest.mark.parametrize("number", sample([signal.SIGINT, signal.SIGKILL, signal.SIGTERM], of=2))
 def test_an_interrupted_up_leaves_no_process(tmp_path, number):
     with command_line("up", "--dir", os.fspath(tmp_path)) as up:
         until((tmp_path / "broker-1" / "log.txt").exists)
@@ -370,6 +297,7 @@ def test_an_interrupted_up_leaves_no_process(tmp_path, number):
     until(lambda: LocalCluster(tmp_path).status().state == "stopped")
 
 
+@pytest.mark.campaign
 @pytest.mark.kafka
 def test_a_cluster_dies_with_the_process_that_started_it():
     owner = (
@@ -391,6 +319,7 @@ def test_a_cluster_dies_with_the_process_that_started_it():
     until(lambda: not carriers(token) and not Path(directory).exists())
 
 
+@pytest.mark.campaign
 @pytest.mark.kafka
 def test_the_session_fixture_serves_and_kafkas_own_console_producer_reaches_it(kafka_cluster):
     make_topic(kafka_cluster.bootstrap, "console")
@@ -402,6 +331,7 @@ def test_the_session_fixture_serves_and_kafkas_own_console_producer_reaches_it(k
     assert consume(kafka_cluster.bootstrap, "console", 1) == [b"from the console"]
 
 
+@pytest.mark.campaign
 @pytest.mark.kafka
 def test_three_brokers_survive_a_kill_a_pause_and_a_restart(kafka_cluster_of_three):
     cluster = kafka_cluster_of_three
@@ -448,6 +378,7 @@ def test_what_is_made_once_is_there_for_the_next_start(kafka_cluster):
     assert (installed.archive is not None) == own.exists()
 
 
+@pytest.mark.campaign
 @pytest.mark.kafka
 def test_a_second_user_of_a_running_cluster_leaves_it_running(tmp_path):
     with LocalCluster(tmp_path) as first:
@@ -456,6 +387,7 @@ def test_a_second_user_of_a_running_cluster_leaves_it_running(tmp_path):
         until(lambda: first.status().state == "running")
 
 
+@pytest.mark.campaign
 @pytest.mark.kafka
 def test_a_cluster_is_stopped_and_wiped_though_its_state_cannot_be_written(tmp_path):
     folder = tmp_path / "local"

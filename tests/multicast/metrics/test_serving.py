@@ -89,6 +89,7 @@ def test_clients_count_without_prometheus_client_and_their_metrics_name_the_extr
     )
 
 
+@pytest.mark.campaign
 @pytest.mark.parametrize("command", [["receive", "-n", "C1"], ["send", "--to", "P1"]])
 def test_a_command_without_prometheus_client_names_the_extra(command):
     words = [*command, "-b", f"{HERE}:1", "--metrics-port", "0"]

@@ -34,7 +34,13 @@ INTERESTS = {
 }
 
 FIRST = poster()  # the same interests, in version 1
-BOTH = pytest.mark.parametrize("interests", [FIRST, INTERESTS], ids=["version 1", "version 2"])
+BOTH = pytest.mark.parametrize(
+    "interests",
+    [
+        pytest.param(FIRST, id="version 1", marks=pytest.mark.campaign),
+        pytest.param(INTERESTS, id="version 2"),
+    ],
+)
 
 
 def payloads(messages):
@@ -71,6 +77,7 @@ def test_two_runs_with_one_seed_are_equal_and_another_seed_orders_otherwise(inte
     assert len({tuple(delivered[0]) for _, delivered in runs}) > 1
 
 
+@pytest.mark.campaign
 def test_a_run_does_not_depend_on_the_hashes_of_the_process():
     program = "from tests.multicast.testing.test_double import busy_run; print(busy_run(5))"
     traces = {

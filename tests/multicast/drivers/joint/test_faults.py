@@ -193,6 +193,7 @@ def test_a_frozen_broker_is_given_up_and_what_it_holds_is_stored_once(behind):
     made.close()
 
 
+@pytest.mark.campaign
 def test_a_broker_that_is_killed_and_starts_again_stores_everything_once(behind, joint, pair):
     append_pairs_until(joint, pair, lambda: joint.count() > 1000)
     behind[0].kill(1)

@@ -15,6 +15,7 @@ FORGETFUL = {
 }
 
 
+@pytest.mark.campaign
 def test_a_producer_that_the_broker_has_forgotten_goes_on_with_its_numbers():
     with LocalCluster(brokers=1, settings=FORGETFUL) as cluster:
         joint = Joint(cluster)

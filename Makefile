@@ -6,7 +6,12 @@ BIN := .venv/bin
 # Thousands of processes start in a run of the tests: without bytecode each compiles all it imports.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: demo test lint unit campaign helm simulate nemesis fuzz model docs lock dist sbom clean
+# What a user's shell holds for pytest is no part of these commands.
+export PYTEST_ADDOPTS :=
+PYTEST := $(BIN)/python -m pytest
+NOT_LONG := not campaign and not helm
+
+.PHONY: demo test lint unit quick campaign helm simulate nemesis fuzz model docs lock dist sbom clean
 
 # The demo has a small environment of its own, unless there is the whole one. Without Maven it needs
 # the whole one: Ivy, which pyspark brings, fetches Kafka's jars.
@@ -22,17 +27,21 @@ lint: .venv/ready
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
-# What fails is run once more, alone: a test that starved on a busy machine passes then, a broken one
-# does not. Both runs stand in the log. Many tests wait for brokers, so four run on two cores.
+# Many tests wait for brokers, so four run on two cores. What fails is run once more, alone: a test
+# that starved on a busy machine passes then, a broken one does not. The last lines name it.
 unit: .venv/ready
-	$(BIN)/python -m pytest -n 4 --dist loadfile --no-loadscope-reorder -m "not campaign and not helm" \
-	  || $(BIN)/python -m pytest --last-failed --last-failed-no-failures none -m "not campaign and not helm"
+	$(PYTEST) -n 4 --whole-run --durations=10 -m "$(NOT_LONG)" \
+	  || $(PYTEST) --last-failed --last-failed-no-failures none -v -m "$(NOT_LONG)"
 
-# Tests of the tests (planted bugs that must be found, the faults of the nemesis one by one), and what
-# is long: Spark on a run, network namespaces, Fabric's clients of three languages.
+# What needs no broker.
+quick: lint
+	$(PYTEST) -n 2 --durations=10 -m "$(NOT_LONG) and not kafka and not slow"
+
+# What is long, or a test of the tests: all of it, or a part of tests/parts.toml (PART=planner).
+PART ?=
 campaign: .venv/ready
-	$(BIN)/python -m pytest -n 3 --dist loadfile --no-loadscope-reorder -m campaign \
-	  || $(BIN)/python -m pytest --last-failed --last-failed-no-failures none -m campaign
+	AMCAST_CAMPAIGN=$(PART) $(PYTEST) -n 3 --whole-run --durations=10 -m campaign \
+	  || AMCAST_CAMPAIGN=$(PART) $(PYTEST) --last-failed --last-failed-no-failures none -v -m campaign
 
 # Schedules of faults on the real cores in virtual time, of version 2 of the order records and of
 # version 1; a failure prints the command to repeat it.

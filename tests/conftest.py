@@ -1,43 +1,128 @@
-"""What all tests share: the order of their files, no deadlines, loggers that no test changes."""
+"""What all tests share: their environment, the order of their files, the brokers, no deadlines."""
 
 import gc
 import logging
 import os
 import sys
+import time
 
 import pytest
 from hypothesis import HealthCheck, settings
+
+from multicast.local.cluster import LocalCluster
+from multicast.local.pytest_plugin import ExistingCluster
+from tests.running import parts
+from tests.running.needs import missing
+from tests.running.whole_run import JVM, WholeRun, hold_to_the_table
 
 # On a busy machine, examples are drawn and run slowly; hypothesis would count that as a failure.
 settings.register_profile("busy", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("busy")
 
 OURS = ("amcast", "kafka", "faust", "mode")
+# What a user's shell may hold, and what would reach the commands that tests run.
+NOT_OURS = ("PYTEST_ADDOPTS", "COLUMNS", "LINES", "NO_COLOR", "FORCE_COLOR", "PYTHONWARNINGS",
+            "CLICOLOR", "CLICOLOR_FORCE", "LANGUAGE", "LC_ALL", "PYTHONIOENCODING")  # fmt: skip
+BOOTSTRAP = pytest.StashKey()  # of the broker that all tests share, or None
+OF_THREE = pytest.StashKey()  # the cluster of three brokers while it runs
+USERS_OF_THREE = pytest.StashKey()  # the files whose tests ask for it
 
 
-def levels_of_ours():
-    names = [name for name in logging.root.manager.loggerDict if name.split(".")[0] in OURS]
-    return {name: logging.getLogger(name).level for name in names}
+def pytest_addoption(parser):
+    parser.addoption(
+        "--whole-run",
+        action="store_true",
+        help="with -n: one broker for all workers, and a line on what is at work twice a minute",
+    )
 
 
-def pytest_collection_modifyitems(items):
-    """Put the files that need brokers first: they take longest, and one worker would end alone.
+def pytest_configure(config):
+    """Give every test the same environment, whoever runs them, and one broker if that is wanted."""
+    found = {name: os.environ.pop(name) for name in list(os.environ)
+             if name in NOT_OURS or name.startswith("AMCAST_")}  # fmt: skip
+    kept = ("AMCAST_CAMPAIGN", "AMCAST_REQUIRE_ALL")
+    os.environ.update({name: found[name] for name in kept if name in found})
+    os.environ |= {"LANG": "C.UTF-8", "TZ": "UTC"}
+    time.tzset()
+    bootstrap = found.get("AMCAST_BOOTSTRAP")
+    if hasattr(config, "workerinput"):
+        bootstrap = config.workerinput.get("bootstrap")
+        if bootstrap and "not campaign" in config.option.markexpr:
+            hold_to_the_table()
+    elif config.getoption("--whole-run"):
+        config.pluginmanager.register(WholeRun(config, bootstrap))
+    config.stash[BOOTSTRAP] = bootstrap
 
-    With AMCAST_CAMPAIGN=K/N only every N-th planted bug is hunted, from the K-th on, and of the
-    files with other tests of the campaign only every N-th takes part.
-    """
-    first, share = (int(part) for part in os.environ.get("AMCAST_CAMPAIGN", "0/1").split("/"))
-    planted = [item for item in items if "planted_bug_is_found" in item.name]
-    planted += [item for item in items if "finds_a_planted_bug" in item.name]
-    left_out = {item for number, item in enumerate(planted) if number % share != first}
-    others = [item for item in items if item.get_closest_marker("campaign")]
-    others = [item for item in others if item not in planted]
-    files = sorted({item.path for item in others})
-    kept = {file for number, file in enumerate(files) if number % share == first}
-    left_out |= {item for item in others if item.path not in kept}
-    items[:] = [item for item in items if item not in left_out]
+
+def pytest_ignore_collect(collection_path, config):
+    return parts.is_left_out(collection_path, config.option.markexpr) or None
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(config, items):
+    """Put the files that take longest first, or one worker would end alone: JVMs, then brokers."""
+    parts.mark(items)
+    config.stash[USERS_OF_THREE] = {
+        item.path for item in items if "kafka_cluster_of_three" in item.fixturenames
+    }
     brokers = {item.path for item in items if item.get_closest_marker("kafka")}
-    items.sort(key=lambda item: item.path not in brokers)
+    place = {path: number for number, path in enumerate(JVM)}
+    items.sort(key=lambda item: (place.get(item.path, len(place)), item.path not in brokers))
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_setup(item):
+    """Skip a test that needs what is not here.
+
+    Before a file that does not use the three brokers these stop, so that few JVMs run at a time.
+    """
+    for what in (what for mark in item.iter_markers("needs") for what in mark.args):
+        if (why := missing(what)) is not None:
+            raise pytest.skip.Exception(why, _use_item_location=True)
+    cluster = item.config.stash.get(OF_THREE, None)
+    if cluster is not None and item.path not in item.config.stash[USERS_OF_THREE]:
+        item.config.stash[OF_THREE] = None
+        cluster.stop()
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport():
+    report = yield
+    return _required(report)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_make_collect_report():
+    report = yield
+    return _required(report)
+
+
+def _required(report):
+    """With AMCAST_REQUIRE_ALL=1 a test that is skipped has failed."""
+    is_skip = report.skipped and not hasattr(report, "wasxfail")
+    if is_skip and os.environ.get("AMCAST_REQUIRE_ALL") == "1":
+        report.outcome = "failed"
+        report.longrepr = f"AMCAST_REQUIRE_ALL=1, and it was skipped: {report.longrepr}"
+    return report
+
+
+@pytest.fixture(scope="session")
+def kafka_cluster(request):
+    """One broker: that of the whole run, the one that AMCAST_BOOTSTRAP names, or one of our own."""
+    bootstrap = request.config.stash[BOOTSTRAP]
+    if bootstrap:
+        yield ExistingCluster(bootstrap)
+        return
+    with LocalCluster(brokers=1) as cluster:
+        yield cluster
+
+
+@pytest.fixture(scope="session")
+def kafka_cluster_of_three(request):
+    """Three brokers, which a test may kill or pause: `start()` restarts missing ones."""
+    with LocalCluster(brokers=3) as cluster:
+        request.config.stash[OF_THREE] = cluster
+        yield cluster
 
 
 @pytest.fixture(autouse=True)
@@ -54,6 +139,11 @@ def loggers_as_they_were():
         logging.getLogger(name).setLevel(levels.get(name, logging.NOTSET))
     root.handlers[:] = handlers
     root.setLevel(level)
+
+
+def levels_of_ours():
+    names = [name for name in logging.root.manager.loggerDict if name.split(".")[0] in OURS]
+    return {name: logging.getLogger(name).level for name in names}
 
 
 @pytest.fixture(autouse=True, scope="module")

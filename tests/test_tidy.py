@@ -12,6 +12,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.running import parts
+
 ROOT = Path(__file__).resolve().parent.parent
 # Each room, and the other rooms that it may import.
 ROOMS = {
@@ -83,18 +85,15 @@ DOORS = {
     "fabric_protos": ("ordering_osn/protos.py",),
     "google": ("ordering_osn/protos.py", "ordering_osn/wire/multichain_pb2.py"),
     "grpc": ("ordering_osn/api/grpc_server.py",),
-    "opentelemetry": ("multicast/tracing/", "bench/micro/tracing.py"),
+    "opentelemetry": ("multicast/tracing/",),
     "prometheus_client": ("multicast/metrics/", "ordering_osn/api/metrics.py"),
     "pyspark": (
         "bench/pipeline/",
-        "bench/spark/query.py",
         "examples/accounts/history.py",
         "multicast/spark/",
     ),
     "matplotlib": ("bench/report/report.py",),
     "hdrh": ("bench/harness/histogram.py",),
-    "selenium": ("bench/live_page/browser.py",),
-    "PIL": ("bench/live_page/shots.py",),
 }
 # No I/O, no clock, no randomness: the same calls give the same results.
 PURE = [
@@ -250,10 +249,15 @@ def tree(source: str) -> ast.Module:
 
 
 @functools.cache
+def nodes(source: str) -> list[ast.AST]:
+    return list(ast.walk(tree(source)))
+
+
+@functools.cache
 def imports(source: str, *, parts: bool = False) -> list[tuple[int, str]]:
     """All modules that a file imports anywhere; with `parts`, the imported names, too."""
     found = []
-    for node in ast.walk(tree(source)):
+    for node in nodes(source):
         if isinstance(node, ast.Import):
             found += [(node.lineno, alias.name) for alias in node.names]
         elif isinstance(node, ast.ImportFrom) and node.level == 0:
@@ -340,7 +344,7 @@ def test_a_core_is_pure(source):
 def test_no_core_iterates_a_set():
     wrong = []
     for source in PURE:
-        for node in ast.walk(tree(source)):
+        for node in nodes(source):
             loops = [node.iter] if isinstance(node, ast.For | ast.comprehension) else []
             for what in loops:
                 called = spelled(what.func) if isinstance(what, ast.Call) else ""
@@ -354,10 +358,14 @@ def test_a_banned_call_stands_nowhere(name):
     wrong = [
         f"{source}:{node.lineno}"
         for source in SOURCES
-        for node in ast.walk(tree(source))
+        for node in nodes(source)
         if isinstance(node, ast.Call) and spelled(node.func) == name
     ]
     assert not wrong, f"use {BANNED_CALLS[name]}: {wrong}"
+
+
+def test_the_table_of_what_is_the_campaigns_names_what_is_there():
+    assert parts.named_in_vain() == []
 
 
 def test_nothing_is_mocked_and_no_test_is_skipped():
@@ -378,7 +386,7 @@ def test_files_and_functions_fit_on_a_few_screens():
         lines = len((ROOT / source).read_text(encoding="utf-8").splitlines())
         if lines > FILE_LINES_MAX:
             wrong.append(f"{source} has {lines} lines")
-        for node in ast.walk(tree(source)):
+        for node in nodes(source):
             if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
                 length = (node.end_lineno or node.lineno) - node.lineno + 1
                 if length > FUNCTION_LINES_MAX:
@@ -422,7 +430,7 @@ def test_no_file_names_a_registry_or_a_machine():
 def test_no_parameter_field_or_function_has_a_name_that_says_nothing():
     wrong = []
     for source in SOURCES:
-        for node in ast.walk(tree(source)):
+        for node in nodes(source):
             name = ""
             if isinstance(node, ast.arg):
                 name = node.arg

@@ -31,8 +31,8 @@ from typing import Self
 
 from bench.bundles import bank
 from bench.bundles.streams import NodeStreams
-from bench.harness.hosts import end
 from bench.orderer.transactions import FOLDER, user
+from collectors.testing.processes import end
 from multicast.errors import AmcastError, TimedOut
 from ordering_osn.api.channels import Status
 from ordering_osn.api.connection_errors import ConnectionLost

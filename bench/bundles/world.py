@@ -12,10 +12,10 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from bench.harness.hosts import CollectorProcesses
 from bench.orderer.nodes import HEALTHY_S, NodeProcesses, Service
 from bench.orderer.transactions import FOLDER
 from collectors.reconfiguration.apply import apply
+from collectors.testing.processes import CollectorProcesses
 from multicast.drivers import open_driver
 from multicast.drivers.kafka_python import Admin
 from multicast.local.cluster import LocalCluster

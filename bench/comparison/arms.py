@@ -20,17 +20,11 @@ from bench.comparison.layouts import lay_out
 from bench.comparison.workload import BACKLOG, Workload
 from bench.harness.cores import CLIENTS, SERVERS, on_core
 from bench.harness.histogram import Latencies
-from bench.harness.hosts import (
-    ClientProcess,
-    CollectorProcesses,
-    Poster,
-    busy_seconds,
-    cpu_seconds,
-    resident_bytes,
-)
+from bench.harness.hosts import ClientProcess, Poster, busy_seconds, cpu_seconds, resident_bytes
 from bench.harness.sockets import Traffic, traffic
 from collectors.reconfiguration.apply import apply
 from collectors.reconfiguration.topics import topics_of
+from collectors.testing.processes import CollectorProcesses
 from multicast.control import control_partition, order_topic, sentinel_topic
 from multicast.drivers.kafka_python import Admin, TopicSpec
 from multicast.drivers.protocol import Driver

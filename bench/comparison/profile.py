@@ -46,8 +46,8 @@ from bench.comparison.events import PARTITIONS, events_topic
 from bench.comparison.run import own_broker
 from bench.comparison.workload import BACKLOG, SATURATE, Workload
 from bench.harness import figures
-from bench.harness.hosts import end
 from bench.harness.threads import accounts
+from collectors.testing.processes import end
 from multicast.drivers import open_driver
 from multicast.drivers.protocol import Driver, TopicPartition
 from multicast.errors import AmcastError, TimedOut, UsageError

@@ -2,8 +2,8 @@
 
 First random ones, then regular ones, as services have them. Each function gives an interest file of
 up to `count` interests over `partitions` partitions, at rate 1 for each (but for `measured`) and
-weight 1 for each consumer. `bench/micro/planner.py` has a further one,
-`acyclic`, where many interests share the same partition.
+weight 1 for each consumer. `interests.py` has a further one, `acyclic`, where many interests share
+the same partition.
 """
 
 from __future__ import annotations

@@ -14,9 +14,9 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from bench.harness.hosts import CollectorProcesses
 from bench.harness.interests import file_of
 from collectors.reconfiguration.apply import apply
+from collectors.testing.processes import CollectorProcesses
 from multicast.control import log_partition
 from multicast.drivers import open_driver
 from multicast.drivers.kafka_python import Admin
@@ -68,14 +68,14 @@ class Rig:
 
 
 @contextmanager
-def standing(partitions: int, destinations: Sequence[Sequence[str]] = ()) -> Iterator[Rig]:
+def standing(partitions: int) -> Iterator[Rig]:
     """Start a broker and apply a plan with one collector; no collector runs yet."""
     with ExitStack() as stack:
         cluster = stack.enter_context(LocalCluster(brokers=1))
         driver = open_driver("librdkafka", cluster.bootstrap)
         stack.callback(driver.close)
         names = [f"P{number}" for number in range(1, partitions + 1)]
-        plan = solve(file_of({"C1": names}, destinations))
+        plan = solve(file_of({"C1": names}))
         with Admin(cluster.bootstrap) as admin:
             plan = apply(driver, admin, plan).plan
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="amcast-bench-")))

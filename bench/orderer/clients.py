@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
-import threading
 from collections.abc import Iterator
 from dataclasses import asdict
 from pathlib import Path
@@ -23,20 +20,11 @@ class BenchProcess(ClientProcess):
     def __init__(
         self, name: str, order: send.SendOrder | read.ReadOrder, folder: Path, number: int = 0
     ) -> None:
-        super().__init__(f"{name}-{number}", asdict(order), folder)
-        self._module = f"bench.orderer.{name}"
+        module = f"bench.orderer.{name}"
+        super().__init__(f"{name}-{number}", asdict(order), folder, module)
 
     def __enter__(self) -> Self:
-        with self._log.open("wb") as err:
-            self._process = subprocess.Popen(
-                [sys.executable, "-m", self._module],
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                stderr=err,
-                text=True,
-            )
-        threading.Thread(target=self._read, daemon=True).start()
-        self.tell(self._spec)
+        super().__enter__()
         try:
             self.answer(_READY_S)
         except BaseException:

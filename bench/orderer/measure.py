@@ -52,14 +52,11 @@ class RunCost:
     def __init__(self, deployment: OrdererDeployment, **others: Sequence[int]) -> None:
         self._pids = {"nodes": deployment.nodes.pids, **deployment.pids, **others}
         self._before = {name: cpu_seconds(pids) for name, pids in self._pids.items()}
-        self._nodes = deployment.nodes
-        self._nodes.count_from_now()
         self._began = time.monotonic()
 
     def figures(self, transactions: int) -> Figures:
         """Return for each kind the CPU time per transaction in µs, and the cores it kept busy."""
         took = time.monotonic() - self._began
-        self._nodes.count_until_now()
         costs: Figures = {}
         for name, pids in self._pids.items():
             if pids:

@@ -10,7 +10,6 @@ Everything ends with the context manager. A node can be killed, restarted, froze
 from __future__ import annotations
 
 import contextlib
-import os
 import re
 import signal
 import subprocess
@@ -26,9 +25,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Self
 
-from bench.harness.hosts import CollectorProcesses, end
 from bench.orderer import transactions
 from collectors.reconfiguration.apply import apply
+from collectors.testing.processes import CollectorProcesses, end
 from multicast.drivers import open_driver
 from multicast.drivers.kafka_python import Admin
 from multicast.errors import AmcastError, TimedOut
@@ -39,12 +38,12 @@ from topology.interests import from_document
 from topology.planner.solver import plan as solve
 
 NODES = 3  # as in docs/benchmarks.md
-HEALTHY_S = 240.0  # a restarted node reads what it missed, under a profiler perhaps
+HEALTHY_S = 240.0  # a restarted node reads what it missed
 _ORDERER = Path("crypto/ordererOrganizations/example.com/orderers/orderer.example.com/msp")
 _MSP_ID = "OrdererMSP"
 _HEIGHT = re.compile(r'^ledger_blockchain_height\{channel="([^"]+)"\} ([0-9.e+]+)$', re.MULTILINE)
 _GET_S = 5.0  # an HTTP answer; a node that takes longer counts as not healthy yet
-_STOP_S = 20.0  # a node under a profiler on a busy machine; then it is killed
+_STOP_S = 20.0  # on a busy machine; then it is killed
 _POLL_S = 0.05  # between health checks, which happen outside of what is measured
 
 
@@ -59,13 +58,6 @@ class Service:
     bytes_preferred: int = 2 << 20
     timeout: str = "2s"
     material: Path = transactions.FOLDER
-    profile: str | None = None  # the clock of `bench.orderer.profile`
-    source: Path | None = None  # another copy of this project, whose nodes run in its own .venv
-
-
-def interpreter(source: Path) -> Path:
-    """Return the Python of a copy's own environment, which `make .venv/ready` there builds."""
-    return source / ".venv" / "bin" / "python"
 
 
 class NodeProcesses:
@@ -107,20 +99,15 @@ class NodeProcesses:
         """Start a node's process; does not wait until it is healthy."""
         peers = [address for other, address in enumerate(self.addresses) if other != number]
         bootstrap, topic = self._cluster
-        command = [
+        run = [
+            *(sys.executable, "-m", "multicast"),
             *("osn", "run", "-b", bootstrap, "-t", topic, "--folder", str(self._home(number))),
             *("--listen", self.addresses[number], "--operations", self._operations[number]),
             *("--msp", str(self.service.material / _ORDERER), "--msp-id", _MSP_ID),
             *(word for peer in peers for word in ("--peer", peer)),
         ]
-        source = self.service.source
-        python = sys.executable if source is None else os.fspath(interpreter(source))
-        run = [python, "-m", "multicast", *command]
-        if self.service.profile:
-            words = [str(self.profile(number)), self.service.profile, *command]
-            run = [sys.executable, "-m", "bench.orderer.profile", *words]
         with self._log(number).open("ab") as out:
-            self._processes[number] = subprocess.Popen(run, stdout=out, stderr=out, cwd=source)
+            self._processes[number] = subprocess.Popen(run, stdout=out, stderr=out)
 
     def start_all(self) -> None:
         """Start all nodes, and wait until they are healthy."""
@@ -144,14 +131,6 @@ class NodeProcesses:
         for process in self._processes.values():
             process.send_signal(signal.SIGCONT)
 
-    def count_from_now(self) -> None:
-        """Have the nodes' profilers, if any, start counting now."""
-        self._signal(signal.SIGUSR1)
-
-    def count_until_now(self) -> None:
-        """Have the nodes' profilers, if any, stop counting now."""
-        self._signal(signal.SIGUSR2)
-
     def stop(self) -> None:
         """Stop all nodes, in bounded time."""
         self.release()
@@ -172,10 +151,6 @@ class NodeProcesses:
     def ledger(self, number: int, chain: str) -> Path:
         """Return the folder of a chain's ledger at a node."""
         return ledger_folder(self._home(number), chain)
-
-    def profile(self, number: int) -> Path:
-        """Return the file to which a node writes its profile when it ends."""
-        return self.folder / f"node-{number}.profile.json"
 
     def healthy(self, number: int) -> bool:
         """Whether a node's health check answers 200."""
@@ -206,11 +181,6 @@ class NodeProcesses:
                     f"the end of its log: {self._log_end(waiting[0])}"
                 )
             pause.wait(_POLL_S)
-
-    def _signal(self, number: signal.Signals) -> None:
-        if self.service.profile:
-            for process in self._processes.values():
-                process.send_signal(number)
 
     def _ready(self, number: int) -> bool:
         status = self._processes[number].poll()

@@ -14,15 +14,13 @@
     many       a test of correctness: nodes are killed and restarted, and all nodes must deliver
                all acknowledged transactions, each once, in the same order
 
-`--profile FILE` runs the nodes under a profiler (`bench.orderer.profile`), which makes them much
-slower, and writes where their time went. Exit codes: 0 done, 1 failed, 2 wrong arguments, 3 the
-order was violated, 4 something did not happen in time.
+Exit codes: 0 done, 1 failed, 2 wrong arguments, 3 the order was violated, 4 something did not
+happen in time.
 """
 
 from __future__ import annotations
 
 import argparse
-import json
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -32,11 +30,9 @@ from bench.harness import facts, figures
 from bench.orderer import many as osn_many
 from bench.orderer import measure as osn_measure
 from bench.orderer.nodes import OrdererDeployment, Service, deployed
-from bench.orderer.profile import CLOCKS, PARTS, merged
 from bench.orderer.transactions import FOLDER
 from multicast.errors import AmcastError, UsageError
 
-_LINES_MAX = 12  # of each part of a profile, on stderr: the largest; the file has more
 _DEFAULTS: Mapping[str, Mapping[str, Any]] = {
     "ordering": {"transactions": 50_000, "warm_up": 5000},
     "broadcast": {"transactions": 30_000, "warm_up": 3000, "timeout": "250ms"},
@@ -66,8 +62,6 @@ def parser() -> argparse.ArgumentParser:
     made.add_argument(
         "--kills", type=int, default=12, help="many: kills of nodes, one after the other"
     )
-    made.add_argument("--profile", type=Path, metavar="FILE", help="write the nodes' profile here")
-    made.add_argument("--clock", choices=list(CLOCKS), default="cpu", help="the profile's clock")
     made.add_argument(
         "--material", type=Path, default=FOLDER, help="folder with blocks, envelopes and keys"
     )
@@ -85,7 +79,6 @@ def service(arguments: argparse.Namespace) -> Service:
         messages_max=arguments.messages_max,
         timeout=arguments.timeout,
         material=arguments.material,
-        profile=arguments.clock if arguments.profile else None,
     )
 
 
@@ -140,23 +133,7 @@ def _run(arguments: Sequence[str]) -> None:
             "osn", result, kafka=deployment.kafka, arguments=arguments, room="orderer"
         )
         document["machine"] = machine
-        if chosen.profile is not None:
-            deployment.nodes.stop()
-            chosen.profile.write_text(
-                json.dumps(_profile(deployment), indent=1) + "\n", encoding="utf-8"
-            )
     figures.show(document, chosen.output)
-
-
-def _profile(deployment: OrdererDeployment) -> dict[str, Any]:
-    """Add up the nodes' profiles; print the largest entries of each part."""
-    files = [deployment.nodes.profile(number) for number in range(len(deployment.nodes.addresses))]
-    profile = merged([json.loads(file.read_bytes()) for file in files])
-    for part in PARTS:
-        sys.stderr.write(f"{part}, seconds of all nodes\n")
-        for name, seconds in list(profile[part].items())[:_LINES_MAX]:
-            sys.stderr.write(f"{seconds:10.3f}  {name}\n")
-    return profile
 
 
 def main(arguments: Sequence[str]) -> int:

@@ -1,4 +1,4 @@
-"""A process that sends fresh transactions or bundles; `clients.SenderProcess` starts it.
+"""A process that sends fresh transactions; `clients.SenderProcess` starts it.
 
 It reads a `SendOrder` as one JSON line from stdin, prepares the transactions if the order says so,
 and prints "ready". It starts at the next line, prints how many are acknowledged from time to time,
@@ -13,7 +13,6 @@ and a `SendResult` at the end. All times are the machine's monotonic clock, in n
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import itertools
 import json
 import sys
@@ -28,8 +27,7 @@ from bench.harness.histogram import Latencies
 from bench.orderer.transactions import Made, Maker
 from multicast.errors import AmcastError, TimedOut
 from ordering_osn.api.channels import Status
-from ordering_osn.api.grpc_server import ANSWER_S, NodeClient
-from ordering_osn.client import messages
+from ordering_osn.api.grpc_server import NodeClient
 
 _NS_PER_S = 10**9
 _RECONNECT_S = 0.2  # between attempts to reach a node that is down: short compared with a restart
@@ -40,20 +38,17 @@ _PROGRESS_S = 0.2  # between progress messages: `many` kills nodes by them
 class SendOrder:
     """What to send: `transactions` transactions, to `chains` in turn, over all nodes.
 
-    `bundles`         each is a bundle with a part for each of `chains`, instead of for one of them
     `streams`         streams to each node
     `window`          unanswered transactions in a stream, at most
     `rate`            transactions/s, at intended times; None: as fast as answers arrive
     `prepared`        whether they are made before the start
-    `sent`            a file to write: ID, chain and intended time of each acknowledged transaction;
-                      of a bundle a line for each part, with the bundle's ID as the fourth word
+    `sent`            a file to write: ID, chain and intended time of each acknowledged transaction
     """
 
     addresses: Sequence[str]
     chains: Sequence[str]
     transactions: int
     material: str
-    bundles: bool = False
     streams: int = 1
     window: int = 64
     rate: float | None = None
@@ -85,11 +80,6 @@ class Pending:
     made: Made
     channel: str
     intended_ns: int
-
-    @property
-    def parts(self) -> Iterable[tuple[str, str]]:
-        """The chain and the ID of the transaction, or of each part of the bundle."""
-        return self.made.parts or ((self.channel, self.made.transaction),)
 
 
 class Supply:
@@ -214,12 +204,12 @@ class Sending:
             last: dict[str, str] = {}
             try:
                 async with NodeClient(address) as client:
-                    async for status in self._statuses(client, attempt.feed(), unanswered):
+                    async for status, _ in client.broadcast(attempt.feed()):
                         pending = unanswered.popleft()
                         self._answered(pending, status)
                         attempt.window.release()
                         if status == Status.SUCCESS:
-                            last.update(pending.parts)
+                            last[pending.channel] = pending.made.transaction
             except (AmcastError, OSError):
                 self.result.streams_ended += 1
             finally:
@@ -230,20 +220,6 @@ class Sending:
             if not self._supply.done:
                 await asyncio.sleep(_RECONNECT_S)
 
-    async def _statuses(
-        self, client: NodeClient, feed: AsyncIterator[bytes], unanswered: Sequence[Pending]
-    ) -> AsyncIterator[int]:
-        """Send as the feed yields; yields the status of each, in the same order."""
-        if not self._order.bundles:
-            async for status, _ in client.broadcast(feed):
-                yield status
-            return
-        call = client.exchange(messages.BROADCAST_MULTI, feed, timeout_s=ANSWER_S)
-        async with contextlib.aclosing(call) as answers:
-            async for raw in answers:
-                bundle_id = bytes.fromhex(unanswered[0].made.transaction)
-                yield messages.read_submitted(raw, bundle_id).status
-
     def _answered(self, pending: Pending, status: int) -> None:
         now = time.monotonic_ns()
         if status == Status.SUCCESS:
@@ -252,10 +228,8 @@ class Sending:
             result.ended_ns = now
             self._latencies.append(now - pending.intended_ns)
             if self._order.sent is not None:
-                bundle = (pending.made.transaction,) if pending.made.parts else ()
-                for channel, transaction in pending.parts:
-                    words = (transaction, channel, str(pending.intended_ns), *bundle)
-                    self._lines.append(" ".join(words) + "\n")
+                words = (pending.made.transaction, pending.channel, str(pending.intended_ns))
+                self._lines.append(" ".join(words) + "\n")
             self._supply.settle()
             return
         self.refused[str(status)] += 1
@@ -299,12 +273,8 @@ def channels(order: SendOrder) -> Iterator[str]:
 
 
 def transactions(order: SendOrder) -> Iterator[tuple[str, Made]]:
-    """Make the transactions of an order: yields (channel, transaction), or ("", bundle)."""
+    """Make the transactions of an order: yields (channel, transaction)."""
     maker = Maker.of(Path(order.material))
-    if order.bundles:
-        for _ in range(order.transactions):
-            yield "", maker.make_bundle(order.chains)
-        return
     for channel in channels(order):
         yield channel, maker.make(channel)
 

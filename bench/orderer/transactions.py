@@ -15,13 +15,12 @@ from __future__ import annotations
 
 import struct
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from hashlib import sha256
 from pathlib import Path
 from typing import NamedTuple
 
 from multicast.errors import UsageError
-from ordering_osn.chain.bundles.bundle import encode_bundle, make_bundle
 from ordering_osn.chain.envelopes import Signer
 from ordering_osn.identity import SigningIdentity
 from ordering_osn.protos import (
@@ -46,14 +45,10 @@ _NS_PER_S = 10**9
 
 
 class Made(NamedTuple):
-    """A fresh transaction: its ID in lower-case hexadecimal, and the serialized envelope.
-
-    Or a bundle: its ID, the serialized bundle, and chain and transaction ID of each part.
-    """
+    """A fresh transaction: its ID in lower-case hexadecimal, and the serialized envelope."""
 
     transaction: str
     envelope: bytes
-    parts: tuple[tuple[str, str], ...] = ()
 
 
 class Maker:
@@ -92,14 +87,6 @@ class Maker:
         ).SerializeToString()
         envelope = Envelope(payload=payload, signature=signer.sign(payload))
         return Made(header.tx_id, envelope.SerializeToString())
-
-    def make_bundle(self, chains: Sequence[str]) -> Made:
-        """Make a bundle with a fresh transaction for each of the chains."""
-        made = {chain: self.make(chain) for chain in chains}
-        envelopes = {chain: part.envelope for chain, part in made.items()}
-        bundle = make_bundle(envelopes, signer=self._signer)
-        parts = tuple((chain, part.transaction) for chain, part in made.items())
-        return Made(bundle.id.hex(), encode_bundle(bundle), parts)
 
 
 def user(folder: Path = FOLDER) -> SigningIdentity:

@@ -1,10 +1,9 @@
-"""The commands of the study of tickets: `python -m bench.tickets simulate|probe`.
+"""Random schedules of version 2 in virtual time: `python -m bench.tickets simulate`.
 
     python -m bench.tickets simulate --schedules 100000 [--first-seed K] [--processes 2]
     python -m bench.tickets simulate --first-seed N --schedules 1        repeats one
-    python -m bench.tickets probe [--rounds 7] [--rate 200] [--bytes 100]
 
-`simulate` ends with exit code 3 if a guarantee was violated.
+The exit code is 3 if a guarantee was violated.
 """
 
 from __future__ import annotations
@@ -18,7 +17,6 @@ from concurrent.futures import ProcessPoolExecutor
 from dataclasses import fields
 from multiprocessing import get_context
 
-from bench.tickets import probe
 from bench.tickets.simulation import TicketTotals, simulate
 
 _CHUNK = 100  # schedules that a process takes at a time: some seconds
@@ -84,13 +82,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     simulating.add_argument("--schedules", type=int, default=1000)
     simulating.add_argument("--first-seed", type=int, default=0)
     simulating.add_argument("--processes", type=int, default=1)
-    probe.add_arguments(commands.add_parser("probe", help="measure latency on a real broker"))
     options = parser.parse_args(arguments)
-    if options.command == "simulate":
-        if options.schedules < 1 or options.processes < 1:
-            parser.error("--schedules and --processes must be 1 or more")
-        return _simulate(options.first_seed, options.schedules, options.processes)
-    return probe.run(options)
+    if options.schedules < 1 or options.processes < 1:
+        parser.error("--schedules and --processes must be 1 or more")
+    return _simulate(options.first_seed, options.schedules, options.processes)
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
 """The auditor: reads all transfers up to now, prints the balances, and checks them.
 
-    python examples/accounts/audit.py --bootstrap HOST:PORT --topic A
+    python examples/accounts/audit.py --bootstrap HOST:PORT --topic accounts
 
 Exit code 1: an account was below zero at some position, or money was made or lost.
 """

@@ -1,6 +1,6 @@
 """A clerk: makes random transfers from the accounts of one branch, and prints each.
 
-python examples/accounts/clerk.py --bootstrap HOST:PORT --topic A --branch P1 --transfers 20
+python examples/accounts/clerk.py --bootstrap HOST:PORT --topic accounts --branch P1 --transfers 20
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
 """The balance of each account after each of its transfers, computed by Spark in delivery order.
 
-    python examples/accounts/history.py --bootstrap HOST:PORT --topic A [--then EPOCH/POSITION]
+    python examples/accounts/history.py --bootstrap HOST:PORT --topic accounts \
+        [--then EPOCH/POSITION]
 
 Writes a line for each account and transfer: {"epoch", "position", "account", "balance"}; with
 --then, a line for each account: its balance right after that place of the order. Both are what a

@@ -1,6 +1,6 @@
 """A reader: copies some tables into SQLite, transaction by transaction.
 
-    python examples/cdc/reader.py --bootstrap HOST:PORT --topic A --name shipping \
+    python examples/cdc/reader.py --bootstrap HOST:PORT --topic cdc --name shipping \
         --tables orders,lines --database shipping.db --until-end
 
 One transaction of its database holds the changes, the ID of the source's transaction and the

@@ -1,6 +1,6 @@
 """The relay: makes one multicast of each transaction of the source, in the order of its commits.
 
-    python examples/cdc/relay.py --bootstrap HOST:PORT --topic A --state relay.db
+    python examples/cdc/relay.py --bootstrap HOST:PORT --topic cdc --state relay.db
 
 It reads the tables' topics and the transaction topic. A transaction is complete when the events
 that its END counts have come. It is sent to the partitions of its tables and to `source`, when all

@@ -22,7 +22,7 @@ from collections import deque
 from pathlib import Path
 from typing import Any
 
-from confluent_kafka import KafkaException, Producer
+from confluent_kafka import KafkaError, KafkaException, Producer
 from confluent_kafka.admin import AdminClient, NewTopic
 
 TABLES = ("customers", "orders", "lines")
@@ -143,7 +143,9 @@ def main() -> None:
         admin = AdminClient({"bootstrap.servers": options.bootstrap})
         topics = [NewTopic(name, 1) for name in (TRANSACTIONS, *(PREFIX + t for t in TABLES))]
         for created in admin.create_topics(topics).values():
-            created.result(_FLUSH_S)
+            failed = created.exception(_FLUSH_S)
+            if failed and failed.args[0].code() != KafkaError.TOPIC_ALREADY_EXISTS:
+                raise failed
         # As Debezium's does: without it a batch that is sent again may come after later ones.
         producer = Producer({"bootstrap.servers": options.bootstrap, "enable.idempotence": True})
         for part in (made[:middle], again, made[middle:]):

@@ -1,7 +1,7 @@
 """A projection: the state as SQLite tables, always that of one position in the order.
 
-    python examples/event_sourcing/projection.py --bootstrap HOST:PORT --topic A --name both \
-        --database both.db --until-end
+    python examples/event_sourcing/projection.py --bootstrap HOST:PORT --topic event_sourcing \
+        --name both --database both.db --until-end
 
 The tables and the position (the cursor) change in one transaction, so the projection may be killed
 at any moment: it continues where its tables are. To rebuild it, delete the file. With `--up-to` it

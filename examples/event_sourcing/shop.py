@@ -1,6 +1,7 @@
 """A shop: decides on commands from the events so far, and appends new events.
 
-    python examples/event_sourcing/shop.py --bootstrap HOST:PORT --topic A --name a --orders 20
+    python examples/event_sourcing/shop.py --bootstrap HOST:PORT --topic event_sourcing \
+        --name a --orders 20
 
 Any number of shops may run. A decision is valid only if no event of the same aggregate came after
 the position at which the shop has read; else the event has no effect, and the shop decides again.

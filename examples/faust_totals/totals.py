@@ -1,6 +1,7 @@
 """A worker of Faust that adds up what each account moves in each window of time, exactly once.
 
-    AMCAST_BOOTSTRAP=HOST:PORT AMCAST_TOPIC=A python examples/faust_totals/totals.py worker
+    AMCAST_BOOTSTRAP=HOST:PORT AMCAST_TOPIC=faust_totals \
+        python examples/faust_totals/totals.py worker
 
 A payload is pairs of account and amount: "anna -5 bert 5". A window is WINDOW_S (60) seconds of the
 messages' times in Kafka, so a message falls into the same one whenever it is read again. Each

@@ -1,6 +1,6 @@
 """A reader: keeps stock and revenue, each message applied exactly once, in the agreed order.
 
-    python examples/outbox/reader.py --bootstrap HOST:PORT --topic shop --interest stock,billing \
+    python examples/outbox/reader.py --bootstrap HOST:PORT --topic outbox --interest stock,billing \
         --database books.db --until-end
 
 One transaction of its database holds three things: the effect of a message, the reader's position

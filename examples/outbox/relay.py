@@ -1,6 +1,6 @@
 """The relay: multicasts the rows of the outbox in the order of their numbers, and marks them.
 
-    python examples/outbox/relay.py --bootstrap HOST:PORT --topic shop --database shop.db
+    python examples/outbox/relay.py --bootstrap HOST:PORT --topic outbox --database shop.db
 
 It may be killed at any moment, and two may run by mistake. A row is marked after Kafka has stored
 it, so a row that was stored but not yet marked is stored again: the reader drops that copy.

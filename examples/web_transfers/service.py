@@ -1,6 +1,7 @@
 """A web service that moves money between accounts on several partitions, with aiohttp.
 
-    python examples/web_transfers/service.py --bootstrap HOST:PORT --topic A --accounts P1,P2,P3
+    python examples/web_transfers/service.py --bootstrap HOST:PORT --topic web_transfers \
+        --accounts P1,P2,P3
 
 Each account is a partition. A transfer is one message to the set of its two accounts, so every
 instance of the service applies all transfers in one order, and all come to the same balances; a

@@ -7,7 +7,7 @@ import json
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack, closing, contextmanager, nullcontext, suppress
 from pathlib import Path
 from typing import Annotated, Any, Self
 
@@ -106,8 +106,8 @@ def send(
     fixed = Fixed.of(to=to, key=key, keys=keys)
     receipts: list[Receipt] = []
     problem: AmcastError | None = None
-    writer = None if history_file is None else HistoryWriter(history_file)
     with (
+        nullcontext() if history_file is None else closing(HistoryWriter(history_file)) as writer,
         _metrics(metrics_port) as show,
         Producer(
             chosen.bootstrap,

@@ -1,16 +1,12 @@
-"""The parts of the ordering service's benchmark: what is handed out, asked for, and profiled."""
+"""The parts of the ordering service's benchmark: what is handed out and asked for."""
 
 import asyncio
 import contextlib
-import hashlib
-import json
-import threading
 
 import pytest
 
 from bench.orderer import osn, send
 from bench.orderer import read as osn_read
-from bench.orderer.profile import PARTS, Profiler, merged
 from bench.orderer.send import Supply
 from bench.orderer.transactions import FOLDER, Made
 from tests.ordering_osn.helpers.chains import SmallChannel, SmallChannels, serving
@@ -197,66 +193,3 @@ def test_each_measurement_has_its_own_usual_numbers_and_what_is_asked_is_stronge
     assert osn.service(osn.checked(["ordering"])).nodes == 3
     many = osn.service(osn.checked(["many"]))
     assert (many.chains, many.collectors) == (("chain-a", "chain-b"), True)
-
-
-# -- what a profile says ---------------------------------------------------------------------
-
-
-def profiled(clock):
-    """Profile a thread that works and one that waits for it."""
-    profiler = Profiler(clock)
-    ended = threading.Event()
-    before = [threading.Event(), threading.Event()]
-
-    def worker():
-        before[0].wait(60)
-        for _ in range(2000):
-            hashlib.sha256(bytes(100_000)).digest()
-        ended.set()
-        before[1].wait(60)  # a thread's account is there as long as the thread is
-
-    def waiter():
-        ended.wait(60)
-
-    profiler.start()
-    threads = [threading.Thread(target=one, name=one.__name__) for one in (worker, waiter)]
-    for thread in threads:
-        thread.start()
-    profiler.begin()
-    before[0].set()
-    threads[1].join(60)
-    found = profiler.stop()
-    before[1].set()
-    threads[0].join(60)
-    return json.loads(json.dumps(found))
-
-
-def test_a_profile_of_the_cpu_names_the_thread_and_the_function_that_worked():
-    found = profiled("cpu")
-    assert (
-        max(found["functions"], key=found["functions"].get)
-        == "<built-in method _hashlib.openssl_sha256>"
-    )
-    assert found["calls"]["<built-in method _hashlib.openssl_sha256>"] == 2000
-    assert found["threads"]["worker"] > found["threads"].get("waiter", 0.0)
-    assert found["cpu_seconds"] >= found["threads"]["worker"] / 2
-
-
-def test_a_profile_of_the_time_that_passed_names_what_was_waited_for_too():
-    cpu, wall = (profiled(clock)["functions"] for clock in ("cpu", "wall"))
-    lock = "<method 'acquire' of '_thread.lock' objects>"
-    assert wall[lock] > cpu.get(lock, 0.0)
-
-
-def test_profiles_of_several_processes_add_up():
-    nothing = {part: {} for part in PARTS}
-    one = nothing | {"cpu_seconds": 1.0, "threads": {"a": 0.5}, "functions": {"f": 0.25}}
-    other = nothing | {"cpu_seconds": 2.0, "threads": {"b": 1.25, "a": 0.5}, "calls": {"f": 1}}
-    both = merged([one, other])
-    assert both == nothing | {
-        "cpu_seconds": 3.0,
-        "threads": {"a": 1.0, "b": 1.25},
-        "functions": {"f": 0.25},
-        "calls": {"f": 1},
-    }
-    assert list(both["threads"]) == ["b", "a"]

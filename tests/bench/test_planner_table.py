@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from bench.baselines.trees import byzcast, flexcast, join_tree, one_root, poster, rooted
-from bench.micro.planner import TEAMS, file_of, measures, pairs, row
+from bench.harness.interests import file_of, pairs
+from bench.micro.planner import TEAMS, measures, row
 from topology.planner.cost import Measure, TreeNode
 
 

@@ -8,7 +8,6 @@ from contextlib import closing
 import confluent_kafka
 import pytest
 
-from bench.micro.many_collectors import hosting
 from collectors.adoption.facts import (
     AdoptionFacts,
     OldGroup,
@@ -22,6 +21,7 @@ from collectors.doctor.facts import PartitionFacts, Role, TopicFacts
 from collectors.reconfiguration.topics import spec_like
 from multicast import Consumer, Producer
 from multicast.drivers.kafka_python import Admin, TopicSpec
+from tests.helpers.hosting import hosting
 from tests.helpers.system import PATIENCE_S, amcast, until
 from tests.system.test_end_to_end import console_producer
 from topology.interests import parse

@@ -113,8 +113,8 @@ def doctor(system, *more):
 
 @BOTH
 def test_a_deployment_that_works_is_told_apart_from_one_whose_collector_stopped(system, examined):
-    host = system.collectors()
-    host.wait_healthy(PATIENCE_S)
+    root = system.plan.top("P2").name
+    host = system.apart(root)
     send(system, 20, {"P2"})
     with Consumer(topic=system.topic, name="C1", driver=system.driver) as consumer:
         for message in consumer:
@@ -143,7 +143,6 @@ def test_a_deployment_that_works_is_told_apart_from_one_whose_collector_stopped(
     is_first = system.plan.order_version == 1
     assert ("collector K1" if is_first else "the writer of collector K1's newest record") in seen
 
-    (root,) = (name for name in host.names if "P2" in system.plan.own_logs(name))
     host.kill(root)
     done = doctor(system)
     text = " ".join(done.stdout.split())
@@ -264,22 +263,23 @@ def test_clocks_that_are_far_apart_are_seen_where_they_wrote_something(system, e
     assert all("is at least 30 min ahead of ours" in finding.says for finding in clocks)
 
 
-def test_collectors_order_nothing_where_a_setting_is_refused_until_it_is_mended(
-    system, admin, tmp_path
-):
+def test_collectors_order_nothing_where_a_setting_is_refused_until_it_is_mended(system, admin):
     before = set_topic(admin, system.topic, unclean_leader_election_enable="true")
-    host = system.collectors()
-    logs = [tmp_path / "a" / f"{name}.log" for name in host.names]
+    host = system.start()
+    log = system.folder / f"{system.topic}.log"
     refusal = f"nothing is ordered: topic {system.topic} has unclean.leader.election.enable=true"
-    until(lambda: all(refusal in log.read_text() for log in logs), "a refusal")
-    until(lambda: not any(host.status(name) for name in host.names), "idle collectors")
+    until(lambda: refusal in log.read_text(), "a refusal")
+    until(
+        lambda: all(node["state"] != "running" for node in host.status()["nodes"]),
+        "idle collectors",
+    )
     send(system, 1, {"P1"})
     set_topic(admin, system.topic, **before)
-    host.wait_healthy(PATIENCE_S)
     with Producer(topic=system.topic, driver=system.driver) as producer:
         producer.multicast(b"at last", to={"P1"}).ordered(PATIENCE_S)
 
 
+@pytest.mark.campaign
 def test_three_brokers_have_no_finding_until_one_of_them_dies(kafka_cluster_of_three, tmp_path):
     cluster = kafka_cluster_of_three
     cluster.start()

@@ -250,6 +250,7 @@ def test_a_collector_stops_when_a_log_that_it_watches_was_made_again():
 # -- on a real broker -------------------------------------------------------------------------
 
 
+@pytest.mark.campaign
 @pytest.mark.kafka
 @pytest.mark.slow
 @pytest.mark.timeout(300)

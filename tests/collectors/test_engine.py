@@ -6,7 +6,6 @@ from dataclasses import dataclass, field, replace
 import confluent_kafka
 import pytest
 
-from bench.micro.many_collectors import tree_plan
 from collectors.collector import CollectorLimits
 from collectors.engine import clock, stream_loop
 from collectors.engine.engine import Engine
@@ -18,7 +17,7 @@ from multicast.drivers.memory.driver import MemoryDriver, MemoryLog
 from multicast.drivers.protocol import TopicPartition
 from multicast.errors import AmcastError, AppendRefused, Trimmed, UnknownVersion
 from multicast.order import OrderRecord, OrderStream, ParentNext, RecordKind, encode
-from tests.helpers.plans import chain, from_start, poster
+from tests.helpers.plans import chain, from_start, poster, tree_plan
 from tests.helpers.small import Small, until
 from tests.helpers.system import PATIENCE_S, System, set_topic
 

@@ -33,6 +33,16 @@ def system(kafka_cluster, tmp_path, request):
         yield made
 
 
+@pytest.fixture(scope="module", params=ORDER_VERSIONS)
+def drained_system(kafka_cluster, tmp_path_factory, request):
+    """All collectors in one process, which have ordered what was sent; a test sends no more."""
+    plan = replace(with_foreign_work(), order_version=request.param)
+    with System(kafka_cluster.bootstrap, plan, tmp_path_factory.mktemp("work")) as made:
+        made.order()
+        multicast(made)
+        yield made
+
+
 def multicast(system, sent=SENT):
     """Send, and wait until all of it is ordered by its logs' tops."""
     with Producer(topic=system.topic, driver=system.driver, tickets=False) as producer:
@@ -106,14 +116,11 @@ def row_of(output, name):
     return [int(word) for word in line.removeprefix(name).split()]
 
 
-@BOTH
-def test_predicted_and_measured_foreign_work_are_equal_once_all_is_drained(system):
-    # Init: all collectors in one process.
-    system.order()
-    multicast(system)
+def test_predicted_and_measured_foreign_work_are_equal_once_all_is_drained(drained_system):
+    system = drained_system
     wanted = predicted(system.plan, SENT)
 
-    # Test and check: the command and the pages of the process say the same, log by log.
+    # The command and the pages of the process say the same, log by log.
     assert drained(system, wanted) == wanted
     rows = {row["collector"]: row for row in status(system)["collectors"]}
     assert rows["K0"]["genuineness"] == 0.0
@@ -134,6 +141,7 @@ def test_predicted_and_measured_foreign_work_are_equal_once_all_is_drained(syste
     assert line.split()[5:9] == [str(sum(wanted["K3"][kind].values())) for kind in KINDS]
 
 
+@pytest.mark.campaign
 def test_a_window_of_plan_from_cluster_shows_the_same_as_text_and_as_json(system, monkeypatch):
     # Init: what was counted before the window does not matter.
     system.order()
@@ -196,9 +204,8 @@ def _figures(row):
     return tuple(row[key] for key in (*names, "dropped_predicted", "dropped_measured"))
 
 
-def test_consumers_count_what_their_collectors_streams_hold(system):
-    system.order()
-    multicast(system)
+def test_consumers_count_what_their_collectors_streams_hold(drained_system):
+    system = drained_system
     for entry in system.plan.consumers:
         work = consumer_work(system.plan, entry)
         with Consumer(topic=system.topic, name=entry.name, driver=system.driver) as consumer:

@@ -47,15 +47,16 @@ def transaction_findings(system):
 
 
 def test_a_log_that_stands_still_holds_up_nobody_who_does_not_wait_for_its_messages(system):
-    host = system.collectors()
-    host.wait_healthy(PATIENCE_S)
+    host = system.order()
     top = system.plan.top("P2").name
     with Producer(topic=system.topic, driver=system.driver) as producer:
         for to in ({"P2"}, {"P4"}):
             producer.multicast(b"before", to=to).ordered(PATIENCE_S)
         transaction = begun(system, "P2")
         until(
-            lambda: any("P2" in node["held"] for node in [host.status(top)] if node),
+            lambda: any(
+                "P2" in node["held"] for node in host.status()["nodes"] if node["node"] == top
+            ),
             "a log that is held",
         )
         waits = producer.multicast(b"waits", to={"P2"})

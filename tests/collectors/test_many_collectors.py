@@ -4,16 +4,20 @@ Nothing here depends on how fast the machine is: each wait ends with what it wai
 """
 
 import json
+from pathlib import Path
 
 import pytest
 
-from bench.micro.many_collectors import delivered, hosting, renamed, send, tree_plan
-from tests.helpers.system import EACH_DRIVER, System, amcast
+from multicast import Consumer, Producer
+from tests.helpers.hosting import hosting
+from tests.helpers.plans import renamed, tree_plan
+from tests.helpers.system import PATIENCE_S, System, amcast, until
 
-pytestmark = [pytest.mark.kafka, pytest.mark.slow, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.campaign, pytest.mark.kafka, pytest.mark.slow, pytest.mark.timeout(900)]
 
 MANY = 40
-DRIVERS = ["librdkafka", "kafka-python"]
+EACH = 5  # messages to each destination set
+READERS_MAX = 20  # consumers that read
 
 
 def applied(system, plan, *more, patiently=False):
@@ -25,7 +29,45 @@ def applied(system, plan, *more, patiently=False):
     return done.returncode, json.loads(done.stdout), done.stderr
 
 
-@pytest.mark.parametrize("driver", EACH_DRIVER)
+def wait_begun(host, count, epoch):
+    """Wait until so many collectors of an epoch have begun."""
+
+    def begun():
+        assert not host.ended(), host.log_end()
+        nodes = [node for node in host.status()["nodes"] if node["epoch"] == epoch]
+        return count == len([n for n in nodes if n["state"] == "running" and n.get("begun")])
+
+    until(begun, f"{count} collectors of epoch {epoch}", pause=0.1)
+
+
+def threads(host):
+    """Count the threads of a process."""
+    return sum(1 for _ in Path(f"/proc/{host.pid}/task").iterdir())
+
+
+def send(driver, plan):
+    """Send a few messages to every destination set, until all are ordered; give how many."""
+    with Producer(topic=plan.topic, driver=driver) as producer:
+        receipts = [
+            producer.multicast(b"x", to=set(log.to)) for _ in range(EACH) for log in plan.logs
+        ]
+        for receipt in receipts:
+            receipt.ordered(PATIENCE_S)
+    return len(receipts)
+
+
+def delivered(driver, plan):
+    """Read as consumers spread over the tree; give the counts of delivered and due messages."""
+    came = expected = 0
+    for entry in plan.consumers[:: max(1, len(plan.consumers) // READERS_MAX)]:
+        expected += EACH * len(plan.logs_of(entry.interest))
+        place = {"topic": plan.topic, "driver": driver}
+        with Consumer(**place, name=entry.name, committed=False) as consumer:
+            came += sum(len(batch.records) for batch in consumer.until_end(timeout=PATIENCE_S))
+    return came, expected
+
+
+@pytest.mark.parametrize("driver", ["librdkafka", "kafka-python"])
 def test_one_process_runs_forty_collectors_through_a_change_of_all_of_them(
     kafka_cluster, tmp_path, driver
 ):
@@ -37,23 +79,22 @@ def test_one_process_runs_forty_collectors_through_a_change_of_all_of_them(
 
         # Test: one process runs them all; then all are replaced while it runs.
         with hosting(system.bootstrap, system.topic, driver, tmp_path) as host:
-            host.wait_begun(MANY, 1)
-            few = host.threads()
-            assert send(system.driver, system.plan) == (5 * len(system.plan.logs),) * 2
-            count, expected = delivered(system.driver, system.plan, 5)
+            wait_begun(host, MANY, 1)
+            few = threads(host)
+            assert send(system.driver, system.plan) == EACH * len(system.plan.logs)
+            count, expected = delivered(system.driver, system.plan)
             assert count == expected > 0
             after = renamed(system.plan)
             code, report, messages = applied(system, after, "--no-probes", patiently=True)
             assert (code, report["collectors_not_running"]) == (0, []), messages
-            host.wait_begun(MANY, 2)
-            assert send(system.driver, after) == (5 * len(after.logs),) * 2
+            wait_begun(host, MANY, 2)
+            assert send(system.driver, after) == EACH * len(after.logs)
 
             # Check: no thread is a collector's own.
             assert few < MANY
-            assert host.threads() < few + MANY // 2  # a client may start a few of its own later
+            assert threads(host) < few + MANY // 2  # a client may start a few of its own later
 
 
-@pytest.mark.campaign
 def test_apply_names_the_collectors_of_a_later_epoch_that_nobody_runs(kafka_cluster, tmp_path):
     plan = tree_plan(3, "A")
     with System(kafka_cluster.bootstrap, plan, tmp_path) as system:
@@ -66,11 +107,11 @@ def test_apply_names_the_collectors_of_a_later_epoch_that_nobody_runs(kafka_clus
 
         # A process that runs one of them only, and the epoch after.
         with hosting(system.bootstrap, system.topic, "librdkafka", tmp_path, nodes=[first]) as host:
-            host.wait_begun(1, 2)
+            wait_begun(host, 1, 2)
             code, report, _ = applied(system, after)
             assert (code, report["collectors_not_running"]) == (1, others)
             third = renamed(after, name=lambda old: old)
             code, report, messages = applied(system, third, "--no-probes")
             assert (code, report["collectors_not_running"]) == (1, others)
             assert f"2 of 3 collectors of epoch 3 of topic {system.topic} do not run" in messages
-            host.wait_begun(1, 3)
+            wait_begun(host, 1, 3)

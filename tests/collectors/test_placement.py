@@ -337,7 +337,8 @@ class Instances:
 
 @pytest.fixture
 def system(kafka_cluster, tmp_path):
-    with System(kafka_cluster.bootstrap, poster(), tmp_path) as made:
+    plan = replace(poster(), order_version=2)
+    with System(kafka_cluster.bootstrap, plan, tmp_path) as made:
         yield made
 
 

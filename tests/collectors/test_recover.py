@@ -152,7 +152,7 @@ def _located(stream, raw):
     [
         campaign(1, "root", freeze, id="a root frozen"),
         campaign(1, "root", newer, id="a root in a newer version"),
-        pytest.param(1, "child", jump(3, kind=RecordKind.FREEZE), id="a child frozen and jumped"),
+        campaign(1, "child", jump(3, kind=RecordKind.FREEZE), id="a child frozen and jumped"),
         pytest.param(2, "root", freeze, id="a root of version 2 frozen"),
         campaign(2, "child", freeze, id="a child of version 2 frozen"),
     ],
@@ -176,6 +176,7 @@ def test_a_stream_that_was_ended_too_early_goes_on_in_the_next_epoch(system, whe
     judged(system)
 
 
+@pytest.mark.campaign
 @BOTH
 def test_a_child_that_left_out_records_of_its_parent_gets_them_in_the_next_epoch(system):
     system.order()
@@ -196,6 +197,7 @@ def test_a_child_that_left_out_records_of_its_parent_gets_them_in_the_next_epoch
     judged(system)
 
 
+@pytest.mark.campaign
 @BOTH
 def test_a_child_that_ordered_what_is_its_parents_to_order_loses_and_doubles_nothing(system):
     """The order in which consumers delivered the messages of a forged run cannot be revoked."""
@@ -217,6 +219,7 @@ class Killed(Exception):
     """The end of an operator's process in the middle of its work."""
 
 
+@pytest.mark.campaign
 @BOTH
 def test_a_recovery_that_was_killed_at_any_step_is_finished_by_the_next(system, monkeypatch):
     """No collector runs, so the recovery does their work, too."""

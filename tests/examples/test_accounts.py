@@ -16,6 +16,7 @@ from multicast.local.jars import find_java
 from multicast.testing import system
 from tests.helpers.example_programs import EXAMPLES, example_system
 
+pytestmark = pytest.mark.campaign
 FOLDER = EXAMPLES / "accounts"
 _INTERESTS = tomllib.loads((FOLDER / "interests.toml").read_text())
 INTERESTS = {
@@ -156,7 +157,6 @@ def test_clerks_contend_on_a_broker_and_one_is_killed(kafka_cluster, tmp_path):
         assert again == report
 
 
-@pytest.mark.campaign
 @pytest.mark.kafka
 @pytest.mark.slow
 @pytest.mark.timeout(600)

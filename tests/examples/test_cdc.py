@@ -17,6 +17,7 @@ from multicast import Consumer
 from tests.helpers.example_programs import EXAMPLES, example_system
 from tests.helpers.system import PATIENCE_S
 
+pytestmark = pytest.mark.campaign
 FOLDER = EXAMPLES / "cdc"
 READERS = {
     "crm": ["customers"],
@@ -125,7 +126,6 @@ def rows(database):
     return copied, applied
 
 
-@pytest.mark.campaign
 @pytest.mark.kafka
 @pytest.mark.slow
 @pytest.mark.timeout(600)

@@ -16,7 +16,12 @@ DEEP = [
     b'{"kind": "restocked", "item": "a", "quantity": 1, "x": ' + NESTED + b"}",
     b"[" * 100_000,
 ]
-pytestmark = [pytest.mark.kafka, pytest.mark.slow, pytest.mark.timeout(600)]
+pytestmark = [
+    pytest.mark.campaign,
+    pytest.mark.kafka,
+    pytest.mark.slow,
+    pytest.mark.timeout(600),
+]
 
 
 def tables(database):

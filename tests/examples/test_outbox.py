@@ -9,7 +9,12 @@ import pytest
 from multicast import Producer
 from tests.helpers.example_programs import example_system
 
-pytestmark = [pytest.mark.kafka, pytest.mark.slow, pytest.mark.timeout(600)]
+pytestmark = [
+    pytest.mark.campaign,
+    pytest.mark.kafka,
+    pytest.mark.slow,
+    pytest.mark.timeout(600),
+]
 ORDERS = 60
 
 
@@ -63,7 +68,6 @@ def test_each_row_has_one_effect_though_relay_and_reader_are_killed_and_rows_are
     assert [number for number in applied if number in set(orders)] == orders
 
 
-@pytest.mark.campaign
 def test_two_relays_of_one_outbox_do_no_harm(example, tmp_path):
     """The first one is stopped with all rows in its memory, and sends them after the second."""
     shop, books = tmp_path / "shop.db", tmp_path / "books.db"

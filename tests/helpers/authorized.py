@@ -2,9 +2,13 @@
 
 Its plain listener belongs to the operator of the tests, who may do everything; users sign in at
 the other one. Each user that `user` gives is a new one: no right of an earlier test is left.
+
+And the rights that docs/operating.md grants to each role: `RIGHTS`.
 """
 
+import re
 from contextlib import ExitStack, contextmanager
+from pathlib import Path
 
 from kafka.admin import (
     ACL,
@@ -23,6 +27,7 @@ from multicast.local.broker import free_ports
 from multicast.local.cluster import LocalCluster
 from tests.helpers.small import until
 
+OPERATING = Path(__file__).parents[2] / "docs" / "operating.md"
 PASSWORD = "open sesame"
 SCRAM = "SCRAM-SHA-512"
 _USERS = [f"u{number}" for number in range(150)]
@@ -125,3 +130,51 @@ def authorized_broker():
         admin = KafkaAdminClient(bootstrap_servers=f"127.0.0.1:{plain}")
         opened.callback(admin.close)
         yield Authorized(f"127.0.0.1:{plain}", f"127.0.0.1:{other}", admin)
+
+
+def table():
+    """Read each role's rights (right, kind, name) out of the docs, and what role it builds on."""
+    rights, parents = {}, {}
+    role = None
+    lines = OPERATING.read_text(encoding="utf-8").splitlines()
+    for line in lines[lines.index("| role | right | on |") + 2 :]:
+        if not line.startswith("|"):
+            break
+        head, right, on = (cell.strip() for cell in line.strip("|").split("|"))
+        if head:
+            role, _, parent = head.partition(": as ")
+            role = re.sub(r"`([^`]*)`.*", r"\1", role)
+            rights[role] = []
+            parents[role] = re.sub(r"`([^`]*)`.*", r"\1", parent)
+        kind = on.partition(" `")[0].removesuffix("s") if "`" in on else on
+        names = re.findall(r"`([^`]*)`", on) or [""]
+        rights[role] += [(right, kind, name) for name in names]
+    return rights, parents
+
+
+RIGHTS, PARENTS = table()
+
+
+def all_of(role):
+    own = RIGHTS[role]
+    return [*all_of(PARENTS[role]), *own] if PARENTS[role] else own
+
+
+def named(rights, topic, group):
+    """Put a test's own names for those of the table."""
+
+    def name(text):
+        parts = re.split(r"(\bA\b|\bG\b)", text)
+        return "".join({"A": topic, "G": group}.get(part, part) for part in parts)
+
+    return [(right, kind, name(text)) for right, kind, text in rights]
+
+
+def names(text, right, topic):
+    """Whether a sentence names the right, or one that it includes, and the resource."""
+    text = " ".join(text.split())
+    ((operation, kind, name),) = named([right], topic, "g")
+    resource = f"{kind} {name}".strip()
+    resource = re.escape(resource).replace(r"\*", r"\S*")
+    found = re.finditer(rf"lacks the right (\w+) on {resource} at [^(;]*(?:\(([^)]*)\))?", text)
+    return any(operation in f"{one[1]} {one[2]}".split() for one in found)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 
 from topology.carry_over import with_order_version
@@ -103,3 +104,73 @@ def priced(plan: Plan) -> Plan:
     computed = figures(plan)
     promised = Objective(computed.hops, computed.foreign, computed.cost, 1.0, computed.excess)
     return replace(plan, objective=promised)
+
+
+def tree_plan(count: int, topic: str) -> Plan:
+    """Lay out a binary tree: consumer i reads its own partition and its parent's.
+
+    Each collector is the top of the log of its partition and of the log of the pair; the first is
+    also the top of the log of the root's partition.
+    """
+    numbers = range(2, count + 2)
+    partitions = tuple(f"P{number}" for number in range(1, count + 2))
+    pair = {number: "+".join(sorted((f"P{number // 2}", f"P{number}"))) for number in numbers}
+    logs = [Log(name, topic, number) for number, name in enumerate(partitions)]
+    logs += [Log(pair[number], f"{topic}.groups", number - 2) for number in numbers]
+
+    def bag(number: int) -> tuple[str, ...]:
+        near = {number // 2, number}
+        meets = [pair[other] for other in numbers if other in near or other // 2 in near]
+        return tuple(sorted({*meets, f"P{number // 2}", f"P{number}"}))
+
+    def parent(number: int) -> str | None:
+        if number == numbers[0]:
+            return None
+        return f"K{max(number // 2, numbers[0])}"
+
+    return priced(
+        Plan(
+            topic=topic,
+            epoch=1,
+            base_epoch=0,
+            cluster_id="",
+            input_hash="",
+            partitions=partitions,
+            logs=tuple(logs),
+            collectors=tuple(
+                CollectorSpec(f"K{number}", bag(number), parent(number), number - 2)
+                for number in numbers
+            ),
+            consumers=tuple(
+                Subscription(
+                    f"C{number}", tuple(sorted((f"P{number // 2}", f"P{number}"))), f"K{number}"
+                )
+                for number in numbers
+            ),
+            objective=NOTHING,
+        )
+    )
+
+
+def renamed(plan: Plan, *, name: Callable[[str], str] = "N{}".format) -> Plan:
+    """Lay out the next epoch with new collectors for the same logs: none is retained."""
+    place = 1 + max(node.stream for node in plan.collectors)
+    return replace(
+        plan,
+        epoch=plan.epoch + 1,
+        base_epoch=plan.epoch,
+        collectors=tuple(
+            replace(
+                node,
+                name=name(node.name),
+                parent=None if node.parent is None else name(node.parent),
+                stream=node.stream + place,
+                stream_first=0,
+            )
+            for node in plan.collectors
+        ),
+        consumers=tuple(
+            replace(subscription, collector=name(subscription.collector or ""))
+            for subscription in plan.consumers
+        ),
+    )

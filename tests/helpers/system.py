@@ -5,8 +5,6 @@ from __future__ import annotations
 import contextlib
 import itertools
 import json
-import subprocess
-import sys
 import threading
 import time
 from dataclasses import replace
@@ -16,14 +14,15 @@ import confluent_kafka
 import pytest
 from kafka.admin import ConfigResource, ConfigResourceType
 
-from bench.harness.hosts import CollectorProcesses
-from bench.micro.many_collectors import hosting
 from collectors.reconfiguration.apply import apply
+from collectors.testing.processes import CollectorProcesses
 from multicast import history
 from multicast.control import stream_partition
 from multicast.drivers import open_driver
 from multicast.drivers.kafka_python import Admin
 from multicast.properties import check_all
+from tests.helpers.hosting import hosting
+from tests.running.commands import PATIENCE_S, amcast
 from topology.tree import Plan
 
 _numbers = itertools.count(1)
@@ -33,30 +32,6 @@ ORDER_VERSIONS = [
     pytest.param(2, id="version 2"),
 ]
 EACH_DRIVER = ["librdkafka", pytest.param("kafka-python", marks=pytest.mark.campaign)]
-PATIENCE_S = 240.0
-
-
-# On a busy machine a collector may need longer than `apply` waits for it.
-PATIENTLY = f"""
-from collectors.reconfiguration import apply, drain
-apply._OPENING_S = drain._READY_S = drain._HELP_S = {PATIENCE_S}
-from multicast.cli.main import main
-main()
-"""
-
-
-def amcast(*arguments, env=None, stdin=None, timeout=PATIENCE_S, cwd=None, patiently=False):
-    """Run the command `amcast` to its end; `patiently` where all collectors run."""
-    return subprocess.run(
-        [sys.executable, *(("-c", PATIENTLY) if patiently else ("-m", "multicast")), *arguments],
-        input=stdin,
-        capture_output=True,
-        text=True,
-        env=env,
-        timeout=timeout,
-        check=False,
-        cwd=cwd,
-    )
 
 
 def until(condition, what, timeout=PATIENCE_S, *, pause=0.02):
@@ -110,25 +85,43 @@ class System:
 
         Gives what can be asked for the process's status.
         """
-        host = self._stack.enter_context(
-            hosting(self.bootstrap, self.topic, self.driver_name, self.folder)
-        )
-        names = {node.name for node in self.plan.collectors}
+        host = self.start()
+        self._wait_running(host, {node.name for node in self.plan.collectors})
+        return host
 
+    def start(self, *nodes: str):
+        """Start a process of all collectors, or of these, and do not wait for them."""
+        return self._stack.enter_context(
+            hosting(self.bootstrap, self.topic, self.driver_name, self.folder, nodes=nodes)
+        )
+
+    def _wait_running(self, host, names):
         def running():
             nodes = host.status()["nodes"]
             return names <= {node["node"] for node in nodes if node["state"] == "running"}
 
         until(running, "a start of all collectors", pause=0.05)
+
+    def apart(self, name: str) -> CollectorProcesses:
+        """Run a collector in a process that can be killed, and all others in one process."""
+        others = {node.name for node in self.plan.collectors} - {name}
+        rest = self.start(*others) if others else None
+        host = self._processes("apart", [name])
+        host.wait_healthy(PATIENCE_S)
+        if rest is not None:
+            self._wait_running(rest, others)
         return host
 
     def collectors(self, copy: str = "a") -> CollectorProcesses:
         """Start one instance of every collector, each in a process that can be killed by itself."""
+        return self._processes(copy, [node.name for node in self.plan.collectors])
+
+    def _processes(self, copy, names):
         folder = self.folder / copy
         folder.mkdir()
         host = CollectorProcesses(self.bootstrap, self.topic, self.driver_name, self.plan, folder)
-        self._stack.enter_context(host)
-        return host
+        host.names = names
+        return self._stack.enter_context(host)
 
     def common(self) -> list[str]:
         """The flags that lead any command here."""

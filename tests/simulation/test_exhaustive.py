@@ -16,7 +16,7 @@ from multicast.tickets.collector import TicketCollector
 @pytest.mark.parametrize(
     ("roots", "children", "messages", "crashes", "losses"),
     [
-        (2, 1, 3, 0, 0),
+        pytest.param(2, 1, 3, 0, 0, marks=pytest.mark.campaign),
         (1, 2, 1, 1, 1),
         (1, 1, 4, 0, 0),
     ],

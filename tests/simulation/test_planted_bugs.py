@@ -31,6 +31,7 @@ class Bug:
     seeds: int = SEEDS
     first_seed: int = 0
     by: str = "simulator"
+    sample: bool = False  # of delivery's promises: `make test` has these, the campaign all
 
 
 @dataclass(frozen=True)
@@ -105,10 +106,13 @@ def hunts(tmp_path_factory, request):
         }
 
 
-@pytest.mark.campaign
 @pytest.mark.slow
 @pytest.mark.timeout(900)
-@pytest.mark.parametrize("bug", BUGS, ids=lambda bug: bug.name.replace(" ", "-"))
+@pytest.mark.parametrize(
+    "bug",
+    [bug if bug.sample else pytest.param(bug, marks=pytest.mark.campaign) for bug in BUGS],
+    ids=lambda bug: bug.name.replace(" ", "-"),
+)
 def test_planted_bug_is_found(bug, hunts):
     outcome = hunts[bug.name].result()
     assert outcome.succeeded, (

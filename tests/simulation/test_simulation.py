@@ -13,16 +13,18 @@ from bench.simulation.schedule import MULTICASTS, TurnKind, draw
 from bench.simulation.shrink import Shrinker, tell
 from bench.simulation.trees import random_plan, random_scene, random_sets
 from bench.simulator import campaign, main, run
+from tests.running.parts import sample
 
-SCHEDULES = 150  # `.ci/run` simulates more: `make simulate`
+MANY = 150  # in so many schedules every kind of fault occurs; `make simulate` runs more
 
 
 @pytest.mark.slow
-def test_no_schedule_breaks_a_guarantee():
-    totals = campaign(100_000, SCHEDULES, processes=2)
+@pytest.mark.parametrize("schedules", sample([40, MANY], of=1))
+def test_no_schedule_breaks_a_guarantee(schedules):
+    totals = campaign(100_000, schedules, processes=2)
     assert totals.failures == []
-    assert totals.schedules == SCHEDULES
-    assert totals.stats.multicasts >= 100 * SCHEDULES
+    assert totals.schedules == schedules
+    assert totals.stats.multicasts >= 100 * schedules
     assert totals.stats.deliveries > totals.stats.multicasts
     missing = [
         kind
@@ -49,7 +51,7 @@ def test_no_schedule_breaks_a_guarantee():
         )
         if not totals.stats.faults[kind]
     ]
-    assert missing == []
+    assert missing == [] or schedules < MANY
 
 
 def test_the_processes_of_a_campaign_inherit_nothing_of_the_one_that_starts_them(monkeypatch):
@@ -85,7 +87,7 @@ def test_random_plans_keep_running_intersection_and_cover_every_interest():
 
 @pytest.mark.slow
 def test_one_seed_gives_one_trace_under_two_hash_seeds():
-    digests = [digest_under(hash_seed, schedules=30) for hash_seed in ("1", "2")]
+    digests = [digest_under(hash_seed, schedules=10) for hash_seed in ("1", "2")]
     assert digests[0] == digests[1]
 
 

@@ -3,12 +3,12 @@
 import pytest
 from pyspark.errors import PySparkException
 
-from bench.spark.query import small_spark
 from multicast import LogPosition, nothing_after
 from multicast.control import log_partition
 from multicast.drivers.kafka_python import Admin
 from multicast.spark import fold, state_after
-from tests.helpers.spark import (
+from tests.spark.query import small_spark
+from tests.spark.rows import (
     INTERESTS,
     in_order,
     rows_of,
@@ -67,6 +67,7 @@ def test_a_table_is_what_a_consumer_delivers_row_by_row_over_epochs(session, amc
         assert rows_of(topic.drain(again)) == whole[11:]
 
 
+@pytest.mark.campaign
 def test_void_messages_are_no_rows_wherever_a_task_begins(session, amcast_topic):
     topic = amcast_topic(INTERESTS)
     start = LogPosition("P1+P3", 0)
@@ -90,6 +91,7 @@ def test_void_messages_are_no_rows_wherever_a_task_begins(session, amcast_topic)
     assert in_order(tail) == whole[21:]
 
 
+@pytest.mark.campaign
 def test_an_error_names_itself_and_says_what_to_do(session, amcast_topic):
     topic = amcast_topic(INTERESTS)
     send(topic, 50)
@@ -107,6 +109,7 @@ def test_an_error_names_itself_and_says_what_to_do(session, amcast_topic):
     topic.close()  # its own check at the end would read what is gone
 
 
+@pytest.mark.campaign
 def test_a_wrong_option_of_a_stream_is_the_only_error_that_spark_reports(session, amcast_topic):
     topic = amcast_topic(INTERESTS)
     frame = table(session, topic, stream=True, consumer="C1", startingOffset="earliest").load()
@@ -117,6 +120,7 @@ def test_a_wrong_option_of_a_stream_is_the_only_error_that_spark_reports(session
     assert "During handling of the above exception" not in str(raised.value)
 
 
+@pytest.mark.campaign
 @pytest.mark.parametrize(
     "settings",
     [
@@ -144,6 +148,7 @@ def test_a_table_is_the_same_whatever_the_sessions_sql_settings(session, amcast_
     assert sum(row.state for row in last) == len(whole)
 
 
+@pytest.mark.campaign
 def test_an_empty_order_is_an_empty_table_with_the_documented_columns(session, amcast_topic):
     topic = amcast_topic(INTERESTS)
     frame = table(session, topic, interest="P3,P2").load()

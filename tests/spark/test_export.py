@@ -14,9 +14,9 @@ from multicast.errors import Conflict, TopicChanged
 from multicast.subscription import SubscriptionRequest
 from multicast.tables.export import ABOUT, Export, export, files, locked, rows_of
 from multicast.testing import system
-from tests.helpers.spark import INTERESTS, send, send_oddities
-from tests.helpers.spark import rows_of as delivered_rows
 from tests.helpers.system import PATIENCE_S, amcast, until
+from tests.spark.rows import INTERESTS, send, send_oddities
+from tests.spark.rows import rows_of as delivered_rows
 
 pytestmark = [pytest.mark.kafka, pytest.mark.slow, pytest.mark.timeout(900)]
 

@@ -5,9 +5,9 @@ import random
 import pytest
 from pyspark.sql import functions as F  # noqa: N812 - as Spark's own documentation has it
 
-from bench.spark.query import small_spark
 from multicast.spark import fold, state_after
-from tests.helpers.spark import table
+from tests.spark.query import small_spark
+from tests.spark.rows import table
 
 pytestmark = [
     pytest.mark.kafka,

@@ -5,14 +5,14 @@ from contextlib import closing
 import pytest
 from pyspark.errors import PySparkException
 
-from bench.spark.query import small_spark
-from bench.spark.streamed import StreamedQuery
 from multicast.local.broker import free_ports
 from multicast.local.pytest_plugin import ExistingCluster, OpenTopics
 from tests.helpers.certificates import certificate
 from tests.helpers.driver_worlds import cluster_with_listener
-from tests.helpers.spark import INTERESTS, in_order, rows_of, send, table
 from tests.helpers.system import PATIENCE_S
+from tests.spark.query import small_spark
+from tests.spark.rows import INTERESTS, in_order, rows_of, send, table
+from tests.spark.streamed import StreamedQuery
 
 pytestmark = [
     pytest.mark.kafka,

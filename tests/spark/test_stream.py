@@ -6,15 +6,15 @@ import confluent_kafka
 import pytest
 from pyspark.sql.types import StringType, StructField, StructType
 
-from bench.spark.campaign import PORTIONS, BackgroundSender, drawn, finish, judge, kill, stored
-from bench.spark.streamed import StreamedQuery
 from multicast.control import log_partition
 from multicast.drivers.kafka_python import Admin
 from multicast.errors import TopicChanged, UsageError
 from multicast.spark import AmcastSource
 from multicast.tables.arrow import schema
-from tests.helpers.spark import INTERESTS, SETS, send, send_oddities
 from tests.helpers.system import PATIENCE_S, until
+from tests.spark.kills import PORTIONS, BackgroundSender, drawn, finish, kill, stored
+from tests.spark.rows import INTERESTS, SETS, send, send_oddities
+from tests.spark.streamed import StreamedQuery
 
 pytestmark = [
     pytest.mark.kafka,
@@ -160,7 +160,7 @@ def test_a_checkpoint_of_another_interest_or_of_a_topic_that_is_gone_is_refused(
 @pytest.mark.campaign
 @pytest.mark.parametrize("sink", ["sqlite", "files"])
 def test_kills_at_random_moments_neither_lose_nor_double_a_row(amcast_topic, tmp_path, sink):
-    """Of the driver and of executors; `python -m bench.spark.kills` kills more often."""
+    """Of the driver and of executors."""
     topic = amcast_topic(INTERESTS)
     query = query_of(topic, tmp_path, sink, **PORTIONS)
 
@@ -174,7 +174,7 @@ def test_kills_at_random_moments_neither_lose_nor_double_a_row(amcast_topic, tmp
     # Check.
     assert sum(count for kind, count in counts.items() if kind.startswith("executor")) == 3
     held = stored(query)
-    judge(held, delivered(topic))
+    assert held == delivered(topic)
     assert len(held) > 100
 
 

@@ -15,8 +15,8 @@ from multicast.tables.options import table_options
 from multicast.tables.order_walk import OrderWalk, between
 from multicast.tables.slices import Place, Slice, read, slices, tasks
 from multicast.testing import MemorySystem, system
-from tests.helpers.spark import INTERESTS, send, send_oddities
 from tests.helpers.system import PATIENCE_S, until
+from tests.spark.rows import INTERESTS, send, send_oddities
 from topology.tree import Log
 
 kafka = pytest.mark.kafka

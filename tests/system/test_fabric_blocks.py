@@ -25,6 +25,10 @@ pytestmark = [pytest.mark.slow, pytest.mark.campaign, pytest.mark.timeout(900)]
 READ_S = 120.0
 AUTHORITY = ORDERERS / "ca/ca.example.com-cert.pem"
 PROGRAMS = {"java": "Blocks.java", "javascript": "blocks.js", "python": "blocks.py"}
+EACH = [
+    pytest.param(client, marks=[pytest.mark.needs(what) for what in installed.NEEDS[client]])
+    for client in PROGRAMS
+]
 
 
 @pytest.fixture(scope="module")
@@ -65,7 +69,7 @@ def fields(block):
     ]
 
 
-@pytest.mark.parametrize("client", PROGRAMS)
+@pytest.mark.parametrize("client", EACH)
 def test_an_sdk_reads_and_verifies_a_block_with_parts_as_any_other(client, blocks, tmp_path):
     got = described(client, blocks, tmp_path)
     assert got == [
@@ -87,7 +91,7 @@ def test_an_sdk_reads_and_verifies_a_block_with_parts_as_any_other(client, block
         assert after["previous_hash"] == before["header_hash"]
 
 
-@pytest.mark.parametrize("client", PROGRAMS)
+@pytest.mark.parametrize("client", EACH)
 def test_an_sdk_does_not_verify_a_block_whose_header_was_changed(client, blocks, tmp_path):
     changed = type(blocks[0]).FromString(blocks[0].SerializeToString())
     changed.header.previous_hash = bytes(32)

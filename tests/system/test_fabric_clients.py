@@ -58,7 +58,15 @@ pytestmark = [pytest.mark.kafka, pytest.mark.slow, pytest.mark.campaign, pytest.
 
 CLIENT_S = 300.0
 CHAINS = {"java": "chain-a", "javascript": "chain-b", "python": "chain-c"}
-RUNS = [(client, transport) for client in CHAINS for transport in ("tls", "mutual-tls")]
+RUNS = [
+    pytest.param(
+        (client, transport),
+        id=f"{client}-{transport}",
+        marks=[pytest.mark.needs(what) for what in installed.NEEDS[client]],
+    )
+    for client in CHAINS
+    for transport in ("tls", "mutual-tls")
+]
 
 
 class Transaction(NamedTuple):
@@ -156,7 +164,7 @@ def fetched():
         yield {name: pool.submit(getattr(installed, name)) for name in CHAINS}
 
 
-@pytest.fixture(scope="module", params=RUNS, ids="-".join)
+@pytest.fixture(scope="module", params=RUNS)
 def run(request, kafka_cluster, tmp_path_factory, fetched):
     name, transport = request.param
     chain, mutual = CHAINS[name], transport == "mutual-tls"

@@ -1,6 +1,7 @@
 """The rights that each role needs: the table of docs/operating.md, held on Kafka's own authorizer.
 
-Each role works with what the table grants, and names each right that is left out by itself.
+Each role works with what the table grants, and names each right that is left out by itself. One
+role and one right are in every run of the tests, all others in the campaign.
 """
 
 import json
@@ -10,7 +11,6 @@ import sys
 import uuid
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 from typer.testing import CliRunner
@@ -23,7 +23,7 @@ from multicast.drivers.protocol import Appended, TopicPartition
 from multicast.errors import AppendNotAuthorized, AuthenticationFailed, NotAuthorized
 from ordering_osn.node.in_sync import Replicas
 from ordering_osn.node.kafka_connection import KafkaConnection
-from tests.helpers.authorized import authorized_broker
+from tests.helpers.authorized import RIGHTS, all_of, authorized_broker, named, names
 from tests.helpers.driver_worlds import append_all
 from tests.helpers.forged import far, forge
 from tests.helpers.small import until
@@ -32,7 +32,6 @@ from topology.interests import from_document
 from topology.planner.solver import plan as solve
 
 pytestmark = [pytest.mark.kafka, pytest.mark.slow, pytest.mark.timeout(900)]
-ROOT = Path(__file__).resolve().parents[2]
 INTERESTS = {
     "topic": "A",
     "partitions": ["P1", "P2", "P3"],
@@ -46,54 +45,19 @@ PATIENT = ("--timeout", str(PATIENCE_S))
 PLAN = solve(from_document(INTERESTS))
 ORDERED_EARLY = replace(PLAN, order_version=1)  # holes can be made
 ALL = [part for node in PLAN.collectors for part in ("--node", node.name)]
+# The role that most have who multicast, and the right to write to the log of a set.
+ALWAYS = ("send --ordered-librdkafka", "send-Write-topic-A.groups")
 SETS = ('"P1"', '"P2"', '"P1", "P3"')
 MESSAGES = "".join(f'{{"to": [{to}], "payload": "x"}}\n' for to in SETS)
 
 
-def table():
-    """Read each role's rights (right, kind, name) out of the docs, and what role it builds on."""
-    rights, parents = {}, {}
-    role = None
-    lines = (ROOT / "docs" / "operating.md").read_text(encoding="utf-8").splitlines()
-    for line in lines[lines.index("| role | right | on |") + 2 :]:
-        if not line.startswith("|"):
-            break
-        head, right, on = (cell.strip() for cell in line.strip("|").split("|"))
-        if head:
-            role, _, parent = head.partition(": as ")
-            role = re.sub(r"`([^`]*)`.*", r"\1", role)
-            rights[role] = []
-            parents[role] = re.sub(r"`([^`]*)`.*", r"\1", parent)
-        kind = on.partition(" `")[0].removesuffix("s") if "`" in on else on
-        names = re.findall(r"`([^`]*)`", on) or [""]
-        rights[role] += [(right, kind, name) for name in names]
-    return rights, parents
-
-
-RIGHTS, PARENTS = table()
-
-
-def all_of(role):
-    own = RIGHTS[role]
-    return [*all_of(PARENTS[role]), *own] if PARENTS[role] else own
-
-
-def named(rights, topic, group):
-    """Put a test's own names for those of the table."""
-
-    def name(text):
-        parts = re.split(r"(\bA\b|\bG\b)", text)
-        return "".join({"A": topic, "G": group}.get(part, part) for part in parts)
-
-    return [(right, kind, name(text)) for right, kind, text in rights]
-
-
 def each(*roles):
-    return [
-        pytest.param(role, right, id=f"{role}-{'-'.join(right)}")
-        for role in roles
-        for right in RIGHTS[role]
-    ]
+    cases = [(role, right) for role in roles for right in RIGHTS[role]]
+    return [case(f"{role}-{'-'.join(right)}", role, right) for role, right in cases]
+
+
+def case(name, *parameters):
+    return pytest.param(*parameters, id=name, marks=() if name in ALWAYS else pytest.mark.campaign)
 
 
 @pytest.fixture(scope="module")
@@ -169,8 +133,9 @@ ALONE = ("send", "send --ordered", "receive", "receive --group")
 DRIVERS = ("kafka-python", "librdkafka")
 
 
-@pytest.mark.parametrize("driver", DRIVERS)
-@pytest.mark.parametrize("role", ALONE)
+@pytest.mark.parametrize(
+    ("role", "driver"), [case(f"{role}-{one}", role, one) for role in ALONE for one in DRIVERS]
+)
 def test_a_client_works_with_the_rights_of_its_role(broker, system, tmp_path, role, driver):
     group = f"g-{driver}"
     client = broker.user(*named(all_of(role), system.topic, group))
@@ -200,6 +165,7 @@ NOTES = ("topology verify", "doctor")  # they go on without what they may not se
 LOOKS = ("topology history", "topology plan --from-cluster", "collectors status", *NOTES)
 
 
+@pytest.mark.campaign
 @pytest.mark.parametrize("role", LOOKS)
 def test_a_look_sees_all_with_the_rights_of_its_role(broker, system, tmp_path, role):
     write_interests(tmp_path, system.topic)
@@ -229,6 +195,7 @@ NODE = "collectors run --node"
 HOSTS = (NODE, "collectors run", "the check when collectors start")
 
 
+@pytest.mark.campaign
 @pytest.mark.parametrize("role", HOSTS)
 def test_collectors_order_and_fill_with_the_rights_of_their_role(broker, tmp_path, role):
     with System(broker.operator, ORDERED_EARLY, tmp_path) as system:
@@ -253,6 +220,7 @@ def test_collectors_order_and_fill_with_the_rights_of_their_role(broker, tmp_pat
         assert "Traceback" not in log
 
 
+@pytest.mark.campaign
 def test_collectors_say_which_right_they_miss(broker, tmp_path):
     rights = [*RIGHTS[NODE], *RIGHTS["collectors run"]]
     with ExitStack() as opened:
@@ -347,6 +315,7 @@ def of_topic(plan, topic):
     return replace(plan, topic=topic, logs=tuple(logs))
 
 
+@pytest.mark.campaign
 @pytest.mark.parametrize("again", [False, True])
 def test_a_plan_is_applied_with_the_rights_of_the_role(broker, tmp_path, again):
     topic = f"t-{uuid.uuid4().hex[:8]}"
@@ -360,7 +329,6 @@ def test_a_plan_is_applied_with_the_rights_of_the_role(broker, tmp_path, again):
     assert "lacks" not in done.output
 
 
-@pytest.mark.campaign
 @pytest.mark.parametrize(("role", "right"), each(APPLY))
 def test_an_apply_says_which_right_it_misses(broker, tmp_path, role, right):
     topic = f"t-{uuid.uuid4().hex[:8]}"
@@ -384,6 +352,7 @@ def begin(broker, topic, folder):
         driver.commit(f"amcast.{topic}.g", {control_partition(topic): (0, "1/K1/0/0/0")})
 
 
+@pytest.mark.campaign
 def test_a_topic_is_adopted_and_repaired_with_the_rights_of_an_apply(broker, tmp_path):
     topic = f"t-{uuid.uuid4().hex[:8]}"
     with Admin(broker.operator) as operator:
@@ -392,6 +361,7 @@ def test_a_topic_is_adopted_and_repaired_with_the_rights_of_an_apply(broker, tmp
     works(broker, topic, APPLY, tmp_path, adopt, ["topology", "recover"])
 
 
+@pytest.mark.campaign
 def test_a_message_is_explained_and_exported_with_the_rights_of_a_reader(broker, system, tmp_path):
     commands = (["explain", "P1:0"], ["export", "--name", "C1", "--to", "table"])
     works(broker, system.topic, "receive", tmp_path, *commands)
@@ -404,6 +374,7 @@ def works(broker, topic, role, folder, *commands):
         assert (done.exit_code, "lacks" in done.output) == (0, False), (done, done.exception)
 
 
+@pytest.mark.campaign
 def test_partitions_are_added_with_the_right_to_alter_a_topic(broker):
     topic = f"t-{uuid.uuid4().hex[:8]}"
     with Admin(broker.operator) as operator:
@@ -417,6 +388,7 @@ def test_partitions_are_added_with_the_right_to_alter_a_topic(broker):
     assert names(str(raised.value), RIGHTS["adding partitions"][0], topic)
 
 
+@pytest.mark.campaign
 @pytest.mark.parametrize("right", [None, *RIGHTS["osn run"]])
 def test_an_ordering_node_reaches_the_log_or_says_which_right_it_misses(broker, system, right):
     rights = [one for one in all_of("osn run") if one != right]
@@ -452,6 +424,7 @@ def follow(cluster):
         assert list(consumer.until_end(timeout=PATIENCE_S))
 
 
+@pytest.mark.campaign
 @pytest.mark.parametrize("driver", DRIVERS)
 @pytest.mark.parametrize(
     "wrong",
@@ -473,6 +446,7 @@ def test_who_is_not_accepted_is_told_so(broker, system, tmp_path, driver, wrong)
         Admin(broker.users, client)
 
 
+@pytest.mark.campaign
 @pytest.mark.parametrize("driver", DRIVERS)
 def test_an_appender_that_was_denied_goes_on_once_the_right_is_granted(broker, system, driver):
     at = TopicPartition(system.topic, 0)
@@ -488,13 +462,3 @@ def test_an_appender_that_was_denied_goes_on_once_the_right_is_granted(broker, s
             until(lambda: isinstance(append_all(appender, at, [b"x"])[0], Appended))
         finally:
             appender.close()
-
-
-def names(text, right, topic):
-    """Whether a sentence names the right, or one that it includes, and the resource."""
-    text = " ".join(text.split())
-    ((operation, kind, name),) = named([right], topic, "g")
-    resource = f"{kind} {name}".strip()
-    resource = re.escape(resource).replace(r"\*", r"\S*")
-    found = re.finditer(rf"lacks the right (\w+) on {resource} at [^(;]*(?:\(([^)]*)\))?", text)
-    return any(operation in f"{one[1]} {one[2]}".split() for one in found)

@@ -6,7 +6,6 @@ from dataclasses import replace
 
 import pytest
 
-from bench.micro.many_collectors import hosting
 from collectors.reconfiguration.apply import apply
 from multicast import Producer
 from multicast.drivers import open_driver
@@ -15,6 +14,7 @@ from multicast.order import OrderRecord, ParentNext, RecordKind, Run, encode
 from multicast.verification.running_check import RunningCheck
 from tests.collectors.test_replanning import planned
 from tests.helpers.forged import forge
+from tests.helpers.hosting import hosting
 from tests.helpers.plans import poster, priced
 from tests.helpers.system import PATIENCE_S, System, until
 from topology.tree import CollectorSpec, Subscription

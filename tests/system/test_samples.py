@@ -4,6 +4,7 @@ import ast
 import importlib
 import re
 import shlex
+from functools import cache
 
 import pytest
 import typer
@@ -67,10 +68,16 @@ def commands_in(text):
             yield words
 
 
+@cache
+def command_of(*first_words):
+    """The command that these words call, or that all of them together hold: hundreds ask for it."""
+    return typer.main.get_command(build(first_words))
+
+
 def wrong_command(words):
     """What an `amcast` with these words does not know; None if it knows all."""
     verbs = [word for word in words if not word.startswith("-")]
-    command = typer.main.get_command(build(words))
+    command = command_of(*words[:2])
     for verb in verbs:
         if not hasattr(command, "commands"):
             break

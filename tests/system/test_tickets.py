@@ -341,6 +341,7 @@ def in_one_order(system, name, interest):
     assert found == sorted(set(found))
 
 
+@pytest.mark.campaign
 @pytest.mark.parametrize("driver", EACH_DRIVER)
 def test_a_producer_whose_callbacks_multicast_the_next_message_moves_to_version_2(
     kafka_cluster, tmp_path, driver

@@ -191,6 +191,7 @@ def test_mypy_sees_the_types_from_another_project(installed, project):
     assert lines[3].startswith("Found 1 error")
 
 
+@pytest.mark.needs("npm")
 def test_pyright_sees_the_types_from_another_project(installed, project):
     pyright = (*installed_clients.pyright(), "--pythonpath")
     done = run(*pyright, installed / "bin" / "python", "program.py", cwd=project, expected=1)

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from bench.micro.planner import local, pairs
+from bench.harness.interests import local, pairs
 from tests.topology.test_plan import POSTER, interests
 from topology import advice
 from topology.advice import Pricing, advised

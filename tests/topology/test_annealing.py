@@ -8,6 +8,7 @@ from dataclasses import replace
 import pytest
 
 from bench.harness.acyclic_interests import services
+from tests.running.parts import sample
 from tests.topology.test_optimal import random_file
 from topology.interests import InterestFile, PlanLimits
 from topology.planner import heuristic
@@ -47,8 +48,8 @@ def cost(search: Annealing) -> int:
 
 
 @pytest.mark.parametrize("limits", LIMITS.values(), ids=LIMITS)
-@pytest.mark.parametrize("phi", [10.0, 0.1])
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("phi", sample([10.0, 0.1], of=1))
+@pytest.mark.parametrize("seed", sample(range(4), of=1))
 def test_each_place_changes_the_price_by_what_was_said(seed, phi, limits):
     dice = random.Random(seed)
     for search in searches(seed, limits, phi):
@@ -130,7 +131,7 @@ def test_where_a_collector_has_many_children_fewer_moves_are_made(monkeypatch):
 
 
 @pytest.mark.parametrize("limits", LIMITS.values(), ids=LIMITS)
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("seed", sample(range(4), of=1))
 def test_in_a_settled_tree_no_demand_has_a_better_place(seed, limits):
     for search in searches(seed, limits, count=20):
         tree = search.tree
@@ -159,9 +160,9 @@ def test_the_collectors_of_three_hundred_services_are_below_one():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("phi", [10.0, 1.0, 0.1])
+@pytest.mark.parametrize("phi", sample([1.0, 10.0, 0.1], of=1))
 @pytest.mark.parametrize("limits", LIMITS.values(), ids=LIMITS)
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", sample(range(3), of=1))
 def test_the_annealed_tree_of_six_interests_is_the_best_of_all(seed, limits, phi):
     for measure in measures(random_file(seed + 100, logs=10, count=6), limits, phi):
         root = SearchState(measure.component.everyone, -1, measure.levels_max)
@@ -172,6 +173,7 @@ def test_the_annealed_tree_of_six_interests_is_the_best_of_all(seed, limits, phi
 
 
 @pytest.mark.slow
+@pytest.mark.campaign
 def test_windows_alone_improve_on_the_spanning_tree(monkeypatch):
     monkeypatch.setattr(heuristic, "WHOLE_DEMANDS_MAX", 5)
     (measure,) = measures(random_file(5, logs=40, count=30, size=(3, 6)), PlanLimits())

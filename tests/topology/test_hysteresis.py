@@ -9,7 +9,7 @@ from itertools import product
 
 import pytest
 
-from bench.micro.planner import acyclic, local
+from bench.harness.interests import acyclic, local
 from tests.topology.test_plan import POSTER, interests
 from topology.changes import differences, with_kept_names, with_running_logs
 from topology.check import check, figures
@@ -82,7 +82,6 @@ def test_rates_and_weights_that_drift_by_a_tenth_leave_the_tree_alone(name):
 @pytest.mark.slow
 @pytest.mark.parametrize("file", [local(1), acyclic(0)], ids=["local", "acyclic"])
 def test_a_drift_of_many_consumers_rates_leaves_the_tree_alone(file):
-    """The gains themselves: `python -m bench.micro.hysteresis`."""
     running = planned(at_rates(file), effort=0.1)
     factors = [0.9, 1.1, 1.0, 0.95, 1.05, 1.1, 0.9]
     rates = {log: 100 * factors[n % len(factors)] for n, log in enumerate(file.partitions)}

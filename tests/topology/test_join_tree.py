@@ -10,7 +10,8 @@ import pytest
 
 from bench.baselines.trees import rooted
 from bench.harness.acyclic_interests import triangles
-from bench.micro.planner import acyclic, chain, hubs
+from bench.harness.interests import acyclic, chain, hubs
+from tests.running.parts import sample
 from tests.topology.test_plan import interests
 from topology.check import check
 from topology.planner import integer_program
@@ -86,7 +87,7 @@ def is_join_tree(measure, tree, bag):
     return True
 
 
-@pytest.mark.parametrize("phi", [10.0, 1.0, 0.1])
+@pytest.mark.parametrize("phi", sample([1.0, 10.0, 0.1], of=1))
 def test_no_join_tree_is_cheaper_than_the_least_one(phi):
     dice = random.Random(int(10 * phi))
     seen = 0
@@ -148,6 +149,7 @@ def test_the_tree_of_a_partition_into_triangles_costs_what_the_proof_says():
     assert cost - 15 * max(measure.weight) / measure.scale.weights == without_vertices(edges)
 
 
+@pytest.mark.campaign
 def test_without_a_partition_into_triangles_the_planner_finds_a_dearer_tree():
     edges = list(combinations(range(4), 2))
     solution = solve(triangles(edges), effort=0.02)
@@ -179,6 +181,7 @@ def test_a_program_without_an_answer_gives_none():
 
 
 @pytest.mark.slow
+@pytest.mark.campaign
 def test_the_planner_takes_the_least_join_tree_if_it_is_cheaper():
     solution = solve(acyclic(0), effort=0.1)
     check(solution.plan)
@@ -186,6 +189,7 @@ def test_the_planner_takes_the_least_join_tree_if_it_is_cheaper():
 
 
 @pytest.mark.slow
+@pytest.mark.campaign
 @pytest.mark.parametrize("shape", ["chain", "windows"])
 def test_a_least_join_tree_that_meets_the_bound_is_proven_least_of_all_trees(shape):
     windows = {f"C{k:02}": [f"P{k + n:02}" for n in range(4)] for k in range(50)}

@@ -59,7 +59,7 @@ def documents(draw):
 
 
 @pytest.mark.slow
-@settings(max_examples=250, deadline=None, derandomize=True)
+@settings(max_examples=60, deadline=None, derandomize=True)
 @given(documents(), st.sampled_from(["genuine", "latency", "balance"]))
 def test_a_plan_is_sound_or_the_limit_that_cannot_hold_is_named(document, prefer):
     file = from_document(document)

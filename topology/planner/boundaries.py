@@ -18,7 +18,7 @@ from topology.planner.cost import bits
 
 # Demands that share the same logs are taken for alike, whatever their own rates, if there were more
 # first sets of them than this: what it costs of the bound is worth it only for many. The inputs
-# `acyclic0` to `acyclic2` of `bench/micro/planner.py` have at most 8.
+# `acyclic0` to `acyclic2` of `bench/harness/interests.py` have at most 8.
 KINDS_SETS_MAX = 32
 
 

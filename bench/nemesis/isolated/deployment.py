@@ -20,8 +20,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, Self
 
-from bench.harness.hosts import end
 from collectors.reconfiguration.apply import apply
+from collectors.testing.processes import end
 from multicast import history
 from multicast.consumer import Consumer
 from multicast.control import control_partition, sentinel_topic, stream_partition

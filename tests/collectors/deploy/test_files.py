@@ -151,6 +151,7 @@ def test_the_compose_file_is_one_by_the_specifications_schema(tmp_path):
         assert service.get("depends_on", {}).keys() <= services.keys() - {name}
 
 
+@pytest.mark.campaign
 @pytest.mark.kafka
 @pytest.mark.slow
 @pytest.mark.timeout(600)
@@ -177,7 +178,7 @@ def test_the_commands_of_the_compose_file_order_a_topic_and_change_its_plan(
                 (tmp_path / "plan.json").write_text(json.dumps(plan.to_json()))
                 done = amcast(*services["apply"]["command"], cwd=tmp_path, patiently=True)
                 assert done.returncode == 0, done.stderr
-                until(healthy, "a process that orders")
+                until(healthy, "a process that orders", pause=0.5)
         finally:
             collectors.terminate()
     assert collectors.returncode == 0
@@ -266,11 +267,13 @@ def test_helm_refuses_values_that_the_schema_forbids(chart, helm):
     assert "topic" in done.stderr
 
 
+@pytest.mark.needs("promtool")
 def test_promtool_accepts_the_rules(tmp_path):
     written(tmp_path, "prometheus-rules")
     assert "rules found" in run("promtool", "check", "rules", tmp_path / "amcast-rules.yaml")
 
 
+@pytest.mark.needs("promtool")
 def test_each_alert_fires_when_it_should_and_none_does_on_a_quiet_system(tmp_path):
     written(tmp_path, "prometheus-rules")
     shutil.copy(HERE / "alerts.yaml", tmp_path)

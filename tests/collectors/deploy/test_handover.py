@@ -9,7 +9,6 @@ from itertools import count
 
 import pytest
 
-from bench.deployment.rolling import SharedCollectors
 from collectors.collector import Append, Collector
 from collectors.standby import Standby
 from multicast import Producer
@@ -27,6 +26,7 @@ from multicast.drivers.protocol import Record
 from multicast.order import OrderStream
 from multicast.properties import check_all
 from multicast.verification.from_cluster import ReplayedConsumer, replayed
+from tests.collectors.deploy.shared import SharedCollectors
 from tests.helpers.plans import chain, from_start, poster
 from tests.helpers.small import Small
 from tests.helpers.system import PATIENCE_S, System
@@ -392,6 +392,7 @@ def offer_and_answer(system, name):
     return found[offer], found[offer + 1]
 
 
+@pytest.mark.campaign
 @pytest.mark.kafka
 @pytest.mark.slow
 @pytest.mark.timeout(900)

@@ -16,17 +16,22 @@ import pytest
 import yaml
 from prometheus_client import CollectorRegistry, start_http_server
 
-from bench.deployment.rolling import SharedCollectors
-from bench.harness.hosts import end
 from collectors.deploy.dashboard import PANELS
 from collectors.deploy.files import DeploymentSettings, generate
+from collectors.testing.processes import end
 from multicast import Consumer, Producer
 from multicast.local.broker import free_ports
 from multicast.metrics import ClientMetrics
+from tests.collectors.deploy.shared import SharedCollectors
 from tests.helpers.plans import with_foreign_work
 from tests.helpers.system import System, until
 
-pytestmark = [pytest.mark.kafka, pytest.mark.slow, pytest.mark.campaign]
+pytestmark = [
+    pytest.mark.needs("prometheus"),
+    pytest.mark.kafka,
+    pytest.mark.slow,
+    pytest.mark.campaign,
+]
 ROOT = Path(__file__).parents[3]
 DEPLOYMENT = DeploymentSettings(bootstrap="k1.example:9092", topic="A")
 METRIC = re.compile(r"\b(?:amcast|process|scrape)_\w+|\bup\b")
@@ -51,10 +56,8 @@ class Prometheus:
             (folder / name).write_text(text)
         (port,) = free_ports(1)
         self._address = f"127.0.0.1:{port}"
-        program = shutil.which("prometheus")
-        assert program, "install Debian's package prometheus"
         self._command = [
-            program, f"--config.file={folder / 'prometheus.yaml'}",
+            shutil.which("prometheus"), f"--config.file={folder / 'prometheus.yaml'}",
             f"--storage.tsdb.path={folder / 'data'}", f"--web.listen-address={self._address}",
         ]  # fmt: skip
         self._log = folder / "prometheus.log"

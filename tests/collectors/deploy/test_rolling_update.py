@@ -2,27 +2,34 @@
 
 import pytest
 
-from bench.deployment.rolling import SharedCollectors, measure
-from bench.harness.interests import file_of
-from bench.micro.replanning import INTERESTS, SETS, load
-from tests.helpers.system import System
-from topology.planner.solver import plan as solve
+from tests.collectors.deploy.shared import SharedCollectors
+from tests.collectors.test_replanning import Load, judged
+from tests.helpers.plans import poster
+from tests.helpers.system import System, until
+from topology.carry_over import with_order_version
 
 pytestmark = [pytest.mark.kafka, pytest.mark.slow, pytest.mark.campaign]
+NAMES = ["C1", "C2", "C3"]
 
 
 def test_processes_that_restart_one_by_one_under_load_violate_nothing(kafka_cluster, tmp_path):
     # Init.
     bootstrap = kafka_cluster.bootstrap
     with (
-        System(bootstrap, solve(file_of(INTERESTS, SETS)), tmp_path) as system,
+        System(bootstrap, with_order_version(poster(), 2), tmp_path) as system,
         SharedCollectors(bootstrap, system.topic, tmp_path, processes=2) as shared,
-        load(bootstrap, system.topic, 200),
     ):
-        # Test.
-        seen = measure(system.driver, system.plan, shared, rounds=1)
+        load = Load(system, NAMES)
 
-    # Check.
-    assert seen["restarts"] == 2
-    assert seen["violations"] == 0
-    assert seen["messages"] > 200
+        def receive(messages):
+            until(lambda: all(len(got) > messages for got in load.received.values()), "deliveries")
+
+        # Test.
+        for number in range(shared.count):
+            receive(100 * (number + 1))
+            shared.stop(number)
+            shared.start(number)
+
+        # Check: each consumer has all messages, once.
+        load.end()
+        assert judged(system, *NAMES).deliveries > 600

@@ -218,9 +218,8 @@ def test_a_message_behind_a_hole_waits_for_the_hole_and_the_hole_for_its_produce
 @pytest.mark.slow
 @BOTH_VERSIONS
 def test_a_message_that_a_dead_collector_has_not_ordered_names_it_and_what_to_do(system):
-    host = system.collectors()
-    host.wait_healthy(PATIENCE_S)
     top = system.plan.top(LOG).name
+    host = system.apart(top)
     # Tickets would order it without a collector.
     with Producer(topic=system.topic, driver=system.driver, tickets=False) as producer:
         before = producer.multicast(b"before", to=BOTH).ordered(PATIENCE_S)

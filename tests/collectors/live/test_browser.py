@@ -13,16 +13,21 @@ from types import SimpleNamespace
 
 import pytest
 
-from bench.live_page.browser import browser, complaints
-from bench.live_page.serving import serving
 from collectors.reconfiguration.apply import apply
 from multicast import Producer
 from multicast.drivers.kafka_python import Admin
+from tests.collectors.live.browser import browser, complaints
+from tests.collectors.live.serving import serving
 from tests.collectors.test_replanning import planned
 from tests.helpers.plans import poster
 from tests.helpers.system import PATIENCE_S, System, until
 
-pytestmark = [pytest.mark.campaign, pytest.mark.kafka, pytest.mark.slow, pytest.mark.timeout(900)]
+pytestmark = [
+    pytest.mark.needs("chromium", "chromedriver"),
+    pytest.mark.kafka,
+    pytest.mark.slow,
+    pytest.mark.timeout(900),
+]
 HOSTILE = "<img src=x onerror=\"document.title='taken'\"><script>document.title='taken'</script>"
 ENTER, DOWN = "\ue007", "\ue015"  # as WebDriver names these keys
 
@@ -85,9 +90,9 @@ class Page:
 @pytest.fixture(scope="module")
 def live(kafka_cluster, tmp_path_factory):
     folder = tmp_path_factory.mktemp("browser")
-    with System(kafka_cluster.bootstrap, poster(), folder) as system:
-        host = system.collectors()
-        host.wait_healthy(PATIENCE_S)
+    plan = replace(poster(), order_version=2)
+    with System(kafka_cluster.bootstrap, plan, folder) as system:
+        host = system.apart(system.plan.top("P1+P3").name)
         with (
             Producer(topic=system.topic, driver=system.driver) as producer,
             serving(system.bootstrap, system.topic, folder) as url,
@@ -109,6 +114,7 @@ def took(what, began):
     sys.stderr.write(f"\n{what}: {time.monotonic() - began:.2f} s\n")
 
 
+@pytest.mark.campaign
 def test_a_killed_collector_is_shown_and_its_lag_builds_up_and_drains(live):
     top = live.system.plan.top("P1+P3").name
     live.host.kill(top)
@@ -155,6 +161,7 @@ def test_a_message_is_searched_chosen_by_keys_and_explained(live):
     live.page.search("")
 
 
+@pytest.mark.campaign
 def test_the_tree_is_walked_by_keys_and_shows_the_logs_of_one_collector(live):
     second = live.system.plan.collectors[1]
     live.page.run("document.getElementById('tree').focus()")
@@ -183,6 +190,7 @@ def test_a_hostile_payload_is_text(live):
     live.page.search("")
 
 
+@pytest.mark.campaign
 def test_any_number_of_tabs_in_one_browser_is_served(live):
     """A browser opens six connections to a server; a page in the background has none."""
     with live.page.other_tabs(6) as tabs:
@@ -193,6 +201,7 @@ def test_any_number_of_tabs_in_one_browser_is_served(live):
     until(lambda: live.page.rows("timeline"), "its messages again")
 
 
+@pytest.mark.campaign
 def test_an_open_transaction_is_shown_as_held(live):
     confluent_kafka = pytest.importorskip("confluent_kafka")
     log = live.system.plan.log("P2")
@@ -213,6 +222,7 @@ def test_an_open_transaction_is_shown_as_held(live):
     until(lambda: all_up(live.page, live.system), "its end")
 
 
+@pytest.mark.campaign
 def test_a_new_epoch_is_shown_while_messages_flow(live):
     ended = threading.Event()
 
@@ -224,7 +234,7 @@ def test_a_new_epoch_is_shown_while_messages_flow(live):
     sender.start()
     try:
         plan = planned(live.system.plan)
-        known = set(live.host.names)
+        known = {node.name for node in live.system.plan.collectors}
         with Admin(live.system.bootstrap) as admin:
             done = apply(live.system.driver, admin, plan, timeout_s=PATIENCE_S, add_partitions=True)
         began = time.monotonic()

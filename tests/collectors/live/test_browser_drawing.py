@@ -1,7 +1,4 @@
-"""How the live page draws a large plan, in a real headless Chromium; the plan is made up.
-
-How smoothly it does is measured by `python -m bench.live_page.frames`.
-"""
+"""How the live page draws a large plan, in a real headless Chromium; the plan is made up."""
 
 import re
 from contextlib import ExitStack
@@ -12,15 +9,20 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from bench.live_page import frames
-from bench.live_page.browser import browser
-from bench.live_page.frames import MadeUpObserver, large_plan
 from collectors.web import STREAMS_MAX
+from tests.collectors.live import large_page
+from tests.collectors.live.browser import browser
+from tests.collectors.live.large_page import MadeUpObserver, large_plan
 from tests.collectors.live.test_browser import Page
 from tests.helpers.system import until
 from topology.tree import Subscription
 
-pytestmark = [pytest.mark.campaign, pytest.mark.slow, pytest.mark.timeout(300)]
+pytestmark = [
+    pytest.mark.needs("chromium", "chromedriver"),
+    pytest.mark.campaign,
+    pytest.mark.slow,
+    pytest.mark.timeout(300),
+]
 COLLECTORS, LOGS = 200, 1000
 HOME, END = "\ue011", "\ue010"  # as WebDriver names these keys
 ELEMENTS_MAX = 3000  # a row of each collector and of each log would be above ten thousand
@@ -38,8 +40,8 @@ def large():
             super().__init__(plan)
 
     with pytest.MonkeyPatch.context() as patch, browser() as opened:
-        patch.setattr(frames, "MadeUpObserver", KeptObserver)
-        with frames.served(large_plan(COLLECTORS, LOGS)) as url:
+        patch.setattr(large_page, "MadeUpObserver", KeptObserver)
+        with large_page.served(large_plan(COLLECTORS, LOGS)) as url:
             opened.get(url)
             page = Page(opened)
             until(lambda: page.text("t-logs") == "1,000", "a page with all logs")
@@ -124,7 +126,7 @@ def test_a_page_that_was_refused_is_served_when_others_have_gone(large):
 
 
 def test_a_deep_tree_and_long_interests_leave_room_for_names_in_any_window(monkeypatch):
-    monkeypatch.setattr(frames, "MadeUpObserver", MadeUpObserver)  # not one of those of `large`
+    monkeypatch.setattr(large_page, "MadeUpObserver", MadeUpObserver)  # not one of those of `large`
     depth, partitions = 30, 300
     plan = large_plan(depth, partitions)
     names = plan.partitions
@@ -142,7 +144,7 @@ def test_a_deep_tree_and_long_interests_leave_room_for_names_in_any_window(monke
       const name = tree.pool.find((row) => row.index === tree.items.length - 1)?.name;
       return name && [name.innerText, name.parentElement.getBoundingClientRect().right
         - name.getBoundingClientRect().left, document.documentElement.scrollWidth - innerWidth]"""
-    with frames.served(plan) as url, browser() as opened:
+    with large_page.served(plan) as url, browser() as opened:
         for width in (390, 700, 1440):
             opened.set_window_size(width, 1000)
             opened.get(url)

@@ -14,7 +14,7 @@ from multicast.metrics.families import MetricKind
 from multicast.order import MAGIC
 from tests.helpers.forged import far, forge
 from tests.helpers.plans import poster
-from tests.helpers.scraped import scraped
+from tests.helpers.scraped import samples
 from tests.helpers.system import PATIENCE_S, System, until
 
 DOC = Path(__file__).parents[3] / "docs" / "metrics.md"
@@ -62,8 +62,7 @@ def values_of(host, top, log):
     """Give a function that scrapes a value of one collector, of its log or with a label's value."""
 
     def value(name, *label):
-        url = host.address(top).replace("/status", "/metrics")
-        found = scraped(url, PATIENCE_S)
+        found = samples(host.page("/metrics").decode())
         if label:
             return found.get((name, (top, *label)))
         return found.get((name, (top, log)), found.get((name, (top,))))
@@ -75,8 +74,7 @@ def values_of(host, top, log):
 @pytest.mark.slow
 def test_a_void_record_a_hole_and_an_open_transaction_move_their_metrics(system):
     # Init: messages are ordered.
-    host = system.collectors()
-    host.wait_healthy(PATIENCE_S)
+    host = system.order()
     log = system.plan.log("P2")
     top = system.plan.top("P2").name
     with Producer(topic=system.topic, driver=system.driver) as producer:

@@ -1,11 +1,8 @@
 """A node that resumes from an idle checkpoint writes the same blocks as one that does not."""
 
-from hypothesis import given, settings
-from hypothesis import strategies as st
-
 from ordering_osn.chain.state import IdleCheckpoint, StreamPosition, state_from
 from ordering_osn.node.checkpoint import read_checkpoint, write_checkpoint
-from tests.ordering_osn.chain.test_restarts import Node, World, fresh
+from tests.ordering_osn.chain.test_restarts import Node, World, fresh, of_each_seed
 from tests.ordering_osn.helpers.cores import Stepped, genesis, rules
 
 
@@ -28,8 +25,7 @@ class Checkpointing(Node):
             self.checkpoint = checkpoint
 
 
-@settings(max_examples=120)
-@given(seed=st.integers(0, 2**32))
+@of_each_seed
 def test_nodes_that_resume_from_their_checkpoints_write_the_same_blocks(seed):
     world = World(seed, old=20)
     world.nodes[1:] = [Checkpointing(world.log), Checkpointing(world.log)]

@@ -6,9 +6,9 @@ The stream has the records of the chain's own log and of the log of one set, wit
 import dataclasses
 import itertools
 import random
+from functools import cache
 
-from hypothesis import given, settings
-from hypothesis import strategies as st
+import pytest
 
 from ordering_osn.chain.actions import Repost, SetOutcome, Write
 from ordering_osn.chain.blocks import check_next, consenter_of, last_config_of
@@ -41,6 +41,8 @@ WINDOW = 6
 BUNDLE_WINDOW = 3
 CHANGES = [{}, {"messages_max": 1}, {"messages_max": 4}, {"bytes_preferred": 700}]
 START = rules(messages_max=3, bytes_preferred=800)
+SEEDS = (*range(30), *(pytest.param(seed, marks=pytest.mark.campaign) for seed in range(30, 150)))
+of_each_seed = pytest.mark.parametrize("seed", SEEDS)
 
 
 class Node:
@@ -272,11 +274,17 @@ def fresh(log, start=START):
     return node
 
 
-@settings(max_examples=120)
-@given(seed=st.integers(0, 2**32))
-def test_every_node_writes_the_same_blocks_wherever_it_crashes(seed):
+@cache
+def ran(seed):
+    """A world in which clients send again, at its end; tests only look at it."""
     world = World(seed, old=20)
     world.run()
+    return world
+
+
+@of_each_seed
+def test_every_node_writes_the_same_blocks_wherever_it_crashes(seed):
+    world = ran(seed)
 
     first, *others = world.nodes
     for node in others:
@@ -285,8 +293,7 @@ def test_every_node_writes_the_same_blocks_wherever_it_crashes(seed):
     assert all(node.chain.ingress_open for node in world.nodes)
 
 
-@settings(max_examples=120)
-@given(seed=st.integers(0, 2**32))
+@of_each_seed
 def test_every_good_transaction_is_ordered_once(seed):
     world = World(seed)
     world.run()
@@ -295,11 +302,9 @@ def test_every_good_transaction_is_ordered_once(seed):
     assert sorted(ordered) == sorted(world.posted)
 
 
-@settings(max_examples=120)
-@given(seed=st.integers(0, 2**32))
+@of_each_seed
 def test_what_clients_send_again_is_ordered_once_within_the_window(seed):
-    world = World(seed, old=20)
-    world.run()
+    world = ran(seed)
 
     ordered = world.nodes[0].ordered
     names_ordered = [name for name, _ in ordered]
@@ -309,11 +314,9 @@ def test_what_clients_send_again_is_ordered_once_within_the_window(seed):
         assert part or name not in near, near
 
 
-@settings(max_examples=120)
-@given(seed=st.integers(0, 2**32))
+@of_each_seed
 def test_the_parts_in_the_blocks_are_those_of_the_bundles_that_count(seed):
-    world = World(seed, old=20)
-    world.run()
+    world = ran(seed)
 
     whole = fresh(world.log)
     counted = [
@@ -329,11 +332,9 @@ def test_the_parts_in_the_blocks_are_those_of_the_bundles_that_count(seed):
         }  # also those of records that were read again
 
 
-@settings(max_examples=80)
-@given(seed=st.integers(0, 2**32))
+@of_each_seed
 def test_a_block_says_of_each_entry_which_record_it_came_from(seed):
-    world = World(seed, old=20)
-    world.run()
+    world = ran(seed)
 
     for block in world.nodes[0].blocks[1:]:
         data = block.data.data
@@ -344,8 +345,7 @@ def test_a_block_says_of_each_entry_which_record_it_came_from(seed):
             assert envelope in raw
 
 
-@settings(max_examples=120)
-@given(seed=st.integers(0, 2**32))
+@of_each_seed
 def test_nodes_whose_judges_differ_write_the_same_blocks(seed):
     """An identity that expires may be valid at one node and no longer valid at another."""
     moods = [
@@ -366,8 +366,7 @@ def test_nodes_whose_judges_differ_write_the_same_blocks(seed):
     assert len(set(ordered)) == len(ordered)
 
 
-@settings(max_examples=80)
-@given(seed=st.integers(0, 2**32))
+@of_each_seed
 def test_bc18_any_split_of_a_record_stream_gives_the_same_blocks(seed):
     """Every prefix of the blocks, with the rest of the stream, makes all the blocks."""
     world = World(seed, nodes=1, old=20)

@@ -18,6 +18,7 @@ from multicast.local.jars import cache_directory, find_java, kept_jars, read_loc
 from multicast.local.process import run_bounded
 
 HERE = Path(__file__).parent
+NEEDS = {"java": ["jdk"], "javascript": ["npm"], "python": []}  # see tests/running/needs.py
 FETCH_TIMEOUT_S = 240.0
 
 
@@ -45,8 +46,6 @@ def kept(client, *locks):
 def java():
     """Java compiles the program as it starts it: a JDK is needed, not only a JRE."""
     machine = find_java()
-    compiler = machine.home / "bin/javac"
-    assert compiler.exists(), f"{machine.home} is no JDK: see the README's set-up"
     lock = read_lock((HERE / "java/jars.lock").read_text(encoding="utf-8"))
     name = "osn-client-java-fabric-sdk-java-2.2.26"
     jars = kept_jars(lock, name, title="Fabric's Java SDK", java=machine, progress=lambda _: None)
@@ -56,7 +55,6 @@ def java():
 
 def node_modules(program):
     """Give the folder of packages that npm fetched by the program's lock."""
-    assert shutil.which("npm"), "there is no npm (Node.js): see the README's set-up"
     with kept(program, "package.json", "package-lock.json") as (folder, complete):
         if not complete:
             for name in ("package.json", "package-lock.json"):

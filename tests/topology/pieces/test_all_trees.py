@@ -6,8 +6,7 @@ from dataclasses import replace
 import pytest
 
 from bench.harness.acyclic_interests import kinds, paired, services
-from bench.harness.interests import file_of
-from bench.micro.planner import acyclic, windows
+from bench.harness.interests import acyclic, file_of, windows
 from tests.topology.test_bound import STEPS, least_cost, random_part, uneven
 from topology.planner.bound import FINE, _Problem, bounded
 from topology.planner.boundaries import Budget

@@ -1,1 +1,0 @@
-"""Measures what the metrics of producers and consumers cost: `python -m bench.micro.metrics`."""

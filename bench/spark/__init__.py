@@ -1,1 +1,0 @@
-"""Streaming queries of `format("amcast")` as processes, which a campaign kills."""

@@ -1,0 +1,107 @@
+"""The live page of a large plan: the real server and the real page; only the order is made up."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from collectors.live.facts import Reported, begun
+from collectors.live.observer import TICK_S, Observer
+from collectors.live.routes import LivePages
+from collectors.web import WebServer, address_of, listen_at
+from multicast.drivers.memory.driver import MemoryDriver, MemoryLog
+from multicast.settings import Settings
+from topology.tree import CollectorSpec, Log, Objective, Plan, Subscription
+
+_HOST = "127.0.0.1"
+_BURST = 400  # offsets that a log grows by in a tick, at most
+_SICK = 23  # every so many-th collector is down or behind in turns
+
+
+def large_plan(collectors: int, logs: int) -> Plan:
+    """Lay out a binary tree; each collector inherits the first log of its parent."""
+    names = [f"P{number + 1}" for number in range(logs)]
+    own = [names[number::collectors] for number in range(collectors)]
+    return Plan(
+        topic="large",
+        epoch=1,
+        base_epoch=0,
+        cluster_id="",
+        input_hash="",
+        partitions=tuple(names),
+        logs=tuple(Log(name, "large", number) for number, name in enumerate(names)),
+        collectors=tuple(
+            CollectorSpec(
+                f"K{number + 1}",
+                tuple(sorted([*own[number], *(own[(number - 1) // 2][:1] if number else [])])),
+                f"K{(number - 1) // 2 + 1}" if number else None,
+                number,
+            )
+            for number in range(collectors)
+        ),
+        consumers=(Subscription("C1", ("P1",), None),),
+        objective=Objective(0.0, 0.0, 0.0, 0.0),
+    )
+
+
+class MadeUpObserver(Observer):
+    """Makes up a picture of a large plan, in which everything changes all the time."""
+
+    def __init__(self, plan: Plan) -> None:
+        self._plan = plan
+        super().__init__(MemoryDriver(MemoryLog({})), plan.topic)
+
+    def _read_pages(self) -> None:
+        pass
+
+    def _follow(self) -> None:
+        plan, tick = self._plan, 0
+        picture = self.picture = begun(plan, 1, int(time.time() * 1000), None)
+        ends = dict.fromkeys((log.name for log in plan.logs), 0)
+        while not self._stop.is_set():
+            tick += 1
+            for number, name in enumerate(ends):
+                ends[name] += (number * 7919 + tick * 104_729) % _BURST
+            positions = {
+                node.name: {name: ends[name] - (ends[name] % 3) for name in node.bag}
+                for node in plan.collectors
+            }
+            sick = tick // 6 % _SICK
+            reported = {
+                node.name: Reported(why="http://h:1/status cannot be read", known=True)
+                if number % _SICK == sick
+                else Reported(state="running", process="a")
+                for number, node in enumerate(plan.collectors)
+            }
+            with self._drawing:
+                picture.tick(int(time.time() * 1000), ends, positions, reported)
+            self._tell()
+            self._stop.wait(TICK_S)
+
+
+@contextmanager
+def served(plan: Plan) -> Iterator[str]:
+    """Serve the page of a made-up topic during the context; give its URL."""
+    listening = listen_at(_HOST, 0)
+    loop = asyncio.new_event_loop()
+    thread = threading.Thread(target=loop.run_forever)
+    pages = LivePages(Settings("", plan.topic), _HOST, lambda _: MadeUpObserver(plan))
+    server = WebServer({}, pages.routes())
+    thread.start()
+
+    def run(coroutine: Any) -> None:
+        asyncio.run_coroutine_threadsafe(coroutine, loop).result(60)
+
+    try:
+        run(server.start(listening))
+        yield f"http://{address_of(listening)}/"
+    finally:
+        run(server.stop())
+        run(pages.close())
+        loop.call_soon_threadsafe(loop.stop)
+        thread.join()
+        loop.close()

@@ -13,8 +13,8 @@ NOT_LONG := not campaign and not helm
 
 .PHONY: demo test lint unit quick campaign helm simulate nemesis fuzz model docs lock dist sbom clean
 
-# The demo has an environment of its own, which is made in a fifth of the time, unless there is the
-# whole one. Without Maven the whole one fetches Kafka's jars: by Ivy, which pyspark brings.
+# The demo has a small environment of its own, unless there is the whole one. Without Maven it needs
+# the whole one: Ivy, which pyspark brings, fetches Kafka's jars.
 DEMO := $(if $(wildcard .venv/ready),.venv,$(if $(shell command -v mvn),.venv-demo,.venv))
 
 demo: $(DEMO)/ready

@@ -1,6 +1,7 @@
 """What the demo needs, and nothing else: `python -m bench.demo_setup FOLDER` installs it there.
 
-The packages are a part of requirements.lock, with its hashes; meanwhile Kafka's jars are fetched.
+The packages are a part of requirements.lock, with its hashes. Kafka is fetched and prepared while
+pip works, as soon as there is the client that asks a broker whether it serves.
 It runs before there is an environment, so it imports nothing that has to be installed.
 """
 
@@ -10,23 +11,23 @@ import re
 import subprocess
 import sys
 import tempfile
-import threading
 import tomllib
 import venv
 from collections.abc import Iterable
-from contextlib import suppress
 from pathlib import Path
 
-from multicast.errors import AmcastError
-from multicast.local.cluster import DEFAULT_VERSION
-from multicast.local.jars import Java, JavaMissing, broker_jars, find_java
+from multicast.local.jars import JavaMissing, find_java
 
 _ROOT = Path(__file__).parent.parent
 EXTRAS = ("cli", "planner", "collectors")
+_PREPARE = """
+from multicast.local import broker, cluster
+broker.install(cluster.DEFAULT_VERSION, progress=print)
+"""
 
 
-def locked(extras: Iterable[str]) -> str:
-    """Give the lock's lines of what the extras and a bare installation need, directly or not."""
+def locked(extras: Iterable[str]) -> list[str]:
+    """Give the lock's entries of what the extras and a bare installation need, directly or not."""
     text = (_ROOT / "requirements.lock").read_text(encoding="utf-8")
     blocks = {block.partition("==")[0]: block for block in re.split(r"\n(?=\w)", text)}
     # pip-compile writes below each package who needs it: `# via x`, or a line for each.
@@ -43,14 +44,34 @@ def locked(extras: Iterable[str]) -> str:
     while found:
         needed |= found
         found = {name for name in blocks if parents[name] & needed} - needed
-    return "\n".join(blocks[name].rstrip() for name in sorted(needed)) + "\n"
+    return [blocks[name].rstrip() for name in sorted(needed)]
 
 
-def install(folder: Path, extras: Iterable[str]) -> None:
+def install(folder: Path) -> None:
     """Make an environment of the locked packages; raises `CalledProcessError` if pip fails."""
     venv.create(folder, clear=True, with_pip=True, symlinks=True)
+    extras = list(EXTRAS)
+    try:
+        find_java()
+    except JavaMissing:
+        extras.append("java")
+    packages = locked(extras)
+    _pip(folder, [package for package in packages if package.startswith("kafka-python==")])
+    # Where this fails, the demo tries again, and says why.
+    preparing = subprocess.Popen(
+        [folder / "bin" / "python", "-c", _PREPARE],
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    )
+    try:
+        _pip(folder, packages)
+    finally:
+        preparing.wait()
+
+
+def _pip(folder: Path, packages: Iterable[str]) -> None:
     with tempfile.NamedTemporaryFile("w", suffix=".lock") as lock:
-        lock.write(locked(extras))
+        lock.write("\n".join(packages))
         lock.flush()
         subprocess.run(
             [
@@ -62,21 +83,5 @@ def install(folder: Path, extras: Iterable[str]) -> None:
         )
 
 
-def _fetch(java: Java) -> None:
-    with suppress(AmcastError):  # the demo then tries again, and says why it fails
-        broker_jars(DEFAULT_VERSION, java=java, progress=lambda _: None)
-
-
-def main() -> None:
-    """Install and fetch at the same time."""
-    extras = list(EXTRAS)
-    try:
-        fetching = threading.Thread(target=_fetch, args=(find_java(),))
-        fetching.start()
-    except JavaMissing:
-        extras.append("java")
-    install(Path(sys.argv[1]), extras)
-
-
 if __name__ == "__main__":
-    main()
+    install(Path(sys.argv[1]))

@@ -43,6 +43,10 @@ def hold_to_the_table() -> None:
 class FilesAlone(LoadFileScheduling):
     """A file to a worker at a time; what starts JVMs goes to one worker, one file after another."""
 
+    def __init__(self, config: pytest.Config, log) -> None:
+        config.option.loadscopereorder = False  # the longest first, as in conftest.py
+        super().__init__(config, log)
+
     def _split_scope(self, nodeid: str) -> str:
         file = super()._split_scope(nodeid)
         return "files that start JVMs" if starts_jvms(TESTS.parent / file) else file

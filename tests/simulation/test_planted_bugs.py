@@ -96,7 +96,7 @@ def hunts(tmp_path_factory, request):
     wanted = {
         item.callspec.params["bug"].name
         for item in request.session.items
-        if item.module is request.module and hasattr(item, "callspec")
+        if item.module is request.module and item.originalname == "test_planted_bug_is_found"
     }
     with ThreadPoolExecutor(2) as pool:
         yield {

@@ -229,6 +229,7 @@ sys.stdout.buffer.write(plan(from_document({
 
 
 @pytest.mark.slow
+@pytest.mark.campaign
 def test_one_input_gives_one_plan_under_two_hash_seeds():
     plans = [
         subprocess.run(

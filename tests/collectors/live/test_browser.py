@@ -90,8 +90,7 @@ class Page:
 @pytest.fixture(scope="module")
 def live(kafka_cluster, tmp_path_factory):
     folder = tmp_path_factory.mktemp("browser")
-    plan = replace(poster(), order_version=2)
-    with System(kafka_cluster.bootstrap, plan, folder) as system:
+    with System(kafka_cluster.bootstrap, poster(), folder) as system:
         host = system.apart(system.plan.top("P1+P3").name)
         with (
             Producer(topic=system.topic, driver=system.driver) as producer,

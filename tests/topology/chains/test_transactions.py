@@ -98,7 +98,7 @@ def test_the_table_adds_up_to_the_plans_own_foreign_work(text, prefer):
         assert sum(row.kinds for row in rows) == len(kinds)
 
 
-@settings(deadline=None)
+@settings(deadline=None, max_examples=25)
 @given(chain_files(), st.sampled_from(["genuine", "latency", "balance"]))
 def test_a_single_chains_transactions_touch_nothing_above_their_own_collector(text, prefer):
     document = plan(parse(text), prefer=prefer)

@@ -95,6 +95,8 @@ class WholeRun:
     def pytest_runtest_logreport(self, report) -> None:
         if report.when == "call" or not report.passed:
             self._ended[report.outcome] += 1
+        if report.failed:
+            self._say(f"FAILED {report.nodeid} ({report.when})")
         now = time.monotonic()
         if now - self._reported_at >= EVERY_S:
             self._reported_at = now
@@ -103,6 +105,9 @@ class WholeRun:
                 {nodeid.split("::")[0].removeprefix("tests/") for nodeid in self._running}
             )
             minutes, seconds = divmod(int(now - self._began), 60)
-            self._config.pluginmanager.get_plugin("terminalreporter").write_line(
-                f"\n{minutes}:{seconds:02}  {counts}; at work: {', '.join(files)}", flush=True
-            )
+            self._say(f"{minutes}:{seconds:02}  {counts}; at work: {', '.join(files)}")
+
+    def _say(self, line: str) -> None:
+        terminal = self._config.pluginmanager.get_plugin("terminalreporter")
+        terminal.ensure_newline()
+        terminal.write_line(line, flush=True)

@@ -14,6 +14,7 @@ Times are nanoseconds of one monotonic clock. The functions are pure but for `sh
 from __future__ import annotations
 
 import heapq
+import shlex
 import shutil
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -203,8 +204,10 @@ def program() -> str:
     if _is_demo_alone():
         return ".venv/bin/amcast"
     if called.name == "amcast":
-        return "amcast" if shutil.which("amcast") == str(called.absolute()) else str(called)
-    return f"{sys.executable} -m multicast"
+        if shutil.which("amcast") == str(called.absolute()):
+            return "amcast"
+        return shlex.quote(str(called))
+    return f"{shlex.quote(sys.executable)} -m multicast"
 
 
 def show(

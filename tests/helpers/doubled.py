@@ -1,7 +1,7 @@
 """Appenders under test, what became of each append, and how often each value stands in its log."""
 
 import collections
-import itertools
+import uuid
 
 import confluent_kafka
 
@@ -12,8 +12,6 @@ from multicast.errors import AppendUnknown
 from tests.helpers.driver_worlds import PATIENCE_S, read, values
 from tests.helpers.system import until
 
-_numbers = itertools.count(1)
-
 
 class World:
     """An appender, and all that was appended by it; `bootstrap` is how it reaches the cluster."""
@@ -21,11 +19,11 @@ class World:
     def __init__(self, cluster, bootstrap, name):
         self.cluster = cluster
         self.bootstrap = bootstrap
-        self.name = f"{name}-{next(_numbers)}"
+        self.name = f"{name}-{uuid.uuid4().hex[:8]}"
         self.outcomes = {}
 
     def topic(self, settings=None):
-        topic = f"doubles-{next(_numbers)}"
+        topic = f"doubles-{uuid.uuid4().hex[:8]}"
         with Admin(self.cluster.bootstrap) as admin:
             admin.create_topics({topic: TopicSpec(1, settings=settings or {})})
         return TopicPartition(topic, 0)

@@ -1,8 +1,8 @@
 """A joint appender under test, and the outcomes of each partition in the order they came."""
 
-import itertools
 import threading
 import time
+import uuid
 from collections import Counter, defaultdict
 
 from multicast.drivers.kafka_python import Admin, KafkaPythonDriver, TopicSpec
@@ -11,7 +11,6 @@ from tests.helpers.driver_worlds import read, values
 from tests.helpers.system import PATIENCE_S, until
 
 WAITING_MAX = 20_000  # so that a long outage does not fill the appender's buffer
-_numbers = itertools.count(1)
 
 
 class Joint:
@@ -21,7 +20,7 @@ class Joint:
         self, cluster, *, bootstrap=None, client=None, settings=None, beside=None, tuning=None
     ):
         self.cluster = cluster
-        self.name = f"joint-{next(_numbers)}"
+        self.name = f"joint-{uuid.uuid4().hex[:8]}"
         self.driver = KafkaPythonDriver(
             bootstrap or cluster.bootstrap,
             {"client.id": self.name, **(client or {})},
@@ -32,7 +31,7 @@ class Joint:
         self.outcomes = defaultdict(list)
 
     def topic(self, partitions=1, *, settings=None, replication=None):
-        topic = f"joint-{next(_numbers)}"
+        topic = f"joint-{uuid.uuid4().hex[:8]}"  # all workers share a broker
         more = {} if replication is None else {"replication": replication}
         with Admin(self.cluster.bootstrap) as admin:
             admin.create_topics({topic: TopicSpec(partitions, settings=settings or {}, **more)})

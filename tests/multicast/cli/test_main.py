@@ -131,7 +131,7 @@ def test_a_reader_that_has_read_enough_does_not_hide_a_failure():
 @pytest.mark.parametrize("closed", sample(["<&- >&- 2>&-", "<&-", ">&-", "2>&-"], of=1))
 def test_a_stream_that_the_caller_has_closed_is_like_dev_null(closed):
     done = subprocess.run(
-        f"exec {sys.executable} -m multicast generate grafana {closed}",
+        f"exec '{sys.executable}' -m multicast generate grafana {closed}",
         shell=True, capture_output=True, text=True, timeout=240, check=False,
     )  # fmt: skip
     assert (done.returncode, done.stderr) == (0, "")

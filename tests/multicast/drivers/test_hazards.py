@@ -5,8 +5,8 @@ client was mended: say so in `docs/hazards.md`. What we promise does not hang on
 """
 
 import contextlib
-import itertools
 import threading
+import uuid
 
 import pytest
 from kafka import KafkaConsumer, KafkaProducer, TopicPartition
@@ -24,7 +24,6 @@ DELIVERY_S = 6.0  # a busy broker answers within it
 # kafka-python looks at the time of a batch once in each round of its loop, and at each failed
 # attempt: an attempt that fails after the time-out gives its own error.
 TIMED_OUT = (kafka_errors.KafkaTimeoutError, kafka_errors.KafkaConnectionError)
-_numbers = itertools.count(1)
 
 
 @pytest.fixture(scope="module")
@@ -91,7 +90,7 @@ class Bare:
 @pytest.fixture
 def bare(behind):
     cluster, proxy, _ = behind
-    made = Bare(cluster, proxy, f"bare-{next(_numbers)}")
+    made = Bare(cluster, proxy, f"bare-{uuid.uuid4().hex[:8]}")
     yield made
     proxy.disarm()
     made.producer.close(timeout=5)

@@ -1,10 +1,10 @@
 """librdkafka drops all its brokers when one names none; its reader and appender continue."""
 
 import contextlib
-import itertools
 import socket
 import struct
 import threading
+import uuid
 
 import pytest
 
@@ -19,7 +19,6 @@ METADATA = 3
 FIND_COORDINATOR = 10  # librdkafka takes a broker's address from its answers, too
 FLEXIBLE = 9  # the first version of an answer to Metadata with compact arrays
 TIMEOUT_S = 1.0
-_numbers = itertools.count(1)
 
 
 def read_exactly(source, size):
@@ -117,7 +116,7 @@ class Fenced:
 
 @pytest.fixture
 def topic(kafka_cluster):
-    name = f"lost-{next(_numbers)}"
+    name = f"lost-{uuid.uuid4().hex[:8]}"
     with Admin(kafka_cluster.bootstrap) as admin:
         admin.create_topics({name: TopicSpec(2)})
     return name

@@ -8,7 +8,7 @@ A part is a row of PARTS, or a part of the campaign (tests/parts.toml). First co
 files, and all that they import, the change touched most; then the circle of all, in which the count
 of HEAD's commits says where to begin. The change is what was committed in the six hours before
 HEAD's last commit. A part begins if its budget of processor time fits into the time that is left,
-as quick as this machine is; the first one begins in any case. None is cut off.
+as quick as this machine is. None is cut off.
 """
 
 from __future__ import annotations
@@ -151,27 +151,30 @@ def run_until(until_s: float) -> int:
     """Run the parts; give the exit code."""
     slow, deadline, failed, left = slowness(), time.monotonic() + until_s, [], []
     print(f"this machine takes {slow:.1f} times the budgets", flush=True)
-    for number, part in enumerate(in_turn()):
-        takes_s = part.budget_s * slow / CORES
+    for part in in_turn():
         if part.needs and not shutil.which(part.needs):
             left.append(f"{part.name} (no {part.needs})")
-            continue
-        if number and time.monotonic() + takes_s > deadline:
+        elif time.monotonic() + part.budget_s * slow / CORES > deadline:
             left.append(part.name)
-            continue
-        begun, used = time.monotonic(), spent()
-        print(f"--- {part.name}: {' '.join(part.command)}", flush=True)
-        code = subprocess.run(part.command, cwd=ROOT, check=False).returncode
-        used, wall = spent() - used, time.monotonic() - begun
-        print(
-            f"--- {part.name}: {'passed' if code == 0 else f'exit code {code}'}, {wall:.0f} s, "
-            f"{used:.0f} s of processor time of {part.budget_s * slow:.0f}",
-            flush=True,
-        )
-        failed += [part.name] if code else []
+        elif not run(part, slow):
+            failed.append(part.name)
     print(f"not in this turn: {', '.join(left) or 'nothing'}")
     print(f"failed: {', '.join(failed) or 'nothing'}", flush=True)
     return 1 if failed else 0
+
+
+def run(part: Part, slow: float) -> bool:
+    """Run a part, and say what it used; whether it passed."""
+    print(f"--- {part.name}: {' '.join(part.command)}", flush=True)
+    begun, used = time.monotonic(), spent()
+    code = subprocess.run(part.command, cwd=ROOT, check=False).returncode
+    print(
+        f"--- {part.name}: {'passed' if code == 0 else f'exit code {code}'}, "
+        f"{time.monotonic() - begun:.0f} s, {spent() - used:.0f} s of processor time "
+        f"of {part.budget_s * slow:.0f}",
+        flush=True,
+    )
+    return code == 0
 
 
 if __name__ == "__main__":

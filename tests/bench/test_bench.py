@@ -34,7 +34,7 @@ from bench.report.cli import suite as bench_suite
 from bench.report.suite import ENTRIES, SMALL, Entry, chosen, is_there, run_small, run_suite
 from multicast.drivers.protocol import Record
 from multicast.errors import AmcastError, UsageError
-from tests.helpers.system import PATIENCE_S
+from tests.helpers.system import PATIENCE_S, until
 from topology.check import check
 from topology.output import Output
 
@@ -418,7 +418,7 @@ def test_the_kernels_counters_tell_what_came_over_a_socket():
 
 @pytest.mark.kafka
 @pytest.mark.slow
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(900)
 def test_a_small_run_measures_every_arm_and_loses_nothing(kafka_cluster, tmp_path, capsys):
     # Init: a few messages through a chain of two collectors.
     file = tmp_path / "small.toml"
@@ -443,9 +443,12 @@ def test_a_small_run_measures_every_arm_and_loses_nothing(kafka_cluster, tmp_pat
     assert result["ratios"]["ordered"]["endToEndLatency50pct"]["median"] > 0
     assert "ordered / plain" in capsys.readouterr().out
 
-    # No topic is left on the cluster.
-    topics = cluster.list_topics(timeout=PATIENCE_S).topics.keys() - before.keys()
-    assert not [name for name in topics if name.startswith("bench-")]
+    # No topic is left on the cluster; a run beside this one on the same broker takes its own away.
+    def left():
+        topics = cluster.list_topics(timeout=PATIENCE_S).topics.keys() - before.keys()
+        return [name for name in topics if name.startswith("bench-")]
+
+    until(lambda: not left(), "the end of its topics")
 
     # Compared with itself it is no worse; compared with a result three times as fast, exit code 1.
     bench_compare(out, out, max_regression=1.25, output=Output.TABLE)

@@ -1,7 +1,6 @@
 """The picture of the banks' chains, and the transfers that it shows."""
 
 import re
-import tomllib
 from datetime import UTC, datetime
 from pathlib import Path
 from xml.etree import ElementTree as ET
@@ -71,10 +70,3 @@ def test_a_bank_reads_in_an_envelope_what_was_put_into_it():
         assert read.transfer == made.name
         assert read.banks == made.banks
         assert read.change == made.changes[bank]
-
-
-def test_both_commands_are_registered():
-    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
-    names = project["entry-points"]["amcast"]
-    assert names["osn.demo"] == "bench.bundles.demo:app"
-    assert names["bench.bundles"] == "bench.bundles.campaign:app"

@@ -1,7 +1,6 @@
 """The picture of the banks' chains, and the transfers that it shows."""
 
 import re
-import tomllib
 from datetime import UTC, datetime
 from pathlib import Path
 from xml.etree import ElementTree as ET
@@ -43,11 +42,6 @@ def test_transfers_with_one_common_order_are_straight_lines_side_by_side():
     assert "A &lt;title&gt;" in text
 
 
-def test_transfers_on_whose_order_the_banks_disagree_are_slanted():
-    text = drawn(a="1 3", b="2 1", c="3 2")
-    assert any(len(set(line)) > 1 for line in lines(text))
-
-
 def test_a_torn_transfer_is_dashed_with_a_cross_where_its_part_is_missing():
     text = drawn(a="1 3", b="2", c="2 3")
     assert text.count('stroke-dasharray="5 4"') == 1
@@ -71,10 +65,3 @@ def test_a_bank_reads_in_an_envelope_what_was_put_into_it():
         assert read.transfer == made.name
         assert read.banks == made.banks
         assert read.change == made.changes[bank]
-
-
-def test_both_commands_are_registered():
-    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
-    names = project["entry-points"]["amcast"]
-    assert names["osn.demo"] == "bench.bundles.demo:app"
-    assert names["bench.bundles"] == "bench.bundles.campaign:app"

@@ -10,12 +10,10 @@ from bench.micro import virtual
 from bench.report.cli import report
 from bench.report.data import plots
 from bench.report.report import write_report
-from bench.report.suite import ENTRIES
 from bench.report.targets import P50, PER_CPU, RATE, judge
 from tests.helpers.pages import Page
 from topology.output import Output
 
-BY_NAME = {entry.name: entry for entry in ENTRIES}
 LATENCIES = Latencies()
 LATENCIES.record([1_000_000 * at for at in range(1, 1001)])
 

@@ -265,9 +265,6 @@ def test_a_finding_names_the_message_and_the_call(story, tmp_path):
     ("name", "line", "says"),
     [
         ("p1-b", '{"begun": 7, "to": ["P1"], "ns": 1}', "p1-b:65: call 7 follows 29"),
-        ("p1-b", '{"call": 3, "outcome": "accepted", "message_id": "P1:1", "ns": 1}', "a second"),
-        ("p1-b", '{"call": 99, "outcome": "failed", "ns": 1}', "was not begun"),
-        ("p1-b", '{"begun": 30, "ns": 1}', "field 'to' is missing"),
         ("p1-b", '{"begun": 30, "to"', "no client writes such a line"),
         ("C2-a", '{"odd": 1}', "not a delivery or end line"),
     ],

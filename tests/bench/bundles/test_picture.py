@@ -2,7 +2,6 @@
 
 import re
 from datetime import UTC, datetime
-from pathlib import Path
 from xml.etree import ElementTree as ET
 
 import pytest
@@ -11,7 +10,6 @@ from bench.bundles.bank import envelopes, read_movement, transfer
 from bench.bundles.picture import DrawnPart, Panel, svg
 from bench.orderer.transactions import user
 
-ROOT = Path(__file__).parents[3]
 BANKS = {1: ("a", "b"), 2: ("b", "c"), 3: ("a", "c")}
 SETS = [("a", "b"), ("a", "b", "c")]
 

@@ -163,20 +163,12 @@ def test_records_that_the_stream_had_at_the_start_do_not_end_an_offer():
 # -- what the control topic says ----------------------------------------------------------------
 
 
-def of_an_older_program(epoch, name, **released):
-    """Make the statement of an instance that also took announcements, at an address."""
-    _, value = running_record(epoch, name, **released)
-    document = {**json.loads(value), "host": "h", "port": 1, "token": "00" * 8}
-    return f"address/{name}".encode(), json.dumps(document).encode()
-
-
-@pytest.mark.parametrize("make", [running_record, of_an_older_program])
-def test_the_control_topic_carries_an_offer_until_another_instance_advertises_itself(make):
+def test_the_control_topic_carries_an_offer_until_another_instance_advertises_itself():
     state, offsets = ControlState("A"), count()
     assert state.offered_by(1, "K1") == NOBODY
 
     def record(**released):
-        return make(1, "K1", **released)
+        return running_record(1, "K1", **released)
 
     def read(raw):
         key, value = raw

@@ -4,7 +4,6 @@ import contextlib
 import fcntl
 import json
 import os
-import shutil
 import signal
 import socket
 import subprocess
@@ -228,15 +227,6 @@ def test_a_broker_that_dies_is_quoted_and_none_is_left(tmp_path, brokers):
 
 @pytest.mark.campaign
 @pytest.mark.kafka
-def test_mended_settings_are_taken_by_the_next_start(tmp_path):
-    with pytest.raises(BrokerDied):
-        LocalCluster(tmp_path, settings={"num.io.threads": "many"}).start()
-    with LocalCluster(tmp_path, settings={"num.io.threads": "2"}) as mended:
-        until(lambda: mended.status().state == "running")
-
-
-@pytest.mark.campaign
-@pytest.mark.kafka
 def test_a_host_is_remembered_and_another_one_is_taken_with_the_data(tmp_path):
     first, second, inner, controller = free_ports(4)
     hello = tmp_path / "hello"
@@ -295,28 +285,6 @@ def test_an_interrupted_up_leaves_no_process(tmp_path, number):
     until(lambda: not carriers(token))
     # The last of its threads may take a moment more than its memory.
     until(lambda: LocalCluster(tmp_path).status().state == "stopped")
-
-
-@pytest.mark.campaign
-@pytest.mark.kafka
-def test_a_cluster_dies_with_the_process_that_started_it():
-    owner = (
-        "import os, signal; from multicast.local.cluster import LocalCluster\n"
-        "cluster = LocalCluster(); cluster.start(); print(cluster.directory, flush=True)\n"
-        "print(open(cluster.directory / 'cluster.json').read(), flush=True)\n"
-        "os.kill(os.getpid(), signal.SIGKILL)\n"
-    )
-    done = subprocess.run(
-        [sys.executable, "-c", owner],
-        cwd=ROOT,
-        stdout=subprocess.PIPE,
-        text=True,
-        timeout=PATIENCE_S,
-        check=False,
-    )
-    directory, _, document = done.stdout.partition("\n")
-    token = json.loads(document)["token"]
-    until(lambda: not carriers(token) and not Path(directory).exists())
 
 
 @pytest.mark.campaign
@@ -380,15 +348,6 @@ def test_what_is_made_once_is_there_for_the_next_start(kafka_cluster):
 
 @pytest.mark.campaign
 @pytest.mark.kafka
-def test_a_second_user_of_a_running_cluster_leaves_it_running(tmp_path):
-    with LocalCluster(tmp_path) as first:
-        with LocalCluster(tmp_path) as second:
-            assert second.bootstrap == first.bootstrap
-        until(lambda: first.status().state == "running")
-
-
-@pytest.mark.campaign
-@pytest.mark.kafka
 def test_a_cluster_is_stopped_and_wiped_though_its_state_cannot_be_written(tmp_path):
     folder = tmp_path / "local"
     cluster = LocalCluster(folder)
@@ -402,25 +361,3 @@ def test_a_cluster_is_stopped_and_wiped_though_its_state_cannot_be_written(tmp_p
     draft.rmdir()
     cluster.wipe()
     assert not folder.exists()
-
-
-def test_the_fixture_uses_a_cluster_that_is_there(tmp_path):
-    (tmp_path / "test_it.py").write_text(
-        "def test_it(kafka_cluster): assert kafka_cluster.bootstrap == 'elsewhere:9092'\n"
-    )
-    done = subprocess.run(
-        [sys.executable, "-m", "pytest", "-q", "-p", "multicast.local.pytest_plugin", "test_it.py"],
-        cwd=tmp_path,
-        env=os.environ
-        | {
-            "AMCAST_BOOTSTRAP": "elsewhere:9092",
-            "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1",
-            "PYTHONPATH": os.fspath(ROOT),
-        },
-        capture_output=True,
-        text=True,
-        timeout=PATIENCE_S,
-        check=False,
-    )
-    assert done.returncode == 0, done.stdout
-    shutil.rmtree(tmp_path, ignore_errors=True)

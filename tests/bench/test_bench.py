@@ -5,7 +5,6 @@ import os
 import socket
 import tomllib
 from importlib import resources
-from pathlib import Path
 
 import pytest
 import typer
@@ -27,10 +26,9 @@ from bench.comparison.workload import (
 from bench.harness.histogram import Latencies
 from bench.harness.sockets import traffic
 from bench.micro import virtual
-from bench.report.cli import suite as bench_suite
-from bench.report.suite import ENTRIES, SMALL, Entry, chosen, is_there, run_suite
+from bench.report.suite import ENTRIES
 from multicast.drivers.protocol import Record
-from multicast.errors import AmcastError, UsageError
+from multicast.errors import UsageError
 from tests.helpers.system import PATIENCE_S
 from topology.check import check
 from topology.output import Output
@@ -252,16 +250,6 @@ def test_every_entry_of_the_suite_is_a_workload_that_can_be_run():
             assert read.messages * read.message_bytes <= 1_000_000_000
 
 
-def test_entries_are_chosen_by_name_and_pattern_and_the_quick_ones_are_fewer():
-    entries, small = chosen(["tree-2,tree-4", "order*"], quick=False)
-    assert ([entry.name for entry in entries], small) == (["tree-2", "tree-4"], ["ordering"])
-    everything, quick = chosen([], quick=False), chosen([], quick=True)
-    assert everything == (list(ENTRIES), list(SMALL))
-    assert 5 < len(quick[0]) < len(ENTRIES) / 2
-    with pytest.raises(UsageError, match="no workload of the suite"):
-        bench_suite(out=Path("never-made"), only=["nothing"])
-
-
 @pytest.mark.parametrize(
     ("kind", "arm", "hops"),
     [
@@ -336,42 +324,3 @@ def test_a_small_run_measures_every_arm_and_loses_nothing(kafka_cluster, tmp_pat
     faster.write_text(json.dumps(result))
     with pytest.raises(typer.Exit):
         bench_compare(faster, out, max_regression=1.25, output=Output.TABLE)
-
-
-@pytest.mark.campaign
-@pytest.mark.kafka
-@pytest.mark.slow
-@pytest.mark.timeout(300)
-def test_a_suite_records_what_fails_goes_on_and_keeps_what_is_there(tmp_path):
-    # Init: two equal entries, at a share of the maximum; the first fails halfway.
-    counts = ("messages=40", "warm_up=10", "pairs=1")
-    changes = (*counts, 'load="50%"', 'arms=["plain", "ordered-plain"]')
-    bad, good = Entry("bad", "tenth", changes), Entry("good", "tenth", changes)
-    lines = []
-
-    def progress(what):
-        lines.append(what)
-        if what == "[1/2] bad: setting up plain":
-            raise AmcastError("planted")
-
-    # Test.
-    failed = run_suite([bad, good], tmp_path, quick=False, progress=progress)
-
-    # Check.
-    assert failed == ["bad"]
-    assert json.loads((tmp_path / "bad.json").read_text())["error"] == "AmcastError: planted"
-    assert lines.count("starting a broker") == 2
-    document = json.loads((tmp_path / "good.json").read_text())
-    assert document["rate"] == pytest.approx(document["maximum"] / 2, rel=0.01)
-    assert document["workload"]["load"] == "50%"
-    assert document["command"].startswith("amcast bench run tenth --set messages=40")
-    assert len(document["ratios"]["ordered-plain"]["endToEndLatency50pct"]["pairs"]) == 1
-
-    # Existing documents are kept, and no broker is started.
-    lines.clear()
-    assert run_suite([good], tmp_path, quick=False, progress=lines.append) == []
-    assert lines == ["[1/1] good: skipped, its document exists"]
-    assert is_there(tmp_path / "good.json", quick=True)
-    assert not is_there(tmp_path / "bad.json", quick=False)
-    (tmp_path / "good.json").write_text(json.dumps({**document, "quick": True}))
-    assert not is_there(tmp_path / "good.json", quick=False), "a first look is not the full run"

@@ -10,15 +10,10 @@ import pytest
 from bench.nemesis.histories import read_histories
 from bench.nemesis.programs import Consume, ConsumerAudit, Produce, command
 from bench.nemesis.recovery import Fault, recoveries
-from collectors.reconfiguration.apply import apply
-from multicast.drivers.kafka_python import Admin
 from multicast.local.cluster import LocalCluster
 from multicast.properties import check_all
 from tests.helpers.plans import poster
 from tests.helpers.system import System, until
-from topology.changes import with_kept_names, with_running_logs
-from topology.interests import from_document
-from topology.planner.solver import plan as solve
 
 pytestmark = [
     pytest.mark.campaign,
@@ -184,45 +179,6 @@ def test_clients_that_are_killed_and_frozen_go_on_and_nothing_is_lost_or_doubled
     )
     assert recovery.took_s is not None
     assert recovery.took_s > 0
-
-
-def test_a_changed_tree_is_followed_by_clients_and_by_who_was_away(system, clients):
-    # Init: C1 is killed in epoch 1.
-    clients.produce()
-    for name in NAMES:
-        clients.consume(name)
-    clients.grow("C1-a", "C2-a", "C3-a")
-    clients.kill("C1-a")
-
-    # Test: another tree, and C1 comes back.
-    interests = with_running_logs(poster_interests(system.topic), system.plan)
-    cluster_id = system.plan.cluster_id
-    made = solve(interests, base_epoch=system.plan.epoch, cluster_id=cluster_id)
-    with Admin(system.bootstrap) as admin:
-        second = apply(system.driver, admin, with_kept_names(system.plan, made)).plan
-    clients.consume("C1", "b")
-    for key in ("C1-b", "C2-a", "C3-a"):
-        until(lambda key=key: b'"epoch":2' in (clients.folder / key).read_bytes(), key)
-    clients.stop("p1-a")
-    clients.stop("C1-b", "C2-a", "C3-a")
-
-    # Check.
-    assert second.epoch == 2
-    assert second.has_collector(second.subscription("C4").collector)
-    clients.judge()
-
-
-def poster_interests(topic):
-    """The poster's interests, and C4, which makes one root of the three collectors."""
-    consumers = {"C1": "P1 P2 P3", "C2": "P2 P3 P4", "C3": "P3 P4 P5", "C4": "P1 P5"}
-    return from_document(
-        {
-            "topic": topic,
-            "partitions": ["P1", "P2", "P3", "P4", "P5"],
-            "destinations": [["P1", "P3"], ["P2", "P3", "P4"]],
-            "consumer": [{"name": n, "interest": i.split()} for n, i in consumers.items()],
-        }
-    )
 
 
 @pytest.fixture

@@ -13,18 +13,10 @@ from multicast.spark import AmcastSource
 from multicast.tables.arrow import schema
 from tests.helpers.system import PATIENCE_S
 from tests.spark.kills import PORTIONS, BackgroundSender, drawn, finish, kill, stored
-from tests.spark.rows import INTERESTS, SETS, send
+from tests.spark.rows import INTERESTS, ON_SPARK, SETS, send
 from tests.spark.streamed import StreamedQuery
 
-pytestmark = [
-    pytest.mark.kafka,
-    pytest.mark.slow,
-    pytest.mark.timeout(1800),
-    pytest.mark.filterwarnings(
-        "ignore:Exception ignored in. <socket:pytest.PytestUnraisableExceptionWarning",
-        "ignore:unclosed <socket:ResourceWarning",
-    ),
-]
+pytestmark = [pytest.mark.timeout(1800), *ON_SPARK]  # the first counts
 WIDER = [{"name": "C1", "interest": ["P1", "P2", "P3", "P4"]}, *INTERESTS["consumer"][1:]]
 
 

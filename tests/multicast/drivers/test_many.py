@@ -2,7 +2,6 @@
 
 import select
 import uuid
-from contextlib import ExitStack
 
 import pytest
 
@@ -11,7 +10,7 @@ from multicast.drivers.kafka_python import Admin, TopicSpec
 from multicast.drivers.kafka_python.connection import Connection
 from multicast.drivers.kafka_python.direct_appender import _SOCKETS_MAX
 from multicast.drivers.protocol import Appended, TopicPartition
-from tests.helpers.driver_worlds import REAL, MemoryWorld, RealWorld, append_all, read, watch
+from tests.helpers.driver_worlds import REAL, RealWorld, append_all, read, watch
 from tests.helpers.small import until
 
 MANY = 60
@@ -19,24 +18,8 @@ BACK_OFF_MS = 3_600_000  # longer than any time-out
 
 
 @pytest.fixture(params=["memory", *REAL])
-def world(request):
-    if request.param == "memory":
-        made = MemoryWorld()
-    else:
-        made = RealWorld(request.param, request.getfixturevalue("kafka_cluster").bootstrap)
-    yield made
-    made.close()
-
-
-@pytest.fixture
-def opened():
-    with ExitStack() as stack:
-
-        def keep(thing):
-            stack.callback(thing.close)
-            return thing
-
-        yield keep
+def world(request, world_named):
+    return world_named(request.param)
 
 
 def test_a_watcher_follows_what_is_added_and_leaves_what_is_removed(world, opened):

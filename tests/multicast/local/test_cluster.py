@@ -287,53 +287,6 @@ def test_an_interrupted_up_leaves_no_process(tmp_path, number):
     until(lambda: LocalCluster(tmp_path).status().state == "stopped")
 
 
-@pytest.mark.campaign
-@pytest.mark.kafka
-def test_the_session_fixture_serves_and_kafkas_own_console_producer_reaches_it(kafka_cluster):
-    make_topic(kafka_cluster.bootstrap, "console")
-    command = install(DEFAULT_VERSION, progress=lambda _: None).command(
-        "org.apache.kafka.tools.ConsoleProducer",
-        *("--bootstrap-server", kafka_cluster.bootstrap, "--topic", "console"),
-    )
-    subprocess.run(command, input=b"from the console\n", timeout=PATIENCE_S, check=True)
-    assert consume(kafka_cluster.bootstrap, "console", 1) == [b"from the console"]
-
-
-@pytest.mark.campaign
-@pytest.mark.kafka
-def test_three_brokers_survive_a_kill_a_pause_and_a_restart(kafka_cluster_of_three):
-    cluster = kafka_cluster_of_three
-    topic = "faults"
-    make_topic(cluster.bootstrap, topic)
-    large = os.urandom(10_000_000)
-    produce(cluster.bootstrap, topic, large, max_request_size=16_000_000)
-
-    def states():
-        return [broker.state for broker in cluster.status().brokers]
-
-    cluster.kill(1)
-    assert states()[0] == "stopped"
-    assert cluster.status().state == "degraded"
-    produce(cluster.bootstrap, topic, b"two brokers are enough")
-    cluster.restart(1)
-    until(lambda: states() == ["running"] * 3)
-
-    cluster.pause(2)
-    assert states()[1] == "paused"
-    cluster.resume(2)
-    with pytest.raises(UsageError, match="no broker 4"):
-        cluster.pause(4)
-
-    cluster.kill(3)
-    cluster.pause(2)
-    assert cluster.start() == [3]
-    until(lambda: states() == ["running"] * 3)
-    assert consume(cluster.bootstrap, topic, 2, max_partition_fetch_bytes=16_000_000) == [
-        large,
-        b"two brokers are enough",
-    ]
-
-
 @pytest.mark.kafka
 def test_what_is_made_once_is_there_for_the_next_start(kafka_cluster):
     assert kafka_cluster.bootstrap

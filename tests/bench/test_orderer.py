@@ -147,6 +147,3 @@ def test_what_a_node_is_not_ready_for_is_sent_until_it_is(tmp_path):
     times = [line.split() for line in (tmp_path / "times-0").read_text().splitlines()]
     assert [name for name, _ in times] == made
     assert times == sorted(times, key=lambda line: int(line[1]))
-
-
-# -- what is asked ---------------------------------------------------------------------------

@@ -16,7 +16,7 @@ from tests.spark.kills import PORTIONS, BackgroundSender, drawn, finish, kill, s
 from tests.spark.rows import INTERESTS, ON_SPARK, SETS, send
 from tests.spark.streamed import StreamedQuery
 
-pytestmark = [pytest.mark.timeout(1800), *ON_SPARK]  # the first counts
+pytestmark = [pytest.mark.timeout(1800), *ON_SPARK]  # the first one counts
 WIDER = [{"name": "C1", "interest": ["P1", "P2", "P3", "P4"]}, *INTERESTS["consumer"][1:]]
 
 

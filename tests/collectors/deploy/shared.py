@@ -1,4 +1,4 @@
-"""Instances of one collector without threads; and processes that share a plan, as operators run."""
+"""A collector's instances without threads, and processes that share a plan, as in operation."""
 
 from collectors.collector import Append, Collector
 from collectors.standby import Standby

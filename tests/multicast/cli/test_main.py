@@ -1,4 +1,4 @@
-"""The command and its nouns: what is not installed is named, and so is a file without a place."""
+"""The command: files without a place, full disks, closed streams, interrupts, wrong usage."""
 
 import os
 import signal

@@ -1,16 +1,13 @@
 """Drivers with many Kafka partitions at once, and with others later."""
 
 import select
-import uuid
 
 import pytest
 
-from multicast.drivers import open_driver
-from multicast.drivers.kafka_python import Admin, TopicSpec
 from multicast.drivers.kafka_python.connection import Connection
 from multicast.drivers.kafka_python.direct_appender import _SOCKETS_MAX
-from multicast.drivers.protocol import Appended, TopicPartition
-from tests.helpers.driver_worlds import REAL, RealWorld, append_all, read, watch
+from multicast.drivers.protocol import Appended
+from tests.helpers.driver_worlds import REAL, append_all, read, watch
 from tests.helpers.small import until
 
 MANY = 60
@@ -65,13 +62,10 @@ def test_one_watcher_and_one_reader_serve_many_partitions(world, opened):
 
 @pytest.mark.campaign
 @pytest.mark.kafka
-def test_a_few_sockets_append_to_many_partitions_directly(kafka_cluster, opened):
-    topic = f"t-{uuid.uuid4().hex[:8]}"
-    many = [TopicPartition(topic, number) for number in range(MANY)]
-    with Admin(kafka_cluster.bootstrap) as admin:
-        admin.create_topics({topic: TopicSpec(MANY)})
-    driver = opened(open_driver("kafka-python", kafka_cluster.bootstrap))
-    direct = opened(driver.direct_appender())
+def test_a_few_sockets_append_to_many_partitions_directly(world_named, opened):
+    world = world_named("kafka-python")
+    many = world.topic(MANY)
+    direct = opened(world.driver.direct_appender())
     direct.add(many)
 
     def placed():
@@ -114,8 +108,8 @@ def test_a_few_sockets_append_to_many_partitions_directly(kafka_cluster, opened)
 
 
 @pytest.mark.kafka
-def test_a_reader_waits_for_no_back_off_of_the_package(kafka_cluster, opened, monkeypatch):
-    world = opened(RealWorld("kafka-python", kafka_cluster.bootstrap))
+def test_a_reader_waits_for_no_back_off_of_the_package(world_named, opened, monkeypatch):
+    world = world_named("kafka-python")
     (first,), (second,) = world.topic(1), world.topic(1)
     appender = opened(world.driver.appender())
     append_all(appender, first, [b"x"])

@@ -26,10 +26,10 @@ MANY = 40  # more than any default pool of threads has on a small machine
 class Hosted:
     """All collectors of a small system on one engine."""
 
-    def __init__(self, system, *, limits=None):
+    def __init__(self, system):
         self.engine = Engine(system.driver, system.plan.topic)
         self.nodes = {
-            entry.name: CollectorInstance(self.engine, entry.name, limits=limits)
+            entry.name: CollectorInstance(self.engine, entry.name)
             for entry in system.plan.collectors
         }
         for node in self.nodes.values():

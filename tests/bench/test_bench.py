@@ -2,11 +2,9 @@
 
 import json
 import os
-import shlex
 import socket
 import tomllib
 from importlib import resources
-from pathlib import Path
 
 import pytest
 import typer
@@ -15,14 +13,12 @@ from confluent_kafka.admin import AdminClient
 from bench.cli import compare as bench_compare
 from bench.cli import read_workload
 from bench.cli import run as bench_run
-from bench.comparison import results
-from bench.comparison.compare import Incomparable, compare
+from bench.comparison.compare import compare
 from bench.comparison.layouts import lay_out
-from bench.comparison.stamps import RoundTally, pack, padding
+from bench.comparison.stamps import RoundTally, pack
 from bench.comparison.workload import (
     ARMS,
     ORDERING,
-    STAMP_BYTES,
     InvalidWorkload,
     from_document,
     load,
@@ -30,10 +26,9 @@ from bench.comparison.workload import (
 from bench.harness.histogram import Latencies
 from bench.harness.sockets import traffic
 from bench.micro import virtual
-from bench.report.cli import suite as bench_suite
-from bench.report.suite import ENTRIES, SMALL, Entry, chosen, is_there, run_small, run_suite
+from bench.report.suite import ENTRIES
 from multicast.drivers.protocol import Record
-from multicast.errors import AmcastError, UsageError
+from multicast.errors import UsageError
 from tests.helpers.system import PATIENCE_S, until
 from topology.check import check
 from topology.output import Output
@@ -65,43 +60,15 @@ def test_a_workload_that_says_little_gets_what_is_usual():
     assert workload(kind="plain", size=3).producers == 3
 
 
-def test_a_load_may_be_a_share_of_what_plain_kafka_can():
-    assert (workload(load="10%").share, workload(load="10%").rate) == (0.1, None)
-    assert workload(load="2.5%").share == 0.025
-    assert workload(load="saturate").share is workload(load=10).share is None
-
-
-def test_a_data_set_is_labelled_as_on_the_poster():
-    assert workload(messages=10_000, message_bytes=10_000).label == pytest.approx(1.0)
-    assert workload(messages=100, message_bytes=10_000_000).label == pytest.approx(2 / 7)
-
-
 @pytest.mark.parametrize(
     ("changes", "sentence"),
     [
         ({"kind": "ring"}, "kind is 'ring'"),
         ({"size": 1}, "size is 1"),
-        ({"size": True}, "size is True"),
-        ({"size": 33}, "size is 33"),
         ({"message_bytes": 23}, "message_bytes is 23"),
-        ({"load": 0}, "load is 0"),
-        ({"load": "fast"}, "load is 'fast'"),
-        ({"load": float("nan")}, "load is nan"),
-        ({"load": "0%"}, "load is '0%'"),
         ({"load": "101%"}, "load is '101%'"),
-        ({"load": "-1%"}, "load is '-1%'"),
-        ({"messages": 0}, "messages is 0"),
         ({"messages": 1.5}, "messages is 1.5"),
-        ({"warm_up": -1}, "warm_up is -1"),
-        ({"pairs": 0}, "pairs is 0"),
-        ({"seed": -1}, "seed is -1"),
-        ({"driver": "java"}, "driver is 'java'"),
-        ({"to": "all"}, "to is 'all'"),
-        ({"name": ""}, "name is ''"),
-        ({"arms": []}, r"arms is \[\]"),
-        ({"arms": ["plain", "plain"]}, "twice"),
         ({"arms": ["quick"]}, "'quick'"),
-        ({"arms": [[]]}, "arm"),
         ({"kind": "plain", "arms": ["ordered"]}, "kind plain has no plan"),
         ({"kind": "tree", "arms": ["algorithm1"]}, "algorithm1"),
         ({"colour": 1}, "colour is not a key"),
@@ -111,12 +78,6 @@ def test_a_bad_value_is_one_sentence_that_names_the_key(changes, sentence):
     with pytest.raises(InvalidWorkload, match=sentence) as error:
         workload(**changes)
     assert "\n" not in str(error.value)
-
-
-@pytest.mark.parametrize("key", ["kind", "size", "message_bytes", "load", "messages"])
-def test_a_missing_key_is_named(key):
-    with pytest.raises(InvalidWorkload, match=key):
-        from_document({name: GOOD[name] for name in GOOD if name != key}, name="w")
 
 
 def test_a_change_is_stronger_than_the_file():
@@ -142,29 +103,6 @@ def test_every_workload_that_comes_along_can_be_run():
         assert tomllib.loads(folder.joinpath(name).read_text())["messages"] == read.messages
 
 
-def test_a_workload_with_a_byte_order_mark_is_read(tmp_path):
-    packaged = resources.files("bench").joinpath("workloads", "one-small.toml")
-    (tmp_path / "mine.toml").write_text(packaged.read_text("utf-8"), encoding="utf-8-sig")
-    read = read_workload(str(tmp_path / "mine.toml"), [])
-    assert read.messages == read_workload("one-small", []).messages
-
-
-def test_a_workload_that_is_not_there_is_a_usage_error(tmp_path):
-    with pytest.raises(UsageError, match=r"no workload quick; known: .*one-small"):
-        read_workload("quick", [])
-    with pytest.raises(UsageError, match="cannot be read"):
-        read_workload(str(tmp_path / "none.toml"), [])
-    (tmp_path / "bad.toml").write_bytes(b"\xff")
-    with pytest.raises(UsageError, match="cannot be read"):
-        read_workload(str(tmp_path / "bad.toml"), [])
-
-
-def test_one_seed_draws_one_sequence_of_destinations():
-    one, other = workload(seed=3), workload(seed=4)
-    assert one.destinations((0, 1)) == one.destinations((0, 1)) != other.destinations((0, 1))
-    assert len(one.destinations((0, 1))) == 60
-
-
 # -- layouts --------------------------------------------------------------------------------
 
 
@@ -182,12 +120,6 @@ def test_a_bottleneck_is_one_collector_that_all_others_follow():
     assert [layout.partitions[number] for number in layout.targets] == ["P1", "P2", "P3"]
     sent = [1, 1, 2, 3]
     assert [layout.expected(sent, reading) for reading in layout.consumers] == [2, 1, 1]
-
-
-def test_without_order_all_consumers_read_all_partitions():
-    layout = lay_out(workload(kind="plain", size=3), "plain", "A")
-    assert [reading.interest for reading in layout.consumers] == [(0, 1, 2)] * 3
-    assert layout.plan is None
 
 
 @pytest.mark.parametrize("kind", ["one", "tree", "bottleneck"])
@@ -232,11 +164,6 @@ def test_a_filter_keeps_a_consumers_own_messages_only():
     assert tally.delivered == tally.measured == 2
 
 
-def test_a_payload_is_as_long_as_asked_for_and_repeats_with_its_seed():
-    assert len(padding(100, 1)) == 100 - STAMP_BYTES
-    assert padding(100, 1) == padding(100, 1) != padding(100, 2)
-
-
 def test_histograms_add_up_and_are_named_as_openmessaging_does():
     histogram, other = Latencies(), Latencies()
     histogram.record([1_000_000] * 99)
@@ -250,15 +177,6 @@ def test_histograms_add_up_and_are_named_as_openmessaging_does():
 
 
 # -- results and comparisons ----------------------------------------------------------------
-
-
-def test_ratios_are_taken_pair_by_pair():
-    base = results.series([{"endToEndLatency50pct": 1.0}, {"endToEndLatency50pct": 2.0}])
-    arm = results.series([{"endToEndLatency50pct": 3.0}, {"endToEndLatency50pct": 2.0}])
-    (found,) = results.ratios(base, arm).values()
-    assert found == {"median": 2.0, "least": 1.0, "greatest": 3.0, "pairs": [3.0, 1.0]}
-    assert results.ratios(base, {}) == {}
-    assert results.series([{"a": 1.0, "b": 2.0}, {"a": 3.0}]) == {"a": [1.0, 3.0]}
 
 
 def document(latency=1.5, rate=0.9, **changes):
@@ -300,26 +218,6 @@ def test_what_the_pairs_of_either_result_reach_themselves_is_no_regression():
     assert compare(document(), new, max_regression=1.25)[0].regression
 
 
-def test_results_of_one_arm_are_compared_by_their_figures():
-    old, new = ({**document(), "ratios": {}} for _ in range(2))
-    new["arms"] = {"plain": {"aggregatedConsumeRate": 50.0}}
-    (row,) = compare(old, new, max_regression=1.25)
-    assert (row.change, row.regression) == (2.0, True)
-
-
-def test_what_cannot_be_compared_is_one_sentence():
-    for new, sentence in (
-        (document(size=3), "size is 2 in one, 3 in the other"),
-        ({}, "schema_version"),
-        ({"schema_version": 1}, "'workload'"),
-        ({**document(), "ratios": {"single-root": {}}}, "no figure in common"),
-    ):
-        with pytest.raises(Incomparable, match=sentence):
-            compare(document(), new, max_regression=1.25)
-    with pytest.raises(Incomparable, match="1 or more"):
-        compare(document(), document(), max_regression=0.5)
-
-
 def test_the_command_ends_with_1_on_a_regression_and_says_which(tmp_path, capsys):
     old, new, broken = (tmp_path / name for name in ("old.json", "new.json", "broken.json"))
     old.write_text(json.dumps(document()))
@@ -350,36 +248,6 @@ def test_every_entry_of_the_suite_is_a_workload_that_can_be_run():
                 if plan is not None:
                     check(plan)
             assert read.messages * read.message_bytes <= 1_000_000_000
-
-
-def test_entries_are_chosen_by_name_and_pattern_and_the_quick_ones_are_fewer():
-    entries, small = chosen(["tree-2,tree-4", "order*"], quick=False)
-    assert ([entry.name for entry in entries], small) == (["tree-2", "tree-4"], ["ordering"])
-    everything, quick = chosen([], quick=False), chosen([], quick=True)
-    assert everything == (list(ENTRIES), list(SMALL))
-    assert 5 < len(quick[0]) < len(ENTRIES) / 2
-    with pytest.raises(UsageError, match="no workload of the suite"):
-        bench_suite(out=Path("never-made"), only=["nothing"])
-
-
-def test_the_command_of_an_entry_gives_the_same_workload():
-    entry = next(entry for entry in ENTRIES if entry.name == "latency-1kB-2000")
-    words = shlex.split(entry.command(quick=False))
-    assert words[:4] == ["amcast", "bench", "run", "one-fast"]
-    assert read_workload(words[3], words[5::2]) == read_workload(
-        entry.workload, list(entry.changes)
-    )
-
-
-def test_a_small_benchmark_that_fails_is_recorded_and_one_that_is_there_is_left(
-    tmp_path, monkeypatch
-):
-    monkeypatch.setitem(SMALL, "broken", "bench.not_there")
-    (tmp_path / "virtual.json").write_text('{"figures": {}}')
-    lines = []
-    assert run_small(["virtual", "broken"], tmp_path, progress=lines.append) == ["broken"]
-    assert lines[0] == "virtual: skipped, its document exists"
-    assert "not_there" in json.loads((tmp_path / "broken.json").read_text())["error"]
 
 
 @pytest.mark.parametrize(
@@ -459,42 +327,3 @@ def test_a_small_run_measures_every_arm_and_loses_nothing(kafka_cluster, tmp_pat
     faster.write_text(json.dumps(result))
     with pytest.raises(typer.Exit):
         bench_compare(faster, out, max_regression=1.25, output=Output.TABLE)
-
-
-@pytest.mark.campaign
-@pytest.mark.kafka
-@pytest.mark.slow
-@pytest.mark.timeout(300)
-def test_a_suite_records_what_fails_goes_on_and_keeps_what_is_there(tmp_path):
-    # Init: two equal entries, at a share of the maximum; the first fails halfway.
-    counts = ("messages=40", "warm_up=10", "pairs=1")
-    changes = (*counts, 'load="50%"', 'arms=["plain", "ordered-plain"]')
-    bad, good = Entry("bad", "tenth", changes), Entry("good", "tenth", changes)
-    lines = []
-
-    def progress(what):
-        lines.append(what)
-        if what == "[1/2] bad: setting up plain":
-            raise AmcastError("planted")
-
-    # Test.
-    failed = run_suite([bad, good], tmp_path, quick=False, progress=progress)
-
-    # Check.
-    assert failed == ["bad"]
-    assert json.loads((tmp_path / "bad.json").read_text())["error"] == "AmcastError: planted"
-    assert lines.count("starting a broker") == 2
-    document = json.loads((tmp_path / "good.json").read_text())
-    assert document["rate"] == pytest.approx(document["maximum"] / 2, rel=0.01)
-    assert document["workload"]["load"] == "50%"
-    assert document["command"].startswith("amcast bench run tenth --set messages=40")
-    assert len(document["ratios"]["ordered-plain"]["endToEndLatency50pct"]["pairs"]) == 1
-
-    # Existing documents are kept, and no broker is started.
-    lines.clear()
-    assert run_suite([good], tmp_path, quick=False, progress=lines.append) == []
-    assert lines == ["[1/1] good: skipped, its document exists"]
-    assert is_there(tmp_path / "good.json", quick=True)
-    assert not is_there(tmp_path / "bad.json", quick=False)
-    (tmp_path / "good.json").write_text(json.dumps({**document, "quick": True}))
-    assert not is_there(tmp_path / "good.json", quick=False), "a first look is not the full run"

@@ -90,13 +90,6 @@ def test_an_input_that_cannot_be_used_is_named(tmp_path, content, sentence):
         read_commits(file)
 
 
-def test_another_projects_modules_are_shared_out_among_teams(tmp_path):
-    file = tmp_path / "other.jsonl"
-    file.write_text("".join(f'{{"to": ["m{n % 7}", "m{(n + 1) % 7}"]}}\n' for n in range(50)))
-    plan, _ = lay_out(read_commits(file), "other")
-    assert len(plan.consumers) == 5
-
-
 @pytest.mark.campaign
 @pytest.mark.kafka
 @pytest.mark.slow

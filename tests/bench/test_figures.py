@@ -4,7 +4,6 @@ import json
 
 import pytest
 
-from bench.harness import figures
 from bench.micro import ordering
 from bench.micro.memory import _peak_mib
 from bench.tickets import skips
@@ -40,22 +39,6 @@ def test_skips_are_the_offsets_that_no_message_has(capsys):
     # The last messages are one of each producer to each log. A busy machine may have made a skip.
     assert document["figures"]["messages"] == 401 + 4
     assert 0 <= document["figures"]["skips"] < 100
-
-
-@pytest.mark.parametrize("wrong", ["--messages", "--rate"])
-def test_a_count_of_skips_refuses_what_it_cannot_send(wrong, capsys):
-    with pytest.raises(SystemExit) as ended:
-        skips.main([wrong, "0"])
-    assert ended.value.code == 2
-    assert "--messages and --rate are at least 1" in capsys.readouterr().err
-
-
-def test_a_table_shows_every_figure(capsys):
-    document = figures.document("x-y", {"a": 1234567, "b": 0.125}, kafka="none", arguments=["--q"])
-    figures.show(document, "table")
-    shown = [line.split() for line in capsys.readouterr().out.splitlines()]
-    assert shown == [["a", "1,234,567"], ["b", "0.125"]]
-    assert document["command"] == "python -m bench.micro.x_y --q"
 
 
 def test_the_peak_of_a_process_holds_what_it_had():

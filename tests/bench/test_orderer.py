@@ -3,10 +3,8 @@
 import asyncio
 import contextlib
 
-import pytest
-
-from bench.orderer import osn, send
 from bench.orderer import read as osn_read
+from bench.orderer import send
 from bench.orderer.send import Supply
 from bench.orderer.transactions import FOLDER, Made
 from tests.ordering_osn.helpers.chains import SmallChannel, SmallChannels, serving
@@ -65,15 +63,6 @@ def test_what_a_stream_was_waiting_to_send_when_it_ended_is_not_lost():
         return name(first), name(again)
 
     assert asyncio.run(run()) == ("t0", "t1")
-
-
-def test_at_a_rate_each_has_its_own_intended_time_whenever_it_was_taken():
-    async def run():
-        given = supply(rate=1e6)
-        return [(await given.take()).intended_ns for _ in MADE]
-
-    times = asyncio.run(run())
-    assert [one - times[0] for one in times] == [0, 1000, 2000, 3000, 4000]
 
 
 # -- what is sent and read -------------------------------------------------------------------
@@ -158,38 +147,3 @@ def test_what_a_node_is_not_ready_for_is_sent_until_it_is(tmp_path):
     times = [line.split() for line in (tmp_path / "times-0").read_text().splitlines()]
     assert [name for name, _ in times] == made
     assert times == sorted(times, key=lambda line: int(line[1]))
-
-
-def test_what_is_refused_for_good_is_counted_and_not_sent_again(tmp_path):
-    async def run():
-        async with serving(SmallChannels(SmallChannel(tmp_path, "chain-b"))) as server:
-            sender, _ = sending([f"127.0.0.1:{server.port}"], 3)
-            return await sender.run()
-
-    told = asyncio.run(run())
-    assert (told.acknowledged, told.refused) == (0, {"404": 3})
-
-
-# -- what is asked ---------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    "words",
-    [
-        ["ordering", "--transactions", "501"],
-        ["ordering", "--warm-up", "7"],
-        ["latency", "--transactions", "0"],
-        ["deliver", "--readers", "3", "--processes", "2"],
-    ],
-)
-def test_what_cannot_be_measured_is_refused_before_anything_starts(words, capsys):
-    assert osn.main(words) == 2
-    assert "must be" in (said := capsys.readouterr().err) or "whole blocks" in said
-
-
-def test_each_measurement_has_its_own_usual_numbers_and_what_is_asked_is_stronger():
-    usual, asked = osn.checked(["broadcast"]), osn.checked(["broadcast", "--timeout", "1s"])
-    assert (usual.transactions, usual.timeout, asked.timeout) == (30_000, "250ms", "1s")
-    assert osn.service(osn.checked(["ordering"])).nodes == 3
-    many = osn.service(osn.checked(["many"]))
-    assert (many.chains, many.collectors) == (("chain-a", "chain-b"), True)

@@ -4,8 +4,6 @@ import contextlib
 import io
 import json
 import random
-import subprocess
-import sys
 from dataclasses import dataclass, replace
 
 import pytest
@@ -14,13 +12,12 @@ import typer
 from bench.comparison.arms import Arm, MeasuredCluster
 from bench.comparison.events import PARTITIONS, events_topic
 from bench.comparison.workload import from_document
-from bench.pipeline import figures, judge, sources
+from bench.pipeline import judge
 from bench.pipeline.cli import pipeline
 from bench.pipeline.rule import (
     Pair,
     PlannedOrder,
     Statement,
-    StreamReader,
     StreamReading,
     read_control,
 )
@@ -30,7 +27,7 @@ from multicast.control import plan_record
 from multicast.drivers import open_driver
 from multicast.drivers.kafka_python import Admin, TopicSpec
 from multicast.drivers.protocol import Appended, TopicPartition
-from multicast.errors import UnknownVersion, UsageError
+from multicast.errors import UnknownVersion
 from multicast.order import (
     OrderRecord,
     OrderStream,
@@ -58,16 +55,6 @@ pytestmark = pytest.mark.filterwarnings(
     "ignore:Exception ignored in. <socket:pytest.PytestUnraisableExceptionWarning",
     "ignore:unclosed <socket:ResourceWarning",
 )
-
-
-@pytest.fixture(scope="module", autouse=True)
-def asks_nobody():
-    """Ask where no broker is: it takes ten seconds to say so, while other tests run."""
-    words = ["bench", "pipeline", "nobody", "-b", "127.0.0.1:1"]
-    command = [sys.executable, "-m", "multicast", *words]
-    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as process:
-        yield process
-        process.kill()
 
 
 def order_of(plan):
@@ -389,25 +376,7 @@ def test_two_swapped_deliveries_end_with_3_and_a_lost_one_is_counted(measured):
     assert found["lost"] == 1
 
 
-@pytest.mark.kafka
-@pytest.mark.usefixtures("session")
-@pytest.mark.campaign
-def test_a_run_that_nobody_described_is_a_usage_error(measured):
-    with Admin(measured.bootstrap) as admin:
-        admin.create_topics({events_topic("nobody"): TopicSpec(PARTITIONS)})
-    with pytest.raises(UsageError, match=r"nobody\.events describes no arm"):
-        run_pipeline(measured, "nobody")
-    with pytest.raises(UsageError, match="key=value"):
-        pipeline(["x"], bootstrap=measured.bootstrap, conf=["spark"])
-
-
 # -- plans of Spark, and streams that differ ------------------------------------------------
-
-
-def executed(frame):
-    """The physical plan that a frame came to be worked out by."""
-    frame.collect()
-    return frame._jdf.queryExecution().executedPlan().toString()
 
 
 def runs_of(session, *rows):
@@ -460,38 +429,3 @@ def test_an_order_record_of_an_unknown_version_stops_the_judge(session):
     records = session.createDataFrame([("A", 0, 0, raw)], schema)
     with pytest.raises(UnknownVersion):
         judge.voids(judge.read_streams(records, order_of(plan).rules))
-
-
-@pytest.mark.kafka
-@pytest.mark.campaign
-def test_no_join_compares_everything_with_everything(session, measured, batch):
-    folder = batch["out"]
-    events = session.read.parquet(f"{folder}/events")
-    read = session.read.parquet(f"{folder}/order")
-    found = judge.runs(read)
-    topic = found.select("topic").first()["topic"]
-    interests = {"C1": ("P1", "P2", "P3")}
-    arms = [
-        sources.RecordedArm(measured.run, "ordered", topic, planned=True, clock_offset_ns=0,
-                    interests=interests, complete=True)
-    ]  # fmt: skip
-    order = PlannedOrder(
-        readers=[StreamReader(topic, 1, "K1", "C1")], pairs=[Pair(topic, 1, "K1", "K2")]
-    )
-    frames = [
-        judge.placed(events, found, order, arms, 4),
-        judge.agreeing(found, order, 4),
-        figures.losses(events, figures.interests(session, arms)),
-        figures.latencies(figures.counted(events)),
-        figures.rates(figures.counted(events)),
-    ]
-    bad = ("NestedLoop", "CartesianProduct")
-    assert not [one for one in map(executed, frames) if any(word in one for word in bad)]
-    within = (events["offset"] >= found["first"]) & (events["offset"] < found["next"])
-    assert any(word in executed(events.join(found, within)) for word in bad)
-
-
-def test_without_a_broker_the_command_says_so_before_spark_starts(asks_nobody):
-    assert asks_nobody.wait(PATIENCE_S) == 4
-    said = asks_nobody.stderr.read()
-    assert said.startswith("amcast: No broker at 127.0.0.1:1 answered within")

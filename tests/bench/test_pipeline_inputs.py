@@ -3,8 +3,6 @@
 import contextlib
 import itertools
 import json
-import subprocess
-import sys
 import uuid
 
 import pytest
@@ -13,8 +11,8 @@ from bench.comparison.arms import Arm, MeasuredCluster
 from bench.comparison.events import PARTITIONS, events_topic
 from bench.comparison.workload import from_document
 from bench.pipeline.cli import pipeline
-from bench.pipeline.inputs import LocalFolder, check_events, check_settings, claim
-from bench.pipeline.session import SparkFailed, SparkFolder, sentence_of, spark
+from bench.pipeline.inputs import LocalFolder, check_events, claim
+from bench.pipeline.session import SparkFolder, spark
 from multicast.drivers import open_driver
 from multicast.drivers.kafka_python import Admin, TopicSpec
 from multicast.drivers.memory.driver import MemoryDriver
@@ -54,39 +52,6 @@ def test_a_run_without_events_or_with_trimmed_events_is_refused():
     with pytest.raises(UsageError, match="partition 1 begins at offset 1") as refused:
         check_events(topics, driver, ["r1", "r2"])
     assert str(refused.value).startswith("topic r2.events has lost its oldest events")
-
-
-def test_settings_are_those_of_kafkas_java_consumer():
-    check_settings({"ssl.truststore.location": "x", "fetch.max.bytes": "1"})
-    with pytest.raises(UsageError, match="--kafka foo is unknown; known are"):
-        check_settings({"foo": "bar"})
-    with pytest.raises(UsageError, match=r"--kafka isolation\.level is refused"):
-        check_settings({"isolation.level": "read_uncommitted"})
-
-
-def test_a_java_error_is_one_sentence():
-    java = "An error occurred while calling None.x.\n: org.A: Could not parse 'l'\n\tat x.y(Z)\n"
-    assert sentence_of(OSError(java)) == "org.A: Could not parse 'l'"
-    assert sentence_of(OSError("[CODE] a sentence\n\nJVM stacktrace:")) == "[CODE] a sentence"
-    assert sentence_of(OSError("")) == "OSError"
-
-
-def test_a_master_that_spark_cannot_read_is_one_sentence_with_code_2():
-    script = (
-        "from bench.pipeline.session import spark\n"
-        "spark(master='local[nope]', connector=False, progress=str).__enter__()"
-    )
-    done = subprocess.run(
-        [sys.executable, "-c", script],
-        capture_output=True,
-        text=True,
-        timeout=PATIENCE_S,
-        check=False,
-    )
-    last = done.stderr.splitlines()[-1]
-    assert last.startswith("bench.pipeline.session.SparkFailed: Spark did not start: ")
-    assert "Could not parse Master URL: 'local[nope]'" in last
-    assert SparkFailed.exit_code == 2
 
 
 def claimed_locally(out, runs):

@@ -3,7 +3,7 @@
 import pytest
 
 from bench.report.poster import Experiment, run
-from bench.report.poster_plots import LARGE_TIMES, SMALL_TIMES, plots, points, times
+from bench.report.poster_plots import plots, points, times
 from bench.report.report import write_poster_page
 from tests.helpers.pages import Page
 
@@ -77,17 +77,6 @@ def test_a_run_gives_latency_and_throughput_against_size_r_height_and_bottleneck
         "largest messages, 1 MB",
     ]
     assert by_height.lines[0].x == [1.0, 2.0]
-
-
-def test_what_the_poster_reported_is_drawn_at_its_place():
-    by_name = {plot.name: plot for plot in plots(document())}
-    small, large = by_name["poster-latency-times-by-bytes"].reported
-    assert (small.low, small.high) == SMALL_TIMES
-    assert small.first < 10_000 < small.last < large.first < 1_000_000 < large.last
-    assert (large.low, large.high) == (LARGE_TIMES, LARGE_TIMES)
-    many, few = by_name["poster-latency-times-by-r"].reported  # small and many: a great r
-    assert few.last < many.first
-    assert not by_name["poster-latency"].reported, "its text has no absolute figures"
 
 
 @pytest.mark.slow

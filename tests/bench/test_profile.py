@@ -48,35 +48,6 @@ def test_what_threads_of_one_name_spend_meanwhile_is_added_up_by_role(monkeypatc
     }
 
 
-def test_a_thread_that_spends_next_to_nothing_is_in_the_sum_only(monkeypatch):
-    told = [[Account(1, "small", 0.0, 0.0)], [Account(1, "small", 0.0005, 0.0)]]
-    monkeypatch.setattr(profiling, "accounts", lambda _: iter(told.pop(0)))
-    spent = Spent()
-    with spent.counted(arm(brokers=[1])):
-        pass
-    assert spent.by_message(1000) == {"brokers": {"cpu": 0.5, "queued": 0.0, "threads": {}}}
-
-
-def test_percentiles_are_of_the_messages_in_milliseconds():
-    taken = [number * 1_000_000 for number in range(101)]
-    assert profiling._percentiles(taken) == {"p50": 50.0, "p99": 99.0}
-
-
-@pytest.mark.parametrize(
-    ("arguments", "sentence"),
-    [
-        (["tenth"], "give the measured rate"),
-        (["no-such"], "no-such"),
-        (["one-small", "--set", "pairs=0"], "pairs"),
-    ],
-)
-def test_what_cannot_be_profiled_is_one_sentence(arguments, sentence, capsys):
-    assert main(arguments) == 2
-    printed = capsys.readouterr().err
-    assert sentence in printed
-    assert printed.count("\n") == 1
-
-
 def test_each_missed_mark_names_a_profile_whose_command_stands_below():
     text = (DOCS / "benchmarks.md").read_text(encoding="utf-8")
     named = re.findall(r"^\| [^|`]+ \| `([a-zA-Z0-9-]+)` \| [^|]+ \| ", text, re.MULTILINE)

@@ -4,21 +4,16 @@ import json
 
 import pytest
 
-from bench.cli import run as measure
 from bench.comparison.workload import from_document
 from bench.harness.histogram import Latencies
 from bench.micro import virtual
-from bench.report import data as report_data
 from bench.report.cli import report
-from bench.report.data import collect, plots
+from bench.report.data import plots
 from bench.report.report import write_report
-from bench.report.suite import ENTRIES
 from bench.report.targets import P50, PER_CPU, RATE, judge
-from multicast.errors import UsageError
 from tests.helpers.pages import Page
 from topology.output import Output
 
-BY_NAME = {entry.name: entry for entry in ENTRIES}
 LATENCIES = Latencies()
 LATENCIES.record([1_000_000 * at for at in range(1, 1001)])
 
@@ -93,14 +88,6 @@ def test_a_run_gives_the_plots_that_it_has_figures_for_and_no_other():
     assert plots({"tree-1": {"error": "failed", "workload": {}}}) == []
 
 
-def test_a_distribution_ends_at_its_last_message_and_grows():
-    line = plot("cdf-latency-100B-200", full()).lines[0]
-    assert (line.x[0], line.x[-1]) == (0.0, 99.9)
-    assert line.x == sorted(line.x)
-    assert line.y == sorted(line.y)
-    assert line.y[-1] == pytest.approx(999, rel=0.01)
-
-
 def test_points_carry_the_spread_of_their_rounds_and_throughput_is_in_megabytes():
     line = plot("throughput-by-size", full()).lines[0]
     assert (line.x, line.y, line.low, line.high) == ([1000.0], [0.2], [0.1], [0.4])
@@ -159,39 +146,3 @@ def test_the_command_reads_folders_and_prints_the_targets_as_json(tmp_path, caps
     assert by_target["memory", "a collector's growth"]["verdict"] == "not measured"
     report([tmp_path], output=Output.TABLE)
     assert "too few pairs" in capsys.readouterr().out
-
-
-def test_what_cannot_be_reported_is_a_usage_error_that_names_the_file(tmp_path):
-    other, broken, twice = (tmp_path / name for name in ("other.json", "broken.json", "twice.json"))
-    other.write_text('{"schema_version": 1, "topic": "A"}')
-    broken.write_text("{")
-    twice.write_text(json.dumps(document("tree-1")))
-    for paths, sentence in (
-        ([other], "other.json: not a document"),
-        ([broken], "broken.json: not JSON"),
-        ([tmp_path / "none.json"], "none.json"),
-        ([twice, twice], "twice.json: there is another"),
-    ):
-        with pytest.raises(UsageError, match=sentence):
-            collect(paths)
-    (tmp_path / "empty").mkdir()
-    with pytest.raises(UsageError, match="no document"):
-        collect([tmp_path / "empty"])
-    with pytest.raises(UsageError, match="nowhere"):
-        report([twice], out=tmp_path / "nowhere" / "page.html", output=Output.TABLE)
-
-
-def test_figures_are_written_with_three_digits_and_their_spread():
-    assert report_data.short(1234.5) == "1,234"
-    assert report_data.short(0.12345) == "0.123"
-    assert report_data.figure_text(None) == "-"
-
-
-def test_a_page_or_a_document_that_exists_is_kept_unless_force_is_said(tmp_path):
-    file = tmp_path / "kept"
-    file.write_text("mine")
-    with pytest.raises(UsageError, match=r"kept exists already; .*--force"):
-        report([tmp_path / "nothing"], out=file)
-    with pytest.raises(UsageError, match="kept exists already"):
-        measure("one-small", out=file)
-    assert file.read_text() == "mine"

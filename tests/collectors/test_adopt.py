@@ -1,6 +1,7 @@
 """`amcast adopt`: a topic that was there before us, with producers and groups that go on."""
 
 import json
+import subprocess
 import threading
 import tomllib
 from contextlib import closing
@@ -21,9 +22,10 @@ from collectors.doctor.facts import PartitionFacts, Role, TopicFacts
 from collectors.reconfiguration.topics import spec_like
 from multicast import Consumer, Producer
 from multicast.drivers.kafka_python import Admin, TopicSpec
+from multicast.local.broker import install
+from multicast.local.cluster import DEFAULT_VERSION
 from tests.helpers.hosting import hosting
 from tests.helpers.system import PATIENCE_S, amcast, until
-from tests.system.test_end_to_end import console_producer
 from topology.interests import parse
 from topology.planner.solver import plan as solve
 
@@ -149,6 +151,19 @@ def produce(where, topic, values, partitions):
     assert producer.flush(PATIENCE_S) == 0
 
 
+def console_producer(where, topic, keyed_lines):
+    """Run Kafka's own console producer, from the jars that the local cluster runs on."""
+    kafka = install(DEFAULT_VERSION, progress=lambda _: None)
+    command = kafka.command("org.apache.kafka.tools.ConsoleProducer")
+    command += ["--bootstrap-server", where, "--topic", topic]
+    command += ["--reader-property", "parse.key=true", "--reader-property", "key.separator=:"]
+    lines = "\n".join(keyed_lines) + "\n"
+    done = subprocess.run(
+        command, input=lines, capture_output=True, text=True, timeout=PATIENCE_S, check=False
+    )
+    assert done.returncode == 0, done.stderr
+
+
 class GroupAsBefore:
     """A consumer group of a program that has never heard of amcast; it reads all the time."""
 
@@ -199,11 +214,8 @@ def test_producers_and_a_group_go_on_while_three_services_get_one_order(where, t
         (seen,) = [g for g in document["groups"] if g["name"] == f"legacy-{topic}"]
         assert (len(seen["partitions"]), seen["lag"]) == (6, 0)
 
-        class Place:
-            bootstrap = where
-
         with hosting(where, topic, "librdkafka", tmp_path):
-            console_producer(Place, topic, [f"k{n}:java-{n}" for n in range(50)])
+            console_producer(where, topic, [f"k{n}:java-{n}" for n in range(50)])
             new = [b"new-%d" % number for number in range(100)]
             produce(where, topic, new, 6)
             with Producer(where, topic=topic) as producer:

@@ -6,7 +6,6 @@ from dataclasses import dataclass, field, replace
 import confluent_kafka
 import pytest
 
-from collectors.collector import CollectorLimits
 from collectors.engine import clock, stream_loop
 from collectors.engine.engine import Engine
 from collectors.engine.instance import CollectorInstance
@@ -27,10 +26,10 @@ MANY = 40  # more than any default pool of threads has on a small machine
 class Hosted:
     """All collectors of a small system on one engine."""
 
-    def __init__(self, system, *, limits=None):
+    def __init__(self, system):
         self.engine = Engine(system.driver, system.plan.topic)
         self.nodes = {
-            entry.name: CollectorInstance(self.engine, entry.name, limits=limits)
+            entry.name: CollectorInstance(self.engine, entry.name)
             for entry in system.plan.collectors
         }
         for node in self.nodes.values():
@@ -75,19 +74,6 @@ def test_many_collectors_on_one_engine_all_deliver_with_a_fixed_number_of_thread
             delivered = system.all(entry.name)
             assert set(delivered) == {f"{log.name}:0" for log in plan.logs_of(entry.interest)}
         assert not any(node.over for node in hosted.nodes.values())
-
-
-@pytest.mark.slow
-def test_many_collectors_deliver_with_tiny_limits():
-    limits = CollectorLimits(
-        run_length_max=1, runs_max=1, pending_max=1, relay_max=1, checkpoint_every=3
-    )
-    plan = tree_plan(9, "A")
-    with Small(plan) as system, Hosted(system, limits=limits):
-        for _ in range(3):
-            send_to_all(system)
-        for entry in plan.consumers:
-            assert len(system.all(entry.name)) == 3 * len(plan.logs_of(entry.interest))
 
 
 @pytest.mark.slow
@@ -382,34 +368,34 @@ def ended_by_a_message(system, hosted):
     return top
 
 
+def deleted(admin, order):
+    admin.delete_topics([order])
+
+
+def narrowed(admin, order):
+    set_topic(admin, order, max_message_bytes="1")
+
+
 @pytest.mark.kafka
 @pytest.mark.slow
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("order_version", [1, 2])
-def test_a_collector_ends_when_the_topic_of_the_order_was_deleted(
-    kafka_cluster, tmp_path, order_version
+@pytest.mark.parametrize(
+    ("spoil", "reason"),
+    [
+        (deleted, (AmcastError, "")),  # "does not exist", or "is not the one that epoch 1 ..."
+        (narrowed, (AppendRefused, "max.message.bytes")),
+    ],
+)
+def test_a_collector_that_can_write_no_order_for_good_ends_and_names_the_reason(
+    kafka_cluster, tmp_path, order_version, spoil, reason
 ):
     plan = replace(poster(), order_version=order_version)
     with System(kafka_cluster.bootstrap, plan, tmp_path) as system, Hosted(system) as hosted:
         order = order_topic(system.topic)
         with Admin(kafka_cluster.bootstrap) as admin:
-            admin.delete_topics([order])
+            spoil(admin, order)
         top = ended_by_a_message(system, hosted)
-        assert order in str(top.error)  # "does not exist", or "is not the one that epoch 1 ..."
-
-
-@pytest.mark.kafka
-@pytest.mark.slow
-@pytest.mark.timeout(300)
-@pytest.mark.parametrize("order_version", [1, 2])
-def test_a_collector_whose_order_records_are_refused_for_good_ends_and_names_the_reason(
-    kafka_cluster, tmp_path, order_version
-):
-    plan = replace(poster(), order_version=order_version)
-    with System(kafka_cluster.bootstrap, plan, tmp_path) as system, Hosted(system) as hosted:
-        with Admin(kafka_cluster.bootstrap) as admin:
-            set_topic(admin, order_topic(system.topic), max_message_bytes="1")
-        top = ended_by_a_message(system, hosted)
-        assert isinstance(top.error, AppendRefused)
-        assert order_topic(system.topic) in str(top.error)
-        assert "max.message.bytes" in str(top.error)
+        assert isinstance(top.error, reason[0])
+        assert order in str(top.error)
+        assert reason[1] in str(top.error)

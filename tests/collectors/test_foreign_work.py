@@ -22,14 +22,10 @@ SENT = {"P1": 200, "P2": 310, "P3": 120, "P4": 450, "P5": 80, "P6": 30}
 KINDS = ("appended", "passed_on", "read", "dropped")
 
 
-BOTH = pytest.mark.parametrize("system", ORDER_VERSIONS, indirect=True)
-
-
 @pytest.fixture
-def system(kafka_cluster, tmp_path, request):
-    """A topic whose producers write no tickets, in the order version that the test asks for."""
-    plan = replace(with_foreign_work(), order_version=getattr(request, "param", 1))
-    with System(kafka_cluster.bootstrap, plan, tmp_path) as made:
+def system(kafka_cluster, tmp_path):
+    """A topic whose producers write no tickets."""
+    with System(kafka_cluster.bootstrap, with_foreign_work(), tmp_path) as made:
         yield made
 
 
@@ -232,49 +228,6 @@ def test_consumers_count_what_their_collectors_streams_hold(drained_system):
 
 def _read(consumer):
     return sum(consumer.entries().read.values())
-
-
-@pytest.mark.campaign
-@BOTH
-def test_after_a_kill_the_new_process_counts_what_comes_after(system):
-    # Init: a process for each collector, everything drained; K1's is killed.
-    processes = system.collectors()
-    processes.wait_healthy()
-    multicast(system)
-    first = predicted(system.plan, SENT)
-    assert drained(system, first) == first
-    processes.kill("K1")
-
-    # Check: the command goes on, and says whom it cannot ask.
-    document = status(system)
-    (sentence,) = document["not_counted"]
-    assert sentence.startswith("not counted: K1: http://127.0.0.1:")
-    rows = {row["collector"]: row for row in document["collectors"]}
-    assert (rows["K1"]["entries"], rows["K1"]["genuineness"]) == (None, None)
-    assert {name: rows[name]["entries"] for name in ("K0", "K2", "K3")} == {
-        name: first[name] for name in ("K0", "K2", "K3")
-    }
-
-    # Test: the next process reads both streams again.
-    processes.start("K1")
-    until(lambda: status(system)["not_counted"] == [], "an address of the new process", pause=0.2)
-    # Nothing is counted again but what K0 ordered after K1's last record, all of P3: nothing of
-    # that was relayed, so no record says that the process before had read it.
-    again = counted(system)["K1"]
-    dropped = again["dropped"]["P3"]
-    assert 0 <= dropped <= SENT["P3"]
-    assert again == {**predicted(system.plan, {})["K1"], **_only_dropped(dropped)}
-    more = {"P1": 7, "P2": 5, "P3": 3, "P4": 2, "P5": 1}
-    multicast(system, more)
-    second = predicted(system.plan, Counter(SENT) + Counter(more))
-    second["K1"] = predicted(system.plan, more)["K1"]
-    for kind in ("read", "dropped"):
-        second["K1"][kind]["P3"] += dropped
-    assert drained(system, second) == second
-
-
-def _only_dropped(count):
-    return {"read": {"P1": 0, "P2": 0, "P3": count}, "dropped": {"P3": count}}
 
 
 @pytest.mark.campaign

@@ -3,16 +3,14 @@
 import re
 import threading
 
-import confluent_kafka
 import pytest
 
 from collectors.doctor.checks import Check, findings
 from collectors.doctor.inspection import inspect
 from multicast import Consumer, Producer
-from multicast.control import log_partition
 from multicast.drivers.kafka_python import Admin
 from tests.helpers.plans import poster
-from tests.helpers.system import PATIENCE_S, System, until
+from tests.helpers.system import PATIENCE_S, System, open_transaction, until
 
 pytestmark = [pytest.mark.kafka, pytest.mark.slow, pytest.mark.timeout(900)]
 
@@ -21,23 +19,6 @@ pytestmark = [pytest.mark.kafka, pytest.mark.slow, pytest.mark.timeout(900)]
 def system(kafka_cluster, tmp_path):
     with System(kafka_cluster.bootstrap, poster(), tmp_path) as made:
         yield made
-
-
-def begun(system, log):
-    """Begin a transaction and append to a log; it stays open."""
-    producer = confluent_kafka.Producer(
-        {
-            "bootstrap.servers": system.bootstrap,
-            "transactional.id": system.topic,
-            "transaction.timeout.ms": 600_000,
-        }
-    )
-    producer.init_transactions(PATIENCE_S)
-    producer.begin_transaction()
-    partition = log_partition(system.plan.log(log))
-    producer.produce(partition.topic, b"open", partition=partition.partition)
-    assert producer.flush(PATIENCE_S) == 0
-    return producer
 
 
 def transaction_findings(system):
@@ -52,7 +33,7 @@ def test_a_log_that_stands_still_holds_up_nobody_who_does_not_wait_for_its_messa
     with Producer(topic=system.topic, driver=system.driver) as producer:
         for to in ({"P2"}, {"P4"}):
             producer.multicast(b"before", to=to).ordered(PATIENCE_S)
-        transaction = begun(system, "P2")
+        transaction = open_transaction(system, system.plan.log("P2"))
         until(
             lambda: any(
                 "P2" in node["held"] for node in host.status()["nodes"] if node["node"] == top

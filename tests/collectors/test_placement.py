@@ -13,20 +13,18 @@ from dataclasses import replace
 
 import pytest
 
-from collectors.collector import Append, Collector
 from collectors.engine.ended_processes import EndedProcesses, place_of, this_machine
 from collectors.membership import group_of
 from collectors.placement import share_out
-from collectors.standby import Standby
 from multicast import Producer
 from multicast.control import MACHINE_BYTES, PROCESS_BYTES, StatusPage, running_record
 from multicast.control.documents import page_of
 from multicast.drivers.kafka_python.group_member import Membership
 from multicast.errors import AmcastError
-from multicast.order import OrderStream
 from multicast.properties import check_all
 from multicast.verification.from_cluster import ReplayedConsumer, replayed
-from tests.helpers.plans import chain, from_start, poster
+from tests.collectors.deploy.shared import Instances
+from tests.helpers.plans import chain, poster
 from tests.helpers.small import Small
 from tests.helpers.small import until as soon
 from tests.helpers.system import PATIENCE_S, System, amcast, until
@@ -63,39 +61,8 @@ def test_where_a_member_goes_most_nodes_stay():
 # -- standby ----------------------------------------------------------------------------------
 
 
-class Log:
-    """Two instances of K1 on one stream, without threads or time."""
-
-    def __init__(self):
-        self.records = []
-        self.cores = [self._core(1), self._core(2)]
-        self.parts = [Standby(primary=True), Standby(primary=False, patience_s=1.0)]
-        self._read = [0, 0]
-
-    def _core(self, writer):
-        plan = chain()
-        core = Collector(OrderStream(plan, "K1", from_start(plan)), None, writer=writer)
-        core.own_end(0)
-        return core
-
-    def ends(self, end):
-        for core in self.cores:
-            core.log_end(0, end)
-
-    def turn(self, which, now):
-        """Read all records, and append what is due; give whether anything was appended."""
-        core = self.cores[which]
-        for offset in range(self._read[which], len(self.records)):
-            core.own_read(offset, self.records[offset])
-        self._read[which] = len(self.records)
-        actions = core.step(0) if self.parts[which].decide(core, now) else ()
-        raws = [action.raw for action in actions if isinstance(action, Append)]
-        self.records += raws
-        return bool(raws)
-
-
 def test_a_standby_waits_for_its_patience_acts_and_steps_back_for_another_writer():
-    log = Log()
+    log = Instances(2, patience_s=1.0)
     log.ends(1)
     assert not log.turn(1, now=10.0)  # due, from now on
     assert not log.turn(1, now=10.9)
@@ -111,7 +78,7 @@ def test_a_standby_waits_for_its_patience_acts_and_steps_back_for_another_writer
     assert log.turn(0, now=21.02)  # the primary is there again: it read on, and wins
     log.ends(5)
     assert not log.turn(1, now=21.03)
-    assert log.parts[1].takeovers == 1
+    assert log.roles[1].takeovers == 1
     assert log.turn(0, now=21.04)
     assert [core.own.state.positions[0] for core in log.cores] == [4, 4]
     assert not log.cores[0].void
@@ -121,30 +88,30 @@ def test_a_standby_waits_for_its_patience_acts_and_steps_back_for_another_writer
 def test_the_successor_of_one_that_has_ended_acts_at_once_until_another_has_advertised_itself(
     advertised,
 ):
-    log = Log()
+    log = Instances(2, patience_s=1.0)
     log.ends(1)
     assert not log.turn(1, now=1.0)
-    log.parts[1].holder_ended()
+    log.roles[1].holder_ended()
     assert log.turn(1, now=1.0)
     log.ends(2)
     assert log.turn(0, now=1.1)
     log.ends(3)
     assert not log.turn(1, now=1.2)  # it reads what the other one has written
     if advertised:
-        log.parts[1].step_back()
+        log.roles[1].step_back()
     assert bool(log.turn(1, now=1.3)) is not advertised
 
 
 def test_a_standby_that_was_a_primary_in_between_waits_as_others_do():
-    log = Log()
+    log = Instances(2, patience_s=1.0)
     log.ends(1)
     assert not log.turn(1, now=1.0)
-    log.parts[1].holder_ended()
+    log.roles[1].holder_ended()
     assert log.turn(1, now=1.0)
-    log.parts[1].primary = True  # the process that has ended is no member any more
+    log.roles[1].primary = True  # the process that has ended is no member any more
     log.ends(2)
     assert log.turn(1, now=1.1)
-    log.parts[1].primary = False  # another process has joined
+    log.roles[1].primary = False  # another process has joined
     log.ends(3)
     assert log.turn(0, now=1.2)
     log.ends(4)
@@ -180,8 +147,8 @@ def test_a_status_page_without_or_with_a_machine_is_read_from_the_control_topic(
 
 
 def test_a_primary_that_is_one_no_more_goes_on_until_its_successor_counts():
-    log = Log()
-    log.parts[0].primary, log.parts[1].primary = False, True
+    log = Instances(2, patience_s=1.0)
+    log.roles[0].primary, log.roles[1].primary = False, True
     log.ends(1)
     assert log.turn(0, now=1.0)
     log.ends(2)
@@ -268,7 +235,7 @@ def test_members_know_one_another_and_miss_who_leaves_or_falls_silent(kafka_clus
 # -- processes --------------------------------------------------------------------------------
 
 
-class Instances:
+class Processes:
     """Processes of `amcast collectors run`, by name; a context manager that ends them."""
 
     def __init__(self, system):
@@ -365,7 +332,7 @@ def judged(system):
 @pytest.mark.slow
 @pytest.mark.timeout(900)
 def test_instances_share_out_all_nodes_and_move_them_when_one_joins_dies_or_leaves(system):
-    with Instances(system) as instances:
+    with Processes(system) as instances:
         instances.start("a", "b")
         until(lambda: instances.shared("a", "b"), "a share for each of two")
         send(system, 60)
@@ -387,7 +354,7 @@ def test_instances_share_out_all_nodes_and_move_them_when_one_joins_dies_or_leav
 @pytest.mark.timeout(900)
 def test_primaries_that_share_and_pinned_ones_at_once_break_nothing(system):
     names = [node.name for node in system.plan.collectors]
-    with Instances(system) as instances:
+    with Processes(system) as instances:
         instances.start("shared")
         instances.start("pinned", flags=[flag for name in names for flag in ("--node", name)])
         instances.start("standby", flags=["--node", names[0], "--standby"])

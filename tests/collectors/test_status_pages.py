@@ -76,11 +76,6 @@ def test_the_control_topic_carries_the_page_and_its_loss_is_the_newest_word(stat
         assert state.running == {"K1": 1}
         assert state.pages == {"K1": page if record[1].count(b"6066") else None}
         assert before.pages != state.pages  # a copy reads on by itself
-    # An older program, whose instances took announcements, says the same under another key.
-    void = state.void
-    document = {**json.loads(running_record(1, "K2", page)[1]), "host": 5, "token": "none"}
-    state.read(Record(0, json.dumps(document).encode(), b"address/K2"))
-    assert (state.pages["K2"], state.running["K2"], state.void) == (page, 1, void)
 
 
 @pytest.mark.parametrize(

@@ -52,6 +52,23 @@ def set_topic(admin, topic, **settings):
     return {name: before[name.replace("_", ".")] for name in settings}
 
 
+def open_transaction(system, log):
+    """Begin a transaction named as the topic, and append to a log; it stays open."""
+    producer = confluent_kafka.Producer(
+        {
+            "bootstrap.servers": system.bootstrap,
+            "transactional.id": system.topic,
+            "transaction.timeout.ms": 600_000,
+            "log_level": 0,
+        }
+    )
+    producer.init_transactions(PATIENCE_S)
+    producer.begin_transaction()
+    producer.produce(log.topic, b"held", partition=log.partition)
+    assert producer.flush(PATIENCE_S) == 0
+    return producer
+
+
 class System:
     """A plan applied to a topic of its own; a context manager that ends what it started."""
 

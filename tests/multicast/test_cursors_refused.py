@@ -117,19 +117,6 @@ def test_a_name_with_another_interest_does_not_take_the_place_of_the_name(double
         opened(double, "C1")
 
 
-def test_a_cursor_that_an_earlier_version_has_stored_is_read(double):
-    write(double, 5, {"P1"})
-    with opened(double, "C1") as consumer:
-        taken = values(consumer.poll(messages_max=2))
-        position = consumer.position
-        partition = control_partition(double.topic)
-        double.driver.commit(f"amcast.{double.topic}.C1", {partition: (0, str(position))})
-    with opened(double, "C1") as consumer:
-        assert consumer.position == position
-        taken += values(consumer.until_end())
-    assert taken == [b"%d" % number for number in range(5)]
-
-
 def test_what_a_group_stores_is_read_as_a_cursor_too(double):
     write(double, 1, {"P1"})
     with opened(double, "C1") as consumer:

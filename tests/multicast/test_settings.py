@@ -30,13 +30,9 @@ def test_tickets_are_on_until_the_file_or_the_environment_switches_them_off(chos
         chosen(tickets="yes")
 
 
-def test_the_key_that_tickets_had_before_is_refused_with_the_name_of_now(chosen):
-    with pytest.raises(UsageError, match="'announce' is unknown; it is called 'tickets' now"):
-        chosen('announce = "off"')
+def test_an_unknown_key_is_refused(chosen):
     with pytest.raises(UsageError, match=r"the key 'other' is unknown$"):
         chosen('other = "off"')
-    with pytest.raises(UsageError, match="AMCAST_ANNOUNCE is set; it is called AMCAST_TICKETS now"):
-        chosen(announce="off")
 
 
 def test_an_empty_flag_is_refused_and_an_empty_variable_is_unset(chosen):

@@ -66,9 +66,10 @@ def test_what_is_no_name_of_a_topic_is_refused(system, client, topic):
     refused(lambda: client(topic=topic, driver=system.driver), "is not a valid name")
 
 
+@pytest.mark.parametrize("bootstrap", [HALF, "", " ", "127.0.0.1:9092,,", None, "kafka://a:9092"])
 @pytest.mark.parametrize("driver", ["librdkafka", "kafka-python"])
-def test_what_is_no_address_of_a_broker_is_refused(driver):
-    refused(lambda: Producer(HALF, topic="A", driver=driver), "the bootstrap addresses are")
+def test_what_is_no_address_of_a_broker_is_refused(bootstrap, driver):
+    refused(lambda: Producer(bootstrap, topic="A", driver=driver), "the bootstrap addresses are")
 
 
 @pytest.mark.parametrize("names", NO_SETS)

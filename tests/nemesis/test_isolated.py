@@ -13,15 +13,10 @@ import pytest
 from bench.nemesis.isolated.catalogue import ISOLATED_FAULTS
 from bench.nemesis.isolated.deployment import (
     Deployment,
-    EndedProgram,
     FaultSite,
-    Unexpected,
-    expect,
 )
 from bench.nemesis.isolated.topics import named, recreate, refill
 from bench.nemesis.skewed import skew
-from multicast.errors import AmcastError
-from multicast.verification.report import OrderViolation
 from tests.helpers.system import until
 
 kafka = pytest.mark.kafka
@@ -78,34 +73,6 @@ def test_a_collector_that_was_frozen_while_its_topic_was_made_again_names_it(sit
         finally:
             host.process.send_signal(signal.SIGCONT)
         until(lambda: named(host), "a collector that names its topic", 180)
-
-
-def test_a_fault_with_another_effect_is_told():
-    with pytest.raises(Unexpected, match="a gap"):
-        expect([], "there was a gap")
-    assert issubclass(Unexpected, AmcastError)
-    assert Unexpected.exit_code == OrderViolation.exit_code
-
-
-@pytest.mark.parametrize(
-    ("code", "err"),
-    [
-        (0, "amcast: the disk is full\n"),
-        (1, "Traceback (most recent call last):\nOSError: the disk is full\n"),
-        (1, "amcast: the disk is full\namcast: and again\n"),
-        (1, "amcast: something else\n"),
-    ],
-)
-def test_a_program_that_fails_otherwise_than_by_one_sentence_is_told(code, err):
-    with pytest.raises(Unexpected, match="should end with exit code 1"):
-        EndedProgram(code, "", err).refused("the disk is full")
-
-
-def test_the_one_sentence_of_a_program_is_given_without_its_counts():
-    ended = EndedProgram(
-        1, "", "sent 3: 3 accepted, 0 failed, 0 unknown\namcast: the disk is full\n"
-    )
-    assert ended.refused("disk") == "the disk is full"
 
 
 def test_a_skewed_program_reads_a_wrong_wall_clock_and_a_right_monotonic_one():

@@ -16,7 +16,6 @@ import pytest
 from rich.console import Console
 
 from bench.nemesis import report
-from bench.nemesis.faults.catalogue import usable
 from bench.nemesis.network import obstacle
 from bench.nemesis.run import RunOutcome, judge
 from bench.nemesis.running import Canary, Program
@@ -135,13 +134,6 @@ def test_a_program_that_ends_by_itself_is_told_of_and_one_that_is_killed_is_not(
 
 
 # -- the command --------------------------------------------------------------------------------
-
-
-def test_there_are_kinds_enough_and_the_loopback_knows_most_of_them():
-    everywhere = usable(frozenset({"network"}))
-    assert len(everywhere) >= 30
-    here = usable(frozenset())
-    assert 20 <= len(here) < len(everywhere)
 
 
 def test_the_command_shows_what_a_seed_plans_and_refuses_what_it_does_not_know():

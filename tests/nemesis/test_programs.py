@@ -2,27 +2,18 @@
 
 import contextlib
 import json
-import os
 import signal
 import subprocess
-import sys
-import threading
 
 import pytest
 
 from bench.nemesis.histories import read_histories
-from bench.nemesis.programs import Consume, ConsumerAudit, HistoryFile, Produce, command
+from bench.nemesis.programs import Consume, ConsumerAudit, Produce, command
 from bench.nemesis.recovery import Fault, recoveries
-from collectors.reconfiguration.apply import apply
-from multicast.drivers.kafka_python import Admin
-from multicast.errors import UsageError
 from multicast.local.cluster import LocalCluster
 from multicast.properties import check_all
 from tests.helpers.plans import poster
 from tests.helpers.system import System, until
-from topology.changes import with_kept_names, with_running_logs
-from topology.interests import from_document
-from topology.planner.solver import plan as solve
 
 pytestmark = [
     pytest.mark.campaign,
@@ -190,45 +181,6 @@ def test_clients_that_are_killed_and_frozen_go_on_and_nothing_is_lost_or_doubled
     assert recovery.took_s > 0
 
 
-def test_a_changed_tree_is_followed_by_clients_and_by_who_was_away(system, clients):
-    # Init: C1 is killed in epoch 1.
-    clients.produce()
-    for name in NAMES:
-        clients.consume(name)
-    clients.grow("C1-a", "C2-a", "C3-a")
-    clients.kill("C1-a")
-
-    # Test: another tree, and C1 comes back.
-    interests = with_running_logs(poster_interests(system.topic), system.plan)
-    cluster_id = system.plan.cluster_id
-    made = solve(interests, base_epoch=system.plan.epoch, cluster_id=cluster_id)
-    with Admin(system.bootstrap) as admin:
-        second = apply(system.driver, admin, with_kept_names(system.plan, made)).plan
-    clients.consume("C1", "b")
-    for key in ("C1-b", "C2-a", "C3-a"):
-        until(lambda key=key: b'"epoch":2' in (clients.folder / key).read_bytes(), key)
-    clients.stop("p1-a")
-    clients.stop("C1-b", "C2-a", "C3-a")
-
-    # Check.
-    assert second.epoch == 2
-    assert second.has_collector(second.subscription("C4").collector)
-    clients.judge()
-
-
-def poster_interests(topic):
-    """The poster's interests, and C4, which makes one root of the three collectors."""
-    consumers = {"C1": "P1 P2 P3", "C2": "P2 P3 P4", "C3": "P3 P4 P5", "C4": "P1 P5"}
-    return from_document(
-        {
-            "topic": topic,
-            "partitions": ["P1", "P2", "P3", "P4", "P5"],
-            "destinations": [["P1", "P3"], ["P2", "P3", "P4"]],
-            "consumer": [{"name": n, "interest": i.split()} for n, i in consumers.items()],
-        }
-    )
-
-
 @pytest.fixture
 def frail(tmp_path):
     """A cluster for one test, which may break it, and clients on it."""
@@ -276,119 +228,3 @@ def dropped(file):
     whole = [line for line in file.read_text().splitlines(keepends=True) if line.endswith("\n")]
     counts = [json.loads(line)["dropped"] for line in whole if '"dropped"' in line]
     return counts[-1] if counts else 0
-
-
-def test_a_line_that_is_half_written_hides_no_earlier_count(tmp_path):
-    file = tmp_path / "p1-a"
-    file.write_text('{"begun":0}\n{"dropped":7}\n{"begun":1}\n{"dropped":9')
-    assert dropped(file) == 7
-
-
-def test_who_is_told_to_stop_while_the_cluster_is_away_does(tmp_path):
-    with LocalCluster(tmp_path / "cluster") as cluster:
-        bootstrap = cluster.bootstrap
-    where = {"bootstrap": bootstrap, "topic": "A", "instance": "a"}
-    orders = [
-        Produce(name="p1", history=str(tmp_path / "p1"), sets=[["P1"]], rate=9, **where),
-        Consume(name="C1", history=str(tmp_path / "C1"), **where),
-    ]
-    running = [subprocess.Popen(command(order), stderr=subprocess.PIPE) for order in orders]
-    try:
-        until(lambda: all((tmp_path / name).exists() for name in ("p1", "C1")), "the files")
-        for process in running:
-            process.terminate()
-        assert [process.wait(STOP_S) for process in running] == [0, 0]
-    finally:
-        for process in running:
-            process.kill()
-            process.wait(30)
-            process.stderr.close()
-    assert read_histories([tmp_path / "p1", tmp_path / "C1"]).counts.instances == 0
-
-
-def test_a_fatal_error_ends_it_with_a_sentence_and_its_exit_code(system, tmp_path):
-    where = {"bootstrap": system.bootstrap, "topic": system.topic, "instance": "a"}
-    for order, says in (
-        (
-            Consume(name="C9", history=str(tmp_path / "C9"), **where),
-            "consume: consumer C9 is missing",
-        ),
-        (
-            Produce(name="p", history=str(tmp_path / "p"), sets=[["P1", "P5"]], rate=9, **where),
-            "produce: no declared destination set covers P1+P5",
-        ),
-    ):
-        done = subprocess.run(
-            command(order), stderr=subprocess.PIPE, text=True, timeout=STOP_S, check=False
-        )
-        assert done.returncode == 2, done.stderr
-        assert done.stderr.startswith(says)
-
-
-def test_an_order_that_is_none_is_named():
-    for arguments in (["eat", "{}"], ["produce", "{}"], ["consume", "["], ["produce"]):
-        done = subprocess.run(
-            [sys.executable, "-m", "bench.nemesis.programs", *arguments],
-            stderr=subprocess.PIPE,
-            text=True,
-            timeout=STOP_S,
-            check=False,
-        )
-        assert done.returncode == 2
-        assert len(done.stderr.splitlines()) == 1
-
-
-def test_who_started_it_takes_it_along(system, tmp_path):
-    order = Consume(
-        bootstrap=system.bootstrap,
-        topic=system.topic,
-        name="C1",
-        instance="a",
-        history=str(tmp_path / "C1"),
-    )
-    starts = (
-        "import subprocess, sys\n"
-        "process = subprocess.Popen(sys.argv[1:])\n"
-        "print(process.pid, flush=True)\n"
-        "sys.stdin.read()\n"
-    )
-    with subprocess.Popen(
-        [sys.executable, "-c", starts, *command(order)],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-    ) as starter:
-        pid = int(starter.stdout.readline())
-        try:
-            until(lambda: (tmp_path / "C1").exists() and (tmp_path / "C1").stat().st_size, "C1")
-            starter.kill()
-            until(lambda: b'"end"' in (tmp_path / "C1").read_bytes(), "its end")
-        finally:
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGKILL)
-
-
-def test_a_file_that_is_there_is_left_alone(tmp_path):
-    HistoryFile(str(tmp_path / "a")).write([{"n": 1}])
-    with pytest.raises(UsageError, match=r"cannot create .*: File exists"):
-        HistoryFile(str(tmp_path / "a"))
-    assert (tmp_path / "a").read_text() == '{"n":1}\n'
-
-
-def test_a_full_disk_is_waited_out_and_no_line_is_lost(tmp_path):
-    # Init: every write finds the disk full.
-    notes = HistoryFile(str(tmp_path / "a"))
-    notes.write([{"n": 1}])
-    real, full = os.dup(notes._file), os.open("/dev/full", os.O_WRONLY)
-    os.dup2(full, notes._file)
-
-    # Test.
-    writer = threading.Thread(target=notes.write, args=([{"n": 2}, {"n": 3}],))
-    writer.start()
-    writer.join(0.2)
-    assert writer.is_alive()
-    os.dup2(real, notes._file)
-    writer.join(30)
-
-    # Check.
-    assert not writer.is_alive()
-    assert (tmp_path / "a").read_text() == '{"n":1}\n{"n":2}\n{"n":3}\n'

@@ -4,11 +4,22 @@ import random
 from contextlib import suppress
 
 import confluent_kafka
+import pytest
 
 from multicast.control import log_partition
 from multicast.messages import epoch_header, skip_header
 from tests.helpers.system import until
 
+ON_SPARK = [
+    pytest.mark.kafka,
+    pytest.mark.slow,
+    pytest.mark.timeout(900),
+    # pyspark leaves the sockets of its answers to the garbage collector.
+    pytest.mark.filterwarnings(
+        "ignore:Exception ignored in. <socket:pytest.PytestUnraisableExceptionWarning",
+        "ignore:unclosed <socket:ResourceWarning",
+    ),
+]
 INTERESTS = {
     "topic": "A",
     "partitions": ["P1", "P2", "P3", "P4", "P5"],

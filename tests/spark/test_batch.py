@@ -10,6 +10,7 @@ from multicast.spark import fold, state_after
 from tests.spark.query import small_spark
 from tests.spark.rows import (
     INTERESTS,
+    ON_SPARK,
     in_order,
     rows_of,
     send,
@@ -17,16 +18,7 @@ from tests.spark.rows import (
     table,
 )
 
-pytestmark = [
-    pytest.mark.kafka,
-    pytest.mark.slow,
-    pytest.mark.timeout(900),
-    # pyspark leaves the sockets of its answers to the garbage collector.
-    pytest.mark.filterwarnings(
-        "ignore:Exception ignored in. <socket:pytest.PytestUnraisableExceptionWarning",
-        "ignore:unclosed <socket:ResourceWarning",
-    ),
-]
+pytestmark = ON_SPARK
 
 
 @pytest.fixture(scope="module")

@@ -87,32 +87,6 @@ def test_an_export_that_is_killed_goes_on_without_a_lost_or_doubled_row(topic, t
 
 
 @pytest.mark.campaign
-def test_an_export_that_is_killed_at_random_moments_has_each_of_many_rows_once(topic, tmp_path):
-    # Init: a hundred times as many messages as above, in files of 100 offsets.
-    send(topic, 30_000, seed=3)
-    folder, rng, kills = tmp_path / "out", random.Random(4), 0
-    words = [sys.executable, "-m", "multicast", *command(topic, folder, "--rows", "100")]
-
-    # Test: kill each export a random moment after it began to write; the last one ends by itself.
-    for _ in range(1000):  # each attempt leaves a file more, and there are some hundred
-        before = set(folder.glob("E*"))
-        with subprocess.Popen(words, stderr=subprocess.DEVNULL) as process:
-            until(lambda: set(folder.glob("E*")) - before or process.poll() is not None, "a file")  # noqa: B023
-            try:
-                process.wait(rng.uniform(0, 0.2))
-            except subprocess.TimeoutExpired:
-                process.kill()
-        if process.returncode != -signal.SIGKILL:
-            break
-        kills += 1
-
-    # Check.
-    assert process.returncode == 0
-    assert kills
-    assert [row["cursor"] for row in exported(folder)] == [row[-1] for row in whole(topic)]
-
-
-@pytest.mark.campaign
 def test_verify_finds_a_lost_a_doubled_and_a_moved_row_in_an_export(topic, tmp_path):
     folder = tmp_path / "out"
     assert amcast(*command(topic, folder)).returncode == 0
@@ -145,24 +119,6 @@ def test_other_programs_read_the_folder_as_it_stands_also_while_it_is_written(to
         (folder / f"_E000000001-P1-P2.{form}.part").write_bytes(b"unfinished")
         table = pyarrow.dataset.dataset(folder, format=form).to_table()
         assert table.sort_by("position")["cursor"].to_pylist() == [row[-1] for row in whole(topic)]
-
-
-@pytest.mark.campaign
-def test_an_export_of_an_earlier_version_goes_on_once_its_file_is_renamed(topic, tmp_path):
-    folder = tmp_path / "out"
-    assert amcast(*command(topic, folder)).returncode == 0
-    before = exported(folder)
-    (folder / ABOUT).rename(folder / "amcast.json")
-    send(topic, 50, seed=2)
-    verify = ["verify", "--parquet", str(folder), "-b", topic.bootstrap]
-    for words in (command(topic, folder), verify):
-        refused = amcast(*words)
-        assert refused.returncode == 2
-        assert "rename its amcast.json to _amcast" in refused.stderr
-    assert exported(folder) == before
-    (folder / "amcast.json").rename(folder / ABOUT)
-    assert amcast(*command(topic, folder)).returncode == 0
-    assert [row["cursor"] for row in exported(folder)] == [row[-1] for row in whole(topic)]
 
 
 def test_an_export_does_not_go_on_with_another_topic_of_the_same_name(tmp_path):

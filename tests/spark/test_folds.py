@@ -7,17 +7,9 @@ from pyspark.sql import functions as F  # noqa: N812 - as Spark's own documentat
 
 from multicast.spark import fold, state_after
 from tests.spark.query import small_spark
-from tests.spark.rows import table
+from tests.spark.rows import ON_SPARK, table
 
-pytestmark = [
-    pytest.mark.kafka,
-    pytest.mark.slow,
-    pytest.mark.timeout(900),
-    pytest.mark.filterwarnings(
-        "ignore:Exception ignored in. <socket:pytest.PytestUnraisableExceptionWarning",
-        "ignore:unclosed <socket:ResourceWarning",
-    ),
-]
+pytestmark = ON_SPARK
 # An account is on the partition of its first letter; a transfer goes to both accounts' partitions.
 INTERESTS = {
     "topic": "bank",

@@ -11,18 +11,10 @@ from tests.helpers.certificates import certificate
 from tests.helpers.driver_worlds import cluster_with_listener
 from tests.helpers.system import PATIENCE_S
 from tests.spark.query import small_spark
-from tests.spark.rows import INTERESTS, in_order, rows_of, send, table
+from tests.spark.rows import INTERESTS, ON_SPARK, in_order, rows_of, send, table
 from tests.spark.streamed import StreamedQuery
 
-pytestmark = [
-    pytest.mark.kafka,
-    pytest.mark.slow,
-    pytest.mark.timeout(900),
-    pytest.mark.filterwarnings(
-        "ignore:Exception ignored in. <socket:pytest.PytestUnraisableExceptionWarning",
-        "ignore:unclosed <socket:ResourceWarning",
-    ),
-]
+pytestmark = ON_SPARK
 PASSWORD = "open sesame"
 LOGIN = "org.apache.kafka.common.security.plain.PlainLoginModule required"
 

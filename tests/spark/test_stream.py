@@ -11,20 +11,12 @@ from multicast.drivers.kafka_python import Admin
 from multicast.errors import TopicChanged, UsageError
 from multicast.spark import AmcastSource
 from multicast.tables.arrow import schema
-from tests.helpers.system import PATIENCE_S, until
+from tests.helpers.system import PATIENCE_S
 from tests.spark.kills import PORTIONS, BackgroundSender, drawn, finish, kill, stored
-from tests.spark.rows import INTERESTS, SETS, send, send_oddities
+from tests.spark.rows import INTERESTS, ON_SPARK, SETS, send
 from tests.spark.streamed import StreamedQuery
 
-pytestmark = [
-    pytest.mark.kafka,
-    pytest.mark.slow,
-    pytest.mark.timeout(1800),
-    pytest.mark.filterwarnings(
-        "ignore:Exception ignored in. <socket:pytest.PytestUnraisableExceptionWarning",
-        "ignore:unclosed <socket:ResourceWarning",
-    ),
-]
+pytestmark = [pytest.mark.timeout(1800), *ON_SPARK]  # the first one counts
 WIDER = [{"name": "C1", "interest": ["P1", "P2", "P3", "P4"]}, *INTERESTS["consumer"][1:]]
 
 
@@ -36,29 +28,6 @@ def delivered(topic, name="C1"):
 
 def query_of(topic, folder, sink="sqlite", **options):
     return StreamedQuery(topic.bootstrap, topic.topic, folder, sink, consumer="C1", **options)
-
-
-@pytest.mark.campaign
-def test_a_killed_query_goes_on_exactly_where_its_checkpoint_says(amcast_topic, tmp_path):
-    # Init: 300 messages.
-    topic = amcast_topic(INTERESTS)
-    send(topic, 300)
-    send_oddities(topic)
-    query = query_of(topic, tmp_path, maxOffsetsPerTrigger="20")
-
-    # Test: kill the query between two of its small batches; the epoch changes while it is away.
-    with query.running() as process:
-        until(lambda: query.committed() >= 2 or process.poll() is not None, "two batches")
-        assert process.poll() is None, query.log()
-    topic.replan({**INTERESTS, "topic": topic.topic, "consumer": WIDER})
-    send(topic, 300, seed=2)
-    delivered(topic)  # so all is ordered
-    query.document["options"]["maxOffsetsPerTrigger"] = "100"
-    assert query.finish(PATIENCE_S) == 0, query.log()
-
-    # Check: every message once, stored in the order in which a plain consumer delivers; one run
-    # with the trigger `availableNow` read all of several batches, after the interrupted one.
-    assert query.messages() == delivered(topic)
 
 
 def test_a_first_batch_begins_no_later_than_it_ends(amcast_topic):

@@ -3,7 +3,6 @@
 from dataclasses import replace
 from datetime import UTC, datetime
 
-import confluent_kafka
 import pytest
 
 from multicast.control import log_partition
@@ -15,7 +14,7 @@ from multicast.tables.options import table_options
 from multicast.tables.order_walk import OrderWalk, between
 from multicast.tables.slices import Place, Slice, read, slices, tasks
 from multicast.testing import MemorySystem, system
-from tests.helpers.system import PATIENCE_S, until
+from tests.helpers.system import PATIENCE_S, open_transaction, until
 from tests.spark.rows import INTERESTS, send, send_oddities
 from topology.tree import Log
 
@@ -144,13 +143,7 @@ def test_an_open_transaction_holds_the_order_back_and_then_nothing_is_missing(am
     topic = amcast_topic(INTERESTS)
     send(topic, 50)
     log = topic.plan.log("P1")
-    producer = confluent_kafka.Producer(
-        {"bootstrap.servers": topic.bootstrap, "transactional.id": topic.topic, "log_level": 0}
-    )
-    producer.init_transactions(60)
-    producer.begin_transaction()
-    producer.produce(log.topic, b"held", partition=log.partition)
-    assert producer.flush(60) == 0
+    producer = open_transaction(topic, log)
     send(topic, 50, seed=2)
 
     def stable():

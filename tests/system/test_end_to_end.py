@@ -17,8 +17,7 @@ from kafka import KafkaProducer
 from multicast import Consumer, Producer
 from multicast.drivers.kafka_python import Admin, TopicSpec
 from multicast.errors import TimedOut, UncoveredInterest, UndeclaredDestination, UsageError
-from multicast.local.broker import free_ports, install
-from multicast.local.cluster import DEFAULT_VERSION
+from multicast.local.broker import free_ports
 from multicast.subscription import Bounds
 from tests.helpers.plans import poster
 from tests.helpers.system import (
@@ -173,55 +172,28 @@ def test_two_instances_of_every_collector_and_kills_under_load_break_nothing(
     assert {v for g, v in found.items() if g not in ("genuineness", "replay")} == {"holds"}
 
 
-@pytest.mark.parametrize(
-    "kind", ["Python", pytest.param("Kafka's own", marks=pytest.mark.campaign)]
-)
-def test_messages_of_plain_kafka_producers_are_ordered_like_others(running, kind):
+def test_messages_of_plain_kafka_producers_are_ordered_like_others(running):
     # Test: a plain producer of one partition and of sets of two, and ours.
-    values = [f"{kind} {number}" for number in range(20)]
-    groups = f"{running.topic}.groups"
-    if kind == "Python":
-        plain = KafkaProducer(bootstrap_servers=running.bootstrap)
-        for value in values:
-            plain.send(running.topic, f"{value} alone".encode(), partition=2).get(PATIENCE_S)
-            plain.send(groups, value.encode(), key=value.encode()).get(PATIENCE_S)
-        plain.close()
-    else:
-        console_producer(running, groups, [f"{value}:{value}" for value in values])
-    amcast("send", *running.common(), "--to", "P3", stdin=f"{kind} ours\n")
+    values = [f"plain {number}" for number in range(20)]
+    plain = KafkaProducer(bootstrap_servers=running.bootstrap)
+    for value in values:
+        plain.send(running.topic, f"{value} alone".encode(), partition=2).get(PATIENCE_S)
+        plain.send(f"{running.topic}.groups", value.encode(), key=value.encode()).get(PATIENCE_S)
+    plain.close()
+    amcast("send", *running.common(), "--to", "P3", stdin="plain ours\n")
 
     # Check: all of them, in one order at consumers of different interests.
     found = [
-        [one for one in running.receive("-n", name, "--until-end") if kind in one["payload"]]
+        [one for one in running.receive("-n", name, "--until-end") if "plain" in one["payload"]]
         for name in ("C1", "C3")
     ]
     for received in found:
         payloads = [message["payload"] for message in received]
-        alone = [f"{value} alone" for value in values if kind == "Python"]
+        alone = [f"{value} alone" for value in values]
         assert [payload for payload in payloads if "alone" in payload] == alone
-        assert sorted(payloads) == sorted([*alone, *values, f"{kind} ours"])
+        assert sorted(payloads) == sorted([*alone, *values, "plain ours"])
     first, third = [[message["message_id"] for message in received] for received in found]
     assert first == third
-
-
-def console_producer(system, topic, keyed_lines):
-    """Run Kafka's own console producer, from the jars that the local cluster runs on.
-
-    The key chooses the partition, so the log of one of the two sets.
-    """
-    kafka = install(DEFAULT_VERSION, progress=lambda _: None)
-    command = kafka.command("org.apache.kafka.tools.ConsoleProducer")
-    command += ["--bootstrap-server", system.bootstrap, "--topic", topic]
-    command += ["--reader-property", "parse.key=true", "--reader-property", "key.separator=:"]
-    done = subprocess.run(
-        command,
-        input="\n".join(keyed_lines) + "\n",
-        capture_output=True,
-        text=True,
-        timeout=PATIENCE_S,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
 
 
 def test_receipts_tell_the_id_and_the_place_in_the_order(system):
@@ -262,21 +234,6 @@ def test_partitions_may_be_written_with_blanks_between_them(running):
     assert [one["to"] for one in found if one["payload"] == "debit"] == [["P1", "P3"]]
     verified = amcast("verify", *running.common(), "-i", "P1, P3", "-i", "P3")
     assert verified.returncode == 0, verified.stderr
-
-
-def test_a_commit_inside_the_loop_stands_right_after_the_message_at_hand(busy):
-    ids = [message["message_id"] for message in busy.receive("-n", "C2", "--until-end")]
-    with Consumer(busy.bootstrap, topic=busy.topic, name="C2", group="loop") as consumer:
-        for message in consumer:
-            if str(message.message_id) == ids[41]:
-                consumer.commit()
-                break
-    with Consumer(busy.bootstrap, topic=busy.topic, name="C2", group="loop") as consumer:
-        assert str(next(iter(consumer)).message_id) == ids[42]
-        consumer.seek("earliest")
-        assert str(next(iter(consumer)).message_id) == ids[0]
-        consumer.seek("latest")
-        assert consumer.poll(0.5) == []
 
 
 @pytest.mark.parametrize("driver", EACH_DRIVER)

@@ -1,8 +1,6 @@
 """What somebody does who uses the library for the first time, and what it answers."""
 
 import logging
-import subprocess
-import sys
 
 import pytest
 
@@ -13,11 +11,6 @@ from tests.helpers.small import Small
 from tests.helpers.system import PATIENCE_S, System
 from topology.carry_over import with_order_version
 from topology.tree import ORDER_VERSION_DEFAULT
-
-
-def test_an_interest_given_as_a_text_is_refused_with_a_sentence():
-    with Small(chain()) as system, pytest.raises(UsageError, match="an interest is a set of names"):
-        Consumer(topic="A", interest="P4", driver=system.driver)
 
 
 def test_headers_may_be_a_mapping_and_what_is_no_header_is_refused_before_it_is_sent():
@@ -33,13 +26,6 @@ def test_headers_may_be_a_mapping_and_what_is_no_header_is_refused_before_it_is_
                 [("a", b"1"), ("b", b"2")],
                 [("a", b"1"), ("b", b"2")],
             ]
-
-
-@pytest.mark.parametrize("bootstrap", ["", " ", "127.0.0.1:9092,,", None, "kafka://a:9092"])
-@pytest.mark.parametrize("driver", ["librdkafka", "kafka-python"])
-def test_a_client_without_the_brokers_addresses_is_told_so_at_once(bootstrap, driver):
-    with pytest.raises(UsageError, match="the bootstrap addresses are"):
-        Producer(bootstrap, topic="A", driver=driver)
 
 
 @pytest.mark.kafka
@@ -67,20 +53,3 @@ def test_an_application_that_logs_at_info_hears_nothing_of_our_connections(
         finally:
             logging.getLogger("amcast.kafka_python").setLevel(logging.NOTSET)
         assert any(record.name.startswith("kafka.") for record in caplog.records)
-
-
-def test_the_pipeline_without_spark_names_what_to_install():
-    without = (
-        "import sys; sys.modules['pyspark'] = None; from multicast.cli.main import main; main()"
-    )
-    done = subprocess.run(
-        [sys.executable, "-c", without, "bench", "pipeline", "run", "-b", "127.0.0.1:1"],
-        capture_output=True,
-        text=True,
-        timeout=PATIENCE_S,
-        check=False,
-    )
-    assert done.returncode == 2
-    assert done.stderr == (
-        "amcast: this command needs Spark, which is not installed: pip install 'amcast[spark]'\n"
-    )

@@ -227,6 +227,7 @@ def test_the_packages_of_an_extra_suffice_for_it(extra, modules, tmp_path):
         ("pulp", ["topology", "plan", "interests.toml"], "planner"),
         ("faust", ["collectors", "run", "-b", "127.0.0.1:9", "-t", "A"], "collectors"),
         ("prometheus_client", ["osn", "run"], "osn"),
+        ("grpc", ["osn", "run"], "osn"),
     ],
 )
 def test_a_verb_whose_package_is_absent_ends_with_2_and_names_the_extra(

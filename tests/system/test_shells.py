@@ -5,24 +5,16 @@ from dataclasses import replace
 import pytest
 
 from collectors.collector import CollectorLimits
-from collectors.epoch_change import ends_of, logs_to_mark
 from multicast.control import (
     ControlReader,
     checkpoint_record,
-    ends_record,
-    log_partition,
-    markers_record,
     stream_partition,
 )
-from multicast.errors import TimedOut, Trimmed, UnknownVersion
-from multicast.messages import epoch_header
+from multicast.errors import UnknownVersion
 from multicast.order import OrderRecord, OrderStream, ParentNext, RecordKind, encode
-from multicast.properties import check_all
 from multicast.subscription import Bounds
-from multicast.verification.from_cluster import ReplayedConsumer, replayed
 from tests.helpers.plans import chain, from_start, poster
 from tests.helpers.small import Small, until
-from topology.carry_over import retained
 
 
 def send(system, count=200):
@@ -115,35 +107,6 @@ def test_a_restarted_consumer_goes_on_at_its_commit_and_seeks():
             assert next(iter(consumer)).payload == b"5"
 
 
-def test_without_its_collector_until_end_says_which_log_waits():
-    with Small(chain()) as system:
-        with system.producer() as producer:
-            producer.multicast(b"", to={"P1"}).accepted(60)
-        with (
-            system.consumer("C1") as consumer,
-            pytest.raises(TimedOut, match=r"log P1 is delivered up to 0 of 1"),
-        ):
-            list(consumer.until_end(timeout=0.1))
-
-
-def test_a_lone_reader_needs_no_collector_at_all():
-    with Small(chain()) as system:
-        with system.producer() as producer:
-            receipt = producer.multicast(b"x", to={"P4"})
-            assert str(receipt.ordered(60)) == "P4:0"
-        assert system.all("C4") == ["P4:0"]
-
-
-def test_reading_below_a_trimmed_start_is_a_named_error():
-    with Small(chain()) as system:
-        with system.producer() as producer:
-            for _ in range(5):
-                producer.multicast(b"x", to={"P4"}).accepted(60)
-        system.log.trim(log_partition(system.plan.log("P4")), 3)
-        with system.consumer("C4") as consumer, pytest.raises(Trimmed, match="offset 0"):
-            consumer.poll(60)
-
-
 def test_a_newer_version_in_the_stream_stops_the_consumer_with_a_sentence():
     with Small(chain()) as system:
         begin = OrderStream(system.plan, "K1", from_start(system.plan)).state.digest
@@ -152,70 +115,6 @@ def test_a_newer_version_in_the_stream_stops_the_consumer_with_a_sentence():
         system.log.write(stream_partition(system.plan, "K1"), bytes(raw))
         with system.consumer("C1") as consumer, pytest.raises(UnknownVersion, match="version 9"):
             consumer.poll(60)
-
-
-@pytest.mark.slow
-def test_an_epoch_ends_by_freeze_and_every_consumer_follows_into_the_next():
-    with Small(chain()) as system:
-        # Init: epoch 1 runs, with messages for ordered and lone readers.
-        old = system.run_all()
-        with system.producer() as producer:
-            for to in ({"P1"}, {"P2"}, {"P3"}, {"P4"}):
-                producer.multicast(b"old", to=to).ordered(60)
-        consumers = {name: system.consumer(name) for name in ("C1", "C2", "C4")}
-
-        # Test: the drain, by the functions that an operator's `apply` will use.
-        ends = {node.name: 0 for node in system.plan.collectors}
-        after = replace(
-            chain(epoch=2),
-            collectors=tuple(
-                replace(node, stream=node.stream + 2) for node in chain(epoch=2).collectors
-            ),
-        )
-        system.propose(after)
-        marks = {}
-        kept = retained(system.plan, after)
-        for name in logs_to_mark(system.plan, kept):
-            partition = log_partition(system.plan.log(name))
-            offset = system.log.write(partition, None, headers=[epoch_header(name, 2)])
-            marks[name] = offset + 1
-        system.write(markers_record(1, marks, attempt="1"))
-        for _, thread in old:
-            thread.join(60)
-            assert not thread.is_alive()
-        streams = {node.name: node.core.own for node, _ in old}
-        ends = ends_of(system.plan, streams, marks, kept)
-        assert ends is not None
-        system.write(ends_record(1, ends, attempt="1"))
-        system.plan = after
-        system.run_all()
-        with system.producer() as producer:
-            for to in ({"P1"}, {"P2"}, {"P3"}, {"P4"}):
-                producer.multicast(b"new", to=to).ordered(60)
-
-        # Check: everyone delivers old before new, each once, and batches name their epochs. Log P4,
-        # read alone, is retained: its consumer sees nothing of the change.
-        for name, logs, epoch in (("C1", 2, 2), ("C2", 2, 2), ("C4", 1, 1)):
-            with consumers[name] as consumer:
-                records = [
-                    (record.value, batch.epoch)
-                    for batch in consumer.until_end(timeout=60)
-                    for record in batch.records
-                ]
-            assert records == [(b"old", 1)] * logs + [(b"new", epoch)] * logs
-
-
-@pytest.mark.slow
-def test_a_running_system_is_replayed_and_judged():
-    with Small(poster()) as system:
-        system.run_all()
-        send(system, 60)
-        seats = [ReplayedConsumer("C1", None), ReplayedConsumer(None, ("P4", "P5"))]
-        report = check_all(replayed(system.driver, "A", seats))
-        verdicts = {verdict.guarantee: verdict.verdict for verdict in report.verdicts}
-        assert verdicts.pop("genuineness") == "not checked"
-        assert set(verdicts.values()) == {"holds"}
-        assert report.deliveries > 100
 
 
 @pytest.mark.slow

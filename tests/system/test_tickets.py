@@ -24,14 +24,13 @@ from multicast.control import (
     stream_partition,
 )
 from multicast.drivers.protocol import Appended, TopicPartition
-from multicast.errors import UnknownVersion
-from multicast.order import OrderStream, anchor
+from multicast.order import anchor
 from multicast.subscription import SubscriptionRequest
 from multicast.tables.order_walk import between
 from multicast.tickets.encoding import OwnRecord, decode
 from tests.collectors.test_replanning import Load, applied, judged
 from tests.helpers.authorized import authorized_broker
-from tests.helpers.plans import from_start, poster
+from tests.helpers.plans import poster
 from tests.helpers.system import EACH_DRIVER, PATIENCE_S, System, amcast, judge, until, verdicts
 from topology.carry_over import with_order_version
 
@@ -145,26 +144,6 @@ def test_a_ticket_orders_its_message_while_no_collector_runs(system):
     name = next(entry.name for entry in system.plan.consumers if entry.collector == top)
     payloads = [message["payload"] for message in system.receive("-n", name, "--until-end")]
     assert payloads == [str(number) for number in range(20)]
-
-
-@one_driver
-def test_a_program_that_knows_version_1_only_stops_at_the_epochs_first_record(system):
-    for node in system.plan.collectors:
-        as_before = replace(system.plan, order_version=1)
-        stream = OrderStream(as_before, node.name, from_start(as_before))
-        (first,) = records(system.driver, stream_partition(system.plan, node.name))
-        with pytest.raises(UnknownVersion, match="has version 2"):
-            stream.read(node.stream_first, first)
-
-
-@one_driver
-def test_commands_of_operators_read_epochs_of_version_2(system):
-    system.order()
-    done = amcast("topology", "recover", *system.common())
-    assert done.returncode == 0, done.stderr
-    assert "nothing is damaged" in done.stdout
-    status = amcast("collectors", "status", *system.common(), "-o", "json")
-    assert status.returncode == 0, status.stderr
 
 
 def kill_while_it_sends(system, start, others):

@@ -1,4 +1,4 @@
-"""docs/what-orders-what.md: its rows on Kafka and amcast on a real broker, and its sources."""
+"""docs/what-orders-what.md: its row on Kafka transactions on a real broker, and its sources."""
 
 import re
 from pathlib import Path
@@ -12,7 +12,8 @@ from multicast.drivers.kafka_python import Admin, TopicSpec
 from tests.helpers.system import PATIENCE_S
 
 PAGE = Path(__file__).parents[2] / "docs" / "what-orders-what.md"
-INTERESTS = {"consumers": {"C1": {"P1", "P2"}, "C2": {"P1", "P2"}}, "destinations": [{"P1", "P2"}]}
+
+
 TRANSACTIONS = 20  # each writes to both partitions
 
 
@@ -73,25 +74,6 @@ def test_committed_transactions_have_no_common_order_at_two_consumers(in_transac
         assert [v for v in other if v.endswith(partition.encode())] == own
     assert sorted(one) == sorted(other)
     assert one != other
-
-
-@pytest.mark.kafka
-@pytest.mark.slow
-def test_multicasts_to_two_partitions_have_one_order_at_two_consumers(amcast_topic):
-    topic = amcast_topic(INTERESTS)
-    producer = topic.producer()
-    sets = [{"P1"}, {"P2"}, {"P1", "P2"}]
-    receipts = [
-        producer.multicast(b"%d" % number, to=sets[number % 3]) for number in range(TRANSACTIONS)
-    ]
-    for receipt in receipts:
-        receipt.ordered(PATIENCE_S)
-    one, other = (
-        [message.message_id for message in topic.drain(topic.consumer(name))]
-        for name in ("C1", "C2")
-    )
-    assert len(one) == TRANSACTIONS
-    assert one == other
 
 
 def rows():

@@ -8,12 +8,12 @@ from itertools import combinations
 import pytest
 from rich.console import Console
 
-from bench.bundles.campaign import campaign, campaign_size, schedule
+from bench.bundles.campaign import campaign, campaign_size
 from bench.bundles.demo import drawing
 from bench.bundles.faults import BROKER, CLIENT, COLLECTOR, CONFIG, NODE, DueFault
 from bench.bundles.run import Load, SendingArm, run
 from bench.bundles.sender import SEPARATE
-from bench.bundles.verdicts import BundlesViolated, judged, refuse_violations
+from bench.bundles.verdicts import judged
 from bench.bundles.world import WorldSize, started
 
 BUNDLES = 400
@@ -64,21 +64,3 @@ def test_separate_transactions_are_torn_by_the_kill_of_a_client():
     assert len(verdict.verdict.torn) > 0
     assert verdict.books.points_off > 0
     assert 'stroke-dasharray="5 4"' in drawing(outcome, [verdict], load)
-
-
-def test_faults_are_spread_over_the_run_and_hit_one_after_the_other():
-    due = schedule(10)
-    assert [fault.share for fault in due] == sorted(fault.share for fault in due)
-    assert [fault.number for fault in due if fault.kind == NODE] == [0, 1, 2]
-    assert 0 < due[0].share < due[-1].share < 1
-
-
-def test_random_sets_differ_and_have_several_chains():
-    size = campaign_size(8, 40, nodes=3, brokers=1, seed=1)
-    assert len({*size.sets}) == 40
-    assert all(len(to) > 1 for to in size.sets)
-
-
-def test_a_violation_ends_with_exit_code_3():
-    assert BundlesViolated("torn").exit_code == 3
-    refuse_violations([])

@@ -1,7 +1,54 @@
-"""Processes of `amcast collectors run` that share a plan, as an operator runs them."""
+"""A collector's instances without threads, and processes that share a plan, as in operation."""
 
+from collectors.collector import Append, Collector
+from collectors.standby import Standby
 from collectors.testing.processes import CollectorProcess
+from multicast.order import OrderStream
+from tests.helpers.plans import chain, from_start
 from tests.helpers.system import until
+
+
+class Instances:
+    """A primary and standbys of K1 on one stream; time is what a test says."""
+
+    def __init__(self, count, patience_s):
+        self.records = []
+        self.cores = [self._core(writer) for writer in range(1, count + 1)]
+        self.roles = [Standby(primary=each == 0, patience_s=patience_s) for each in range(count)]
+        self._read = [0] * count
+        for role, core in zip(self.roles, self.cores, strict=True):
+            role.begin(core)
+
+    def _core(self, writer):
+        plan = chain()
+        core = Collector(OrderStream(plan, "K1", from_start(plan)), None, writer=writer)
+        core.own_end(0)
+        return core
+
+    def offer(self):
+        """Let the primary hand over; all standbys read that."""
+        self.roles[0].primary = False
+        for role in self.roles[1:]:
+            role.offer(1)
+
+    def ends(self, end):
+        for core in self.cores:
+            core.log_end(0, end)
+
+    def turn(self, which, now=0.0):
+        """Read all records, and append what is due; give how many records were appended."""
+        core = self.cores[which]
+        for offset in range(self._read[which], len(self.records)):
+            core.own_read(offset, self.records[offset])
+        self._read[which] = len(self.records)
+        actions = core.step(0) if self.roles[which].decide(core, now) else ()
+        raws = [action.raw for action in actions if isinstance(action, Append)]
+        self.records += raws
+        return len(raws)
+
+    @property
+    def acting(self):
+        return [role.acting for role in self.roles]
 
 
 class SharedCollectors:

@@ -9,7 +9,7 @@ from itertools import count
 
 import pytest
 
-from collectors.collector import Append, Collector
+from collectors.collector import Collector
 from collectors.standby import Standby
 from multicast import Producer
 from multicast.control import (
@@ -26,7 +26,7 @@ from multicast.drivers.protocol import Record
 from multicast.order import OrderStream
 from multicast.properties import check_all
 from multicast.verification.from_cluster import ReplayedConsumer, replayed
-from tests.collectors.deploy.shared import SharedCollectors
+from tests.collectors.deploy.shared import Instances, SharedCollectors
 from tests.helpers.plans import chain, from_start, poster
 from tests.helpers.small import Small
 from tests.helpers.system import PATIENCE_S, System
@@ -44,51 +44,8 @@ def page(number):
 # -- the role, in virtual time ----------------------------------------------------------------
 
 
-class Instances:
-    """A primary and two standbys of K1 on one stream, without threads; no time ever passes."""
-
-    def __init__(self):
-        self.records = []
-        self.cores = [self._core(writer) for writer in (1, 2, 3)]
-        self.roles = [Standby(primary=writer == 1, patience_s=ENDLESS_S) for writer in (1, 2, 3)]
-        self._read = [0, 0, 0]
-        for role, core in zip(self.roles, self.cores, strict=True):
-            role.begin(core)
-
-    def _core(self, writer):
-        plan = chain()
-        core = Collector(OrderStream(plan, "K1", from_start(plan)), None, writer=writer)
-        core.own_end(0)
-        return core
-
-    def offer(self):
-        """Let the primary hand over; all standbys read that."""
-        self.roles[0].primary = False
-        for role in self.roles[1:]:
-            role.offer(1)
-
-    def ends(self, end):
-        for core in self.cores:
-            core.log_end(0, end)
-
-    def turn(self, which):
-        """Read all records, and append what is due; give how many records were appended."""
-        core = self.cores[which]
-        for offset in range(self._read[which], len(self.records)):
-            core.own_read(offset, self.records[offset])
-        self._read[which] = len(self.records)
-        actions = core.step(0) if self.roles[which].decide(core, 0.0) else ()
-        raws = [action.raw for action in actions if isinstance(action, Append)]
-        self.records += raws
-        return len(raws)
-
-    @property
-    def acting(self):
-        return [role.acting for role in self.roles]
-
-
 def test_a_standby_acts_at_once_for_one_that_hands_over_and_that_one_acts_until_then():
-    made = Instances()
+    made = Instances(3, ENDLESS_S)
     made.ends(1)
     assert not made.turn(1)  # a standby waits
     made.offer()
@@ -103,7 +60,7 @@ def test_a_standby_acts_at_once_for_one_that_hands_over_and_that_one_acts_until_
 
 
 def test_a_late_record_of_the_one_that_left_does_not_stop_its_successor():
-    made = Instances()
+    made = Instances(3, ENDLESS_S)
     made.offer()
     assert not made.turn(1)
     made.roles[1].offer(None)  # it has advertised itself, so nobody offers any more
@@ -116,7 +73,7 @@ def test_a_late_record_of_the_one_that_left_does_not_stop_its_successor():
 
 
 def test_of_two_standbys_that_take_the_same_offer_one_steps_back():
-    made = Instances()
+    made = Instances(3, ENDLESS_S)
     made.offer()
     made.ends(1)
     assert made.turn(1)
@@ -128,7 +85,7 @@ def test_of_two_standbys_that_take_the_same_offer_one_steps_back():
 
 
 def test_an_instance_that_has_not_caught_up_takes_no_offer():
-    made = Instances()
+    made = Instances(3, ENDLESS_S)
     behind = Collector(OrderStream(chain(), "K1", from_start(chain())), None, writer=4)
     behind.own_end(1)  # the stream has a record that it has not read
     role = Standby(primary=False, patience_s=ENDLESS_S)
@@ -142,7 +99,7 @@ def test_an_instance_that_has_not_caught_up_takes_no_offer():
 
 
 def test_records_that_the_stream_had_at_the_start_do_not_end_an_offer():
-    made = Instances()
+    made = Instances(3, ENDLESS_S)
     for end in (1, 2, 3):
         made.ends(end)
         assert made.turn(0)  # an earlier instance, which is neither the one that leaves nor alive
@@ -163,20 +120,12 @@ def test_records_that_the_stream_had_at_the_start_do_not_end_an_offer():
 # -- what the control topic says ----------------------------------------------------------------
 
 
-def of_an_older_program(epoch, name, **released):
-    """Make the statement of an instance that also took announcements, at an address."""
-    _, value = running_record(epoch, name, **released)
-    document = {**json.loads(value), "host": "h", "port": 1, "token": "00" * 8}
-    return f"address/{name}".encode(), json.dumps(document).encode()
-
-
-@pytest.mark.parametrize("make", [running_record, of_an_older_program])
-def test_the_control_topic_carries_an_offer_until_another_instance_advertises_itself(make):
+def test_the_control_topic_carries_an_offer_until_another_instance_advertises_itself():
     state, offsets = ControlState("A"), count()
     assert state.offered_by(1, "K1") == NOBODY
 
     def record(**released):
-        return make(1, "K1", **released)
+        return running_record(1, "K1", **released)
 
     def read(raw):
         key, value = raw

@@ -4,7 +4,6 @@ import json
 from contextlib import closing
 from dataclasses import replace
 
-import confluent_kafka
 import pytest
 
 from collectors.explain.facts import (
@@ -23,7 +22,7 @@ from multicast.control import log_partition
 from multicast.drivers.kafka_python import Admin
 from tests.helpers.forged import far, forge
 from tests.helpers.plans import poster
-from tests.helpers.system import ORDER_VERSIONS, PATIENCE_S, System, amcast, until
+from tests.helpers.system import ORDER_VERSIONS, PATIENCE_S, System, amcast, open_transaction, until
 
 BOTH = {"P1", "P3"}
 LOG = "P1+P3"
@@ -169,17 +168,10 @@ def test_a_message_is_followed_from_its_log_to_its_consumers(system):
 @BOTH_VERSIONS
 def test_an_open_transaction_a_removed_message_and_unknown_ids_are_named(system):
     log = system.plan.log("P3")
-    topic, partition = log_partition(log)
-    producer = confluent_kafka.Producer(
-        {"bootstrap.servers": system.bootstrap, "transactional.id": f"t-{system.topic}"}
-    )
-    producer.init_transactions(PATIENCE_S)
-    producer.begin_transaction()
-    producer.produce(topic, value=b"held", partition=partition)
-    assert producer.flush(PATIENCE_S) == 0
+    producer = open_transaction(system, log)
     with closing(system.driver.reader({})):
         document = explain(system, "P3:0", 1)
-    assert f"transaction t-{system.topic} is open from offset 0" in document["waits"][0]["why"]
+    assert f"transaction {system.topic} is open from offset 0" in document["waits"][0]["why"]
     producer.abort_transaction(PATIENCE_S)
     assert explain(system, "P3:0", 1)["record"] is None  # aborted; no collector runs
     assert "there is no such message" in explain(system, "P3:99", 1)["waits"][0]["why"]

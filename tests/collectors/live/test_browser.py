@@ -20,7 +20,7 @@ from tests.collectors.live.browser import browser, complaints
 from tests.collectors.live.serving import serving
 from tests.collectors.test_replanning import planned
 from tests.helpers.plans import poster
-from tests.helpers.system import PATIENCE_S, System, until
+from tests.helpers.system import PATIENCE_S, System, open_transaction, until
 
 pytestmark = [
     pytest.mark.needs("chromium", "chromedriver"),
@@ -202,19 +202,7 @@ def test_any_number_of_tabs_in_one_browser_is_served(live):
 
 @pytest.mark.campaign
 def test_an_open_transaction_is_shown_as_held(live):
-    confluent_kafka = pytest.importorskip("confluent_kafka")
-    log = live.system.plan.log("P2")
-    producer = confluent_kafka.Producer(
-        {
-            "bootstrap.servers": live.system.bootstrap,
-            "transactional.id": f"t-{live.system.topic}",
-            "transaction.timeout.ms": 600_000,
-        }
-    )
-    producer.init_transactions(PATIENCE_S)
-    producer.begin_transaction()
-    producer.produce(log.topic, value=b"held", partition=log.partition)
-    assert producer.flush(PATIENCE_S) == 0
+    producer = open_transaction(live.system, live.system.plan.log("P2"))
     top = live.system.plan.top("P2").name
     until(lambda: live.page.state(top) == "held", "the held log")
     producer.commit_transaction(PATIENCE_S)

@@ -66,40 +66,6 @@ def test_only_rows_in_sight_are_elements_and_keys_reach_the_last_one(large, box,
     until(lambda: large.page.run(ACTIVE, box) == ["1", count, True], "the first row")
 
 
-def test_a_line_is_as_wide_as_its_rate_and_a_sparkline_has_a_point_for_each_tick(large):
-    def drawn():
-        # In one turn of the page: the next tick changes both sides.
-        return large.page.run(
-            """tree.render(); edges.render();
-            return [...edges.paths].filter(([, group]) => group.edge).map(([name, group]) =>
-              [moment.collectors[name][2], Number(group.edge.getAttribute('stroke-width')),
-               group.edge.getAttribute('class')])"""
-        )
-
-    until(lambda: any(relayed > 0 for relayed, *_ in drawn()), "what is relayed")
-    lines = drawn()
-    assert len(lines) == COLLECTORS - 1  # all but the root
-    for relayed, width, kind in lines:
-        assert kind == ("flows" if relayed > 0 else "idle")
-        assert width > 1.5 if relayed > 1 else width >= 1.5
-    widths = [width for _, width, _ in sorted(lines)]
-    assert widths == sorted(widths)
-
-    def points():
-        return large.page.run(
-            """tree.render();
-            const row = tree.pool.find((row) => !row.hidden), name = row.name.textContent;
-            return [row.spark.children[1].getAttribute('d'), sparks.get(name)]"""
-        )
-
-    until(lambda: len(points()[1]) >= 4, "four ticks")
-    path, rates = points()
-    heights = [float(y) for _, y in re.findall(r"[ML]([\d.]+) ([\d.]+)", path)]
-    assert len(heights) == len(rates)
-    by_rate = [height for _, height in sorted(zip(rates, heights, strict=True))]
-    assert by_rate == sorted(by_rate, reverse=True)  # the page's y grows downwards
-
-
 def test_what_stands_still_says_so(large):
     link = """return [document.getElementById('link-text').innerText,
       getComputedStyle(document.querySelector('main')).opacity]"""

@@ -4,18 +4,16 @@ import subprocess
 import sys
 from pathlib import Path
 
-import confluent_kafka
 import pytest
 
 from collectors.metrics import FAMILIES, page_of
 from multicast import Producer
-from multicast.control import log_partition
 from multicast.metrics.families import MetricKind
 from multicast.order import MAGIC
 from tests.helpers.forged import far, forge
 from tests.helpers.plans import poster
 from tests.helpers.scraped import samples
-from tests.helpers.system import PATIENCE_S, System, until
+from tests.helpers.system import PATIENCE_S, System, open_transaction, until
 
 DOC = Path(__file__).parents[3] / "docs" / "metrics.md"
 
@@ -112,7 +110,7 @@ def test_a_void_record_a_hole_and_an_open_transaction_move_their_metrics(system)
         assert value(*VOID) == 1
 
         # Test and check: a transaction that stays open holds the log, and its messages wait.
-        transaction = begun(system, log)
+        transaction = open_transaction(system, log)
         waits = producer.multicast(b"waits", to={"P2"})
         waits.accepted(PATIENCE_S)
         until(lambda: value("amcast_collector_held_logs") == 1, "a held log")
@@ -122,20 +120,3 @@ def test_a_void_record_a_hole_and_an_open_transaction_move_their_metrics(system)
         waits.ordered(PATIENCE_S)
         until(lambda: value("amcast_log_oldest_transaction_seconds") == 0, "no transaction")
         until(lambda: value("amcast_log_stable_lag_records") == 0, "no stable lag")
-
-
-def begun(system, log):
-    """Begin a transaction and append to a log; it stays open."""
-    producer = confluent_kafka.Producer(
-        {
-            "bootstrap.servers": system.bootstrap,
-            "transactional.id": system.topic,
-            "transaction.timeout.ms": 600_000,
-        }
-    )
-    producer.init_transactions(PATIENCE_S)
-    producer.begin_transaction()
-    partition = log_partition(log)
-    producer.produce(partition.topic, b"open", partition=partition.partition)
-    assert producer.flush(PATIENCE_S) == 0
-    return producer

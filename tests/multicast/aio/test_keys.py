@@ -61,13 +61,3 @@ def test_many_messages_have_a_key_and_headers_each():
 
     with running(poster(), collectors=False) as system:
         asyncio.run(run(system))
-
-
-def test_neither_set_nor_key_is_an_error():
-    async def run(system):
-        async with producer_of(system) as producer:
-            with pytest.raises(UsageError, match="give 'to', or a key"):
-                await producer.multicast(b"x")
-
-    with running(collectors=False) as system:
-        asyncio.run(run(system))

@@ -1,13 +1,11 @@
 """Conditional messages on a real broker: both drivers, running collectors, plain producers."""
 
-import asyncio
 from concurrent.futures import ThreadPoolExecutor
 
 import confluent_kafka
 import pytest
 
-from multicast import Consumer, MessageID, Producer, WhyVoid, nothing_after
-from multicast.aio import AsyncConsumer, AsyncProducer
+from multicast import Consumer, Producer, nothing_after
 from multicast.conditional.condition import EXPECT, TAGS
 from multicast.control import log_partition
 from tests.helpers.plans import poster
@@ -105,26 +103,3 @@ def test_headers_that_strangers_write_are_judged_and_stop_nobody(system):
         kept = [record.value for batch in consumer.until_end() for record in batch.records]
         assert consumer.void == {"conflict": 1, "ahead": 1, "unreadable": 1}
     assert kept == [value for value, effective in expected.items() if effective]
-
-
-@pytest.mark.campaign
-def test_an_asynchronous_producer_is_told_too(system):
-    async def run():
-        async with (
-            AsyncProducer(**client(system)) as producer,
-            AsyncConsumer(**client(system), name="C1", committed=False) as consumer,
-            asyncio.timeout(PATIENCE_S),
-        ):
-            start = consumer.seen(BOTH)
-            receipts = [
-                await producer.multicast(
-                    b"%d" % number, to=BOTH, tags={"a"}, expect=nothing_after(start, tags={"a"})
-                )
-                for number in range(3)
-            ]
-            return [await receipt.decided() for receipt in receipts]
-
-    first, *others = asyncio.run(run())
-    assert first.takes_effect
-    assert {decision.reason for decision in others} == {WhyVoid.CONFLICT}
-    assert {decision.conflict for decision in others} == {MessageID(LOG, 0)}

@@ -1,17 +1,13 @@
 """Drivers with many Kafka partitions at once, and with others later."""
 
 import select
-import uuid
-from contextlib import ExitStack
 
 import pytest
 
-from multicast.drivers import open_driver
-from multicast.drivers.kafka_python import Admin, TopicSpec
 from multicast.drivers.kafka_python.connection import Connection
 from multicast.drivers.kafka_python.direct_appender import _SOCKETS_MAX
-from multicast.drivers.protocol import Appended, TopicPartition
-from tests.helpers.driver_worlds import REAL, MemoryWorld, RealWorld, append_all, read, watch
+from multicast.drivers.protocol import Appended
+from tests.helpers.driver_worlds import REAL, append_all, read, watch
 from tests.helpers.small import until
 
 MANY = 60
@@ -19,24 +15,8 @@ BACK_OFF_MS = 3_600_000  # longer than any time-out
 
 
 @pytest.fixture(params=["memory", *REAL])
-def world(request):
-    if request.param == "memory":
-        made = MemoryWorld()
-    else:
-        made = RealWorld(request.param, request.getfixturevalue("kafka_cluster").bootstrap)
-    yield made
-    made.close()
-
-
-@pytest.fixture
-def opened():
-    with ExitStack() as stack:
-
-        def keep(thing):
-            stack.callback(thing.close)
-            return thing
-
-        yield keep
+def world(request, world_named):
+    return world_named(request.param)
 
 
 def test_a_watcher_follows_what_is_added_and_leaves_what_is_removed(world, opened):
@@ -82,13 +62,10 @@ def test_one_watcher_and_one_reader_serve_many_partitions(world, opened):
 
 @pytest.mark.campaign
 @pytest.mark.kafka
-def test_a_few_sockets_append_to_many_partitions_directly(kafka_cluster, opened):
-    topic = f"t-{uuid.uuid4().hex[:8]}"
-    many = [TopicPartition(topic, number) for number in range(MANY)]
-    with Admin(kafka_cluster.bootstrap) as admin:
-        admin.create_topics({topic: TopicSpec(MANY)})
-    driver = opened(open_driver("kafka-python", kafka_cluster.bootstrap))
-    direct = opened(driver.direct_appender())
+def test_a_few_sockets_append_to_many_partitions_directly(world_named, opened):
+    world = world_named("kafka-python")
+    many = world.topic(MANY)
+    direct = opened(world.driver.direct_appender())
     direct.add(many)
 
     def placed():
@@ -131,8 +108,8 @@ def test_a_few_sockets_append_to_many_partitions_directly(kafka_cluster, opened)
 
 
 @pytest.mark.kafka
-def test_a_reader_waits_for_no_back_off_of_the_package(kafka_cluster, opened, monkeypatch):
-    world = opened(RealWorld("kafka-python", kafka_cluster.bootstrap))
+def test_a_reader_waits_for_no_back_off_of_the_package(world_named, opened, monkeypatch):
+    world = world_named("kafka-python")
     (first,), (second,) = world.topic(1), world.topic(1)
     appender = opened(world.driver.appender())
     append_all(appender, first, [b"x"])

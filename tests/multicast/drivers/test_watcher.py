@@ -359,6 +359,29 @@ def test_a_watcher_with_spacing_sends_no_earlier_request(world):
 
 
 @pytest.mark.kafka
+def test_with_a_wide_spacing_a_question_waits_for_no_message_until_all_is_at_rest(
+    world, monkeypatch
+):
+    waits, request = [], WatchConnection.request
+
+    def noted(self, now, *, wait_s, timeout_s):
+        waits.append(wait_s)
+        request(self, now, wait_s=wait_s, timeout_s=timeout_s)
+
+    monkeypatch.setattr(WatchConnection, "request", noted)
+    watcher, log = world.watcher(), world.logs[0]
+    until(lambda: watcher.poll(0.1) == {} and waits and waits[-1] > 0.1, "a long poll at rest")
+    for number, spacing_s in enumerate((0.02, 0.05), start=1):
+        watcher.spacing_s = spacing_s
+        waits.clear()
+        append_all(world.appender, log, [b"x"])
+        watch(watcher, {log: number})
+        until(lambda: watcher.poll(0.1) == {} and len(waits) > 1, "the next question")
+        assert (0.0 in waits) is (spacing_s == 0.05)
+        until(lambda: watcher.poll(0.1) == {} and waits[-1] > 0.1, "a long poll at rest")
+
+
+@pytest.mark.kafka
 def test_sentinel_records_are_appended_once(world):
     assert append_sentinels(world.driver, world.admin, world.topic)
     sentinel = TopicPartition(world.sentinel_topic, 0)

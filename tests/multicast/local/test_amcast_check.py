@@ -129,11 +129,3 @@ def test_a_test_fails_with_the_witness_and_the_next_one_is_judged_by_itself(suit
         assert line in printed, printed
     assert "OrderViolation" in printed
     assert "C2" in printed
-
-
-@pytest.mark.campaign
-def test_without_the_option_nothing_is_judged(suite):
-    done = suite("--deselect", "test_suite.py::test_wrong_and_failing")
-    assert done.returncode == 0, done.stdout
-    assert "5 passed" not in done.stdout
-    assert "4 passed" in done.stdout

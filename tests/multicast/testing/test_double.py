@@ -412,14 +412,6 @@ def test_interests_come_as_a_plan_or_a_file(interests):
         assert double.producer().multicast(b"x", to={"P2"}).ordered().offset == 0
 
 
-def test_an_interest_file_with_a_byte_order_mark_is_read(tmp_path):
-    file = tmp_path / "interests.toml"
-    text = (ROOT / "docs/examples/poster.toml").read_text(encoding="utf-8")
-    file.write_text(text, encoding="utf-8-sig")
-    with system(file) as double:
-        assert double.producer().multicast(b"x", to={"P2"}).ordered().offset == 0
-
-
 @pytest.mark.parametrize(
     ("interests", "sentence"),
     [

@@ -53,7 +53,7 @@ PARTS = [
     Part("fuzz", ("make", "fuzz"), 200, ("bench/fuzz/__main__.py",)),
     Part("model", ("make", "model"), 400, ("bench/exhaustive.py", "spec/"), needs="spin"),
     Part("docs", ("make", "docs"), 200, ("docs/", "README.md")),
-    Part("dist", ("make", "dist", "sbom"), 200, ("pyproject.toml", "requirements.lock")),
+    Part("dist", ("make", "dist", "sbom"), 60, ("pyproject.toml", "requirements.lock")),
     Part("helm", ("make", "helm"), 400, ("collectors/deploy/",), needs="go"),
 ]
 

@@ -83,9 +83,9 @@ def test_a_full_batch_does_not_linger(opened):
     assert joint.count() == 0
     for number in range(10):
         joint.append(log, b"%d" % number * 1000)
-    # What waits for that broker goes along.
+    # What waits for that broker goes along, or with the next request.
     until(lambda: joint.count() >= 10, "the outcomes of a batch")
-    assert appended(joint, other) == [b"lingers"]
+    until(lambda: appended(joint, other) == [b"lingers"], "the outcome of what lingered")
     assert appended(joint, log) == joint.sent[log][: len(joint.outcomes[log])]
 
 

@@ -16,7 +16,14 @@ from tests.running.needs import missing
 from tests.running.whole_run import JVM, WholeRun, hold_to_the_table
 
 # On a busy machine, examples are drawn and run slowly; hypothesis would count that as a failure.
-settings.register_profile("busy", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+# It writes nothing into the checkout, which may be read-only; a failure prints how to repeat it.
+settings.register_profile(
+    "busy",
+    deadline=None,
+    suppress_health_check=[HealthCheck.too_slow],
+    database=None,
+    print_blob=True,
+)
 settings.load_profile("busy")
 
 OURS = ("amcast", "kafka", "faust", "mode")

@@ -121,16 +121,6 @@ def test_a_chain_that_takes_nothing_is_unavailable(runner, channels):
     assert statuses(runner, channels, transaction()) == [503]
 
 
-def test_the_answer_says_why(runner, channels):
-    async def ask():
-        async with served(channels) as client:
-            return await gathered(client.broadcast([transaction(chain="nowhere")]))
-
-    ((status, info),) = runner.run(ask())
-    assert status == 404
-    assert "nowhere" in info
-
-
 # The stream.
 
 

@@ -40,15 +40,6 @@ from tests.ordering_osn.helpers.chains import (
 # TLS.
 
 
-def test_over_tls_a_client_that_trusts_the_server_is_served(runner, channels):
-    async def ask():
-        async with served(channels, tls=SERVER_TLS, client_tls=CLIENT_TLS) as client:
-            request = seek_envelope(USER, "chain-a", "oldest", "oldest")
-            return numbers(await gathered(client.deliver(request)))
-
-    assert runner.run(ask()) == ["block 0", 200]
-
-
 def test_over_tls_the_name_is_checked_against_the_certificate(runner, channels):
     async def ask(name):
         async with served(channels, tls=SERVER_TLS, client_tls=CLIENT_TLS, name=name) as client:
@@ -278,16 +269,6 @@ def test_a_server_stops_though_a_reader_reads_nothing(runner, channels, channel)
             await stopped.write(seek_envelope(USER, "chain-a", 0, ENDLESS))
             await stopped.read()
             await asyncio.wait_for(server.stop(0.5), 60)
-
-    runner.run(ask())
-
-
-@pytest.mark.parametrize("tls", [None, SERVER_TLS], ids=["no TLS", "TLS"])
-def test_a_port_that_is_taken_is_said_so(runner, channels, tls):
-    async def ask():
-        async with serving(channels) as server:
-            with pytest.raises(UsageError, match=str(server.port)):
-                await Server(channels, port=server.port, tls=tls).start()
 
     runner.run(ask())
 

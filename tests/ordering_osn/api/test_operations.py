@@ -258,14 +258,6 @@ def test_the_log_spec_knows_two_methods(started):
         assert method in json.loads(answer)["error"]
 
 
-@pytest.mark.usefixtures("log_levels")
-def test_a_query_does_not_change_which_path_is_meant(started):
-    server = started()
-    assert ask(server, "PUT", "/logspec?x=1", b'{"spec": "warning"}')[0] == 204
-    assert ask(server, "POST", "/logspec?x=1")[0] == 400  # as without a query
-    assert ask(server, "POST", "/healthz?x=1")[0] == 405
-
-
 def test_a_body_without_a_length_is_answered_that_one_is_required(started):
     body = iter([b'{"spec": "debug"}'])  # sent in chunks
     assert ask(started(), "PUT", "/logspec", body)[0] == 411
@@ -287,12 +279,6 @@ def test_the_version_is_told(started):
 
 def test_other_paths_are_not_found(started):
     assert ask(started(), "GET", "/")[0] == 404
-
-
-def test_a_port_that_is_taken_is_said_so(started, channels, metrics):
-    port = started().port
-    with pytest.raises(UsageError, match=str(port)):
-        Operations(channels, metrics, port=port).start()
 
 
 @pytest.mark.slow

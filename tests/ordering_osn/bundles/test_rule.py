@@ -1,7 +1,5 @@
 """Each clause of the rule by which a bundle counts, by itself."""
 
-from dataclasses import replace
-
 import pytest
 
 from ordering_osn.chain.bundles.bundle import encode_bundle
@@ -266,14 +264,6 @@ def test_a_saved_state_is_a_copy():
     log.fate(bundle_record(bundle()))
     assert state.window == ()
     assert BundleRule(state).state == state
-
-
-def test_the_head_has_everything_but_the_window():
-    log = Log()
-    log.introduce()
-    log.fate(bundle_record(bundle()))
-    assert log.rule.state.window
-    assert log.rule.head == replace(log.rule.state, window=())
 
 
 def test_a_stamp_of_each_chain_is_needed():

@@ -145,15 +145,6 @@ def test_bc14_a_cut_of_nothing_is_an_empty_batch():
     assert FillTimes().observe([], None, 1.0) == ()
 
 
-def test_a_cut_takes_all_that_is_pending_and_its_bytes():
-    cutter, limits = BlockCutter(), BatchLimits(9, 100)
-    cutter.ordered(b"a", 60, limits)
-    cutter.ordered(b"b", 40, limits)
-
-    assert cutter.cut() == (b"a", b"b")
-    assert cutter.ordered(b"c", 60, limits) == ((), True)
-
-
 def test_the_limits_are_read_with_each_message():
     cutter = BlockCutter()
     cutter.ordered(b"a", 10, BatchLimits(9, 100))

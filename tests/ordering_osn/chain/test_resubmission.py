@@ -302,14 +302,6 @@ def test_an_envelope_that_peers_refuse_with_its_block_is_in_no_block(spoil):
 # -- the window -------------------------------------------------------------------------------
 
 
-def test_a_transaction_that_stands_in_a_block_is_not_ordered_again():
-    stepped = Stepped(rules(messages_max=1))
-    stepped.normal("a")
-
-    assert causes(stepped.normal("a")) == [Cause.REPLAYED]
-    assert stepped.named == [["a"]]
-
-
 def test_a_transaction_that_is_pending_is_not_ordered_again():
     stepped = Stepped(rules(messages_max=2))
     stepped.normal("a")

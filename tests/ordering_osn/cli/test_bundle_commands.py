@@ -4,11 +4,11 @@ import json
 
 import pytest
 
-from multicast.cli.commands import build
 from multicast.errors import AmcastError, UsageError
 from ordering_osn.chain.bundles.bundle import read_bundle
 from ordering_osn.cli.length_prefixed import frames
 from tests.ordering_osn.helpers.chains import USER_FOLDER, transaction
+from tests.ordering_osn.helpers.commands import amcast
 from tests.ordering_osn.helpers.multi import (
     ScriptedNode,
     World,
@@ -18,13 +18,6 @@ from tests.ordering_osn.helpers.multi import (
 
 SIGNER = ["--msp", str(USER_FOLDER / "msp"), "--msp-id", "Org1MSP"]
 AB = ("chain-a", "chain-b")
-
-
-def amcast(*words):
-    """Run a command in this process; raises its error."""
-    build([str(word) for word in words])(
-        [str(word) for word in words], prog_name="amcast", standalone_mode=False
-    )
 
 
 @pytest.fixture

@@ -174,17 +174,6 @@ def test_a_node_adds_no_records_of_another_topic_to_its_blocks(kafka_cluster, tm
         assert ledger.height == 4
 
 
-def test_a_taken_address_ends_with_2_and_one_sentence(tmp_path):
-    (listen,) = addresses(1)
-    with node(tmp_path / "n1", listen):
-        until(lambda: listen in (tmp_path / "n1.log").read_text(), PATIENCE_S)
-        flags = ["--msp", str(ORDERER / "msp"), "--msp-id", "OrdererMSP"]
-        again = ("osn", "run", "-b", "127.0.0.1:1", "--folder", str(tmp_path / "n2"), *flags)
-        done = amcast(*again, "--listen", listen, "--operations", "off")
-        assert done.returncode == 2
-        assert "cannot listen" in done.stderr
-
-
 @pytest.mark.campaign
 def test_a_snapshot_of_one_node_is_the_beginning_of_another(kafka_cluster, tmp_path):
     raw = quick("chain-a", timeout="50ms", max_message_count=1)

@@ -6,7 +6,6 @@ from contextlib import AsyncExitStack
 
 import pytest
 
-from multicast.cli.commands import build
 from multicast.errors import AmcastError, TimedOut, UsageError
 from ordering_osn.cli import deliver as deliver_command
 from ordering_osn.cli.length_prefixed import frames
@@ -14,6 +13,7 @@ from ordering_osn.wire.multichain_pb2 import MultiEntry
 from tests.helpers.small import until
 from tests.ordering_osn.helpers.bundle_nodes import A, B, C, Clients, bundle_for, quick_chains
 from tests.ordering_osn.helpers.chains import USER_FOLDER
+from tests.ordering_osn.helpers.commands import amcast
 from tests.ordering_osn.helpers.served import served
 from tests.ordering_osn.helpers.small import (
     Nodes,
@@ -30,14 +30,7 @@ READER = ["--msp", str(USER_FOLDER / "msp"), "--msp-id", "Org1MSP"]
 READ = chains_plan(A, B, C, spanning=[(A, B), (B, C)], readers=[(A, B)])
 
 
-def amcast(*words):
-    """Run a command in this process; raises its error."""
-    build([str(word) for word in words])(
-        [str(word) for word in words], prog_name="amcast", standalone_mode=False
-    )
-
-
-def deliver(nodes, *words, chains=(A, B), call=amcast):
+def deliver(nodes, *words, chains=(A, B)):
     """Run `osn deliver` while these nodes serve; raises its error."""
 
     async def run():
@@ -45,7 +38,7 @@ def deliver(nodes, *words, chains=(A, B), call=amcast):
             addresses = [await stack.enter_async_context(served(node)) for node in nodes]
             where = [flag for address in addresses for flag in ("--node", address)]
             which = [flag for chain in chains for flag in ("-c", chain)]
-            await asyncio.to_thread(call, "osn", "deliver", *where, *which, *READER, *words)
+            await asyncio.to_thread(amcast, "osn", "deliver", *where, *which, *READER, *words)
 
     asyncio.run(run())
 
@@ -155,14 +148,6 @@ def test_a_stream_to_which_nothing_comes_in_time_ends_with_4(filled, capsys):
     assert lines(capsys) == []
 
 
-def test_a_node_that_is_gone_is_passed_over(filled, capsys):
-    def call(*words):
-        amcast(*words[:2], "--node", "127.0.0.1:1", *words[2:])
-
-    deliver(filled[1][:1], call=call)
-    assert len(lines(capsys)) == 9
-
-
 def test_one_channel_is_printed_as_blocks(filled, capsys):
     _, nodes, _ = filled
     deliver(nodes[:1], chains=[A])
@@ -182,13 +167,6 @@ def test_what_a_node_cannot_read_together_is_refused_with_the_remedy(filled):
         f'["{A}", "{C}"] to \'readers\' in the chain file, or a consumer of them to the interest '
         "file, then run 'amcast topology plan' and 'amcast topology apply'"
     )
-    text, code = refused(nodes[:1], chains=(A, "chain-x"))
-    assert (text, code) == (
-        "the node answered 404 (NOT_FOUND): this node has no channel 'chain-x'",
-        1,
-    )
-    text, _ = refused(nodes[:1], "--start", "00ff")
-    assert text.startswith("the node answered 400 (BAD_REQUEST): the cursor is none that")
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,6 @@ from multicast.errors import UsageError
 from ordering_osn.chain.blocks import data_hash, header_hash, new_block, seal
 from ordering_osn.chain.envelopes import canonical, signed_envelope
 from ordering_osn.cli.inspection import BlockFile, describe, open_blocks, verify
-from ordering_osn.config.channel_config import ChannelConfig
 from ordering_osn.ledger import segments
 from ordering_osn.ledger.ledger import Ledger
 from ordering_osn.protos import (
@@ -369,8 +368,3 @@ def test_nothing_is_wrong_with_an_empty_ledger(tmp_path):
     assert (
         list(verify(open_blocks(tmp_path / "a"))) == list(verify(open_blocks(tmp_path / "b"))) == []
     )
-
-
-def test_the_real_chain_is_as_long_as_its_config_says(chain):
-    assert ChannelConfig.from_block(chain[0].SerializeToString()).parameters.messages_max == 10
-    assert [len(block.data.data) for block in chain] == [1, 10, 10, 1, 10, 10]

@@ -7,7 +7,6 @@ import socket
 import grpc
 import pytest
 
-from multicast.cli.commands import build
 from multicast.errors import AmcastError, TimedOut, UsageError
 from multicast.settings import Settings
 from ordering_osn.api.grpc_server import Server
@@ -31,24 +30,17 @@ from tests.ordering_osn.helpers.chains import (
     SmallChannel,
     SmallChannels,
     envelopes,
-    gathered,
     served,
     serving,
     transaction,
 )
+from tests.ordering_osn.helpers.commands import amcast
 from tests.ordering_osn.helpers.pki import root
 from tests.ordering_osn.helpers.small import LONE, quick, submit
 from tests.ordering_osn.helpers.small import transaction as small_transaction
 
 READER = ["--msp", str(USER_FOLDER / "msp"), "--msp-id", "Org1MSP"]
 NODE = ["--msp", str(ORDERER_FOLDER / "msp"), "--msp-id", "OrdererMSP"]
-
-
-def amcast(*words):
-    """Run a command in this process; raises its error."""
-    build([str(word) for word in words])(
-        [str(word) for word in words], prog_name="amcast", standalone_mode=False
-    )
 
 
 def refused(*words):
@@ -351,11 +343,3 @@ def test_a_client_that_cannot_take_a_large_block_leaves_a_sentence_and_no_traceb
     ]
     for line in sentences:
         assert "gRPC clients accept 4194304 bytes by default" in line
-
-
-def test_gathered_statuses_have_no_reason_where_all_is_well(channels):
-    async def ask():
-        async with served(channels) as client:
-            return await gathered(client.deliver(seek_envelope(USER, "chain-a", 0, 0)))
-
-    assert asyncio.run(ask())[-1] == 200

@@ -43,15 +43,6 @@ def test_the_calls_give_what_the_clients_calls_give():
             client.submit_and_wait(fresh(), 60.0)
 
 
-def test_an_expiry_is_asked_for():
-    with served(ScriptedNode(World())) as client:
-        assert client.log_end(AB) == 40
-        made = client.bundle(
-            {chain: transaction(chain=chain) for chain in AB}, expiry=client.expiry(AB, 10)
-        )
-        assert made.expiry == 49
-
-
 def test_many_bundles_of_an_iterator_that_blocks():
     """The next bundle is made only after the answer to the one before."""
     answered = threading.Event()

@@ -189,10 +189,6 @@ def test_many_bundles_are_answered_in_their_order_and_a_refused_one_stops_none()
     assert node.received == [made.id for made in bundles]
 
 
-def test_no_bundle_gives_no_answer():
-    assert many([ScriptedNode(World())], []) == []
-
-
 @pytest.mark.parametrize("trouble", ["break", "take and break", "busy"])
 def test_many_bundles_go_on_at_the_next_node(trouble):
     world, bundles = World(), [fresh() for _ in range(40)]
@@ -320,12 +316,6 @@ def test_who_may_not_read_is_refused():
     assert (error.status, error.info) == (403, "no reader")
 
 
-def test_submit_and_wait_gives_the_places():
-    world, made = World(), fresh()
-    done = run(calling([ScriptedNode(world)], lambda client: client.submit_and_wait(made, 60.0)))
-    assert [place.chain for place in done.places] == list(AB)
-
-
 def test_submit_and_wait_raises_a_refusal():
     node = ScriptedNode(World(), ["refuse"])
     error = raised(BundleRefused, calling([node], lambda c: c.submit_and_wait(fresh(), 60.0)))
@@ -354,12 +344,6 @@ def test_an_expiry_is_counted_from_the_end_of_the_log():
     assert run(calling(nodes, lambda c: c.log_end(("chain-b", "chain-a")), retry_s=60.0)) == 40
     for count, last in ((1, 40), (10, 49)):
         assert run(calling([ScriptedNode(World())], lambda c, n=count: c.expiry(AB, n))) == last
-
-
-def test_a_set_without_a_log_has_no_end():
-    call = calling([ScriptedNode(World())], lambda client: client.log_end(("chain-a", "chain-c")))
-    error = raised(RequestRefused, call)
-    assert str(error) == "the request for the log of chain-a+chain-c was answered 404: not declared"
 
 
 @pytest.mark.parametrize("count", [0, -1])

@@ -4,13 +4,13 @@ import asyncio
 
 import pytest
 
-from multicast.cli.commands import build
 from ordering_osn.api.grpc_server import Server
-from ordering_osn.client import Client, ConnectionLost, SyncClient, TlsFiles, TlsRefused
+from ordering_osn.client import ConnectionLost, SyncClient, TlsFiles, TlsRefused
 from ordering_osn.client.node_turns import NodeTurns
 from tests.ordering_osn.helpers import configs
 from tests.ordering_osn.helpers.bundle_nodes import A, B, C, bundle_for, quick_chains
-from tests.ordering_osn.helpers.chains import USER, USER_FOLDER, gathered
+from tests.ordering_osn.helpers.chains import USER, USER_FOLDER
+from tests.ordering_osn.helpers.commands import amcast
 from tests.ordering_osn.helpers.small import Nodes, chains_plan, healthy
 
 ORDERERS = configs.CRYPTO / "ordererOrganizations/example.com"
@@ -88,19 +88,6 @@ def test_the_blocking_client_does_everything_over_tls(node, mutual):
 
 
 @pytest.mark.slow
-@MUTUAL
-def test_the_asynchronous_client_does_everything_over_tls(node, mutual):
-    async def use(address):
-        async with Client([address], USER, retry_s=60.0, **settings()) as client:
-            made = bundle_for(A, B, signer=USER)
-            assert (await client.submit_and_wait(made, 60.0)).places
-            entries = await gathered(client.deliver([A, B], stop="newest", timeout_s=60.0))
-            assert made.id in [entry.bundle_id for entry in entries]
-
-    over_tls(node, lambda address: asyncio.run(use(address)), mutual=mutual)
-
-
-@pytest.mark.slow
 @pytest.mark.parametrize(
     ("mutual", "case"),
     [(False, case) for case in WRONG if case not in ONLY_MUTUAL] + [(True, case) for case in WRONG],
@@ -164,7 +151,7 @@ def test_the_command_says_the_same_and_ends_with_1(node):
     def ask(address):
         words = ["osn", "status", "00" * 32, "--node", address, *reader, "--tls-ca", str(ORG1_CA)]
         with pytest.raises(TlsRefused) as caught:
-            build(words)([*words, "--tls-name", NAME], prog_name="amcast", standalone_mode=False)
+            amcast(*words, "--tls-name", NAME)
         return caught.value
 
     error = over_tls(node, ask)

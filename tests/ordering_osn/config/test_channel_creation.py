@@ -67,16 +67,6 @@ def test_a_system_channel_makes_a_new_channel_of_its_consortium():
     assert admit_update(new, by_member, now=NOW, signer=orderer())[1] == 1
 
 
-def test_two_nodes_make_the_same_first_config_of_one_creation():
-    raw = creation()
-    made, again = (
-        admit_creation(system_channel(), raw, now=NOW, signer=orderer(), channels=1)[0]
-        for _ in range(2)
-    )
-    once, twice = (config_of(created_channel(each)[1])[1].config for each in (made, again))
-    assert canonical(once) == canonical(twice)
-
-
 def set_application_version(version):
     def change(made):
         made.write_set.groups["Application"].version = version
@@ -90,10 +80,6 @@ def no_application(made):
 
 def no_consortium(made):
     del made.write_set.values["Consortium"]
-
-
-def two_names(made):
-    made.channel_id = "another"
 
 
 CREATIONS = {

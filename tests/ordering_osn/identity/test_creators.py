@@ -182,12 +182,6 @@ def test_an_organisation_may_sign_over_sha3(authority):
         identity.verify(b"message", member.sign(b"message"))
 
 
-def test_a_creator_is_read_and_judged_once(authority):
-    msps = Msps([node_msp(authority)])
-    creator = authority.issue("a", units=["client"]).creator()
-    assert msps.identity(creator) is msps.identity(bytes(bytearray(creator)))
-
-
 def test_the_same_certificate_in_two_spellings_is_one_identity(authority):
     member = authority.issue("a", units=["client"])
     spelled = SerializedIdentity(mspid="Org1", id_bytes=b"\n\n" + member.pem).SerializeToString()

@@ -130,24 +130,12 @@ def test_who_certified_himself_is_refused(authority):
     )
 
 
-def test_a_member_of_an_intermediate_authority_is_accepted(authority):
-    below = authority.issue("below", ca=True, begins=0)
-    msp = Msp.from_config(msp_bytes([authority], intermediates=[below], nodes=NODES))
-    assert not judged(msp, below.issue("a", units=["client"]))
-
-
 def test_two_intermediate_authorities_deep_is_accepted(authority):
     second = authority.issue("second", ca=True, begins=0)
     third = second.issue("third", ca=True, begins=0)
     msp = Msp.from_config(msp_bytes([authority], intermediates=[third, second], nodes=NODES))
     assert not judged(msp, third.issue("a", units=["client"]))
     assert "only a CA at the end of a chain" in judged(msp, second.issue("a", units=["client"]))
-
-
-def test_an_authority_that_has_authorities_below_certifies_no_members(authority):
-    below = authority.issue("below", ca=True, begins=0)
-    msp = Msp.from_config(msp_bytes([authority], intermediates=[below], nodes=NODES))
-    assert "only a CA at the end of a chain" in judged(msp, authority.issue("a", units=["client"]))
 
 
 def test_a_member_of_an_intermediate_authority_that_the_channel_does_not_know_is_refused(authority):

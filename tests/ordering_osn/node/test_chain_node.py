@@ -251,21 +251,6 @@ def test_a_transaction_that_is_sent_again_stands_once_and_both_are_told_success(
         until_alike(*nodes)
 
 
-def test_a_replay_is_refused_after_a_restart_too(tmp_path):
-    with Nodes(LONE, tmp_path) as osn:
-        node = osn.start("n1", quick())
-        healthy(node)
-        repeated = transaction()
-        accepted(node, repeated)
-        until_ordered(node, 1)
-        osn.stop("n1")
-        again = osn.start("n1")
-        healthy(again)
-        other = transaction()
-        accepted(again, repeated, other)
-        assert until_ordered(again, 2) == [repeated, other]
-
-
 def test_a_receipt_comes_when_the_block_is_written_to_whoever_waited(tmp_path):
     with Nodes(LONE, tmp_path) as osn:
         node, other = (osn.start(name, quick()) for name in ("n1", "n2"))
@@ -307,15 +292,6 @@ def test_what_cannot_be_ordered_is_answered_with_its_status(tmp_path, envelope, 
         assert osn.small.log.last_stable_offsets([log_of(osn)])[log_of(osn)] == 0
 
 
-def test_the_envelopes_of_one_stream_keep_their_order(tmp_path):
-    with Nodes(LONE, tmp_path) as osn:
-        node = osn.start("n1", quick(max_message_count=100))
-        healthy(node)
-        sent = [transaction() for _ in range(300)]
-        accepted(node, *sent)
-        assert until_ordered(node, 300) == sent
-
-
 # -- configs --------------------------------------------------------------------------------
 
 
@@ -343,19 +319,6 @@ def test_a_config_update_changes_the_batch_size_of_all_nodes_at_once(tmp_path):
         again = osn.start("n1")
         healthy(again)
         assert again.get("chain-a").config.sequence == 1
-
-
-def test_a_config_update_that_is_sent_twice_is_ordered_once(tmp_path):
-    with Nodes(LONE, tmp_path) as osn:
-        node = osn.start("n1", quick())
-        healthy(node)
-        update = batch_of(node.get("chain-a").config, 3)
-        accepted(node, update, update)
-        until(lambda: node.get("chain-a").config.sequence == 1)
-        ((status, _),) = submit(node, update)
-        assert status == 400
-        accepted(node, *[transaction() for _ in range(3)])
-        until_ordered(node, 4)
 
 
 def test_transactions_that_were_judged_under_an_old_config_are_judged_again_and_ordered(tmp_path):

@@ -3,7 +3,6 @@
 import pytest
 
 from ordering_osn.chain.bundles.log_records import is_config_marker
-from ordering_osn.chain.records import Regular, RegularKind, encode
 from ordering_osn.cli.inspection import verify
 from ordering_osn.config.compute_update import make_creation, update_envelope
 from ordering_osn.node.joining import join
@@ -40,18 +39,6 @@ def test_an_envelope_for_several_chains_is_a_bad_request_and_reaches_no_log(tmp_
         at = log_of(osn, "chain-a", "chain-b")
         stored = osn.small.log.read(at, 0, 100)  # the chain has posted its marker, maybe
         assert stored is None or all(is_config_marker(record.value) for record in stored.records)
-
-
-def test_what_an_earlier_version_accepted_for_two_chains_is_in_no_block(tmp_path):
-    with Nodes(TWO, tmp_path) as osn:
-        node = osn.start("n1", quick("chain-a", timeout="30ms"), quick("chain-b", timeout="30ms"))
-        healthy(node)
-        stored = encode(Regular(transaction("chain-a+chain-b"), 0, RegularKind.NORMAL))
-        osn.small.log.write(log_of(osn, "chain-a", "chain-b"), stored)
-        for name in ("chain-a", "chain-b"):
-            sent = transaction(name)
-            accepted(node, sent)
-            assert until_ordered(node, 1, name) == [sent]
 
 
 def test_a_chain_is_joined_while_the_node_runs(tmp_path):

@@ -22,7 +22,6 @@ from tests.ordering_osn.helpers.bundle_nodes import (
 )
 from tests.ordering_osn.helpers.served import served
 from tests.ordering_osn.helpers.small import (
-    TWO,
     Nodes,
     chains_plan,
     healthy,
@@ -187,15 +186,6 @@ def test_what_may_be_pruned_is_refused_and_what_is_behind_it_is_given(tmp_path):
         for number in (3, 4):
             rest = entries(node, (A, B), whole[number].cursor, count=5 - number)
             assert rest == whole[number + 1 :]
-
-
-def test_chains_that_no_collector_orders_are_refused_with_the_remedy(tmp_path):
-    with Nodes(TWO, tmp_path) as osn:
-        node = osn.start("n1", *quick_chains(A, B))
-        healthy(node)
-        status, info = ended(node, (A, B))
-        assert status == 404
-        assert "amcast topology plan" in info
 
 
 def test_a_right_that_is_revoked_ends_the_stream_with_the_chain(tmp_path):

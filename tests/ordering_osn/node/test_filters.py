@@ -32,7 +32,6 @@ from tests.ordering_osn.helpers.configs import (
     org_admin,
     org_user,
     parsed,
-    real_envelopes,
     set_batch,
     set_consensus,
     set_policy,
@@ -132,23 +131,6 @@ def test_a_channel_id_longer_than_any_is_not_found_and_not_quoted_whole(channel,
 
 
 # The filters, in their order.
-
-
-@pytest.mark.slow
-def test_the_real_transactions_of_both_chains_pass():
-    for channel in ("chain-a", "chain-b"):
-        for raw in real_envelopes(channel):
-            assert route(raw) == (EnvelopeClass.NORMAL, channel)
-            assert admit_normal(genesis(channel), raw, now=NOW) == 0
-
-
-def test_the_sequence_that_a_transaction_was_judged_at_is_given(config):
-    made, sequence = admit_update(
-        config, update(config, lambda c: set_timeout(c, "1s")), now=NOW, signer=orderer()
-    )
-    following = config.after(made)
-    assert sequence == 0
-    assert admit_normal(following, real_envelopes()[0], now=NOW) == 1
 
 
 def test_an_empty_payload_is_a_bad_request(config):
@@ -411,14 +393,6 @@ def test_an_update_at_a_node_whose_certificate_has_expired_is_not_the_clients_fa
         admit_update(config, raw, now=NOW, signer=node)
     assert refusal.value.status == 503
     assert refusal.value.retriable
-
-
-def test_two_nodes_make_the_same_config_of_one_update(config):
-    raw = update(config, lambda c: set_batch(c, max_message_count=500))
-    made = [admit_update(genesis(), raw, now=NOW, signer=orderer())[0] for _ in range(2)]
-    assert made[0] != made[1]  # nonces
-    once, again = (Payload.FromString(parsed(each).payload).data for each in made)
-    assert once == again
 
 
 @pytest.mark.parametrize(

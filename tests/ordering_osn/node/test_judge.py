@@ -11,7 +11,6 @@ from ordering_osn.chain.chain import Invalid
 from ordering_osn.chain.envelopes import canonical, signed_envelope
 from ordering_osn.chain.records import RegularKind
 from ordering_osn.config.channel_config import config_of
-from ordering_osn.config.configtx import update_of
 from ordering_osn.node.filters import Refusal, created_channel
 from ordering_osn.protos import (
     Envelope,
@@ -229,8 +228,3 @@ def test_whatever_is_damaged_is_refused_or_let_in_and_never_more(edits, which):
     ):
         with contextlib.suppress(Refusal, Invalid):
             call()
-
-
-def test_the_update_inside_can_be_read_back(config):
-    raw = update(config, lambda c: set_timeout(c, "1s"))
-    assert update_of(parsed(raw)).channel_id == "chain-a"

@@ -70,17 +70,6 @@ def test_each_fault_has_its_witness(chain, witnesses):
     assert judged(a=chain) == witnesses
 
 
-def test_what_was_never_acknowledged_is_strange_everywhere():
-    acknowledged = {name: chain for name, chain in ACKNOWLEDGED.items() if name != "t3"}
-    witnesses = judged(acknowledged=acknowledged)
-    assert witnesses == ["strange in b at node 1: t3", "strange in b at node 2: t3"]
-
-
-def test_many_witnesses_of_one_fault_are_counted():
-    acknowledged = {**ACKNOWLEDGED, **{f"u{n}": "a" for n in range(5)}}
-    assert "lost in a at node 1: u0, u1, u2 and 2 more" in judged(acknowledged=acknowledged)
-
-
 # -- what is sent ------------------------------------------------------------------------------
 
 

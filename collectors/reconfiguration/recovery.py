@@ -20,7 +20,7 @@ do no harm.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from uuid import uuid4
@@ -155,11 +155,17 @@ class RecoveringDrain(Drain):
         following = NextStreams(self._driver, self.appender, self._deadline)
         owed = {
             name: following.restore(
-                TicketOrder(self._next, name, starts, resumed=begins.get(name), owed=OWED_MAX), left
+                TicketOrder(self._next, name, starts, resumed=begins.get(name), owed=OWED_MAX),
+                self._renumbered(ended[name].plan, left),
             )
             for name, left in runs.items()
         }
         return {name: count for name, count in owed.items() if count}
+
+    def _renumbered(self, plan: Plan, runs: Sequence[Run]) -> list[Run]:
+        """Give runs of a stream with the log numbers of the next plan; `plan` is the stream's."""
+        names = [log.name for log in plan.logs]
+        return [run._replace(log=self._next.number(names[run.log])) for run in runs]
 
     def _restore_records(
         self,

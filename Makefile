@@ -43,13 +43,10 @@ campaign: .venv/ready
 	AMCAST_CAMPAIGN=$(PART) $(PYTEST) -n 3 --whole-run --durations=10 -m campaign \
 	  || AMCAST_CAMPAIGN=$(PART) $(PYTEST) --last-failed --last-failed-no-failures none -v -m campaign
 
-# Schedules of faults on the real cores in virtual time, of version 2 of the order records and of
-# version 1; a failure prints the command to repeat it.
+# Schedules of faults on the real cores in virtual time; a failure prints the command to repeat it.
 SCHEDULES ?= 30000
-SCHEDULES_1 ?= 30000
 simulate: .venv/ready
-	$(BIN)/python -m bench.tickets simulate --schedules $(SCHEDULES) --processes 2
-	$(BIN)/python -m bench.simulator --schedules $(SCHEDULES_1) --processes 2
+	$(BIN)/python -m bench.simulator --schedules $(SCHEDULES) --processes 2
 
 # Real faults on a whole system, in network namespaces: root, iproute2 and util-linux. What happens
 # beside its load (asides) the tests try one by one. A violation ends with 3 and fails; a recovery that

@@ -44,12 +44,7 @@ class Part:
 
 PARTS = [
     Part("nemesis", ("make", "nemesis", "FAULTS=30"), 800, ("bench/nemesis/cli.py",)),
-    Part(
-        "simulator",
-        ("make", "simulate", "SCHEDULES=15000", "SCHEDULES_1=1000"),
-        600,
-        ("bench/simulat", "bench/tickets/"),
-    ),
+    Part("simulator", ("make", "simulate", "SCHEDULES=5000"), 800, ("bench/simulat",)),
     Part("fuzz", ("make", "fuzz"), 200, ("bench/fuzz/__main__.py",)),
     Part("model", ("make", "model"), 400, ("bench/exhaustive.py", "spec/"), needs="spin"),
     Part("docs", ("make", "docs"), 200, ("docs/", "README.md")),

@@ -19,6 +19,7 @@ from __future__ import annotations
 
 import argparse
 import hashlib
+import logging
 import sys
 import time
 import traceback
@@ -30,27 +31,33 @@ from multiprocessing import get_context
 from bench.simulation.auditors import Auditors
 from bench.simulation.collectors import SimulatedCollectors
 from bench.simulation.consumers import Consumers
+from bench.simulation.ending import Ending
 from bench.simulation.foreign import ForeignWriters
-from bench.simulation.forging import Forger
 from bench.simulation.judge import Judge, Violation
-from bench.simulation.recovery import Recoverer
-from bench.simulation.schedule import Schedule, TurnKind, draw
+from bench.simulation.operators import Operators, place
+from bench.simulation.schedule import Ends, Schedule, TurnKind, draw
 from bench.simulation.shrink import Shrinker, tell
+from bench.simulation.strangers import Strangers
 from bench.simulation.world import CONTROL, Event, Stats, World
-from bench.simulation.writers import Operators, Producers
+from bench.simulation.writers import Producers
+from collectors.reconfiguration.version_mark import mark_version
 from multicast.control import ControlState, genesis, plan_record
 
 # Each round gives every process a turn that does all its work; schedules need up to 124 rounds
 # (measured over 120 schedules). Ten times more would only delay the report of a livelock.
 ROUNDS_MAX = 2000
-# With forged records an operator looks for damage only in every fourth round, so a run is at rest
-# only after more than four rounds without an event.
-QUIET_ROUNDS = 2
-QUIET_ROUNDS_FORGED = 6
+ROUND_MS = 250  # a tick
+# A run is at rest after so many rounds without an event: in a window of four ticks an imbalance is
+# judged, what corrects it is read, and another window ends.
+QUIET_ROUNDS = 10
 # If retention deleted a record that a process still needs, that process restarts again and again.
 # Such a schedule is judged for safety only, so few rounds suffice.
 ROUNDS_HARSH = 20
 CHUNK_SEEDS = 50  # that a worker process takes at a time, so that a failure soon stops a campaign
+
+
+# Faults are counted; what the product would log of each of them is noise here.
+logging.getLogger("amcast").addHandler(logging.NullHandler())
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,15 +83,25 @@ class Simulation:
         self.world = World(schedule)
         self.judge = Judge(schedule.scene)
         first = schedule.plans[0][0]
+        first = place(self.world, ControlState(first.topic), first, 1)
+        mark_version(self.world.driver, first, None, 1.0)
         key, value = plan_record(genesis(first.topic), first, attempt="0")
         self.world.log.write(CONTROL, value, key=key)
         self.collectors = SimulatedCollectors(self.world)
         self.producers = Producers(self.world, self.judge)
         self.foreign = ForeignWriters(self.world, self.judge)
         self.consumers = Consumers(self.world, self.judge)
-        self.forger = Forger(self.world)
-        self.operators = Operators(self.world, Recoverer)
+        self.strangers = Strangers(self.world, self.collectors)
+        self.operators = Operators(self.world)
         self.auditors = Auditors(self.world)
+        self.ending = Ending(
+            self.world,
+            self.judge,
+            self.producers,
+            self.consumers,
+            self.strangers,
+            calm_round=self.calm_round,
+        )
 
     def run(self) -> ScheduleOutcome:
         """Run the schedule, let the system come to rest without faults, and judge."""
@@ -111,49 +128,59 @@ class Simulation:
             TurnKind.COMPACTION: self.foreign.compaction,
             TurnKind.POISON: self.foreign.poison,
             TurnKind.RECREATION: self.foreign.recreation,
-            TurnKind.FORGERY: self.forger.turn,
+            TurnKind.STRANGER: self.strangers.turn,
+            TurnKind.FORGERY: self.strangers.forge,
+            TurnKind.AWAY: self.strangers.send_away,
             TurnKind.AUDIT: self.auditors.turn,
         }
-        tick = self.world.tick
-        for kind, bits in self.schedule.ops:
-            tick()
-            turns[kind](bits)
+        for op in self.schedule.ops:
+            self.world.pass_time(op.ms)
+            turns[op.kind](op.bits)
+        self.world.settle()
+        self.foreign.cure()
+        violation = self._ends() if self.schedule.ends and not self.schedule.harsh else None
+        if violation is not None:
+            return violation
         at_rest = self._come_to_rest()
         for seat in self.consumers.seats:
             if seat.process is not None and not self.schedule.harsh:
                 self.judge.ended(seat.label, seat.process.last, late=seat.late)
-        if self.world.filled_wrongly:
-            return Violation(
-                "no crash", f"log {self.world.filled_wrongly} was recreated and then filled."
-            )
         state = self.world.view().state
         violation = self.judge.verdict(state, self.world.work) or self.auditors.verdict(state)
         if violation is None and not at_rest:
             return Violation("liveness", f"the system did not come to rest in {ROUNDS_MAX} rounds.")
         if violation is None and not self.schedule.harsh:
-            return self._epochs_finished(state)
+            return self._epochs_finished(state) or self.ending.verdict()
         return violation
+
+    def _ends(self) -> Violation | None:
+        """Disturb the system once more, in the way that the schedule says."""
+        self._come_to_rest()
+        if self.schedule.ends is Ends.HUNG:
+            return self.ending.hung(self.schedule.seed)
+        return self.ending.busy()
 
     def _come_to_rest(self) -> bool:
         """End all faults and give all processes turns until nothing happens any more."""
         world = self.world
-        world.settle()
-        self.foreign.cure()
         quiet = 0
-        quiet_rounds = QUIET_ROUNDS_FORGED if self.schedule.forges else QUIET_ROUNDS
         for _ in range(ROUNDS_HARSH if self.schedule.harsh else ROUNDS_MAX):
             before = (world.moves, self.judge.deliveries, self.consumers.epochs())
-            world.tick()
-            self.producers.calm_turn()
-            self.operators.calm_turn()
-            self.collectors.calm_turns()
-            self.consumers.calm_turns()
-            self.auditors.calm_turns()
+            self.calm_round(ROUND_MS)
             after = (world.moves, self.judge.deliveries, self.consumers.epochs())
             quiet = quiet + 1 if before == after else 0
-            if quiet == quiet_rounds:
+            if quiet == QUIET_ROUNDS:
                 return True
         return self.schedule.harsh
+
+    def calm_round(self, ms: int) -> None:
+        """Let time pass, and give every process a turn that does all its work."""
+        self.world.pass_time(ms)
+        self.producers.calm_turn()
+        self.operators.calm_turn()
+        self.collectors.calm_turns()
+        self.consumers.calm_turns()
+        self.auditors.calm_turns()
 
     def _epochs_finished(self, state: ControlState) -> Violation | None:
         """Check that every epoch of the schedule has begun, and every seat has reached the last."""

@@ -107,7 +107,6 @@ PURE = [
     "bench/orderer/judge.py",
     "bench/report/page.py",
     "bench/micro/virtual.py",
-    "bench/tickets/delivery.py",
     "collectors/change_pauses.py",
     "collectors/collector.py",
     "collectors/core.py",

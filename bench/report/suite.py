@@ -49,7 +49,7 @@ SMALL = {
     "payload-bytes": "bench.micro.payload_bytes",
     "collector-cpu": "bench.micro.collector_cpu",
     "memory": "bench.micro.memory",
-    "skips": "bench.tickets.skips",
+    "skips": "bench.micro.skips",
 }
 SMALL_QUICK = ("virtual", "ordering")
 # A small benchmark that hangs is ended after this time. The longest, `memory`, stores and orders 10

@@ -1,90 +1,102 @@
 """Simulated collectors: instances that read late, write with faults, crash and restart.
 
-Each turn runs the core `collectors.collector.Collector` on the faulty cluster; the turn's bits
-choose what it does. Several instances of one collector run at once and do not know of each other.
+Each turn runs the core `collectors.ticket_core.TicketCore` on the faulty cluster; the turn's bits
+choose what it does. Several instances of one collector run at once. Each decides as in the engine
+(`collectors.standby`) whether it acts; several may be primaries.
 
     instance    one process that runs a collector's core in one epoch; a crash ends it
     fallback    after a protocol error about a checkpoint, a collector starts without one
-    older       an instance of an older program, which also orders offsets beyond a log's end
+    away        a collector whose instances do nothing for a while
 
 This module contains no rule of the protocol.
 """
 
 from __future__ import annotations
 
-from bench.simulation.older import OlderCollector
 from bench.simulation.world import CONTROL, READ_ALL, World
-from collectors.collector import Append, Collector, Fill, SaveCheckpoint
-from collectors.epoch_change import freeze_positions
-from multicast.control import (
-    AnyCheckpoint,
-    best_checkpoint,
-    checkpoint_record,
-    log_partition,
-    of_version_1,
-    stream_partition,
-)
-from multicast.drivers.protocol import Appended, AppendFailed, AppendOutcome
-from multicast.errors import AmcastError, ProtocolViolation, TopicChanged
-from multicast.order import OrderStream
-from topology.tree import Plan
+from collectors.collector import Append, Fill, SaveCheckpoint
+from collectors.engine.assignment import Assignment, parent_next_of
+from collectors.engine.skips import fill
+from collectors.standby import Standby
+from collectors.ticket_core import TicketCore
+from multicast.control import checkpoint_record, running_record
+from multicast.drivers.protocol import AppendFailed, AppendOutcome
+from multicast.errors import AmcastError, ProtocolViolation
+from multicast.tickets.stream import TicketOrder
 
 AMOUNTS = (1, 2, 5, READ_ALL)  # records of one read; small ones put faults between records
+TICK_MS = 250  # as in the engine
+# What an instance that is called again and again does in one calm turn of about a tick. One that
+# fills holes one by one needs some milliseconds for each.
+_STEPS_MAX = 40
+INSTANCES = 3  # of a collector, at most
 
 
 class SimulatedInstance:
     """One instance of a collector in one epoch."""
 
     def __init__(
-        self, world: World, epoch: int, name: str, writer: int, *, choice: int, older: bool
+        self, world: World, epoch: int, name: str, writer: int, *, choice: int, primary: bool
     ) -> None:
         self.world = world
         self.name = name
         self.epoch = epoch
         self.writer = writer
         self.view = world.view()
-        self.plan: Plan = self.view.state.plan(epoch)
-        assert self.view.state.first_epoch(epoch, name) == epoch
-        self.own_partition = stream_partition(self.plan, name)
-        own = of_version_1(self.view.state.opened(epoch, name, self._point(choice)))
-        self.spec = self.plan.collector(name)
-        parent = None
-        if self.spec.parent is not None:
-            self.parent_partition = stream_partition(self.plan, self.spec.parent)
-            point = best_checkpoint(
-                self.view.state.checkpoints(epoch, self.spec.parent) if choice else [],
-                epoch,
-                self.spec.parent,
-                own.state.parent_next.offset,
-            )
-            parent = of_version_1(self.view.state.opened(epoch, self.spec.parent, point))
-        limits, early_max = world.schedule.limits, world.schedule.early_max
-        self.core: Collector = (
-            OlderCollector(own, parent, writer=writer, limits=limits, early_max=early_max)
-            if older
-            else Collector(own, parent, writer=writer, limits=limits)
+        state = self.view.state
+        assert state.first_epoch(epoch, name) == epoch
+        self.assignment = Assignment.of(state, name, epoch)
+        self.plan = self.assignment.plan
+        own, parent = self._open(choice)
+        self.core = TicketCore(
+            own, parent, writer=writer, clock=world.now_ms, limits=world.schedule.limits
         )
-        self.core.own_end(world.end(self.own_partition))
-        self.logs = [(number, log_partition(self.plan.logs[number])) for number in sorted(own.own)]
+        self.core.own_end(world.end(self.assignment.own))
+        self.role = Standby(primary=primary)
+        self.role.begin(self.core)
+        self.skips = world.appender(self._fate_bits)
+        self._bits = 0
         self._failed = False
-        self._marked = False
         self._filled: list[tuple[int, int | None]] = []
+        self._ticked = world.now
+        self._advertised = False
+        if primary:
+            self._advertise()
         self._learn()
         world.note("starts", name, epoch, writer, own.offset_next)
 
-    def _point(self, choice: int) -> AnyCheckpoint | None:
-        """Choose a checkpoint: none, the newest, or an older one; all are equally valid."""
-        points = self.view.state.checkpoints(self.epoch, self.name)
-        if not points or choice == 0:
-            return None
-        return points[-1] if choice < 3 else points[self.world.turn % len(points)]
+    def _open(self, choice: int) -> tuple[TicketOrder, TicketOrder | None]:
+        """Open the streams at no checkpoint, at the newest, or at an older one: all are valid."""
+        state, end = self.view.state, self.world.end(self.assignment.own)
+        own, parent = self.assignment.open_streams(state, end, checkpoints=choice > 0)
+        points = state.checkpoints(self.epoch, self.name)
+        if points and choice == INSTANCES:
+            own = state.opened(self.epoch, self.name, points[self.world.now % len(points)])
+            above = self.plan.collector(self.name).parent
+            if above is not None:
+                parent = state.stream(self.epoch, above, below=parent_next_of(own))
+        assert isinstance(own, TicketOrder)
+        assert parent is None or isinstance(parent, TicketOrder)
+        return own, parent
+
+    def _fate_bits(self) -> int:
+        self._bits = self._bits * 5 + 1 & 0xFFFFFFFF
+        return self._bits >> 3
 
     def _learn(self) -> None:
-        last = self.view.state.last_epoch(self.epoch, self.name)
-        markers = None if last is None else self.view.state.markers.get(last)
-        if markers is not None and not self._marked:
-            self._marked = True
-            self.core.freeze_after(freeze_positions(self.plan, markers))
+        """Take the newest state of the control topic that this instance has read."""
+        state = self.view.state
+        positions = self.assignment.freeze_positions(state)
+        if positions is not None:
+            self.core.freeze_after(positions)
+        writer = state.offered_by(self.epoch, self.name)
+        self.role.offer(writer if writer not in (None, self.writer) else None)
+
+    def _advertise(self) -> None:
+        """Say that the collector is open, as the engine does."""
+        if self.view.state.offered_by(self.epoch, self.name) is not None:
+            key, value = running_record(self.epoch, self.name)
+            self.world.append(CONTROL, value, key=key, done=_ignore)
 
     # -- one turn ---------------------------------------------------------------------------
 
@@ -93,18 +105,24 @@ class SimulatedInstance:
 
         Returns False if the instance crashed. Raises the core's errors about what it read.
         """
+        if not self.world.calm:
+            return self._part(bits)
+        for _ in range(_STEPS_MAX):
+            moved = self.world.moves
+            self._part(bits)
+            if self.world.moves == moved and not self._filled:
+                break
+        return True
+
+    def _part(self, bits: int) -> bool:
         calm = self.world.calm
-        core = self.core
+        core, world = self.core, self.world
         if self._failed:
             self._failed = False
             core.append_failed()
-        for log, end in self._filled:
+        filled, self._filled = self._filled, []
+        for log, end in filled:
             core.filled(log, end)
-        self._filled.clear()
-        if calm or bits & 0xC0 == 0xC0:
-            core.tick(
-                {number: self.world.next_offset(partition) for number, partition in self.logs}
-            )
         if calm or bits & 1:
             self.view.refresh()
             self._learn()
@@ -115,8 +133,15 @@ class SimulatedInstance:
             self.read_parent(core.parent, amount)
         if calm or bits & 8:
             self.watch(bits >> 10)
-        if isinstance(core, OlderCollector) and not (calm or bits >> 24 & 3):
-            core.announced(bits >> 26)
+        if world.now - self._ticked >= TICK_MS and (calm or bits & 0xC0):
+            self._ticked = world.now
+            core.tick(
+                {
+                    number: world.next_offset(log)
+                    for log, number in self.assignment.logs.items()
+                    if world.next_offset(log) > world.end(log)
+                }
+            )
         if calm or bits & 0x30:
             return self.write(bits >> 16)
         return True
@@ -124,18 +149,17 @@ class SimulatedInstance:
     def read_own(self, amount: int) -> None:
         """Read the next records of the own stream."""
         core = self.core
-        fetched = self.world.read(self.own_partition, core.own.offset_next, amount)
+        fetched = self.world.read(self.assignment.own, core.own.offset_next, amount)
         if fetched is not None:
             for record in fetched.records:
                 core.own_read(record.offset, record.value)
             core.own_passed(fetched.position)
-            if core.early:
-                self.world.fault("ordered early")
 
-    def read_parent(self, parent: OrderStream, amount: int) -> None:
+    def read_parent(self, parent: TicketOrder, amount: int) -> None:
         """Read the next records of the parent's stream, until the core pauses it."""
         core = self.core
-        fetched = self.world.read(self.parent_partition, parent.offset_next, amount)
+        assert self.assignment.parent is not None
+        fetched = self.world.read(self.assignment.parent, parent.offset_next, amount)
         if fetched is not None:
             for record in fetched.records:
                 core.parent_read(record.offset, record.value)
@@ -146,7 +170,7 @@ class SimulatedInstance:
     def watch(self, bits: int) -> None:
         """Look up the ends of some of the own logs."""
         calm = self.world.calm
-        for number, partition in self.logs:
+        for partition, number in self.assignment.logs.items():
             bits >>= 1
             if calm or bits & 1:
                 self.core.log_end(number, self.world.end(partition))
@@ -155,45 +179,41 @@ class SimulatedInstance:
     def write(self, bits: int) -> bool:
         """Carry out the core's actions; a crash may come between any two. False: it crashed."""
         world = self.world
+        acted = self.role.acting
+        if not self.role.decide(self.core, world.now / 1000):
+            return True
+        if not acted:
+            world.fault("standby took over")
+            self._advertise()
         crash_after = None
         if not world.calm and not bits & world.schedule.crash_mask:
             crash_after = bits >> 8 & 3
-        for done, action in enumerate(self.core.step(world.turn)):
+        self._bits = bits
+        for done, action in enumerate(self.core.step(world.now)):
             if done == crash_after:
                 break
             fate_bits = bits * (2 * done + 1) >> 7
             match action:
                 case Append(raw):
-                    world.append(self.own_partition, raw, bits=fate_bits, done=self._heard)
+                    world.append(self.assignment.own, raw, bits=fate_bits, done=self._heard)
                 case SaveCheckpoint(checkpoint):
                     key, value = checkpoint_record(checkpoint)
                     world.append(CONTROL, value, key=key, bits=fate_bits, done=_ignore)
                 case Fill(number, below):
-                    self._fill(number, below, fate_bits)
+                    self._fill(number, below)
         if crash_after is not None:
             world.fault("collector crashed")
             world.note("crashes", self.name, self.epoch, self.writer)
         return crash_after is None
 
-    def _fill(self, number: int, below: int, bits: int) -> None:
-        """Append a skip if the log ends below an offset; a recreated topic is never filled."""
-        log = self.plan.logs[number]
-        partition = log_partition(log)
-        if not self.world.same_topic(partition.topic):
-            raise TopicChanged(f"topic {partition.topic} was deleted and recreated")
-        end = self.world.next_offset(partition)
-        assert below - end <= self.core.limits.fill_max, "a log is filled beyond the bound"
-        if end >= below:
-            if self.world.end(partition) < below:
-                self.world.fault("open transaction over a hole")
-            self._filled.append((number, end))
-            return
+    def _fill(self, number: int, below: int) -> None:
+        """Append a skip if the log ends below an offset, as the engine does."""
 
-        def done(outcome: AppendOutcome) -> None:
-            end = outcome.offset + 1 if isinstance(outcome, Appended) else None
+        def filled(end: int | None) -> None:
             self._filled.append((number, end))
 
-        self.world.append_skip(log, bits=bits, done=done)
+        if fill(self.world.driver, self.skips, self.plan, number, below=below, filled=filled):
+            self.world.fault("hole filled")
 
     def _heard(self, outcome: AppendOutcome) -> None:
         if isinstance(outcome, AppendFailed):
@@ -212,19 +232,26 @@ class SimulatedCollectors:
         self._living: dict[tuple[int, str, int], SimulatedInstance] = {}
         self._retired: set[tuple[int, str, int]] = set()
         self._fallback: set[tuple[int, str]] = set()
+        self._away: dict[str, int] = {}  # by collector: until when
         self._writers = 0
 
     def turn(self, bits: int) -> None:
         """Give a turn to one instance of a collector of an epoch that has begun."""
         state = self._world.view().state
         begun = [epoch for epoch in range(1, state.epoch + 1) if state.starts(epoch) is not None]
-        # The newest epoch gets half of the turns, zombies of older epochs the rest.
+        # The newest epoch gets three quarters of the turns, zombies of older epochs the rest.
         epoch = begun[-1] if bits & 1 else begun[(bits >> 1 & 7) % len(begun)]
         collectors = state.plan(epoch).collectors
         if collectors:
             name = collectors[(bits >> 4 & 63) % len(collectors)].name
             epoch = state.first_epoch(epoch, name)
-            self._turn(epoch, name, (bits >> 10 & 7) % 3, bits >> 13)
+            number = (0, 0, 1, 2)[bits >> 10 & 3]
+            if self._away.get(name, 0) <= self._world.now:
+                self._turn(epoch, name, number, bits >> 13)
+
+    def send_away(self, name: str, *, ms: int) -> None:
+        """Let the instances of a collector do nothing for a while."""
+        self._away[name] = self._world.now + ms
 
     def calm_turns(self) -> None:
         """Give every running instance a turn; each collector of a begun epoch has at least one."""
@@ -235,7 +262,7 @@ class SimulatedCollectors:
             for collector in state.plan(epoch).collectors:
                 if state.first_epoch(epoch, collector.name) < epoch:
                     continue
-                for number in range(3):
+                for number in range(INSTANCES):
                     if number == 0 or (epoch, collector.name, number) in self._living:
                         self._turn(epoch, collector.name, number, 0)
 
@@ -257,9 +284,9 @@ class SimulatedCollectors:
     def _start(self, epoch: int, name: str, number: int, bits: int) -> SimulatedInstance:
         self._writers += 1
         choice = 0 if (epoch, name) in self._fallback else 1 + (bits >> 20 & 3)
-        older = self._world.schedule.early_max > 0 and bits >> 22 & 1 == 1
+        primary = not self._world.schedule.pinned and (number == 0 or bits >> 22 & 3 == 0)
         instance = SimulatedInstance(
-            self._world, epoch, name, self._writers, choice=choice % 4, older=older
+            self._world, epoch, name, self._writers, choice=choice % 4, primary=primary
         )
         self._living[epoch, name, number] = instance
         return instance

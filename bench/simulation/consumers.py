@@ -77,6 +77,19 @@ class SimulatedConsumer:
 
         Returns False if the process crashed. Raises the cores' errors about what they read.
         """
+        if not self.world.calm:
+            return self._part(bits)
+        before = None
+        while before != (before := self._progress()):
+            self._part(bits)
+        return True
+
+    def _progress(self) -> tuple[object, ...]:
+        order = self.delivery.order
+        read = 0 if order is None else order.offset_next
+        return self.delivery.plan.epoch, read, *self.positions.values()
+
+    def _part(self, bits: int) -> bool:
         calm = self.world.calm
         amount = READ_ALL if calm else AMOUNTS[bits & 3]
         if calm or bits & 4:
@@ -161,7 +174,7 @@ class SimulatedConsumer:
         cursor = batch.cursor(index)
         label = self.seat.label
         message_id = self.judge.delivered(label, batch, index, before=self.last)
-        self.world.trace.append((self.world.turn, "delivers", *label, message_id))
+        self.world.trace.append((self.world.now, "delivers", *label, message_id))
         self.last = cursor
 
     def commit(self, cursor: Cursor) -> None:

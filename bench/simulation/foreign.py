@@ -21,19 +21,21 @@ from multicast.control import (
 )
 from multicast.drivers.protocol import Headers, TopicPartition
 from multicast.messages import EPOCH, SKIP, TO
-from multicast.order import (
-    Checkpoint,
-    OrderRecord,
-    ParentNext,
-    RecordKind,
-    Run,
-    UndecodableRecord,
-    decode,
-    digest_of,
+from multicast.tickets.encoding import (
+    CheckpointRecord,
+    Correction,
+    FreezeRecord,
+    OwnRecord,
+    Position,
+    RelayRecord,
+    RestoredRecord,
+    Ticket,
     encode,
 )
+from multicast.tickets.stream import TicketCheckpoint
 from topology.tree import Log
 
+_TAG = slice(3, 19)  # of an order record: docs/protocol-2.md
 OPEN_MAX = 2  # open transactions: two are enough to overlap
 
 
@@ -132,8 +134,8 @@ class ForeignWriters:
             (b"ends/1/x/y", b'{"positions":{"P1":1e999}}'),
             (b"markers/1/x/y", b'{"positions":{"P1":-1}}'),
             (b"ends/1/x/y", b'{"positions":{}}'),
-            markers_record(state.epoch, ends, attempt=f"stranger {self._world.turn}"),
-            ends_record(state.epoch, ends, attempt=f"stranger {self._world.turn}"),
+            markers_record(state.epoch, ends, attempt=f"stranger {self._world.now}"),
+            ends_record(state.epoch, ends, attempt=f"stranger {self._world.now}"),
             (f"running/{node}".encode(), page),
             (f"address/{node}".encode(), page),
             (f"checkpoint/{state.epoch}/{node}/0".encode(), b'{"positions":{"999":1}}'),
@@ -157,43 +159,37 @@ class ForeignWriters:
             back = 1 if choice == 1 else 1 + (bits >> 14) % (end - begin)
             fetched = world.log.read(partition, end - back, 1)
             old = fetched.records[0].value if fetched and fetched.records else None
-            raw = old if choice == 2 else _impossible(old or b"", bits >> 20, len(plan.logs))
+            raw = old if choice == 2 else _impossible(old or b"", bits >> 20)
         world.put(partition, raw)
 
     # -- checkpoints, compaction, retention -----------------------------------------------------
 
     def poison(self, bits: int) -> None:
-        """Write a false checkpoint: with another digest, or another offset.
-
-        A false state with the right digest is out of scope: its writer is Byzantine. So an offset
-        moves only by one from the true one, and beyond the end the digest is false, too: a late
-        copy of the record may follow there.
-        """
+        """Name a false checkpoint: with another state, or at another offset."""
         world = self._world
         state = self._view.refresh()
         plan = state.plan(1 + bits % state.epoch)
         if not plan.collectors:
             return
         name = plan.collectors[(bits >> 4) % len(plan.collectors)].name
-        checkpoints = state.checkpoints(plan.epoch, name)
         points = [
             point
-            for point in checkpoints
-            if isinstance(point, Checkpoint) and checkpoint_record(point)[0] not in self._poisoned
+            for point in state.checkpoints(plan.epoch, name)
+            if isinstance(point, TicketCheckpoint)
+            and checkpoint_record(point)[0] not in self._poisoned
         ]
         if not points:
             return
         point = points[(bits >> 10) % len(points)]
+        record = point.record
+        beyond = world.end(stream_partition(plan, name)) + (bits >> 24 & 3)
         lies = (
-            replace(point, digest=digest_of(b"a lie")),
+            _copied(point, replace(record, parent_next=record.parent_next + 1)),
+            _copied(point, replace(record, mark=max(0, record.mark - 1))),
+            _copied(point, _moved(record, bits >> 26)),
             replace(point, offset=point.offset + 1),
-            replace(point, offset=max(0, point.offset - 1)),
-            replace(point, positions={}),
-            replace(
-                point,
-                offset=world.end(stream_partition(plan, name)) + (bits >> 24 & 3),
-                digest=digest_of(b"a lie"),
-            ),
+            replace(point, offset=max(record.mark, point.offset - 1)),
+            replace(_copied(point, _moved(record, bits >> 26)), offset=beyond),
         )
         key, value = checkpoint_record(lies[(bits >> 16) % len(lies)])
         world.log.write(CONTROL, value, key=key)
@@ -243,22 +239,35 @@ _GARBAGE = (
 )
 
 
-def _impossible(last: bytes, bits: int, logs: int) -> bytes:
-    """Make a record that extends another and that no state allows, or a truncated one."""
-    try:
-        extended = decode(last)
-    except UndecodableRecord:
-        extended = OrderRecord(RecordKind.OWN, b"", ParentNext(0, 0), ())
-    # No schedule writes that many messages, so no state allows this run.
-    nowhere = Run(bits % logs, 1 << 20, (1 << 20) + 1)
-    again = extended.runs[:1] or (nowhere,)
+def _copied(point: TicketCheckpoint, record: CheckpointRecord) -> TicketCheckpoint:
+    """Give the checkpoint with another copy of its record."""
+    return replace(point, record=record, raw=encode(point.raw[_TAG], record))
+
+
+def _moved(record: CheckpointRecord, bits: int) -> CheckpointRecord:
+    """Give a checkpoint in which one log has another position."""
+    if not record.own:
+        return replace(record, parent_next=record.parent_next + 1)
+    place = bits % len(record.own)
+    log = record.own[place]
+    moved = log._replace(position=log.position + 1, debt=log.debt + (bits >> 4 & 1))
+    return replace(record, own=(*record.own[:place], moved, *record.own[place + 1 :]))
+
+
+def _impossible(last: bytes, bits: int) -> bytes:
+    """Make a record of the same stream that no state allows, or a truncated one."""
+    nowhere = 1 << 20  # no plan has so many logs, and no schedule so many records
     records = (
-        OrderRecord(RecordKind.OWN, digest_of(last), extended.parent_next, ()),
-        OrderRecord(RecordKind.OWN, digest_of(last), extended.parent_next, (nowhere,)),
-        OrderRecord(RecordKind.OWN, digest_of(last), extended.parent_next, again),
-        OrderRecord(RecordKind.OWN, digest_of(last), extended.parent_next, (Run(1 << 20, 0, 1),)),
-        OrderRecord(RecordKind.PARENT, digest_of(last), extended.parent_next, again),
-        OrderRecord(RecordKind.FREEZE, digest_of(last), extended.parent_next, (nowhere,)),
+        OwnRecord((Ticket(nowhere, 1, 0),)),
+        OwnRecord((Ticket(0, nowhere, 0),)),
+        OwnRecord((), (Correction(0, 0, 1),)),
+        OwnRecord((), (Correction(0, nowhere, 1, held=True),)),
+        RelayRecord(nowhere, nowhere + 1, ()),
+        RelayRecord(0, 1, (Position(nowhere, 1),)),
+        RestoredRecord(nowhere, nowhere + 1, (Position(0, 1),)),
+        FreezeRecord(nowhere, ()),
+        FreezeRecord(0, (Position(0, nowhere),)),
     )
-    raw = encode(records[(bits >> 6) % len(records)])
+    tag = last[_TAG] if len(last) > _TAG.stop else bytes(_TAG.stop - _TAG.start)
+    raw = encode(tag, records[bits % len(records)])
     return raw[:-1] if bits >> 12 & 7 == 0 else raw

@@ -25,12 +25,16 @@ from bench.simulation.trees import (
     random_scene,
     random_sets,
 )
-from collectors.collector import CollectorLimits
+from collectors.ticket_core import LIMITS
 from multicast.subscription import Bounds
+from multicast.tickets.collector import TicketLimits
 from topology.tree import Plan
 
-MULTICASTS = 104  # of each schedule; with about 100, a schedule runs in a tenth of a second
+MULTICASTS = 64  # of each schedule: short ones find more in the same time
 BITS = 64  # of each operation: enough for the choices of any turn
+# Milliseconds of which one is drawn for each turn. On average a turn takes 12, so a schedule takes
+# some seconds: many of a collector's patiences (60), and several of its ticks (250) and windows.
+TURN_MS = (0, 1, 2, 5, 5, 10, 20, 60)
 
 
 class TurnKind(enum.IntEnum):
@@ -45,9 +49,18 @@ class TurnKind(enum.IntEnum):
     RETENTION = 6
     COMPACTION = 7
     POISON = 8
+    STRANGER = 9
     RECREATION = 10
     FORGERY = 11
+    AWAY = 12
     AUDIT = 31
+
+
+class Ends(enum.Enum):
+    """What happens once the faults have ended, before all comes to rest."""
+
+    BUSY = "all logs grow without a pause"
+    HUNG = "a transaction stays open"
 
 
 class Fate(enum.IntEnum):
@@ -87,11 +100,26 @@ ROUGH = (
 )
 
 
+# By producer, whether it writes tickets: drawn for each schedule.
+_TICKETS = (
+    (True, True, True),
+    (True, True, True),
+    (True, True, False),
+    (True, False, False),
+    (False, False, False),
+)
+
+
 class Op(NamedTuple):
     """One turn."""
 
     kind: TurnKind
     bits: int
+
+    @property
+    def ms(self) -> int:
+        """How long the turn takes, in milliseconds."""
+        return TURN_MS[(self.bits ^ self.bits >> 29 ^ self.bits >> 47) & 7]
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,14 +141,16 @@ class Schedule:
     plans: tuple[tuple[Plan, ...], ...]
     destinations: tuple[tuple[str, ...], ...]  # to draw from; busy sets are repeated
     seats: tuple[ConsumerSeat, ...]
-    limits: CollectorLimits
+    limits: TicketLimits
+    tickets: tuple[bool, ...]  # by producer: whether it writes any
+    pinned: bool  # no instance is a primary: all are standbys
     fates: tuple[Fate, ...]
-    delay_max: int
+    delay_max: int  # of what is late, in milliseconds
     crash_mask: int  # a turn crashes if its crash bits are all 0 under this mask
-    early_max: int  # offsets beyond a log's end that older programs order; 0: none runs
     trims_order: bool  # retention deletes records that are still needed: errors, no liveness
-    forges: bool  # forged order records are accepted; operators recover
+    forges: bool  # wrong order records count; operators recover
     recreates: bool  # a topic is deleted and recreated: errors, no liveness
+    ends: Ends | None
     ops: tuple[Op, ...]
 
     @property
@@ -141,7 +171,6 @@ def draw(seed: int) -> Schedule:
     scenes = _scenes(changes, scene, epochs, poster=poster)
     plans, sets = _plans(rng, scenes, poster=poster)
     trims_order = not calm and rng.random() < 0.1
-    early_max = rng.choice((0, 0, 1, 3, 9))
     recreates = not calm and rng.random() < 0.04
     # Likewise, so that schedules without forged records stay the same.
     forging = Random(f"forging {seed}")  # noqa: S311 - repeatable, not secret
@@ -153,12 +182,14 @@ def draw(seed: int) -> Schedule:
         destinations=_destinations(rng, scene, sets),
         seats=_seats(rng, scene),
         limits=_limits(rng),
+        tickets=(True,) * 3 if calm else rng.choice(_TICKETS),
+        pinned=not calm and rng.random() < 0.1,
         fates=CALM if calm else rng.choice((USUAL, USUAL, ROUGH)),
-        delay_max=rng.choice((1, 10, 40)),
+        delay_max=rng.choice((5, 60, 400)),
         crash_mask=-1 if calm else rng.choice((0xF, 0x1F, 0x3F)),
-        early_max=early_max,
         trims_order=trims_order,
         forges=forges,
+        ends=rng.choice((None, None, Ends.BUSY, Ends.HUNG)),
         recreates=recreates,
         ops=_with_audits(
             changes,
@@ -175,20 +206,17 @@ def draw(seed: int) -> Schedule:
 
 
 def _with_forgeries(drawn: Schedule, rng: Random) -> Schedule:
-    """Add forgeries to the second half, and operators to recover; bound fills tightly."""
+    """Add wrong records to the second half, and operators to recover; bound fills tightly."""
     ops = list(drawn.ops)
-    for kind, count in ((TurnKind.FORGERY, rng.choice((1, 2, 5))), (TurnKind.OPERATOR, 24)):
+    wrong = rng.choice((TurnKind.FORGERY, TurnKind.FORGERY, TurnKind.AWAY))
+    for kind, count in ((wrong, rng.choice((1, 2, 5))), (TurnKind.OPERATOR, 24)):
         for _ in range(count):
             # Often so late that no operator has recovered before the faults end.
             begin = rng.choice((5, 5, 9)) * len(ops) // 10
             place = rng.randrange(begin, len(ops))
             ops.insert(place, Op(kind, rng.getrandbits(BITS)))
-    fill_max = rng.choice((1, 3, 6))
     return replace(
-        drawn,
-        limits=replace(drawn.limits, fill_max=fill_max),
-        early_max=min(drawn.early_max, fill_max),
-        ops=tuple(ops),
+        drawn, limits=replace(drawn.limits, fill_max=rng.choice((3, 6, 40))), ops=tuple(ops)
     )
 
 
@@ -263,15 +291,19 @@ def _bounds(rng: Random) -> Bounds:
     return Bounds(buffer_bytes_max=rng.choice((1, 150, 1000)), runs_max=rng.choice((1, 2, 9)))
 
 
-def _limits(rng: Random) -> CollectorLimits:
+def _limits(rng: Random) -> TicketLimits:
+    limits = replace(
+        LIMITS,
+        checkpoint_records=rng.choice((4, 16, 40)),
+        checkpoint_time=rng.choice((2000, LIMITS.checkpoint_time, LIMITS.checkpoint_time)),
+    )
     if rng.random() < 0.3:
-        return CollectorLimits(checkpoint_every=rng.choice((4, 16)))
-    return CollectorLimits(
+        return limits
+    return replace(
+        limits,
+        patience=rng.choice((0, 20, LIMITS.patience)),
         run_length_max=rng.choice((1, 2, 3, 9)),
         runs_max=rng.choice((1, 2, 5)),
-        pending_max=rng.choice((1, 2, 4, 32)),
-        relay_max=rng.choice((1, 2, 5, 100)),
-        checkpoint_every=rng.choice((3, 7, 20, 4096)),
     )
 
 
@@ -290,8 +322,8 @@ def _ops(
         keyed.extend((begin + (1 - begin) * rng.random(), kind) for _ in range(count))
 
     add(TurnKind.MULTICAST, MULTICASTS)
-    add(TurnKind.NODE, 170)
-    add(TurnKind.CONSUMER, 120)
+    add(TurnKind.NODE, 140)
+    add(TurnKind.CONSUMER, 90)
     for epoch in range(2, len(plans) + 1):
         add(TurnKind.OPERATOR, 16, begin=(epoch - 1) / (len(plans) + 0.5))
     if not calm:
@@ -299,6 +331,7 @@ def _ops(
         add(TurnKind.GARBAGE, rng.choice((0, 10)))
         add(TurnKind.COMPACTION, rng.choice((0, 1, 3)))
         add(TurnKind.POISON, rng.choice((0, 0, 3, 8)))
+        add(TurnKind.STRANGER, rng.choice((0, 0, 2, 6)))
     if trims:
         add(TurnKind.RETENTION, 3, begin=0.5)
     if recreates:

@@ -38,7 +38,8 @@ class Shrinker:
         """Leave out all that the failure does not need: kinds of faults first, then turns."""
         self._try(replace(self.best, fates=CALM))
         self._try(replace(self.best, crash_mask=-1))
-        self._try(replace(self.best, early_max=0))
+        self._try(replace(self.best, pinned=False))
+        self._try(replace(self.best, ends=None))
         self._try(replace(self.best, seats=self.best.seats[:2]))
         size = max(1, len(self.best.ops) // 2)
         while self.runs < self._runs_max:

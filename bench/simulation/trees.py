@@ -14,7 +14,15 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from random import Random
 
-from topology.tree import CollectorSpec, Log, Objective, Plan, Subscription, log_name
+from topology.tree import (
+    ORDER_VERSION_DEFAULT,
+    CollectorSpec,
+    Log,
+    Objective,
+    Plan,
+    Subscription,
+    log_name,
+)
 
 TOPIC = "A"
 STREAMS = 9  # order streams of a plan: the most collectors that one has
@@ -129,6 +137,7 @@ def random_plan(
         collectors=tuple(collectors),
         consumers=tuple(consumers),
         objective=Objective(0.0, 0.0, 0.0, 0.0),
+        order_version=ORDER_VERSION_DEFAULT,
     )
 
 

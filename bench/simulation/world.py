@@ -1,11 +1,12 @@
 """The simulated cluster: Kafka partitions in memory, and the faults of appends to them.
 
 Each append has a fate that the schedule drew: the record is stored at once, later, twice or never,
-and the writer learns the outcome, or that it is unknown. Virtual time is the number of turns so
-far. Readers see what a real cluster shows: `Trimmed` below the log start, nothing beyond an open
-transaction.
+and the writer learns the outcome, or that it is unknown. Time is virtual, in milliseconds: who
+drives the world lets it pass, turn by turn or event by event. Readers see what a real cluster
+shows: `Trimmed` below the log start, nothing beyond an open transaction.
 
-    late        events that are still in the network, by the turn at which they arrive
+    late        events that are still in the network, by the time at which they arrive
+    telling     of a stored record: not one of those that collectors write for ever, as checkpoints
     view        the state of the control topic up to some record; a process may hold an old one
     trace       every event in order; equal schedules have equal traces
 """
@@ -23,19 +24,24 @@ from multicast.control import (
     ControlState,
     control_partition,
     groups_topic,
-    log_partition,
     order_topic,
 )
-from multicast.drivers.memory.driver import MemoryDriver, MemoryLog, PendingAppend
+from multicast.drivers.memory.driver import (
+    MemoryAppender,
+    MemoryDriver,
+    MemoryLog,
+    PendingAppend,
+)
 from multicast.drivers.memory.logs import MemoryTransaction
 from multicast.drivers.protocol import AppendFailed, AppendOutcome, Fetched, Headers, TopicPartition
 from multicast.errors import AppendRefused, AppendUnknown
-from multicast.messages import skip_header
+from multicast.tickets.encoding import Kind
 from topology.tree import Log
 
 CONTROL = control_partition(TOPIC)
 GROUPS_MAX = 8  # partitions of the groups topic: at most 3 + 1 + 1 declared sets in three epochs
 READ_ALL = 1_000_000  # records of one read: more than any schedule writes
+_KIND_AT, _EMPTY_RELAY_BYTES = 19, 18  # docs/protocol-2.md has the bytes
 Event = tuple[object, ...]
 
 
@@ -44,18 +50,18 @@ class ControlViews:
 
     def __init__(self, log: MemoryLog) -> None:
         self._log = log
-        self._position = 0
+        self.position = 0
         self.states = [ControlState(TOPIC)]
 
     def newest(self) -> int:
         """Read on; return the number of the newest prefix."""
-        fetched = self._log.read(CONTROL, self._position, READ_ALL)
+        fetched = self._log.read(CONTROL, self.position, READ_ALL)
         if fetched is not None:
             for record in fetched.records:
                 state = self.states[-1].copy()
                 state.read(record)
                 self.states.append(state)
-            self._position = fetched.position
+            self.position = fetched.position
         return len(self.states) - 1
 
 
@@ -70,6 +76,12 @@ class View:
     def state(self) -> ControlState:
         """The state after the records that this process has read."""
         return self.views.states[self.number]
+
+    @property
+    def position(self) -> int:
+        """The end of the control topic, if this view is the newest one."""
+        assert self.number == len(self.views.states) - 1
+        return self.views.position
 
     def refresh(self) -> ControlState:
         """Read to the control topic's end."""
@@ -92,11 +104,11 @@ class World:
 
     def __init__(self, schedule: Schedule) -> None:
         self.schedule = schedule
-        self.turn = 0
+        self.now = 0  # ms
         self.calm = False
         self.stats = Stats()
         self.trace: list[Event] = []
-        self.moves = 0  # stores and reads; while it rises, the system is not at rest
+        self.moves = 0  # telling records stored; while it rises, the system is not at rest
         self.log = MemoryLog(
             {
                 TOPIC: len(schedule.scene.partitions),
@@ -104,42 +116,51 @@ class World:
                 order_topic(TOPIC): 2 * STREAMS,  # a recovery moves streams to free ones
                 CONTROL.topic: 1,
             },
-            now_ms=self._now_ms,
+            now_ms=self.now_ms,
         )
+        self.driver = MemoryDriver(self.log)  # of who only reads, and of steps without faults
         self.transactions: list[tuple[MemoryTransaction, list[tuple[Log, int]]]] = []  # open
         self.topic_ids = self.log.topic_ids((TOPIC, groups_topic(TOPIC)))
-        self.filled_wrongly = ""  # a log that was filled after its topic was recreated
         self.work: dict[tuple[str, str], int] = {}
+        self.overtaken: list[str] = []  # collectors that need what retention has removed
+        self._orders = (order_topic(TOPIC), CONTROL.topic)
         self._views = ControlViews(self.log)
         self._late: list[tuple[int, int, Callable[[], None]]] = []
         self._lates = 0
-        self._fate = Fate.STORED
-        self._delay = 0
-        self._appender = MemoryDriver(self.log, step=self._carry).appender()
+        self._bits = 0
+        self._appender = self.appender(lambda: self._bits)
 
-    def _now_ms(self) -> int:
-        return self.turn
+    def now_ms(self) -> int:
+        """Give the time."""
+        return self.now
 
     # -- time -------------------------------------------------------------------------------
 
-    def tick(self) -> None:
-        """Let one turn pass: events that are due arrive."""
-        self.turn += 1
-        while self._late and self._late[0][0] <= self.turn:
+    def pass_time(self, ms: int) -> None:
+        """Let time pass: events that are due arrive, each at its time."""
+        end = self.now + ms
+        while self._late and self._late[0][0] <= end:
+            self.now = max(self.now, self._late[0][0])
             heapq.heappop(self._late)[2]()
+        self.now = end
+
+    @property
+    def next_event(self) -> int | None:
+        """The time of the next event of the network; None if nothing is on its way."""
+        return self._late[0][0] if self._late else None
 
     def settle(self) -> None:
         """Deliver all late events and abort all open transactions; no faults from now on."""
         self.calm = True
         while self._late:
-            heapq.heappop(self._late)[2]()
+            self.pass_time(max(0, self._late[0][0] - self.now))
         for transaction, _ in self.transactions:
             transaction.abort()
         self.transactions.clear()
 
     def note(self, *event: object) -> None:
         """Add an event to the trace."""
-        self.trace.append((self.turn, *event))
+        self.trace.append((self.now, *event))
 
     def fault(self, kind: str) -> None:
         """Count a fault."""
@@ -158,22 +179,33 @@ class World:
         done: Callable[[AppendOutcome], None],
     ) -> Fate:
         """Append with the fate that the bits choose; once the world is calm, it is stored."""
-        self._fate = Fate.STORED if self.calm else self.schedule.fates[bits & 15]
-        if partition == CONTROL and self._fate is Fate.DOUBLED:
-            self._fate = Fate.STORED  # an idempotent producer writes it
-        self._delay = 1 + (bits >> 4) % self.schedule.delay_max
+        self._bits = bits
         self._appender.append(partition, value, key=key, headers=headers, done=done)
-        return self._fate
+        return self.fate(bits)
+
+    def appender(self, bits: Callable[[], int]) -> MemoryAppender:
+        """Open an appender each of whose appends has the fate that the next bits choose."""
+        return MemoryDriver(self.log, step=lambda append: self.carry(append, bits())).appender()
+
+    def fate(self, bits: int) -> Fate:
+        """Choose a fate; once the world is calm, every record is stored."""
+        return Fate.STORED if self.calm else self.schedule.fates[bits & 15]
+
+    def delay(self, bits: int) -> int:
+        """Choose how many milliseconds late something is."""
+        return 1 + (bits >> 4 & 0xFFF) % self.schedule.delay_max
 
     def put(self, partition: TopicPartition, value: bytes | None, headers: Headers = ()) -> int:
         """Store a record at once, as a foreign client would."""
         offset = self.log.write(partition, value, headers=headers)
-        self._stored(partition, offset)
+        self.stored(partition, offset, value)
         return offset
 
-    def _carry(self, append: PendingAppend) -> None:
-        """Carry out one append with the fate that `append` chose."""
-        fate = self._fate
+    def carry(self, append: PendingAppend, bits: int) -> None:
+        """Carry out one append with the fate that the bits choose."""
+        fate, delay = self.fate(bits), self.delay(bits)
+        if append.partition == CONTROL and fate is Fate.DOUBLED:
+            fate = Fate.STORED  # an idempotent producer writes it
         if fate is Fate.STORED:
             append.settle(self._store(append))
             return
@@ -182,54 +214,43 @@ class World:
         match fate:
             case Fate.HEARD_LATE:
                 outcome = self._store(append)
-                self.later(self._delay, lambda: append.settle(outcome))
+                self.later(delay, lambda: append.settle(outcome))
             case Fate.LATE:
-                self.later(self._delay, lambda: append.settle(self._store(append)))
+                self.later(delay, lambda: append.settle(self._store(append)))
             case Fate.LOST:
-                self.later(self._delay, lambda: append.settle(unknown))
+                self.later(delay, lambda: append.settle(unknown))
             case Fate.UNHEARD:
                 self._store(append)
-                self.later(self._delay, lambda: append.settle(unknown))
+                self.later(delay, lambda: append.settle(unknown))
             case Fate.GHOST:
                 append.settle(unknown)
-                self.later(self._delay, lambda: self._store(append))
+                self.later(delay, lambda: self._store(append))
             case Fate.DOUBLED:
                 append.settle(self._store(append))
-                self.later(self._delay, lambda: self._store(append))
+                self.later(delay, lambda: self._store(append))
             case Fate.REFUSED:
                 append.settle(AppendFailed(AppendRefused("refused")))
 
-    def later(self, turns: int, what: Callable[[], object]) -> None:
-        """Call `what` after a number of turns."""
+    def later(self, ms: int, what: Callable[[], object]) -> None:
+        """Call `what` after a number of milliseconds; of those at one time, the earlier first."""
         self._lates += 1
-        heapq.heappush(self._late, (self.turn + turns, self._lates, lambda: (what(), None)[1]))
+        heapq.heappush(self._late, (self.now + ms, self._lates, lambda: (what(), None)[1]))
 
     def _store(self, append: PendingAppend) -> AppendOutcome:
         outcome = append.store()
         assert not isinstance(outcome, AppendFailed), outcome.error
-        self._stored(append.partition, outcome.offset)
+        self.stored(append.partition, outcome.offset, append.value)
         return outcome
 
-    def _stored(self, partition: TopicPartition, offset: int) -> None:
-        self.moves += 1
-        self.trace.append((self.turn, "stored", partition.topic, partition.partition, offset))
+    def stored(self, partition: TopicPartition, offset: int, value: bytes | None) -> None:
+        """Note a record that was stored."""
+        if partition.topic not in self._orders or _tells(value or b""):
+            self.moves += 1
+        self.trace.append((self.now, "stored", partition.topic, partition.partition, offset))
 
     def worked(self, process: str, log: str) -> None:
         """Count that a process looked at a log once more, for the check of genuineness."""
         self.work[process, log] = self.work.get((process, log), 0) + 1
-
-    def append_skip(
-        self, log: Log, *, bits: int, done: Callable[[AppendOutcome], None] | None
-    ) -> None:
-        """Append a skip, which fills a hole of a log; without `done` it is stored at once."""
-        partition = log_partition(log)
-        self.fault("hole filled")
-        if not self.same_topic(partition.topic):
-            self.filled_wrongly = log.name
-        if done is None:
-            self.put(partition, b"", (skip_header(log.name),))
-        else:
-            self.append(partition, b"", headers=(skip_header(log.name),), bits=bits, done=done)
 
     def same_topic(self, topic: str) -> bool:
         """Whether a topic with messages is still the one that the run began with."""
@@ -238,11 +259,8 @@ class World:
     # -- reading ----------------------------------------------------------------------------
 
     def read(self, partition: TopicPartition, position: int, amount: int) -> Fetched | None:
-        """Read as a reader of `MemoryDriver` does, and count it as a move."""
-        fetched = self.log.read(partition, position, amount)
-        if fetched is not None:
-            self.moves += 1
-        return fetched
+        """Read as a reader of `MemoryDriver` does."""
+        return self.log.read(partition, position, amount)
 
     def next_offset(self, partition: TopicPartition) -> int:
         """Return the offset that the next append gets."""
@@ -261,8 +279,19 @@ class World:
         self.log.compact(CONTROL)
         self._views = ControlViews(self.log)
 
+    # A place for a later fault: the tail of a partition is lost.
+
     def trim(self, partition: TopicPartition, offset: int) -> None:
         """Let retention delete all records below an offset."""
         self.log.trim(partition, offset)
         self.fault("trimmed")
         self.note("trimmed", partition.topic, partition.partition, offset)
+
+
+def _tells(raw: bytes) -> bool:
+    """Whether a record says something: no checkpoint, no empty relay, no statement of one."""
+    if raw.startswith(b"{"):
+        return not raw.startswith(b'{"record"')
+    kind, content = raw[_KIND_AT : _KIND_AT + 1], raw[_KIND_AT + 1 :]
+    empty = kind == bytes([Kind.RELAY]) and len(content) == _EMPTY_RELAY_BYTES
+    return kind != bytes([Kind.CHECKPOINT]) and not empty

@@ -7,12 +7,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from hashlib import blake2b
 from itertools import product
 
-from bench.tickets.epochs import tag
 from bench.tickets.machines import SearchedBooks, SearchedInstances, SearchedStreams, Turn, Wrong
-from bench.tickets.scopes import PLAIN, Scope, ScopeInstance, ScopeState
-from bench.tickets.world import TicketTree
+from bench.tickets.scopes import PLAIN, Scope, ScopeInstance, ScopeState, TicketTree
 from multicast.tickets.collector import TicketCollector
 from multicast.tickets.encoding import CheckpointRecord, OwnRecord, Ticket, decode, encode
 from multicast.tickets.producer import TicketBook
@@ -340,3 +339,8 @@ def _who(place: int, instance: ScopeInstance) -> str:
 
 def _text(record: object) -> str:
     return str(record).replace("OwnRecord", "record")
+
+
+def tag(epoch: int, node: int) -> bytes:
+    """Give a stream's tag."""
+    return blake2b(b"%d/%d" % (epoch, node), digest_size=16).digest()

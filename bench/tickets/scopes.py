@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from bench.tickets.machines import NEVER
-from bench.tickets.world import TicketTree
 from multicast.tickets.collector import TicketLimits
 
 PLAIN = -1  # in place of a producer: a message without a ticket
@@ -24,6 +23,43 @@ KINDS = (
     "transactions",
     "hasty",
 )
+
+
+@dataclass(frozen=True, slots=True)
+class TicketTree:
+    """Trees of collectors by number; `bags` hold log numbers; the running intersection holds."""
+
+    parents: tuple[int | None, ...]
+    bags: tuple[tuple[int, ...], ...]
+
+    def top(self, log: int) -> int:
+        """Give the collector where a log enters the order."""
+        return next(
+            node
+            for node, bag in enumerate(self.bags)
+            if log in bag and not self._knows(self.parents[node], log)
+        )
+
+    def _knows(self, node: int | None, log: int) -> bool:
+        return node is not None and log in self.bags[node]
+
+    def rerooted(self, root: int) -> TicketTree:
+        """Give the same trees, one of them with another root, so that other collectors are tops."""
+        neighbours: dict[int, list[int]] = {node: [] for node in range(len(self.bags))}
+        for node, parent in enumerate(self.parents):
+            if parent is not None:
+                neighbours[node].append(parent)
+                neighbours[parent].append(node)
+        parents = dict(enumerate(self.parents))
+        parents[root] = None
+        waiting, seen = [root], {root}
+        for node in waiting:
+            for other in neighbours[node]:
+                if other not in seen:
+                    parents[other] = node
+                    waiting.append(other)
+                    seen.add(other)
+        return TicketTree(tuple(parents[node] for node in range(len(self.bags))), self.bags)
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,9 +4,8 @@ import json
 
 import pytest
 
-from bench.micro import ordering
+from bench.micro import ordering, skips
 from bench.micro.memory import _peak_mib
-from bench.tickets import skips
 
 
 def test_ordering_alone_orders_everything_and_counts_each_run(capsys):
@@ -35,7 +34,7 @@ def test_ordering_alone_orders_everything_and_counts_each_run(capsys):
 def test_skips_are_the_offsets_that_no_message_has(capsys):
     skips.main(["--messages", "401", "--rate", "1000", "-o", "json"])
     document = json.loads(capsys.readouterr().out)
-    assert document["command"].startswith("python -m bench.tickets.skips --messages 401")
+    assert document["command"].startswith("python -m bench.micro.skips --messages 401")
     # The last messages are one of each producer to each log. A busy machine may have made a skip.
     assert document["figures"]["messages"] == 401 + 4
     assert 0 <= document["figures"]["skips"] < 100

@@ -24,7 +24,7 @@ def test_no_schedule_breaks_a_guarantee(schedules):
     totals = campaign(100_000, schedules, processes=2)
     assert totals.failures == []
     assert totals.schedules == schedules
-    assert totals.stats.multicasts >= 100 * schedules
+    assert totals.stats.multicasts == MULTICASTS * schedules
     assert totals.stats.deliveries > totals.stats.multicasts
     missing = [
         kind
@@ -43,8 +43,16 @@ def test_no_schedule_breaks_a_guarantee(schedules):
             "foreign record",
             "trimmed",
             "compaction",
-            "ordered early",
             "hole filled",
+            "standby took over",
+            "surplus ticket",
+            "false checkpoint",
+            "producer died: messages without tickets",
+            "producer died: tickets without messages",
+            "collector away",
+            "wrong record: freeze",
+            "damage: frozen",
+            "recovery",
             "poisoned checkpoint",
             "collector stopped: ProtocolViolation",
             "consumer stopped: Trimmed",
@@ -61,10 +69,10 @@ def test_the_processes_of_a_campaign_inherit_nothing_of_the_one_that_starts_them
     assert campaign(100_000, 2, processes=1).failures != []
 
 
-def test_every_schedule_has_a_hundred_multicasts():
+def test_every_schedule_has_as_many_multicasts():
     for seed in range(40):
         kinds = [op.kind for op in draw(seed).ops]
-        assert kinds.count(TurnKind.MULTICAST) == MULTICASTS >= 100
+        assert kinds.count(TurnKind.MULTICAST) == MULTICASTS >= 50
 
 
 def test_schedules_have_one_two_and_three_epochs_and_rival_plans():
@@ -134,7 +142,7 @@ def test_a_failure_is_shrunk_to_the_turns_that_it_needs():
 def test_the_command_prints_counts_and_ends_with_0(capsys):
     assert main(["--schedules", "2", "--first-seed", "7"]) == 0
     printed = capsys.readouterr().out
-    assert re.search(r"schedules 2 {2}multicasts 208 {2}deliveries .* violations 0", printed)
+    assert re.search(r"schedules 2 {2}multicasts 128 {2}deliveries .* violations 0", printed)
 
 
 def test_the_command_prints_every_event_of_one_seed_when_asked(capsys):

@@ -3,29 +3,23 @@
 import os
 import subprocess
 import sys
-import tomllib
-from pathlib import Path
 
 import pytest
 
-from tests.bench.tickets.test_simulation import VIOLATION, names, planted
-
-BUGS = [
-    bug
-    for bug in tomllib.loads((Path(__file__).parent / "planted.toml").read_text())["bug"]
-    if "scope" in bug
-]
+from tests.simulation.test_planted_bugs import BUGS, VIOLATION, plant
 
 
 @pytest.mark.campaign
 @pytest.mark.slow
 @pytest.mark.timeout(900)
-@pytest.mark.parametrize("bug", BUGS, ids=names)
+@pytest.mark.parametrize(
+    "bug", [bug for bug in BUGS if bug.scope], ids=lambda bug: bug.name.replace(" ", "-")
+)
 def test_the_search_finds_a_planted_bug(bug, tmp_path):
-    planted(bug, tmp_path)
+    plant(bug, tmp_path)
     command = [sys.executable, "-m", "bench.exhaustive", "--order-version", "2"]
     done = subprocess.run(
-        [*command, "--scope", bug["scope"]],
+        [*command, "--scope", bug.scope],
         cwd=tmp_path,
         env={**os.environ, "PYTHONPATH": str(tmp_path)},
         capture_output=True,
@@ -35,4 +29,4 @@ def test_the_search_finds_a_planted_bug(bug, tmp_path):
     )
     assert done.returncode == VIOLATION, done.stdout + done.stderr
     assert "violated: " in done.stdout
-    sys.stdout.write(f"{bug['name']}: {done.stdout}\n")
+    sys.stdout.write(f"{bug.name}: {done.stdout}\n")

@@ -1,6 +1,6 @@
 """Counts the offsets of logs that hold no message after a run without faults.
 
-    python -m bench.tickets.skips [--messages 100000] [--rate 2000]
+    python -m bench.micro.skips [--messages 100000] [--rate 2000]
 
 Two producers multicast to two logs in turns, at intended times. A log's offsets that no message has
 are skips: a collector fills holes with them, where the order was ahead of the messages. The logs of
@@ -59,7 +59,7 @@ def _stored(rig: Rig) -> int:
 
 def main(arguments: Sequence[str]) -> None:
     """Count once, and print the figures."""
-    parser = figures.parser("skips", __doc__, room="tickets")
+    parser = figures.parser("skips", __doc__)
     parser.add_argument("--messages", type=int, default=100_000)
     parser.add_argument("--rate", type=int, default=2000, help="messages/s")
     options = parser.parse_args(arguments)
@@ -67,9 +67,7 @@ def main(arguments: Sequence[str]) -> None:
         parser.error("--messages and --rate are at least 1")
     with standing(_PARTITIONS) as rig:
         measured = measure(rig, messages=options.messages, rate=options.rate)
-        document = figures.document(
-            "skips", measured, kafka=rig.kafka, arguments=arguments, room="tickets"
-        )
+        document = figures.document("skips", measured, kafka=rig.kafka, arguments=arguments)
     figures.show(document, options.output)
 
 

@@ -38,9 +38,9 @@ from multicast.tickets.stream import TicketCheckpoint, TicketOrder
 # Times are in milliseconds. A message without a ticket waits for `patience` in a log whose other
 # messages have tickets; a message and its ticket are stored within milliseconds of each other. Ten
 # times more would be seen by users of producers without tickets, ten times less would order
-# messages twice on a busy machine, as debt. `rest` is longer, because a wrong correction costs a
-# skip. The order topic keeps a day more than messages live, and `checkpoint_time` is a quarter.
-LIMITS = TicketLimits(patience=60, rest=250, lively=2000, checkpoint_time=6 * 3600 * 1000)
+# messages twice on a busy machine, as debt. The order topic keeps a day more than messages live,
+# and `checkpoint_time` is a quarter.
+LIMITS = TicketLimits(patience=60, lively=2000, checkpoint_time=6 * 3600 * 1000)
 
 
 class TicketCore(LogLags[TicketOrder]):
@@ -76,7 +76,8 @@ class TicketCore(LogLags[TicketOrder]):
         self.entries.begin(own, parent, writer)
         self._own_end: int | None = None
         self._peeked: list[CollectorAction] = []
-        self._refill: list[int] = []
+        self._filling: dict[int, int] = {}  # logs: up to where
+        self._refill: list[Fill] = []
         self._ticket_times: dict[int, int] = {}  # when a log's last ticket of a producer was read
         self._checkpoint: TicketCheckpoint | None = None
 
@@ -135,7 +136,6 @@ class TicketCore(LogLags[TicketOrder]):
     def log_end(self, log: int, end: int) -> None:
         """Report the last stable offset of a log."""
         if log in self.own.own:
-            self._ends[log] = max(end, self._ends.get(log, 0))
             self._core.log_end(log, end, self._clock())
 
     def tick(self, highs: Mapping[int, int] | None = None) -> None:
@@ -144,8 +144,8 @@ class TicketCore(LogLags[TicketOrder]):
 
     def filled(self, log: int, end: int | None) -> None:
         """Report the high watermark of a log after a `Fill`; None: it failed, or is unknown."""
-        if end is not None and end < self.own.state.positions[log]:
-            self._refill.append(log)
+        if end is not None and end < self._filling[log]:
+            self._refill.append(Fill(log, self._filling[log]))
         else:
             self._core.filled(log)
 
@@ -174,12 +174,12 @@ class TicketCore(LogLags[TicketOrder]):
                     self._pending.append(raw)
                     actions.append(Append(raw))
                 case FillHole(log, below):
+                    self._filling[log] = below
                     actions.append(Fill(log, below))
                 case NameCheckpoint():
                     assert self._checkpoint is not None
                     actions.append(SaveCheckpoint(self._checkpoint))
-        positions = self.own.state.positions
-        actions += [Fill(log, positions[log]) for log in self._refill]
+        actions += self._refill
         self._refill.clear()
         return actions
 
@@ -218,6 +218,11 @@ class TicketCore(LogLags[TicketOrder]):
         if since < self._limits.lively and not self.own.state.debts[log]:
             return 0
         return max(0, end - self.own.state.positions[log])
+
+    @property
+    def ahead(self) -> dict[int, int]:
+        """By own log, how many offsets it is ordered ahead of its end; below 0, what it lags."""
+        return self._core.ahead
 
     @property
     def held(self) -> set[int]:

@@ -2,8 +2,8 @@
 
 Nothing of an own log waits for a collector as long as its producers write tickets. The collector
 does what they leave undone: it orders messages without a ticket, fills offsets that a ticket
-promised in vain, corrects debts (`balance`), holds logs with an open transaction, relays the parent's order,
-writes checkpoints, and ends the epoch.
+promised in vain, corrects debts (`balance`), holds logs with an open transaction, relays the
+parent's order, writes checkpoints, and ends the epoch.
 
     end          of a log: its last stable offset, as this instance last saw it
     patience     how long the collector leaves a message to its ticket. A log without tickets, one

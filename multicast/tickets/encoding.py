@@ -17,6 +17,9 @@ from topology.tree import DIGEST_BYTES
 VERSION = 2  # of the bytes: `multicast.order` has version 1
 # Messages that one ticket counts: bounds what a producer that miscounts can do with one record.
 COUNT_MAX = 2**16
+# Debt up to which tickets with messages promise more: bounds what a producer with a wrong idea of
+# its log's end can do, with however many records, as consumers wait for skips in that place.
+PROMISE_MAX = 2**14
 # As in version 1, the tag has the place of `previous`: a program that knows version 1 only takes
 # the first record of the epoch for one that extends its state, and stops with `UnknownVersion`.
 _HEAD = struct.Struct(f">2sB{DIGEST_BYTES}sB")

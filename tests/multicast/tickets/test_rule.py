@@ -17,6 +17,7 @@ from multicast.tickets.encoding import (
     COUNT_MAX,
     CheckpointRecord,
     Correction,
+    PROMISE_MAX,
     FreezeRecord,
     OwnLog,
     OwnRecord,
@@ -88,6 +89,18 @@ def test_a_late_ticket_pays_for_what_a_collector_has_ordered(stream):
 
 def test_a_collectors_ticket_may_come_twice_late_or_from_a_zombie(stream):
     stream.tickets(Ticket(A, 0, 5))
+def test_what_tickets_promise_beyond_their_messages_is_bounded_however_often_they_say_it(stream):
+    assert stream.tickets(Ticket(A, 2, 2**23)) == (Run(A, 0, 2 + PROMISE_MAX),)
+    for place in range(3):
+        first = 2 + PROMISE_MAX + place
+        assert stream.tickets(Ticket(A, 1, 2**23)) == (Run(A, first, first + 1),)
+        assert stream.state.debts[A] == PROMISE_MAX
+    # A collector has seen the end that it names. Until that is paid, producers promise nothing.
+    stream.tickets(Ticket(A, 0, 2**20))
+    assert stream.state.positions[A] == 2**20
+    assert stream.tickets(Ticket(A, 1, 2**23)) == ()
+
+
     before = stream.state.copy()
     assert stream.tickets(Ticket(A, 0, 5)) == ()
     assert stream.tickets(Ticket(A, 0, 3)) == ()

@@ -121,7 +121,10 @@ class CollectorCore(Protocol):
 
     @property
     def due(self) -> bool:
-        """Whether there is a record to append that was not handed out yet."""
+        """Whether there is a record to append that was not handed out yet.
+
+        In version 2 also whether a hole or a correction has waited for an instance to act.
+        """
 
     @property
     def waits(self) -> bool:

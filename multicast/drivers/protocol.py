@@ -391,10 +391,13 @@ class Driver(Protocol):
     ) -> dict[TopicPartition, int]:
         """Return the last stable offsets."""
 
-    def high_watermarks(self, partitions: Sequence[TopicPartition]) -> dict[TopicPartition, int]:
+    def high_watermarks(
+        self, partitions: Sequence[TopicPartition], *, timeout_s: float | None = None
+    ) -> dict[TopicPartition, int]:
         """Return the offsets below which all in-sync replicas store the log.
 
         Records of open transactions are included; a record that only the leader stores is not.
+        Waits as `topic_ids`.
         """
 
     def offsets_at(

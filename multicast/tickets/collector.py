@@ -53,8 +53,8 @@ class TicketLimits:
     runs_max: int = 512  # of a record
     balance: BalanceLimits = BALANCE
     # Holes are filled up to this many offsets beyond a log's end; more is a wrong record's work.
-    # A mad ticket of COUNT_MAX messages is below it.
-    fill_max: int = 2**17
+    # What two hundred producers lose, two requests of 1 MB of small messages each, is below it.
+    fill_max: int = 2**22
 
 
 @dataclass(frozen=True, slots=True)

@@ -162,9 +162,12 @@ class KafkaPythonDriver:
         """Return the last stable offsets."""
         return self._offsets(dict.fromkeys(partitions, LATEST))
 
-    def high_watermarks(self, partitions: Sequence[TopicPartition]) -> dict[TopicPartition, int]:
+    def high_watermarks(
+        self, partitions: Sequence[TopicPartition], *, timeout_s: float | None = None
+    ) -> dict[TopicPartition, int]:
         """Return the offsets below which all in-sync replicas store the log."""
-        return self._offsets(dict.fromkeys(partitions, LATEST), IsolationLevel.READ_UNCOMMITTED)
+        wanted = dict.fromkeys(partitions, LATEST)
+        return self._offsets(wanted, IsolationLevel.READ_UNCOMMITTED, timeout_s)
 
     def offsets_at(
         self, partitions: Sequence[TopicPartition], timestamp_ms: int
@@ -226,9 +229,10 @@ class KafkaPythonDriver:
         self,
         wanted: Mapping[TopicPartition, int],
         isolation: IsolationLevel = IsolationLevel.READ_COMMITTED,
+        timeout_s: float | None = None,
     ) -> dict[TopicPartition, int]:
         offsets: dict[TopicPartition, int] = self._connection.run(
-            self._connection.list_offsets, wanted, isolation
+            self._connection.list_offsets, wanted, isolation, timeout_s=timeout_s
         )
         return {partition: offsets[partition] for partition in wanted}
 

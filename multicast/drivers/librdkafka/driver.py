@@ -169,9 +169,11 @@ class LibrdkafkaDriver:
         """Return the last stable offsets."""
         return self._delegate.last_stable_offsets(partitions)
 
-    def high_watermarks(self, partitions: Sequence[TopicPartition]) -> dict[TopicPartition, int]:
+    def high_watermarks(
+        self, partitions: Sequence[TopicPartition], *, timeout_s: float | None = None
+    ) -> dict[TopicPartition, int]:
         """Return the offsets below which all in-sync replicas store the log."""
-        return self._delegate.high_watermarks(partitions)
+        return self._delegate.high_watermarks(partitions, timeout_s=timeout_s)
 
     def offsets_at(
         self, partitions: Sequence[TopicPartition], timestamp_ms: int

@@ -6,15 +6,18 @@ from dataclasses import replace
 
 import pytest
 
+import collectors.core
+import collectors.mending
 from collectors.collector import CollectorLimits
 from collectors.mending import Harm
-from collectors.reconfiguration.recovery import RecoveringDrain, recover
+from collectors.reconfiguration.recovery import SKIPS_MAX, RecoveringDrain, recover
 from collectors.reconfiguration.survey import (
     counted_runs,
     find_damage,
     read_streams,
     refuse_damaged,
 )
+from collectors.ticket_core import LIMITS
 from multicast.control import ControlReader, log_partition, stream_partition
 from multicast.errors import Conflict, Trimmed
 from multicast.order import anchor
@@ -160,11 +163,13 @@ def test_a_child_that_ordered_what_is_its_parents_to_order_loses_and_doubles_not
         check(system, sent, agree=False)
 
 
-def test_a_log_that_is_ordered_too_far_is_filled_and_its_epoch_goes_on():
+def test_a_log_that_is_ordered_too_far_is_filled_and_its_epoch_goes_on(monkeypatch):
+    for module in (collectors.core, collectors.mending):  # else the log would be large
+        monkeypatch.setattr(module, "LIMITS", replace(LIMITS, fill_max=1000))
     with Small(PLAN) as system:
         system.run_all()
         sent = ordered(system, 21)
-        forge(system, CHILD, far("P1", 2**17 + 1000))
+        forge(system, CHILD, far("P1", SKIPS_MAX + 1000))
         (damage,) = find_damage(system.driver, state_of(system))
         assert damage.harm is Harm.TOO_FAR
         with pytest.raises(Conflict, match="give --yes"):

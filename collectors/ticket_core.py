@@ -47,14 +47,14 @@ from multicast.tickets.stream import TicketCheckpoint, TicketOrder
 # Times are in milliseconds. A message without a ticket waits for `patience` in a log whose other
 # messages have tickets; a message and its ticket are stored within milliseconds of each other. Ten
 # times more would be seen by users of producers without tickets, ten times less would order
-# messages twice on a busy machine, as debt. `rest` is longer, because a wrong correction costs a
-# skip. The order topic keeps a day more than messages live, and `checkpoint_time` is a quarter.
-LIMITS = TicketLimits(patience=60, rest=250, lively=2000, checkpoint_time=6 * 3600 * 1000)
+# messages twice on a busy machine, as debt. The order topic keeps a day more than messages live,
+# and `checkpoint_time` is a quarter.
+LIMITS = TicketLimits(patience=60, lively=2000, checkpoint_time=6 * 3600 * 1000)
 # An instance that acts ends what it finds within 1.5 s. Ten times less, standbys would take over
 # from it meanwhile; ten times more, messages behind a hole would wait for as long.
 _OVERDUE_MS = 3000
-# What was not found again for so long is gone. Corrections are judged once a second.
-_GONE_MS = 2500
+# What was not found again for so long is gone. What is small is judged each four seconds.
+_GONE_MS = 6000
 # Without it, standbys would take over in turn, all the time, while a broker is away.
 _AWAY_MS = 60_000
 
@@ -160,7 +160,6 @@ class TicketCore(LogLags[TicketOrder]):
     def log_end(self, log: int, end: int) -> None:
         """Report the last stable offset of a log."""
         if log in self.own.own:
-            self._ends[log] = max(end, self._ends.get(log, 0))
             self._core.log_end(log, end, self._clock())
 
     def tick(self, highs: Mapping[int, int] | None = None) -> None:
@@ -228,7 +227,8 @@ class TicketCore(LogLags[TicketOrder]):
         if len(kept) < len(self._peeked):
             self._core.append_failed()
         holes = [action for action in kept if isinstance(action, FillHole)]
-        full = [hole for hole in holes if self._ends[hole.log] >= hole.below]
+        positions = self.own.state.positions
+        full = [hole for hole in holes if positions[hole.log] - self._hole(hole.log) >= hole.below]
         for hole in full:
             self._core.filled(hole.log)
         kept += self._core.step(now)
@@ -242,7 +242,7 @@ class TicketCore(LogLags[TicketOrder]):
         )
 
     def _hole(self, log: int) -> int:
-        return self.own.state.positions[log] - self._ends[log]
+        return self.ahead.get(log, 0)
 
     def _note_left(self, now: int) -> None:
         """Note what was found that only an instance that acts ends; forget what has gone."""
@@ -278,6 +278,11 @@ class TicketCore(LogLags[TicketOrder]):
         if since < self._limits.lively and not self.own.state.debts[log]:
             return 0
         return max(0, end - self.own.state.positions[log])
+
+    @property
+    def ahead(self) -> dict[int, int]:
+        """By own log, how many offsets it is ordered ahead of its end; below 0, what it lags."""
+        return self._core.ahead
 
     @property
     def held(self) -> set[int]:

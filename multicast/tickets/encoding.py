@@ -53,7 +53,7 @@ _OWN_KIND = int(Kind.OWN)
 class Ticket(NamedTuple):
     """So many more messages of log number `log`; it ends at `upto` or later with them.
 
-    A collector's ticket has 0 messages.
+    Most of a collector's tickets have 0 messages.
     """
 
     log: int

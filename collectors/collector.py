@@ -107,7 +107,7 @@ class SaveCheckpoint:
 
 @dataclass(frozen=True, slots=True)
 class Fill:
-    """If the end of log number `log` is below `below`, append one skip; THEN call `filled`."""
+    """If the end of log number `log` is below `below`, append skips; THEN call `filled`."""
 
     log: int
     below: int

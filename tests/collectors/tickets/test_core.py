@@ -149,7 +149,7 @@ def test_a_fill_ends_where_its_hole_does_though_tickets_come_meanwhile():
     assert stream.carry_out(core) == []
 
 
-def test_a_hole_is_filled_skip_by_skip():
+def test_a_hole_is_filled_until_its_end():
     stream = Stream()
     core = stream.core()
     stream.ticket(P1, 2, 0)

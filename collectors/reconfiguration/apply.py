@@ -35,6 +35,7 @@ from collectors.engine.ended_processes import EndedProcesses, place_of
 from collectors.reconfiguration.drain import drain
 from collectors.reconfiguration.survey import refuse_damaged
 from collectors.reconfiguration.topics import (
+    bring_settings,
     make_topics,
     refuse_partitions,
     topics_ahead,
@@ -137,6 +138,7 @@ def apply(
         refuse(of_topics(topics_ahead(admin, plan)))
         before_change()
         made = make_topics(admin, plan)
+    bring_settings(admin, plan, say)
     control = ControlReader(driver, plan.topic)
     try:
         state = control.refresh()

@@ -145,8 +145,9 @@ class SteppedInstance:
         fetched = self._cluster.log.read(self._partition, self.core.own.offset_next, amount)
         if fetched is None:
             return False
+        now_ms = self._cluster.now_ms()
         for record in fetched.records:
-            self.core.own_read(record.offset, record.value)
+            self.core.own_read(record.offset, record.value, now_ms - record.timestamp_ms)
         self.core.own_passed(fetched.position)
         return True
 

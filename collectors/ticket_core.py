@@ -112,7 +112,7 @@ class TicketCore(LogLags[TicketOrder]):
                 return
         if isinstance(record, CheckpointRecord):
             plan, name = self.own.plan, self.own.collector
-            self._checkpoint = TicketCheckpoint(plan.epoch, name, offset, record, raw)
+            self._checkpoint = TicketCheckpoint(plan.epoch, name, offset, raw)
         self.counted += not ours
 
     def own_passed(self, position: int) -> None:

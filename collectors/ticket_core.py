@@ -112,10 +112,15 @@ class TicketCore(LogLags[TicketOrder]):
         self._own_end = offset
         self._count_from_here()
 
-    def own_read(self, offset: int, raw: bytes | None) -> None:
-        """Read the next record of our own stream, whoever wrote it."""
+    def own_read(self, offset: int, raw: bytes | None, age_ms: int = 0) -> None:
+        """Read the next record of our own stream, whoever wrote it.
+
+        How old it is counts only up to the end at our start: later no clock but ours is asked, so
+        one that is wrong costs a checkpoint at each start, and not one after the other.
+        """
         now, raw = self._clock(), raw or b""
-        judged = self._core.own_read(offset, raw, now)
+        stored = now if self.caught_up() else now - max(0, age_ms)
+        judged = self._core.own_read(offset, raw, now, stored)
         ours = raw in self._pending
         if ours:
             self._pending.remove(raw)
@@ -132,7 +137,7 @@ class TicketCore(LogLags[TicketOrder]):
                 return
         if isinstance(record, CheckpointRecord):
             plan, name = self.own.plan, self.own.collector
-            self._checkpoint = TicketCheckpoint(plan.epoch, name, offset, record, raw)
+            self._checkpoint = TicketCheckpoint(plan.epoch, name, offset, raw)
         self.counted += not ours
 
     def own_passed(self, position: int) -> None:

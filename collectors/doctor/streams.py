@@ -127,7 +127,7 @@ class _StreamInspection:
         self.read_from = stream.offset_next
         self.void: Counter[str] = Counter()
         self.foreign: list[int] = []
-        self.newest: tuple[int, int] | None = None  # offset and the writer's time
+        self.newest: tuple[int, int] | None = None  # offset and time
 
     def read(self, record: Record) -> None:
         judged = self.stream.runs(record.offset, record.value)
@@ -212,9 +212,7 @@ def inspect_collector(
     if inspection.newest is not None:
         offset, stamp = inspection.newest
         fresh = offset >= start.ends[stream_partition(plan, name)]
-        writer = (
-            f"the writer of collector {name}'s newest record" if ticketed else f"collector {name}"
-        )
+        writer = f"the broker of collector {name}'s stream" if ticketed else f"collector {name}"
         stamps = [Stamp(writer, stamp, now_ms(), start.now_ms if fresh else None)]
     facts = replace(
         bare,

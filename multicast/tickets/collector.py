@@ -118,18 +118,25 @@ class TicketCollector:
         self._fills: list[FillHole] = []
         self._freeze_after: Mapping[int, int] | None = None
         self._freezing = False
-        self._mark_time = now  # when the mark last moved
+        self._mark_time = now  # when what moved the mark was stored
         self._checkpointing = -1  # the mark of the checkpoint that is in flight
         self._saved: int | None = None
 
     # -- events -----------------------------------------------------------------------------
 
-    def own_read(self, offset: int, raw: bytes | None, now: int) -> tuple[Run, ...] | NotCounted:
-        """Read the next record of our own stream, whoever wrote it; give its verdict."""
-        mark = self.own.mark
+    def own_read(
+        self, offset: int, raw: bytes | None, now: int, stored: int | None = None
+    ) -> tuple[Run, ...] | NotCounted:
+        """Read the next record of our own stream, whoever wrote it; give its verdict.
+
+        `stored` is when Kafka stored it, if that is not now.
+        """
+        mark, is_first = self.own.mark, self.own.last is None
         judged = self.own.read(offset, raw)
-        if self.own.mark > mark:
-            self._mark_time = now
+        # Retention deletes by the age of records. Reading begins at the mark, so until a checkpoint
+        # moves that, the first record that there is behind it is the oldest that readers need.
+        if is_first or self.own.mark > mark:
+            self._mark_time = now if stored is None else stored
         if isinstance(judged, NotCounted):
             if judged is NotCounted.GAP:  # perhaps ours, behind one that was lost
                 self.append_failed()

@@ -47,9 +47,9 @@ from multicast.control import ControlState, genesis, plan_record
 # (measured over 120 schedules). Ten times more would only delay the report of a livelock.
 ROUNDS_MAX = 2000
 ROUND_MS = 250  # a tick
-# A run is at rest after so many rounds without an event: in a window of four ticks an imbalance is
-# judged, what corrects it is read, and another window ends.
-QUIET_ROUNDS = 10
+# A run is at rest after so many rounds without an event: what was kept in four windows of four
+# ticks is corrected, and another window ends.
+QUIET_ROUNDS = 22
 # If retention deleted a record that a process still needs, that process restarts again and again.
 # Such a schedule is judged for safety only, so few rounds suffice.
 ROUNDS_HARSH = 20

@@ -34,6 +34,7 @@ from multicast.control import (
     plan_record,
     running_record,
 )
+from multicast.control.codecs import named_record
 from multicast.control.documents import Ended
 from multicast.cursor import Cursor
 from multicast.drivers.kafka_python.column_reader import columns_of
@@ -54,6 +55,7 @@ from multicast.order import (
     UndecodableRecord,
 )
 from multicast.subscription import Bounds, SubscriptionRequest, earliest, resume
+from multicast.tickets.stream import TicketCheckpoint
 from topology.carry_over import with_order_version
 from topology.check import PlanRejected, check
 from topology.interests import InvalidInterests, from_document, parse
@@ -127,6 +129,7 @@ def _statements() -> list[tuple[bytes, bytes]]:
         markers_record(1, ends, attempt="1"),
         ends_record(1, ends, attempt="1"),
         checkpoint_record(point),
+        named_record(TicketCheckpoint(1, node.name, 3, b""), 1, (0, 0)),
         running_record(1, node.name),
         running_record(1, node.name, StatusPage("127.0.0.1", 6066, bytes(PROCESS_BYTES))),
         running_record(1, node.name, releases=1),
@@ -142,7 +145,7 @@ def _recovered() -> tuple[bytes, bytes]:
     """Make an `ends` record as a recovery writes it, with all optional fields."""
     node = _SECOND.collectors[0]
     begins = {name: Resumed(3, 7) for name in node.bag}
-    ended = Ended({node.name: begins}, {_FIRST.collectors[0].name: 4})
+    ended = Ended({node.name: begins}, {_FIRST.collectors[0].name: 4}, {node.name: 2})
     return ends_record(1, {log.name: 7 for log in _FIRST.logs}, attempt="2", ended=ended)
 
 
@@ -187,9 +190,10 @@ def _read_statement(raw: bytes) -> None:
             name: {log: list(begin) for log, begin in begins.items()}
             for name, begins in ended.resumed.items()
         }
-        theirs, stopped = reading.recovered[epoch]
+        theirs, *counts = reading.recovered[epoch]
         theirs = {name: begins for name, begins in theirs.items() if begins}
-        require((resumed, ended.stopped) == (theirs, stopped), "the judge reads other recoveries")
+        ours = (resumed, ended.stopped, ended.restored)
+        require(ours == (theirs, *counts), "the judge reads other recoveries")
     _look(state)
 
 
@@ -236,7 +240,7 @@ def _starts() -> dict[str, int]:
 
 
 _ORDERS = _orders()
-_RULES: list[StreamRule] = list(_rules_of("A", _FIRST.to_json(), {}, {}))
+_RULES: list[StreamRule] = list(_rules_of("A", _FIRST.to_json(), {}, {}, {}))
 
 
 def _read_order(raw: bytes) -> None:

@@ -19,7 +19,7 @@ from collectors.engine.assignment import Assignment, parent_next_of
 from collectors.engine.skips import fill
 from collectors.standby import Standby
 from collectors.ticket_core import TicketCore
-from multicast.control import checkpoint_record, running_record
+from multicast.control import running_record
 from multicast.drivers.protocol import AppendFailed, AppendOutcome
 from multicast.errors import AmcastError, ProtocolViolation
 from multicast.tickets.stream import TicketOrder
@@ -197,8 +197,10 @@ class SimulatedInstance:
                 case Append(raw):
                     world.append(self.assignment.own, raw, bits=fate_bits, done=self._heard)
                 case SaveCheckpoint(checkpoint):
-                    key, value = checkpoint_record(checkpoint)
-                    world.append(CONTROL, value, key=key, bits=fate_bits, done=_ignore)
+                    statement = self.view.state.naming(checkpoint, world.stated_ms)
+                    if statement is not None:
+                        key, value = statement
+                        world.append(CONTROL, value, key=key, bits=fate_bits, done=_ignore)
                 case Fill(number, below):
                     self._fill(number, below)
         if crash_after is not None:

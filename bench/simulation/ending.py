@@ -23,9 +23,8 @@ from multicast.tickets.rule import NotCounted, TicketState
 from multicast.tickets.stream import TicketCheckpoint, TicketOrder
 from topology.tree import Log
 
-# Between two messages of each log: longer than the rest (250 ms) that an imbalance needs today.
-BUSY_MS = 300
-_BUSY_ROUNDS = 24  # an imbalance is judged after four ticks, and a second one after four more
+BUSY_MS = 200  # between two messages of each log: a log with so many never rests for a tick
+_BUSY_ROUNDS = 36  # a window has four ticks; an imbalance may end it, and leave a smaller one
 _HELD_ROUNDS = 8  # more than levels and epochs, and than a collector takes to hold a log
 _WHOLE = 100  # offsets: more than a log has that is released
 _READ_MORE_MAX = 100  # beyond two intervals: what is appended at once, or a lost statement

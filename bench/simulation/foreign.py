@@ -12,13 +12,14 @@ from bench.simulation.judge import Judge
 from bench.simulation.trees import STREAMS, TOPIC
 from bench.simulation.world import CONTROL, World
 from multicast.control import (
-    checkpoint_record,
     ends_record,
     log_partition,
     markers_record,
     order_topic,
     stream_partition,
 )
+from multicast.control.checkpoints import SLOTS
+from multicast.control.codecs import named_record
 from multicast.drivers.protocol import Headers, TopicPartition
 from multicast.messages import EPOCH, SKIP, TO
 from multicast.tickets.encoding import (
@@ -46,7 +47,7 @@ class ForeignWriters:
         self._world = world
         self._judge = judge
         self._view = world.view()
-        self._poisoned: list[bytes] = []
+        self._lies: list[TicketCheckpoint] = []
 
     # -- transactions -----------------------------------------------------------------------
 
@@ -172,15 +173,16 @@ class ForeignWriters:
         if not plan.collectors:
             return
         name = plan.collectors[(bits >> 4) % len(plan.collectors)].name
-        points = [
-            point
-            for point in state.checkpoints(plan.epoch, name)
+        keys = {
+            key: point
+            for key, point in state.checkpoint_keys.items()
             if isinstance(point, TicketCheckpoint)
-            and checkpoint_record(point)[0] not in self._poisoned
-        ]
-        if not points:
+            and (point.epoch, point.collector) == (plan.epoch, name)
+            and point not in self._lies
+        }
+        if not keys:
             return
-        point = points[(bits >> 10) % len(points)]
+        point = list(keys.values())[(bits >> 10) % len(keys)]
         record = point.record
         beyond = world.end(stream_partition(plan, name)) + (bits >> 24 & 3)
         lies = (
@@ -191,16 +193,18 @@ class ForeignWriters:
             replace(point, offset=max(record.mark, point.offset - 1)),
             replace(_copied(point, _moved(record, bits >> 26)), offset=beyond),
         )
-        key, value = checkpoint_record(lies[(bits >> 16) % len(lies)])
+        lie = lies[(bits >> 16) % len(lies)]
+        slot = bits >> 32 & 3, (bits >> 34) % SLOTS
+        key, value = named_record(lie, world.stated_ms, slot)
         world.log.write(CONTROL, value, key=key)
         world.fault("poisoned checkpoint")
-        self._poisoned.append(key)
+        self._lies.append(lie)
 
     def cure(self) -> None:
         """Delete every false checkpoint, as an operator does after reading the error."""
-        for key in self._poisoned:
-            self._world.log.write(CONTROL, None, key=key)
-        self._poisoned.clear()
+        for key, point in self._view.refresh().checkpoint_keys.items():
+            if point in self._lies:
+                self._world.log.write(CONTROL, None, key=key)
 
     def compaction(self, _: int) -> None:
         """Compact the control topic."""
@@ -241,7 +245,7 @@ _GARBAGE = (
 
 def _copied(point: TicketCheckpoint, record: CheckpointRecord) -> TicketCheckpoint:
     """Give the checkpoint with another copy of its record."""
-    return replace(point, record=record, raw=encode(point.raw[_TAG], record))
+    return replace(point, raw=encode(point.raw[_TAG], record))
 
 
 def _moved(record: CheckpointRecord, bits: int) -> CheckpointRecord:

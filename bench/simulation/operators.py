@@ -99,9 +99,11 @@ class OperatorDriver(MemoryDriver):
         del settings
         return _Appender(self.log, step=self._carry, world=self._world)
 
-    def reader(self, starts: Mapping[TopicPartition, int], *, ahead: bool = True) -> MemoryReader:
+    def reader(
+        self, starts: Mapping[TopicPartition, int], *, wait_s: float | None = None
+    ) -> MemoryReader:
         """Open a reader, which waits by the operator's clock."""
-        del ahead
+        del wait_s
         return _Reader(self, starts)
 
     def _carry(self, append: PendingAppend) -> None:

@@ -32,7 +32,6 @@ from multicast.control import (
     ControlReader,
     ControlState,
     best_checkpoint,
-    checkpoint_record,
     control_partition,
     log_partition,
     of_version_1,
@@ -119,7 +118,7 @@ class SteppedInstance:
         for read in reads:
             amount = _AMOUNTS[-1] if whole else self._cluster.random.choice(_AMOUNTS)
             moved |= read(amount, whole)
-        moved |= self._carry_out()
+        moved |= self._carry_out(state)
         others = self.core.counted - self.core.ours
         if self.core.frozen or (self.leaving and others > self._others):
             self.over = True
@@ -145,8 +144,9 @@ class SteppedInstance:
         fetched = self._cluster.log.read(self._partition, self.core.own.offset_next, amount)
         if fetched is None:
             return False
+        now_ms = self._cluster.now_ms()
         for record in fetched.records:
-            self.core.own_read(record.offset, record.value)
+            self.core.own_read(record.offset, record.value, now_ms - record.timestamp_ms)
         self.core.own_passed(fetched.position)
         return True
 
@@ -176,16 +176,17 @@ class SteppedInstance:
                 moved = True
         return moved
 
-    def _carry_out(self) -> bool:
+    def _carry_out(self, state: ControlState) -> bool:
         actions = self.core.step(self._cluster.now_ms())
         for action in actions:
             match action:
                 case Append(raw):
                     self._appender.append(self._partition, raw, done=self._acknowledged)
                 case SaveCheckpoint(checkpoint):
-                    key, value = checkpoint_record(checkpoint)
-                    control = control_partition(self._cluster.topic)
-                    self._appender.append(control, value, key=key, done=ignore)
+                    statement = state.naming(checkpoint, self._cluster.now_ms())
+                    if statement is not None:
+                        control = control_partition(self._cluster.topic)
+                        self._appender.append(control, statement[1], key=statement[0], done=ignore)
                 case Fill(number, below):
                     self._fill(number, below)
         return bool(actions)

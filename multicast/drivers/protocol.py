@@ -81,7 +81,8 @@ class Appended:
 class AppendFailed:
     """The append was refused (`error.definite` is true), or its outcome is unknown (false).
 
-    `sent` is False of a record that a joint appender refuses while `append` is called.
+    `sent` is False of a record that a joint appender refuses before it was in any request, so that
+    `Driver.joint_appender`'s `beside` was never told of it.
     """
 
     error: AmcastError
@@ -339,11 +340,14 @@ class Driver(Protocol):
         these topics accept now. Raises `UsageError` for a codec that is not installed.
         """
 
-    def reader(self, starts: Mapping[TopicPartition, int], *, ahead: bool = True) -> Reader:
+    def reader(
+        self, starts: Mapping[TopicPartition, int], *, wait_s: float | None = None
+    ) -> Reader:
         """Open a reader with its own connections; `starts` as for `Reader.add`.
 
-        Without `ahead` it asks for records only while a poll waits: who polls seldom then costs
-        itself and the brokers less, and a poll takes longer.
+        With `wait_s` it asks for records only while a poll waits, and a broker that has none leaves
+        the question open for so many seconds: who waits for what comes seldom then costs itself and
+        the brokers less. A poll takes longer, and so does an `add` while others are read.
         """
 
     def column_reader(self, starts: Mapping[TopicPartition, int]) -> Reader:
@@ -379,7 +383,9 @@ class Driver(Protocol):
 
         The settings are those of `appender`. `beside` is called for each request, with the numbers
         of records that the request starts in each partition; what it returns goes with them, or by
-        a request to its own leader. It is called under a lock, on any thread: it must not block,
+        a request to its own leader. Nothing waits for that: neither `flush` nor the buffer's room,
+        and `close` for half a second at most; what a partition cannot be given for long is refused.
+        `beside` is called under a lock, on any thread: it must not block,
         nor call the appender, nor wait for a lock whose holder calls the appender.
         """
 
@@ -391,10 +397,13 @@ class Driver(Protocol):
     ) -> dict[TopicPartition, int]:
         """Return the last stable offsets."""
 
-    def high_watermarks(self, partitions: Sequence[TopicPartition]) -> dict[TopicPartition, int]:
+    def high_watermarks(
+        self, partitions: Sequence[TopicPartition], *, timeout_s: float | None = None
+    ) -> dict[TopicPartition, int]:
         """Return the offsets below which all in-sync replicas store the log.
 
         Records of open transactions are included; a record that only the leader stores is not.
+        Waits as `topic_ids`.
         """
 
     def offsets_at(

@@ -1,8 +1,8 @@
 """A producer's appends in epochs of version 2: each request carries tickets beside its messages.
 
     place     of a log: the order stream of its top in the epoch that has begun, with the stream's
-              tag and the tickets that this producer owes there. A log without a collector, and any
-              log in an epoch of version 1, has none
+              tag and the tickets that this producer owes there. A log without a collector has
+              none, nor has any log in an epoch of version 1, or whose plan wants no tickets
     plain     the driver's ordinary appender, until an epoch of version 2 begins; from then on all
               appends go by the joint one, also in later epochs of version 1
     held      appends that start while the plain appender is left: they go to its successor
@@ -93,6 +93,8 @@ def places_of(
     `known` are those of an earlier epoch: a stream that is retained keeps its tag and its book.
     """
     plan = state.plan(epoch)
+    if not plan.tickets:
+        return {}
     books = {place.tag: place.book for place in known.values()}
     places: dict[TopicPartition, TicketPlace] = {}
     for log in plan.logs:
@@ -133,8 +135,14 @@ class TicketingAppender:
     """
 
     def __init__(
-        self, state: ControlState, open_plain: Callable[[], Appender], open_joint: OpenJoint
+        self,
+        state: ControlState,
+        open_plain: Callable[[], Appender],
+        open_joint: OpenJoint,
+        *,
+        monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
+        self._monotonic = monotonic
         self._open_joint = open_joint
         self._topic = state.topic
         self._writer = os.urandom(8)  # the key of tickets, for people
@@ -306,7 +314,7 @@ class TicketingAppender:
                 place = places.get(partition)
                 self._sent.setdefault(partition, deque()).append(_Sent(place, count))
                 if place is not None:
-                    place.book.started(place.number, count)
+                    place.book.started(place.number, count, now=self._monotonic())
                     streams[place.stream] = place
             for stream, place in streams.items():
                 record = place.book.record_due()
@@ -337,7 +345,7 @@ class TicketingAppender:
     def _note(self, partition: TopicPartition, count: int, outcome: AppendOutcome) -> None:
         """Tell the books what became of `count` messages; those stored follow each other.
 
-        Outcomes come in the order of the appends, so what was never sent comes after all that was.
+        Of what was never in a request they know nothing. Outcomes come in the order of the appends.
         """
         if isinstance(outcome, AppendFailed) and not outcome.sent:
             return
@@ -355,8 +363,8 @@ class TicketingAppender:
                 if isinstance(outcome, Appended):
                     place.book.settled(place.number, outcome.offset + passed - 1, taken)
                 else:
-                    refused = outcome.error.definite
-                    place.book.settled(place.number, None, taken, refused=refused)
+                    refused, now = outcome.error.definite, self._monotonic()
+                    place.book.settled(place.number, None, taken, refused=refused, now=now)
 
     def _ticket_stored(self, outcome: AppendOutcome) -> None:
         if isinstance(outcome, AppendFailed) and isinstance(outcome.error, AccessDenied):

@@ -58,7 +58,7 @@ class SimulatedInstance:
         self._bits = 0
         self._failed = False
         self._filled: list[tuple[int, int | None]] = []
-        self._ticked = world.now
+        self.ticked = world.now
         self._advertised = False
         if primary:
             self._advertise()
@@ -117,12 +117,7 @@ class SimulatedInstance:
     def _part(self, bits: int) -> bool:
         calm = self.world.calm
         core, world = self.core, self.world
-        if self._failed:
-            self._failed = False
-            core.append_failed()
-        filled, self._filled = self._filled, []
-        for log, end in filled:
-            core.filled(log, end)
+        self.take_outcomes()
         if calm or bits & 1:
             self.view.refresh()
             self._learn()
@@ -133,18 +128,32 @@ class SimulatedInstance:
             self.read_parent(core.parent, amount)
         if calm or bits & 8:
             self.watch(bits >> 10)
-        if world.now - self._ticked >= TICK_MS and (calm or bits & 0xC0):
-            self._ticked = world.now
-            core.tick(
-                {
-                    number: world.next_offset(log)
-                    for log, number in self.assignment.logs.items()
-                    if world.next_offset(log) > world.end(log)
-                }
-            )
+        if world.now - self.ticked >= TICK_MS and (calm or bits & 0xC0):
+            self.tick()
         if calm or bits & 0x30:
             return self.write(bits >> 16)
         return True
+
+    def take_outcomes(self) -> None:
+        """Tell the core what became of its appends and fills."""
+        if self._failed:
+            self._failed = False
+            self.core.append_failed()
+        filled, self._filled = self._filled, []
+        for log, end in filled:
+            self.core.filled(log, end)
+
+    def tick(self) -> None:
+        """Tell the core that time has passed, and which transactions are open."""
+        world = self.world
+        self.ticked = world.now
+        self.core.tick(
+            {
+                number: world.next_offset(log)
+                for log, number in self.assignment.logs.items()
+                if world.next_offset(log) > world.end(log)
+            }
+        )
 
     def read_own(self, amount: int) -> None:
         """Read the next records of the own stream."""

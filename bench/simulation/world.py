@@ -17,6 +17,7 @@ import heapq
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from threading import Condition
 
 from bench.simulation.schedule import Fate, Schedule
 from bench.simulation.trees import STREAMS, TOPIC
@@ -99,6 +100,28 @@ class Stats:
     faults: Counter[str] = field(default_factory=Counter)
 
 
+class WorldClock:
+    """The time of the world, for clients in memory. Nobody waits: who drives the world goes on."""
+
+    threads = False
+
+    def __init__(self, world: World) -> None:
+        self._world = world
+
+    def monotonic(self) -> float:
+        """Give the time in seconds."""
+        return self._world.now / 1000
+
+    def wait_for(
+        self,
+        changed: Condition,  # noqa: ARG002 - nobody else runs meanwhile
+        ready: Callable[[], bool],
+        timeout_s: float,  # noqa: ARG002
+    ) -> bool:
+        """Give the present answer."""
+        return ready()
+
+
 class World:
     """One cluster, its network and its clock."""
 
@@ -117,6 +140,7 @@ class World:
                 CONTROL.topic: 1,
             },
             now_ms=self.now_ms,
+            clock=WorldClock(self),
         )
         self.driver = MemoryDriver(self.log)  # of who only reads, and of steps without faults
         self.transactions: list[tuple[MemoryTransaction, list[tuple[Log, int]]]] = []  # open

@@ -32,22 +32,22 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from math import ceil, inf
 
-from multicast.drivers.client_settings import MESSAGE_BYTES_MAX, UNKNOWN_TOPIC_S
-from multicast.drivers.home_process import HomeProcess
-from multicast.drivers.kafka_python.codecs import codec_of
-from multicast.drivers.kafka_python.connection import Connection
-from multicast.drivers.kafka_python.joint.dispatcher import Dispatcher, Entries, Limits
-from multicast.drivers.kafka_python.joint.entries import (
+from multicast.drivers.appender.entries import (
     Done,
     QueuedEntry,
     prepared,
     queued,
     queued_run,
 )
+from multicast.drivers.appender.partition_appends import REQUESTS_MAX, Settled
+from multicast.drivers.appender.record_batch import BATCH_BYTES, ProducerIdentity
+from multicast.drivers.client_settings import MESSAGE_BYTES_MAX, UNKNOWN_TOPIC_S
+from multicast.drivers.home_process import HomeProcess
+from multicast.drivers.kafka_python.codecs import codec_of
+from multicast.drivers.kafka_python.connection import Connection
+from multicast.drivers.kafka_python.joint.dispatcher import Dispatcher, Entries, Limits
 from multicast.drivers.kafka_python.joint.keeper import Keeper, Lacking
 from multicast.drivers.kafka_python.joint.link import Link
-from multicast.drivers.kafka_python.joint.partition_appends import REQUESTS_MAX, Settled
-from multicast.drivers.kafka_python.record_batch import BATCH_BYTES, ProducerIdentity
 from multicast.drivers.protocol import (
     CLOSE_TIMEOUT_S,
     IN_FLIGHT_BYTES_MAX,

@@ -20,14 +20,13 @@ from typing import NamedTuple
 from kafka import errors as kafka_errors
 
 from multicast.drivers.access import Access
-from multicast.drivers.kafka_python.codecs import Codec
-from multicast.drivers.kafka_python.joint.entries import QueuedEntry, prepared
+from multicast.drivers.appender.entries import QueuedEntry, prepared
+from multicast.drivers.appender.outbox import first_groups
+from multicast.drivers.appender.partition_appends import PartitionAppends, Settled
+from multicast.drivers.appender.record_batch import Codec, ProducerIdentity
 from multicast.drivers.kafka_python.joint.link import Link, SentBatch
-from multicast.drivers.kafka_python.joint.outbox import first_groups
-from multicast.drivers.kafka_python.joint.partition_appends import PartitionAppends, Settled
 from multicast.drivers.kafka_python.joint.request import settings
 from multicast.drivers.kafka_python.produce_request import why_refused
-from multicast.drivers.kafka_python.record_batch import ProducerIdentity
 from multicast.drivers.protocol import Beside, TopicPartition
 from multicast.errors import AmcastError, AppendNotStored
 

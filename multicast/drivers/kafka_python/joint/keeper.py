@@ -20,11 +20,11 @@ from kafka import errors as kafka_errors
 from kafka.future import Future
 from kafka.protocol.producer import InitProducerIdRequest
 
+from multicast.drivers.appender.record_batch import NO_IDENTITY, ProducerIdentity
 from multicast.drivers.client_settings import RECONNECT_BACKOFF_MAX_MS, UNKNOWN_TOPIC_S
 from multicast.drivers.kafka_python.connection import RETRY_S, Connection
 from multicast.drivers.kafka_python.joint.request import PRODUCE_VERSION
 from multicast.drivers.kafka_python.produce_request import PRODUCE_KEY
-from multicast.drivers.kafka_python.record_batch import NO_IDENTITY, ProducerIdentity
 from multicast.drivers.kafka_python.sockets import open_socket
 from multicast.drivers.protocol import TopicPartition
 from multicast.errors import AmcastError, AppendNotAuthorized, AppendRefused

@@ -11,8 +11,8 @@ import ssl
 from collections import deque
 from collections.abc import Sequence
 
+from multicast.drivers.appender.partition_appends import NumberedBatch, PartitionAppends
 from multicast.drivers.kafka_python.fetch_request import frame_size
-from multicast.drivers.kafka_python.joint.partition_appends import NumberedBatch, PartitionAppends
 from multicast.drivers.kafka_python.joint.request import answered, written
 from multicast.errors import AmcastError
 

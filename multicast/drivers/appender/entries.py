@@ -15,7 +15,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from types import NoneType
 
-from multicast.drivers.kafka_python.record_batch import (
+from multicast.drivers.appender.record_batch import (
     NO_HEADERS,
     RECORD_BYTES,
     record_pieces,

@@ -11,7 +11,7 @@ thousands of records a second, so small numbers come from a table.
 from __future__ import annotations
 
 import functools
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from struct import Struct
 from typing import NamedTuple
 
@@ -41,6 +41,16 @@ class ProducerIdentity(NamedTuple):
 
 NO_IDENTITY = ProducerIdentity(-1, -1)
 NO_SEQUENCE = -1  # Kafka's value for a batch without a producer
+
+
+class Codec(NamedTuple):
+    """A codec: its name, and its number in the attributes of a record batch."""
+
+    name: str
+    number: int
+    library: str  # the Python package; the standard library has gzip
+    is_installed: Callable[[], bool]
+    encode: Callable[[bytes], bytes]
 
 
 def varint(number: int) -> bytes:

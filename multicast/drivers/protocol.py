@@ -81,7 +81,8 @@ class Appended:
 class AppendFailed:
     """The append was refused (`error.definite` is true), or its outcome is unknown (false).
 
-    `sent` is False of a record that a joint appender refuses while `append` is called.
+    `sent` is False of a record that a joint appender refuses before it was in any request, so that
+    `Driver.joint_appender`'s `beside` was never told of it.
     """
 
     error: AmcastError
@@ -379,7 +380,9 @@ class Driver(Protocol):
 
         The settings are those of `appender`. `beside` is called for each request, with the numbers
         of records that the request starts in each partition; what it returns goes with them, or by
-        a request to its own leader. It is called under a lock, on any thread: it must not block,
+        a request to its own leader. Nothing waits for that: neither `flush` nor the buffer's room,
+        and `close` for half a second at most; what a partition cannot be given for long is refused.
+        `beside` is called under a lock, on any thread: it must not block,
         nor call the appender, nor wait for a lock whose holder calls the appender.
         """
 

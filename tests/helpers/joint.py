@@ -57,6 +57,7 @@ class Joint:
 
     def settle(self):
         assert self.appender.flush(PATIENCE_S)
+        until(self.appender._dispatcher.has_no_beside, "the outcomes of what goes beside")
 
     def append_surely(self, partition, value):
         """Append until one is accepted: a broker may have restarted a moment ago."""

@@ -4,6 +4,7 @@
     group_bytes   the size of all entries of the group
     since         when it was taken, in seconds of a monotonic clock
     counted       whether no more request counts its records as its first
+    beside        whether it goes along with other records: nobody waits for its outcome
 
 `size` is the most bytes that an entry takes in a batch, `count` its records. `done` takes the
 outcome of the first record: if it is stored, the others are at the offsets that follow.
@@ -14,6 +15,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from types import NoneType
+from typing import ClassVar
 
 from multicast.drivers.appender.record_batch import (
     NO_HEADERS,
@@ -42,6 +44,7 @@ class QueuedRecord:
     group_bytes: int = 0
     since: float = 0.0
     counted: bool = False
+    beside: bool = False
     count: int = field(default=1, init=False)
 
     def pieces(self, place: int, delta_ms: int) -> Sequence[bytes]:
@@ -59,6 +62,8 @@ class QueuedRun:
 
     `headers` are encoded; keys or headers are None if no record has some.
     """
+
+    beside: ClassVar[bool] = False
 
     values: Sequence[bytes | None]
     keys: Sequence[bytes | None] | None

@@ -296,7 +296,7 @@ class PartitionAppends:
         while self.queue and not self._sent and (since is None or self.queue[0].since <= since):
             entry = self.queue.popleft()
             self.queue_bytes -= entry.size
-            refused.append((entry, AppendFailed(error)))
+            refused.append((entry, AppendFailed(error, sent=entry.counted)))
         self.hurries = self.hurries and bool(self.queue)
         return refused
 

@@ -85,6 +85,9 @@ _RECORD_BYTES_MAX = MESSAGE_BYTES_MAX - 1024 * 1024
 _TICK_S = 0.25
 _RECEIVING = select.POLLIN
 _SENDING = select.POLLIN | select.POLLOUT
+# For what goes beside the last records when an appender closes: brokers answer in milliseconds, and
+# who needs a ticket that is lost waits less than this.
+_BESIDE_S = 0.5
 # For the ends of the threads, which take milliseconds unless the process is overloaded.
 _END_S = 1.0
 
@@ -92,8 +95,9 @@ _END_S = 1.0
 class KafkaPythonJointAppender:
     """An idempotent producer (acks=all), for any thread, over sockets of its own.
 
-    `beside` is what `Driver.joint_appender` describes. Its own records cause no further call. A
-    record is counted once, also if it is sent again.
+    `beside` is what `Driver.joint_appender` describes. Its own records cause no further call, take
+    no room in the buffer, and hold up neither `flush` nor `close`. A record is counted once, also
+    if it is sent again.
 
     `timeout_s` bounds a request, `delivery_timeout_s` the time to an outcome, both in seconds.
     `requests_max` (1 to 5) bounds the requests in flight to each broker, `request_bytes_max` their
@@ -271,7 +275,8 @@ class KafkaPythonJointAppender:
     def close(self, timeout_s: float = CLOSE_TIMEOUT_S) -> None:
         """Flush for at most `timeout_s`, then settle the remaining appends, and end the threads.
 
-        Those that were sent have an unknown outcome then; the others are certainly not stored.
+        Those that were sent have an unknown outcome then; the others are certainly not stored. What
+        goes beside has at most half a second more.
         """
         if self._home.is_left:
             return
@@ -281,6 +286,8 @@ class KafkaPythonJointAppender:
             self._closed = True
         self.flush(timeout_s)
         with self._lock:
+            if threading.current_thread() is not self._reader:
+                self._idle.wait_for(self._dispatcher.has_no_beside, min(timeout_s, _BESIDE_S))
             self._ended = True
             self._needs.notify_all()
             self._idle.notify_all()
@@ -479,17 +486,13 @@ class KafkaPythonJointAppender:
         """Call each `done`, without the lock."""
         if not outcomes:
             return
-        size = count = 0
         for entry, outcome in outcomes:
-            size += entry.size
-            count += entry.count
             try:
                 entry.done(outcome)
             except Exception:  # noqa: BLE001
                 # The exception would end the reader.
                 _LOG.exception("the callback for an append's outcome failed")
         with self._lock:
-            self._dispatcher.unsettled_bytes -= size
-            self._dispatcher.unsettled -= count
+            self._dispatcher.reported(outcomes)
             if not self._dispatcher.unsettled:
                 self._idle.notify_all()

@@ -5,6 +5,8 @@
     linger       once a partition's first record has waited so long, or its batch is full, all that
                  waits for that broker goes
     outcomes     what the appender must report to its callers
+    beside       what goes along with records: no flush waits for it, and it takes no room. Where a
+                 partition cannot be written, at most `_BESIDE_MAX` of it wait
 
 Nothing here waits; the appender calls it under its lock.
 """
@@ -27,11 +29,14 @@ from multicast.drivers.appender.record_batch import Codec, ProducerIdentity
 from multicast.drivers.kafka_python.joint.link import Link, SentBatch
 from multicast.drivers.kafka_python.joint.request import settings
 from multicast.drivers.kafka_python.produce_request import why_refused
-from multicast.drivers.protocol import Beside, TopicPartition
+from multicast.drivers.protocol import AppendFailed, Beside, TopicPartition
 from multicast.errors import AmcastError, AppendNotStored
 
 _LOG = logging.getLogger("amcast.kafka_python")
 
+# Records beside others that wait for one partition, as while it has no leader: some 500 kB. Above
+# it more are refused at once. An appender without a linger makes so many in half a second at most.
+_BESIDE_MAX = 1000
 
 Entries = Sequence[tuple[TopicPartition, QueuedEntry]]
 
@@ -77,6 +82,7 @@ class Dispatcher:
         self.trouble = ""  # the last reason why something could not be sent
         self.unsettled = 0  # records that were taken and whose `done` has not returned
         self.unsettled_bytes = 0
+        self.beside = 0  # the same of what goes beside records, which is in neither of the two
         self.flushes = 0  # calls that wait for all outcomes: nothing lingers meanwhile
         self._sent_at = 0.0  # when what was due was last sent
         self.linger_ends = inf  # when the reader is to send what lingers
@@ -156,11 +162,14 @@ class Dispatcher:
 
     def _enqueue(self, entries: Entries, size: int, now: float) -> list[PartitionAppends]:
         self._groups += 1
-        self.unsettled_bytes += size
         changed = []
         for partition, entry in entries:
             entry.number, entry.group_bytes, entry.since = self._groups, size, now
-            self.unsettled += entry.count
+            if entry.beside:
+                self.beside += 1
+            else:
+                self.unsettled += entry.count
+                self.unsettled_bytes += entry.size
             appends = self.partitions.get(partition) or self.appends(partition)
             appends.enqueue(entry)
             self.mark(appends)
@@ -208,16 +217,27 @@ class Dispatcher:
             # The records themselves must go; their appends were accepted.
             _LOG.exception("the callback for what is sent beside records failed")
             return
-        size = 0
-        for _, record in records:
-            size += record.size
-            record.counted = True
-        for appends in self._enqueue(records, size, now):
+        size, taken = 0, []
+        for partition, record in records:
+            record.counted = record.beside = True
+            if len(self.appends(partition).queue) < _BESIDE_MAX:
+                size += record.size
+                taken.append((partition, record))
+            else:
+                self.beside += 1
+                name = f"{partition.topic}/{partition.partition}"
+                why = f"{name} does not hold the record: too many wait for its leader."
+                self.outcomes.append((record, AppendFailed(AppendNotStored(why))))
+        for appends in self._enqueue(taken, size, now):
             fits = appends.leader == link.node and appends.may_take()
             appends.hurries = True
             appends.compresses = False  # who reads it need not have the codec
             if fits and counts.get(appends, 0) == len(appends.queue) - 1:
                 counts[appends] = len(appends.queue)
+
+    def has_no_beside(self) -> bool:
+        """Return whether all that went beside records has its outcome."""
+        return not self.beside
 
     # -- what becomes of it -----------------------------------------------------------------
 
@@ -227,6 +247,13 @@ class Dispatcher:
             self.trouble = self._why(appends, code) if code else ""
             appends.answered(batch, code, offset, self.trouble)
             self._settle(appends)
+
+    def reported(self, outcomes: Sequence[Settled]) -> None:
+        """Take that the callers know these outcomes."""
+        beside = [entry.size for entry, _ in outcomes if entry.beside]
+        self.beside -= len(beside)
+        self.unsettled -= sum(entry.count for entry, _ in outcomes) - len(beside)
+        self.unsettled_bytes -= sum(entry.size for entry, _ in outcomes) - sum(beside)
 
     def enforce_limits(self, now: float) -> None:
         """Break links that do not answer, and settle records whose time is up."""

@@ -6,7 +6,7 @@ import pytest
 
 from multicast.drivers.kafka_python import Admin
 from multicast.drivers.kafka_python.joint import KafkaPythonJointAppender
-from multicast.drivers.protocol import Appended, JointRecord, TopicPartition
+from multicast.drivers.protocol import Appended, AppendFailed, JointRecord, TopicPartition
 from multicast.errors import (
     AppendRefused,
     AppendUnknown,
@@ -98,6 +98,22 @@ def test_what_goes_beside_is_made_for_each_request_and_counts_every_record(kafka
     for partition in (first, second, order):
         assert made.judge(partition) == {}
     made.close()
+
+
+def test_what_cannot_be_written_beside_records_holds_up_neither_flush_nor_close(kafka_cluster):
+    def beside(_):
+        return [made.record(order, b"beside")]
+
+    made = Joint(kafka_cluster, beside=beside)
+    (log,) = made.topic()
+    order = TopicPartition("missing", 0)
+    made.append(log, b"message")
+    assert made.appender.flush(PATIENCE_S)
+    assert made.outcomes == {log: [(b"message", Appended(0))]}
+    made.appender.close(PATIENCE_S)
+    ((_, never),) = made.outcomes[order]
+    assert isinstance(never, AppendFailed)
+    made.driver.close()
 
 
 def test_one_refused_record_fails_alone(joint):

@@ -356,3 +356,11 @@ def test_what_is_given_up_is_in_doubt_only_if_it_was_sent(world):
     told = [outcome.error for _, outcome in world.appends.give_up("closed")]
     assert [type(error) for error in told] == [AppendUnknown, AppendNotStored]
     assert world.appends.idle
+
+
+def test_what_is_refused_in_the_queue_says_whether_a_request_has_counted_it(world):
+    for value in (b"a", b"b"):
+        append_queue(world, value)
+    world.appends.count_first(1)  # "a" was in a request, and was put back
+    refused = world.appends.refuse_queue(AppendNotStored("no"))
+    assert [outcome.sent for _, outcome in refused] == [True, False]

@@ -2,7 +2,6 @@
 
 request     the bytes of a request and its answer (pure)
 link        a socket to one broker
-dispatcher  sends the records of all partitions over the links
 keeper      producer ID, leaders, sockets, on a thread of its own
 appender    the appender; `multicast/drivers/appender/` says what goes in a request
 """

@@ -33,6 +33,7 @@ from math import inf
 from multicast.drivers.appender.entries import QueuedEntry
 from multicast.drivers.appender.record_batch import (
     BATCH_BYTES,
+    SEQUENCES,
     Codec,
     ProducerIdentity,
     written_batch,
@@ -52,7 +53,6 @@ _EPOCH_MAX = 2**15 - 1  # the largest number of Kafka's field
 _LARGE_BYTES = 64 * 1024
 # A batch below this would hardly become smaller.
 _COMPRESSED_BYTES_MIN = 100
-_SEQUENCES = 2**31  # numbers wrap to 0
 
 # Kafka's error codes for records that are refused for good: too large (two codes), invalid topic, a
 # time too far from the broker's, record format, policy, codec, invalid record.
@@ -223,7 +223,7 @@ class PartitionAppends:
         written = written_batch(
             pieces, first_ms, last_ms, self.identity, self._sequence, count=place, codec=codec
         )
-        self._sequence = (self._sequence + place) % _SEQUENCES
+        self._sequence = (self._sequence + place) % SEQUENCES
         batch = NumberedBatch(entries, place, written)
         self._sent.append(batch)
         self._in_flight += 1

@@ -158,7 +158,9 @@ class Producer:
             if tickets:
                 open_joint = partial(self._driver.joint_appender, **settings)
                 state = self._routes.control
-                self._appender = TicketingAppender(state, open_plain, open_joint)
+                self._appender = TicketingAppender(
+                    state, open_plain, open_joint, monotonic=self._clock.monotonic
+                )
             else:
                 self._appender = open_plain()
             self._recreated = RecreatedLogs(self._driver)

@@ -133,8 +133,14 @@ class TicketingAppender:
     """
 
     def __init__(
-        self, state: ControlState, open_plain: Callable[[], Appender], open_joint: OpenJoint
+        self,
+        state: ControlState,
+        open_plain: Callable[[], Appender],
+        open_joint: OpenJoint,
+        *,
+        monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
+        self._monotonic = monotonic
         self._open_joint = open_joint
         self._topic = state.topic
         self._writer = os.urandom(8)  # the key of tickets, for people
@@ -306,7 +312,7 @@ class TicketingAppender:
                 place = places.get(partition)
                 self._sent.setdefault(partition, deque()).append(_Sent(place, count))
                 if place is not None:
-                    place.book.started(place.number, count)
+                    place.book.started(place.number, count, now=self._monotonic())
                     streams[place.stream] = place
             for stream, place in streams.items():
                 record = place.book.record_due()
@@ -337,7 +343,7 @@ class TicketingAppender:
     def _note(self, partition: TopicPartition, count: int, outcome: AppendOutcome) -> None:
         """Tell the books what became of `count` messages; those stored follow each other.
 
-        Outcomes come in the order of the appends, so what was never sent comes after all that was.
+        Of what was never in a request they know nothing. Outcomes come in the order of the appends.
         """
         if isinstance(outcome, AppendFailed) and not outcome.sent:
             return
@@ -355,8 +361,8 @@ class TicketingAppender:
                 if isinstance(outcome, Appended):
                     place.book.settled(place.number, outcome.offset + passed - 1, taken)
                 else:
-                    refused = outcome.error.definite
-                    place.book.settled(place.number, None, taken, refused=refused)
+                    refused, now = outcome.error.definite, self._monotonic()
+                    place.book.settled(place.number, None, taken, refused=refused, now=now)
 
     def _ticket_stored(self, outcome: AppendOutcome) -> None:
         if isinstance(outcome, AppendFailed) and isinstance(outcome.error, AccessDenied):

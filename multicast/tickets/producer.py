@@ -1,4 +1,4 @@
-"""When a producer owes tickets, and what they say. No I/O, no clock.
+"""When a producer owes tickets, and what they say. No I/O; time comes as an argument, in seconds.
 
 A message and its ticket are sent together; neither waits for the other. Of each stream at most one
 ticket record is in flight: what is multicast meanwhile goes into the next one.
@@ -13,7 +13,8 @@ producers on a log it is often too low, and `count` says what is missing.
 
 A ticket whose outcome is unknown is not sent again: as a lost one it costs its message the patience
 of a collector, as a doubled one it would make consumers wait for a fill. A message that certainly
-was not stored keeps its ticket for the next message.
+was not stored keeps its ticket for the next message, for `REFUSED_S`: later a collector fills its
+place with a skip, and a message without a ticket would wait for a collector.
 
 Messages inside a Kafka transaction get no tickets, and no ticket is written inside one: others
 would wait for the transaction. Their collector orders them once it is committed.
@@ -27,6 +28,8 @@ from multicast.tickets.encoding import COUNT_MAX, OwnRecord, Ticket
 
 # Messages that one record counts, over all logs: far below what a record may order.
 RECORD_COUNT_MAX = 2**20
+# Half the time for which a collector leaves a hole to messages that are on their way.
+REFUSED_S = 0.5
 
 
 @dataclass(slots=True)
@@ -34,6 +37,7 @@ class _LogTickets:
     uncounted: int = 0
     unsettled: int = 0
     stored: int = 0
+    refused_at: float = 0.0
 
 
 class TicketBook:
@@ -43,14 +47,22 @@ class TicketBook:
         self._logs: dict[int, _LogTickets] = {}
         self._in_flight: OwnRecord | None = None
 
-    def started(self, log: int, count: int = 1) -> None:
+    def started(self, log: int, count: int = 1, *, now: float = 0.0) -> None:
         """Report that appends of messages were started."""
         entry = self._logs.setdefault(log, _LogTickets())
+        if now - entry.refused_at > REFUSED_S:
+            entry.uncounted = max(0, entry.uncounted)
         entry.uncounted += count
         entry.unsettled += count
 
     def settled(
-        self, log: int, offset: int | None, count: int = 1, *, refused: bool = False
+        self,
+        log: int,
+        offset: int | None,
+        count: int = 1,
+        *,
+        refused: bool = False,
+        now: float = 0.0,
     ) -> None:
         """Report the outcome of messages: the offset of the last one, or None.
 
@@ -63,6 +75,7 @@ class TicketBook:
             entry.stored = max(entry.stored, offset + 1)
         if refused:
             entry.uncounted -= count
+            entry.refused_at = now
 
     def record_due(self) -> OwnRecord | None:
         """Give the record to append now, if any; then report it by `ticket_settled`."""

@@ -67,8 +67,11 @@ def world():
         made.append(Joint(beside=beside))
         return made[0]
 
-    appender = TicketingAppender(state_of(PLAN), lambda: None, open_joint)
-    appender.joint = made[0]
+    time = [0.0]
+    appender = TicketingAppender(
+        state_of(PLAN), lambda: None, open_joint, monotonic=lambda: time[0]
+    )
+    appender.joint, appender.time = made[0], time
     return appender
 
 
@@ -99,10 +102,20 @@ def test_a_record_that_is_refused_at_once_disturbs_no_count(world):
 def test_what_was_never_sent_disturbs_no_count(world):
     outcomes = append(world, P1, b"a", b"b", b"c")
     world.joint.send(P1=1)
-    never = AppendFailed(AppendNotStored("its time is up"))
+    never = AppendFailed(AppendNotStored("its time is up"), sent=False)
     world.joint.settle(P1, Appended(0), never, never)
     assert outcomes == [Appended(0), never, never]
     append(world, P1, b"d")
+    assert world.joint.send(P1=1) == {"P1": (1, 2)}
+
+
+def test_what_was_never_sent_disturbs_no_count_though_it_is_told_after_a_later_one_was_sent(world):
+    append(world, P1, b"a", b"b")
+    tell_a = world.joint.waiting[P1].pop(0)
+    assert world.joint.send(P1=1) == {"P1": (1, 1)}
+    tell_a(AppendFailed(AppendNotStored("its time is up"), sent=False))
+    world.joint.settle(P1, Appended(0))
+    append(world, P1, b"c")
     assert world.joint.send(P1=1) == {"P1": (1, 2)}
 
 
@@ -114,6 +127,16 @@ def test_a_message_that_is_certainly_not_stored_leaves_its_ticket_to_the_next(wo
     assert world.joint.send(P1=1) == {}
     world.joint.settle(P1, Appended(0))
     append(world, P1, b"d")
+    assert world.joint.send(P1=1) == {"P1": (1, 2)}
+
+
+def test_once_a_collector_has_filled_the_places_of_refused_messages_the_next_have_tickets(world):
+    append(world, P1, *[b"a"] * 1000)
+    world.joint.send(P1=1000)
+    world.joint.settle(P1, *[AppendFailed(AppendRefused("no"))] * 1000)
+    append(world, P1, b"b", b"c")
+    assert world.joint.send(P1=1) == {}
+    world.time[0] = 15.0
     assert world.joint.send(P1=1) == {"P1": (1, 2)}
 
 

@@ -142,7 +142,7 @@ def _recovered() -> tuple[bytes, bytes]:
     """Make an `ends` record as a recovery writes it, with all optional fields."""
     node = _SECOND.collectors[0]
     begins = {name: Resumed(3, 7) for name in node.bag}
-    ended = Ended({node.name: begins}, {_FIRST.collectors[0].name: 4})
+    ended = Ended({node.name: begins}, {_FIRST.collectors[0].name: 4}, {node.name: 2})
     return ends_record(1, {log.name: 7 for log in _FIRST.logs}, attempt="2", ended=ended)
 
 
@@ -187,9 +187,10 @@ def _read_statement(raw: bytes) -> None:
             name: {log: list(begin) for log, begin in begins.items()}
             for name, begins in ended.resumed.items()
         }
-        theirs, stopped = reading.recovered[epoch]
+        theirs, *counts = reading.recovered[epoch]
         theirs = {name: begins for name, begins in theirs.items() if begins}
-        require((resumed, ended.stopped) == (theirs, stopped), "the judge reads other recoveries")
+        ours = (resumed, ended.stopped, ended.restored)
+        require(ours == (theirs, *counts), "the judge reads other recoveries")
     _look(state)
 
 
@@ -236,7 +237,7 @@ def _starts() -> dict[str, int]:
 
 
 _ORDERS = _orders()
-_RULES: list[StreamRule] = list(_rules_of("A", _FIRST.to_json(), {}, {}))
+_RULES: list[StreamRule] = list(_rules_of("A", _FIRST.to_json(), {}, {}, {}))
 
 
 def _read_order(raw: bytes) -> None:

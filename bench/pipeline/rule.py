@@ -73,6 +73,7 @@ class StreamRule:
     starts: Mapping[int, int]
     logs: Mapping[int, str]
     owed: Mapping[int, int] = field(default_factory=dict)  # by log, after a recovery
+    restored: int = 0  # the runs that a recovery restores, of a stream of version 2
     stop: int | None = None  # the offset at which a recovery stopped the stream
     order_version: int = 1
 
@@ -124,13 +125,14 @@ def read_control(topic: str, statements: Iterable[Statement], order: PlannedOrde
         control.take(statement)
     ended: dict[str, int] = {}
     resumed: Mapping[str, Any] = {}
+    restored: Mapping[str, int] = {}
     for number, plan in enumerate(control.plans):
         kept = control.kept[number - 1].collectors if number else frozenset()
-        _take_plan(topic, plan, kept, (ended, resumed), order)
+        _take_plan(topic, plan, kept, (ended, resumed, restored), order)
         if plan["epoch"] not in control.ends:
             break
         ended |= control.ends[plan["epoch"]]
-        resumed, stopped = control.recovered[plan["epoch"]]
+        resumed, stopped, restored = control.recovered[plan["epoch"]]
         _stop(order, topic, plan["epoch"], stopped)
 
 
@@ -145,6 +147,17 @@ def _stop(order: PlannedOrder, topic: str, epoch: int, stopped: Mapping[str, int
         order.rules[newest] = replace(order.rules[newest], stop=offset)
 
 
+class _Recovered(NamedTuple):
+    """Where a recovery has the next epoch's streams resume, and its own epoch's streams stop.
+
+    `restored` counts the runs that it gives each of the next epoch's streams of version 2.
+    """
+
+    resumed: Mapping[str, Any]
+    stopped: Mapping[str, int]
+    restored: Mapping[str, int]
+
+
 class Said:
     """The plans, markers and ends of a control topic, as far as read; other records are skipped."""
 
@@ -154,8 +167,7 @@ class Said:
         self.kept: list[Retained] = []  # by plan: what the next plan retains of it
         self.markers: dict[int, dict[str, int]] = {}
         self.ends: dict[int, dict[str, int]] = {}
-        # By epoch: where the next epoch's streams resume, and where its own streams stop.
-        self.recovered: dict[int, tuple[Mapping[str, Any], Mapping[str, int]]] = {}
+        self.recovered: dict[int, _Recovered] = {}
         self._previous = digest(b"amcast genesis\0" + topic.encode())
 
     def take(self, statement: Statement) -> None:
@@ -189,14 +201,14 @@ class Said:
         self.plans.append(plan)
         self._previous = digest(value)
 
-    def _recovered(
-        self, epoch: int, document: Mapping[str, Any]
-    ) -> tuple[Mapping[str, Any], Mapping[str, int]]:
+    def _recovered(self, epoch: int, document: Mapping[str, Any]) -> _Recovered:
         """Read a recovery's positions; they must name collectors, and logs in their bags."""
         resumed, stopped = document.get("resumed", {}), document.get("stopped", {})
+        restored = document.get("restored", {})
         bags = {node["name"]: node["bag"] for node in self.plans[epoch]["collectors"]}
         names = {node["name"] for node in self.plans[epoch - 1]["collectors"]}
-        for begins in (resumed, stopped, *(resumed.values() if isinstance(resumed, dict) else ())):
+        inner = resumed.values() if isinstance(resumed, dict) else ()
+        for begins in (resumed, stopped, restored, *inner):
             if not isinstance(begins, dict):
                 raise NotReadable("it is not an object")
         for name, begins in resumed.items():
@@ -207,11 +219,11 @@ class Said:
                     whole(position)
             if name not in bags:
                 raise NotReadable("it resumes a collector or a log that does not exist")
-        for name, offset in stopped.items():
-            if name not in names:
-                raise NotReadable("it stops a collector that does not exist")
-            whole(offset)
-        return resumed, stopped
+        if not (stopped.keys() <= names and restored.keys() <= bags.keys()):
+            raise NotReadable("it stops or restores a collector that does not exist")
+        for number in (*stopped.values(), *restored.values()):
+            whole(number)
+        return _Recovered(resumed, stopped, restored)
 
     def _counts(self, kind: str, epoch: int, positions: Mapping[str, Any]) -> bool:
         """Whether the epoch may end now, and all logs that need a position have one."""
@@ -238,7 +250,7 @@ def _take_plan(
     topic: str,
     plan: Mapping[str, Any],
     kept: Collection[str],
-    begins: tuple[Mapping[str, int], Mapping[str, Any]],
+    begins: tuple[Mapping[str, int], Mapping[str, Any], Mapping[str, int]],
     order: PlannedOrder,
 ) -> None:
     epoch = plan["epoch"]
@@ -254,7 +266,11 @@ def _take_plan(
 
 
 def _rules_of(
-    topic: str, plan: Mapping[str, Any], ended: Mapping[str, int], resumed: Mapping[str, Any]
+    topic: str,
+    plan: Mapping[str, Any],
+    ended: Mapping[str, int],
+    resumed: Mapping[str, Any],
+    restored: Mapping[str, int],
 ) -> Iterator[StreamRule]:
     version = plan.get("order_version", 1)
     digested = {name: value for name, value in plan.items() if name != "order_version"}
@@ -281,6 +297,7 @@ def _rules_of(
             starts={numbers[log]: first for log, first in firsts.items()},
             logs={number: log for log, number in numbers.items()},
             owed={numbers[log]: owed for log, (_, owed) in begins.items()},
+            restored=restored.get(name, 0),
             order_version=version,
         )
 

@@ -2,7 +2,7 @@
 
 It uses nothing of `multicast`, as `rule.py` does for version 1, and gives the same: for each record
 that counts its runs with their places, or the reason why it does not. The figures of a clause are
-those of the page. A recovery writes no epoch of version 2 yet, so no restored record counts here.
+those of the page.
 
     debt     of an own log: offsets that were ordered before a ticket had counted them
     marked   the state that the next checkpoint must name, and the offset at which it was so
@@ -13,7 +13,7 @@ Invariant: the runs of a log continue each other, and none is empty.
 from __future__ import annotations
 
 import struct
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 
@@ -29,7 +29,7 @@ from bench.pipeline.rule import (
     StreamRule,
 )
 
-KNOWN, GAP, EARLY, FALSE = "known", "gap", "early", "false"
+KNOWN, GAP, EARLY, OWED, FALSE = "known", "gap", "early", "owed", "false"
 _MESSAGES_LIMIT = 65_536  # of one ticket
 _HEAD_BYTES = 20  # magic, version, tag, kind
 _OWN, _RELAY, _FREEZE, _RESTORED, _CHECKPOINT = 1, 2, 3, 4, 5
@@ -77,6 +77,7 @@ class TicketReading:
     corrected: dict[int, int] = field(default_factory=dict)  # by log: the corrections that counted
     held: set[int] = field(default_factory=set)
     parent_next: int = 0
+    restored: int = 0
     ordered: int = 0
     frozen: bool = False
     mark: int = 0
@@ -110,14 +111,20 @@ class TicketReading:
             return MALFORMED
         return result if isinstance(result, str) else self._placed(result)
 
+    def _barred(self) -> str:
+        """Say why only restored records count now, or none at all; else nothing."""
+        if self.frozen:
+            return FROZEN
+        return OWED if self.restored < self.rule.restored else ""
+
     def _own(self, content: _Bytes, _: int) -> str | _Ways:
         tickets, corrections = content.numbers("HH")
         own, changes = content.entries(tickets, "IIQ"), content.entries(corrections, "IIiB")
         content.end()
         if any(held > 1 for *_, held in changes):
             raise _Malformed
-        if self.frozen:
-            return FROZEN
+        if why := self._barred():
+            return why
         if not {entry[0] for entry in (*own, *changes)} <= self.rule.own:
             return IMPOSSIBLE
         highest = dict(self.positions)
@@ -154,41 +161,55 @@ class TicketReading:
         entries = content.entries(count, "IQ")
         content.end()
         _refuse_large(after, *(upto for _, upto in entries))
-        if self.frozen:
-            return FROZEN
+        if why := self._barred():
+            return why
         if self.rule.parent_offset is None:
             return IMPOSSIBLE
-        if after <= self.parent_next:
-            return KNOWN
-        if first > self.parent_next:
-            return GAP
-        positions, ways = dict(self.positions), []
-        for log, upto in entries:
-            if log not in self.rule.inherited:
-                return IMPOSSIBLE
-            ways.append((log, positions[log], max(positions[log], upto)))
-            positions[log] = ways[-1][2]
-        if sum(last - begin for _, begin, last in ways) > ORDERED_LIMIT:
-            return IMPOSSIBLE
-        self.positions, self.parent_next = positions, after
+        ways = self._moved(first, after, entries, known=self.parent_next, logs=self.rule.inherited)
+        if not isinstance(ways, str):
+            self.parent_next = after
         return ways
 
-    def _restored(self, content: _Bytes, _: int) -> str:
+    def _restored(self, content: _Bytes, _: int) -> str | _Ways:
         first, after, count = content.numbers("QQH")
         entries = content.entries(count, "IQ")
         content.end()
         _refuse_large(after, *(upto for _, upto in entries))
         if self.frozen:
             return FROZEN
-        return IMPOSSIBLE if first or after or entries else KNOWN
+        if after > self.rule.restored or after - first != count:
+            return IMPOSSIBLE
+        ways = self._moved(first, after, entries, known=self.restored, logs=self.positions)
+        if not isinstance(ways, str):
+            self.restored = after
+        return ways
+
+    def _moved(
+        self, first: int, after: int, entries: _Entries, *, known: int, logs: Collection[int]
+    ) -> str | _Ways:
+        """Apply clause 4 to what counts up to `known`, for these logs."""
+        if after <= known:
+            return KNOWN
+        if first > known:
+            return GAP
+        positions, ways = dict(self.positions), []
+        for log, upto in entries:
+            if log not in logs:
+                return IMPOSSIBLE
+            ways.append((log, positions[log], max(positions[log], upto)))
+            positions[log] = ways[-1][2]
+        if sum(last - begin for _, begin, last in ways) > ORDERED_LIMIT:
+            return IMPOSSIBLE
+        self.positions = positions
+        return ways
 
     def _freeze(self, content: _Bytes, _: int) -> str | _Ways:
         parent_next, count = content.numbers("QH")
         entries = content.entries(count, "IQ")
         content.end()
         _refuse_large(parent_next, *(upto for _, upto in entries))
-        if self.frozen:
-            return FROZEN
+        if why := self._barred():
+            return why
         reached = all(self.positions.get(log, -1) >= upto for log, upto in entries)
         if self.parent_next < parent_next or not reached:
             return EARLY
@@ -207,13 +228,11 @@ class TicketReading:
                 raise _Malformed
         if any(held > 1 for *_, held in own):
             raise _Malformed
-        if self.frozen:
-            return FROZEN
+        if why := self._barred():
+            return why
         if mark < self.mark:
             return KNOWN
-        if (mark, restored) != (self.mark, 0):
-            return FALSE
-        if (parent_next, tuple(own), tuple(inherited)) != self.marked:
+        if (mark, parent_next, restored, tuple(own), tuple(inherited)) != (self.mark, *self.marked):
             return FALSE
         self.mark, self.marked = offset + 1, self._state()
         return []
@@ -224,7 +243,7 @@ class TicketReading:
             for log in sorted(self.rule.own)
         ]
         inherited = [(log, self.positions[log]) for log in sorted(self.rule.inherited)]
-        return self.parent_next, tuple(own), tuple(inherited)
+        return self.parent_next, self.restored, tuple(own), tuple(inherited)
 
     def _placed(self, ways: Sequence[tuple[int, int, int]]) -> list[PlacedRun]:
         placed = []

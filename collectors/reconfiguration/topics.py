@@ -66,7 +66,8 @@ def _ahead(
     return [TopicFacts(name, role, settings, partitions)]
 
 
-_CONTROL = TopicSpec(1, settings={"cleanup.policy": "compact"})
+# Whoever reads it must need no codec's package, whatever the brokers' own compression.type is.
+_CONTROL = TopicSpec(1, settings={"cleanup.policy": "compact", "compression.type": "producer"})
 
 
 def _data_specs(

@@ -102,13 +102,10 @@ class KafkaPythonDriver:
         )
 
     def reader(
-        self,
-        starts: Mapping[TopicPartition, int],
-        *,
-        ahead: bool = True,  # noqa: ARG002 - it fetches in `poll` only
+        self, starts: Mapping[TopicPartition, int], *, wait_s: float | None = None
     ) -> KafkaPythonReader:
-        """Open a reader with its own connections."""
-        return KafkaPythonReader(self._open_connection, starts)
+        """Open a reader with its own connections; it fetches in `poll` only."""
+        return KafkaPythonReader(self._open_connection, starts, wait_s=wait_s)
 
     def column_reader(self, starts: Mapping[TopicPartition, int]) -> KafkaPythonReader:
         """Open a column reader with its own connections; needs numpy."""

@@ -105,10 +105,12 @@ class LibrdkafkaDriver:
             delivery_timeout_s=self._delivery_timeout_s,
         )
 
-    def reader(self, starts: Mapping[TopicPartition, int], *, ahead: bool = True) -> Reader:
-        """Open a reader with its own consumer; without `ahead` one of the delegate."""
-        if not ahead:  # librdkafka's threads fetch whether somebody polls or not
-            return self._delegate.reader(starts, ahead=False)
+    def reader(
+        self, starts: Mapping[TopicPartition, int], *, wait_s: float | None = None
+    ) -> Reader:
+        """Open a reader with its own consumer; with `wait_s` one of the delegate."""
+        if wait_s is not None:  # librdkafka's threads fetch whether somebody polls or not
+            return self._delegate.reader(starts, wait_s=wait_s)
         settings = {
             **self._settings,
             "group.id": "amcast-unjoined",  # a setting that librdkafka requires; never joined

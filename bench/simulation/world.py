@@ -28,13 +28,19 @@ from multicast.control import (
     order_topic,
 )
 from multicast.drivers.memory.driver import (
-    MemoryAppender,
     MemoryDriver,
     MemoryLog,
     PendingAppend,
 )
 from multicast.drivers.memory.logs import MemoryTransaction
-from multicast.drivers.protocol import AppendFailed, AppendOutcome, Fetched, Headers, TopicPartition
+from multicast.drivers.protocol import (
+    Appender,
+    AppendFailed,
+    AppendOutcome,
+    Fetched,
+    Headers,
+    TopicPartition,
+)
 from multicast.errors import AppendRefused, AppendUnknown
 from multicast.tickets.encoding import Kind
 from topology.tree import Log
@@ -215,7 +221,7 @@ class World:
         self._appender.append(partition, value, key=key, headers=headers, done=done)
         return self.fate(bits)
 
-    def appender(self, bits: Callable[[], int]) -> MemoryAppender:
+    def appender(self, bits: Callable[[], int]) -> Appender:
         """Open an appender each of whose appends has the fate that the next bits choose."""
         return MemoryDriver(self.log, step=lambda append: self.carry(append, bits())).appender()
 

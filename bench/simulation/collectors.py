@@ -19,7 +19,7 @@ from collectors.engine.assignment import Assignment, parent_next_of
 from collectors.engine.skips import fill
 from collectors.standby import Standby
 from collectors.ticket_core import TicketCore
-from multicast.control import running_record
+from multicast.control import AnyCheckpoint, running_record
 from multicast.drivers.protocol import AppendFailed, AppendOutcome
 from multicast.errors import AmcastError, ProtocolViolation
 from multicast.tickets.stream import TicketOrder
@@ -197,16 +197,19 @@ class SimulatedInstance:
                 case Append(raw):
                     world.append(self.assignment.own, raw, bits=fate_bits, done=self._heard)
                 case SaveCheckpoint(checkpoint):
-                    statement = self.view.state.naming(checkpoint, world.stated_ms)
-                    if statement is not None:
-                        key, value = statement
-                        world.append(CONTROL, value, key=key, bits=fate_bits, done=_ignore)
+                    self._name(checkpoint, fate_bits)
                 case Fill(number, below):
                     self._fill(number, below)
         if crash_after is not None:
             world.fault("collector crashed")
             world.note("crashes", self.name, self.epoch, self.writer)
         return crash_after is None
+
+    def _name(self, checkpoint: AnyCheckpoint, bits: int) -> None:
+        statement = self.view.state.naming(checkpoint, self.world.stated_ms)
+        if statement is not None:
+            key, value = statement
+            self.world.append(CONTROL, value, key=key, bits=bits, done=_ignore)
 
     def _fill(self, number: int, below: int) -> None:
         """Append a skip if the log ends below an offset, as the engine does."""

@@ -6,6 +6,7 @@ this module runs its turns one by one, then ends the faults, and judges the run.
     python -m bench.simulator --seed N                            one schedule
     python -m bench.simulator --schedules N [--first-seed K]      many
     python -m bench.simulator --hours H --processes 2             as many as fit
+    python -m bench.simulator --waits --schedules N               of the second kind
 
     safety      under faults: no two consumers disagree, nothing is delivered wrongly
     liveness    after the faults have ended: everything is delivered within `ROUNDS_MAX` rounds
@@ -38,6 +39,7 @@ from bench.simulation.operators import Operators, place
 from bench.simulation.schedule import Ends, Schedule, TurnKind, draw
 from bench.simulation.shrink import Shrinker, tell
 from bench.simulation.strangers import Strangers
+from bench.simulation.waits import WaitSimulation, draw_waits
 from bench.simulation.world import CONTROL, Event, Stats, World
 from bench.simulation.writers import Producers
 from collectors.reconfiguration.version_mark import mark_version
@@ -202,6 +204,13 @@ def run(schedule: Schedule) -> ScheduleOutcome:
     return Simulation(schedule).run()
 
 
+def run_waits(seed: int) -> ScheduleOutcome:
+    """Carry out the schedule of the second kind of a seed."""
+    simulation = WaitSimulation(draw_waits(seed))
+    outcome, world = simulation.run(), simulation.world
+    return ScheduleOutcome(seed, outcome.violation, world.stats, world.trace)
+
+
 # -- many schedules -------------------------------------------------------------------------
 
 
@@ -225,11 +234,11 @@ class Totals:
         self.digest = (self.digest + other.digest) % 2**64
 
 
-def run_seeds(seeds: range) -> Totals:
+def run_seeds(seeds: range, *, waits: bool) -> Totals:
     """Run these seeds one after the other; stop after the first that fails."""
     totals = Totals()
     for seed in seeds:
-        totals.add(_totals(run(draw(seed))))
+        totals.add(_totals(run_waits(seed) if waits else run(draw(seed))))
         if totals.failures:
             break
     return totals
@@ -240,23 +249,28 @@ def _totals(outcome: ScheduleOutcome) -> Totals:
     return Totals(1, outcome.stats, failures, outcome.digest)
 
 
-def _chunks(first: int, count: int | None) -> Iterator[range]:
+def _chunks(first: int, count: int | None, size: int) -> Iterator[range]:
     start = first
     while count is None or start < first + count:
-        stop = start + CHUNK_SEEDS if count is None else min(start + CHUNK_SEEDS, first + count)
+        stop = start + size if count is None else min(start + size, first + count)
         yield range(start, stop)
         start = stop
 
 
 def campaign(
-    first: int, count: int | None, *, processes: int = 1, deadline: float | None = None
+    first: int,
+    count: int | None,
+    *,
+    waits: bool = False,
+    processes: int = 1,
+    deadline: float | None = None,
 ) -> Totals:
     """Run `count` seeds, or without a count all that begin before `deadline`; stop at a failure.
 
     `deadline` is a time of `time.monotonic`, in seconds.
     """
     totals = Totals()
-    chunks = _chunks(first, count)
+    chunks = _chunks(first, count, 1 if waits else CHUNK_SEEDS)
 
     def more() -> range | None:
         late = deadline is not None and time.monotonic() >= deadline
@@ -264,14 +278,14 @@ def campaign(
 
     if processes == 1:
         while (seeds := more()) is not None:
-            totals.add(run_seeds(seeds))
+            totals.add(run_seeds(seeds, waits=waits))
         return totals
     # A forked copy of a process that holds gRPC's threads waits for them for ever.
     with ProcessPoolExecutor(processes, mp_context=get_context("spawn")) as pool:
         running: set[Future[Totals]] = set()
         while True:
             while len(running) < processes + 1 and (seeds := more()) is not None:
-                running.add(pool.submit(run_seeds, seeds))
+                running.add(pool.submit(run_seeds, seeds, waits=waits))
             if not running:
                 return totals
             done, running = wait(running, return_when=FIRST_COMPLETED)
@@ -301,10 +315,10 @@ def _report(totals: Totals, seconds: float, processes: int) -> None:
         _say(f"  {kind:<40} {count:>12,}")
 
 
-def _explain(seed: int, violation: Violation, *, shrinking: bool) -> None:
+def _explain(seed: int, violation: Violation, *, waits: bool, shrinking: bool) -> None:
     _say(f"\nviolated: {violation.guarantee}\n  {violation.witness}")
-    _say(f"to repeat: python -m bench.simulator --seed {seed}")
-    if shrinking:
+    _say(f"to repeat: python -m bench.simulator {'--waits ' if waits else ''}--seed {seed}")
+    if shrinking and not waits:
         shrinker = Shrinker(draw(seed), violation, run=lambda schedule: run(schedule).violation)
         shrinker.shrink()
         _say(f"\nshrunk to {len(shrinker.best.ops)} turns in {shrinker.runs} runs:")
@@ -320,6 +334,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     what.add_argument("--seed", type=int, help="run only this seed")
     what.add_argument("--schedules", type=int, help="run this number of seeds")
     what.add_argument("--hours", type=float, help="run seeds for this time")
+    parser.add_argument("--waits", action="store_true", help="schedules of the second kind")
     parser.add_argument("--first-seed", type=int, default=0)
     parser.add_argument("--processes", type=int, default=1)
     parser.add_argument("--trace", action="store_true", help="with --seed: print every event")
@@ -327,7 +342,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = parser.parse_args(arguments)
     began = time.monotonic()
     if options.seed is not None:
-        outcome = run(draw(options.seed))
+        outcome = run_waits(options.seed) if options.waits else run(draw(options.seed))
         totals = _totals(outcome)
         if options.trace:
             for event in outcome.trace:
@@ -335,12 +350,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
     else:
         deadline = None if options.hours is None else began + 3600 * options.hours
         totals = campaign(
-            options.first_seed, options.schedules, processes=options.processes, deadline=deadline
+            options.first_seed,
+            options.schedules,
+            waits=options.waits,
+            processes=options.processes,
+            deadline=deadline,
         )
     processes = 1 if options.seed is not None else options.processes
     _report(totals, time.monotonic() - began, processes)
     for seed, violation in totals.failures[:1]:
-        _explain(seed, violation, shrinking=not options.no_shrink)
+        _explain(seed, violation, waits=options.waits, shrinking=not options.no_shrink)
     return 3 if totals.failures else 0
 
 

@@ -26,6 +26,7 @@ from topology.tree import (
 
 TOPIC = "A"
 STREAMS = 9  # order streams of a plan: the most collectors that one has
+NO_TICKETS = 0.1  # the share of plans whose producers write none
 POSTER = (("P1", "P2", "P3"), ("P2", "P3", "P4"), ("P3", "P4", "P5"))
 
 
@@ -138,6 +139,7 @@ def random_plan(
         consumers=tuple(consumers),
         objective=Objective(0.0, 0.0, 0.0, 0.0),
         order_version=ORDER_VERSION_DEFAULT,
+        tickets=rng.random() > NO_TICKETS,
     )
 
 

@@ -374,7 +374,11 @@ class WaitSimulation:
         runs_again = world.now + _LASTS_MS.get(schedule.incident, 0)
         end = runs_again + SETTLED_MS + AFTER_MS
         world.pass_time(end - world.now)
-        return self._outcome(runs_again, end)
+        stats, outcome = world.stats, self._outcome(runs_again, end)
+        stats.multicasts, stats.deliveries = len(self.judge.stored), self.judge.deliveries
+        stats.faults[f"waits: {schedule.incident.value}"] += 1
+        stats.faults["skips after it"] += outcome.skips
+        return outcome
 
     def _outcome(self, runs_again: int, end: int) -> WaitOutcome:
         waits = self.judge.waits
@@ -469,10 +473,3 @@ def _calm(plan: Plan) -> Schedule:
         ends=None,
         ops=(),
     )
-
-
-def run_waits(seed: int) -> WaitSimulation:
-    """Run the schedule of a seed; `outcome` has the result."""
-    simulation = WaitSimulation(draw_waits(seed))
-    simulation.run()
-    return simulation

@@ -16,6 +16,7 @@ from bench.simulation.collectors import AMOUNTS
 from bench.simulation.judge import Judge, Label
 from bench.simulation.schedule import ConsumerSeat
 from bench.simulation.world import READ_ALL, World
+from multicast.conditional.lookback import Lookback
 from multicast.control import SINGLE_LOG, ControlState, log_partition, stream_partition
 from multicast.cursor import Cursor
 from multicast.delivery import Batch, Delivery
@@ -35,6 +36,7 @@ class SimulatedConsumer:
         state = self.view.state
         self.request = seat.request
         self.bounds = seat.spec.bounds
+        self.lookback = Lookback(world.driver)
         if where == "committed":
             assert seat.committed is not None
             self._resume(state, seat.committed)
@@ -53,6 +55,7 @@ class SimulatedConsumer:
     def _take(self, delivery: Delivery) -> None:
         """Deliver from this epoch from now on."""
         self.delivery = delivery
+        delivery.void_too = True  # the judge compares the decisions
         self.order_partition: TopicPartition | None = None
         self.positions: dict[int, int] = {}
         if delivery.order is not None:
@@ -87,7 +90,8 @@ class SimulatedConsumer:
     def _progress(self) -> tuple[object, ...]:
         order = self.delivery.order
         read = 0 if order is None else order.offset_next
-        return self.delivery.plan.epoch, read, *self.positions.values()
+        wanted = self.delivery.judges.wanted
+        return self.delivery.plan.epoch, read, wanted, *self.positions.values()
 
     def _part(self, bits: int) -> bool:
         calm = self.world.calm
@@ -98,6 +102,8 @@ class SimulatedConsumer:
             self.read_order(amount)
         if calm or bits & 0x60:
             self.read_payloads(bits >> 7, amount)
+        if self.delivery.judges.wanted is not None:
+            self.lookback.read(self.delivery.judges, 0.0)
         alive = True
         if calm or bits & 0x3000:
             alive = self.deliver(bits >> 14)

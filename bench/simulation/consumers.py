@@ -82,16 +82,17 @@ class SimulatedConsumer:
         """
         if not self.world.calm:
             return self._part(bits)
-        before = None
-        while before != (before := self._progress()):
+        before: object = None
+        while before != (now := self._progress()):
+            before = now
             self._part(bits)
         return True
 
     def _progress(self) -> tuple[object, ...]:
         order = self.delivery.order
         read = 0 if order is None else order.offset_next
-        wanted = self.delivery.judges.wanted
-        return self.delivery.plan.epoch, read, wanted, *self.positions.values()
+        waits = self.delivery.judges.wanted, self.delivery.order_paused()
+        return self.delivery.plan.epoch, read, self.last, waits, *self.positions.values()
 
     def _part(self, bits: int) -> bool:
         calm = self.world.calm
@@ -228,6 +229,7 @@ class Consumers:
     def __init__(self, world: World, judge: Judge) -> None:
         self._world = world
         self._judge = judge
+        self._stores = -1  # what was stored before the last calm turns
         scene = world.schedule.scene
         requests = {
             name: SubscriptionRequest.of(name, None if named else interest)
@@ -244,7 +246,11 @@ class Consumers:
         return sum(s.process.last.epoch for s in self.seats if s.process is not None)
 
     def calm_turns(self) -> None:
-        """Give every seat a turn."""
+        """Give every seat a turn, unless there is nothing new since all had one."""
+        stores = self._world.stores
+        if self._stores == stores and all(seat.process for seat in self.seats):
+            return
+        self._stores = stores
         for seat in self.seats:
             self._turn(seat, 0)
 

@@ -88,6 +88,7 @@ class Ending:
             self._calm_round(250)
         violation = self._beside(hung)
         transaction.commit()
+        world.stores += 1
         self._judge.acknowledged("tx", hung.to, "accepted", f"{hung.name}:{offset}")
         return violation or self._release(hung)
 

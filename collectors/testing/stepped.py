@@ -9,6 +9,9 @@ core decides. The cluster's random numbers choose who works first, and how much 
                 instance is accepted, as an acting standby does (`collectors/standby.py`)
     down        a collector that crashed: no instance of it starts before `restart`
 
+    tick        each 0.25 s of virtual time, as in the engine, the core judges holes and debts: for
+                some seconds after the last event, unless each log ends where it is ordered to
+
 Invariant: of each collector of a begun epoch that is not down and not frozen an instance runs.
 """
 
@@ -26,6 +29,7 @@ from collectors.entry_counts import EntryCounts
 from collectors.epoch_change import freeze_positions
 from collectors.reconfiguration.apply import refuse_unfit
 from collectors.reconfiguration.drain import Drain, Streams
+from collectors.ticket_core import TicketCore
 from multicast.control import (
     AnyCheckpoint,
     AnyStream,
@@ -47,6 +51,9 @@ from topology.tree import Plan
 
 # Records that one turn reads of a stream: small ones put other parties' turns between records.
 _AMOUNTS = (1, 2, 5, 1000)
+_TICK_MS = 250
+# Far more than a core needs to believe in a hole or a debt; so a system whose logs are away rests.
+_JUDGING_MS = 5000
 _EVERY_OTHER = 2  # turns in which a log's end is looked up: then logs are seen in other orders
 
 
@@ -92,6 +99,8 @@ class SteppedInstance:
         self.core.own_end(self._end_of_stream())
         self._logs = {number: log_partition(self._plan.logs[number]) for number in sorted(own.own)}
         self._ends: dict[int, int] = {}
+        self._moved_ms = self._ticked_ms = cluster.now_ms()
+        self._awaits_tick = False
         self._appender = cluster.driver.appender()
         self._failed = False
         self._marked = False
@@ -119,6 +128,8 @@ class SteppedInstance:
             amount = _AMOUNTS[-1] if whole else self._cluster.random.choice(_AMOUNTS)
             moved |= read(amount, whole)
         moved |= self._carry_out(state)
+        if isinstance(self.core, TicketCore) and not self.core.frozen:
+            moved |= self._pass_time(self.core, state, moved=moved)
         others = self.core.counted - self.core.ours
         if self.core.frozen or (self.leaving and others > self._others):
             self.over = True
@@ -175,6 +186,32 @@ class SteppedInstance:
                 self.core.log_end(number, ends[partition])
                 moved = True
         return moved
+
+    def _pass_time(self, core: TicketCore, state: ControlState, *, moved: bool) -> bool:
+        """Tick if it is time, and let time pass while there is something to judge."""
+        now = self._cluster.now_ms()
+        if moved:
+            self._moved_ms = now
+        if now - self._ticked_ms >= _TICK_MS:
+            self._ticked_ms = now
+            core.tick(self._highs())
+            moved = self._carry_out(state)
+        own, ends = core.own.state, self._ends.items()
+        uneven = any(own.positions[log] != end or own.debts[log] for log, end in ends)
+        if uneven and not self._awaits_tick and now - self._moved_ms < _JUDGING_MS:
+            self._awaits_tick = True
+            self._cluster.later(_TICK_MS / 1000, self._is_time)
+        return moved
+
+    def _is_time(self) -> None:
+        self._awaits_tick = False
+
+    def _highs(self) -> dict[int, int]:
+        """Give the high watermarks of the logs in which a transaction is open."""
+        partitions = list(self._logs.values())
+        ends = self._cluster.log.last_stable_offsets(partitions)
+        highs = self._cluster.log.high_watermarks(partitions)
+        return {number: highs[log] for number, log in self._logs.items() if highs[log] > ends[log]}
 
     def _carry_out(self, state: ControlState) -> bool:
         actions = self.core.step(self._cluster.now_ms())

@@ -2,10 +2,10 @@
 
     next     the fates of the next appends to a Kafka partition, in their order
     stopped  Kafka partitions without a leader: nothing is stored in them and nothing is read
-    queue    appends of one appender to one partition that wait for an earlier one: an appender
-             keeps the order of its appends
+    doomed   batches whose outcome must stay unknown: the brokers refuse what is sent again of them
 
-Invariant: every append is stored, lost or waits in a queue, and is settled once.
+Each partition has a broker of its own, so that what happens to one delays no other, and a request
+holds one record. An appender has one request to a broker in flight: later appends wait for it.
 """
 
 from __future__ import annotations
@@ -16,16 +16,19 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
+from math import inf
 
-from multicast.drivers.memory.driver import MemoryDriver, PendingAppend
+from multicast.drivers.appender.dispatcher import Limits
+from multicast.drivers.appender.record_batch import BATCH_BYTES
+from multicast.drivers.memory.brokers import MemoryBrokers, MemoryRequest, answer_at_once
+from multicast.drivers.memory.driver import MemoryDriver
 from multicast.drivers.memory.logs import MemoryLog, name
 from multicast.drivers.protocol import (
-    AppendFailed,
+    Appender,
     Fetched,
     Headers,
     TopicPartition,
 )
-from multicast.errors import AppendRefused, AppendUnknown
 from multicast.testing.clock import VirtualClock
 from multicast.verification.observer import Observe
 
@@ -34,6 +37,9 @@ from multicast.verification.observer import Observe
 _UNKNOWN_AFTER_S = 1.0
 # The virtual time 0 as a timestamp of Kafka: 1 January 2026, so that no run depends on the date.
 EPOCH_MS = 1_767_225_600_000
+# A batch holds one record, and nothing is given up: no fate meets more than one append.
+_LIMITS = Limits(inf, inf, requests_max=1, batch_bytes_max=BATCH_BYTES + 1)
+_REFUSED = 44  # Kafka's error code for what a policy refuses
 
 
 class AppendFate(enum.Enum):
@@ -53,13 +59,17 @@ class _Planned:
 
 
 class FaultyLog(MemoryLog):
-    """The logs, which note every record that is stored."""
+    """The logs, which note every record that is stored.
 
-    def __init__(self, clock: VirtualClock, note: Callable[[str], None]) -> None:
+    Keys of records in `order_topic`, which name their writers for people, differ from run to run.
+    """
+
+    def __init__(self, clock: VirtualClock, note: Callable[[str], None], order_topic: str) -> None:
         super().__init__(clock=clock, now_ms=lambda: EPOCH_MS + clock.now_us // 1000)
         self.stopped: dict[TopicPartition, None] = {}
         self.readable = False  # stopped logs, for the check
         self._note = note
+        self._order_topic = order_topic
 
     def write(
         self,
@@ -71,7 +81,8 @@ class FaultyLog(MemoryLog):
     ) -> int:
         """Store one record and return its offset."""
         offset = super().write(partition, value, key=key, headers=headers)
-        content = repr((key, value, list(headers))).encode()
+        noted = None if partition.topic == self._order_topic else key
+        content = repr((noted, value, list(headers))).encode()
         digest = hashlib.blake2b(content, digest_size=8).hexdigest()
         self._note(f"stored {name(partition)}:{offset} {digest}")
         return offset
@@ -85,17 +96,17 @@ class FaultyLog(MemoryLog):
         return super().read(topic_partition, position, records_max)
 
 
-class FaultyNetwork:
-    """Carries appends to the logs, each with its fate."""
+class FaultyBrokers(MemoryBrokers):
+    """Carry requests to the logs, each with its fate."""
 
     def __init__(self, clock: VirtualClock, log: FaultyLog, note: Callable[[str], None]) -> None:
+        super().__init__(log, carry=self._carry)
         self._clock = clock
-        self._log = log
+        self._stopped = log.stopped
         self._note = note
         self._next: dict[TopicPartition, deque[_Planned]] = {}
-        self._queues: dict[tuple[int, TopicPartition], deque[PendingAppend]] = {}
-        self._appenders = 0
-        self._busy: dict[tuple[int, TopicPartition], None] = {}  # an append of it is delayed
+        self._nodes: dict[TopicPartition, int] = {}
+        self._doomed: set[tuple[object, ...]] = set()
 
     def plan(
         self, partition: TopicPartition, fate: AppendFate, count: int, *, seconds: float = 0.0
@@ -110,81 +121,72 @@ class FaultyNetwork:
 
     def stop(self, partition: TopicPartition) -> None:
         """Take a Kafka partition away: appends to it wait, and readers get nothing of it."""
-        self._log.stopped[partition] = None
+        self._stopped[partition] = None
 
     def start(self, partition: TopicPartition) -> None:
         """Bring it back; the waiting appends arrive, those of each appender in their order."""
-        self._log.stopped.pop(partition, None)
-        for queue in [queue for queue in self._queues if queue[1] == partition]:
-            self._serve(queue)
+        self._stopped.pop(partition, None)
+        self.turn()
 
-    def new_appender(self) -> int:
-        """Give the number of a new appender, for `carry`."""
-        self._appenders += 1
-        return self._appenders
+    def leader(self, partition: TopicPartition) -> int | None:
+        """Return a partition's own broker, None while the partition is stopped."""
+        if partition in self._stopped:
+            return None
+        return self._nodes.setdefault(partition, len(self._nodes))
 
-    def carry(self, appender: int, append: PendingAppend) -> None:
-        """Take an append of that appender."""
-        queue = (appender, append.partition)
-        self._queues.setdefault(queue, deque()).append(append)
-        self._serve(queue)
+    def why(self, code: int) -> str:
+        """Say that the double refuses it."""
+        return "the test double refuses it" if code == _REFUSED else super().why(code)
 
-    def _serve(self, queue: tuple[int, TopicPartition]) -> None:
-        waiting = self._queues[queue]
-        while waiting and queue not in self._busy and queue[1] not in self._log.stopped:
-            self._meet(queue, waiting.popleft())
+    def _carry(self, request: MemoryRequest) -> None:
+        ((partition, batch),) = request.batches.items()
+        number = (partition, batch.identity, batch.sequence)
+        fates = self._next.get(partition)
+        if number in self._doomed:
+            request.store({partition: _REFUSED})
+            request.answer()
+        elif not fates:
+            answer_at_once(request)
+        else:
+            planned = fates.popleft()
+            self._note(f"{planned.fate.value}: an append to {name(partition)}")
+            if planned.fate in (AppendFate.LOST, AppendFate.UNACKNOWLEDGED):
+                self._doomed.add(number)
+            self._meet(request, partition, planned)
 
-    def _meet(self, queue: tuple[int, TopicPartition], append: PendingAppend) -> None:
-        fates = self._next.get(append.partition)
-        if not fates:
-            append.settle(append.store())
-            return
-        planned = fates.popleft()
-        self._note(f"{planned.fate.value}: an append to {name(append.partition)}")
+    def _meet(self, request: MemoryRequest, partition: TopicPartition, planned: _Planned) -> None:
         match planned.fate:
             case AppendFate.LOST:
-                self._clock.later(_UNKNOWN_AFTER_S, partial(append.settle, _unknown(append)))
+                self._clock.later(_UNKNOWN_AFTER_S, request.disconnect)
             case AppendFate.UNACKNOWLEDGED:
-                append.store()
-                self._clock.later(_UNKNOWN_AFTER_S, partial(append.settle, _unknown(append)))
+                request.store()
+                self._clock.later(_UNKNOWN_AFTER_S, request.disconnect)
             case AppendFate.DUPLICATED:
-                outcome = append.store()
-                append.store()
-                append.settle(outcome)
+                request.store()
+                for value, key, headers in request.batches[partition].records:
+                    self.log.write(partition, value, key=key, headers=headers)
+                request.answer()
             case AppendFate.DELAYED:
-                self._busy[queue] = None
-                self._clock.later(planned.seconds, partial(self._arrive, queue, append))
+                self._clock.later(planned.seconds, partial(answer_at_once, request))
             case AppendFate.REFUSED:
-                text = f"The test double refused an append to {name(append.partition)}."
-                append.settle(AppendFailed(AppendRefused(text)))
-
-    def _arrive(self, queue: tuple[int, TopicPartition], append: PendingAppend) -> None:
-        if queue[1] in self._log.stopped:  # it is late, and now its log is away
-            self._queues[queue].appendleft(append)
-            self._busy.pop(queue, None)
-            return
-        append.settle(append.store())
-        self._busy.pop(queue, None)
-        self._serve(queue)
-
-
-def _unknown(append: PendingAppend) -> AppendFailed:
-    return AppendFailed(
-        AppendUnknown(f"It is unknown whether {name(append.partition)} holds the record.")
-    )
+                request.store({partition: _REFUSED})
+                request.answer()
 
 
 class DoubleDriver(MemoryDriver):
-    """The in-memory driver in virtual time: its waits run the system, its appends meet fates."""
+    """The in-memory driver in virtual time: its waits run the system, its appends meet fates.
+
+    All its appenders are joint ones.
+    """
 
     def __init__(
-        self, log: FaultyLog, network: FaultyNetwork, clock: VirtualClock, observe: Observe | None
+        self, brokers: FaultyBrokers, clock: VirtualClock, observe: Observe | None
     ) -> None:
-        super().__init__(log)
+        super().__init__(brokers=brokers, limits=_LIMITS)
         self.clock = clock
-        self._network = network
         if observe is not None:
             self.observe = observe
 
-    def _step_of_appender(self) -> Callable[[PendingAppend], None]:
-        return partial(self._network.carry, self._network.new_appender())
+    def appender(self, **settings: object) -> Appender:  # noqa: ARG002 - nothing lingers here
+        """Open an appender."""
+        return self.joint_appender()

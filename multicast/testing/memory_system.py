@@ -6,7 +6,8 @@ In place of Kafka stands the in-memory driver, which passes the contract tests o
 place of processes the collectors work in turns, whenever somebody waits (`clock.py`). So a run
 depends on the seed and on the calls of the test only; time is virtual, and no wait takes long.
 
-Not doubled: tickets and early runs, brokers' time-outs, retention, access rights.
+Producers write tickets, as on a cluster; each log and stream has a broker of its own. Not doubled:
+brokers' time-outs, retention, access rights.
 """
 
 from __future__ import annotations
@@ -17,13 +18,19 @@ from random import Random
 from typing import overload
 
 from multicast.consumer import Consumer
-from multicast.control import ControlReader, control_partition, log_partition, stream_partition
+from multicast.control import (
+    ControlReader,
+    control_partition,
+    log_partition,
+    order_topic,
+    stream_partition,
+)
 from multicast.drivers.protocol import Driver, TopicPartition
 from multicast.errors import UsageError
 from multicast.properties import OrderViolation, Report
 from multicast.testing.clients import TopicClients
 from multicast.testing.clock import VirtualClock
-from multicast.testing.faults import EPOCH_MS, AppendFate, DoubleDriver, FaultyLog, FaultyNetwork
+from multicast.testing.faults import EPOCH_MS, AppendFate, DoubleDriver, FaultyBrokers, FaultyLog
 from multicast.testing.interests import Interests, plan_for
 from multicast.testing.parties import OrderingParty, load
 from multicast.testing.recorder import Recorder, judge
@@ -49,12 +56,13 @@ class MemorySystem(TopicClients):
         self.random = Random(seed)  # noqa: S311 - it chooses turns, no secrets
         self._events: list[str] = []
         self._clock = VirtualClock()
+        self.later = self._clock.later
         self._recorder = Recorder()
-        self.log = FaultyLog(self._clock, self.note)
-        self._network = FaultyNetwork(self._clock, self.log, self.note)
-        driver = DoubleDriver(self.log, self._network, self._clock, self._recorder.observe)
+        self.log = FaultyLog(self._clock, self.note, order_topic(plan.topic))
+        self._brokers = FaultyBrokers(self._clock, self.log, self.note)
+        driver = DoubleDriver(self._brokers, self._clock, self._recorder.observe)
         super().__init__(plan.topic, driver)
-        self._unwatched: Driver = DoubleDriver(self.log, self._network, self._clock, None)
+        self._unwatched: Driver = DoubleDriver(self._brokers, self._clock, None)
         self.log.create(control_partition(self.topic).topic, 1)
         self._control = ControlReader(self._unwatched, self.topic)
         self.collectors: OrderingParty = load("collectors")(self)
@@ -94,7 +102,8 @@ class MemorySystem(TopicClients):
         """Lose the next appends: nothing is stored, and the writer learns `AppendUnknown`.
 
         The target is a log, by its name ("P1+P3") or its destination set, or a collector by its
-        name: then the appends are those of order records.
+        name: then the appends are those to its stream, producers' tickets and order records. The
+        writer's later appends to the target wait for that, here and in the faults below.
         """
         self._fate(target, AppendFate.LOST, count)
 
@@ -103,7 +112,10 @@ class MemorySystem(TopicClients):
         self._fate(target, AppendFate.UNACKNOWLEDGED, count)
 
     def duplicate(self, target: str | Iterable[str], *, count: int = 1) -> None:
-        """Store the next appends twice. In a log these are two messages with two IDs."""
+        """Store the next appends twice. In a log these are two messages with two IDs.
+
+        In a stream a ticket counts twice; a skip fills the place of the message that never comes.
+        """
         self._fate(target, AppendFate.DUPLICATED, count)
 
     def delay(self, target: str | Iterable[str], seconds: float, *, count: int = 1) -> None:
@@ -119,17 +131,17 @@ class MemorySystem(TopicClients):
     @property
     def faults_left(self) -> int:
         """The number of planned fates that no append has met yet."""
-        return sum(self._network.unmet.values())
+        return sum(self._brokers.unmet.values())
 
     def stop_log(self, target: str | Iterable[str]) -> None:
         """Take a log (or a collector's stream) away, as if no broker had it."""
         self.note(f"stopped {self._name(target)}")
-        self._network.stop(self._partition(target))
+        self._brokers.stop(self._partition(target))
 
     def start_log(self, target: str | Iterable[str]) -> None:
         """Bring a stopped log back."""
         self.note(f"started {self._name(target)}")
-        self._network.start(self._partition(target))
+        self._brokers.start(self._partition(target))
 
     # -- faults: processes ----------------------------------------------------------------------
 
@@ -214,7 +226,7 @@ class MemorySystem(TopicClients):
     ) -> None:
         if count < 1:
             raise UsageError(f"count is {count!r}; a fault meets 1 append or more")
-        self._network.plan(self._partition(target), fate, count, seconds=seconds)
+        self._brokers.plan(self._partition(target), fate, count, seconds=seconds)
 
     def _name(self, target: str | Iterable[str]) -> str:
         return target if isinstance(target, str) else log_name(target)

@@ -6,6 +6,7 @@ runs collectors; `collectors.testing` fills it in.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from importlib.metadata import entry_points
 from random import Random
 from typing import Any, Protocol
@@ -33,6 +34,9 @@ class DoubledCluster(Protocol):
 
     def note(self, event: str) -> None:
         """Add an event to the trace."""
+
+    def later(self, seconds: float, what: Callable[[], object]) -> None:
+        """Call `what` after so many seconds of virtual time."""
 
     def now_ms(self) -> int:
         """Give the virtual time as a timestamp."""

@@ -11,6 +11,7 @@ import pytest
 
 from multicast.drivers import open_driver
 from multicast.drivers.kafka_python import Admin, TopicSpec
+from multicast.drivers.memory.brokers import answer_at_once
 from multicast.drivers.memory.driver import MemoryDriver, MemoryLog
 from multicast.drivers.protocol import TopicPartition
 from multicast.local.broker import free_ports
@@ -25,6 +26,7 @@ JOINT = [
     pytest.param("joint", marks=pytest.mark.kafka),
     pytest.param("joint, read by librdkafka", marks=pytest.mark.kafka),
 ]
+JOINT_IN_MEMORY = "joint, in memory"
 AS_COLUMNS = pytest.param("joint, read as columns", marks=pytest.mark.kafka)
 OWN_APPENDERS = [
     pytest.param("kafka-python", marks=[pytest.mark.kafka, pytest.mark.campaign]),
@@ -62,11 +64,36 @@ class MemoryWorld:
     def close(self):
         self.driver.close()
 
+    def release(self):
+        """Store and settle what was held back."""
+        while self.held:
+            append = self.held.pop(0)
+            append.settle(append.store())
+
     def _step(self, append):
         if self.hold_appends:
             self.held.append(append)
         else:
             append.settle(append.store())
+
+
+class JointMemoryWorld(MemoryWorld):
+    """A log in memory whose appenders are joint ones."""
+
+    def __init__(self):
+        super().__init__()
+        self.driver.appender = self.driver.joint_appender
+        self.driver.brokers.carry = self._carry
+
+    def _carry(self, request):
+        if self.hold_appends:
+            self.held.append(request)
+        else:
+            answer_at_once(request)
+
+    def release(self):
+        while self.held:
+            answer_at_once(self.held.pop(0))
 
 
 class RealTransaction:
@@ -106,6 +133,9 @@ class RealWorld:
         self.admin = self._opened.enter_context(Admin(bootstrap))
         self.driver = self._opened.enter_context(open_driver(name, bootstrap))
         self.hold_appends = False
+
+    def release(self):
+        """Hold nothing back."""
 
     @cached_property
     def impatient(self):

@@ -3,24 +3,12 @@
 from __future__ import annotations
 
 import gzip
-from collections.abc import Callable
 from functools import partial
-from typing import NamedTuple
 
 from kafka import codec
 
+from multicast.drivers.appender.record_batch import Codec
 from multicast.errors import UsageError
-
-
-class Codec(NamedTuple):
-    """A codec: its name, and its number in the attributes of a record batch."""
-
-    name: str
-    number: int
-    library: str  # the Python package; the standard library has gzip
-    is_installed: Callable[[], bool]
-    encode: Callable[[bytes], bytes]
-
 
 # gzip has the level of Java's client and librdkafka; kafka-python's takes three times as long.
 _CODECS = (

@@ -31,12 +31,12 @@ from typing import Any, NamedTuple
 
 from kafka import errors as kafka_errors
 
+from multicast.drivers.appender.partition_appends import REFUSED
 from multicast.drivers.kafka_python.connection import Connection
 from multicast.drivers.kafka_python.fetch_request import frame_size
 from multicast.drivers.kafka_python.produce_request import (
     PRODUCE_KEY,
     PRODUCE_VERSION,
-    REFUSED,
     ProduceRequest,
     answered,
     why_refused,

@@ -18,20 +18,16 @@ from typing import NamedTuple
 
 from kafka import errors as kafka_errors
 
+from multicast.drivers.appender.partition_appends import TOO_LARGE
+from multicast.drivers.appender.record_batch import written_batch, written_record
 from multicast.drivers.client_settings import WRONG_CLOCK
 from multicast.drivers.kafka_python.fetch_request import written_text
-from multicast.drivers.kafka_python.record_batch import written_batch, written_record
 from multicast.drivers.protocol import TopicPartition
 from multicast.errors import ProtocolViolation
 
 # The API key of Produce, and the oldest version that Kafka 4 serves (KIP-896).
 PRODUCE_KEY = 0
 PRODUCE_VERSION = 3
-
-# Kafka's error codes for records that are refused for good: too large (two codes), invalid topic, a
-# time too far from the broker's, record format, policy, codec, invalid record.
-TOO_LARGE = frozenset({10, 18})
-REFUSED = TOO_LARGE | {17, 32, 43, 44, 76, 87}
 
 _INVALID_TIME, _INVALID_RECORD = 32, 87
 _WHY = {

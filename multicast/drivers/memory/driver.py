@@ -13,8 +13,12 @@ Invariant, for each appender: every append is settled once, at the latest by `cl
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from math import inf
 from typing import Self
 
+from multicast.drivers.appender.dispatcher import Limits
+from multicast.drivers.memory.brokers import MemoryBrokers
+from multicast.drivers.memory.joint_appender import MemoryJointAppender
 from multicast.drivers.memory.logs import MemoryLog, name
 from multicast.drivers.protocol import (
     CLOSE_TIMEOUT_S,
@@ -22,6 +26,7 @@ from multicast.drivers.protocol import (
     IN_FLIGHT_MAX,
     POLL_RECORDS_MAX,
     Appended,
+    Appender,
     AppendFailed,
     AppendOutcome,
     Beside,
@@ -42,6 +47,9 @@ __all__ = [
     "PendingAppend",
     "store_at_once",
 ]
+
+
+_NO_LIMITS = Limits(timeout_s=inf, delivery_timeout_s=inf)
 
 
 class PendingAppend:
@@ -106,16 +114,24 @@ def store_at_once(append: PendingAppend) -> None:
 
 
 class MemoryDriver:
-    """A driver of a `MemoryLog`; its appenders call `step` with each append."""
+    """A driver of a `MemoryLog`.
+
+    Its appenders call `step` with each append. Requests of its joint appenders go to `brokers`, by
+    default some of its own, within `limits`, by default without a time limit.
+    """
 
     def __init__(
         self,
         log: MemoryLog | None = None,
         *,
         step: Callable[[PendingAppend], None] = store_at_once,
+        brokers: MemoryBrokers | None = None,
+        limits: Limits = _NO_LIMITS,
     ) -> None:
-        self.log = log or MemoryLog()
+        self.log = log or (brokers.log if brokers else MemoryLog())
+        self.brokers = brokers or MemoryBrokers(self.log)
         self._step = step
+        self._limits = limits
         # These methods of the memory log have the driver's signatures.
         self.log_start_offsets = self.log.log_start_offsets
         self.last_stable_offsets = self.log.last_stable_offsets
@@ -146,11 +162,11 @@ class MemoryDriver:
         topics: Sequence[str] = (),  # noqa: ARG002
         in_flight_max: int = IN_FLIGHT_MAX,
         in_flight_bytes_max: int = IN_FLIGHT_BYTES_MAX,
-    ) -> MemoryAppender:
+    ) -> Appender:
         """Open an appender."""
         return MemoryAppender(
             self.log,
-            step=self._step_of_appender(),
+            step=self._step,
             in_flight_max=in_flight_max,
             in_flight_bytes_max=in_flight_bytes_max,
         )
@@ -158,10 +174,6 @@ class MemoryDriver:
     def message_bytes_max(self, topics: Sequence[str]) -> int | None:  # noqa: ARG002 - one for all
         """Return the most bytes that a batch may have."""
         return self.log.message_bytes_max
-
-    def _step_of_appender(self) -> Callable[[PendingAppend], None]:
-        """Give what a new appender calls with each append; a subclass may give each its own."""
-        return self._step
 
     def reader(
         self,
@@ -192,11 +204,23 @@ class MemoryDriver:
         self,
         *,
         beside: Beside | None = None,
-        linger_ms: int = 0,
-        compression: str = "none",
+        linger_ms: int = 0,  # noqa: ARG002 - these two are parameters of the other drivers
+        compression: str = "none",  # noqa: ARG002
         batch_bytes: int | None = None,
-    ) -> None:
-        """Return None: no request goes to this log."""
+        in_flight_max: int = IN_FLIGHT_MAX,
+        in_flight_bytes_max: int = IN_FLIGHT_BYTES_MAX,
+    ) -> MemoryJointAppender:
+        """Open an appender whose requests go to `brokers`."""
+        limits = self._limits
+        if batch_bytes:
+            limits = limits._replace(batch_bytes_max=min(batch_bytes, limits.batch_bytes_max))
+        return MemoryJointAppender(
+            self.brokers,
+            limits,
+            beside=beside,
+            in_flight_max=in_flight_max,
+            in_flight_bytes_max=in_flight_bytes_max,
+        )
 
     def close(self) -> None:
         """Do nothing: the log outlives its drivers."""

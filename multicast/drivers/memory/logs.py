@@ -63,6 +63,14 @@ class MemoryLog:
             return ready()
         return self._clock.wait_for(self.changed, ready, timeout_s)
 
+    def monotonic(self) -> float:
+        """Return the time of the clock in seconds; without one it stands still."""
+        return 0.0 if self._clock is None else self._clock.monotonic()
+
+    def exists(self, partition: TopicPartition) -> bool:
+        """Return whether there is such a Kafka partition."""
+        return partition in self._partitions
+
     def create(self, topic: str, partitions: int) -> None:
         """Create a topic, or add Kafka partitions to it up to `partitions`."""
         with self.changed:

@@ -23,7 +23,7 @@ def multicast(producer, count):
 
 
 def multicast_by_another(system, count):
-    with system.producer() as producer:
+    with system.producer(tickets=False) as producer:
         return multicast(producer, count)
 
 
@@ -46,7 +46,7 @@ def ticket(system, log, messages):
 
 
 def test_a_tree_orders_messages_without_tickets_and_a_standby_goes_on_for_whoever_ends():
-    with Small(PLAN) as system, system.producer() as producer:
+    with Small(PLAN) as system, system.producer(tickets=False) as producer:
         first = [node for node, _ in system.run_all()]
         sent = multicast(producer, 140)
         second = [node for node, _ in system.run_all(standby=True)]
@@ -82,7 +82,7 @@ def test_two_instances_of_each_collector_may_act_at_once():
 
 
 def test_tickets_order_their_messages_before_any_collector_runs():
-    with Small(PLAN) as system, system.producer() as producer:
+    with Small(PLAN) as system, system.producer(tickets=False) as producer:
         for _ in range(3):
             producer.multicast(b"", to={"P3"}).accepted(60)
             ticket(system, P3, 1)
@@ -115,7 +115,7 @@ def test_an_instance_that_ends_fills_no_further():
 
 def test_an_instance_and_a_consumer_begin_at_a_checkpoint():
     limits = CollectorLimits(checkpoint_every=20)
-    with Small(PLAN, limits=limits) as system, system.producer() as producer:
+    with Small(PLAN, limits=limits) as system, system.producer(tickets=False) as producer:
         first = [node for node, _ in system.run_all()]
         with system.consumer("C2") as consumer:
             sent = []

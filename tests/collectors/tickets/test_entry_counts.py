@@ -16,7 +16,7 @@ SENT = {"P1": 2, "P2": 3, "P3": 5, "P4": 7, "P5": 11}
 
 
 def multicast(system):
-    with system.producer() as producer:
+    with system.producer(tickets=False) as producer:
         for log, count in SENT.items():
             for _ in range(count):
                 receipt = producer.multicast(b"", to={log})
@@ -80,7 +80,7 @@ def test_an_instance_that_a_process_restarts_goes_on_and_another_process_counts_
 
 def test_what_a_producers_ticket_orders_no_collector_has_appended():
     with Small(PLAN) as system:
-        with system.producer() as producer:
+        with system.producer(tickets=False) as producer:
             for _ in range(4):
                 producer.multicast(b"", to={"P1"}).accepted(60)
         raw = encode(anchor(PLAN, "K0"), OwnRecord((Ticket(PLAN.number("P1"), 4, 0),)))

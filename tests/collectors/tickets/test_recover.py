@@ -71,7 +71,7 @@ def forge(system, name, make, *, is_away=False):
 
 
 def multicast(system, count):
-    producer = system.producer()
+    producer = system.producer(tickets=False)
     receipts = [producer.multicast(b"%d" % n, to=SETS[n % len(SETS)]) for n in range(count)]
     sent = [str(receipt.accepted(60)) for receipt in receipts]
     producer.close()
@@ -79,7 +79,7 @@ def multicast(system, count):
 
 
 def ordered(system, count):
-    with system.producer() as producer:
+    with system.producer(tickets=False) as producer:
         receipts = [producer.multicast(b"", to=SETS[n % len(SETS)]) for n in range(count)]
         return [str(receipt.ordered(60)) for receipt in receipts]
 
@@ -224,7 +224,7 @@ def test_what_a_plan_of_another_layout_would_lose_is_accepted_only_as_a_loss():
     with Small(CHAIN) as system:
         system.run_all()
         forge(system, "K1", freeze)
-        with system.producer() as producer:
+        with system.producer(tickets=False) as producer:
             producer.multicast(b"", to={"P2"}).accepted(60)
         ends = system.driver.last_stable_offsets([stream_partition(CHAIN, n) for n in ("K1", "K2")])
         collectors = [
@@ -260,7 +260,7 @@ WIDE = replace(
 
 def ticketed(system, log):
     """Multicast a message to a log, and write its ticket into the stream of K1."""
-    with system.producer() as producer:
+    with system.producer(tickets=False) as producer:
         producer.multicast(b"", to={log}).accepted(60)
     raw = encode(anchor(WIDE, "K1"), OwnRecord((Ticket(WIDE.number(log), 1, 0),)))
     system.log.write(stream_partition(WIDE, "K1"), raw)
@@ -356,7 +356,7 @@ def test_a_recovery_says_what_to_do_where_retention_has_left_neither_start_nor_c
     plan = replace(chain(), order_version=order_version)
     with Small(plan) as system:
         node, thread = system.run("K1")
-        with system.producer() as producer:
+        with system.producer(tickets=False) as producer:
             producer.multicast(b"", to={"P1"}).ordered(60)
         node.stop()
         thread.join(60)

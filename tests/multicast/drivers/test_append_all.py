@@ -11,6 +11,7 @@ from multicast.errors import AppendRefused, AppendUnknown, BufferFull, TimedOut,
 from multicast.messages import MessageID
 from tests.helpers.driver_worlds import (
     JOINT,
+    JOINT_IN_MEMORY,
     OWN_APPENDERS,
     PATIENCE_S,
     read,
@@ -20,7 +21,7 @@ from tests.helpers.plans import poster
 from tests.helpers.small import Small
 
 
-@pytest.fixture(params=["memory", JOINT[0], *OWN_APPENDERS])
+@pytest.fixture(params=["memory", JOINT_IN_MEMORY, JOINT[0], *OWN_APPENDERS])
 def world(request, world_named):
     return world_named(request.param)
 
@@ -97,8 +98,7 @@ def test_a_full_buffer_takes_the_first_ones_and_says_how_many(world, opened):
     sent = [b"%d" % number for number in range(10_000)]
     taken = appender.append_all(partition, sent, done=outcomes)
     assert 10 <= taken < 10_000
-    for append in getattr(world, "held", []):
-        append.settle(append.store())
+    world.release()
     world.hold_appends = False
     assert appender.flush(PATIENCE_S)
     assert outcomes == [Appended(offset) for offset in range(taken)]

@@ -18,6 +18,7 @@ from multicast.errors import AppendRefused, BufferFull, ClusterUnreachable, Trim
 from tests.helpers.driver_worlds import (
     AS_COLUMNS,
     JOINT,
+    JOINT_IN_MEMORY,
     OWN_APPENDERS,
     PATIENCE_S,
     append_all,
@@ -27,7 +28,7 @@ from tests.helpers.driver_worlds import (
 )
 from tests.helpers.system import until
 
-WORLDS = ["memory", *JOINT, *OWN_APPENDERS]
+WORLDS = ["memory", JOINT_IN_MEMORY, *JOINT, *OWN_APPENDERS]
 READ_AS_COLUMNS_TOO = pytest.mark.parametrize("world", [*WORLDS, AS_COLUMNS], indirect=True)
 
 
@@ -132,9 +133,7 @@ def test_a_full_buffer_refuses_at_once_and_starts_nothing(world, driver, opened)
                 started += 1
         assert raised.value.definite
         assert raised.value.retriable
-        while getattr(world, "held", None):
-            append = world.held.pop(0)
-            append.settle(append.store())
+        world.release()
         assert appender.flush(PATIENCE_S)
         assert len(outcomes) == started
         assert all(isinstance(outcome, Appended) for outcome in outcomes)

@@ -1,12 +1,9 @@
 """Appends records of several Kafka partitions by one request to each leader, idempotently.
 
-partition_appends   order, sequence numbers and outcomes of one partition (pure)
-outbox              what goes in the next request (pure)
-request             the bytes of a request and its answer (pure)
-link                a socket to one broker
-dispatcher          sends the records of all partitions over the links
-keeper              producer ID, leaders, sockets, on a thread of its own
-appender            the appender
+request     the bytes of a request and its answer (pure)
+link        a socket to one broker
+keeper      producer ID, leaders, sockets, on a thread of its own
+appender    the appender; `multicast/drivers/appender/` says what goes in a request
 """
 
 from __future__ import annotations

@@ -14,17 +14,18 @@ import socket
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, NamedTuple, Protocol
+from typing import Any, Protocol
 
 from kafka import errors as kafka_errors
 from kafka.future import Future
 from kafka.protocol.producer import InitProducerIdRequest
 
+from multicast.drivers.appender.dispatcher import Lacking
+from multicast.drivers.appender.record_batch import NO_IDENTITY, ProducerIdentity
 from multicast.drivers.client_settings import RECONNECT_BACKOFF_MAX_MS, UNKNOWN_TOPIC_S
 from multicast.drivers.kafka_python.connection import RETRY_S, Connection
 from multicast.drivers.kafka_python.joint.request import PRODUCE_VERSION
 from multicast.drivers.kafka_python.produce_request import PRODUCE_KEY
-from multicast.drivers.kafka_python.record_batch import NO_IDENTITY, ProducerIdentity
 from multicast.drivers.kafka_python.sockets import open_socket
 from multicast.drivers.protocol import TopicPartition
 from multicast.errors import AmcastError, AppendNotAuthorized, AppendRefused
@@ -35,14 +36,6 @@ _ROUND_S = 0.05
 _PAUSE_MAX_S = RECONNECT_BACKOFF_MAX_MS / 1000
 _IDENTITY = "a producer ID"
 _LEADERS = "leaders"
-
-
-class Lacking(NamedTuple):
-    """What an appender lacks: its ID, the leaders of partitions, sockets to brokers."""
-
-    identity: bool
-    partitions: Sequence[TopicPartition]
-    nodes: Sequence[int]
 
 
 class Kept(Protocol):

@@ -11,8 +11,8 @@ import ssl
 from collections import deque
 from collections.abc import Sequence
 
+from multicast.drivers.appender.link import AnsweredBatch, Link, SentBatch
 from multicast.drivers.kafka_python.fetch_request import frame_size
-from multicast.drivers.kafka_python.joint.partition_appends import NumberedBatch, PartitionAppends
 from multicast.drivers.kafka_python.joint.request import answered, written
 from multicast.errors import AmcastError
 
@@ -20,36 +20,28 @@ from multicast.errors import AmcastError
 _CHUNK_BYTES = 16 * 1024
 
 
-SentBatch = tuple[PartitionAppends, NumberedBatch]
-# Its number, when it was sent (seconds of a monotonic clock), and its batches.
-_Request = tuple[int, float, Sequence[SentBatch]]
+class SocketLink(Link):
+    """A socket to broker `node`; `settings` is what all its requests have in common."""
 
-
-class Link:
-    """A socket to broker `node`; `broken` says why it is of no use any more."""
-
-    def __init__(self, node: int, opened: socket.socket) -> None:
-        self.node = node
+    def __init__(self, node: int, opened: socket.socket, settings: bytes) -> None:
+        super().__init__(node)
         self.socket = opened
-        self.broken = ""
-        self.ready: dict[PartitionAppends, None] = {}  # that may have something to send here
-        self._in_flight: deque[_Request] = deque()
+        self._settings = settings
         # The pieces of a request that the socket did not take yet.
         self.unsent: deque[bytes | memoryview] = deque()
         self.polled_events = 0  # what the reader waits for
-        self._number = 0
         self._received = b""
 
-    def may_send(self, requests_max: int) -> bool:
-        """Return whether one more request may be sent, if at most so many are in flight."""
-        return not self.broken and not self.unsent and len(self._in_flight) < requests_max
+    @property
+    def is_sending(self) -> bool:
+        """Whether the socket has not taken all of a request."""
+        return bool(self.unsent)
 
-    def send(self, batches: Sequence[SentBatch], settings: bytes, now: float) -> None:
+    def send(self, batches: Sequence[SentBatch], now: float) -> None:
         """Send a request with these batches, or the part that the socket takes now."""
-        self._number = (self._number + 1) & 0x7FFFFFFF
+        number = self._start(batches, now)
         encoded = [(appends.partition, batch.written) for appends, batch in batches]
-        self._in_flight.append((self._number, now, batches))
-        self.unsent.extend(written(self._number, settings, encoded))
+        self.unsent.extend(written(number, self._settings, encoded))
         self.continue_sending()
 
     def continue_sending(self) -> None:
@@ -67,43 +59,28 @@ class Link:
         except OSError as error:
             self.broken = str(error) or repr(error)
 
-    def receive(self) -> list[tuple[PartitionAppends, NumberedBatch, int, int]]:
-        """Return what the answers that have arrived say of each batch, in order.
-
-        That is Kafka's error code (0: none), and the offset of the batch's first record.
-        """
-        answers: list[tuple[PartitionAppends, NumberedBatch, int, int]] = []
+    def receive(self) -> list[AnsweredBatch]:
+        """Return what the answers that have arrived say of each batch, in order."""
+        answers: list[AnsweredBatch] = []
         try:
             self._read()
             received = self._received
             while received and (size := frame_size(received)) and size <= len(received):
                 if not self._in_flight:
                     raise ConnectionResetError("the broker sent an answer without a request")
-                number, _, batches = self._in_flight[0]
-                said = answered(received, number)
-                for appends, batch in batches:
-                    code, offset = said[appends.partition]
-                    answers.append((appends, batch, code, offset))
+                answers += self._answered(answered(received, self._in_flight[0][0]))
                 self._received = received = received[size:]
-                self._in_flight.popleft()
         except KeyError:
             self.broken = "the broker's answer leaves a partition out"
         except (OSError, AmcastError) as error:
             self.broken = str(error) or repr(error)
         return answers
 
-    def overdue(self, since: float) -> bool:
-        """Return whether the oldest request was sent before that time."""
-        return bool(self._in_flight) and self._in_flight[0][1] < since
-
     def close(self) -> list[SentBatch]:
         """Close the socket; the batches without an answer, in order."""
-        self.broken = self.broken or "closed"
         self.socket.close()
-        unanswered = [sent for _, _, batches in self._in_flight for sent in batches]
-        self._in_flight.clear()
         self.unsent.clear()
-        return unanswered
+        return super().close()
 
     def _read(self) -> None:
         while True:

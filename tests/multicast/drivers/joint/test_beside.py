@@ -5,10 +5,10 @@ import struct
 
 import pytest
 
-from multicast.drivers.kafka_python.joint.dispatcher import Dispatcher, Limits
-from multicast.drivers.kafka_python.joint.entries import prepared
-from multicast.drivers.kafka_python.joint.link import Link
-from multicast.drivers.kafka_python.record_batch import ProducerIdentity
+from multicast.drivers.appender.dispatcher import Dispatcher, Limits
+from multicast.drivers.appender.entries import prepared
+from multicast.drivers.appender.record_batch import ProducerIdentity
+from multicast.drivers.kafka_python.joint.link import SocketLink
 from multicast.drivers.protocol import Appended, JointRecord, TopicPartition
 from multicast.errors import AppendNotStored
 
@@ -24,11 +24,11 @@ class Sender:
 
     def __init__(self):
         limits = Limits(10.0, 30.0, 2, 2**20, 2**20)
-        nothing = {"codec": None, "wake": bool, "need": bool}
-        self.dispatcher = Dispatcher("c", None, limits, self._beside, **nothing)
+        nothing = {"codec": None, "wake": bool, "need": bool, "why": print}
+        self.dispatcher = Dispatcher(limits, self._beside, **nothing)
         ours, self._broker = socket.socketpair()
         ours.setblocking(False)
-        self.link = self.dispatcher.links[BROKER] = Link(BROKER, ours)
+        self.link = self.dispatcher.links[BROKER] = SocketLink(BROKER, ours, b"")
         self.dispatcher.identity = ProducerIdentity(7, 0)
         self.lead(LOG)
         self.outcomes = []  # of what went beside

@@ -5,8 +5,8 @@ import time
 import pytest
 
 from bench.nemesis.frames import Action, Api, RequestFault
+from multicast.drivers.appender.record_batch import ProducerIdentity
 from multicast.drivers.kafka_python import Admin
-from multicast.drivers.kafka_python.record_batch import ProducerIdentity
 from multicast.drivers.protocol import Appended
 from multicast.errors import AppendNotStored, AppendUnknown
 from tests.helpers.joint import Joint, append_pairs_until

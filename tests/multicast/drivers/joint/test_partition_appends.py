@@ -9,9 +9,9 @@ from collections import deque
 import pytest
 from kafka.record.memory_records import MemoryRecords
 
-from multicast.drivers.kafka_python.joint.entries import QueuedRecord, QueuedRun
-from multicast.drivers.kafka_python.joint.partition_appends import PartitionAppends
-from multicast.drivers.kafka_python.record_batch import NO_HEADERS, ProducerIdentity
+from multicast.drivers.appender.entries import QueuedRecord, QueuedRun
+from multicast.drivers.appender.partition_appends import PartitionAppends
+from multicast.drivers.appender.record_batch import NO_HEADERS, ProducerIdentity
 from multicast.drivers.protocol import Appended, TopicPartition
 from multicast.errors import AppendNotStored, AppendRefused, AppendUnknown
 

@@ -5,21 +5,21 @@ from kafka.protocol.producer import ProduceRequest as PackageRequest
 from kafka.protocol.producer import ProduceResponse as PackageResponse
 from kafka.record.memory_records import MemoryRecords
 
-from multicast.drivers.kafka_python.joint.entries import QueuedRecord, queued_run
-from multicast.drivers.kafka_python.joint.outbox import first_groups
-from multicast.drivers.kafka_python.joint.partition_appends import PartitionAppends
-from multicast.drivers.kafka_python.joint.request import (
-    PRODUCE_VERSION,
-    answered,
-    settings,
-    written,
-)
-from multicast.drivers.kafka_python.record_batch import (
+from multicast.drivers.appender.entries import QueuedRecord, queued_run
+from multicast.drivers.appender.outbox import first_groups
+from multicast.drivers.appender.partition_appends import PartitionAppends
+from multicast.drivers.appender.record_batch import (
     NO_HEADERS,
     ProducerIdentity,
     written_batch,
     written_headers,
     written_record,
+)
+from multicast.drivers.kafka_python.joint.request import (
+    PRODUCE_VERSION,
+    answered,
+    settings,
+    written,
 )
 from multicast.drivers.protocol import TopicPartition
 from multicast.errors import ProtocolViolation, UsageError

@@ -1,6 +1,7 @@
 """Encodes Kafka's record batches (message format 2).
 
-`written_record` encodes one record, `written_batch` the batch of some. No socket and no clock may
+`written_record` encodes one record, `written_batch` the batch of some; `read_batch`, for brokers in
+memory, is their inverse. No socket and no clock may
 live here. The package's own encoder does the same for any format; appends over own sockets encode
 thousands of records a second, so small numbers come from a table.
 
@@ -11,7 +12,7 @@ thousands of records a second, so small numbers come from a table.
 from __future__ import annotations
 
 import functools
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from struct import Struct
 from typing import NamedTuple
 
@@ -40,7 +41,18 @@ class ProducerIdentity(NamedTuple):
 
 
 NO_IDENTITY = ProducerIdentity(-1, -1)
+SEQUENCES = 2**31  # numbers wrap to 0
 NO_SEQUENCE = -1  # Kafka's value for a batch without a producer
+
+
+class Codec(NamedTuple):
+    """A codec: its name, and its number in the attributes of a record batch."""
+
+    name: str
+    number: int
+    library: str  # the Python package; the standard library has gzip
+    is_installed: Callable[[], bool]
+    encode: Callable[[bytes], bytes]
 
 
 def varint(number: int) -> bytes:
@@ -149,3 +161,54 @@ def written_batch(
     for piece in pieces:
         checksum, size = crc32c(piece, checksum), size + len(piece)
     return b"".join((_BATCH_HEAD.pack(0, _COUNTED + size, -1, _MAGIC, checksum), head, *pieces))
+
+
+class ReadBatch(NamedTuple):
+    """What a broker reads of a batch; `records` are values, keys and headers."""
+
+    identity: ProducerIdentity
+    sequence: int
+    records: Sequence[tuple[bytes | None, bytes | None, Headers]]
+    size: int
+
+    @property
+    def last(self) -> int:
+        """The number of its last record."""
+        return (self.sequence + len(self.records) - 1) % SEQUENCES
+
+
+def read_batch(written: bytes) -> ReadBatch:
+    """Decode a batch whose records are not compressed."""
+    *_, producer, epoch, sequence, count = _BATCH.unpack_from(written, _BATCH_HEAD.size)
+    place = BATCH_BYTES
+    records = []
+    for _ in range(count):
+        _, place = _read_varint(written, place)
+        _, place = _read_varint(written, place + 1)
+        _, place = _read_varint(written, place)
+        key, place = _read_nullable(written, place)
+        value, place = _read_nullable(written, place)
+        headers = []
+        number, place = _read_varint(written, place)
+        for _ in range(number):
+            name, place = _read_nullable(written, place)
+            content, place = _read_nullable(written, place)
+            headers.append(((name or b"").decode(), content))
+        records.append((value, key, headers))
+    return ReadBatch(ProducerIdentity(producer, epoch), sequence, records, len(written))
+
+
+def _read_varint(written: bytes, place: int) -> tuple[int, int]:
+    rest = shift = 0
+    while True:
+        byte = written[place]
+        place += 1
+        rest |= (byte & 0x7F) << shift
+        if byte <= 0x7F:
+            return (rest >> 1) ^ -(rest & 1), place
+        shift += 7
+
+
+def _read_nullable(written: bytes, place: int) -> tuple[bytes | None, int]:
+    size, place = _read_varint(written, place)
+    return (None, place) if size < 0 else (written[place : place + size], place + size)

@@ -30,11 +30,11 @@ from enum import Enum
 from itertools import accumulate, islice
 from math import inf
 
-from multicast.drivers.kafka_python.codecs import Codec
-from multicast.drivers.kafka_python.joint.entries import QueuedEntry
-from multicast.drivers.kafka_python.produce_request import REFUSED, TOO_LARGE
-from multicast.drivers.kafka_python.record_batch import (
+from multicast.drivers.appender.entries import QueuedEntry
+from multicast.drivers.appender.record_batch import (
     BATCH_BYTES,
+    SEQUENCES,
+    Codec,
     ProducerIdentity,
     written_batch,
 )
@@ -53,9 +53,12 @@ _EPOCH_MAX = 2**15 - 1  # the largest number of Kafka's field
 _LARGE_BYTES = 64 * 1024
 # A batch below this would hardly become smaller.
 _COMPRESSED_BYTES_MIN = 100
-_SEQUENCES = 2**31  # numbers wrap to 0
 
-# Kafka's error codes. These say that a number is out of sequence, or the epoch or ID is unknown:
+# Kafka's error codes for records that are refused for good: too large (two codes), invalid topic, a
+# time too far from the broker's, record format, policy, codec, invalid record.
+TOO_LARGE = frozenset({10, 18})
+REFUSED = TOO_LARGE | {17, 32, 43, 44, 76, 87}
+# These say that a number is out of sequence, or the epoch or ID is unknown:
 # the broker has not stored the batch.
 _OUT_OF_SEQUENCE = frozenset({45, 47, 59})
 _TOO_FEW_REPLICAS = 19  # refused before anything was stored, for now
@@ -220,7 +223,7 @@ class PartitionAppends:
         written = written_batch(
             pieces, first_ms, last_ms, self.identity, self._sequence, count=place, codec=codec
         )
-        self._sequence = (self._sequence + place) % _SEQUENCES
+        self._sequence = (self._sequence + place) % SEQUENCES
         batch = NumberedBatch(entries, place, written)
         self._sent.append(batch)
         self._in_flight += 1

@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from types import NoneType
 from typing import ClassVar
 
-from multicast.drivers.kafka_python.record_batch import (
+from multicast.drivers.appender.record_batch import (
     NO_HEADERS,
     RECORD_BYTES,
     record_pieces,

@@ -15,26 +15,27 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from math import inf
-from typing import NamedTuple
+from typing import Generic, NamedTuple
 
-from kafka import errors as kafka_errors
-
-from multicast.drivers.access import Access
-from multicast.drivers.kafka_python.codecs import Codec
-from multicast.drivers.kafka_python.joint.entries import QueuedEntry, prepared
-from multicast.drivers.kafka_python.joint.link import Link, SentBatch
-from multicast.drivers.kafka_python.joint.outbox import first_groups
-from multicast.drivers.kafka_python.joint.partition_appends import PartitionAppends, Settled
-from multicast.drivers.kafka_python.joint.request import settings
-from multicast.drivers.kafka_python.produce_request import why_refused
-from multicast.drivers.kafka_python.record_batch import ProducerIdentity
+from multicast.drivers.appender.entries import QueuedEntry, prepared
+from multicast.drivers.appender.link import L, Link, SentBatch
+from multicast.drivers.appender.outbox import first_groups
+from multicast.drivers.appender.partition_appends import PartitionAppends, Settled
+from multicast.drivers.appender.record_batch import Codec, ProducerIdentity
 from multicast.drivers.protocol import AppendFailed, Beside, TopicPartition
 from multicast.errors import AmcastError, AppendNotStored
 
-_LOG = logging.getLogger("amcast.kafka_python")
+_LOG = logging.getLogger("amcast.appender")
 
+# Two keep a broker busy while an answer is on its way; with one, each round trip is idle time, and
+# with more, records are divided among more and smaller requests.
+REQUESTS_IN_FLIGHT = 2
+# Of a batch: just below Kafka's default of max.message.bytes. A larger record goes alone.
+BATCH_BYTES_MAX = 1_000_000
+# Of a request with several records: a plain choice, so that a broker answers the first ones soon.
+REQUEST_BYTES_MAX = 32 * 1024 * 1024
 # Records beside others that wait for one partition, as while it has no leader: some 500 kB. Above
 # it more are refused at once. An appender without a linger makes so many in half a second at most.
 _BESIDE_MAX = 1000
@@ -42,44 +43,55 @@ _BESIDE_MAX = 1000
 Entries = Sequence[tuple[TopicPartition, QueuedEntry]]
 
 
+class Lacking(NamedTuple):
+    """What an appender lacks: its ID, the leaders of partitions, links to brokers."""
+
+    identity: bool
+    partitions: Sequence[TopicPartition]
+    nodes: Sequence[int]
+
+
 class Limits(NamedTuple):
     """The limits of requests; times are in seconds, and `requests_max` is for each broker."""
 
     timeout_s: float
     delivery_timeout_s: float
-    requests_max: int
-    request_bytes_max: int
-    batch_bytes_max: int
+    requests_max: int = REQUESTS_IN_FLIGHT
+    request_bytes_max: int = REQUEST_BYTES_MAX
+    batch_bytes_max: int = BATCH_BYTES_MAX
     linger_s: float = 0.0
 
 
-class Dispatcher:
-    """All partitions and links of an appender; `wake` makes the reader look at the links."""
+class Dispatcher(Generic[L]):
+    """All partitions and links of an appender.
+
+    `wake` is called when a link is to be looked at, `need` when something is lacking, `why` for the
+    words of an error code of Kafka's about a partition. `beside` and `codec` may be None.
+    """
 
     def __init__(
         self,
-        client_id: str,
-        access: Access,
         limits: Limits,
         beside: Beside | None,
         *,
         codec: Codec | None,
         wake: Callable[[], None],
         need: Callable[[], None],
+        why: Callable[[TopicPartition, int], str],
     ) -> None:
-        self._settings = settings(client_id, timeout_ms=int(1000 * limits.timeout_s))
-        self._access = access
-        self._limits = limits
+        self.limits = limits
         self._beside = beside
         self._codec = codec
         self._wake = wake
-        self._need = need  # tells the keeper that something is lacking
+        self._need = need
+        self._why = why
         self._groups = 0
         self.identity: ProducerIdentity | None = None
         self.partitions: dict[TopicPartition, PartitionAppends] = {}
         self.leaderless: dict[PartitionAppends, None] = {}
-        self.links: dict[int, Link] = {}
+        self.links: dict[int, L] = {}
         self.outcomes: list[Settled] = []
+        self.refusals: dict[TopicPartition, AmcastError] = {}  # why there is no leader
         self.trouble = ""  # the last reason why something could not be sent
         self.unsettled = 0  # records that were taken and whose `done` has not returned
         self.unsettled_bytes = 0
@@ -88,12 +100,57 @@ class Dispatcher:
         self._sent_at = 0.0  # when what was due was last sent
         self.linger_ends = inf  # when the reader is to send what lingers
 
+    # -- what it needs to send --------------------------------------------------------------
+
+    def lacking(self) -> Lacking:
+        """Return what somebody must get."""
+        nodes = {appends.leader: None for appends in self.partitions.values()}
+        return Lacking(
+            self.identity is None and bool(self.partitions),
+            [appends.partition for appends in self.leaderless],
+            [node for node in nodes if node is not None and node not in self.links],
+        )
+
+    def identified(self, identity: ProducerIdentity) -> None:
+        """Take the producer's ID."""
+        self.identity = identity
+        for appends in self.partitions.values():
+            appends.identity = appends.identity or identity
+            self.mark(appends)
+
+    def led(self, leaders: Mapping[TopicPartition, int]) -> None:
+        """Take the leaders of partitions."""
+        for partition, leader in leaders.items():
+            appends = self.partitions[partition]
+            self.leaderless.pop(appends, None)
+            self.refusals.pop(partition, None)
+            if appends.leader is None:
+                appends.leader = leader
+            self.mark(appends)
+
+    def connected(self, link: L) -> None:
+        """Take a link to a broker."""
+        self.links[link.node] = link
+        for appends in self.partitions.values():
+            if appends.leader == link.node:
+                self.mark(appends)
+
+    def refuse(self, partition: TopicPartition, error: AmcastError) -> None:
+        """Settle the records of a queue; the next one asks again for the leader."""
+        self.refusals[partition] = error
+        appends = self.partitions[partition]
+        self.leaderless.pop(appends, None)
+        self.outcomes += appends.refuse_queue(error)
+        if not appends.idle:
+            self.mark(appends)
+        self._wake()
+
     # -- what to send -----------------------------------------------------------------------
 
     def add(self, entries: Entries, size: int, now: float) -> None:
         """Queue a group of entries of this size, and send what may be sent unless it lingers."""
         changed = self._enqueue(entries, size, now)
-        linger_s = self._limits.linger_s
+        linger_s = self.limits.linger_s
         if not linger_s or any(self._is_due(appends, now) for appends in changed):
             self.send_all(now)
         elif self.linger_ends > now + linger_s:
@@ -104,7 +161,7 @@ class Dispatcher:
         """Return the appends to a partition, from now on with a leader if it has one."""
         appends = self.partitions.get(partition)
         if appends is None:
-            limits = self._limits
+            limits = self.limits
             appends = PartitionAppends(
                 partition,
                 requests_max=limits.requests_max,
@@ -138,13 +195,13 @@ class Dispatcher:
                 batches = self._next_batches(link, now)
                 if not batches:
                     break
-                link.send(batches, self._settings, now)
-                if link.broken or link.unsent:
+                link.send(batches, now)
+                if link.broken or link.is_sending:
                     self._wake()
 
     def look_for_lingering(self) -> None:
         """Note when the first record that still lingers has lingered."""
-        linger_s = self._limits.linger_s
+        linger_s = self.limits.linger_s
         if linger_s:
             ready = [appends for link in self.links.values() for appends in link.ready]
             ends = [appends.linger_ends(linger_s) for appends in ready]
@@ -152,14 +209,12 @@ class Dispatcher:
             self.linger_ends = min([end for end in ends if end > self._sent_at], default=inf)
 
     def _may_send(self, link: Link, now: float) -> bool:
-        if not (link.ready and link.may_send(self._limits.requests_max)):
+        if not (link.ready and link.may_send(self.limits.requests_max)):
             return False
-        return not self._limits.linger_s or any(
-            self._is_due(appends, now) for appends in link.ready
-        )
+        return not self.limits.linger_s or any(self._is_due(appends, now) for appends in link.ready)
 
     def _is_due(self, appends: PartitionAppends, now: float) -> bool:
-        return self.flushes > 0 or appends.linger_ends(self._limits.linger_s) <= now
+        return self.flushes > 0 or appends.linger_ends(self.limits.linger_s) <= now
 
     def _enqueue(self, entries: Entries, size: int, now: float) -> list[PartitionAppends]:
         self._groups += 1
@@ -180,7 +235,7 @@ class Dispatcher:
     def _next_batches(self, link: Link, now: float) -> list[SentBatch]:
         batches = []
         fresh = []
-        room = self._limits.request_bytes_max
+        room = self.limits.request_bytes_max
         for appends in list(link.ready):
             if appends.leader != link.node or not appends.wants_to_send:
                 del link.ready[appends]
@@ -245,7 +300,7 @@ class Dispatcher:
     def receive(self, link: Link) -> None:
         """Take the answers that have arrived on a link."""
         for appends, batch, code, offset in link.receive():
-            self.trouble = self._why(appends, code) if code else ""
+            self.trouble = self._why(appends.partition, code) if code else ""
             appends.answered(batch, code, offset, self.trouble)
             self._settle(appends)
 
@@ -258,7 +313,7 @@ class Dispatcher:
 
     def enforce_limits(self, now: float) -> None:
         """Break links that do not answer, and settle records whose time is up."""
-        limits = self._limits
+        limits = self.limits
         for link in self.links.values():
             if link.overdue(now - limits.timeout_s):
                 link.broken = f"no answer came within {limits.timeout_s:g} s"
@@ -288,14 +343,6 @@ class Dispatcher:
                 appends.leader = None
                 self.mark(appends)
 
-    def refuse(self, appends: PartitionAppends, error: AmcastError) -> None:
-        """Settle the records of a queue; the next one asks again for the leader."""
-        self.leaderless.pop(appends, None)
-        self.outcomes += appends.refuse_queue(error)
-        if not appends.idle:
-            self.mark(appends)
-        self._wake()
-
     def end(self, why: str) -> None:
         """Close all links, and settle all records."""
         for link in self.links.values():
@@ -304,11 +351,6 @@ class Dispatcher:
         self.links.clear()
         for appends in self.partitions.values():
             self.outcomes += appends.give_up(why)
-
-    def _why(self, appends: PartitionAppends, code: int) -> str:
-        if code == kafka_errors.TopicAuthorizationFailedError.errno:
-            return self._access.lacking("Write", "topic", appends.partition.topic).rstrip(".")
-        return why_refused(code)
 
     def _settle(self, appends: PartitionAppends) -> None:
         self.outcomes += appends.settled()

@@ -10,8 +10,8 @@ import heapq
 from collections.abc import Iterator, Sequence
 from itertools import islice
 
-from multicast.drivers.kafka_python.joint.entries import QueuedEntry
-from multicast.drivers.kafka_python.joint.partition_appends import PartitionAppends
+from multicast.drivers.appender.entries import QueuedEntry
+from multicast.drivers.appender.partition_appends import PartitionAppends
 
 
 def first_groups(fresh: Sequence[PartitionAppends], room: int) -> dict[PartitionAppends, int]:

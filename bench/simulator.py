@@ -52,6 +52,7 @@ ROUND_MS = 250  # a tick
 # A run is at rest after so many rounds without an event: what was kept in four windows of four
 # ticks is corrected, and another window ends.
 QUIET_ROUNDS = 22
+ROUNDS_BEFORE = 12  # in which epochs end, and most debts are corrected
 # If retention deleted a record that a process still needs, that process restarts again and again.
 # Such a schedule is judged for safety only, so few rounds suffice.
 ROUNDS_HARSH = 20
@@ -157,7 +158,8 @@ class Simulation:
 
     def _ends(self) -> Violation | None:
         """Disturb the system once more, in the way that the schedule says."""
-        self._come_to_rest()
+        for _ in range(ROUNDS_BEFORE):
+            self.calm_round(ROUND_MS)
         if self.schedule.ends is Ends.HUNG:
             return self.ending.hung(self.schedule.seed)
         return self.ending.busy()

@@ -16,6 +16,7 @@ from bench.simulation.collectors import AMOUNTS
 from bench.simulation.judge import Judge, Label
 from bench.simulation.schedule import ConsumerSeat
 from bench.simulation.world import READ_ALL, World
+from multicast.conditional.lookback import Lookback
 from multicast.control import SINGLE_LOG, ControlState, log_partition, stream_partition
 from multicast.cursor import Cursor
 from multicast.delivery import Batch, Delivery
@@ -35,6 +36,7 @@ class SimulatedConsumer:
         state = self.view.state
         self.request = seat.request
         self.bounds = seat.spec.bounds
+        self.lookback = Lookback(world.driver)
         if where == "committed":
             assert seat.committed is not None
             self._resume(state, seat.committed)
@@ -53,6 +55,7 @@ class SimulatedConsumer:
     def _take(self, delivery: Delivery) -> None:
         """Deliver from this epoch from now on."""
         self.delivery = delivery
+        delivery.void_too = True  # the judge compares the decisions
         self.order_partition: TopicPartition | None = None
         self.positions: dict[int, int] = {}
         if delivery.order is not None:
@@ -79,15 +82,17 @@ class SimulatedConsumer:
         """
         if not self.world.calm:
             return self._part(bits)
-        before = None
-        while before != (before := self._progress()):
+        before: object = None
+        while before != (now := self._progress()):
+            before = now
             self._part(bits)
         return True
 
     def _progress(self) -> tuple[object, ...]:
         order = self.delivery.order
         read = 0 if order is None else order.offset_next
-        return self.delivery.plan.epoch, read, *self.positions.values()
+        waits = self.delivery.judges.wanted, self.delivery.order_paused()
+        return self.delivery.plan.epoch, read, self.last, waits, *self.positions.values()
 
     def _part(self, bits: int) -> bool:
         calm = self.world.calm
@@ -98,6 +103,8 @@ class SimulatedConsumer:
             self.read_order(amount)
         if calm or bits & 0x60:
             self.read_payloads(bits >> 7, amount)
+        if self.delivery.judges.wanted is not None:
+            self.lookback.read(self.delivery.judges, 0.0)
         alive = True
         if calm or bits & 0x3000:
             alive = self.deliver(bits >> 14)
@@ -222,6 +229,7 @@ class Consumers:
     def __init__(self, world: World, judge: Judge) -> None:
         self._world = world
         self._judge = judge
+        self._stores = -1  # what was stored before the last calm turns
         scene = world.schedule.scene
         requests = {
             name: SubscriptionRequest.of(name, None if named else interest)
@@ -238,7 +246,11 @@ class Consumers:
         return sum(s.process.last.epoch for s in self.seats if s.process is not None)
 
     def calm_turns(self) -> None:
-        """Give every seat a turn."""
+        """Give every seat a turn, unless there is nothing new since all had one."""
+        stores = self._world.stores
+        if self._stores == stores and all(seat.process for seat in self.seats):
+            return
+        self._stores = stores
         for seat in self.seats:
             self._turn(seat, 0)
 

@@ -1,8 +1,9 @@
 """Judges a simulated run: collects its history, and finds the first violated guarantee.
 
-`multicast.properties` judges the complete history. Two checks are made here, because only the
+`multicast.properties` judges the complete history. These checks are made here, because only the
 simulator knows the cursors, and which consumers must have read everything:
 
+    conditions      all consumers decide alike whether a message takes effect
     same cursor     after a given cursor, every process of a consumer delivers the same message
     all read        at rest, after the faults have ended, no seat has a cursor after which another
                     process of the same consumer delivered a message
@@ -14,6 +15,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from bench.simulation.trees import Scene
+from multicast.conditional.judge import Decision
 from multicast.control import ControlState
 from multicast.cursor import Cursor
 from multicast.delivery import Batch
@@ -40,6 +42,7 @@ class Judge:
         self.deliveries = 0
         self.violation: Violation | None = None
         self._after: dict[tuple[str, Cursor], str] = {}
+        self._decisions: dict[str, Decision] = {}  # by message: whether it takes effect
         self._sequences: dict[Label, int] = {}
         self._ends: list[tuple[Label, Cursor]] = []
         self._scene = scene
@@ -58,6 +61,13 @@ class Judge:
                 "replay",
                 f"{'/'.join(label)} delivered {message_id} after the cursor {before}; "
                 f"another process of {label[0]} delivered {expected} after the same cursor.",
+            )
+        decided = self._decisions.setdefault(message_id, batch.decision)
+        if decided != batch.decision and self.violation is None:
+            self.violation = Violation(
+                "conditions",
+                f"of {message_id}, {'/'.join(label)} decided: {batch.decision}; another consumer "
+                f"decided: {decided}.",
             )
         sequence = self._sequences[label]
         self._sequences[label] = sequence + 1

@@ -178,6 +178,7 @@ class SimulatedOperator:
     def __init__(self, world: World, number: int) -> None:
         self._world = world
         self._number = number
+        self._view = world.view()  # by which it proposes plans: perhaps an old one
         self._turns = 0
         self._bits = 0
         self._gives_up = False  # its drain was refused: a recovery has to end the epoch
@@ -188,6 +189,8 @@ class SimulatedOperator:
         self._turns += 1
         self._bits = bits >> 12
         calm = world.calm
+        if calm or bits >> 8 & 1:
+            self._view.refresh()
         patient = self._turns % _PATIENT_TURNS > 0 if calm else bits & 3 > 0
         clock = OperatorClock(world, patient=patient)
         killed_at = -1
@@ -201,7 +204,6 @@ class SimulatedOperator:
             pass
         except AmcastError as error:
             world.fault(f"operator stopped: {type(error).__name__}")
-            self._gives_up = isinstance(error, Conflict)
 
     def _fate_bits(self) -> int:
         """Give the bits of the next append: half of the turns have no faults."""
@@ -217,14 +219,15 @@ class SimulatedOperator:
         plans = world.schedule.plans
         last = len(plans)
         assert state.epoch <= last + _EPOCHS_MAX, "recoveries repair nothing"
-        if state.begun_epoch < state.epoch:
+        seen = self._view.state
+        if seen.begun_epoch == seen.epoch < last:
+            rivals = plans[seen.epoch]
+            self._propose(driver, seen, rivals[self._number % len(rivals)])
+        elif state.begun_epoch < state.epoch:
             if self._gives_up or state.epoch > last:
                 self._recover(driver, state)
             else:
                 self._drain(driver, control)
-        elif state.epoch < last:
-            rivals = plans[state.epoch]
-            self._propose(driver, state, rivals[self._number % len(rivals)])
         elif world.overtaken:
             self._propose_again(driver, state)
         elif world.schedule.forges and (not world.calm or self._turns % _LOOK_EVERY_TURNS == 0):
@@ -236,7 +239,11 @@ class SimulatedOperator:
         with ExitStack() as opened:
             steps = _PatientDrain(driver, control, epoch, deadline=deadline, say=_silent)
             opened.callback(steps.appender.close)
-            steps.run(opened)
+            try:
+                steps.run(opened)
+            except Conflict:
+                self._gives_up = True
+                raise
 
     def _propose(self, driver: OperatorDriver, state: ControlState, plan: Plan) -> None:
         """Append a plan, as `collectors.reconfiguration.apply` does."""

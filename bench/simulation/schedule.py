@@ -189,7 +189,7 @@ def draw(seed: int) -> Schedule:
         crash_mask=-1 if calm else rng.choice((0xF, 0x1F, 0x3F)),
         trims_order=trims_order,
         forges=forges,
-        ends=rng.choice((None, None, Ends.BUSY, Ends.HUNG)),
+        ends=rng.choice((*(None,) * 6, Ends.BUSY, Ends.HUNG)),
         recreates=recreates,
         ops=_with_audits(
             changes,

@@ -137,6 +137,7 @@ class World:
         self.calm = False
         self.stats = Stats()
         self.trace: list[Event] = []
+        self.stores = 0  # all records, and what ends a transaction: else readers find nothing new
         self.moves = 0  # telling records stored; while it rises, the system is not at rest
         self.log = MemoryLog(
             {
@@ -282,6 +283,7 @@ class World:
 
     def stored(self, partition: TopicPartition, offset: int, value: bytes | None) -> None:
         """Note a record that was stored."""
+        self.stores += 1
         if partition.topic not in self._orders or _tells(value or b""):
             self.moves += 1
         self.trace.append((self.now, "stored", partition.topic, partition.partition, offset))

@@ -13,6 +13,7 @@ from bench.simulation.joint import CutShort, SimulatedJoint
 from bench.simulation.judge import Judge
 from bench.simulation.schedule import Fate
 from bench.simulation.world import World
+from multicast.conditional.condition import LogPosition, expect_header, nothing_after
 from multicast.control import log_partition
 from multicast.drivers.protocol import Appended, Appender, AppendOutcome, Beside, Headers
 from multicast.messages import covered_header
@@ -65,6 +66,9 @@ class SimulatedProducer:
             log = self.view.state.plan().cover(to)
             assert log is not None
         headers: Headers = () if to == log.to else (covered_header(log.name, to),)
+        if bits >> 38 & 7 == 1:
+            headers = (*headers, self._condition(log, bits >> 41))
+            self.world.fault("conditional message")
         value = None if bits & 0x3F0000 == 0 else b"%d" % self.world.stats.multicasts
         if self._joint is None or self._appender is None:
             self._append_plainly(log, to, value, headers, bits)
@@ -85,6 +89,11 @@ class SimulatedProducer:
         if fate is Fate.DOUBLED:
             for _ in range(count):
                 self._judge.acknowledged(self.name, to, "unknown", None)
+
+    def _condition(self, log: Log, bits: int) -> tuple[str, bytes]:
+        """Expect that nothing comes from about the log's present end on."""
+        end = self.world.next_offset(log_partition(log))
+        return expect_header(nothing_after(LogPosition(log.name, max(0, end - (bits & 1)))))
 
     def _append_plainly(
         self, log: Log, to: tuple[str, ...], value: bytes | None, headers: Headers, bits: int

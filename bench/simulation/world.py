@@ -17,6 +17,7 @@ import heapq
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from threading import Condition
 
 from bench.simulation.schedule import Fate, Schedule
 from bench.simulation.trees import STREAMS, TOPIC
@@ -27,13 +28,19 @@ from multicast.control import (
     order_topic,
 )
 from multicast.drivers.memory.driver import (
-    MemoryAppender,
     MemoryDriver,
     MemoryLog,
     PendingAppend,
 )
 from multicast.drivers.memory.logs import MemoryTransaction
-from multicast.drivers.protocol import AppendFailed, AppendOutcome, Fetched, Headers, TopicPartition
+from multicast.drivers.protocol import (
+    Appender,
+    AppendFailed,
+    AppendOutcome,
+    Fetched,
+    Headers,
+    TopicPartition,
+)
 from multicast.errors import AppendRefused, AppendUnknown
 from multicast.tickets.encoding import Kind
 from topology.tree import Log
@@ -99,6 +106,28 @@ class Stats:
     faults: Counter[str] = field(default_factory=Counter)
 
 
+class _WorldClock:
+    """The world's time for clients. Nobody waits: who drives the world lets time pass."""
+
+    threads = False
+
+    def __init__(self, world: World) -> None:
+        self._world = world
+
+    def monotonic(self) -> float:
+        """Give the time in seconds."""
+        return self._world.now / 1000
+
+    def wait_for(
+        self,
+        changed: Condition,  # noqa: ARG002 - nobody else runs meanwhile
+        ready: Callable[[], bool],
+        timeout_s: float,  # noqa: ARG002
+    ) -> bool:
+        """Give the answer as it is."""
+        return ready()
+
+
 class World:
     """One cluster, its network and its clock."""
 
@@ -117,6 +146,7 @@ class World:
                 order_topic(TOPIC): 2 * STREAMS,  # a recovery moves streams to free ones
                 CONTROL.topic: 1,
             },
+            clock=_WorldClock(self),
             now_ms=self.now_ms,
         )
         self.driver = MemoryDriver(self.log)  # of who only reads, and of steps without faults
@@ -192,7 +222,7 @@ class World:
         self._appender.append(partition, value, key=key, headers=headers, done=done)
         return self.fate(bits)
 
-    def appender(self, bits: Callable[[], int]) -> MemoryAppender:
+    def appender(self, bits: Callable[[], int]) -> Appender:
         """Open an appender each of whose appends has the fate that the next bits choose."""
         return MemoryDriver(self.log, step=lambda append: self.carry(append, bits())).appender()
 

@@ -12,8 +12,8 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from bench.simulation.consumers import Consumers
-from bench.simulation.joint import CutShort
 from bench.simulation.judge import Judge, Violation
+from bench.simulation.requests import CutShort
 from bench.simulation.strangers import Strangers
 from bench.simulation.world import READ_ALL, World
 from bench.simulation.writers import Producers

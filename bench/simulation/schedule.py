@@ -143,6 +143,7 @@ class Schedule:
     seats: tuple[ConsumerSeat, ...]
     limits: TicketLimits
     tickets: tuple[bool, ...]  # by producer: whether it writes any
+    apart: bool  # messages and tickets have different leaders
     pinned: bool  # no instance is a primary: all are standbys
     fates: tuple[Fate, ...]
     delay_max: int  # of what is late, in milliseconds
@@ -183,6 +184,7 @@ def draw(seed: int) -> Schedule:
         seats=_seats(rng, scene),
         limits=_limits(rng),
         tickets=(True,) * 3 if calm else rng.choice(_TICKETS),
+        apart=rng.random() < 0.5,
         pinned=not calm and rng.random() < 0.1,
         fates=CALM if calm else rng.choice((USUAL, USUAL, ROUGH)),
         delay_max=rng.choice((5, 60, 400)),

@@ -39,6 +39,7 @@ class Shrinker:
         self._try(replace(self.best, fates=CALM))
         self._try(replace(self.best, crash_mask=-1))
         self._try(replace(self.best, pinned=False))
+        self._try(replace(self.best, apart=False))
         self._try(replace(self.best, ends=None))
         self._try(replace(self.best, seats=self.best.seats[:2]))
         size = max(1, len(self.best.ops) // 2)

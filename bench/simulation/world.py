@@ -146,8 +146,8 @@ class World:
                 order_topic(TOPIC): 2 * STREAMS,  # a recovery moves streams to free ones
                 CONTROL.topic: 1,
             },
-            now_ms=self.now_ms,
             clock=WorldClock(self),
+            now_ms=self.now_ms,
         )
         self.driver = MemoryDriver(self.log)  # of who only reads, and of steps without faults
         self.transactions: list[tuple[MemoryTransaction, list[tuple[Log, int]]]] = []  # open

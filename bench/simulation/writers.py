@@ -9,13 +9,13 @@ from __future__ import annotations
 
 from functools import partial
 
-from bench.simulation.joint import CutShort, SimulatedJoint
 from bench.simulation.judge import Judge
+from bench.simulation.requests import CutShort, SimulatedBrokers
 from bench.simulation.schedule import Fate
 from bench.simulation.world import World
 from multicast.conditional.condition import LogPosition, expect_header, nothing_after
 from multicast.control import log_partition
-from multicast.drivers.protocol import Appended, Appender, AppendOutcome, Beside, Headers
+from multicast.drivers.protocol import Appended, AppendOutcome, Headers
 from multicast.messages import covered_header
 from multicast.tickets.appender import TicketingAppender
 from topology.tree import Log
@@ -23,29 +23,31 @@ from topology.tree import Log
 # How many messages a multicast has. So many hundred are sent only where none of them is stored.
 _COUNTS = (1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 2, 2, 3, 5, 0)
 _MANY = 200
-_NOT_STORED = (Fate.LOST, Fate.REFUSED)
 
 
 class SimulatedProducer:
     """One producer with its own, perhaps old, view of the plan. With `tickets` it writes some."""
 
-    def __init__(self, world: World, judge: Judge, name: str, *, tickets: bool) -> None:
+    def __init__(
+        self, world: World, brokers: SimulatedBrokers, judge: Judge, name: str, *, tickets: bool
+    ) -> None:
         self.name = name
         self.world = world
         self.view = world.view()
         self.again: list[tuple[str, ...]] = []  # destination sets of what was not acknowledged
         self._judge = judge
-        self._joint: SimulatedJoint | None = None
+        self._brokers = brokers
+        # Multicasts without an outcome: log, destination set, and number of messages.
+        self._waiting: dict[int, tuple[Log, tuple[str, ...], int]] = {}
+        self._sent = 0
         self._appender: TicketingAppender | None = None
         if tickets:
-            self._appender = TicketingAppender(self.view.state, self._plain, self._open)
-
-    def _plain(self) -> Appender:
-        return SimulatedJoint(self.world, None)
-
-    def _open(self, *, beside: Beside) -> Appender:
-        self._joint = SimulatedJoint(self.world, beside)
-        return self._joint
+            self._appender = TicketingAppender(
+                self.view.state,
+                brokers.driver.appender,
+                brokers.driver.joint_appender,
+                monotonic=lambda: world.now / 1000,
+            )
 
     def refresh(self) -> None:
         """Read the control topic, and learn of a new epoch."""
@@ -70,25 +72,38 @@ class SimulatedProducer:
             headers = (*headers, self._condition(log, bits >> 41))
             self.world.fault("conditional message")
         value = None if bits & 0x3F0000 == 0 else b"%d" % self.world.stats.multicasts
-        if self._joint is None or self._appender is None:
+        if self._appender is None:
             self._append_plainly(log, to, value, headers, bits)
             return
-        self._joint.bits, self._joint.cut = bits, cut
-        fate = self.world.fate(bits)
         if count == 0:
-            is_lost = cut is CutShort.TICKETS or (cut is None and fate in _NOT_STORED)
-            count = _MANY if is_lost else 1
-        if cut is not None:
-            self.world.fault(f"producer died: {cut.value}")
-            for _ in range(count):
-                self._judge.acknowledged(self.name, to, "unknown", None)
-        heard = partial(self._heard, log, to)
+            refused = cut is None and self.world.fate(bits) is Fate.REFUSED
+            count = _MANY if cut is CutShort.TICKETS or refused else 1
+        self._sent += 1
+        self._waiting[self._sent] = log, to, count
+        self._brokers.bits, self._brokers.cut = bits, cut
+        heard = partial(self._heard_of, self._sent)
         self._appender.append_all(
             log_partition(log), [value] * count, headers=[headers] * count, done=heard
         )
-        if fate is Fate.DOUBLED:
+        self._brokers.cut = None
+        if cut is not None:
+            self._die(cut)
+
+    def _die(self, cut: CutShort) -> None:
+        """Hear nothing more: nobody knows what becomes of what has no outcome."""
+        self.world.fault(f"producer died: {cut.value}")
+        for _, to, count in self._waiting.values():
             for _ in range(count):
                 self._judge.acknowledged(self.name, to, "unknown", None)
+        self._waiting.clear()
+
+    def _heard_of(self, number: int, first: int, count: int, outcome: AppendOutcome) -> None:
+        del first
+        if number in self._waiting:
+            log, to, left = self._waiting.pop(number)
+            if left > count:
+                self._waiting[number] = log, to, left - count
+            self._heard(log, to, count, outcome)
 
     def _condition(self, log: Log, bits: int) -> tuple[str, bytes]:
         """Expect that nothing comes from about the log's present end on."""
@@ -103,15 +118,12 @@ class SimulatedProducer:
             value,
             bits=bits,
             headers=headers,
-            done=lambda outcome: self._heard(log, to, 0, 1, outcome),
+            done=lambda outcome: self._heard(log, to, 1, outcome),
         )
         if fate is Fate.DOUBLED:
             self._judge.acknowledged(self.name, to, "unknown", None)
 
-    def _heard(
-        self, log: Log, to: tuple[str, ...], first: int, count: int, outcome: AppendOutcome
-    ) -> None:
-        del first
+    def _heard(self, log: Log, to: tuple[str, ...], count: int, outcome: AppendOutcome) -> None:
         if not self.world.same_topic(log.topic):
             return  # the topic was recreated, so the offset is no message ID of this history
         if isinstance(outcome, Appended):
@@ -133,14 +145,17 @@ class Producers:
         self._world = world
         self._judge = judge
         self._made = 0
+        self._brokers = SimulatedBrokers(world)
         self._all = [self._make(tickets=tickets) for tickets in world.schedule.tickets]
 
     def _make(self, *, tickets: bool) -> SimulatedProducer:
         self._made += 1
-        return SimulatedProducer(self._world, self._judge, f"p{self._made}", tickets=tickets)
+        name = f"p{self._made}"
+        return SimulatedProducer(self._world, self._brokers, self._judge, name, tickets=tickets)
 
     def turn(self, bits: int) -> None:
         """Multicast to a destination set of the schedule; perhaps repeat a failed one first."""
+        self._brokers.turn()
         schedule = self._world.schedule
         number = bits % len(self._all)
         producer = self._all[number]
@@ -165,6 +180,7 @@ class Producers:
 
     def calm_turn(self) -> None:
         """Repeat every multicast that was not acknowledged."""
+        self._brokers.turn()
         for producer in self._all:
             waiting, producer.again = producer.again, []
             producer.refresh()

@@ -107,7 +107,7 @@ class SaveCheckpoint:
 
 @dataclass(frozen=True, slots=True)
 class Fill:
-    """If the end of log number `log` is below `below`, append one skip; THEN call `filled`."""
+    """If the end of log number `log` is below `below`, append skips; THEN call `filled`."""
 
     log: int
     below: int
@@ -188,8 +188,9 @@ class Collector(LogLags[OrderStream]):
         self._own_end = offset
         self.caught_up()
 
-    def own_read(self, offset: int, raw: bytes | None) -> None:
+    def own_read(self, offset: int, raw: bytes | None, age_ms: int = 0) -> None:
         """Read the next record of our own stream, whichever instance wrote it."""
+        del age_ms  # this version knows no time
         judged = self.own.read(offset, raw)
         if judged is None:
             self._restart()

@@ -58,8 +58,8 @@ class CollectorCore(Protocol):
     def own_end(self, offset: int) -> None:
         """Report the end of the own stream at the start; see `caught_up`."""
 
-    def own_read(self, offset: int, raw: bytes | None) -> None:
-        """Read the next record of the own stream, whoever wrote it."""
+    def own_read(self, offset: int, raw: bytes | None, age_ms: int = 0) -> None:
+        """Read the next record of the own stream, whoever wrote it, and so long after Kafka."""
 
     def own_passed(self, position: int) -> None:
         """Note that the own stream is read up to `position`."""
@@ -121,7 +121,10 @@ class CollectorCore(Protocol):
 
     @property
     def due(self) -> bool:
-        """Whether there is a record to append that was not handed out yet."""
+        """Whether there is a record to append that was not handed out yet.
+
+        In version 2 also whether a hole or a correction has waited for an instance to act.
+        """
 
     @property
     def waits(self) -> bool:

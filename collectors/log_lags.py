@@ -30,9 +30,13 @@ class LogLags(Generic[_Stream]):
 
     @property
     def ahead(self) -> dict[int, int]:
-        """By own log, how many offsets it is ordered ahead of its end; below 0, what it lags."""
+        """By own log, how many offsets it is ordered ahead of its end; below 0, what it lags.
+
+        Logs that are ordered exactly to their ends are left out.
+        """
         positions = self.own.state.positions
-        return {log: positions[log] - end for log, end in self._ends.items()}
+        ahead = {log: positions[log] - end for log, end in self._ends.items()}
+        return {log: count for log, count in ahead.items() if count}
 
     @property
     def lag(self) -> int:

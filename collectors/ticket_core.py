@@ -8,7 +8,9 @@ The engine tells neither the time nor who wrote a record, and it asks a standby 
     counted   records of this collector's other instances: those that no producer writes, and that
               are not pending; or one of ours that says what another one's has said before
     peeked    actions that `due` has found and `step` has not given yet. A standby that does not act
-              finds new ones every time, and drops the records among the old ones
+              finds new ones every time. Of the old ones it keeps holes that are not filled, and
+              the newest checkpoint
+    left      of what `due` has found lately: holes and corrections, by kind and log
 
 `clock` gives milliseconds of a monotonic clock; `entries` counts what the process handles. No other
 I/O.
@@ -19,6 +21,7 @@ from __future__ import annotations
 import enum
 from collections import Counter, deque
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 
 from collectors.collector import Action, Append, Fill, SaveCheckpoint
 from collectors.entry_counts import EntryCounts
@@ -31,16 +34,36 @@ from multicast.tickets.collector import (
     TicketLimits,
     WriteRecord,
 )
-from multicast.tickets.encoding import CheckpointRecord, OwnRecord, StreamRecord, encode
+from multicast.tickets.encoding import (
+    CheckpointRecord,
+    Correction,
+    OwnRecord,
+    StreamRecord,
+    encode,
+)
 from multicast.tickets.rule import NotCounted
 from multicast.tickets.stream import TicketCheckpoint, TicketOrder
 
 # Times are in milliseconds. A message without a ticket waits for `patience` in a log whose other
 # messages have tickets; a message and its ticket are stored within milliseconds of each other. Ten
 # times more would be seen by users of producers without tickets, ten times less would order
-# messages twice on a busy machine, as debt. `rest` is longer, because a wrong correction costs a
-# skip. The order topic keeps a day more than messages live, and `checkpoint_time` is a quarter.
-LIMITS = TicketLimits(patience=60, rest=250, lively=2000, checkpoint_time=6 * 3600 * 1000)
+# messages twice on a busy machine, as debt. The order topic keeps a day more than messages live,
+# and `checkpoint_time` is a quarter.
+LIMITS = TicketLimits(patience=60, lively=2000, checkpoint_time=6 * 3600 * 1000)
+# An instance that acts ends what it finds within 1.5 s. Ten times less, standbys would take over
+# from it meanwhile; ten times more, messages behind a hole would wait for as long.
+_OVERDUE_MS = 3000
+# What was not found again for so long is gone. What is small is judged each four seconds.
+_GONE_MS = 6000
+# Without it, standbys would take over in turn, all the time, while a broker is away.
+_AWAY_MS = 60_000
+
+
+@dataclass(slots=True)
+class _Left:
+    amount: int
+    since: int  # when it was found to be so little
+    seen: int
 
 
 class TicketCore(LogLags[TicketOrder]):
@@ -76,7 +99,9 @@ class TicketCore(LogLags[TicketOrder]):
         self.entries.begin(own, parent, writer)
         self._own_end: int | None = None
         self._peeked: list[CollectorAction] = []
+        self._filling: dict[int, int] = {}  # by log, the offset below which skips are appended
         self._refill: list[int] = []
+        self._left: dict[tuple[type, int], _Left] = {}
         self._ticket_times: dict[int, int] = {}  # when a log's last ticket of a producer was read
         self._checkpoint: TicketCheckpoint | None = None
 
@@ -87,10 +112,15 @@ class TicketCore(LogLags[TicketOrder]):
         self._own_end = offset
         self._count_from_here()
 
-    def own_read(self, offset: int, raw: bytes | None) -> None:
-        """Read the next record of our own stream, whoever wrote it."""
+    def own_read(self, offset: int, raw: bytes | None, age_ms: int = 0) -> None:
+        """Read the next record of our own stream, whoever wrote it.
+
+        How old it is counts only up to the end at our start: later no clock but ours is asked, so
+        one that is wrong costs a checkpoint at each start, and not one after the other.
+        """
         now, raw = self._clock(), raw or b""
-        judged = self._core.own_read(offset, raw, now)
+        stored = now if self.caught_up() else now - max(0, age_ms)
+        judged = self._core.own_read(offset, raw, now, stored)
         ours = raw in self._pending
         if ours:
             self._pending.remove(raw)
@@ -107,7 +137,7 @@ class TicketCore(LogLags[TicketOrder]):
                 return
         if isinstance(record, CheckpointRecord):
             plan, name = self.own.plan, self.own.collector
-            self._checkpoint = TicketCheckpoint(plan.epoch, name, offset, record, raw)
+            self._checkpoint = TicketCheckpoint(plan.epoch, name, offset, raw)
         self.counted += not ours
 
     def own_passed(self, position: int) -> None:
@@ -135,7 +165,6 @@ class TicketCore(LogLags[TicketOrder]):
     def log_end(self, log: int, end: int) -> None:
         """Report the last stable offset of a log."""
         if log in self.own.own:
-            self._ends[log] = max(end, self._ends.get(log, 0))
             self._core.log_end(log, end, self._clock())
 
     def tick(self, highs: Mapping[int, int] | None = None) -> None:
@@ -144,10 +173,13 @@ class TicketCore(LogLags[TicketOrder]):
 
     def filled(self, log: int, end: int | None) -> None:
         """Report the high watermark of a log after a `Fill`; None: it failed, or is unknown."""
-        if end is not None and end < self.own.state.positions[log]:
+        if end is not None and end < self._filling.get(log, 0):
             self._refill.append(log)
-        else:
-            self._core.filled(log)
+            return
+        self._core.filled(log)
+        if end is None:  # its leader is away, so another instance could not fill it either
+            later = self._clock() + _AWAY_MS
+            self._left[FillHole, log] = _Left(self._hole(log), later, later)
 
     def append_failed(self) -> None:
         """Report that an append failed or has an unknown outcome: all is handed out again."""
@@ -174,12 +206,12 @@ class TicketCore(LogLags[TicketOrder]):
                     self._pending.append(raw)
                     actions.append(Append(raw))
                 case FillHole(log, below):
+                    self._filling[log] = below
                     actions.append(Fill(log, below))
                 case NameCheckpoint():
                     assert self._checkpoint is not None
                     actions.append(SaveCheckpoint(self._checkpoint))
-        positions = self.own.state.positions
-        actions += [Fill(log, positions[log]) for log in self._refill]
+        actions += [Fill(log, self._filling[log]) for log in self._refill]
         self._refill.clear()
         return actions
 
@@ -187,19 +219,52 @@ class TicketCore(LogLags[TicketOrder]):
     def due(self) -> bool:
         """Whether there is a record to append; only where nothing is pending.
 
-        Corrections alone do not count: each instance finds them at a time of its own, so a standby
-        would often find them before the instance that acts, and take over from it.
+        Corrections and holes count once they have stayed for seconds: each instance finds them at a
+        time of its own, so a standby would often find them before the instance that acts, and take
+        over from it.
         """
         if not self.caught_up():
             return False
-        kept = [action for action in self._peeked if not isinstance(action, WriteRecord)]
+        now = self._clock()
+        kept: list[CollectorAction] = [
+            action for action in self._peeked if not isinstance(action, WriteRecord)
+        ]
         if len(kept) < len(self._peeked):
             self._core.append_failed()
-        self._peeked = [*kept, *self._core.step(self._clock())]
-        return any(
+        holes = [action for action in kept if isinstance(action, FillHole)]
+        positions = self.own.state.positions
+        full = [hole for hole in holes if positions[hole.log] - self._hole(hole.log) >= hole.below]
+        for hole in full:
+            self._core.filled(hole.log)
+        kept += self._core.step(now)
+        names = [action for action in kept if isinstance(action, NameCheckpoint)]
+        dropped = (*full, *names[:-1])
+        self._peeked = [action for action in kept if action not in dropped]
+        self._note_left(now)
+        return any(now - left.since >= _OVERDUE_MS for left in self._left.values()) or any(
             isinstance(action, WriteRecord) and not _corrects_only(action.record)
             for action in self._peeked
         )
+
+    def _hole(self, log: int) -> int:
+        return self.ahead.get(log, 0)
+
+    def _note_left(self, now: int) -> None:
+        """Note what was found that only an instance that acts ends; forget what has gone."""
+        amounts: dict[tuple[type, int], int] = {}
+        for action in self._peeked:
+            match action:
+                case FillHole(log):
+                    amounts[FillHole, log] = self._hole(log)
+                case WriteRecord(OwnRecord(corrections=corrections)):
+                    # Behind one that counts, the next has a higher number.
+                    amounts.update({(Correction, each.log): -each.number for each in corrections})
+        for key, amount in amounts.items():
+            left = self._left.get(key)
+            if left is None or amount < left.amount:
+                self._left[key] = left = _Left(amount, now, now)
+            left.seen = now
+        self._left = {key: left for key, left in self._left.items() if now - left.seen <= _GONE_MS}
 
     def caught_up(self) -> bool:
         """Whether our own stream is read up to its end at our start."""
@@ -218,6 +283,11 @@ class TicketCore(LogLags[TicketOrder]):
         if since < self._limits.lively and not self.own.state.debts[log]:
             return 0
         return max(0, end - self.own.state.positions[log])
+
+    @property
+    def ahead(self) -> dict[int, int]:
+        """By own log, how many offsets it is ordered ahead of its end; below 0, what it lags."""
+        return self._core.ahead
 
     @property
     def held(self) -> set[int]:

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from multicast.conditional.judge import Decision, WhyVoid
     from multicast.consumer import Consumer
     from multicast.cursor import Cursor
-    from multicast.delivery import Batch, Message
+    from multicast.delivery import Batch, Message, Waiting
     from multicast.drivers.protocol import Appended, AppendFailed, AppendOutcome
     from multicast.errors import (
         AccessDenied,
@@ -93,6 +93,7 @@ __all__ = [
     "UnknownVersion",
     "UnsafeCluster",
     "UsageError",
+    "Waiting",
     "WhyVoid",
     "keys",
     "nothing_after",

@@ -31,10 +31,14 @@ class WaitingRun:
 
 @dataclass(slots=True)
 class _Chunk:
-    """The records of one poll, and their size in bytes; those before index `start` are taken."""
+    """The records of one poll, and their size in bytes; those before index `start` are taken.
+
+    `since` is when they came, in seconds.
+    """
 
     records: Sequence[Record]
     bytes: int
+    since: float
     start: int = 0
 
 
@@ -47,11 +51,12 @@ class LogBuffer:
     bytes: int = 0  # of all chunks, each counted until its last record is taken
     records: int = 0
     payload_bytes: int = 0  # of all records so far
+    taken_since: float = 0.0  # when those came that were taken last
 
-    def add(self, records: Sequence[Record], position: int) -> None:
+    def add(self, records: Sequence[Record], position: int, now: float) -> None:
         """Add the records of one poll; below `position` nothing more will come."""
         if records:
-            chunk = _Chunk(records, _size(records))
+            chunk = _Chunk(records, _size(records), now)
             self.chunks.append(chunk)
             self.bytes += chunk.bytes
             self.records += len(records)
@@ -72,6 +77,7 @@ class LogBuffer:
                 high = bisect_left(records, end, low, key=_offset)
             high = min(high, low + records_max)
             self.records -= high - chunk.start
+            self.taken_since = chunk.since
             if high == len(records):
                 self.chunks.popleft()
                 self.bytes -= chunk.bytes
@@ -85,7 +91,7 @@ class LogBuffer:
 
     def put_back(self, records: Sequence[Record]) -> None:
         """Undo the last `take`, or the last part of it."""
-        chunk = _Chunk(records, _size(records))
+        chunk = _Chunk(records, _size(records), self.taken_since)
         self.chunks.appendleft(chunk)
         self.bytes += chunk.bytes
         self.records += len(records)

@@ -1,7 +1,6 @@
 """Consumer: reads the order of one collector and the payloads of an interest's logs, and delivers.
 
-`Consumer` polls Kafka and carries out what `multicast.delivery` decides. It is used from one thread
-at a time; but `commit`, `progress`, `entries`, `counts` and `close` may come from another one.
+`Consumer` polls Kafka and carries out what `multicast.delivery` decides.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ from multicast.consuming.readers import open_clients
 from multicast.consuming.wrong_calls import OneUser, refuse_no_messages
 from multicast.control import ControlState
 from multicast.cursor import Cursor
-from multicast.delivery import Batch, Delivery, Message
+from multicast.delivery import Batch, Delivery, Message, Waiting
 from multicast.drivers import open_driver
 from multicast.drivers.clock import clock_of, seconds
 from multicast.drivers.protocol import Driver, TopicPartition
@@ -66,7 +65,7 @@ class Consumer:
     holds a position; it does not share messages out: each of its consumers gets all. Delivery
     begins at the committed cursor; at `start` if there is none, or if `committed` is False.
     One thread at a time may use it (another one gets a `UsageError`); `commit`, `progress`,
-    `entries`, `counts` and `close` may be called from any thread meanwhile.
+    `entries`, `counts`, `waiting` and `close` may be called from any thread meanwhile.
     Void messages (docs/conditional.md) are dropped; with `void="mark"` their `decision` tells them.
     `driver` is a driver's name, or an open driver, which stays open. `tracing` makes spans
     (docs/tracing.md). Raises `UncoveredInterest` if no collector orders all logs of the interest,
@@ -122,11 +121,15 @@ class Consumer:
             else:
                 self._driver = driver
             self._clock, self._observe = clock_of(self._driver), observer_of(self._driver)
-            self._counter = ConsumptionCounter(label, self._driver, self._lock)
-            opened.callback(self._close_clients)
+            self._counter = ConsumptionCounter(label, self._driver, self._lock, self._clock)
+            opened.callback(lambda: self._clients.close())  # noqa: PLW0108 - later ones, too
             self._open_clients()
             self._group_cursor = GroupCursor(
-                self._driver, self._clock, topic, group, self._interest_at
+                self._driver,
+                self._clock,
+                topic,
+                group,
+                lambda cursor: interest_at(self._control.state, self._request, cursor),
             )
             self._lookback = Lookback(self._driver)
             opened.callback(self._lookback.close)
@@ -312,6 +315,12 @@ class Consumer:
         with self._lock:
             return self._delivery.progress()
 
+    @property
+    def waiting(self) -> Waiting | None:
+        """For what the messages at hand wait, and how long, as of the last poll; None: nothing."""
+        with self._lock:
+            return self._delivery.waiting(self._clock.monotonic())
+
     def seen(self, log: Iterable[str], cursor: Cursor | None = None) -> LogPosition:
         """Give the position in the log of a declared set at a cursor (default: `position`).
 
@@ -423,9 +432,6 @@ class Consumer:
                 raise
             self._unfinished = False
 
-    def _close_clients(self) -> None:
-        self._clients.close()
-
     def _open_clients(self) -> None:
         self._control, self._readers, self._clients = open_clients(self._driver, self._topic)
 
@@ -442,17 +448,10 @@ class Consumer:
         known = self._delivery if self._positions_known else None
         return self._group_positions.offsets_at(cursor, known)
 
-    def _interest_at(self, cursor: Cursor) -> tuple[str, ...]:
-        return interest_at(self._control.state, self._request, cursor)
-
     def _at_end(self, reading: int, control: ControlState, end: End) -> bool:
         if reading != self._readings:  # what an older one lacks, this one may have had
             return False
         return self._all_handed_out and missing(control, self._request, self._delivery, end) is None
-
-    def _open(self, cursor: Cursor, *, checkpoints: bool = True) -> Delivery:
-        known = self._control.state, self._request, cursor
-        return resume(*known, bounds=self._bounds, checkpoints=checkpoints)
 
     def _begin(self, delivery: Delivery) -> None:
         """Read for this delivery only. If a topic was recreated, raise before anything changes."""
@@ -477,7 +476,8 @@ class Consumer:
                 if order is None or order.proven:
                     raise
                 # The checkpoint does not match the stream: read from the epoch's start instead.
-                self._begin(self._open(self._delivery.position, checkpoints=False))
+                known = self._control.state, self._request, self._delivery.position
+                self._begin(resume(*known, bounds=self._bounds, checkpoints=False))
 
     def _turn_epoch(self) -> bool:
         """Pass an apparent marker, or begin the next epoch, if the delivery has stopped at either.

@@ -72,6 +72,24 @@ class Batch:
         return Cursor(self.epoch, self.source, self.record, self.run, after)
 
 
+@dataclass(frozen=True, slots=True)
+class Waiting:
+    """For what a consumer waits that has messages at hand, and cannot deliver them.
+
+    `offset` is that of log `log` which the order comes to next. If it is below `ordered`, the log
+    is ordered ahead of its end: that offset is not stored yet, or on its way to this consumer.
+    Else its message is at hand, the oldest, and the order is missing. `seconds` says for how long
+    the oldest message at hand has waited (milliseconds are usual), and `behind` counts the messages
+    at hand by log name.
+    """
+
+    log: str
+    offset: int
+    ordered: int
+    seconds: float
+    behind: Mapping[str, int]
+
+
 class Message:
     """One delivered message."""
 
@@ -195,9 +213,11 @@ class Delivery:
         self.order.passed(position)
         self._reach(self.order.offset_next)
 
-    def payload_read(self, log: int, records: Sequence[Record], position: int) -> None:
-        """Process records of a log, and the reader's position after them."""
-        self.buffers[log].add(records, position)
+    def payload_read(
+        self, log: int, records: Sequence[Record], position: int, *, now: float = 0.0
+    ) -> None:
+        """Process records of a log, and the reader's position after them; `now` is in seconds."""
+        self.buffers[log].add(records, position, now)
         self._moved.add(log)
         self._note_full(log)
 
@@ -317,6 +337,30 @@ class Delivery:
     def waits_for_order(self) -> bool:
         """Whether nothing can be delivered until more of the order is read."""
         return not self._runs and self.order is not None
+
+    def waiting(self, now: float) -> Waiting | None:
+        """Say for what the messages at hand wait; None if some can be delivered, or there are none.
+
+        As of the last `deliver`. Takes time for each log, however many there are.
+        """
+        behind = {log: buffer for log, buffer in self.buffers.items() if buffer.chunks}
+        if not behind or self.order is None:
+            return None
+        number, oldest = min(behind.items(), key=lambda item: item[1].chunks[0].since)
+        if self._runs:
+            number = self._runs.head.log
+            if number in behind or self.buffers[number].passed >= self._runs.head.next:
+                return None
+            offset = max(self._runs.head.first, self.buffers[number].passed)
+        else:
+            offset = oldest.chunks[0].records[oldest.chunks[0].start].offset
+        return Waiting(
+            self.logs[number].name,
+            offset,
+            self.order.state.positions[number],
+            now - oldest.chunks[0].since,
+            {self.logs[log].name: buffer.records for log, buffer in behind.items()},
+        )
 
     def order_paused(self) -> bool:
         """Whether not to read the order for now: enough runs are queued."""

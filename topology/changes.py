@@ -38,6 +38,8 @@ def differences(old: Plan, new: Plan) -> tuple[str, ...]:
 def _version_moved(old: Plan, new: Plan) -> Iterator[str]:
     if old.order_version != new.order_version:
         yield f"order records are of version {new.order_version} (were {old.order_version})"
+    if old.tickets != new.tickets:
+        yield f"producers write {'' if new.tickets else 'no '}tickets"
 
 
 def _named(what: str, old: set[str], new: set[str]) -> Iterator[str]:
@@ -309,6 +311,7 @@ def with_kept_names(old: Plan, new: Plan) -> Plan:
     return replace(
         new,
         order_version=old.order_version,
+        tickets=old.tickets,
         collectors=tuple(
             replace(
                 node,

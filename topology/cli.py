@@ -52,6 +52,7 @@ from topology.output import (
     PhiOption,
     ShownFromClusterOption,
     SvgOption,
+    TicketsOption,
     TimeLimitOption,
     TopicOption,
     WindowOption,
@@ -183,6 +184,7 @@ def plan_command(  # noqa: PLR0917 - a command line, not a call
     margin: MarginOption = None,
     explain: ExplainOption = None,
     order_version: OrderVersionOption = None,
+    tickets: TicketsOption = None,
     force: ForceOption = False,  # noqa: FBT002 - a flag
 ) -> None:
     """Find the cheapest tree of collectors for an interest file or chains, and print it."""
@@ -216,26 +218,27 @@ def plan_command(  # noqa: PLR0917 - a command line, not a call
         least = least if margin is None else margin / 100
         choice = weighed(running, with_kept_names(running, plan), margin=least)
         plan = choice.chosen if base_epoch is None else choice.shown
-    if order_version is not None:
-        plan, choice = _in_version(plan, choice, order_version)
+    plan, choice = _as_wanted(plan, choice, order_version, tickets=tickets)
     check(plan)
     if out is not None:
         _write(out, report.written(plan.to_json()), force=force)
     drawings.draw(plan if choice is None else choice.shown)
     _print_planned(plan, choice, work, explain, output, of_chains=chains is not None)
-    changes = True if running is None else differences(running, plan)
-    if detailed_exitcode and changes:
+    if detailed_exitcode and (running is None or differences(running, plan)):
         raise typer.Exit(CHANGES_TO_MAKE)
 
 
-def _in_version(plan: Plan, choice: Weighed | None, version: int) -> tuple[Plan, Weighed | None]:
-    """Give the plan, and the choice, with this version of the order records."""
-    if choice is None:
-        return with_order_version(plan, version), None
-    if choice.before.order_version == version:
+def _as_wanted(
+    plan: Plan, choice: Weighed | None, version: int | None, *, tickets: bool | None
+) -> tuple[Plan, Weighed | None]:
+    """Give the plan, and the choice, with this version of the order records, and with tickets."""
+    version = version or plan.order_version
+    tickets = plan.tickets if tickets is None else tickets
+    if (version, tickets) == (plan.order_version, plan.tickets):
         return plan, choice
-    moved = with_order_version(choice.shown, version, choice.before)
-    return moved, replace(choice, chosen=moved, shown=moved)
+    shown = replace(plan if choice is None else choice.shown, tickets=tickets)
+    moved = with_order_version(shown, version, None if choice is None else choice.before)
+    return moved, choice and replace(choice, chosen=moved, shown=moved)
 
 
 def _read_input(file: Path | None, chains: Path | None) -> tuple[Path, InterestFile]:

@@ -94,6 +94,14 @@ ExplainOption = Annotated[
     str | None,
     typer.Option("--explain", help="Print only what the plan costs this consumer, and why."),
 ]
+TicketsOption = Annotated[
+    bool | None,
+    typer.Option(
+        "--tickets/--no-tickets",
+        help="Whether producers write the order of their messages (docs/protocol-2.md). Default: "
+        "as in the running epoch, else yes.",
+    ),
+]
 OrderVersionOption = Annotated[
     int | None,
     typer.Option(

@@ -28,5 +28,5 @@ def back(earlier: Plan, running: Plan) -> Plan:
     made = solve(
         interests, cluster_id=running.cluster_id, base_epoch=running.epoch, phi=earlier.phi
     )
-    made = with_kept_names(running, made)
+    made = replace(with_kept_names(running, made), tickets=earlier.tickets)
     return with_order_version(made, earlier.order_version, running)

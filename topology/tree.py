@@ -125,6 +125,9 @@ class Plan:
     `order_version` is the version of the order records in all streams of the epoch. The digest
     leaves it out: programs that know version 1 only compute the same one, so they stop at the
     epoch's first record with `UnknownVersion` (docs/protocol-2.md).
+
+    `tickets`: whether producers write the order of their messages in this epoch. If not, collectors
+    order all messages, as in a topic whose producers are not amcast's.
     """
 
     topic: str
@@ -145,6 +148,7 @@ class Plan:
     hosts: Mapping[str, Any] = field(default_factory=dict)
     schema_version: int = SCHEMA_VERSION
     order_version: int = ORDER_VERSION_FIRST
+    tickets: bool = True
 
     def __post_init__(self) -> None:
         """Raise `InvalidPlan` if names are missing or double, or an invariant is broken."""
@@ -296,13 +300,15 @@ class Plan:
         """Give the plan as a JSON object, which other programs may read.
 
         A plan of the objective's first version has the form, and so the digest, that it always had;
-        so has one of the first version of order records.
+        so has one of the first version of order records, and one with tickets.
         """
         document = asdict(self)
         if self.objective.version == PRICING_FIRST:
             del document["objective"]["version"]
         if self.order_version == ORDER_VERSION_FIRST:
             del document["order_version"]
+        if self.tickets:
+            del document["tickets"]
         return document
 
     def canonical(self) -> bytes:
@@ -416,7 +422,15 @@ def _read(document: dict[str, Any]) -> Plan:
         limits=_numbers(document, "limits"),
         hosts=dict(document.get("hosts", {})),
         order_version=_count(document, "order_version", ORDER_VERSION_FIRST),
+        tickets=_truth(document, "tickets"),
     )
+
+
+def _truth(document: dict[str, Any], name: str) -> bool:
+    value = document.get(name, True)
+    if not isinstance(value, bool):
+        raise InvalidPlan(f"{name} is {value!r}; give true or false")
+    return value
 
 
 def _pricing(promised: dict[str, Any]) -> int:

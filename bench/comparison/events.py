@@ -181,9 +181,11 @@ class OrderStamps:
         self._firsts: dict[int, list[int]] = {}
         self._stamps: dict[int, list[tuple[int, int]]] = {}
 
-    def reader(self, starts: Mapping[TopicPartition, int], *, ahead: bool = True) -> Reader:
+    def reader(
+        self, starts: Mapping[TopicPartition, int], *, wait_s: float | None = None
+    ) -> Reader:
         """Open a reader that notes the order records that it reads, with the time."""
-        return _NotingReader(self._inner.reader(starts, ahead=ahead), self._order, self.noted)
+        return _NotingReader(self._inner.reader(starts, wait_s=wait_s), self._order, self.noted)
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._inner, name)

@@ -34,6 +34,7 @@ from multicast.control import (
     plan_record,
     running_record,
 )
+from multicast.control.codecs import named_record
 from multicast.control.documents import Ended
 from multicast.cursor import Cursor
 from multicast.drivers.kafka_python.column_reader import columns_of
@@ -54,6 +55,7 @@ from multicast.order import (
     UndecodableRecord,
 )
 from multicast.subscription import Bounds, SubscriptionRequest, earliest, resume
+from multicast.tickets.stream import TicketCheckpoint
 from topology.carry_over import with_order_version
 from topology.check import PlanRejected, check
 from topology.interests import InvalidInterests, from_document, parse
@@ -127,6 +129,7 @@ def _statements() -> list[tuple[bytes, bytes]]:
         markers_record(1, ends, attempt="1"),
         ends_record(1, ends, attempt="1"),
         checkpoint_record(point),
+        named_record(TicketCheckpoint(1, node.name, 3, b""), 1, (0, 0)),
         running_record(1, node.name),
         running_record(1, node.name, StatusPage("127.0.0.1", 6066, bytes(PROCESS_BYTES))),
         running_record(1, node.name, releases=1),

@@ -31,6 +31,7 @@ from bench.pipeline.rule import (
 
 KNOWN, GAP, EARLY, OWED, FALSE = "known", "gap", "early", "owed", "false"
 _MESSAGES_LIMIT = 65_536  # of one ticket
+_PROMISED_LIMIT = 16_384  # the debt up to which tickets with messages promise more
 _HEAD_BYTES = 20  # magic, version, tag, kind
 _OWN, _RELAY, _FREEZE, _RESTORED, _CHECKPOINT = 1, 2, 3, 4, 5
 _Entries = list[tuple[int, ...]]
@@ -152,8 +153,11 @@ class TicketReading:
             return log, first, self.positions[log]
         paid = min(messages, self.debts[log])
         counted = first + messages - paid
+        self.debts[log] -= paid
+        if messages:
+            upto = min(upto, counted + max(0, _PROMISED_LIMIT - self.debts[log]))
         self.positions[log] = max(counted, upto)
-        self.debts[log] += self.positions[log] - counted - paid
+        self.debts[log] += self.positions[log] - counted
         return log, first, self.positions[log]
 
     def _relay(self, content: _Bytes, _: int) -> str | _Ways:

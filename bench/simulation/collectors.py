@@ -19,7 +19,6 @@ from collectors.epoch_change import freeze_positions
 from multicast.control import (
     AnyCheckpoint,
     best_checkpoint,
-    checkpoint_record,
     log_partition,
     of_version_1,
     stream_partition,
@@ -166,8 +165,10 @@ class SimulatedInstance:
                 case Append(raw):
                     world.append(self.own_partition, raw, bits=fate_bits, done=self._heard)
                 case SaveCheckpoint(checkpoint):
-                    key, value = checkpoint_record(checkpoint)
-                    world.append(CONTROL, value, key=key, bits=fate_bits, done=_ignore)
+                    statement = self.view.state.naming(checkpoint, world.turn)
+                    if statement is not None:
+                        key, value = statement
+                        world.append(CONTROL, value, key=key, bits=fate_bits, done=_ignore)
                 case Fill(number, below):
                     self._fill(number, below, fate_bits)
         if crash_after is not None:

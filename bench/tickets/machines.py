@@ -19,7 +19,7 @@ from types import NoneType
 from typing import Any
 
 from multicast.order import Run
-from multicast.tickets.balance import Balance
+from multicast.tickets.balance import Balance, BalanceLimits, OffBalance
 from multicast.tickets.collector import (
     FillHole,
     NameCheckpoint,
@@ -315,6 +315,9 @@ _NEVER_CHANGED = (
     NoneType,
     StreamShape,
     TicketLimits,
+    BalanceLimits,
+    OffBalance,
+    FillHole,
     CheckpointRecord,
     OwnRecord,
     RelayRecord,
@@ -342,7 +345,7 @@ def fork(value: Any, known: dict[int, Any] | None = None) -> Any:
     if kind is TicketState:
         return value.copy()
     if kind is Balance:
-        return replace(value, settled=list(value.settled))
+        return replace(value, noted=list(value.noted), kept=value.kept.copy())
     assert kind in _CHANGED_IN_PLACE, kind
     known[id(value)] = other = object.__new__(kind)
     vars(other).update({name: fork(one, known) for name, one in vars(value).items()})
@@ -366,10 +369,9 @@ def collector_key(core: TicketCollector, now: int) -> Hashable:
             key.append(tuple(sorted(ages_now)))
         elif name == "_balances":
             for log, one in sorted(value.items()):
-                age = min(now - one.since, one.rest)
-                grown = core._ends[log] > one.end  # noqa: SLF001
-                what = (one.number, one.imbalance, age, grown, one.ticks, _settled(one))
-                key.append((log, *what))
+                window = (one.ticks, one.seen > one.began, core._ends[log] > one.end)  # noqa: SLF001
+                seen = (min(now - one.seen, 1), one.last, one.is_fresh, tuple(sorted(one.noted)))
+                key.append((log, one.number, window, seen, tuple(one.kept)))
         elif name == "_handed_out":
             ahead = [
                 (log, end) for log, end in value.items() if end > core.own.state.positions[log]
@@ -378,14 +380,6 @@ def collector_key(core: TicketCollector, now: int) -> Hashable:
         elif name != "limits":
             key.append(content(value))
     return tuple(key)
-
-
-def _settled(balance: Balance) -> int | None:
-    """Give what the window would be judged by: the least, if all are positive, and so on."""
-    if not balance.settled:
-        return None
-    least, most = balance.settled
-    return least if least > 0 else min(0, most)
 
 
 def content(value: Any) -> Any:

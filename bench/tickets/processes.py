@@ -13,6 +13,7 @@ from dataclasses import dataclass, field, replace
 from bench.tickets.delivery import TicketDelivered, TicketDelivery
 from bench.tickets.epochs import Epochs, TicketSpan
 from bench.tickets.world import SKIP, UNSEEN, AppendEnd, Outcome, TicketWorld
+from multicast.tickets.balance import BalanceLimits
 from multicast.tickets.collector import (
     FillHole,
     NameCheckpoint,
@@ -24,7 +25,7 @@ from multicast.tickets.encoding import OwnRecord, Ticket, encode
 from multicast.tickets.producer import TicketBook
 
 TICK_TURNS = 60  # a collector's tick
-REST_TURNS = 25  # longer than what is on its way without faults, shorter than busy logs' pauses
+BALANCE = BalanceLimits(urgent=25, slack=1, stale=1)  # in turns: busy logs' pauses are longer
 CHECKPOINT_TURNS = 150
 READ_MAX = 4  # records of a partition in one hasty turn
 
@@ -121,7 +122,11 @@ class TicketCollectorProcess:
         own = span.open(len(span.records))
         above = None if span.parent is None else span.parent.open(own.state.parent_next)
         limits = TicketLimits(
-            self.patience, REST_TURNS, 6 * TICK_TURNS, CHECKPOINT_TURNS, checkpoint_records=40
+            self.patience,
+            6 * TICK_TURNS,
+            CHECKPOINT_TURNS,
+            checkpoint_records=40,
+            balance=BALANCE,
         )
         self.core = TicketCollector(own, above, limits, self.world.now)
 

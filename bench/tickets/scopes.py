@@ -8,6 +8,7 @@ from typing import NamedTuple
 
 from bench.tickets.machines import NEVER
 from bench.tickets.world import TicketTree
+from multicast.tickets.balance import BalanceLimits
 from multicast.tickets.collector import TicketLimits
 
 PLAIN = -1  # in place of a producer: a message without a ticket
@@ -68,11 +69,10 @@ class Scope:
         """The limits of its collectors."""
         return TicketLimits(
             self.patience,
-            rest=1,
             lively=2,
             checkpoint_time=NEVER,
             checkpoint_records=self.checkpoint_records,
-            window_ticks=2,
+            balance=BalanceLimits(urgent=0, slack=0, stale=0, ticks=1, windows=1),
         )
 
 

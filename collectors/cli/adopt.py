@@ -14,6 +14,7 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
 
@@ -34,13 +35,12 @@ from multicast.drivers import open_driver
 from multicast.drivers.kafka_python import Admin
 from multicast.errors import NotAuthorized, UsageError
 from multicast.settings import settings
-from topology.carry_over import with_order_version
 from topology.files import FileExists, refuse_existing, write_text
 from topology.interests import InvalidInterests, parse
 from topology.output import Output, OutputOption
 from topology.planner.solver import Infeasible
 from topology.planner.solver import plan as solve
-from topology.tree import ORDER_VERSION_FIRST, Plan
+from topology.tree import Plan
 
 app = typer.Typer()
 _SOLVER_S = 30.0  # for a first plan; 'amcast topology plan' takes longer where it is worth it
@@ -140,15 +140,15 @@ def _interests(texts: Iterable[str]) -> dict[str, list[str]]:
 
 
 def _plan(text: str, cluster: str) -> Plan:
-    """Plan in version 1: the topic has producers of its own, which write no tickets.
+    """Plan without tickets: the topic has producers of its own, which write none.
 
-    In version 2 their messages wait for 0.1 s in a log with others' tickets.
+    Beside the tickets of others their messages would wait for 0.1 s.
     """
     try:
         plan = solve(parse(text), cluster_id=cluster, time_limit_s=_SOLVER_S)
     except (InvalidInterests, Infeasible) as error:
         raise UsageError(str(error)) from error
-    return with_order_version(plan, ORDER_VERSION_FIRST)
+    return replace(plan, tickets=False)
 
 
 def _write(files: Mapping[str, tuple[Path, str]], *, force: bool) -> None:

@@ -17,6 +17,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from collectors.doctor.facts import (
+    AHEAD_MS,
     FOR_EVER,
     BrokerFacts,
     CollectorFacts,
@@ -62,6 +63,7 @@ class Check(enum.StrEnum):
     DAMAGE = "damage"
     FOREIGN = "foreign records"
     CONSUMER = "consumer"
+    AHEAD = "ordered ahead"
     TRANSACTION = "open transaction"
     CLOCK = "clocks"
     UNSEEN = "not checked"
@@ -99,8 +101,9 @@ def findings(facts: Facts) -> tuple[Finding, ...]:
         *of_partitions(facts.topics),
         *(of_unordered(facts.plan, facts.topics) if facts.plan else ()),
         *of_epoch(facts),
-        *of_control(facts),
+        *_of_foreign(f"the control topic {facts.topic}.topology", facts.control_foreign),
         *of_damage(facts.damages),
+        *of_ahead(facts.collectors, facts.damages),
         *of_held_logs(facts.held, now_ms=facts.now_ms),
         *of_collectors(facts.collectors, now_ms=facts.now_ms),
         *of_groups(facts.groups, facts.topics, topic=facts.topic, now_ms=facts.now_ms),
@@ -212,29 +215,19 @@ def _of_order_kept(topics: Sequence[TopicFacts]) -> list[Finding]:
     for order in [topic for topic in topics if topic.role is Role.ORDER]:
         name = f"topic {order.name}"
         if order.kept_bytes != FOR_EVER:
-            results.append(
-                Finding(
-                    Weight.REFUSE,
-                    Check.RETENTION,
-                    name,
-                    f"{name} has retention.bytes={order.kept_bytes}, so messages may outlive "
-                    f"their order",
-                    "set retention.bytes to -1",
-                )
-            )
+            kept = f"retention.bytes={order.kept_bytes}"
+            says = f"{name} has {kept}, so messages may outlive their order"
+            do = "set retention.bytes to -1"
+            results.append(Finding(Weight.REFUSE, Check.RETENTION, name, says, do))
         for data in [topic for topic in topics if topic.role is Role.DATA]:
             longer = data.kept_ms == FOR_EVER or data.kept_ms > order.kept_ms
             if order.kept_ms != FOR_EVER and longer:
-                results.append(
-                    Finding(
-                        Weight.REFUSE,
-                        Check.RETENTION,
-                        name,
-                        f"{name} keeps records for {order.kept_ms} ms and {data.name} for "
-                        f"{data.kept_ms} ms, so messages may outlive their order",
-                        f"raise retention.ms of {order.name}",
-                    )
+                says = (
+                    f"{name} keeps records for {order.kept_ms} ms and {data.name} for "
+                    f"{data.kept_ms} ms, so messages may outlive their order"
                 )
+                do = f"raise retention.ms of {order.name}"
+                results.append(Finding(Weight.REFUSE, Check.RETENTION, name, says, do))
     return results
 
 
@@ -300,11 +293,6 @@ def of_epoch(facts: Facts) -> list[Finding]:
     else:
         return []
     return [Finding(Weight.WARN, Check.EPOCH, f"topic {facts.topic}", says, do)]
-
-
-def of_control(facts: Facts) -> list[Finding]:
-    """Check the control topic for foreign records."""
-    return _of_foreign(f"the control topic {facts.topic}.topology", facts.control_foreign)
 
 
 def _of_foreign(where: str, offsets: Sequence[int]) -> list[Finding]:
@@ -382,6 +370,17 @@ def of_damage(damages: Iterable[Damage]) -> list[Finding]:
             newer + do if damage.harm is Harm.UNREADABLE else do,
         )
         for damage in damages
+    ]
+
+
+def of_ahead(collectors: Iterable[CollectorFacts], damages: Iterable[Damage]) -> list[Finding]:
+    """Report logs that are ordered ahead of their ends for long, unless it is a damage."""
+    damaged = {damage.collector for damage in damages if damage.harm is Harm.TOO_FAR}
+    return [
+        Finding(Weight.WARN, Check.AHEAD, f"log {log.log}", log.says(), log.do())
+        for collector in collectors
+        for log in collector.ahead
+        if collector.name not in damaged and (log.for_ms is None or log.for_ms >= AHEAD_MS)
     ]
 
 

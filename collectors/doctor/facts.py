@@ -18,6 +18,9 @@ from multicast.drivers.kafka_python import OpenTransaction
 from topology.tree import Plan
 
 FOR_EVER = -1  # Kafka's value of retention.ms and retention.bytes for no limit
+# A log may be ordered ahead of its end for less: a ticket may come before its message, and the
+# collector waits some two seconds before it fills the rest.
+AHEAD_MS = 3_000
 # Consumers wait for an open transaction, so one that is open for longer is reported. Kafka Streams
 # commits every 100 ms (exactly once); ten times more here would hide a hung producer for 20 s.
 OPEN_MS = 2_000
@@ -82,6 +85,40 @@ class TopicFacts:
 
 
 @dataclass(frozen=True, slots=True)
+class AheadLog:
+    """A log that its top, `collector`, has ordered up to `ordered` though it ends at `end`.
+
+    `by` names the first record that went beyond that end, and `for_ms` is how old it was; empty and
+    None if it stands before what was read.
+    """
+
+    log: str
+    collector: str
+    ordered: int
+    end: int
+    by: str = ""
+    for_ms: int | None = None
+
+    def says(self) -> str:
+        """Name the log, for what its consumers wait, since when, and by whom it was ordered."""
+        since = "that record stands before those that were read"
+        if self.for_ms is not None:
+            since = f"they were ordered {length(self.for_ms)} ago by {self.by}"
+        return (
+            f"log {self.log} is ordered ahead of its end, up to offset {self.ordered}: its "
+            f"consumers wait for the {self.ordered - self.end} offsets from {self.end} on; {since}"
+        )
+
+    def do(self) -> str:
+        """Name what happens next."""
+        return (
+            f"messages that are on their way come there; else collector {self.collector} fills "
+            f"them within about 2 s while it runs and the leader of {self.log} answers: if this "
+            f"stays, check both; 'amcast collectors run --node {self.collector}' starts an instance"
+        )
+
+
+@dataclass(frozen=True, slots=True)
 class CollectorFacts:
     """A collector of the running epoch, as its stream shows it.
 
@@ -89,7 +126,8 @@ class CollectorFacts:
     yet. `void` counts by reason the void records from offset `read_from` on. Where records are
     `ticketed` (version 2), producers write some, so they do not show that the collector has begun;
     `records` are then those from `read_from` on. It `is_open` if some instance has opened it.
-    `ended_at` is where the process listened that acted last, if it is known to have ended.
+    `ended_at` is where the process listened that acted last, if it is known to have ended. `ahead`
+    lists its own logs that are ordered ahead of their ends, if they are ticketed.
     """
 
     name: str
@@ -106,6 +144,7 @@ class CollectorFacts:
     last_ms: int | None = None
     problem: str | None = None
     ended_at: str = ""
+    ahead: tuple[AheadLog, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,7 +12,7 @@ from collections import Counter
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
 
-from collectors.doctor.facts import CollectorFacts, Stamp
+from collectors.doctor.facts import AheadLog, CollectorFacts, Stamp
 from collectors.engine.ended_processes import EndedProcesses, place_of
 from multicast.control import (
     AnyStream,
@@ -29,8 +29,9 @@ from multicast.control import (
 from multicast.drivers.protocol import Driver, Record, TopicPartition
 from multicast.errors import AccessDenied, AmcastError, ClusterUnreachable, TimedOut, Trimmed
 from multicast.order import Void, anchor
-from multicast.tickets.encoding import tag_of
+from multicast.tickets.encoding import OwnRecord, StreamRecord, Unread, tag_of
 from multicast.tickets.rule import NotCounted
+from multicast.tickets.stream import TicketOrder
 from topology.documents import NotReadable, json_object, part
 from topology.tree import ORDER_VERSION_FIRST, InvalidPlan, Plan
 
@@ -115,13 +116,18 @@ class InspectionStart:
 class _StreamInspection:
     """One stream while it is read, with its void and foreign records."""
 
-    def __init__(self, stream: AnyStream, tags: Collection[bytes]) -> None:
+    def __init__(
+        self, stream: AnyStream, tags: Collection[bytes], ends: Mapping[TopicPartition, int]
+    ) -> None:
         self.stream = stream
+        self._ends = ends
+        # By own log: records that ordered it beyond its end at the start, as (next, what, time).
+        self.beyond: dict[int, list[tuple[int, str, int]]] = {}
         self._tags = tags
         self.read_from = stream.offset_next
         self.void: Counter[str] = Counter()
         self.foreign: list[int] = []
-        self.newest: tuple[int, int] | None = None  # offset and the writer's time
+        self.newest: tuple[int, int] | None = None  # offset and time
 
     def read(self, record: Record) -> None:
         judged = self.stream.runs(record.offset, record.value)
@@ -134,6 +140,42 @@ class _StreamInspection:
         time_ms = written_ms(self.stream, record)
         if time_ms is not None:
             self.newest = record.offset, time_ms
+        if judged and isinstance(self.stream, TicketOrder):
+            for log, _, after in judged:
+                if log in self.stream.own and after > self._ends[self._partition(log)]:
+                    what = f"{_writer(self.stream.last, log)} at offset {record.offset}"
+                    noted = self.beyond.setdefault(log, [])
+                    noted.append((after, what, record.timestamp_ms))
+
+    def _partition(self, log: int) -> TopicPartition:
+        return log_partition(self.stream.plan.logs[log])
+
+    def ahead(self, driver: Driver) -> tuple[AheadLog, ...]:
+        """List the own logs that are ordered ahead of their ends as they are now."""
+        stream = self.stream
+        if not isinstance(stream, TicketOrder) or stream.state.frozen:
+            return ()
+        positions = {self._partition(log): stream.state.positions[log] for log in stream.own}
+        may = [partition for partition, at in positions.items() if at > self._ends[partition]]
+        # Not the last stable offsets: what an open transaction hides is stored.
+        highs = driver.high_watermarks(may) if may else {}
+        now, found = now_ms(), []
+        for log in sorted(stream.own):
+            end = highs.get(self._partition(log), stream.state.positions[log])
+            if stream.state.positions[log] > end:
+                first = next((each for each in self.beyond.get(log, ()) if each[0] > end), None)
+                by, for_ms = ("", None) if first is None else (first[1], now - first[2])
+                name, ordered = stream.plan.logs[log].name, stream.state.positions[log]
+                found.append(AheadLog(name, stream.collector, ordered, end, by, for_ms))
+        return tuple(found)
+
+
+def _writer(record: StreamRecord | Unread | None, log: int) -> str:
+    """Say who writes such records, as far as they tell."""
+    if not isinstance(record, OwnRecord):
+        return "a recovery"
+    is_producers = any(each.log == log and each.messages for each in record.tickets)
+    return "a producer's ticket" if is_producers else "a collector's ticket"
 
 
 def inspect_collector(
@@ -157,8 +199,10 @@ def inspect_collector(
     )
     try:
         opened = open_near_end(driver, state, plan, name)
-        inspection = _StreamInspection(opened, _tags_in(state, stream_partition(plan, name)))
+        tags = _tags_in(state, stream_partition(plan, name))
+        inspection = _StreamInspection(opened, tags, start.ends)
         _read(driver, inspection, start)
+        ahead = inspection.ahead(driver)
     except (AccessDenied, ClusterUnreachable):
         raise
     except AmcastError as error:
@@ -168,9 +212,7 @@ def inspect_collector(
     if inspection.newest is not None:
         offset, stamp = inspection.newest
         fresh = offset >= start.ends[stream_partition(plan, name)]
-        writer = (
-            f"the writer of collector {name}'s newest record" if ticketed else f"collector {name}"
-        )
+        writer = f"the broker of collector {name}'s stream" if ticketed else f"collector {name}"
         stamps = [Stamp(writer, stamp, now_ms(), start.now_ms if fresh else None)]
     facts = replace(
         bare,
@@ -182,6 +224,7 @@ def inspect_collector(
         behind=_behind(inspection.stream, start),
         waited_s=(now_ms() - start.now_ms) / 1000,
         last_ms=inspection.newest[1] if inspection.newest else None,
+        ahead=ahead,
     )
     return facts, stamps
 

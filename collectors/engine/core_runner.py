@@ -33,7 +33,7 @@ from collectors.engine.status import Progress, TroubleLog, progress_of, troubles
 from collectors.engine.stream_loop import StreamBatch
 from collectors.engine.tick_subscription import TickSubscription
 from collectors.standby import Standby
-from multicast.control import checkpoint_record
+from multicast.control import AnyCheckpoint
 from multicast.drivers.protocol import TopicPartition
 from topology.tree import ORDER_VERSION_FIRST
 
@@ -259,13 +259,18 @@ class CoreRunner:
                 case Append(raw):
                     self._own.append(raw, acked=self._acked)
                 case SaveCheckpoint(checkpoint):
-                    self._engine.write_control(*checkpoint_record(checkpoint))
+                    self._name(checkpoint)
                 case Fill():
                     self._fills += 1
                     self._engine.chores.fill(self, action)
         self._own.read_while_shared(self.core)
         if self._parent is not None:
             self._parent.read_while_room(self.core)
+
+    def _name(self, checkpoint: AnyCheckpoint) -> None:
+        statement = self._engine.control.naming(checkpoint, time.time_ns() // 1_000_000)
+        if statement is not None:
+            self._engine.write_control(*statement)
 
     # -- what each event says to the core ---------------------------------------------------------
 

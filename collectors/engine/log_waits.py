@@ -41,14 +41,14 @@ class LogWaits:
         highs: Mapping[int, int],
         now: float,
     ) -> None:
-        """Take by log how far it is ordered ahead of its end, and up to where.
+        """Take by log how far it is ordered ahead of its end, if at all, and up to where.
 
         `highs` are the high watermarks of logs with an open transaction, `now` is in seconds.
         """
         since: dict[int, float] = {}
         still: dict[int, tuple[int, float]] = {}
-        for log, count in ahead.items():
-            end = positions[log] - count
+        for log in {*ahead, *highs}:
+            end = positions[log] - ahead.get(log, 0)
             ends = self._ends.setdefault(log, deque())
             if (not ends or end > ends[-1][0]) and len(ends) < _ENDS_MAX:
                 ends.append((end, now))

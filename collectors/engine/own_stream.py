@@ -117,9 +117,10 @@ class OwnStream:
 
     def take_records(self, core: CollectorCore, batch: StreamBatch) -> None:
         """Give fetched records to the core, without those that it has from their acks."""
+        now_ms = time.time_ns() // 1_000_000
         for record in batch.records:
             if record.offset >= core.own.offset_next:
-                self._read(core, record.offset, record.value)
+                self._read(core, record.offset, record.value, now_ms - record.timestamp_ms)
         core.own_passed(batch.position)
 
     def read_while_shared(self, core: CollectorCore) -> None:
@@ -133,9 +134,9 @@ class OwnStream:
         else:
             self._engine.streams.unsubscribe(self._sink, [self._partition])
 
-    def _read(self, core: CollectorCore, offset: int, raw: bytes | None) -> None:
+    def _read(self, core: CollectorCore, offset: int, raw: bytes | None, age_ms: int = 0) -> None:
         before = core.ours
-        core.own_read(offset, raw)
+        core.own_read(offset, raw, age_ms)
         self._streak = self._streak + 1 if core.ours > before else 0
         if self._streak == _SOLE_WRITER_RECORDS:
             self._sole_writer()

@@ -82,7 +82,8 @@ def progress_of(
     now: float,
 ) -> Progress:
     """Take what is shown of a core; `starts` are the first offsets of its logs in the epoch."""
-    lags = {log: max(0, -count) for log, count in sorted(core.ahead.items())}
+    ahead = core.ahead
+    lags = {log: max(0, -ahead.get(log, 0)) for log in sorted(core.own.own)}
     since, still = waits.since, waits.still_since
     plan = assignment.plan
     positions = dict(core.own.state.positions)

@@ -36,6 +36,8 @@ _POLL_S = 0.05
 # control topic. A reader that reads the control topic already gets them 0.15 s later: it waits for
 # a long poll (0.1 s), once for their leaders and once for their records.
 _GATHER_S = 0.1
+# For how long brokers leave a question open while nothing is urgent; then another stream may come.
+_WAIT_S = 0.5
 # Between two readings while nothing is urgent: as between two questions for the ends of logs whose
 # messages are ordered without a collector (`log_end_loop.py`).
 _SPACING_S = 0.05
@@ -164,7 +166,7 @@ class StreamLoop:
             self._drop_reader()
         if self._reader is None:
             self._ahead = self._is_urgent()
-            self._reader = self._driver.reader({}, ahead=self._ahead)
+            self._reader = self._driver.reader({}, wait_s=None if self._ahead else _WAIT_S)
             with self._lock:
                 self._changed.update(dict.fromkeys(self._subscriptions))
         self._arrange(self._reader)

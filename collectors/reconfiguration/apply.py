@@ -32,9 +32,11 @@ from collectors.doctor.inspection import (
     topic_ids_of,
 )
 from collectors.engine.ended_processes import EndedProcesses, place_of
+from collectors.engine.skips import ignore
 from collectors.reconfiguration.drain import drain
 from collectors.reconfiguration.survey import refuse_damaged
 from collectors.reconfiguration.topics import (
+    bring_settings,
     make_topics,
     refuse_partitions,
     topics_ahead,
@@ -137,6 +139,7 @@ def apply(
         refuse(of_topics(topics_ahead(admin, plan)))
         before_change()
         made = make_topics(admin, plan)
+    bring_settings(admin, plan, say)
     control = ControlReader(driver, plan.topic)
     try:
         state = control.refresh()
@@ -148,9 +151,9 @@ def apply(
             )
         results = of_settings(admin, plan)
         refuse(results)
-        results += overtaken_groups(driver, admin, state)
-        _report(results, say)
+        _report(results + overtaken_groups(driver, admin, state), say)
         append_sentinels(driver, admin, plan.topic, timeout_s)
+        forget_checkpoints(driver, state, timeout_s)
         filled = _fill_in(driver, admin, plan, cluster)
         mark_version(driver, filled, running, timeout_s)
         _propose(driver, filled, state.previous, timeout_s)
@@ -348,6 +351,27 @@ def _fill_in(driver: Driver, admin: Admin, plan: Plan, cluster: str) -> Plan:
             replace(node, stream_first=ends[streams[node.name]]) for node in plan.collectors
         ),
     )
+
+
+def forget_checkpoints(driver: Driver, state: ControlState, timeout_s: float) -> None:
+    """Delete from the control topic the checkpoints that begin where records are gone.
+
+    Nobody can begin there. Those of collectors that run are replaced in time; others would stay.
+    """
+    points = state.checkpoint_keys
+    places = {
+        key: stream_partition(state.plan(point.epoch), point.collector)
+        for key, point in points.items()
+    }
+    begins = driver.log_start_offsets(list(dict.fromkeys(places.values()))) if places else {}
+    appender = driver.appender()
+    try:
+        for key, place in places.items():
+            if points[key].read_from < begins[place]:
+                appender.append(control_partition(state.topic), None, key=key, done=ignore)
+        appender.flush(timeout_s)
+    finally:
+        appender.close()
 
 
 def _propose(driver: Driver, plan: Plan, previous: bytes, timeout_s: float) -> None:

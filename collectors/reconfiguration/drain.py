@@ -22,7 +22,7 @@ from uuid import uuid4
 
 from collectors.engine.engine import Engine
 from collectors.engine.instance import CollectorInstance
-from collectors.engine.skips import fill_up, missing
+from collectors.engine.skips import fill_up
 from collectors.epoch_change import ends_of, logs_to_mark
 from collectors.mending import ordered_to, resumed
 from multicast.control import (
@@ -57,7 +57,6 @@ _READY_S = 3.0
 _HELP_S = 1.5
 _POLL_S = 0.05  # adds to the pause of a change, so well below the 0.2 s that a human notices
 _NAMED_MAX = 10  # names in a sentence; more make it unreadable
-_SKIPS_MAX = 100_000  # an early run leaves at most 1000 holes in a log: more is damage
 
 
 def drain(
@@ -130,7 +129,6 @@ class Drain:
         self._deadline = deadline
         self._denied: AccessDenied | None = None  # why an instance of ours could not help
         self._say = say
-        self._skips_max = _SKIPS_MAX
 
     def run(self, opened: ExitStack) -> None:
         """Do all steps that are not done yet; `opened` closes what they open."""
@@ -277,14 +275,12 @@ class Drain:
         ]
 
     def _fill(self, targets: Mapping[str, int]) -> None:
-        """Fill each log up to its ordered position, which an early run may put beyond its end."""
-        short = missing(self._driver, self._plan, targets)
-        if sum(short.values()) > self._skips_max:
-            raise Conflict(
-                f"log {max(short, key=short.__getitem__)} is ordered {max(short.values())} offsets "
-                f"beyond its end, more than any collector orders; run 'amcast topology recover'"
-            )
-        fill_up(self._driver, self.appender, self._plan, targets, deadline=self._deadline)
+        """Fill each log up to its ordered position, which tickets may put beyond its end.
+
+        However many skips that takes: the collectors are frozen, so a refusal would let all wait.
+        """
+        deadline, say = self._deadline, self._say
+        fill_up(self._driver, self.appender, self._plan, targets, deadline=deadline, say=say)
 
     def _write(self, key: bytes, value: bytes) -> None:
         outcomes: list[AppendOutcome] = []

@@ -20,7 +20,7 @@ do no harm.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from uuid import uuid4
@@ -45,6 +45,7 @@ from collectors.reconfiguration.restoring import (
     OWED_MAX,
     NextStreams,
     freeze_bytes,
+    refuse_gaps,
     runs_to_restore,
 )
 from collectors.reconfiguration.survey import (
@@ -71,12 +72,12 @@ from multicast.drivers.protocol import AppendOutcome, Driver, Reader, TopicParti
 from multicast.errors import AppendUnknown, Conflict, TimedOut
 from multicast.order import OrderRecord, OrderStream, Resumed, Run, encode
 from multicast.tickets.stream import TicketOrder
+from topology.carry_over import retained
 from topology.tree import ORDER_VERSION_FIRST, Plan
 
 # Skips that are written without --yes. Each is a record that consumers read; more than early runs
 # could ever leave means a defect, of which an operator should know.
 SKIPS_MAX = 100_000
-_SKIPS_UNBOUNDED = 2**62  # with --yes: more than the offsets that a log ever has
 _AGAIN_S = 0.3  # after a freeze was appended, until one is appended again: an append takes less
 
 
@@ -89,7 +90,6 @@ class RecoveringDrain(Drain):
     lossy = False
 
     def _streams(self, reader: Reader, places: Mapping[TopicPartition, AnyStream]) -> Streams:
-        self._skips_max = _SKIPS_UNBOUNDED  # `_fill` below has asked for --yes
         return SurveyedStreams(reader, places)
 
     def _help(self, names: list[str], streams: Streams, opened: ExitStack) -> float:  # noqa: ARG002
@@ -118,25 +118,16 @@ class RecoveringDrain(Drain):
             for name, stream in streams.named.items()
             if isinstance(stream, OrderStream) and stream.stop is not None
         }
-        if not self._continues():
+        if not _continues(self._plan, self._next):
             torn = [f"collector {name} has strayed" for name in begins] + self._frozen_early(ends)
             if torn and not self.lossy:
-                raise Conflict(
-                    f"{torn[0]}, and epoch {self._next.epoch}, which was applied meanwhile, has "
-                    f"another layout, so some consumers would miss messages or get them twice; "
-                    f"if that is acceptable, give --accept-loss"
-                )
+                raise _other_layout(torn[0], self._next)
             return Ended(stopped=stopped)
         starts = {**(self._control.state.starts(self._plan.epoch) or {}), **ends}
         if self._next.order_version == ORDER_VERSION_FIRST:
             self._restore_records(streams, begins, starts)
             return Ended(begins, stopped)
         return Ended(begins, restored=self._restore_runs(streams, begins, starts))
-
-    def _continues(self) -> bool:
-        """Whether the next epoch has the same trees, and can take what this one left out."""
-        is_version = self._plan.order_version == self._next.order_version
-        return is_version and same_trees(self._plan, self._next)
 
     def _restore_runs(
         self,
@@ -215,6 +206,20 @@ class RecoveringDrain(Drain):
             self._flush()
 
 
+def _continues(plan: Plan, following: Plan) -> bool:
+    """Whether the next epoch has the same trees, and can take what this one left out."""
+    is_version = plan.order_version == following.order_version
+    return is_version and same_trees(plan, following)
+
+
+def _other_layout(torn: str, following: Plan) -> Conflict:
+    return Conflict(
+        f"{torn}, and epoch {following.epoch}, which was applied meanwhile, has another layout, so "
+        f"some consumers would miss messages or get them twice; if that is acceptable, give "
+        f"--accept-loss"
+    )
+
+
 # -- the command ----------------------------------------------------------------------------
 
 
@@ -243,8 +248,9 @@ def recover(
     More than `SKIPS_MAX` skips are written only with `yes`. If a plan with another layout was
     applied meanwhile, or retention has deleted in which order (version 2) messages have to be
     restored, the damaged epoch is ended, with a loss, only with `lossy`. Raises `Conflict`
-    if one of these is missing, or if another operator was quicker, and `TimedOut` after about
-    `timeout_s` seconds: run it again. `say` is called with a sentence for each step.
+    if one of these is missing, before the first change, or if another operator was quicker, and
+    `TimedOut` after about `timeout_s` seconds: run it again. `say` is called with a sentence for
+    each step.
     """
     deadline = time.monotonic() + timeout_s
     control = ControlReader(driver, topic)
@@ -255,10 +261,11 @@ def recover(
         damages = damage_of(driver, state, streams)
         for each in damages:
             say(each.says)
+        harms = [each for each in damages if each.harm is not Harm.TOO_FAR]
+        harmed = tuple(dict.fromkeys(each.collector for each in harms))
+        if harmed and not lossy:
+            _refuse_loss(driver, state, streams, harms)
         skips = _fill(driver, state, streams, deadline=deadline, yes=yes, say=say)
-        harmed = tuple(
-            dict.fromkeys(each.collector for each in damages if each.harm is not Harm.TOO_FAR)
-        )
         if begun == state.epoch and not harmed:
             return Recovered(begun, damages, skips, changed=skips > 0)
         if begun == state.epoch:
@@ -268,6 +275,31 @@ def recover(
     finally:
         control.close()
     return Recovered(control.state.epoch, damages, skips, changed=True)
+
+
+def _refuse_loss(
+    driver: Driver,
+    state: ControlState,
+    streams: Mapping[str, StreamRead],
+    harms: Sequence[Damage],
+) -> None:
+    """Raise `Conflict` if the end of the damaged epoch takes --accept-loss, as far as one sees."""
+    plan = state.plan(state.begun_epoch)
+    is_planned = plan.epoch < state.epoch
+    harmed = [each.collector for each in harms]
+    following = state.plan(plan.epoch + 1) if is_planned else recovery_plan(plan, harmed)
+    if not _continues(plan, following):
+        raise _other_layout(harms[0].says, following)
+    kept = retained(plan, following).collectors
+    refuse_gaps(
+        driver,
+        state,
+        {
+            name: read.stream
+            for name, read in streams.items()
+            if isinstance(read.stream, TicketOrder) and name not in kept
+        },
+    )
 
 
 def _propose(

@@ -53,19 +53,14 @@ def runs_to_restore(
     relayed. Raises `Conflict` for a gap that matters, unless `lossy`, and `Trimmed` if a stream
     cannot be read at all.
     """
-    children: dict[str, list[TicketOrder]] = {name: [] for name in ended}
-    for name, stream in ended.items():
-        parent = stream.plan.collector(name).parent
-        if parent is not None:
-            children[parent].append(stream)
+    if not lossy:
+        refuse_gaps(driver, state, ended)
+    children = _children(ended)
     streams = {}
     for name, stream in ended.items():
         runs: list[Run] = []
         if children[name]:
             again = _open_below(driver, state, stream, children[name])
-            if not lossy:
-                for child in children[name]:
-                    _refuse_gap(driver, child, again)
             # These stand for what can be read no more.
             runs = [Run(log, 0, upto) for log, upto in sorted(again.state.positions.items())]
             for _, ordered in counted_runs(driver, again, stream.relevant_next):
@@ -73,6 +68,24 @@ def runs_to_restore(
         parent = stream.plan.collector(name).parent
         streams[name] = EndedStream(parent, stream.state.positions, runs)
     return restored_runs(streams)
+
+
+def refuse_gaps(driver: Driver, state: ControlState, streams: Mapping[str, TicketOrder]) -> None:
+    """Raise `Conflict` for a gap that matters between streams of whole trees, as read so far."""
+    for name, children in _children(streams).items():
+        if children:
+            above = _open_below(driver, state, streams[name], children)
+            for child in children:
+                _refuse_gap(driver, child, above)
+
+
+def _children(streams: Mapping[str, TicketOrder]) -> dict[str, list[TicketOrder]]:
+    children: dict[str, list[TicketOrder]] = {name: [] for name in streams}
+    for name, stream in streams.items():
+        parent = stream.plan.collector(name).parent
+        if parent is not None:
+            children[parent].append(stream)
+    return children
 
 
 def _open_below(

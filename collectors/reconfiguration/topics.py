@@ -6,7 +6,7 @@ Only `make_topics` creates topics. Before it runs, the brokers are asked how the
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 
 from collectors.doctor.facts import FOR_EVER, PartitionFacts, Role, TopicFacts
@@ -66,7 +66,19 @@ def _ahead(
     return [TopicFacts(name, role, settings, partitions)]
 
 
-_CONTROL = TopicSpec(1, settings={"cleanup.policy": "compact"})
+# A collector's clock may be wrong, and a producer's even more: when order records were stored, the
+# brokers say. Retention and the time of the next checkpoint depend on that.
+_OF_ORDER = {"message.timestamp.type": "LogAppendTime"}
+# Everybody reads the control topic as a whole. Kafka compacts no segment that is still written to,
+# and by default begins another one after 1 GiB or seven days; then it waits until half is waste.
+# Whoever reads it must need no codec's package, whatever the brokers' own compression.type is.
+_OF_CONTROL = {
+    "compression.type": "producer",
+    "segment.ms": str(10 * 60 * 1000),
+    "min.cleanable.dirty.ratio": "0.1",
+    "max.compaction.lag.ms": str(60 * 60 * 1000),
+}
+_CONTROL = TopicSpec(1, settings={"cleanup.policy": "compact", **_OF_CONTROL})
 
 
 def _data_specs(
@@ -118,11 +130,13 @@ def spec_like(
 
 def _order_spec(plan: Plan, kept_ms: Iterable[int]) -> TopicSpec:
     # A message's order record is written within seconds of the message, or early. A day of margin
-    # covers a collector that was down for that long; much more only costs disk space.
+    # covers a collector that was down for that long, and a quarter the distance between the oldest
+    # checkpoints (docs/protocol-2.md, "Checkpoints"); much more only costs disk space.
     kept = list(kept_ms)
-    longest = FOR_EVER if FOR_EVER in kept or not kept else max(kept) + _DAY_MS
+    longest = FOR_EVER if FOR_EVER in kept or not kept else max(kept) * 5 // 4 + _DAY_MS
     settings = {
         "cleanup.policy": "delete",
+        **_OF_ORDER,
         "retention.ms": str(longest),
         "retention.bytes": str(FOR_EVER),
     }
@@ -144,6 +158,21 @@ def make_topics(admin: Admin, plan: Plan) -> list[str]:
     for name, spec in ((order_topic(plan.topic), _order_spec(plan, kept)), (control, _CONTROL)):
         made += admin.create_topics({name: _like(admin, plan, existing, name, spec)})
     return made
+
+
+def bring_settings(admin: Admin, plan: Plan, say: Callable[[str], None]) -> None:
+    """Give topics that exist already what `make_topics` gives others; say what is refused.
+
+    Without it nothing is wrong, only slower or larger: the control topic grows, and a wrong clock
+    of a producer decides when a checkpoint is written.
+    """
+    wanted = {Role.ORDER: _OF_ORDER, Role.CONTROL: _OF_CONTROL}
+    for topic in inspect_topics(admin, plan, []):
+        settings = wanted.get(topic.role, {})
+        if any(topic.settings.get(name) != value for name, value in settings.items()):
+            listed = ", ".join(f"{name}={value}" for name, value in settings.items())
+            if why := admin.change_settings(topic.name, settings):
+                say(f"warning: topic {topic.name} should have {listed}, but: {why}")
 
 
 def refuse_partitions(

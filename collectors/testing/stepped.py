@@ -36,7 +36,6 @@ from multicast.control import (
     ControlReader,
     ControlState,
     best_checkpoint,
-    checkpoint_record,
     control_partition,
     log_partition,
     of_version_1,
@@ -128,9 +127,9 @@ class SteppedInstance:
         for read in reads:
             amount = _AMOUNTS[-1] if whole else self._cluster.random.choice(_AMOUNTS)
             moved |= read(amount, whole)
-        moved |= self._carry_out()
-        if isinstance(self.core, TicketCore) and not self.core.frozen:
-            moved |= self._pass_time(self.core, moved=moved)
+        if isinstance(self.core, TicketCore):
+            self._pass_time(self.core, moved=moved)
+        moved |= self._carry_out(state)
         others = self.core.counted - self.core.ours
         if self.core.frozen or (self.leaving and others > self._others):
             self.over = True
@@ -156,8 +155,9 @@ class SteppedInstance:
         fetched = self._cluster.log.read(self._partition, self.core.own.offset_next, amount)
         if fetched is None:
             return False
+        now_ms = self._cluster.now_ms()
         for record in fetched.records:
-            self.core.own_read(record.offset, record.value)
+            self.core.own_read(record.offset, record.value, now_ms - record.timestamp_ms)
         self.core.own_passed(fetched.position)
         return True
 
@@ -187,7 +187,7 @@ class SteppedInstance:
                 moved = True
         return moved
 
-    def _pass_time(self, core: TicketCore, *, moved: bool) -> bool:
+    def _pass_time(self, core: TicketCore, *, moved: bool) -> None:
         """Tick if it is time, and let time pass while there is something to judge."""
         now = self._cluster.now_ms()
         if moved:
@@ -195,13 +195,11 @@ class SteppedInstance:
         if now - self._ticked_ms >= _TICK_MS:
             self._ticked_ms = now
             core.tick(self._highs())
-            moved = self._carry_out()
         state, ends = core.own.state, self._ends.items()
         uneven = any(state.positions[log] != end or state.debts[log] for log, end in ends)
         if uneven and not self._awaits_tick and now - self._moved_ms < _JUDGING_MS:
             self._awaits_tick = True
             self._cluster.later(_TICK_MS / 1000, self._is_time)
-        return moved
 
     def _is_time(self) -> None:
         self._awaits_tick = False
@@ -213,16 +211,17 @@ class SteppedInstance:
         highs = self._cluster.log.high_watermarks(partitions)
         return {number: highs[log] for number, log in self._logs.items() if highs[log] > ends[log]}
 
-    def _carry_out(self) -> bool:
+    def _carry_out(self, state: ControlState) -> bool:
         actions = self.core.step(self._cluster.now_ms())
         for action in actions:
             match action:
                 case Append(raw):
                     self._appender.append(self._partition, raw, done=self._acknowledged)
                 case SaveCheckpoint(checkpoint):
-                    key, value = checkpoint_record(checkpoint)
-                    control = control_partition(self._cluster.topic)
-                    self._appender.append(control, value, key=key, done=ignore)
+                    statement = state.naming(checkpoint, self._cluster.now_ms())
+                    if statement is not None:
+                        control = control_partition(self._cluster.topic)
+                        self._appender.append(control, statement[1], key=statement[0], done=ignore)
                 case Fill(number, below):
                     self._fill(number, below)
         return bool(actions)

@@ -32,7 +32,7 @@ from multicast.conditional.condition import LogPosition
 from multicast.consumer import Consumer, Start, VoidMessages
 from multicast.consuming.wrong_calls import refuse_no_messages
 from multicast.cursor import Cursor
-from multicast.delivery import Batch, Message
+from multicast.delivery import Batch, Message, Waiting
 from multicast.drivers.protocol import Driver, Record
 from multicast.entries_read import ConsumerEntries
 from multicast.errors import TimedOut, UsageError
@@ -204,6 +204,12 @@ class AsyncConsumer(LoopBound):
         """The partitions subscribed to, sorted."""
         self.check_loop()
         return self._consumer.interest
+
+    @property
+    def waiting(self) -> Waiting | None:
+        """For which log messages wait, and since when, as `Consumer.waiting`; None if none does."""
+        self.check_loop()
+        return self._consumer.waiting
 
     def seen(self, log: Iterable[str], cursor: Cursor | None = None) -> LogPosition:
         """Give the position in the log of a declared set at a cursor (default: `position`).

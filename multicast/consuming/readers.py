@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 from multicast.control import ControlReader, log_partition, stream_partition
 from multicast.delivery import Delivery
+from multicast.drivers.clock import clock_of
 from multicast.drivers.protocol import Driver, Fetched, Reader, TopicPartition
 from multicast.errors import Trimmed
 from multicast.tickets.stream import TicketOrder
@@ -31,7 +32,7 @@ class DeliveryReaders:
     """The two readers of a consumer. Used from one thread at a time."""
 
     def __init__(self, driver: Driver) -> None:
-        self._driver = driver
+        self._driver, self._clock = driver, clock_of(driver)
         # By Kafka partition that is read: its log's number in the plan, or `_ORDER`.
         self._streams: dict[TopicPartition, int] = {}
         self._paused: set[TopicPartition] = set()
@@ -105,12 +106,13 @@ class DeliveryReaders:
         self, delivery: Delivery, answers: Sequence[Fetched], spans: ConsumerSpans | None
     ) -> None:
         """Hand to the delivery what `read` gave; raises what `Delivery.order_read` raises."""
+        now = self._clock.monotonic()
         for partition, records, position in answers:
             number = self._streams.get(partition)
             if number is None:
                 continue
             if number != _ORDER:
-                delivery.payload_read(number, records, position)
+                delivery.payload_read(number, records, position, now=now)
                 continue
             if spans is not None:
                 spans.order_read(records)

@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from multicast.control.documents import WRITER_BYTES, Ended, StatusPage
-from multicast.control.streams import AnyCheckpoint
 from multicast.order import Checkpoint, digest_of
+from multicast.tickets.stream import TicketCheckpoint
 from topology.tree import Plan
 
 SCHEMA_VERSION = 1  # of the JSON values
@@ -54,11 +54,22 @@ def _key(kind: str, epoch: int, value: bytes, attempt: str) -> bytes:
     return f"{kind}/{epoch}/{digest_of(value).hex()}/{attempt}".encode()
 
 
-def checkpoint_record(point: AnyCheckpoint) -> tuple[bytes, bytes]:
-    """Make the statement of a checkpoint."""
+def named_record(
+    point: TicketCheckpoint, now_ms: int, slot: tuple[int, int]
+) -> tuple[bytes, bytes]:
+    """Make the statement that names a checkpoint of version 2, in a slot of its collector."""
+    at = {"epoch": point.epoch, "offset": point.offset, "time_ms": now_ms}
+    return slot_key(point.collector, *slot), _dump({**at, "record": point.raw.hex()})
+
+
+def slot_key(collector: str, level: int, number: int) -> bytes:
+    """Give the key of the checkpoints of a slot."""
+    return f"checkpoint/{collector}/{level}/{number}".encode()
+
+
+def checkpoint_record(point: Checkpoint) -> tuple[bytes, bytes]:
+    """Make the statement of a checkpoint of version 1."""
     key = f"checkpoint/{point.epoch}/{point.collector}/{point.offset}".encode()
-    if not isinstance(point, Checkpoint):
-        return key, _dump({"record": point.raw.hex()})
     return key, _dump(
         {
             "digest": point.digest.hex(),

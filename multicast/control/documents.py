@@ -121,13 +121,8 @@ def ended_of(document: Mapping[str, Any], plan: Plan, following: Plan) -> Ended:
 
 def checkpoint_of(
     document: Mapping[str, Any], plan: Plan, collector: str, offset: int
-) -> Checkpoint | TicketCheckpoint:
-    """Decode a checkpoint of a collector's stream, in the version of the plan's epoch.
-
-    It must have a position for exactly the logs of the bag.
-    """
-    if plan.order_version != 1:
-        return _ticket_checkpoint(document, plan, collector, offset)
+) -> Checkpoint:
+    """Decode a checkpoint of version 1: it must have a position for exactly the logs of the bag."""
     positions = positions_of(part(document, "positions"))
     known = {str(plan.number(name)): plan.number(name) for name in plan.collector(collector).bag}
     if positions.keys() != known.keys():
@@ -146,9 +141,11 @@ def checkpoint_of(
     )
 
 
-def _ticket_checkpoint(
-    document: Mapping[str, Any], plan: Plan, collector: str, offset: int
+def named_checkpoint_of(
+    document: Mapping[str, Any], plan: Plan, collector: str
 ) -> TicketCheckpoint:
+    """Decode the name of a checkpoint of version 2: it must be of this stream and its logs."""
+    offset = whole(part(document, "offset"))
     try:
         raw = bytes.fromhex(text(part(document, "record")))
     except ValueError:
@@ -162,4 +159,4 @@ def _ticket_checkpoint(
         numbers - own
     ):
         raise NotReadable("its logs are not those of the bag")
-    return TicketCheckpoint(plan.epoch, collector, offset, record, raw)
+    return TicketCheckpoint(plan.epoch, collector, offset, raw)

@@ -1,6 +1,6 @@
 """Follows the control topic for the parts of a producer: one thread and one reader for all of them.
 
-Every producer pays for each read, and nothing waits for one: what the parts learn late costs time.
+Every producer pays for each read, and all of them ask one broker: so a read is a long poll.
 """
 
 from __future__ import annotations
@@ -15,18 +15,22 @@ from multicast.drivers.clock import clock_of
 from multicast.drivers.protocol import Driver
 from multicast.errors import AmcastError
 
-# How often the control topic is read. Until then tickets go to the streams of the last epoch, so
-# messages of a new one wait for a collector's patience.
+# One wait for a record of the control topic, where most of the time none comes. So often learners
+# look at their own time, too.
+_WAIT_S = 5.0
+# The least time between two reads. Until the second one tickets go to the streams of the last
+# epoch, so messages of a new one wait for a collector's patience.
 _EVERY_S = 1.0
 _JOIN_S = 10.0  # `close` waits so long for the thread, which may be in a request to the cluster
 
 
 class ControlFollower:
-    """Calls each of `learners` with the state of the control topic: `state`, then each second.
+    """Calls each of `learners` with the state of the control topic: `state`, then what changes.
 
     After the first call, by the constructor, they are called on the follower's thread, one after
-    the other. One that raises an `AmcastError` is called again a second later. Where there are no
-    learners, or clients start no threads, nothing is called.
+    the other: when records come, at most once a second, and each five seconds. One that raises an
+    `AmcastError` is called again then. Where there are no learners, or clients start no threads,
+    nothing is called.
     """
 
     def __init__(
@@ -36,9 +40,10 @@ class ControlFollower:
         learners: Sequence[Callable[[ControlState], None]],
     ) -> None:
         self._driver = driver
-        self._topic = state.topic
+        self._state = state
         self._learners = learners
         self._stop = threading.Event()
+        self._control: ControlReader | None = None
         self._thread: threading.Thread | None = None
         if learners and clock_of(driver).threads:
             self._teach(state)
@@ -48,19 +53,34 @@ class ControlFollower:
     def close(self) -> None:
         """End the thread; waits for a request to the cluster that is under way, 10 s at most."""
         self._stop.set()
+        if self._control is not None:
+            self._control.wake()
         if self._thread is not None:
             self._thread.join(_JOIN_S)
 
     def _run(self) -> None:
-        control: ControlReader | None = None
         try:
-            while not self._stop.wait(_EVERY_S):
-                with contextlib.suppress(AmcastError):
-                    control = control or ControlReader(self._driver, self._topic)
-                    self._teach(control.refresh())
+            pause_s = _EVERY_S
+            while not self._stop.wait(pause_s):
+                pause_s = _EVERY_S
+                try:
+                    self._read()
+                except AmcastError:
+                    pause_s = _WAIT_S
+                self._teach(self._state)
         finally:
-            if control is not None:
-                control.close()
+            if self._control is not None:
+                self._control.close()
+
+    def _read(self) -> None:
+        if self._control is None:
+            with contextlib.ExitStack() as opened:
+                control = ControlReader(self._driver, self._state.topic)
+                opened.callback(control.close)
+                self._state = control.refresh()
+                self._control, _ = control, opened.pop_all()
+        else:
+            self._control.follow(_WAIT_S)
 
     def _teach(self, state: ControlState) -> None:
         for learn in self._learners:

@@ -10,6 +10,9 @@ from multicast.errors import ClusterUnreachable, TopicMissing
 # The time-out of a request to the cluster. It outlives the election of a new leader after a broker
 # has failed: Kafka notices that after 9 s by default (broker.session.timeout.ms).
 REFRESH_S = 10.0
+# Brokers leave the question for the next record open for so long, so an idle client asks once in
+# that time, and gets a record at once. Half of `REFRESH_S`, after which a broker counts as silent.
+_WAIT_S = 5.0
 
 
 class ControlReader:
@@ -29,7 +32,7 @@ class ControlReader:
         except TopicMissing:
             self.state.plan()  # raises `UncoveredInterest`, which says what to do
             raise
-        self._reader = driver.reader({self._partition: self.position})
+        self._reader = driver.reader({self._partition: self.position}, wait_s=_WAIT_S)
 
     def refresh(self, timeout_s: float = REFRESH_S) -> ControlState:
         """Read up to the present end of the control topic; block until that is done.
@@ -55,6 +58,10 @@ class ControlReader:
                 self.state.read(record)
             self.position = fetched.position
         return self.state
+
+    def wake(self) -> None:
+        """Make a `follow` in another thread, or the next one, return early."""
+        self._reader.wake()
 
     def close(self) -> None:
         """Release the reader."""

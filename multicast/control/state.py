@@ -18,8 +18,10 @@ only, and a rival statement between the two would become the first.
                                    except those retained by the next (`topology/carry_over.py`).
                                    After a recovery also `resumed`, `stopped` and `restored`: see
                                    `Ended`
-    checkpoint/EPOCH/NAME/OFFSET   the state of a collector's stream after that record (version 2:
-                                   a copy of that record); an empty value deletes it
+    checkpoint/EPOCH/NAME/OFFSET   version 1: the state of a collector's stream after that record;
+                                   an empty value deletes it
+    checkpoint/NAME/LEVEL/SLOT     version 2: a copy of a checkpoint record of a collector's stream,
+                                   and where it is; later ones replace it (`checkpoints.py`)
     running/NAME                   {"epoch": e}: an instance has opened this epoch's collector. It
                                    may say where the instance's process serves its web pages, and
                                    that the instance hands the collector over (`released`)
@@ -34,13 +36,15 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from multicast.control.checkpoints import best_checkpoint
+from multicast.control.checkpoints import LEVELS, SLOTS, best_checkpoint, slot_of
+from multicast.control.codecs import checkpoint_record, named_record, slot_key
 from multicast.control.documents import (
     Ended,
     Offer,
     StatusPage,
     checkpoint_of,
     ended_of,
+    named_checkpoint_of,
     page_of,
     positions_of,
     writer_of,
@@ -70,6 +74,12 @@ NOBODY = 0  # no writer: theirs are random numbers of 8 bytes
 _ORDINARY = Ended()
 
 
+def _slot(rest: str) -> tuple[str, int, int]:
+    name, _, number = rest.rpartition("/")
+    name, _, level = name.rpartition("/")
+    return name, whole_text(level, LEVELS), whole_text(number, SLOTS - 1)
+
+
 def genesis(topic: str) -> bytes:
     """Give the `previous` of a topic's first plan."""
     return digest_of(b"amcast genesis\0" + topic.encode())
@@ -90,6 +100,7 @@ class ControlState:
     pages: dict[str, StatusPage | None] = field(default_factory=dict)  # by name
     offers: dict[str, Offer] = field(default_factory=dict)  # by name: the newest
     recovered: dict[int, Ended] = field(default_factory=dict)
+    named_ms: dict[str, int] = field(default_factory=dict)  # by name: its last checkpoint, ver. 2
     _checkpoints: dict[bytes, AnyCheckpoint] = field(default_factory=dict)
     _retained: list[Retained] = field(default_factory=list)  # [e - 1]: what epoch e + 1 keeps of e
 
@@ -109,6 +120,7 @@ class ControlState:
             running=dict(self.running),
             pages=dict(self.pages),
             offers=dict(self.offers),
+            named_ms=dict(self.named_ms),
             _retained=list(self._retained),
             _checkpoints=dict(self._checkpoints),
         )
@@ -136,7 +148,7 @@ class ControlState:
             return
         document = json_object(value or b"")
         if kind == "checkpoint":
-            self._checkpoints[key] = self._checkpoint(rest, document)
+            self._checkpoints[key] = self._checkpoint(key, rest, document)
         elif kind in ("running", "address"):
             epoch, page = whole(part(document, "epoch"), EPOCH_MAX), page_of(document)
             writer = writer_of(document)
@@ -194,14 +206,28 @@ class ControlState:
             if is_due and log.name not in kept and positions.get(log.name, -1) < starts[log.name]:
                 raise NotReadable(f"it omits log {log.name}, or ends it below its start")
 
-    def _checkpoint(self, rest: str, document: Mapping[str, Any]) -> AnyCheckpoint:
-        """Decode a checkpoint, which must name a collector of a plan."""
+    def _checkpoint(self, key: bytes, rest: str, document: Mapping[str, Any]) -> AnyCheckpoint:
+        """Decode a checkpoint, which must name a collector of a plan, and in version 2 a slot."""
+        if "epoch" in document:
+            name, level, number = _slot(rest)
+            plan = self._plan_with(whole(document["epoch"], EPOCH_MAX), name)
+            if key != slot_key(name, level, number) or plan.order_version == ORDER_VERSION_FIRST:
+                raise NotReadable("it names no slot")
+            time_ms = whole(part(document, "time_ms"))
+            point = named_checkpoint_of(document, plan, name)
+            self.named_ms[name] = time_ms
+            return point
         first, _, rest = rest.partition("/")
         collector, _, last = rest.rpartition("/")
-        epoch = whole_text(first, EPOCH_MAX)
+        plan = self._plan_with(whole_text(first, EPOCH_MAX), collector)
+        if plan.order_version != ORDER_VERSION_FIRST:
+            raise NotReadable("it has no slot")
+        return checkpoint_of(document, plan, collector, whole_text(last))
+
+    def _plan_with(self, epoch: int, collector: str) -> Plan:
         if not (1 <= epoch <= self.epoch and self.plan(epoch).has_collector(collector)):
             raise NotReadable("it names no stream of any plan")
-        return checkpoint_of(document, self.plan(epoch), collector, whole_text(last))
+        return self.plan(epoch)
 
     # -- look-ups ---------------------------------------------------------------------------
 
@@ -335,6 +361,19 @@ class ControlState:
         """Say where an epoch begins for those who read a log alone."""
         start = single_log_start(self.ends, self.markers, epoch, log)
         return self.begun(epoch)[log] if start is None else start
+
+    def naming(self, point: AnyCheckpoint, now_ms: int) -> tuple[bytes, bytes] | None:
+        """Make the statement of a checkpoint that counts; None if it was made before."""
+        if isinstance(point, Checkpoint):
+            return checkpoint_record(point)
+        if point in self._checkpoints.values():
+            return None
+        return named_record(point, now_ms, slot_of(now_ms, self.named_ms.get(point.collector, 0)))
+
+    @property
+    def checkpoint_keys(self) -> Mapping[bytes, AnyCheckpoint]:
+        """All checkpoints, by the keys of their statements."""
+        return self._checkpoints
 
     def checkpoints(self, epoch: int, collector: str) -> list[AnyCheckpoint]:
         """List the checkpoints of a stream by offset."""

@@ -92,8 +92,8 @@ def of_version_1(stream: AnyStream) -> OrderStream:
 def written_ms(stream: AnyStream, record: Record) -> int | None:
     """Give when an accepted record of a stream was written, in milliseconds since 1970.
 
-    In version 1 the record itself says that; in version 2 it is Kafka's timestamp, which its
-    writer has set. None: it has none.
+    In version 1 the record itself says that; in version 2 it is Kafka's timestamp, which the
+    broker has set. None: it has none.
     """
     if isinstance(stream, OrderStream):
         return decode(record.value or b"").time_ms

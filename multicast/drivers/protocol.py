@@ -340,11 +340,14 @@ class Driver(Protocol):
         these topics accept now. Raises `UsageError` for a codec that is not installed.
         """
 
-    def reader(self, starts: Mapping[TopicPartition, int], *, ahead: bool = True) -> Reader:
+    def reader(
+        self, starts: Mapping[TopicPartition, int], *, wait_s: float | None = None
+    ) -> Reader:
         """Open a reader with its own connections; `starts` as for `Reader.add`.
 
-        Without `ahead` it asks for records only while a poll waits: who polls seldom then costs
-        itself and the brokers less, and a poll takes longer.
+        With `wait_s` it asks for records only while a poll waits, and a broker that has none leaves
+        the question open for so many seconds: who waits for what comes seldom then costs itself and
+        the brokers less. A poll takes longer, and so does an `add` while others are read.
         """
 
     def column_reader(self, starts: Mapping[TopicPartition, int]) -> Reader:
@@ -394,10 +397,13 @@ class Driver(Protocol):
     ) -> dict[TopicPartition, int]:
         """Return the last stable offsets."""
 
-    def high_watermarks(self, partitions: Sequence[TopicPartition]) -> dict[TopicPartition, int]:
+    def high_watermarks(
+        self, partitions: Sequence[TopicPartition], *, timeout_s: float | None = None
+    ) -> dict[TopicPartition, int]:
         """Return the offsets below which all in-sync replicas store the log.
 
         Records of open transactions are included; a record that only the leader stores is not.
+        Waits as `topic_ids`.
         """
 
     def offsets_at(

@@ -65,12 +65,14 @@ _DROPPED = MetricFamily("amcast_consumer_entries_dropped_total", MetricKind.COUN
     "Of these, entries of logs outside its interest")  # fmt: skip
 _REPLANNING = MetricFamily("amcast_consumer_replanning_seconds", MetricKind.GAUGE, _CONSUMER,
     "How long the last change of epoch stopped it: from one epoch's end to the next")  # fmt: skip
+_WAITING = MetricFamily("amcast_consumer_waiting_seconds", MetricKind.GAUGE, _LOG,
+    "For how long the oldest message at hand has waited for this log or its order")  # fmt: skip
 
 FAMILIES = (
     _ACCEPTED, _REFUSED, _UNKNOWN, _IN_FLIGHT, _FULL, _APPENDS, _EPOCH, _DELIVERED, _LAG, _BYTES,
-    _BUFFERED, _BUFFERED_BYTES, _PAUSED, _VOID, _READ, _DROPPED, _REPLANNING,
+    _BUFFERED, _BUFFERED_BYTES, _PAUSED, _VOID, _READ, _DROPPED, _REPLANNING, _WAITING,
 )  # fmt: skip
-_GREATEST = (_EPOCH, _REPLANNING)
+_GREATEST = (_EPOCH, _REPLANNING, _WAITING)
 _Lags = list[tuple[ConsumerCounts, Mapping[str, int]]]
 
 
@@ -199,6 +201,8 @@ def _of_consumer(
     yield _PAUSED, labels, counts.paused_logs
     if counts.replanning_s is not None:
         yield _REPLANNING, labels, counts.replanning_s
+    if counts.waiting is not None:
+        yield _WAITING, (*labels, counts.waiting.log), counts.waiting.seconds
     for family, by_label in (
         (_DELIVERED, counts.delivered),
         (_VOID, counts.void),

@@ -10,6 +10,7 @@ import threading
 
 from multicast.control import log_partition
 from multicast.delivery import Batch, Delivery
+from multicast.drivers.clock import ClientClock
 from multicast.drivers.protocol import Driver
 from multicast.entries_read import ConsumerEntries, EntriesRead
 from multicast.metrics.counts import ConsumerCounts
@@ -22,7 +23,10 @@ class ConsumptionCounter:
     holds it.
     """
 
-    def __init__(self, consumer: str, driver: Driver, lock: threading.RLock) -> None:
+    def __init__(
+        self, consumer: str, driver: Driver, lock: threading.RLock, clock: ClientClock
+    ) -> None:
+        self._clock = clock
         self.closed = False
         self._consumer = consumer
         self._driver = driver
@@ -88,6 +92,7 @@ class ConsumptionCounter:
                 entries_read=entries.read,
                 entries_dropped=entries.dropped,
                 replanning_s=self._replanning_s,
+                waiting=delivery.waiting(self._clock.monotonic()),
                 progress={
                     log.name: (log_partition(log), progress[log.name])
                     for log in delivery.logs.values()

@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Protocol
 
+from multicast.delivery import Waiting
 from multicast.drivers.protocol import Driver, TopicPartition
 from multicast.metrics.families import LatencyCounts
 
@@ -67,6 +68,7 @@ class ConsumerCounts:
     entries_read: Mapping[str, int]  # order entries, by log name
     entries_dropped: Mapping[str, int]
     replanning_s: float | None  # how long the last change of epoch stopped it; None: there was none
+    waiting: Waiting | None  # for which log the messages at hand wait
     # By log name: its Kafka partition, and the offset below which all is delivered or dropped.
     # Empty until the order says where the consumer begins.
     progress: Mapping[str, tuple[TopicPartition, int]]

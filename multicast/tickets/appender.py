@@ -1,8 +1,8 @@
 """A producer's appends in epochs of version 2: each request carries tickets beside its messages.
 
     place     of a log: the order stream of its top in the epoch that has begun, with the stream's
-              tag and the tickets that this producer owes there. A log without a collector, and any
-              log in an epoch of version 1, has none
+              tag and the tickets that this producer owes there. A log without a collector has
+              none, nor has any log in an epoch of version 1, or whose plan wants no tickets
     plain     the driver's ordinary appender, until an epoch of version 2 begins; from then on all
               appends go by the joint one, also in later epochs of version 1
     held      appends that start while the plain appender is left: they go to its successor
@@ -93,6 +93,8 @@ def places_of(
     `known` are those of an earlier epoch: a stream that is retained keeps its tag and its book.
     """
     plan = state.plan(epoch)
+    if not plan.tickets:
+        return {}
     books = {place.tag: place.book for place in known.values()}
     places: dict[TopicPartition, TicketPlace] = {}
     for log in plan.logs:

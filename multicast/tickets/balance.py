@@ -1,66 +1,129 @@
-"""When a debt or a surplus of tickets is corrected. No I/O, no clock.
+"""What is out of balance in a log and stays so: holes, debts, and what is ordered late. No I/O.
 
-    end          of a log: its last stable offset, as this instance last saw it
-    expected     the offsets of a log that tickets have counted (position - debt). While each
-                 message has one ticket, this equals the end
-    imbalance    end - expected. Messages whose tickets have not come yet raise it, tickets whose
-                 messages have not come yet lower it; both pass
-    settled      an imbalance that nothing has changed for `rest`, in which tickets and messages
-                 that are on their way arrive. It stays for ever, unless it is corrected
+    hole        offsets that are ordered and not in the log yet: position - end
+    unpaid      messages that no ticket has counted: end - (position - debt)
+    late        messages that are there and not ordered yet: end - position
+    in passing  a ticket is read before its message is seen, or the other way round. So these
+                numbers change all the time in a log that grows, and come back within milliseconds
+    kept        of a window: what a number never was below for three quarters of the time. What
+                only passes is not in it, however seldom the log rests
 
-All settled imbalances of a window of some ticks are judged together:
-    never below n > 0: nobody pays so much of the debt; it is corrected by n
-    never above -n < 0: no messages come for n tickets. If the log has grown meanwhile, each message
-        is ordered before it comes, and others wait for it: a negative correction makes n tickets
-        count for nothing. If it has not grown, skips fill the hole, and the balance is right again
-In a log that never rests nothing is settled and nothing corrected. There an imbalance costs little:
-the next message fills the hole, and the `upto` of the next ticket orders what a debt delays. A
-correction of what is only on its way would leave a hole when the log does rest. (A comparison of
-the end before a window with the tickets after it fails: while the log grows by more than the debt
-in that time, it never sees the debt. The simulation showed that, and that the least imbalance over
-all events is too low: a ticket may be read before the end that its message has moved.)
+Who reads several logs waits for a hole behind each message of the other logs: for hole / rate, as
+the next messages fill it and their tickets open it again. Where a log is ordered late, each of its
+messages waits for a later one. Both are ended after one window if somebody waits longer than
+`urgent`, else after several, if it was kept in all of them: a stall of a broker or of this process,
+in which messages come long after their tickets, then seldom costs skips. What somebody waits for at
+most `slack` stays: so much is in passing where a log grows by thousands of messages a second.
+
+(Tried before: only what had rested for 250 ms. A log with 160 messages a second never rests, and
+each message of the others waited for N messages after one producer had died with N tickets, for
+ever. What tickets had counted a second ago against what is there now leaves a second's tickets.)
 """
 
 from __future__ import annotations
 
+from collections import deque
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 WINDOW_TICKS = 4  # 1 s with ticks of 0.25 s
+WINDOWS = 4  # a stall of a garbage collector or of a broker's disk is over after that
 AMOUNT_MAX = 2**31 - 1  # what a correction can say
+
+
+@dataclass(frozen=True, slots=True)
+class BalanceLimits:
+    """How long somebody may wait for what is kept; in the caller's unit of time.
+
+    `urgent`: longer waits are ended after one window of `ticks` ticks. `slack`: shorter ones stay.
+    The others are ended after `windows` windows. `stale`: how old an end may be when a fill begins.
+    """
+
+    urgent: int
+    slack: int
+    stale: int
+    ticks: int = WINDOW_TICKS
+    windows: int = WINDOWS
+
+
+class OffBalance(NamedTuple):
+    """How many offsets: ordered and not there, not counted by tickets, and ordered late."""
+
+    hole: int
+    unpaid: int
+    late: int
+
+
+_NONE = OffBalance(0, 0, 0)
 
 
 @dataclass(slots=True)
 class Balance:
-    """One log's imbalance since the time `since`, and the settled ones of the window.
+    """What was seen of one log since `began`, when it ended at `end`.
 
-    `number` is that of the log's last correction when the window began. Times and `rest` are in
-    the caller's unit.
+    `number` is that of the log's last correction at that time. `last` was noted at the time `seen`;
+    `is_fresh` if that was after the last tick. If not, the log did not grow since, and its end is
+    known. That of a log that grows is known only at the moment when it is noted.
     """
 
-    rest: int
     number: int
-    imbalance: int
-    since: int
-    end: int  # of the log, when the window began
-    window: int = WINDOW_TICKS
+    began: int
+    end: int
+    last: OffBalance
+    seen: int
+    is_fresh: bool = True
     ticks: int = 0
-    settled: list[int] = field(default_factory=list)  # the least and the greatest
+    noted: list[tuple[int, OffBalance]] = field(default_factory=list)  # with how long it was so
+    kept: deque[OffBalance] = field(default_factory=deque)  # of the windows before
 
-    def note(self, imbalance: int, now: int) -> None:
-        """Note the present imbalance."""
-        if now - self.since >= self.rest:
-            seen = [*self.settled, self.imbalance]
-            self.settled = [min(seen), max(seen)]
-        if self.imbalance != imbalance:
-            self.imbalance, self.since = imbalance, now
+    def note(self, present: OffBalance, now: int) -> None:
+        """Note the present numbers; between two times they were at least the lower ones."""
+        if now > self.seen:
+            low = OffBalance(*map(min, zip(present, self.last, strict=True)))
+            self.noted.append((now - self.seen, low))
+            self.seen = now
+        self.last, self.is_fresh = present, True
 
-    def judge(self, end: int) -> int:
-        """End a tick, with the log's present end; give the amount to correct, 0 for none."""
-        self.ticks += 1
-        if self.ticks < self.window:
-            return 0
-        grown = end > self.end
-        least, most = self.settled or (0, 0)
-        self.ticks, self.end, self.settled = 0, end, []
-        amount = least if least > 0 else min(0, most)
-        return max(-AMOUNT_MAX, min(AMOUNT_MAX, amount)) if amount > 0 or grown else 0
+    def judge(self, end: int, limits: BalanceLimits) -> OffBalance:
+        """End a tick; give how many offsets to fill, to correct, and to count.
+
+        What comes while a fill is on its way is part of the hole: it is counted to what to fill.
+        """
+        self.ticks, self.is_fresh = self.ticks + 1, False
+        if self.ticks < limits.ticks:
+            return _NONE
+        passed, grown = self.seen - self.began, end - self.end
+        kept = self._kept()
+        self.kept.append(kept)
+        self.ticks, self.began, self.end = 0, self.seen, end
+        long = len(self.kept) == limits.windows
+        always = OffBalance(*map(min, zip(*self.kept, strict=True))) if long else _NONE
+        if long:
+            self.kept.popleft()
+
+        def due(now: int, always: int, slack: int) -> int:
+            if now * passed > limits.urgent * grown:
+                return now
+            return always if always * passed > slack * grown else 0
+
+        hole = due(kept.hole, always.hole, limits.slack)
+        if hole and grown:
+            hole += 1 + grown * limits.stale // passed
+        late = due(kept.late, always.late, limits.slack)
+        # While a log has a debt, its collector orders each message at once: none is left.
+        return OffBalance(hole, due(kept.unpaid, always.unpaid, 0), late)
+
+    def _kept(self) -> OffBalance:
+        """Give the greatest numbers below which nothing was for three quarters of the time."""
+        quarter = sum([length for length, _ in self.noted]) / 4
+        kept = []
+        for place in range(len(_NONE)):
+            left, least = quarter, 0
+            for number, length in sorted([(one[place], length) for length, one in self.noted]):
+                left -= length
+                if left < 0:
+                    least = max(0, number)
+                    break
+            kept.append(least)
+        self.noted.clear()
+        return OffBalance(*kept)

@@ -2,8 +2,8 @@
 
 Nothing of an own log waits for a collector as long as its producers write tickets. The collector
 does what they leave undone: it orders messages without a ticket, fills offsets that a ticket
-promised in vain, corrects debts, holds logs with an open transaction, relays the parent's order,
-writes checkpoints, and ends the epoch.
+promised in vain, corrects debts (`balance`), holds logs with an open transaction, relays the
+parent's order, writes checkpoints, and ends the epoch.
 
     end          of a log: its last stable offset, as this instance last saw it
     patience     how long the collector leaves a message to its ticket. A log without tickets, one
@@ -19,8 +19,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from multicast.order import Run
-from multicast.tickets.balance import WINDOW_TICKS, Balance
+from multicast.tickets.balance import AMOUNT_MAX, Balance, BalanceLimits, OffBalance
 from multicast.tickets.encoding import (
+    COUNT_MAX,
     Correction,
     FreezeRecord,
     OwnRecord,
@@ -31,28 +32,29 @@ from multicast.tickets.encoding import (
 from multicast.tickets.relay import Relay
 from multicast.tickets.rule import NotCounted, TicketStream
 
+# In milliseconds. Nobody notices 5; ends are up to 50 old (`_TICKETED_SPACING_S` of the engine).
+BALANCE = BalanceLimits(urgent=100, slack=5, stale=60)
+
 
 @dataclass(frozen=True, slots=True)
 class TicketLimits:
     """Bounds of one collector; times are in the caller's unit.
 
-    `lively`: for so long after a ticket a log counts as one with tickets. `rest`: how long an
-    imbalance must rest until it is believed. Between two checkpoints lie at most
-    `checkpoint_records` records and at least one in `checkpoint_time`, so that retention always
-    leaves one: it must be far shorter than what the order topic keeps.
+    `lively`: for so long after a ticket a log counts as one with tickets. Between two checkpoints
+    lie at most `checkpoint_records` records and at least one in `checkpoint_time`, so that
+    retention always leaves one: it must be far shorter than what the order topic keeps.
     """
 
     patience: int
-    rest: int
     lively: int
     checkpoint_time: int
     checkpoint_records: int = 16384
     run_length_max: int = 1000  # offsets: a backlog of one log must not delay the others
     runs_max: int = 512  # of a record
-    window_ticks: int = WINDOW_TICKS  # imbalances of so many ticks are judged together
+    balance: BalanceLimits = BALANCE
     # Holes are filled up to this many offsets beyond a log's end; more is a wrong record's work.
-    # A mad ticket of COUNT_MAX messages is below it.
-    fill_max: int = 2**17
+    # What two hundred producers lose, two requests of 1 MB of small messages each, is below it.
+    fill_max: int = 2**22
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,7 +99,12 @@ class TicketCollector:
         self.limits = limits
         self.relay = None if parent is None else Relay(own, parent)
         self._ends: dict[int, int] = {}
+        # By log that is not ordered exactly to its end: how far beyond it; below 0: how far behind.
+        self.ahead: dict[int, int] = {}
         self._hidden: dict[int, int] = {}  # logs with an open transaction: the end at the last tick
+        # Logs that `tick` looks at, and whether they have moved since the last one. All others are
+        # ordered to their ends, without a debt.
+        self._restless: dict[int, bool] = {}
         # Own logs whose end is above their position, by when they were seen so by `step`; None: not
         # yet. All else costs the same however many logs there are.
         self._beyond: dict[int, int | None] = {}
@@ -105,23 +112,31 @@ class TicketCollector:
         self._handed_out: dict[int, int] = {}  # own logs: `upto` of the last ticket
         self._balances: dict[int, Balance] = {}
         self._corrections: dict[int, Correction] = {}
+        self._uncounted: dict[int, int] = {}  # messages that no ticket will ever count
         self._holes: dict[int, int] = {}
         self._filling: set[int] = set()
-        self._fills: list[int] = []
+        self._fills: list[FillHole] = []
         self._freeze_after: Mapping[int, int] | None = None
         self._freezing = False
-        self._mark_time = now  # when the mark last moved
+        self._mark_time = now  # when what moved the mark was stored
         self._checkpointing = -1  # the mark of the checkpoint that is in flight
         self._saved: int | None = None
 
     # -- events -----------------------------------------------------------------------------
 
-    def own_read(self, offset: int, raw: bytes | None, now: int) -> tuple[Run, ...] | NotCounted:
-        """Read the next record of our own stream, whoever wrote it; give its verdict."""
-        mark = self.own.mark
+    def own_read(
+        self, offset: int, raw: bytes | None, now: int, stored: int | None = None
+    ) -> tuple[Run, ...] | NotCounted:
+        """Read the next record of our own stream, whoever wrote it; give its verdict.
+
+        `stored` is when Kafka stored it, if that is not now.
+        """
+        mark, is_first = self.own.mark, self.own.last is None
         judged = self.own.read(offset, raw)
-        if self.own.mark > mark:
-            self._mark_time = now
+        # Retention deletes by the age of records. Reading begins at the mark, so until a checkpoint
+        # moves that, the first record that there is behind it is the oldest that readers need.
+        if is_first or self.own.mark > mark:
+            self._mark_time = now if stored is None else stored
         if isinstance(judged, NotCounted):
             if judged is NotCounted.GAP:  # perhaps ours, behind one that was lost
                 self.append_failed()
@@ -135,7 +150,7 @@ class TicketCollector:
                     self._ticket_time[log] = now
             moved.update([correction.log for correction in record.corrections])
         for log in moved & self._ends.keys():
-            self._moved(log, now)
+            self._moved(log)
         if self.relay is not None:
             self.relay.own_moved()
         return judged
@@ -148,7 +163,8 @@ class TicketCollector:
     def log_end(self, log: int, end: int, now: int) -> None:
         """Report the end of an own log."""
         self._ends[log] = max(end, self._ends.get(log, 0))
-        self._moved(log, now)
+        self._moved(log)
+        self._note_balance(log, now)
 
     def append_failed(self) -> None:
         """Report that an append failed or has an unknown outcome: hand all out again."""
@@ -164,7 +180,10 @@ class TicketCollector:
         `watermarks` are the high watermarks of own logs, where they are known.
         """
         state, watermarks = self.own.state, watermarks or {}
-        for log, end in self._ends.items():
+        for log in sorted({*self._restless, *(watermarks.keys() & self._ends), *state.held}):
+            end = self._ends.get(log)
+            if end is None:
+                continue
             self._judge_hole(log, end)
             hidden = watermarks.get(log, end) > end
             rests = self._hidden.get(log) == end
@@ -172,12 +191,19 @@ class TicketCollector:
             self._hidden.pop(log, None)
             if hidden:
                 self._hidden[log] = end
-            amount = self._note_imbalance(log, now).judge(end)
-            number = state.corrections[log] + 1
             if held != (log in state.held):
+                number = state.corrections[log] + 1
                 self._corrections[log] = Correction(log, number, 0, held)
-            elif amount and not hidden:
-                self._corrections[log] = Correction(log, number, amount)
+                self._balances.pop(log, None)
+            elif hidden or log in self._filling:
+                self._balances.pop(log, None)
+            else:
+                self._judge_balance(log, end, now)
+            if self._restless.get(log) or log in self.ahead or state.debts[log] or hidden or held:
+                self._restless[log] = False
+            else:
+                self._restless.pop(log, None)
+                self._balances.pop(log, None)
 
     def filled(self, log: int) -> None:
         """Report that a fill has ended, whether or not it was successful."""
@@ -195,9 +221,7 @@ class TicketCollector:
     def step(self, now: int) -> list[CollectorAction]:
         """Give the actions that are due."""
         state = self.own.state
-        actions: list[CollectorAction] = [
-            FillHole(log, state.positions[log]) for log in self._fills
-        ]
+        actions: list[CollectorAction] = [*self._fills]
         self._fills.clear()
         if self.own.checkpoint_at != self._saved:
             self._saved = self.own.checkpoint_at
@@ -211,7 +235,9 @@ class TicketCollector:
             if relay is None:
                 break
             actions.append(WriteRecord(relay))
-        tickets = self._tickets(now)
+        tickets = [Ticket(log, count, 0) for log, count in self._uncounted.items()]
+        self._uncounted.clear()
+        tickets += self._tickets(now)
         if tickets or self._corrections:
             corrections = tuple(self._corrections.values())
             actions.append(WriteRecord(OwnRecord(tuple(tickets), corrections)))
@@ -227,35 +253,58 @@ class TicketCollector:
 
     # -- inside -----------------------------------------------------------------------------
 
-    def _moved(self, log: int, now: int) -> None:
+    def _moved(self, log: int) -> None:
         """Note that the end or the state of an own log may have changed."""
-        self._note_imbalance(log, now)
-        if self._ends[log] <= self.own.state.positions[log]:
+        ahead = self.own.state.positions[log] - self._ends[log]
+        if ahead:
+            self.ahead[log] = ahead
+        else:
+            self.ahead.pop(log, None)
+        self._restless[log] = True
+        if ahead >= 0:
             self._beyond.pop(log, None)
         else:
             self._beyond.setdefault(log, None)
 
-    def _note_imbalance(self, log: int, now: int) -> Balance:
+    def _note_balance(self, log: int, now: int) -> Balance:
+        """Note how an own log stands, now that its end is known afresh."""
         state, end = self.own.state, self._ends[log]
-        imbalance = end - (state.positions[log] - state.debts[log])
-        number = state.corrections[log]
+        late, number = end - state.positions[log], state.corrections[log]
+        present = OffBalance(-late, late + state.debts[log], late)
         balance = self._balances.get(log)
         if balance is None or balance.number != number:
-            rest, window = self.limits.rest, self.limits.window_ticks
-            balance = Balance(rest, number, imbalance, now, end, window)
-            self._balances[log] = balance
-        balance.note(imbalance, now)
+            balance = self._balances[log] = Balance(number, now, end, present, now)
+        balance.note(present, now)
         return balance
 
+    def _judge_balance(self, log: int, end: int, now: int) -> None:
+        """Fill, count or correct what is out of balance and stays so."""
+        state, balance = self.own.state, self._balances.get(log)
+        if balance is None or not balance.is_fresh:
+            balance = self._note_balance(log, now)
+        off, debt = balance.judge(end, self.limits.balance), state.debts[log]
+        if 0 < off.hole <= self.limits.fill_max:
+            self._fill(log, min(end + off.hole, state.positions[log]))
+        elif off.late and self._is_lively(log, now):
+            self._uncounted[log] = min(off.late + debt, COUNT_MAX)
+        elif off.unpaid and debt:
+            amount = min(off.unpaid, debt, AMOUNT_MAX)
+            self._corrections[log] = Correction(log, state.corrections[log] + 1, amount)
+
     def _judge_hole(self, log: int, end: int) -> None:
+        """Fill a hole at once in a log that stands still."""
         hole = self.own.state.positions[log] - end
         if not 0 < hole <= self.limits.fill_max:
             self._holes.pop(log, None)
         elif self._holes.get(log) != end:
             self._holes[log] = end
-        elif log not in self._filling:
+        else:
+            self._fill(log, end + hole)
+
+    def _fill(self, log: int, below: int) -> None:
+        if log not in self._filling:
             self._filling.add(log)
-            self._fills.append(log)
+            self._fills.append(FillHole(log, below))
 
     def _tickets(self, now: int) -> list[Ticket]:
         """Give tickets for what is due, the logs in turn."""
@@ -269,8 +318,7 @@ class TicketCollector:
             if first - state.positions[log] > 2 * limits.run_length_max * limits.runs_max:
                 continue  # enough is in flight
             self._beyond[log] = since = now if seen is None else seen
-            lively = now - self._ticket_time.get(log, -limits.lively) < limits.lively
-            waits = lively and not state.debts[log] and log not in state.held
+            waits = self._is_lively(log, now) and not state.debts[log] and log not in state.held
             if not (waits and self._freeze_after is None) or now - since >= limits.patience:
                 ahead[log] = first
         tickets: list[Ticket] = []
@@ -282,6 +330,9 @@ class TicketCollector:
                 if upto == self._ends[log]:
                     del ahead[log]
         return tickets
+
+    def _is_lively(self, log: int, now: int) -> bool:
+        return now - self._ticket_time.get(log, -self.limits.lively) < self.limits.lively
 
     def _checkpoint_is_due(self, now: int) -> bool:
         own, limits = self.own, self.limits

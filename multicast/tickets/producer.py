@@ -8,8 +8,9 @@ ticket record is in flight: what is multicast meanwhile goes into the next one.
     stored      the end of the log as far as this producer knows it: after its last stored message
 
 `upto` = stored + unsettled is never too high if no append fails, because an unsettled message lies
-behind all that are settled. It makes a lost ticket harmless: the next one covers it. With several
-producers on a log it is often too low, and `count` says what is missing.
+behind all that are settled. It makes a lost ticket harmless: the next one covers it, up to
+`PROMISE_MAX` messages. With several producers on a log it is often too low, and `count` says what
+is missing.
 
 A ticket whose outcome is unknown is not sent again: as a lost one it costs its message the patience
 of a collector, as a doubled one it would make consumers wait for a fill. A message that certainly

@@ -25,7 +25,8 @@ Clauses:
  1. A record counts only if it carries the stream's tag (epoch, plan, collector), and only before
     the stream is frozen.
  2. A ticket's messages first pay debt; each message beyond the debt moves the position by one.
-    Then, if the position is below `upto`, it becomes `upto`, and the debt grows by the difference.
+    Then, if the position is below `upto`, it becomes `upto`, and the debt grows by the difference;
+    but a ticket with messages moves it no further than lets the debt grow to PROMISE_MAX.
     If the log is held, a ticket with messages does nothing, and one without makes no debt.
  3. A correction counts iff its number is the next one of its log. It lowers the debt by `amount`,
     not below 0, and sets `held`.
@@ -61,6 +62,7 @@ from multicast.errors import ProtocolViolation
 from multicast.order import ORDERED_MAX, Run
 from multicast.tickets.encoding import (
     COUNT_MAX,
+    PROMISE_MAX,
     CheckpointRecord,
     FreezeRecord,
     OwnLog,
@@ -232,13 +234,15 @@ class TicketStream:
         if asked > ORDERED_MAX or any(entry.log not in own for entry in record.corrections):
             return NotCounted.IMPOSSIBLE
         runs = []
-        for log, messages, upto in record.tickets:
+        for log, messages, named in record.tickets:
             held = log in state.held
             if held and messages:
                 continue
             first = state.positions[log]
             paid = min(messages, state.debts[log])
             end = first + messages - paid
+            room = max(0, PROMISE_MAX - state.debts[log] + paid)
+            upto = min(named, end + room) if messages else named
             if not held:
                 state.debts[log] += max(0, upto - end) - paid
             self.counted[log] += messages

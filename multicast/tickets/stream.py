@@ -17,7 +17,7 @@ from dataclasses import dataclass
 
 from multicast.errors import ProtocolViolation
 from multicast.order import Resumed, Run, anchor
-from multicast.tickets.encoding import CheckpointRecord
+from multicast.tickets.encoding import CheckpointRecord, decode, tag_of
 from multicast.tickets.rule import NotCounted, StreamShape, TicketStream
 from topology.tree import Plan
 
@@ -26,14 +26,20 @@ from topology.tree import Plan
 class TicketCheckpoint:
     """The checkpoint record at `offset` of a collector's stream of version 2; it has counted.
 
-    `raw` are its bytes.
+    `raw` are its bytes: clients hold many, and open few.
     """
 
     epoch: int
     collector: str
     offset: int
-    record: CheckpointRecord
     raw: bytes
+
+    @property
+    def record(self) -> CheckpointRecord:
+        """The record."""
+        record = decode(tag_of(self.raw) or b"", self.raw)
+        assert isinstance(record, CheckpointRecord), "its bytes are checked before"
+        return record
 
     @property
     def read_from(self) -> int:
@@ -43,8 +49,8 @@ class TicketCheckpoint:
     @property
     def positions(self) -> Mapping[int, int]:
         """By log number, the position at the mark."""
-        own = {log.log: log.position for log in self.record.own}
-        return {**own, **dict(self.record.inherited)}
+        record = self.record
+        return {**{log.log: log.position for log in record.own}, **dict(record.inherited)}
 
 
 def shape_of(plan: Plan, collector: str, starts: Mapping[str, int], owed: int = 0) -> StreamShape:

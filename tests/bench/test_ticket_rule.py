@@ -80,7 +80,7 @@ def drawn(stream, rng):
         tickets = []
         for log in rng.choices(own, k=rng.randint(0, 3)):
             near = max(0, positions[log] + rng.randint(-3, 9))
-            upto = rng.choice((*[near] * 20, 0, 2**30))
+            upto = rng.choice((*[near] * 20, 0, 2**30, near + 2**14, near + 2**15))
             tickets.append(Ticket(log, rng.choice((0, 1, 1, 2, 7)), upto))
         return OwnRecord(tuple(tickets))
     if kind == "corrections":

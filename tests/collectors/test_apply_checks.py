@@ -241,3 +241,15 @@ def test_a_topic_that_brokers_would_not_make_is_known_before_it_is_made(bench):
     assert bench.topics() == {}
     bench.admin.create_topics({bench.topic: TopicSpec(1)})
     assert bench.admin.would_make(bench.topic, TopicSpec(1)) is None
+
+
+def test_topics_of_before_get_the_settings_of_new_ones(bench):
+    control, orders = control_partition(bench.topic).topic, order_topic(bench.topic)
+    bench.admin.create_topics({control: TopicSpec(1, settings={"cleanup.policy": "compact"})})
+    bench.admin.create_topics({orders: TopicSpec(1, settings={"retention.ms": "-1"})})
+    bench.apply()
+    settings = bench.admin.topic_settings([control, orders])
+    assert settings[control]["segment.ms"] == "600000"
+    assert settings[control]["max.compaction.lag.ms"] == "3600000"
+    assert settings[orders]["message.timestamp.type"] == "LogAppendTime"
+    assert settings[orders]["retention.ms"] == "-1"

@@ -7,6 +7,7 @@ import pytest
 from collectors.cli.doctor import _clocks
 from collectors.doctor.checks import Check, Weight, findings, of_unordered, refuse
 from collectors.doctor.facts import (
+    AheadLog,
     BrokerFacts,
     CollectorFacts,
     Facts,
@@ -50,6 +51,7 @@ DATA = topic("A", Role.DATA)
 ORDER = topic("A.Msg-TO", Role.ORDER, retention_ms=str(8 * DAY))
 CONTROL = topic("A.topology", Role.CONTROL, cleanup_policy="compact")
 ABOVE = CollectorFacts("K1", None, is_open=True, records=5, last_ms=NOW - 100)
+AHEAD = AheadLog("P1", "K1", 12, 9, "a producer's ticket at offset 7", 14_000)
 BELOW = CollectorFacts("K2", "K1", is_open=True, records=5, last_ms=NOW - 100)
 HELD = HeldLog("P1", "A", 0, 5, 9, (OpenTransaction(7, 0, 5, NOW - HOUR),))
 PLACE = GroupPosition("P1", "A", position=10, begin=0, end=100)
@@ -200,6 +202,18 @@ PLANTED = [
             Check.COLLECTOR,
             "K1 has not ordered 7 offsets of P1, P2 for 2.0 s; its last record is 0.1 s old",
         ),
+    ),
+    (
+        with_collectors(replace(ABOVE, ahead=(AHEAD,))),
+        (
+            Weight.WARN,
+            Check.AHEAD,
+            "3 offsets from 9 on; they were ordered 14.0 s ago by a producer's ticket at offset 7",
+        ),
+    ),
+    (
+        with_collectors(replace(ABOVE, ahead=(replace(AHEAD, by="", for_ms=None),))),
+        (Weight.WARN, Check.AHEAD, "from 9 on; that record stands before those that were read"),
     ),
     (
         with_collectors(CollectorFacts("K1", None, is_open=False, records=0, behind={"P1": 1})),

@@ -141,7 +141,7 @@ def test_a_deployment_that_works_is_told_apart_from_one_whose_collector_stopped(
     seen = {clock["whose"] for clock in document["clocks"]}
     assert "the producer of log P2's newest message" in seen
     is_first = system.plan.order_version == 1
-    assert ("collector K1" if is_first else "the writer of collector K1's newest record") in seen
+    assert ("collector K1" if is_first else "the broker of collector K1's stream") in seen
 
     host.kill(root)
     done = doctor(system)

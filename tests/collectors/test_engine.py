@@ -229,9 +229,9 @@ def test_one_that_leaves_is_given_nothing_more_and_the_others_go_on(streams):
 def test_an_urgent_one_changes_the_reader_and_nobody_misses_anything(streams):
     kinds, open_reader = [], streams.loop._driver.reader
 
-    def noted(starts, *, ahead=True):
-        kinds.append(ahead)
-        return open_reader(starts, ahead=ahead)
+    def noted(starts, *, wait_s=None):
+        kinds.append(wait_s is None)
+        return open_reader(starts, wait_s=wait_s)
 
     streams.loop._driver.reader = noted
     calm, behind, urgent = Sink(), Sink(), Sink()

@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from multicast.cursor import Cursor, single_log_cursor, start_cursor
-from multicast.delivery import Delivery
+from multicast.delivery import Delivery, Waiting
 from multicast.drivers.protocol import Record
 from multicast.errors import UsageError
 from multicast.messages import covered_header, epoch_header, skip_header
@@ -61,6 +61,41 @@ def test_an_offset_that_is_ordered_before_it_is_filled_is_waited_for():
     assert core.deliver(10) == []
     core.payload_read(0, plain(1, 3), 3)
     assert ids(core.deliver(10)) == ["P1:1", "P1:2"]
+
+
+def test_who_waits_for_a_log_that_is_ordered_ahead_of_its_end_can_say_so():
+    core = opened()
+    for offset, raw in enumerate(stream_of([Run(0, 0, 3)], [Run(1, 0, 2)])):
+        core.order_read(offset, raw)
+    core.payload_read(0, plain(0, 1), 1, now=5.0)
+    assert ids(core.deliver(10)) == ["P1:0"]
+    assert core.waiting(6.0) is None, "no message is at hand that could not be delivered"
+    core.payload_read(1, plain(0, 1), 1, now=7.0)
+    core.payload_read(1, plain(1, 2), 2, now=9.0)
+    assert core.deliver(10) == []
+    assert core.waiting(10.0) == Waiting("P1", 1, 3, 3.0, {"P2": 2})
+    core.payload_read(0, [], 3)
+    assert core.waiting(10.0) is None, "P1 has no message in the way any more"
+    assert ids(core.deliver(1)) == ["P2:0"]
+    assert core.waiting(11.0) is None, "what is deliverable waits for the application"
+    assert ids(core.deliver(1)) == ["P2:1"]
+
+
+def test_who_has_messages_whose_order_is_missing_can_say_so():
+    core = opened()
+    core.payload_read(1, plain(0, 2), 2, now=2.0)
+    core.payload_read(0, plain(0, 1), 1, now=4.0)
+    assert core.deliver(10) == []
+    assert core.waiting(5.0) == Waiting("P2", 0, 0, 3.0, {"P1": 1, "P2": 2})
+    core.order_read(0, stream_of([Run(1, 0, 1)])[0])
+    assert ids(core.deliver(10)) == ["P2:0"]
+    assert core.waiting(5.0) == Waiting("P2", 1, 1, 3.0, {"P1": 1, "P2": 1})
+
+
+def test_who_reads_one_log_waits_for_no_order():
+    core = Delivery(PLAN, ("P4",), None, single_log_cursor(PLAN, "P4", 0))
+    core.payload_read(3, plain(0, 2), 2)
+    assert core.waiting(5.0) is None
 
 
 def test_offsets_that_were_passed_without_a_message_are_dropped():

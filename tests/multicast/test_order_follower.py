@@ -24,8 +24,8 @@ class Breakable(MemoryDriver):
         self.error = None
         self.raised = 0
 
-    def reader(self, starts, *, ahead=True):
-        del ahead
+    def reader(self, starts, *, wait_s=None):
+        del wait_s
         return BreakableReader(self, starts)
 
 

@@ -39,6 +39,7 @@ def test_a_producer_is_not_opened_for_a_recreated_topic(system):
 def often(monkeypatch):
     """Producers look all the time, not every few seconds."""
     monkeypatch.setattr(follower, "_EVERY_S", 0.01)
+    monkeypatch.setattr(follower, "_WAIT_S", 0.01)
     monkeypatch.setattr(topic_identity, "_LOOK_EVERY_S", 0.01)
 
 

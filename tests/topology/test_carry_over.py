@@ -1,11 +1,12 @@
 """Collectors and logs that a new plan leaves unchanged are retained."""
 
+import json
 from dataclasses import replace
 
 import pytest
 
 from topology.carry_over import refuse_kept_streams, retained, with_order_version
-from topology.changes import with_kept_names
+from topology.changes import differences, with_kept_names
 from topology.rollback import back
 from topology.tree import CollectorSpec, InvalidPlan, Log, Objective, Plan, Subscription
 
@@ -113,6 +114,20 @@ def test_a_plan_of_another_order_version_that_keeps_a_stream_is_refused_in_a_sen
 def test_a_plan_that_continues_another_keeps_its_order_version():
     running = with_order_version(TWO_TREES, 2)
     assert with_kept_names(running, TWO_TREES).order_version == 2
+
+
+def test_a_plan_with_other_tickets_is_another_layout_that_retains_all():
+    off = replace(TWO_TREES, epoch=2, base_epoch=1, tickets=False)
+    assert differences(TWO_TREES, off) == ("producers write no tickets",)
+    assert retained(TWO_TREES, off).collectors == {"K1", "K2", "K3"}
+    assert Plan.parse(json.dumps(off.to_json()).encode()) == off
+    assert off.digest != replace(off, tickets=True).digest
+    assert not with_kept_names(off, TWO_TREES).tickets
+    assert not back(off, TWO_TREES).tickets
+    wider = replace(TWO_TREES, logs=(*TWO_TREES.logs, Log("P1+P4", "A.groups", 0)))
+    assert not back(off, wider).tickets
+    with pytest.raises(InvalidPlan, match="tickets is 'no'; give true or false"):
+        Plan.parse(json.dumps({**off.to_json(), "tickets": "no"}).encode())
 
 
 def test_back_from_another_order_version_means_back_to_the_earlier_one():

@@ -403,6 +403,19 @@ def test_another_order_version_keeps_the_tree_and_gives_each_collector_a_new_str
     assert "order records are of version 1 (were 2)" in run(*again, "--order-version", "1").stdout
 
 
+def test_tickets_are_switched_off_in_the_next_plan_and_stay_off(tmp_path):
+    first, off, same = (tmp_path / name for name in ("first", "off", "same"))
+    assert run("plan", POSTER, "--out", first).exit_code == 0
+    result = run("plan", POSTER, "--against", first, "--no-tickets", "--out", off)
+    assert "producers write no tickets" in result.output
+    assert run("plan", POSTER, "--against", off, "--out", same).exit_code == 0
+    assert [json.loads(path.read_text()).get("tickets") for path in (first, off, same)] == [
+        None,
+        False,
+        False,
+    ]
+
+
 def test_a_first_plan_has_the_order_version_that_is_asked_for():
     assert one_document(run("plan", POSTER, "-o", "json"))["order_version"] == 2
     document = one_document(run("plan", POSTER, "--order-version", "1", "-o", "json"))

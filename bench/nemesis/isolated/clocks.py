@@ -40,8 +40,8 @@ _SKEWED = "bench.nemesis.skewed"
 def skewed_clocks(site: FaultSite) -> FaultEffect:
     """Run collectors and producers with clocks an hour ahead, an hour behind, and alternating.
 
-    Two processes share the collectors. The timestamps of messages and order records prove that the
-    clocks were wrong; the brokers' clocks are right.
+    Two processes share the collectors. The timestamps of messages prove that the clocks were wrong;
+    those of order records are the brokers', which are right.
     """
     with Deployment(site, "skewed-clocks") as deployment:
         for off in (f"{_HOUR_S}", f"-{_HOUR_S}"):
@@ -57,7 +57,8 @@ def skewed_clocks(site: FaultSite) -> FaultEffect:
         for log in deployment.plan.logs:
             stamps += [r.timestamp_ms / 1000 - now for r in deployment.records(log_partition(log))]
         _expect_far("producers'", stamps)
-        _expect_far("order records'", _stamps_of_orders(deployment, now))
+        orders = [abs(stamp) for stamp in _stamps_of_orders(deployment, now)]
+        expect(max(orders) < _FAR_S, "no clock but the brokers' should stamp order records")
         says = "clocks of collectors and producers were an hour off, and the order held"
         return deployment.effect("skewed-clocks", deployment.judge(*files), says)
 
@@ -79,7 +80,7 @@ def _send(deployment: Deployment, off: str, history: Path) -> None:
 
 
 def _stamps_of_orders(deployment: Deployment, now: float) -> list[float]:
-    """Return how far off the clocks were that stamped tickets and relays, in seconds."""
+    """Return how far off the times of tickets and relays are, in seconds."""
     return [
         record.timestamp_ms / 1000 - now
         for node in deployment.plan.collectors

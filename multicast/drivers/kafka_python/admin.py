@@ -115,26 +115,21 @@ class Admin:
 
     def replications(self, topics: Sequence[str]) -> dict[str, int]:
         """Return for each topic that exists the smallest number of replicas of its partitions."""
-        return {
-            name: min(len(partition["replica_nodes"]) for partition in topic["partitions"])
-            for name, topic in self._topics(topics).items()
-        }
+        held = self.holders(topics)
+        return {name: min(len(replicas) for _, _, replicas, _ in held[name]) for name in held}
 
     def holders(self, topics: Sequence[str]) -> dict[str, list[Holders]]:
         """Return (number, leader, replicas, in-sync replicas) of each Kafka partition, by topic.
 
         Topics that do not exist are left out. The leader is -1 if there is none.
         """
-        return {
-            name: sorted(map(holders_of, topic["partitions"]))
-            for name, topic in self._topics(topics).items()
-        }
+        known = self._topics(topics)
+        return {name: sorted(map(holders_of, known[name]["partitions"])) for name in known}
 
     def topic_ids(self, topics: Sequence[str]) -> dict[str, uuid.UUID]:
         """Return the IDs of the topics that exist; a topic that is recreated has another ID."""
-        return {
-            name: uuid.UUID(str(topic["topic_id"])) for name, topic in self._topics(topics).items()
-        }
+        known = self._topics(topics)
+        return {name: uuid.UUID(str(known[name]["topic_id"])) for name in known}
 
     def create_topics(self, topics: Mapping[str, TopicSpec]) -> list[str]:
         """Create missing topics and add missing Kafka partitions; return the created names.
@@ -241,6 +236,13 @@ class Admin:
         # A broker that does not know a new topic yet reports no settings for it.
         self._wait(complete, f"the settings of {', '.join(topics)}")
         return {name: by_topic[name] for name in topics}
+
+    def change_settings(self, topic: str, settings: Mapping[str, str]) -> str:
+        """Change these settings of a topic, and no others; return why that was refused, or ""."""
+        resource = ConfigResource(ConfigResourceType.TOPIC, topic, dict(settings))
+        change = partial(self._admin.alter_configs, [resource], raise_on_unknown=False)
+        answer = str(self._ask(change)["topic"][topic])
+        return "" if answer == "OK" else answer
 
     def broker_settings(self) -> dict[int, dict[str, str]]:
         """Return all settings in force of every broker that answers, by broker."""
@@ -418,13 +420,9 @@ class Admin:
 
     def _wait_for_leaders(self, partitions: Mapping[str, int]) -> None:
         def ready() -> bool:
-            topics = self._topics(list(partitions))
-            return all(
-                name in topics
-                and len(topics[name]["partitions"]) >= count
-                and all(entry["leader_id"] >= 0 for entry in topics[name]["partitions"])
-                for name, count in partitions.items()
-            )
+            held = self.holders(list(partitions))
+            led = {name: [each[1] >= 0 for each in held.get(name, [])] for name in partitions}
+            return all(all(led[name]) and len(led[name]) >= partitions[name] for name in led)
 
         self._wait(ready, f"leaders of {', '.join(partitions)}")
 

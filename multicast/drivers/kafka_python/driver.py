@@ -102,13 +102,10 @@ class KafkaPythonDriver:
         )
 
     def reader(
-        self,
-        starts: Mapping[TopicPartition, int],
-        *,
-        ahead: bool = True,  # noqa: ARG002 - it fetches in `poll` only
+        self, starts: Mapping[TopicPartition, int], *, wait_s: float | None = None
     ) -> KafkaPythonReader:
-        """Open a reader with its own connections."""
-        return KafkaPythonReader(self._open_connection, starts)
+        """Open a reader with its own connections; it fetches in `poll` only."""
+        return KafkaPythonReader(self._open_connection, starts, wait_s=wait_s)
 
     def column_reader(self, starts: Mapping[TopicPartition, int]) -> KafkaPythonReader:
         """Open a column reader with its own connections; needs numpy."""
@@ -162,9 +159,12 @@ class KafkaPythonDriver:
         """Return the last stable offsets."""
         return self._offsets(dict.fromkeys(partitions, LATEST))
 
-    def high_watermarks(self, partitions: Sequence[TopicPartition]) -> dict[TopicPartition, int]:
+    def high_watermarks(
+        self, partitions: Sequence[TopicPartition], *, timeout_s: float | None = None
+    ) -> dict[TopicPartition, int]:
         """Return the offsets below which all in-sync replicas store the log."""
-        return self._offsets(dict.fromkeys(partitions, LATEST), IsolationLevel.READ_UNCOMMITTED)
+        wanted = dict.fromkeys(partitions, LATEST)
+        return self._offsets(wanted, IsolationLevel.READ_UNCOMMITTED, timeout_s)
 
     def offsets_at(
         self, partitions: Sequence[TopicPartition], timestamp_ms: int
@@ -226,9 +226,10 @@ class KafkaPythonDriver:
         self,
         wanted: Mapping[TopicPartition, int],
         isolation: IsolationLevel = IsolationLevel.READ_COMMITTED,
+        timeout_s: float | None = None,
     ) -> dict[TopicPartition, int]:
         offsets: dict[TopicPartition, int] = self._connection.run(
-            self._connection.list_offsets, wanted, isolation
+            self._connection.list_offsets, wanted, isolation, timeout_s=timeout_s
         )
         return {partition: offsets[partition] for partition in wanted}
 

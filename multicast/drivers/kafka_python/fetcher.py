@@ -29,8 +29,9 @@ from kafka.protocol.consumer import FetchRequest, IsolationLevel
 from multicast.drivers.kafka_python.connection import RETRY_S, Connection
 from multicast.drivers.protocol import TopicPartition
 
-# Of a long poll; Kafka's default. A record ends it at once, so it only bounds the idle requests.
-_WAIT_MS = 500
+# Of a long poll, if nothing else is asked; Kafka's default. A record ends it at once, so it only
+# bounds the idle requests.
+_WAIT_S = 0.5
 # Of a poll that another partition may have to wait for: at most 50 requests a second.
 _SHORT_WAIT_MS = 20
 # Version 13 and later identify topics by ID (KIP-516), 12 is the last that uses names.
@@ -65,8 +66,11 @@ class Fetching:
         *,
         partition_bytes_max: int,
         request_bytes_max: int,
+        wait_s: float | None = None,
     ) -> None:
         self._connection = connection
+        # Half of the time-out, after which a broker that is silent is given up.
+        self._wait_ms = int(1000 * min(wait_s or _WAIT_S, connection.timeout_s / 2))
         self._sink = sink
         self._partition_bytes_max = partition_bytes_max
         self._request_bytes_max = request_bytes_max
@@ -196,7 +200,7 @@ class Fetching:
         session = self._sessions.setdefault(node, FetchSessionHandler(node))
         data = session.build_next(partitions)
         request = FetchRequest(
-            max_wait_ms=_SHORT_WAIT_MS if self._left_out or self._held else _WAIT_MS,
+            max_wait_ms=_SHORT_WAIT_MS if self._left_out or self._held else self._wait_ms,
             min_bytes=1,
             max_bytes=self._request_bytes_max,
             isolation_level=IsolationLevel.READ_COMMITTED,

@@ -57,7 +57,11 @@ class KafkaPythonReader:
     partition_bytes_max = 1024 * 1024  # of one response; Kafka's default of this setting
 
     def __init__(
-        self, open_connection: Callable[[], Connection], starts: Mapping[TopicPartition, int]
+        self,
+        open_connection: Callable[[], Connection],
+        starts: Mapping[TopicPartition, int],
+        *,
+        wait_s: float | None = None,
     ) -> None:
         self._connection = open_connection()
         self._fetching = Fetching(
@@ -65,6 +69,7 @@ class KafkaPythonReader:
             self,
             partition_bytes_max=self.partition_bytes_max,
             request_bytes_max=_REQUEST_BYTES_MAX,
+            wait_s=wait_s,
         )
         self._logs: dict[TopicPartition, BufferedLog] = {}
         self._woken = False

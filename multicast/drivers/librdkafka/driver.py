@@ -105,10 +105,12 @@ class LibrdkafkaDriver:
             delivery_timeout_s=self._delivery_timeout_s,
         )
 
-    def reader(self, starts: Mapping[TopicPartition, int], *, ahead: bool = True) -> Reader:
-        """Open a reader with its own consumer; without `ahead` one of the delegate."""
-        if not ahead:  # librdkafka's threads fetch whether somebody polls or not
-            return self._delegate.reader(starts, ahead=False)
+    def reader(
+        self, starts: Mapping[TopicPartition, int], *, wait_s: float | None = None
+    ) -> Reader:
+        """Open a reader with its own consumer; with `wait_s` one of the delegate."""
+        if wait_s is not None:  # librdkafka's threads fetch whether somebody polls or not
+            return self._delegate.reader(starts, wait_s=wait_s)
         settings = {
             **self._settings,
             "group.id": "amcast-unjoined",  # a setting that librdkafka requires; never joined
@@ -169,9 +171,11 @@ class LibrdkafkaDriver:
         """Return the last stable offsets."""
         return self._delegate.last_stable_offsets(partitions)
 
-    def high_watermarks(self, partitions: Sequence[TopicPartition]) -> dict[TopicPartition, int]:
+    def high_watermarks(
+        self, partitions: Sequence[TopicPartition], *, timeout_s: float | None = None
+    ) -> dict[TopicPartition, int]:
         """Return the offsets below which all in-sync replicas store the log."""
-        return self._delegate.high_watermarks(partitions)
+        return self._delegate.high_watermarks(partitions, timeout_s=timeout_s)
 
     def offsets_at(
         self, partitions: Sequence[TopicPartition], timestamp_ms: int

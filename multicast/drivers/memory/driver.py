@@ -179,7 +179,7 @@ class MemoryDriver:
         self,
         starts: Mapping[TopicPartition, int],
         *,
-        ahead: bool = True,  # noqa: ARG002 - a parameter of the other drivers
+        wait_s: float | None = None,  # noqa: ARG002 - a parameter of the other drivers
     ) -> MemoryReader:
         """Open a reader."""
         return MemoryReader(self.log, starts)

@@ -150,7 +150,12 @@ class MemoryLog:
         with self.changed:
             return {partition: self._of(partition).end for partition in partitions}
 
-    def high_watermarks(self, partitions: Sequence[TopicPartition]) -> dict[TopicPartition, int]:
+    def high_watermarks(
+        self,
+        partitions: Sequence[TopicPartition],
+        *,
+        timeout_s: float | None = None,  # noqa: ARG002 - it never waits
+    ) -> dict[TopicPartition, int]:
         """Return the offsets that the next appends get."""
         with self.changed:
             return {partition: self._of(partition).next for partition in partitions}

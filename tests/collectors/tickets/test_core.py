@@ -120,7 +120,36 @@ def test_a_correction_alone_makes_no_standby_act():
     assert core.own.state.debts[P1] == 0
 
 
-def test_a_hole_is_filled_skip_by_skip():
+def test_what_seven_producers_lost_with_two_full_requests_each_is_filled():
+    stream = Stream()
+    core = stream.core()
+    for _ in range(7):
+        stream.ticket(P1, 20_000)
+    stream.read(core)
+    core.log_end(P1, 0)
+    core.tick({})
+    core.tick({})
+    assert stream.carry_out(core) == [Fill(P1, 140_000)]
+
+
+def test_a_fill_ends_where_its_hole_does_though_tickets_come_meanwhile():
+    stream = Stream()
+    core = stream.core()
+    stream.ticket(P1, 2)
+    stream.read(core)
+    core.log_end(P1, 0)
+    core.tick({})
+    core.tick({})
+    assert stream.carry_out(core) == [Fill(P1, 2)]
+    stream.ticket(P1, 5)
+    stream.read(core)
+    core.filled(P1, 1)
+    assert stream.carry_out(core) == [Fill(P1, 2)]
+    core.filled(P1, 2)  # the messages of the later ticket may be on their way
+    assert stream.carry_out(core) == []
+
+
+def test_a_hole_is_filled_until_its_end():
     stream = Stream()
     core = stream.core()
     stream.ticket(P1, 2, 0)
@@ -153,6 +182,105 @@ def test_a_standby_acts_after_its_patience_and_no_longer_once_another_instance_w
     stream.read(second)
     assert not part.decide(second, 0.5)
     assert (part.acting, second.due) == (False, False)
+
+
+def beside(stream, seconds, each=lambda _: None, highs=()):
+    """Let a standby of K1 follow for so long; give when it acted (ms), or None."""
+    core, part = stream.core(2), Standby(primary=False)
+    part.begin(core)
+    core.log_end(P1, 0)
+    core.log_end(P2, 0)
+    until = stream.now + 1000 * seconds
+    while stream.now < until:
+        stream.now += 250
+        each(core)
+        stream.read(core)
+        core.tick(dict(highs))
+        if part.decide(core, stream.now / 1000):
+            return stream.now
+    return None
+
+
+def test_a_standby_acts_where_a_hole_is_left_for_seconds_while_other_logs_go_on():
+    stream = Stream()
+    stream.ticket(P1, 1)  # its message never comes
+
+    def goes_on(core):
+        if stream.now % 1000 == 0:
+            stream.ticket(P2, 1)
+            core.log_end(P2, stream.now // 1000)
+
+    assert 3000 <= beside(stream, 3600, goes_on) <= 5000
+
+
+def test_a_standby_acts_where_nobody_holds_a_log_with_an_open_transaction():
+    assert 3000 <= beside(Stream(), 3600, highs={P1: 3}) <= 5000
+
+
+def test_a_standby_tries_in_vain_to_fill_a_log_without_a_leader_once_a_minute():
+    stream = Stream()
+    stream.ticket(P1, 1)
+    core, part = stream.core(2), Standby(primary=False)
+    core.log_end(P1, 0)
+    tried = []
+    while stream.now < 300_000:
+        stream.now += 250
+        core.tick({})
+        if part.decide(core, stream.now / 1000):
+            fills = [action for action in core.step(0) if isinstance(action, Fill)]
+            assert fills == [Fill(P1, 1)]
+            tried.append(stream.now)
+            core.filled(P1, None)
+            part.step_back()  # the one that acts has written something
+    assert 3 <= len(tried) <= 6
+
+
+def test_a_standby_leaves_a_large_hole_to_the_one_that_fills_it():
+    stream = Stream()
+    stream.ticket(P1, 60_000)
+    acting = stream.core(1)
+    filled = []
+
+    def fills(standby):
+        acting.tick({})
+        filled.extend(action for action in stream.carry_out(acting) if isinstance(action, Fill))
+        if filled and stream.now % 1000 == 0:
+            for core in (acting, standby):
+                core.log_end(P1, stream.now)
+
+    acting.log_end(P1, 0)
+    assert beside(stream, 50, fills) is None
+    assert filled
+
+
+def test_a_standby_leaves_corrections_to_the_one_that_writes_them():
+    stream = Stream()
+    acting = stream.core(1)
+
+    def corrects(standby):
+        """A producer without tickets writes a message each second."""
+        if stream.now % 1000 == 0:
+            for core in (acting, standby):
+                core.log_end(P1, stream.now // 1000)
+        acting.tick({})
+        stream.carry_out(acting)
+
+    assert beside(stream, 60, corrects) is None
+    assert acting.own.state.corrections[P1] > 10
+
+
+def test_a_standby_keeps_the_newest_checkpoint_alone_and_names_it_when_it_takes_over():
+    stream = Stream()
+    standby, part = stream.core(2), Standby(primary=False)
+    for _ in range(500):
+        stream.records.append(encode(anchor(PLAN, "K1"), standby.own.marked))
+        stream.read(standby)
+        assert not part.decide(standby, 0.0)
+        assert not standby.due
+    part.primary = True
+    assert part.decide(standby, 0.0)
+    saved = [action.checkpoint.offset for action in stream.carry_out(standby)]
+    assert saved == [499]
 
 
 def test_late_records_of_one_that_has_ended_do_not_hold_up_its_successor():

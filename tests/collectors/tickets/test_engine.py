@@ -4,7 +4,7 @@ from collections import Counter
 from dataclasses import replace
 
 from collectors.collector import CollectorLimits
-from multicast.control import ControlReader, stream_partition
+from multicast.control import ControlReader, log_partition, stream_partition
 from multicast.order import anchor
 from multicast.tickets.encoding import OwnRecord, Ticket, encode
 from tests.helpers.plans import poster
@@ -100,6 +100,17 @@ def test_a_ticket_without_a_message_is_a_hole_that_skips_fill():
         until(lambda: sum(node.status()["skips"] for node in nodes) == 3)
         sent = multicast_by_another(system, 14)
         check_agreement(system, sent)
+
+
+def test_an_instance_that_ends_fills_no_further():
+    with Small(PLAN) as system:
+        node, thread = system.run(PLAN.top("P3").name)
+        ticket(system, P3, 60_000)
+        until(lambda: node.status()["skips"])
+        node.stop()
+        thread.join(60)
+        log = log_partition(PLAN.logs[P3])
+        assert 0 < system.log.high_watermarks([log])[log] < 60_000
 
 
 def test_an_instance_and_a_consumer_begin_at_a_checkpoint():

@@ -12,12 +12,20 @@ from collectors.engine.instance import CollectorInstance
 from collectors.engine.log_end_loop import LogEndLoop
 from collectors.engine.read_ahead import ReadAhead
 from collectors.engine.stream_loop import StreamBatch
-from multicast.control import ends_record, markers_record, stream_partition
+from collectors.reconfiguration.drain import drain
+from collectors.reconfiguration.survey import refuse_damaged
+from multicast.control import (
+    ControlReader,
+    ends_record,
+    log_partition,
+    markers_record,
+    stream_partition,
+)
 from multicast.drivers.memory.driver import MemoryDriver
 from multicast.drivers.memory.logs import MemoryLog
 from multicast.drivers.protocol import Record
 from multicast.order import anchor
-from multicast.tickets.encoding import OwnRecord, Ticket, encode
+from multicast.tickets.encoding import COUNT_MAX, OwnRecord, Ticket, encode
 from tests.helpers.plans import chain
 from tests.helpers.small import Small, until
 
@@ -33,8 +41,8 @@ ENDS = {log.name: 0 for log in PLAN.logs}
 FOREIGN = [b"", None, b"amcast?"]
 
 
-def tickets(plan, messages=1):
-    return encode(anchor(plan, "K1"), OwnRecord((Ticket(0, messages, 0),)))
+def tickets(plan, messages=1, log=0):
+    return encode(anchor(plan, "K1"), OwnRecord((Ticket(log, messages, 0),)))
 
 
 def batch(first, *values):
@@ -124,3 +132,22 @@ def test_questions_for_the_ends_are_frequent_while_the_plan_changes():
     ends.hurries = True
     assert ends._spacing_s(all_ordered) < usual / 5
     assert ends._spacing_s({sink: None}) < usual / 5, "of a standby, too"
+
+
+def test_a_plan_that_was_not_refused_ends_the_epoch_however_many_offsets_lack_a_message():
+    with Small(PLAN) as system:
+        logs = [log for log in PLAN.logs if log.name in PLAN.own_logs("K1")]
+        for log in logs:
+            raw = tickets(PLAN, COUNT_MAX, PLAN.number(log.name))
+            system.log.write(stream_partition(PLAN, "K1"), raw)
+        control = ControlReader(system.driver, PLAN.topic)
+        refuse_damaged(
+            system.driver, control.refresh()
+        )  # `apply` does so before it changes a thing
+        system.propose(NEXT)
+        control.refresh()
+        drain(system.driver, control, 1, timeout_s=60, say=lambda _: None)
+        assert control.refresh().begun_epoch == 2
+        ends = system.driver.high_watermarks([log_partition(log) for log in logs])
+        control.close()
+        assert sum(ends.values()) >= len(logs) * COUNT_MAX

@@ -401,7 +401,7 @@ def test_the_next_offset_counts_what_an_open_transaction_holds_back(world, drive
     assert driver.high_watermarks([a, b]) == {a: 1, b: 0}
     transaction = world.transaction()
     transaction.append(a, b"1")
-    assert driver.high_watermarks([a, b]) == {a: 2, b: 0}
+    assert driver.high_watermarks([a, b], timeout_s=9.0) == {a: 2, b: 0}
     assert driver.last_stable_offsets([a]) == {a: 1}
     transaction.abort()  # the marker, 2, is written soon after
     watch(opened(driver.watcher({a: 0})), {a: 3})

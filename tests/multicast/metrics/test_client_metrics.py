@@ -5,20 +5,25 @@ import itertools
 import subprocess
 import sys
 import threading
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from prometheus_client import CollectorRegistry
 
 from multicast import nothing_after
+from multicast.control import log_partition, stream_partition
 from multicast.errors import ClusterUnreachable, UsageError
 from multicast.metrics import ClientMetrics, clients
 from multicast.metrics.exposition import MetricsPage
 from multicast.metrics.families import MetricKind
+from multicast.order import anchor
 from multicast.subscription import Bounds
 from multicast.testing import system
+from multicast.tickets.encoding import OwnRecord, Ticket, encode
+from tests.helpers.plans import chain
 from tests.helpers.scraped import samples
-from tests.helpers.small import until
+from tests.helpers.small import Small, until
 from tests.multicast.aio.worlds import consumer_of, producer_of, running
 
 DOC = Path(__file__).parents[3] / "docs" / "metrics.md"
@@ -174,6 +179,28 @@ def test_a_change_of_epoch_shows_how_long_it_stopped_a_consumer(double, name):
     if name == "C1":
         assert epoch == 2
         assert 0 <= now("consumer_replanning_seconds", name) < 60
+
+
+def test_a_consumer_says_for_which_log_its_messages_wait_and_for_how_long():
+    plan = replace(chain(), order_version=2)
+    with Small(plan) as system, system.consumer("C1") as consumer:
+        metrics = ClientMetrics(consumer)
+        assert (consumer.waiting, consumer.counts().waiting) == (None, None)
+        system.log.write(log_partition(plan.log("P2")), b"message")
+        ticket = OwnRecord((Ticket(plan.number("P1"), 2, 2), Ticket(plan.number("P2"), 1, 1)))
+        top = plan.top("P1").name
+        system.log.write(stream_partition(plan, top), encode(anchor(plan, top), ticket))
+
+        waiting = until(lambda: consumer.poll(0.01) or consumer.waiting)
+        assert (waiting.log, waiting.offset, waiting.ordered) == ("P1", 0, 2)
+        assert waiting.behind == {"P2": 1}
+        assert shown(metrics)("consumer_waiting_seconds", "C1", "P1") >= waiting.seconds
+
+        for _ in range(2):
+            system.log.write(log_partition(plan.log("P1")), b"late")
+        until(lambda: consumer.poll(0.01))
+        until(lambda: consumer.poll(0.01) or consumer.waiting is None)
+        assert shown(metrics)("consumer_waiting_seconds", "C1", "P1") is None
 
 
 def test_a_pause_begins_where_the_consumer_stops_and_a_forged_marker_begins_none(double):

@@ -3,6 +3,7 @@
 import pytest
 
 from multicast.order import ORDERED_MAX
+from multicast.tickets.balance import BalanceLimits
 from multicast.tickets.collector import (
     FillHole,
     NameCheckpoint,
@@ -27,7 +28,7 @@ A, B = 0, 1
 
 def collector(parent=None, **limits):
     own = TicketStream(StreamShape(TAG, {A: 0}, {} if parent is None else {B: 10}, 0, parent and 0))
-    limits = {"patience": 5, "rest": 2, "lively": 100, "checkpoint_time": 1000, **limits}
+    limits = {"patience": 5, "lively": 100, "checkpoint_time": 1000, **limits}
     return TicketCollector(own, parent, TicketLimits(**limits))
 
 
@@ -53,20 +54,57 @@ def test_a_collector_fills_a_hole_that_rests_for_two_ticks():
     assert core.step(2) == [FillHole(A, 1)]
 
 
-@pytest.mark.parametrize(
-    ("tickets", "end", "amount"), [((Ticket(A, 0, 1),), 1, 1), ((Ticket(A, 2, 0),), 1, -1)]
-)
-def test_a_collector_corrects_what_stays_unpaid_or_stays_empty_in_a_log_that_grows(
-    tickets, end, amount
-):
-    core = collector()
+GROWING = [
+    # A producer has died with the ticket of a message: the order is one ahead of the log.
+    pytest.param(2, False, [FillHole(A, 102)], id="hole"),
+    # One has died before its ticket: the log is one ahead of the order...
+    pytest.param(0, False, [WriteRecord(OwnRecord((Ticket(A, 1, 0),)))], id="late"),
+    # ... or, as each next ticket says where the log ends, it stays in debt.
+    pytest.param(0, True, [WriteRecord(OwnRecord((), (Correction(A, 1, 1),)))], id="debt"),
+]
+
+
+@pytest.mark.parametrize(("counted", "says_end", "mend"), GROWING)
+def test_what_stays_out_of_balance_is_mended_in_a_log_that_never_rests(counted, says_end, mend):
+    core = collector(balance=BalanceLimits(urgent=0, slack=0, stale=0), patience=1000)
+    core.own_read(0, encode(TAG, OwnRecord((Ticket(A, counted, 0),))), now=0)
+    core.log_end(A, 1, now=0)
+    actions = []
+    for now in range(1, 101):
+        upto = now + 1 if says_end else 0
+        core.own_read(now, encode(TAG, OwnRecord((Ticket(A, 1, upto),))), now=now)
+        core.log_end(A, now + 1, now=now)
+        if now % 25 == 0:
+            core.tick(now)
+        actions += core.step(now)
+    assert actions == mend
+
+
+def test_what_only_passes_is_left_alone_in_a_log_that_never_rests():
+    core = collector(balance=BalanceLimits(urgent=5, slack=1, stale=0), patience=50)
     core.log_end(A, 0, now=0)
-    core.own_read(0, encode(TAG, OwnRecord(tickets)), now=1)
-    core.log_end(A, end, now=1)
-    for now in (10, 20, 30, 40):
-        core.tick(now)
-    records = [action for action in core.step(40) if isinstance(action, WriteRecord)]
-    assert records == [WriteRecord(OwnRecord((), (Correction(A, 1, amount),)))]
+    for now in range(1, 401):
+        ticket_first = now % 2
+        for is_ticket in (ticket_first, not ticket_first):
+            if is_ticket:
+                core.own_read(now, encode(TAG, OwnRecord((Ticket(A, 1, 0),))), now=now)
+            else:
+                core.log_end(A, now, now=now)
+        if now % 25 == 0:
+            core.tick(now)
+        assert core.step(now) == []
+
+
+def test_a_tick_looks_at_no_log_that_is_ordered_to_its_end():
+    own = TicketStream(StreamShape(TAG, dict.fromkeys(range(1000), 0), {}))
+    core = TicketCollector(own, None, TicketLimits(5, 100, 10**6))
+    for log in range(1000):
+        core.log_end(log, 0, now=0)
+    core.tick(1)
+    core.tick(2)
+    core._judge_hole = pytest.fail
+    core.tick(3)
+    assert core.ahead == {}
 
 
 def records(core, now):
@@ -92,7 +130,7 @@ def test_a_backlog_is_ordered_in_records_that_count():
 
 def test_a_backlog_of_one_log_does_not_delay_another():
     own = TicketStream(StreamShape(TAG, {A: 0, B: 10}, {}))
-    core = TicketCollector(own, None, TicketLimits(5, 2, 100, 1000, run_length_max=10, runs_max=3))
+    core = TicketCollector(own, None, TicketLimits(5, 100, 1000, run_length_max=10, runs_max=3))
     core.log_end(A, 100, now=0)
     core.log_end(B, 11, now=0)
     (first,) = records(core, 0)

@@ -70,3 +70,14 @@ def test_an_epoch_of_version_1_has_no_places():
     back = with_order_version(replace(FIRST, epoch=2, base_epoch=1), 1, FIRST)
     state = state_of(FIRST, back)
     assert places_of(state, 2, places_of(state, 1, {})) == {}
+
+
+def test_an_epoch_without_tickets_has_no_places_and_retains_all_trees():
+    off = replace(FIRST, epoch=2, base_epoch=1, tickets=False)
+    on = replace(FIRST, epoch=3, base_epoch=2)
+    state = state_of(FIRST, off, on)
+    assert places_of(state, 2, places_of(state, 1, {})) == {}
+    again = places_of(state, 3, {})
+    assert {place: one.tag for place, one in again.items()} == {
+        place: one.tag for place, one in places_of(state, 1, {}).items()
+    }

@@ -1,5 +1,7 @@
 """The ticket rule, clause by clause, on hand-made records."""
 
+import tracemalloc
+
 import pytest
 
 from multicast.errors import ProtocolViolation, UnknownVersion
@@ -15,6 +17,7 @@ from multicast.order import (
 from multicast.order import encode as encode_old
 from multicast.tickets.encoding import (
     COUNT_MAX,
+    PROMISE_MAX,
     CheckpointRecord,
     Correction,
     FreezeRecord,
@@ -84,6 +87,18 @@ def test_a_late_ticket_pays_for_what_a_collector_has_ordered(stream):
     assert stream.tickets(Ticket(A, 1, 0)) == ()
     assert stream.tickets(Ticket(A, 2, 0)) == (Run(A, 2, 3),)
     assert stream.state.debts[A] == 0
+
+
+def test_what_tickets_promise_beyond_their_messages_is_bounded_however_often_they_say_it(stream):
+    assert stream.tickets(Ticket(A, 2, 2**23)) == (Run(A, 0, 2 + PROMISE_MAX),)
+    for place in range(3):
+        first = 2 + PROMISE_MAX + place
+        assert stream.tickets(Ticket(A, 1, 2**23)) == (Run(A, first, first + 1),)
+        assert stream.state.debts[A] == PROMISE_MAX
+    # A collector has seen the end that it names. Until that is paid, producers promise nothing.
+    stream.tickets(Ticket(A, 0, 2**20))
+    assert stream.state.positions[A] == 2**20
+    assert stream.tickets(Ticket(A, 1, 2**23)) == ()
 
 
 def test_a_collectors_ticket_may_come_twice_late_or_from_a_zombie(stream):
@@ -205,6 +220,21 @@ def test_a_checkpoint_counts_once_and_only_with_the_state_at_the_mark(stream):
     assert reader.take(second) == ()
     assert reader.state == stream.state
     assert reader.marked == stream.marked
+
+
+def test_of_what_was_decoded_only_small_records_are_kept_for_other_readers():
+    ticket = encode(TAG, OwnRecord((Ticket(A, 1, 1),)))
+    assert decode(TAG, ticket) is decode(TAG, bytes(ticket))
+    entries = tuple(Position(log, log) for log in range(1000))
+    tracemalloc.start()
+    try:
+        for place in range(20):
+            decode(TAG, encode(TAG, RelayRecord(place, place + 1, entries)))
+            decode(TAG, TAG + place.to_bytes(2) + bytes(100_000))  # a stranger's
+        kept, _ = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert kept < 500_000
 
 
 def test_a_checkpoint_of_other_logs_is_no_checkpoint_of_a_stream(stream):

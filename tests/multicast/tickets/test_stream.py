@@ -6,7 +6,6 @@ import pytest
 
 from multicast.control import (
     ControlState,
-    checkpoint_record,
     ends_record,
     genesis,
     markers_record,
@@ -43,6 +42,10 @@ def control(plan=PLAN, *more):
     return state
 
 
+def named(point):
+    return control().naming(point, now_ms=1)
+
+
 def k1(*records):
     """The raw records of K1's stream."""
     return [encode(anchor(PLAN, "K1"), record) for record in records]
@@ -63,7 +66,7 @@ def checkpointed():
     second = stream.marked
     raws += k1(second, OwnRecord((Ticket(P2, 1, 0),)))
     read(stream, raws[6:], 6)
-    return raws, TicketCheckpoint(1, "K1", 6, second, raws[6]), stream
+    return raws, TicketCheckpoint(1, "K1", 6, raws[6]), stream
 
 
 def test_a_stream_opens_in_the_version_of_its_epochs_plan():
@@ -99,7 +102,7 @@ def test_a_stream_of_the_epoch_after_a_recovery_begins_with_the_runs_that_it_is_
 
 def test_a_reader_begins_at_a_named_checkpoint_and_has_the_state_of_all():
     raws, point, whole = checkpointed()
-    state = control(PLAN, checkpoint_record(point))
+    state = control(PLAN, named(point))
     assert state.stream(1, "K1", below=6).offset_next == 0, "the record itself must lie before"
     stream = state.stream(1, "K1", below=7)
     assert (stream.offset_next, stream.proven) == (4, False)
@@ -112,12 +115,12 @@ def test_a_reader_begins_at_a_named_checkpoint_and_has_the_state_of_all():
 def test_a_named_checkpoint_that_its_stream_does_not_contain_is_a_violation():
     raws, point, _ = checkpointed()
     false = replace(point.record, parent_next=1)
-    lies = TicketCheckpoint(1, "K1", 6, false, encode(anchor(PLAN, "K1"), false))
-    stream = control(PLAN, checkpoint_record(lies)).stream(1, "K1", below=7)
+    lies = TicketCheckpoint(1, "K1", 6, encode(anchor(PLAN, "K1"), false))
+    stream = control(PLAN, named(lies)).stream(1, "K1", below=7)
     with pytest.raises(ProtocolViolation, match=r"collector K1 .* offset 6"):
         read(stream, raws[4:], 4)
     assert not stream.proven
-    stream = control(PLAN, checkpoint_record(point)).stream(1, "K1", below=7)
+    stream = control(PLAN, named(point)).stream(1, "K1", below=7)
     read(stream, raws[4:6], 4)
     with pytest.raises(ProtocolViolation):
         stream.passed(8)
@@ -126,24 +129,33 @@ def test_a_named_checkpoint_that_its_stream_does_not_contain_is_a_violation():
 @pytest.mark.parametrize(
     "value",
     [
-        b'{"schema_version":1}',
-        b'{"schema_version":1,"record":"zz"}',
-        b'{"schema_version":1,"record":"544f"}',
-        b'{"schema_version":1,"record":7}',
+        b"",
+        b'"record":"zz"',
+        b'"record":"544f"',
+        b'"record":7',
     ],
 )
 def test_a_statement_without_a_checkpoint_record_of_the_stream_is_void(value):
-    state = control(PLAN, (b"checkpoint/1/K1/6", value))
+    value = b'{"schema_version":1,"epoch":1,"offset":6,"time_ms":1,%s}' % value
+    state = control(PLAN, (b"checkpoint/K1/0/0", value.replace(b",}", b"}")))
     assert state.void == 1
     assert state.stream(1, "K1", below=100).proven
 
 
 def test_a_checkpoint_of_another_stream_or_beyond_its_own_offset_is_void():
     _, point, _ = checkpointed()
-    _, value = checkpoint_record(point)
-    assert control(PLAN, (b"checkpoint/1/K2/6", value)).void == 1
-    assert control(PLAN, (b"checkpoint/1/K1/3", value)).void == 1
-    assert control(PLAN, (b"checkpoint/1/K1/6", value)).void == 0
+    _, value = named(point)
+    early = value.replace(b'"offset":6', b'"offset":3')
+    assert control(PLAN, (b"checkpoint/K2/0/0", value)).void == 1
+    assert control(PLAN, (b"checkpoint/K1/0/0", early)).void == 1
+    assert control(PLAN, (b"checkpoint/K1/0/0", value)).void == 0
+
+
+@pytest.mark.parametrize("key", ["1/K1/6", "K1/0/5", "K1/27/0", "K1/00/0", "K1/0", "K1/0/0/0", "/"])
+def test_a_checkpoint_that_has_no_slot_would_be_held_for_ever_and_is_void(key):
+    _, point, _ = checkpointed()
+    state = control(PLAN, (f"checkpoint/{key}".encode(), named(point)[1]))
+    assert (state.void, state.checkpoints(1, "K1")) == (1, [])
 
 
 def delivery(cursor, order):
@@ -172,7 +184,7 @@ def test_delivery_follows_tickets_and_any_cursor_of_it_continues_the_same_sequen
         ("P1", 3),
         ("P2", 2),
     ]
-    state = control(PLAN, checkpoint_record(point))
+    state = control(PLAN, named(point))
     for number, cursor in enumerate(cursors, 1):
         order = state.stream(1, "K1", below=cursor.record)
         again = delivery(cursor, order)

@@ -120,7 +120,7 @@ class Faulty(MemoryDriver):
         for append in held:
             append.settle(append.store())
 
-    def reader(self, starts, *, ahead=True):  # noqa: ARG002 - a parameter of drivers
+    def reader(self, starts, *, wait_s=None):  # noqa: ARG002 - a parameter of drivers
         driver = self
 
         class Reader(MemoryReader):

@@ -2,7 +2,7 @@
 
 import pytest
 
-from tests.ordering_osn.planted.planted_bugs import copied_source
+from tests.running.planted import copied_source
 
 
 @pytest.fixture(scope="module")

@@ -5,11 +5,11 @@ A file of its own, as `test_rule` and `test_readers`, so that three workers hunt
 
 import pytest
 
-from tests.ordering_osn.planted.planted_bugs import AT_NODES, bug_id, hunt
+from tests.ordering_osn.planted.planted_bugs import AT_NODES, hunt
 
 
 @pytest.mark.campaign
 @pytest.mark.slow
-@pytest.mark.parametrize("bug", AT_NODES, ids=bug_id)
+@pytest.mark.parametrize("bug", AT_NODES, ids=str)
 def test_a_planted_bug_is_found(bug, copy):
     hunt(bug, copy)

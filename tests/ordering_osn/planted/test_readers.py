@@ -5,11 +5,11 @@ A file of its own, as `test_rule` and `test_nodes`, so that three workers hunt a
 
 import pytest
 
-from tests.ordering_osn.planted.planted_bugs import AT_READERS, bug_id, hunt
+from tests.ordering_osn.planted.planted_bugs import AT_READERS, hunt
 
 
 @pytest.mark.campaign
 @pytest.mark.slow
-@pytest.mark.parametrize("bug", AT_READERS, ids=bug_id)
+@pytest.mark.parametrize("bug", AT_READERS, ids=str)
 def test_a_planted_bug_is_found(bug, copy):
     hunt(bug, copy)

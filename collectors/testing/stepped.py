@@ -127,9 +127,9 @@ class SteppedInstance:
         for read in reads:
             amount = _AMOUNTS[-1] if whole else self._cluster.random.choice(_AMOUNTS)
             moved |= read(amount, whole)
+        if isinstance(self.core, TicketCore):
+            self._pass_time(self.core, moved=moved)
         moved |= self._carry_out(state)
-        if isinstance(self.core, TicketCore) and not self.core.frozen:
-            moved |= self._pass_time(self.core, state, moved=moved)
         others = self.core.counted - self.core.ours
         if self.core.frozen or (self.leaving and others > self._others):
             self.over = True
@@ -187,7 +187,7 @@ class SteppedInstance:
                 moved = True
         return moved
 
-    def _pass_time(self, core: TicketCore, state: ControlState, *, moved: bool) -> bool:
+    def _pass_time(self, core: TicketCore, *, moved: bool) -> None:
         """Tick if it is time, and let time pass while there is something to judge."""
         now = self._cluster.now_ms()
         if moved:
@@ -195,13 +195,11 @@ class SteppedInstance:
         if now - self._ticked_ms >= _TICK_MS:
             self._ticked_ms = now
             core.tick(self._highs())
-            moved = self._carry_out(state)
-        own, ends = core.own.state, self._ends.items()
-        uneven = any(own.positions[log] != end or own.debts[log] for log, end in ends)
+        state, ends = core.own.state, self._ends.items()
+        uneven = any(state.positions[log] != end or state.debts[log] for log, end in ends)
         if uneven and not self._awaits_tick and now - self._moved_ms < _JUDGING_MS:
             self._awaits_tick = True
             self._cluster.later(_TICK_MS / 1000, self._is_time)
-        return moved
 
     def _is_time(self) -> None:
         self._awaits_tick = False

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Container, Mapping, Sequence
 from math import inf
 from typing import Generic, NamedTuple
 
@@ -249,7 +249,7 @@ class Dispatcher(Generic[L]):
         if fresh and room > 0:
             counts = first_groups(fresh, room)
             if self._beside is not None:
-                self._add_beside(link, counts, now)
+                self._add_beside(link, counts, now, again={appends for appends, _ in batches})
             now_ms = time.time_ns() // 1_000_000
             for appends, count in counts.items():
                 batches.append((appends, appends.take(count, now, now_ms)))
@@ -257,8 +257,18 @@ class Dispatcher(Generic[L]):
                     del link.ready[appends]
         return batches
 
-    def _add_beside(self, link: Link, counts: dict[PartitionAppends, int], now: float) -> None:
-        """Queue what goes along with these records; it joins the request if it can."""
+    def _add_beside(
+        self,
+        link: Link,
+        counts: dict[PartitionAppends, int],
+        now: float,
+        *,
+        again: Container[PartitionAppends],
+    ) -> None:
+        """Queue what goes along with these records; it joins the request if it can.
+
+        `again` are the partitions of which the request holds a batch that was sent before.
+        """
         assert self._beside is not None
         started = {}
         for appends, count in counts.items():
@@ -285,7 +295,7 @@ class Dispatcher(Generic[L]):
                 why = f"{name} does not hold the record: too many wait for its leader."
                 self.outcomes.append((record, AppendFailed(AppendNotStored(why))))
         for appends in self._enqueue(taken, size, now):
-            fits = appends.leader == link.node and appends.may_take()
+            fits = appends.leader == link.node and appends.may_take() and appends not in again
             appends.hurries = True
             appends.compresses = False  # who reads it need not have the codec
             if fits and counts.get(appends, 0) == len(appends.queue) - 1:

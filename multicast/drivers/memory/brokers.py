@@ -231,6 +231,7 @@ class MemoryLink(Link):
         """Send a request."""
         self._start(batches, now)
         read = {appends.partition: read_batch(batch.written) for appends, batch in batches}
+        assert len(read) == len(batches), "a request holds one batch for each partition"
         request = MemoryRequest(self._brokers, self, read)
         self._requests.append(request)
         self._sent.append(request)

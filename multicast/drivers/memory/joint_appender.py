@@ -85,7 +85,6 @@ class MemoryJointAppender(JointAppender[MemoryLink]):
             if self._is_woken and not self._ended:
                 self._is_woken = False
                 self._take_answers()
-                self._dispatcher.enforce_limits(self._now())
                 self._supply(tried)
                 self._dispatcher.send_all(self._now())
             sent = self._sent.copy()
@@ -103,6 +102,8 @@ class MemoryJointAppender(JointAppender[MemoryLink]):
     def _take_answers(self) -> None:
         for link in list(self._dispatcher.links.values()):
             self._dispatcher.receive(link)
+        self._dispatcher.enforce_limits(self._now())
+        for link in list(self._dispatcher.links.values()):
             if link.broken:
                 self._dispatcher.drop(link)
 

@@ -467,7 +467,7 @@ def _calm(plan: Plan) -> Schedule:
         fates=CALM,
         delay_max=1,
         crash_mask=-1,
-        apart=False,
+        apart=True,
         trims_order=False,
         forges=False,
         recreates=False,

@@ -9,6 +9,7 @@ Rules, in the order in which they are checked:
     forest      every parent exists, and no collector is its own ancestor
     one top     the collectors that hold a log are connected, so it enters the order exactly once
     coverage    a consumer's collector holds every log that meets its interest
+    bags        a collector's checkpoint fits into a record of the order and of the control topic
     limits      rates, levels and counts stay within the plan's own limits
     promise     hops, foreign work, excess and cost of the plan equal those of the tree; a plan of
                 the objective's first version counted foreign work otherwise, so of that only hops
@@ -26,6 +27,14 @@ from topology.tree import PRICING, CollectorSpec, Log, Plan, Subscription
 # Relative (and absolute near 0): a plan writes its figures as decimal fractions, so other programs
 # may round them. A wrong figure that matters differs by far more.
 TOLERANCE = 1e-6
+
+
+# A checkpoint of docs/protocol-2.md: its own fields, those of an own and of an inherited log.
+CHECKPOINT_BYTES, OWN_LOG_BYTES, INHERITED_LOG_BYTES = 44, 25, 12
+# Of a record, by default (message.max.bytes). Nobody needs a bag that takes a larger one.
+RECORD_BYTES_MAX = 1_048_588
+# The control topic names a checkpoint in hexadecimal digits, beside a key, an offset and a time.
+CHECKPOINT_BYTES_MAX = (RECORD_BYTES_MAX - 1024) // 2
 
 
 class PlanRejected(ValueError):
@@ -104,6 +113,7 @@ def check(plan: Plan) -> None:
     for entry in plan.consumers:
         _check_coverage(plan, entry)
     _check_hosts(plan)
+    _check_bags(plan)
     computed = figures(plan)
     _check_limits(plan, computed)
     _check_promise(plan, computed)
@@ -311,6 +321,24 @@ def _check_hosts(plan: Plan) -> None:
         if plan.hosts and node.host not in plan.hosts["names"]:
             raise PlanRejected(
                 f"collector {node.name} is on {node.host}, which is not a host of the plan"
+            )
+
+
+def checkpoint_bytes(own: int, inherited: int) -> int:
+    """Give the size of the checkpoint of a collector with so many own and inherited logs."""
+    return CHECKPOINT_BYTES + OWN_LOG_BYTES * own + INHERITED_LOG_BYTES * inherited
+
+
+def _check_bags(plan: Plan) -> None:
+    for node in plan.collectors:
+        own = len(plan.own_logs(node.name))
+        size = checkpoint_bytes(own, len(node.bag) - own)
+        if size > CHECKPOINT_BYTES_MAX:
+            raise PlanRejected(
+                f"collector {node.name} has {len(node.bag)} logs, so its checkpoint has {size} "
+                f"bytes; more than {CHECKPOINT_BYTES_MAX} cannot be stored, that is "
+                f"{(CHECKPOINT_BYTES_MAX - CHECKPOINT_BYTES) // OWN_LOG_BYTES} logs of its own: "
+                f"let consumers read fewer partitions together, or use fewer destination sets"
             )
 
 

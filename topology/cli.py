@@ -433,11 +433,13 @@ def _ask_cluster(
 def _solved(interests: InterestFile, **options: Any) -> Solution:
     try:
         with report.progress() as update:
-            return solve(interests, progress=update, **options)
-    except Infeasible as wrong:
+            solution = solve(interests, progress=update, **options)
+        check(solution.plan)
+    except (Infeasible, PlanRejected) as wrong:
         fail(str(wrong), 1)
     except ModuleNotFoundError as wrong:
         fail(f"{wrong}: pip install highspy", 2)
+    return solution
 
 
 def _compare_partitions(interests: InterestFile, partition_count: int) -> None:

@@ -345,7 +345,7 @@ def fork(value: Any, known: dict[int, Any] | None = None) -> Any:
     if kind is TicketState:
         return value.copy()
     if kind is Balance:
-        return replace(value, noted=list(value.noted), kept=value.kept.copy())
+        return replace(value, noted=list(value.noted), usual=value.usual.copy())
     assert kind in _CHANGED_IN_PLACE, kind
     known[id(value)] = other = object.__new__(kind)
     vars(other).update({name: fork(one, known) for name, one in vars(value).items()})
@@ -371,7 +371,7 @@ def collector_key(core: TicketCollector, now: int) -> Hashable:
             for log, one in sorted(value.items()):
                 window = (one.ticks, one.seen > one.began, core._ends[log] > one.end)  # noqa: SLF001
                 seen = (min(now - one.seen, 1), one.last, one.is_fresh, tuple(sorted(one.noted)))
-                key.append((log, one.number, window, seen, tuple(one.kept)))
+                key.append((log, one.number, window, seen, tuple(one.usual)))
         elif name == "_handed_out":
             ahead = [
                 (log, end) for log, end in value.items() if end > core.own.state.positions[log]

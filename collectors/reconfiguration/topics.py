@@ -11,13 +11,16 @@ from dataclasses import replace
 
 from collectors.doctor.facts import FOR_EVER, PartitionFacts, Role, TopicFacts
 from collectors.doctor.inspection import inspect_topics
-from multicast.control import control_partition, order_topic
+from multicast.control import control_partition, order_topic, plan_record
 from multicast.drivers.kafka_python import Admin, TopicSpec
 from multicast.drivers.protocol import Driver, TopicPartition
 from multicast.errors import Conflict, UsageError
+from topology.check import RECORD_BYTES_MAX, checkpoint_bytes
 from topology.tree import Plan
 
 _DAY_MS = 24 * 3600 * 1000  # of 24 hours
+_LONGEST = 2**63 - 1  # an offset
+_AROUND_BYTES = 1024  # a key with a collector's name, offsets and times, and Kafka's own fields
 _CHECKED_SETTINGS = ("cleanup.policy", "min.insync.replicas", "retention.ms", "retention.bytes")
 # A message must fit, and is kept, in the topic of the wider sets as in the plan's topic.
 _OF_MESSAGES = ("max.message.bytes", "retention.ms", "retention.bytes")
@@ -36,8 +39,8 @@ def topics_of(plan: Plan) -> dict[str, int]:
 def topics_ahead(admin: Admin, plan: Plan) -> tuple[TopicFacts, ...]:
     """Give the facts of the plan's topics: existing ones, and others as they would be created.
 
-    Raises `AmcastError` if the brokers would refuse to create one. Topics whose settings this user
-    may not see are left out.
+    Raises `AmcastError` if the brokers would refuse to create one, or to take the plan or a
+    collector's checkpoint. Topics whose settings this user may not see are left out.
     """
     control = control_partition(plan.topic).topic
     existing = {topic.name: topic for topic in inspect_topics(admin, plan, [])}
@@ -49,7 +52,36 @@ def topics_ahead(admin: Admin, plan: Plan) -> tuple[TopicFacts, ...]:
     for name, role, spec in ((orders, Role.ORDER, order), (control, Role.CONTROL, _CONTROL)):
         like = _like(admin, plan, existing, name, spec)
         topics += _ahead(admin, existing, name, role, like)
+    _refuse_large(plan, topics)
     return tuple(topics)
+
+
+def _refuse_large(plan: Plan, topics: Iterable[TopicFacts]) -> None:
+    """Raise `UsageError` for a record that a topic does not take: refused later, it would be late.
+
+    `apply` fills offsets in: here they have as many digits as they may ever have.
+    """
+    filled = replace(
+        plan,
+        topic_ids=dict.fromkeys(topics_of(plan), "0" * 36),
+        logs=tuple(replace(log, first=_LONGEST) for log in plan.logs),
+        collectors=tuple(replace(node, stream_first=_LONGEST) for node in plan.collectors),
+    )
+    checkpoint = 0
+    for node in plan.collectors:
+        own = len(plan.own_logs(node.name))
+        checkpoint = max(checkpoint, checkpoint_bytes(own, len(node.bag) - own))
+    stated = max(len(plan_record(b"", filled, attempt="")[1]), 2 * checkpoint)
+    sizes = {Role.CONTROL: stated, Role.ORDER: checkpoint}
+    for topic in topics:
+        most = int(topic.settings.get("max.message.bytes", RECORD_BYTES_MAX))
+        needed = sizes.get(topic.role, 0) + _AROUND_BYTES
+        if needed > most:
+            raise UsageError(
+                f"topic {topic.name} takes records of at most {most} bytes, and this plan needs "
+                f"{needed}: raise max.message.bytes of the topic (message.max.bytes of the brokers "
+                f"if it does not exist yet), or plan fewer partitions and destination sets"
+            )
 
 
 def _ahead(

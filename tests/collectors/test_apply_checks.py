@@ -26,7 +26,7 @@ from multicast.control import (
 from multicast.drivers import open_driver
 from multicast.drivers.kafka_python import Admin, TopicSpec
 from multicast.drivers.protocol import TopicPartition
-from multicast.errors import AmcastError, Conflict, UnsafeCluster
+from multicast.errors import AmcastError, Conflict, UnsafeCluster, UsageError
 from tests.helpers.plans import poster
 from tests.helpers.system import PATIENCE_S, amcast, until
 
@@ -253,3 +253,15 @@ def test_topics_of_before_get_the_settings_of_new_ones(bench):
     assert settings[control]["max.compaction.lag.ms"] == "3600000"
     assert settings[orders]["message.timestamp.type"] == "LogAppendTime"
     assert settings[orders]["retention.ms"] == "-1"
+
+
+@pytest.mark.parametrize("role", [control_partition, lambda topic: (order_topic(topic), 0)])
+def test_a_plan_that_a_topic_cannot_hold_is_refused_before_anything_is_made(bench, role):
+    name = role(bench.topic)[0]
+    policy = "compact" if role is control_partition else "delete"
+    small = {"max.message.bytes": "1100", "cleanup.policy": policy}
+    bench.admin.create_topics({name: TopicSpec(1, settings=small)})
+    before = bench.topics()
+    with pytest.raises(UsageError, match=f"topic {name} takes records of at most 1100 bytes"):
+        bench.apply()
+    assert bench.topics() == before

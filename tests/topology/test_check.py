@@ -7,11 +7,22 @@ import json
 
 import pytest
 
+from multicast.control.codecs import named_record
+from multicast.tickets.encoding import CheckpointRecord, OwnLog, Position, encode
+from multicast.tickets.stream import TicketCheckpoint
 from tests.topology.test_plan import POSTER, interests
-from topology.check import PlanRejected, check, figures
+from topology.check import (
+    CHECKPOINT_BYTES_MAX,
+    OWN_LOG_BYTES,
+    RECORD_BYTES_MAX,
+    PlanRejected,
+    check,
+    checkpoint_bytes,
+    figures,
+)
 from topology.interests import Hosts
 from topology.planner.solver import plan
-from topology.tree import InvalidPlan, Plan
+from topology.tree import CollectorSpec, InvalidPlan, Log, Objective, Plan, Subscription
 
 HOSTS = {
     "names": ["x", "y"],
@@ -221,3 +232,32 @@ def test_latencies_of_links_are_counted_from_the_tree():
     check(document)
     assert isinstance(interests(POSTER, hosts=HOSTS).hosts, Hosts)
     assert {node.host for node in document.collectors} <= {"x", "y"}
+
+
+def of_one_collector(logs: int) -> Plan:
+    names = tuple(f"P{number:05}" for number in range(logs))
+    return Plan(
+        topic="A",
+        epoch=1,
+        base_epoch=0,
+        cluster_id="",
+        input_hash="",
+        partitions=names,
+        logs=tuple(Log(name, "A", number) for number, name in enumerate(names)),
+        collectors=(CollectorSpec("K1", names, None, 0),),
+        consumers=(Subscription("C1", names[:2], "K1"),),
+        objective=Objective(2.0, 0.0, 0.0, 2.0),
+    )
+
+
+def test_a_collector_of_so_many_logs_that_its_epoch_could_never_end_is_refused():
+    most = (CHECKPOINT_BYTES_MAX - checkpoint_bytes(0, 0)) // OWN_LOG_BYTES
+    with pytest.raises(PlanRejected, match=f"K1 has {most + 1} logs, .* {most} logs of its own: "):
+        check(of_one_collector(most + 1))
+    record = CheckpointRecord(0, 0, 0, (OwnLog(1, 0, 0, 0, held=False),) * most, ())
+    raw = encode(bytes(16), record)
+    assert len(raw) == checkpoint_bytes(most, 0)
+    statement = named_record(TicketCheckpoint(2**31, "K" * 249, 2**63 - 1, raw), 2**63 - 1, (26, 4))
+    assert RECORD_BYTES_MAX - 500 > sum(map(len, statement)) > RECORD_BYTES_MAX - 1100
+    inherited = CheckpointRecord(0, 0, 0, (), (Position(1, 0),) * most)
+    assert len(encode(bytes(16), inherited)) == checkpoint_bytes(0, most)

@@ -428,3 +428,10 @@ def test_a_margin_without_a_running_tree_is_refused():
     assert (result.exit_code, result.stdout) == (2, "")
     assert "give --from-cluster or --against" in result.stderr
     assert run("plan", POSTER, "--margin", "101").exit_code == 2
+
+
+def test_a_plan_whose_checkpoints_brokers_would_refuse_is_not_made(monkeypatch, tmp_path):
+    monkeypatch.setattr("topology.check.CHECKPOINT_BYTES_MAX", 80)
+    result = run("plan", POSTER, "--out", tmp_path / "plan.json")
+    assert (result.exit_code, list(tmp_path.iterdir())) == (1, [])
+    assert result.stderr.startswith("amcast: collector K1 has 3 logs, so its checkpoint has ")

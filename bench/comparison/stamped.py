@@ -102,10 +102,9 @@ class StampedDriver:
         """Open a `Stamped` appender; takes what `Driver.appender` takes."""
         return self._stamped(self._inner.appender(**settings))
 
-    def joint_appender(self, **settings: Any) -> Appender | None:
+    def joint_appender(self, **settings: Any) -> Appender:
         """Open a `Stamped` joint appender; what is sent beside messages is not stamped."""
-        inner = self._inner.joint_appender(**settings)
-        return None if inner is None else self._stamped(inner)
+        return self._stamped(self._inner.joint_appender(**settings))
 
     def _stamped(self, inner: Appender) -> Stamped:
         self.appenders.append(Stamped(inner, self.took, self.accepted))

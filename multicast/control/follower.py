@@ -29,8 +29,8 @@ class ControlFollower:
 
     After the first call, by the constructor, they are called on the follower's thread, one after
     the other: when records come, at most once a second, and each five seconds. One that raises an
-    `AmcastError` is called again then. Where there are no learners, or clients start no threads,
-    nothing is called.
+    `AmcastError` is called again then. Where clients start no threads, whoever waits calls them,
+    when records have come. Where there are no learners, nothing is called.
     """
 
     def __init__(
@@ -45,7 +45,10 @@ class ControlFollower:
         self._stop = threading.Event()
         self._control: ControlReader | None = None
         self._thread: threading.Thread | None = None
-        if learners and clock_of(driver).threads:
+        self._clock = clock_of(driver)
+        if learners and not self._clock.threads:
+            self._clock.parties.append(self._turn)
+        elif learners:
             self._teach(state)
             self._thread = threading.Thread(target=self._run, name="amcast-control", daemon=True)
             self._thread.start()
@@ -57,6 +60,10 @@ class ControlFollower:
             self._control.wake()
         if self._thread is not None:
             self._thread.join(_JOIN_S)
+        elif self._turn in self._clock.parties:
+            self._clock.parties.remove(self._turn)
+            if self._control is not None:
+                self._control.close()
 
     def _run(self) -> None:
         try:
@@ -71,6 +78,16 @@ class ControlFollower:
         finally:
             if self._control is not None:
                 self._control.close()
+
+    def _turn(self) -> bool:
+        """Learn what is new, in place of the thread."""
+        self._control = self._control or ControlReader(self._driver, self._state.topic)
+        position = self._control.position
+        self._state = self._control.refresh()
+        moved = self._control.position > position
+        if moved:
+            self._teach(self._state)
+        return moved
 
     def _read(self) -> None:
         if self._control is None:

@@ -11,7 +11,7 @@ import threading
 import time
 from collections.abc import Callable
 from numbers import Real
-from typing import Protocol
+from typing import Final, Protocol
 
 from multicast.errors import UsageError
 
@@ -22,6 +22,10 @@ class ClientClock(Protocol):
     @property
     def threads(self) -> bool:
         """Whether clients start threads; if not, the waiting client itself does their work."""
+
+    @property
+    def parties(self) -> list[Callable[[], bool]]:
+        """What waiting clients do in place of threads; each says whether it did anything."""
 
     def monotonic(self) -> float:
         """Return the time in seconds; it never goes back."""
@@ -39,6 +43,7 @@ class SystemClock:
     """The time of the machine."""
 
     threads = True
+    parties: Final[list[Callable[[], bool]]] = []  # threads do their work
 
     def monotonic(self) -> float:
         """Return `time.monotonic()`."""

@@ -378,8 +378,8 @@ class Driver(Protocol):
         linger_ms: int = 0,
         compression: str = "none",
         batch_bytes: int | None = None,
-    ) -> Appender | None:
-        """Open an appender whose requests hold records of several partitions; None: it has none.
+    ) -> Appender:
+        """Open an appender whose requests hold records of several partitions.
 
         The settings are those of `appender`. `beside` is called for each request, with the numbers
         of records that the request starts in each partition; what it returns goes with them, or by

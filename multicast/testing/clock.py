@@ -131,7 +131,7 @@ class VirtualClock:
             while self._events and self._events[0][0] <= self.now_us:
                 heapq.heappop(self._events)[2]()
                 moved = True
-            for party in self.parties:
+            for party in list(self.parties):
                 moved |= party()
         finally:
             self._in_turn = False

@@ -70,9 +70,9 @@ class _Sent(NamedTuple):
 
 
 class OpenJoint(Protocol):
-    """Opens a joint appender; `Driver.joint_appender` says when it is None, and what it raises."""
+    """Opens a joint appender; `Driver.joint_appender` says what it raises."""
 
-    def __call__(self, *, beside: Beside) -> Appender | None:
+    def __call__(self, *, beside: Beside) -> Appender:
         """Open it."""
 
 
@@ -394,9 +394,6 @@ class TicketingAppender:
                 joint = opened = self._open_joint(beside=self._tickets)
             except UsageError as error:  # its codec needs a package that librdkafka does not
                 self._deny(str(error))
-                return
-            if joint is None:  # the log in memory, on which nothing waits for a collector
-                self._denied = True
                 return
         places = places_of(state, epoch, self._places)
         try:

@@ -155,7 +155,7 @@ class LibrdkafkaDriver:
         linger_ms: int = 0,
         compression: str = "none",
         batch_bytes: int | None = None,
-    ) -> Appender | None:
+    ) -> Appender:
         """Open a joint appender of the delegate: librdkafka sends each partition by itself."""
         return self._delegate.joint_appender(
             beside=beside, linger_ms=linger_ms, compression=compression, batch_bytes=batch_bytes

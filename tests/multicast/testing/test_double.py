@@ -14,6 +14,7 @@ import pytest
 from collectors.collector import Append, Collector
 from collectors.testing.stepped import SteppedCollectors
 from multicast import Consumer, Producer
+from multicast.control import log_partition
 from multicast.drivers.protocol import Appended, AppendFailed
 from multicast.errors import (
     AppendRefused,
@@ -22,6 +23,7 @@ from multicast.errors import (
     UncoveredInterest,
     UsageError,
 )
+from multicast.messages import skip_header
 from multicast.order import RecordKind, decode, encode
 from multicast.testing import MemorySystem, OrderViolation, system
 from tests.helpers.plans import chain, poster
@@ -244,6 +246,40 @@ def test_a_new_plan_begins_under_load_and_a_collector_that_is_down_does_not_stop
         assert b"new" in payloads(double.drain(double.consumer("C4")))
         with pytest.raises(UsageError, match="which the new plan does not cover"):
             double.replan({"consumers": {"C1": {"P1"}}, "partitions": ["P1"]})
+
+
+def test_a_producer_writes_tickets_in_the_epoch_of_a_new_plan_too():
+    with system(INTERESTS) as double:
+        producer = double.producer()
+        wider = {**INTERESTS["consumers"], "C4": {"P1", "P6"}}
+        double.replan({**INTERESTS, "consumers": wider})
+        double.run(0.01)
+        for node in double.plan.collectors:
+            double.crash(node.name)
+        producer.multicast(b"x", to={"P1", "P3"}).ordered(5)
+
+
+def test_a_refused_message_leaves_a_hole_that_a_collector_fills():
+    with system(INTERESTS) as double:
+        producer, consumer = double.producer(), double.consumer("C1")
+        double.refuse("P1")
+        with pytest.raises(AppendRefused):
+            producer.multicast(b"refused", to={"P1"}).accepted()
+        double.run(1)  # until then its ticket would be that of the next message
+        producer.multicast(b"elsewhere", to={"P1", "P3"}).ordered()
+        double.settle()
+        assert payloads(double.drain(consumer)) == [b"elsewhere"]
+        (skip,) = double.log.read(log_partition(double.plan.log("P1")), 0, 10).records
+        assert skip.headers == (skip_header("P1"),)
+
+
+def test_a_message_whose_ticket_is_lost_is_ordered_by_a_collector():
+    with system(INTERESTS) as double:
+        producer, consumer = double.producer(), double.consumer("C1")
+        double.lose(double.plan.top("P1").name)
+        producer.multicast(b"x", to={"P1"}).ordered()
+        assert double.faults_left == 0
+        assert payloads(double.drain(consumer)) == [b"x"]
 
 
 def test_a_topic_moves_to_version_2_of_the_order_records_and_back():

@@ -172,15 +172,6 @@ def test_a_close_waits_for_the_change_and_no_change_begins_after_it(world):
         other.append(b"late")
 
 
-def test_without_a_joint_appender_nothing_changes(caplog):
-    world = World(holds=False, kind=MemoryDriver)
-    for _ in range(2):
-        world.appender.learn(state_of(FIRST, SECOND))
-    world.append(b"first")
-    assert world.stored() == [b"first"]
-    assert not [entry for entry in caplog.records if entry.name == "amcast.tickets"]
-
-
 def test_after_the_close_an_append_is_refused(world):
     world.settle()
     world.appender.close()

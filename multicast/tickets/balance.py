@@ -26,6 +26,7 @@ ever. What tickets had counted a second ago against what is there now leaves a s
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -76,14 +77,14 @@ class Balance:
     seen: int
     is_fresh: bool = True
     ticks: int = 0
-    noted: list[tuple[int, OffBalance]] = field(default_factory=list)  # with how long it was so
+    # How long nothing was noted, and the numbers before and after that.
+    noted: list[tuple[int, OffBalance, OffBalance]] = field(default_factory=list)
     usual: deque[OffBalance] = field(default_factory=deque)  # of the windows before
 
     def note(self, present: OffBalance, now: int) -> None:
-        """Note the present numbers; between two times they were at least the lower ones."""
+        """Note the present numbers."""
         if now > self.seen:
-            low = OffBalance(*map(min, zip(present, self.last, strict=True)))
-            self.noted.append((now - self.seen, low))
+            self.noted.append((now - self.seen, self.last, present))
             self.seen = now
         self.last, self.is_fresh = present, True
 
@@ -96,8 +97,14 @@ class Balance:
         if self.ticks < limits.ticks:
             return _NONE
         passed, grown = self.seen - self.began, end - self.end
-        kept = self._least(0.75)
-        self.usual.append(self._least(0.5))
+        # Between two times a number was at least the lower one, for kept; or either, half the time.
+        lower = [
+            (length, OffBalance(*map(min, zip(before, after, strict=True))))
+            for length, before, after in self.noted
+        ]
+        each = [(length, one) for length, *both in self.noted for one in both]
+        kept = _least(lower, 0.75)
+        self.usual.append(_least(each, 0.5))
         self.noted.clear()
         self.ticks, self.began, self.end = 0, self.seen, end
         always = _NONE
@@ -117,16 +124,17 @@ class Balance:
         # While a log has a debt, its collector orders each message at once: none is left.
         return OffBalance(hole, due(kept.unpaid, always.unpaid, 0), late)
 
-    def _least(self, share: float) -> OffBalance:
-        """Give the greatest numbers below which nothing was for this share of the window."""
-        rest = (1 - share) * sum([length for length, _ in self.noted])
-        found = []
-        for place in range(len(_NONE)):
-            left, least = rest, 0
-            for number, length in sorted([(one[place], length) for length, one in self.noted]):
-                left -= length
-                if left < 0:
-                    least = max(0, number)
-                    break
-            found.append(least)
-        return OffBalance(*found)
+
+def _least(noted: Sequence[tuple[int, OffBalance]], share: float) -> OffBalance:
+    """Give the greatest numbers below which nothing was for this share of the time."""
+    rest = (1 - share) * sum([length for length, _ in noted])
+    found = []
+    for place in range(len(_NONE)):
+        left, least = rest, 0
+        for number, length in sorted([(one[place], length) for length, one in noted]):
+            left -= length
+            if left < 0:
+                least = max(0, number)
+                break
+        found.append(least)
+    return OffBalance(*found)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from enum import StrEnum
 from importlib.metadata import entry_points
 from pathlib import Path
@@ -19,7 +19,6 @@ import typer
 
 from topology import draw, report
 from topology.advice import advised
-from topology.carry_over import with_order_version
 from topology.chains import chain_file
 from topology.chains.table import transaction_document, transaction_tables
 from topology.changes import (
@@ -32,7 +31,7 @@ from topology.changes import (
 from topology.check import PlanRejected, TreeFigures, check, figures
 from topology.explain import explained, explanations, remedy
 from topology.files import FileExists, refuse_existing_of, why_unreadable, write_text
-from topology.hysteresis import MARGIN_DEFAULT, Weighed, weighed
+from topology.hysteresis import MARGIN_DEFAULT, Weighed, as_wanted, weighed
 from topology.interests import InterestFile, InvalidInterests, parse, refuse_names
 from topology.measured_work import MeasuredWork
 from topology.output import (
@@ -218,7 +217,7 @@ def plan_command(  # noqa: PLR0917 - a command line, not a call
         least = least if margin is None else margin / 100
         choice = weighed(running, with_kept_names(running, plan), margin=least)
         plan = choice.chosen if base_epoch is None else choice.shown
-    plan, choice = _as_wanted(plan, choice, order_version, tickets=tickets)
+    plan, choice = as_wanted(plan, choice, order_version, tickets=tickets)
     check(plan)
     if out is not None:
         _write(out, report.written(plan.to_json()), force=force)
@@ -226,19 +225,6 @@ def plan_command(  # noqa: PLR0917 - a command line, not a call
     _print_planned(plan, choice, work, explain, output, of_chains=chains is not None)
     if detailed_exitcode and (running is None or differences(running, plan)):
         raise typer.Exit(CHANGES_TO_MAKE)
-
-
-def _as_wanted(
-    plan: Plan, choice: Weighed | None, version: int | None, *, tickets: bool | None
-) -> tuple[Plan, Weighed | None]:
-    """Give the plan, and the choice, with this version of the order records, and with tickets."""
-    version = version or plan.order_version
-    tickets = plan.tickets if tickets is None else tickets
-    if (version, tickets) == (plan.order_version, plan.tickets):
-        return plan, choice
-    shown = replace(plan if choice is None else choice.shown, tickets=tickets)
-    moved = with_order_version(shown, version, None if choice is None else choice.before)
-    return moved, choice and replace(choice, chosen=moved, shown=moved)
 
 
 def _read_input(file: Path | None, chains: Path | None) -> tuple[Path, InterestFile]:

@@ -18,6 +18,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, replace
 
+from topology.carry_over import with_order_version
 from topology.changes import differences
 from topology.check import PlanRejected, TreeFigures, check, figures
 from topology.tree import InvalidPlan, Plan
@@ -169,3 +170,16 @@ def _moves(running: Plan, new: Plan) -> Moves:
         new=tuple(n.name for n in new.collectors if not running.has_collector(n.name)),
         gone=tuple(n.name for n in running.collectors if not new.has_collector(n.name)),
     )
+
+
+def as_wanted(
+    plan: Plan, choice: Weighed | None, version: int | None, *, tickets: bool | None
+) -> tuple[Plan, Weighed | None]:
+    """Give the plan, and the choice, with this version of the order records, and with tickets."""
+    version = version or plan.order_version
+    tickets = plan.tickets if tickets is None else tickets
+    if (version, tickets) == (plan.order_version, plan.tickets):
+        return plan, choice
+    shown = replace(plan if choice is None else choice.shown, tickets=tickets)
+    moved = with_order_version(shown, version, None if choice is None else choice.before)
+    return moved, choice and replace(choice, chosen=moved, shown=moved)

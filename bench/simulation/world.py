@@ -113,6 +113,7 @@ class WorldClock:
 
     def __init__(self, world: World) -> None:
         self._world = world
+        self.parties: list[Callable[[], bool]] = []
 
     def monotonic(self) -> float:
         """Give the time in seconds."""

@@ -65,7 +65,7 @@ fuzz: .venv/ready
 # Every state of the protocol at small scope: the real cores by Python, a model of them by spin
 # (Debian: apt-get install spin gcc).
 model: .venv/ready
-	$(BIN)/python -m bench.exhaustive
+	$(BIN)/python -m bench.search
 	spec/check
 
 # The pages and the docstrings as a site in build/site. Sphinx has an environment of its own, so that

@@ -46,7 +46,7 @@ PARTS = [
     Part("nemesis", ("make", "nemesis", "FAULTS=30"), 800, ("bench/nemesis/cli.py",)),
     Part("simulator", ("make", "simulate", "SCHEDULES=5000"), 800, ("bench/simulat",)),
     Part("fuzz", ("make", "fuzz"), 200, ("bench/fuzz/__main__.py",)),
-    Part("model", ("make", "model"), 400, ("bench/exhaustive.py", "spec/"), needs="spin"),
+    Part("model", ("make", "model"), 400, ("bench/search/__main__.py", "spec/"), needs="spin"),
     Part("docs", ("make", "docs"), 200, ("docs/", "README.md")),
     Part("dist", ("make", "dist", "sbom"), 60, ("pyproject.toml", "requirements.lock")),
     Part("helm", ("make", "helm"), 400, ("collectors/deploy/",), needs="go"),

@@ -1,4 +1,4 @@
-"""Small worlds of version 2 for the exhaustive search, and the states of such a world. No I/O."""
+"""Small worlds for the exhaustive search, and the states of such a world. No I/O."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from bench.tickets.machines import NEVER
+from bench.search.machines import NEVER
 from multicast.tickets.balance import BalanceLimits
 from multicast.tickets.collector import TicketLimits
 

@@ -10,8 +10,8 @@ from dataclasses import dataclass, field
 from hashlib import blake2b
 from itertools import product
 
-from bench.tickets.machines import SearchedBooks, SearchedInstances, SearchedStreams, Turn, Wrong
-from bench.tickets.scopes import PLAIN, Scope, ScopeInstance, ScopeState, TicketTree
+from bench.search.machines import SearchedBooks, SearchedInstances, SearchedStreams, Turn, Wrong
+from bench.search.scopes import PLAIN, Scope, ScopeInstance, ScopeState, TicketTree
 from multicast.tickets.collector import TicketCollector
 from multicast.tickets.encoding import CheckpointRecord, OwnRecord, Ticket, decode, encode
 from multicast.tickets.producer import TicketBook

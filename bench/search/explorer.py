@@ -1,4 +1,4 @@
-"""Every interleaving of version 2 of the order records at small scope, with the real cores.
+"""Every interleaving at small scope, with the real cores.
 
     scope       a small world: its tree, instances, messages, and how much may go wrong
     step        an append is stored, an instance reads or ticks, the next epoch begins
@@ -22,9 +22,9 @@ from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from bench.tickets.machines import Wrong
-from bench.tickets.moves import ScopeMoves
-from bench.tickets.scopes import Scope, ScopeState
+from bench.search.machines import Wrong
+from bench.search.moves import ScopeMoves
+from bench.search.scopes import Scope, ScopeState
 
 
 @dataclass(frozen=True, slots=True)

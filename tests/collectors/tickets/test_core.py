@@ -385,3 +385,17 @@ def test_void_records_are_counted_by_reason(raw, why):
     stream.records.append(raw)
     stream.read(core)
     assert dict(core.void) == {why: 1}
+
+
+def test_a_standby_leaves_alone_what_the_one_that_acts_has_ended_once():
+    stream = Stream()
+    stream.ticket(P1, 5)
+
+    def fills(standby):
+        """Fill the hole after a second, while another log goes on."""
+        if stream.now == 1000:
+            standby.log_end(P1, 5)
+        stream.ticket(P2, 1)
+        standby.log_end(P2, stream.now // 250)
+
+    assert beside(stream, 15, fills) is None

@@ -10,6 +10,7 @@ import collectors.core
 import collectors.mending
 from collectors.collector import CollectorLimits
 from collectors.mending import Harm
+from collectors.reconfiguration.drain import drain
 from collectors.reconfiguration.recovery import SKIPS_MAX, RecoveringDrain, recover
 from collectors.reconfiguration.survey import (
     counted_runs,
@@ -30,6 +31,7 @@ PLAN = replace(poster(), order_version=2)
 CHAIN = replace(chain(), order_version=2)
 SETS = [{"P1"}, {"P2"}, {"P3"}, {"P4"}, {"P5"}, {"P1", "P3"}, {"P2", "P3", "P4"}]
 NAMES = ("C1", "C2", "C3")
+PLAN_NAMES = {node.name for node in PLAN.collectors}
 ROOT = next(node.name for node in PLAN.collectors if node.parent is None)
 CHILD = PLAN.top("P1").name
 
@@ -145,6 +147,31 @@ def test_a_child_that_left_out_records_of_its_parent_has_them_restored_in_their_
         system.run_all(epoch=2)
         sent += ordered(system, 21)
         assert find_damage(system.driver, state_of(system)) == ()
+        check(system, sent)
+
+
+def test_what_is_restored_goes_to_its_logs_though_a_plan_has_renumbered_them_meanwhile():
+    with Small(PLAN) as system:
+        system.run_all()
+        sent = ordered(system, 21)
+        system.propose(replace(PLAN, epoch=2, base_epoch=1, logs=PLAN.logs[::-1]))
+        control = ControlReader(system.driver, PLAN.topic)
+        control.refresh()
+        drain(system.driver, control, 1, timeout_s=60, say=lambda _: None)
+        assert control.refresh().retained(1).collectors == PLAN_NAMES
+        control.close()
+        forge(system, CHILD, jump(1000))
+        sent += multicast(system, 210)
+
+        def strayed():
+            found = find_damage(system.driver, state_of(system))
+            return (Harm.STRAYED, CHILD) in {(each.harm, each.collector) for each in found}
+
+        until(strayed, pause=0.05)
+        assert recovered(system).epoch == 3
+        assert state_of(system).recovered[2].restored[CHILD] > 0
+        system.run_all(epoch=3)
+        sent += ordered(system, 21)
         check(system, sent)
 
 

@@ -161,7 +161,7 @@ class SimulatedInstance:
         fetched = self.world.read(self.assignment.own, core.own.offset_next, amount)
         if fetched is not None:
             for record in fetched.records:
-                core.own_read(record.offset, record.value)
+                core.own_read(record.offset, record.value, self.world.now - record.timestamp_ms)
             core.own_passed(fetched.position)
 
     def read_parent(self, parent: TicketOrder, amount: int) -> None:

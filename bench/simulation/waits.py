@@ -246,9 +246,13 @@ class WaitSimulation:
 
     # -- processes ----------------------------------------------------------------------------
 
+    @property
+    def processes(self) -> list[_Process]:
+        """All that read: collectors' instances and consumers."""
+        return [*self.collectors, *self.consumers]
+
     def _wake_readers(self) -> None:
-        processes: list[_Process] = [*self.collectors, *self.consumers]
-        for process in processes:
+        for process in self.processes:
             if process not in self._due:
                 self._due.add(process)
                 self.world.later(self._lag(), partial(self._read, process))

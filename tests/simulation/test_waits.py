@@ -2,6 +2,7 @@
 
 import pytest
 
+from bench.simulation.months import MonthSimulation
 from bench.simulation.waits import BOUND_MS, Incident, WaitSchedule, WaitSimulation, draw_waits
 from bench.simulator import main
 from tests.running.parts import sample
@@ -61,3 +62,17 @@ def test_one_seed_gives_one_schedule_of_each_incident():
     assert draw_waits(5) == draw_waits(5)
     drawn = {draw_waits(seed).incident for seed in range(len(Incident))}
     assert drawn == set(Incident)
+
+
+def test_after_weeks_no_state_is_larger_than_it_must_be():
+    _, months, violation = MonthSimulation(seed=0, days=30).live()
+    assert violation is None
+    assert months.checkpoints > 20, "there are some to bound"
+
+
+@pytest.mark.campaign
+@pytest.mark.slow
+def test_after_a_year_no_state_is_larger_than_it_must_be():
+    weeks, year, violation = MonthSimulation(seed=1, days=365).live()
+    assert violation is None
+    assert year.read <= 2 * weeks.read

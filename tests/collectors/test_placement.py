@@ -164,7 +164,7 @@ def test_a_standby_appends_nothing_beside_a_primary_and_all_when_that_is_gone(ve
     process, plan = bytes(PROCESS_BYTES), replace(chain(), order_version=version)
     server = socket.create_server(("127.0.0.1", 0))
     page = StatusPage(*server.getsockname(), process, this_machine())
-    with Small(plan) as system, system.producer() as producer:
+    with Small(plan) as system, system.producer(tickets=False) as producer:
         first, thread = system.run("K1", page=page)
         soon(lambda: first.begun)
         # A patience that no slow machine uses up; but the end of the primary's process is noticed.

@@ -98,7 +98,7 @@ def test_a_void_record_a_hole_and_an_open_transaction_move_their_metrics(system)
             "holes that are filled",
             pause=0.2,
         )
-        assert value("amcast_collector_holes_waited_total") >= 3
+        assert value("amcast_collector_holes_waited_total") >= 1
         assert value("amcast_collector_early_total") >= 3
 
         # Test and check: a record of the stream that continues nothing is void.

@@ -105,6 +105,10 @@ class Faulty(MemoryDriver):
 
         return request
 
+    def joint_appender(self, *, beside=None, **_):  # noqa: ARG002 - its postings have no tickets
+        """Open an appender whose postings a test can lose or hold back, one by one."""
+        return self.appender()
+
     def _append(self, append):
         if self.away or self.lost > 0:
             self.lost -= 1

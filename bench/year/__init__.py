@@ -1,0 +1,1 @@
+"""A year in half an hour: `python -m bench.year`."""

@@ -74,7 +74,7 @@ LAYERS = {
 }  # fmt: skip
 # Big foreign packages, and the only place where each is imported (tests apart).
 DOORS = {
-    "kafka": ("multicast/drivers/kafka_python/",),
+    "kafka": ("multicast/drivers/kafka_python/", "bench/nemesis/faults/tickets.py"),
     "confluent_kafka": ("multicast/drivers/librdkafka/", "examples/cdc/"),
     "faust": ("collectors/app.py", "multicast/faust/", "examples/faust_totals/"),
     "mode": ("collectors/app.py", "collectors/supervisor.py", "multicast/faust/"),
@@ -104,6 +104,7 @@ PURE = [
     "bench/report/targets.py",
     "bench/nemesis/frames.py",
     "bench/nemesis/recovery.py",
+    "bench/nemesis/waits.py",
     "bench/orderer/judge.py",
     "bench/report/page.py",
     "bench/micro/virtual.py",

@@ -40,14 +40,6 @@ _MINUTES = 8.0  # the default length of a run: about 25 faults (measured: 189 in
 _FAULTS_MAX = 10_000  # the length of a schedule without --faults: two days at that pace
 _SHOWN_MAX = 60  # faults that --show prints by default: one screen
 
-OrderVersionsOption = Annotated[
-    str,
-    typer.Option(
-        "--order-versions",
-        help="Versions of the order records of the two trees that take turns: 1, 2, 1,2 or 2,1.",
-    ),
-]
-
 
 @app.command()
 def nemesis(
@@ -67,7 +59,7 @@ def nemesis(
         int | None, typer.Option("--seed", help="Repeat the schedule of a run; default: random.")
     ] = None,
     rate: Annotated[
-        float, typer.Option("--rate", min=1, help="Multicasts a second, all producers together.")
+        float, typer.Option("--rate", min=1, help="Multicasts a second, beside the steady logs.")
     ] = 300.0,
     kinds: Annotated[
         str | None, typer.Option("--kinds", help="Only these kinds of faults, comma-separated.")
@@ -85,7 +77,6 @@ def nemesis(
     keep: Annotated[
         Path | None, typer.Option("--keep", help="Keep histories and logs in this new folder.")
     ] = None,
-    order_versions: OrderVersionsOption = "2",
     show: Annotated[
         bool, typer.Option("--show", help="Print the schedule, and inject nothing.")
     ] = False,
@@ -96,7 +87,6 @@ def nemesis(
     Three brokers, instances of collectors, producers and consumers run in separate network
     namespaces (needs root and iproute2). Equal seeds give equal schedules.
     """
-    versions = _versions(order_versions)
     if not (loopback or show or own_namespace()):
         _enter_namespaces()
     chosen = _kinds(kinds, without, frozenset() if loopback else frozenset({"network"}))
@@ -107,8 +97,7 @@ def nemesis(
         return
     longest_s = 60 * (minutes or (_MINUTES if faults is None else 24 * 60))
     limits = {"seconds_max": longest_s, "patience_s": patience}
-    options = {"rate": rate, "order_versions": versions}
-    document = _run(planned, chosen, keep, limits, options, seed=seed, loopback=loopback)
+    document = _run(planned, chosen, keep, limits, rate=rate, seed=seed, loopback=loopback)
     if output is Output.JSON:
         typer.echo(json.dumps(document, indent=1))
     else:
@@ -124,8 +113,8 @@ def _run(
     chosen: Mapping[str, FaultKind],
     keep: Path | None,
     limits: Mapping[str, float],
-    options: Mapping[str, Any],
     *,
+    rate: float,
     seed: int,
     loopback: bool,
 ) -> dict[str, Any]:
@@ -144,14 +133,14 @@ def _run(
         with ExitStack() as stack:
             network = None if loopback else stack.enter_context(Network(HOSTS))
             system = System(
-                folder, network=network, temporary=keep is None, say=progress, **options
+                folder, rate=rate, network=network, temporary=keep is None, say=progress
             )
             outcome = run(system, planned, chosen, say=progress, **limits)
         kept = kept or bool(outcome.violated or outcome.wrong)
         return report.document(
             outcome,
             seed=seed,
-            rate=options["rate"],
+            rate=rate,
             folder=str(folder) if kept else None,
             arguments=sys.argv[3:],
         )
@@ -162,14 +151,6 @@ def _run(
     finally:
         if not kept:
             shutil.rmtree(folder, ignore_errors=True)
-
-
-def _versions(text: str) -> tuple[int, int]:
-    """Give the versions of the first tree and of the second one."""
-    known = {"1": (1, 1), "2": (2, 2), "1,2": (1, 2), "2,1": (2, 1)}
-    if text not in known:
-        raise UsageError(f"--order-versions is {text!r}; give {', '.join(known)}")
-    return known[text]
 
 
 def _enter_namespaces() -> None:

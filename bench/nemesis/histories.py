@@ -51,9 +51,10 @@ class HistoryFinding(NamedTuple):
 
 
 class AcceptedDeliveries(NamedTuple):
-    """Deliveries of accepted messages: when each call began, and when it was delivered."""
+    """Of accepted messages: when each call began, had its outcome, and was delivered."""
 
     begun_ns: array[int]
+    accepted_ns: array[int]
     at_ns: array[int]
 
 
@@ -109,10 +110,13 @@ class RunHistory:
         """By consumer (without auditors) and destination set."""
         self.interests: dict[str, tuple[str, ...]] = {}
         """By consumer (without auditors)."""
+        self.present: dict[str, list[tuple[int, int]]] = {}
+        """By consumer: the times of the first and the last delivery of each of its processes."""
         self._builder = HistoryBuilder()
         self._calls: dict[str, _Calls] = {}
         self._logs: dict[str, int] = {}
-        self._begun_ns: list[array[int]] = []  # by log and offset; 0: no accepted call
+        # By log and offset, when a call began and was accepted; 0: no accepted call.
+        self._times: list[tuple[array[int], array[int]]] = []
         self._sets: dict[tuple[str, ...], list[str]] = {}
         self._begins: list[_Begin] = []
         self._after: dict[tuple[str, str], str] = {}  # consumer, cursor: the message before it
@@ -201,7 +205,7 @@ class RunHistory:
         if outcome == "accepted":
             self.counts.accepted += 1
             calls.accepted[number] = packed = self._packed(line["message_id"])
-            self._note_begun(packed, calls.begun_ns[number])
+            self._note_times(packed, calls.begun_ns[number], line["ns"])
             to = joined(sorted(calls.to[number]))
             self.load.setdefault(to, array("q")).append(calls.begun_ns[number])
         elif outcome == "failed":
@@ -216,11 +220,12 @@ class RunHistory:
             producer=calls.producer, to=calls.to[number], outcome=outcome, message_id=message_id
         )
 
-    def _note_begun(self, packed: int, begun_ns: int) -> None:
-        times, offset = self._begun_ns[packed >> _OFFSET_BITS], packed & (1 << _OFFSET_BITS) - 1
-        if offset >= len(times):
-            times.extend([0] * (offset + 1 - len(times)))
-        times[offset] = begun_ns
+    def _note_times(self, packed: int, *both_ns: int) -> None:
+        offset = packed & (1 << _OFFSET_BITS) - 1
+        for times, ns in zip(self._times[packed >> _OFFSET_BITS], both_ns, strict=True):
+            if offset >= len(times):
+                times.extend([0] * (offset + 1 - len(times)))
+            times[offset] = ns
 
     # -- consumers --------------------------------------------------------------------------
 
@@ -237,17 +242,21 @@ class RunHistory:
             self._audited.update(first["interest"])
         else:
             self.interests[name] = tuple(first["interest"])
+        first_ns = last_ns = 0
         for line in lines:
             if "message_id" in line:
                 packed = self._deliver(name, instance, line)
                 if audits:
                     self._audit(packed, line)
                 else:
+                    first_ns, last_ns = first_ns or line["ns"], line["ns"]
                     self._time(name, packed, line)
             elif "end" in line:
                 self._builder.end(consumer=name, instance=instance, late=line.get("late", False))
             else:
                 raise HistoryError("the line is not a delivery or end line")
+        if first_ns:
+            self.present.setdefault(name, []).append((first_ns, last_ns))
 
     def _deliver(self, name: str, instance: str, line: dict[str, Any]) -> int:
         message_id = line["message_id"]
@@ -266,13 +275,16 @@ class RunHistory:
     def _time(self, name: str, packed: int, line: dict[str, Any]) -> None:
         """Note when a message was sent and delivered, if its call was accepted."""
         self.counts.deliveries += 1
-        times, offset = self._begun_ns[packed >> _OFFSET_BITS], packed & (1 << _OFFSET_BITS) - 1
-        if offset < len(times) and times[offset]:
+        begun, accepted = self._times[packed >> _OFFSET_BITS]
+        offset = packed & (1 << _OFFSET_BITS) - 1
+        if offset < len(begun) and begun[offset]:
             key = (name, joined(line["to"]))
             deliveries = self.delivered.get(key)
             if deliveries is None:
-                deliveries = self.delivered[key] = AcceptedDeliveries(array("q"), array("q"))
-            deliveries.begun_ns.append(times[offset])
+                arrays = (array("q"), array("q"), array("q"))
+                deliveries = self.delivered[key] = AcceptedDeliveries(*arrays)
+            deliveries.begun_ns.append(begun[offset])
+            deliveries.accepted_ns.append(accepted[offset])
             deliveries.at_ns.append(line["ns"])
 
     def _audit(self, packed: int, line: dict[str, Any]) -> None:
@@ -364,8 +376,8 @@ class RunHistory:
     def _packed(self, message_id: str) -> int:
         log, _, offset = message_id.rpartition(":")
         number = self._logs.setdefault(log, len(self._logs))
-        if number == len(self._begun_ns):
-            self._begun_ns.append(array("q"))
+        if number == len(self._times):
+            self._times.append((array("q"), array("q")))
         return number << _OFFSET_BITS | int(offset)
 
     def _name(self, packed: int) -> str:

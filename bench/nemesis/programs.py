@@ -45,6 +45,7 @@ _AGAIN_S = 0.2  # between two attempts while the cluster is away: five a second 
 _LATE_S = 1.0  # after a freeze, the calls of at most this time are made at once
 _DISK_FULL_S = 120.0  # how long a process waits for room on a full disk
 _CLOSE_S = 5.0  # for the driver to close, after its delivery time-out
+FILLING = b"!"  # of the messages of a bulk, and of no other
 _pause = threading.Event()  # never set; used to sleep
 _Opened = TypeVar("_Opened")
 
@@ -56,6 +57,7 @@ class Produce:
     `rate`            messages/s
     `unsettled_max`   the greatest number of calls without an outcome; further calls are dropped
                       and counted
+    `bulk`            if above 0: only one message to the first set, then so many by one call
     """
 
     bootstrap: str
@@ -70,6 +72,7 @@ class Produce:
     client: Mapping[str, str] = field(default_factory=dict)
     unsettled_max: int = 3000
     delivery_timeout_s: float = 30.0
+    bulk: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -193,12 +196,43 @@ def produce(task: Produce) -> None:
     )
     if producer is None:
         return
+    if task.bulk:
+        _bulk(task, producer, notes)
+        return
     calling = _Calling(task, producer, notes)
     try:
         while not stop.requested:
             calling.turn()
     finally:
         calling.end()
+
+
+def _bulk(task: Produce, producer: Producer, notes: HistoryFile) -> None:
+    """Multicast one message, and once it has its outcome many by one call."""
+    notes.write([{"producer": task.name, "instance": task.instance, "ns": _now()}])
+    for numbers, filling in (range(1), b""), (range(1, task.bulk + 1), FILLING):
+        notes.write([{"begun": n, "to": task.sets[0], "ns": _now()} for n in numbers])
+        values = [_value(task, number, filling) for number in numbers]
+        receipts = producer.multicast_all(values, to=task.sets[0])
+        with contextlib.suppress(TimedOut):
+            receipts.wait(task.delivery_timeout_s + _CLOSE_S)
+        outcomes = zip(numbers, receipts.outcomes, strict=True)
+        name = receipts.log.name
+        notes.write([_line(n, _now(), one, name) for n, one in outcomes if one is not None])
+    producer.close(_CLOSE_S)
+    notes.write([{"end": True, "ns": _now()}])
+
+
+def _value(task: Produce, number: int, filling: bytes = b"") -> bytes:
+    value = f"{task.name}/{task.instance}/{number} ".encode()
+    return value.ljust(task.bytes, filling) if filling else value
+
+
+def _line(number: int, ns: int, outcome: AppendOutcome, log: str) -> dict[str, Any]:
+    line: dict[str, Any] = {"call": number, "outcome": _word(outcome), "ns": ns}
+    if isinstance(outcome, Appended):
+        line["message_id"] = f"{log}:{outcome.offset}"
+    return line
 
 
 class _Calling:
@@ -251,7 +285,7 @@ class _Calling:
 
     def _call(self, number: int) -> None:
         task = self._task
-        value = f"{task.name}/{task.instance}/{number} ".encode().ljust(task.bytes, b".")
+        value = _value(task, number, b".")
         try:
             receipt = self._producer.multicast(
                 value, to=self._to(number), done=partial(self._done, number)
@@ -272,11 +306,7 @@ class _Calling:
         lines = []
         for _ in range(len(self._outcomes)):
             number, ns, outcome = self._outcomes.popleft()
-            line: dict[str, Any] = {"call": number, "outcome": _word(outcome), "ns": ns}
-            log = self._logs.pop(number, "")
-            if isinstance(outcome, Appended):
-                line["message_id"] = f"{log}:{outcome.offset}"
-            lines.append(line)
+            lines.append(_line(number, ns, outcome, self._logs.pop(number, "")))
         self._settled += len(lines)
         return lines
 

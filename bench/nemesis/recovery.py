@@ -58,11 +58,15 @@ class RecoveryFigures:
 
 
 class PairDeliveries(Protocol):
-    """One pair's deliveries: when each message was sent, and when it was delivered."""
+    """One pair's deliveries: when each message was sent, acknowledged and delivered."""
 
     @property
     def begun_ns(self) -> Sequence[int]:
         """When the message of each delivery was sent."""
+
+    @property
+    def accepted_ns(self) -> Sequence[int]:
+        """When the message of each delivery was acknowledged."""
 
     @property
     def at_ns(self) -> Sequence[int]:

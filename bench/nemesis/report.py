@@ -13,6 +13,7 @@ from rich.table import Table
 from bench.harness import facts
 from bench.nemesis.run import RunOutcome
 from bench.nemesis.schedule import Planned
+from bench.nemesis.waits import BOUND_S, SETTLE_S, TIMES
 
 SCHEMA_VERSION = 1
 # The greatest recovery time, 99th percentile, by kind of fault. A policy, not a protocol bound: an
@@ -32,7 +33,7 @@ def document(
     for kind, count in sorted(made.items()):
         figures = outcome.recovery.get(kind)
         recovery = {} if figures is None else asdict(figures)
-        kinds[kind] = {**recovery, "count": count}
+        kinds[kind] = {**recovery, "count": count, "waits": outcome.waits.kinds.get(kind, {})}
     return {
         "schema_version": SCHEMA_VERSION,
         "benchmark": "nemesis",
@@ -49,6 +50,7 @@ def document(
             "epochs": outcome.epochs,
             "violations": outcome.violations,
             "failures": len(outcome.wrong),
+            "starved_share": round(outcome.waits.starved_share, 3),
         },
         "verdicts": [asdict(verdict) for verdict in outcome.report.verdicts],
         "findings": [finding._asdict() for finding in outcome.findings],
@@ -82,12 +84,14 @@ def _target(outcome: RunOutcome, kind: str, most_s: float) -> dict[str, Any]:
 def tell(document: Mapping[str, Any], console: Console) -> None:
     """Print a document as a table and lines."""
     table = Table()
-    for column in ("fault", "count", "p50 s", "p99 s", "worst s", "never"):
+    heads = ["fault", "count", "p50 s", "p99 s", "worst s", "never"]
+    for column in (*heads, *(f"wait {name}" for name in TIMES)):
         table.add_column(column, justify="left" if column == "fault" else "right")
     for kind, row in document["kinds"].items():
-        times = [row.get(name) for name in ("p50_s", "p99_s", "worst_s")]
-        shown = ["" if seconds is None else f"{seconds:.2f}" for seconds in times]
-        table.add_row(kind, str(row["count"]), *shown, str(row.get("unrecovered", "")))
+        figures = [row.get(name) for name in ("p50_s", "p99_s", "worst_s")]
+        shown = ["" if seconds is None else f"{seconds:.2f}" for seconds in figures]
+        shown += [str(row.get("unrecovered", "")), *(_waits(row["waits"].get(n)) for n in TIMES)]
+        table.add_row(kind, str(row["count"]), *shown)
     console.print(table)
 
     def say(line: str) -> None:
@@ -108,12 +112,23 @@ def tell(document: Mapping[str, Any], console: Console) -> None:
         say(f"histories and logs: {document['kept']}")
 
 
+def _waits(figures: Mapping[str, Any] | None) -> str:
+    """Show p50, p99 and the worst, in milliseconds."""
+    if figures is None or not figures["messages"]:
+        return ""
+    return " / ".join(f"{1000 * figures[name]:.0f}" for name in ("p50_s", "p99_s", "worst_s"))
+
+
 def _tell_totals(document: Mapping[str, Any], say: Callable[[str], None]) -> None:
     totals = document["totals"]
     say(
         f"{totals['acknowledged']:,} acknowledged, {totals['unknown']:,} unknown, "
         f"{totals['failed']:,} failed; {totals['deliveries']:,} deliveries, "
         f"{totals['epochs']} epochs"
+    )
+    say(
+        f"waits: p50 / p99 / worst in ms, before, within {SETTLE_S:g} s after, and later; at most "
+        f"{BOUND_S:g} s; threads waited for a core {totals['starved_share']:.0%} of the time"
     )
     say(
         f"{document['faults']} faults of {len(document['kinds'])} kinds "

@@ -20,11 +20,15 @@ from bench.nemesis.histories import Counts, HistoryFinding, read_histories
 from bench.nemesis.recovery import Fault, RecoveryFigures, by_kind, recoveries
 from bench.nemesis.schedule import Planned, quiet_after
 from bench.nemesis.system import System
+from bench.nemesis.waits import END_NS, FaultTime, WaitsJudged, judge_waits
 from multicast.errors import AmcastError
 from multicast.properties import OrderViolation, Report, check_all
 from topology.tree import Plan
 
 _LOOK_S = 0.2  # between two looks at the programs: five a second cost little CPU
+# For clients to reach brokers that run again: a request may wait 10 s for its answer.
+_REACHED_NS = 10 * 10**9
+_CALM_S = 10.0  # before the first fault: to know how long messages wait then
 _SENTENCE_MAX = 1000  # characters of a failure's sentence, so that one fits a terminal
 
 Say = Callable[[str], None]
@@ -40,6 +44,7 @@ class InjectedFault:
     healed_s: float = 0.0
     working_s: float = 0.0
     fault: Fault | None = None
+    incident: FaultTime | None = None
 
 
 @dataclass(slots=True)
@@ -60,6 +65,8 @@ class RunOutcome:
     counts: Counts | None = None
     report: Report | None = None
     findings: list[HistoryFinding] = field(default_factory=list)
+    waits: WaitsJudged = field(default_factory=WaitsJudged)
+    began_ns: int = 0
     recovery: Mapping[str, RecoveryFigures] = field(default_factory=dict)
 
     @property
@@ -92,6 +99,8 @@ def run(
     with system:
         outcome.kafka = system.cluster.version
         began = time.monotonic()
+        outcome.began_ns = time.monotonic_ns()
+        _wait(system, _CALM_S)
         for planned in schedule:
             if time.monotonic() - began >= seconds_max or outcome.wrong:
                 break
@@ -103,16 +112,21 @@ def run(
         plans = system.plans()
         outcome.epochs = len(plans)
     say("judging")
-    judge(outcome, system.folder, plans, system.work)
+    judge(outcome, system.folder, plans, system.work, system.starvation.samples)
     return outcome
 
 
 def judge(
-    outcome: RunOutcome, folder: Path, plans: Sequence[Plan], work: Mapping[tuple[str, str], int]
+    outcome: RunOutcome,
+    folder: Path,
+    plans: Sequence[Plan],
+    work: Mapping[tuple[str, str], int],
+    starved: Sequence[tuple[int, int]] = (),
 ) -> None:
     """Judge the histories in a folder, and measure the recovery from the faults of the outcome.
 
-    `work` holds by collector and log how many records the collector ordered.
+    `work` holds by collector and log how many records the collector ordered, `starved` by time how
+    long processes had waited for a core.
     """
     noted = read_histories(sorted(folder.glob("*.jsonl")))
     outcome.counts = noted.counts
@@ -124,6 +138,14 @@ def judge(
         faults, load=noted.load, delivered=noted.delivered, interests=noted.interests
     )
     outcome.recovery = by_kind(times)
+    incidents = [fault.incident for fault in outcome.injected if fault.incident is not None]
+    outcome.waits = judge_waits(
+        [FaultTime("start", 0, outcome.began_ns, excused=True), *incidents],
+        noted.delivered,
+        present=noted.present,
+        starved=starved,
+    )
+    outcome.findings += [HistoryFinding("waited", one) for one in outcome.waits.findings]
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,6 +187,8 @@ class _Injection:
         """Inject a fault, hold it, heal it, and wait for the recovery."""
         planned = injected.planned
         pick = random.Random(planned.seed)  # noqa: S311 - repeatable, not secret
+        begun_ns = time.monotonic_ns()
+        injected.incident = FaultTime(planned.kind, begun_ns, END_NS, excused=True)
         with kind.act(self.system, pick) as victim:
             injected.victim = victim
             injected_ns = time.monotonic_ns()
@@ -175,7 +199,14 @@ class _Injection:
         injected.healed_s = self._now_s()
         counted_ns = injected_ns if kind.heals_itself else healed_ns
         injected.fault = Fault(planned.kind, injected_ns, counted_ns)
+        if kind.all_run:
+            over_ns = healed_ns
+        else:
+            self.system.all_run(timeout_s=self.patience_s, brokers=kind.brokers)
+            over_ns = time.monotonic_ns() + _REACHED_NS
         self._need_recovery(healed_ns, brokers=kind.brokers)
+        over_ns = min(over_ns, time.monotonic_ns())
+        injected.incident = FaultTime(planned.kind, begun_ns, over_ns, excused=not kind.all_run)
 
     def _need_recovery(self, since_ns: int, *, brokers: bool) -> None:
         system = self.system

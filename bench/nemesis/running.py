@@ -20,14 +20,16 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 from multicast.errors import AmcastError, TimedOut
 from multicast.local.process import argument_of
 
 _STOP_S = 320.0  # longer than the greatest time-out of a program, an auditor's 300 s
 _LOOK_S = 0.02  # between two looks; a recovery time is measured from the histories, not by looks
+_SAMPLE_S = 0.5  # some hundred threads are read each time, in 10 ms
 # Acknowledged calls kept for each log: at the default rate of 300/s over seven sets those of two
 # minutes, more than the default patience of one.
 _KEPT_MAX = 5000
@@ -153,6 +155,57 @@ def marked(token: str, module: str, *arguments: str) -> list[str]:
     """Return the command line of a Python module, marked with the token of this run."""
     # Python ignores an unknown -X option.
     return [sys.executable, "-X", argument_of(token), "-m", module, *arguments]
+
+
+class Starvation:
+    """Samples how long this machine let the run's processes wait for a core; a context manager.
+
+    Each sample counts the thread that was ready and waited longest: a message is in one place at a
+    time. The processes are this one and those with one of `marks` in their command lines.
+    """
+
+    def __init__(self, *marks: str) -> None:
+        self.samples: list[tuple[int, int]] = []
+        """By time, in nanoseconds: how long until then, in all."""
+        self._marks = [mark.encode() for mark in marks]
+        self._ours = {os.getpid(): True}
+        self._waited: dict[Path, int] = {}
+        self._end = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="nemesis-starvation", daemon=True)
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._end.set()
+        self._thread.join()
+
+    def _run(self) -> None:
+        self.look()
+        while not self._end.wait(_SAMPLE_S):
+            self.look()
+
+    def look(self) -> None:
+        """Take a sample."""
+        waited = {}
+        for entry in Path("/proc").iterdir():
+            if entry.name.isdecimal() and self._is_ours(entry):
+                with suppress(OSError):  # it has just ended
+                    for task in (entry / "task").iterdir():
+                        waited[task] = int((task / "schedstat").read_bytes().split()[1])
+        now, (before, total) = time.monotonic_ns(), (self.samples or [(0, 0)])[-1]
+        longest = max(ns - self._waited.get(task, ns) for task, ns in waited.items())
+        self.samples.append((now, total + min(longest, now - before)))
+        self._waited = waited
+
+    def _is_ours(self, entry: Path) -> bool:
+        pid = int(entry.name)
+        if pid not in self._ours:
+            with suppress(OSError):
+                line = (entry / "cmdline").read_bytes()
+                self._ours[pid] = any(mark in line for mark in self._marks)
+        return self._ours.get(pid, False)
 
 
 class Canary:

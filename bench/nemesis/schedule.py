@@ -25,11 +25,15 @@ _DIGITS = 3  # milliseconds: schedules are printed and compared
 
 @dataclass(frozen=True, slots=True)
 class Card:
-    """A kind of fault in a deck: its name, the bounds of its hold, how often the deck has it."""
+    """A kind of fault in a deck: its name, the bounds of its hold, how often the deck has it.
+
+    `calm_s` is the least quiet after it.
+    """
 
     kind: str
     hold_s: tuple[float, float] = (1.0, 3.0)
     times: int = 1
+    calm_s: float = 0.0
 
     def __post_init__(self) -> None:
         assert 0 <= self.hold_s[0] <= self.hold_s[1]
@@ -57,7 +61,8 @@ def schedule(seed: int, cards: Sequence[Card], *, faults: int) -> list[Planned]:
     for number in range(faults):
         card = next(dealt)
         hold_s = round(chance.uniform(*card.hold_s), _DIGITS)
-        quiet_s = round(quiet_after(hold_s) * chance.uniform(1.0, 1.3), _DIGITS)
+        pause_s = quiet_after(hold_s) * chance.uniform(1.0, 1.3)
+        quiet_s = round(max(card.calm_s, pause_s), _DIGITS)
         fault_seed = chance.getrandbits(32)
         begins = round(at_s, _DIGITS)
         planned.append(Planned(number, begins, card.kind, fault_seed, hold_s, quiet_s))

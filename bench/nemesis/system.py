@@ -5,8 +5,10 @@ on the loopback. The clients of host c4 reach the brokers through a proxy.
 
     b1 b2 b3    a broker each
     c1 c2       instances that share the collectors: i1; i2 and i3
-    c3          producer p1, consumers C1 and C3
-    c4          producer p2, consumers C2 and C4, through the proxy
+    c3          producers p1, s1 and s2, consumers C1, C3 and C5
+    c4          producers p2 and bulk, consumers C2 and C4, through the proxy
+
+No fault strikes s1 and s2: their logs never rest for 250 ms. Bulk runs only for some faults.
 
 This module knows no faults; `faults/` has them.
 """
@@ -17,7 +19,7 @@ import json
 import os
 import time
 import urllib.request
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from functools import partial
 from pathlib import Path
@@ -27,11 +29,11 @@ from bench.harness.interests import file_of
 from bench.nemesis.manual import ManualProducer
 from bench.nemesis.network import DESK, Network
 from bench.nemesis.proxy import Proxy
-from bench.nemesis.running import Canary, MakeCommand, Program, marked, until
+from bench.nemesis.running import Canary, MakeCommand, Program, Starvation, marked, until
 from collectors.cli.main import control_of
 from collectors.reconfiguration.apply import apply
 from multicast import Producer
-from multicast.control import log_partition, order_topic
+from multicast.control import log_partition, order_topic, stream_partition
 from multicast.drivers import open_driver
 from multicast.drivers.kafka_python import Admin
 from multicast.drivers.protocol import Driver, TopicPartition
@@ -40,16 +42,22 @@ from multicast.local.broker import BrokerHost, free_ports
 from multicast.local.cluster import LocalCluster
 from multicast.local.process import Guard
 from multicast.local.state import new_token
-from topology.carry_over import with_order_version
 from topology.planner.solver import plan as solve
 from topology.tree import Plan
 
 SETS = (("P1",), ("P2",), ("P3",), ("P4",), ("P5",), ("P1", "P3"), ("P2", "P3", "P4"))
+# Logs with 160 and 8 messages/s. By producer the sets that it sends to in turns, and its rate.
+STEADY_SETS = (("P6",), ("P7",))
+_STEADY: Mapping[str, tuple[Sequence[Sequence[str]], float]] = {
+    "s1": ([("P6",)] * 10 + [("P7",)], 88.0),
+    "s2": ([("P6",)], 80.0),
+}
 INTERESTS: Mapping[str, Sequence[str]] = {
     "C1": ("P1", "P2", "P3"),
     "C2": ("P2", "P3", "P4"),
     "C3": ("P3", "P4", "P5"),
     "C4": ("P5",),  # a lone reader: no collector serves it
+    "C5": ("P6", "P7"),
 }
 # Each of these interests adds a collector without a reader, so that an instance hosts more
 # collectors than a default thread pool has threads (cores + 4).
@@ -59,10 +67,12 @@ IDLE: Mapping[str, Sequence[str]] = {
 BROKERS = (1, 2, 3)
 _INSTANCES = {"i1": "c1", "i2": "c2", "i3": "c2"}
 _SPARE = ("i4", "c1")
-_PRODUCERS = {"p1": "c3", "p2": "c4"}
-# Shorter than some faults, so that messages in flight are stored, but not acknowledged in time.
-DELIVERY_TIMEOUTS_S = {"p1": 4.0, "p2": 10.0}
-_CONSUMERS = {"C1": "c3", "C2": "c4", "C3": "c3", "C4": "c4"}
+_STRUCK = ("p1", "p2")
+_PRODUCERS = {"p1": "c3", "p2": "c4", **dict.fromkeys(_STEADY, "c3")}
+_BULK = ("bulk", "c4")
+# Some faults outlast them; a broker that does not answer leads for 9 s more.
+_DELIVERY_TIMEOUTS_S = {"p1": 2.0, "p2": 6.0, "s1": 4.0, "s2": 4.0, "bulk": 10.0}
+_CONSUMERS = {"C1": "c3", "C2": "c4", "C3": "c3", "C4": "c4", "C5": "c3"}
 _ON_KAFKA_PYTHON = ("C4",)
 CLIENT_HOSTS = ("c1", "c2", "c3", "c4")
 HOSTS = (*(f"b{number}" for number in BROKERS), *CLIENT_HOSTS)
@@ -110,7 +120,6 @@ class System:
         folder: Path,
         *,
         rate: float,
-        order_versions: tuple[int, int],
         network: Network | None,
         temporary: bool,
         say: Callable[[str], None],
@@ -121,14 +130,15 @@ class System:
         self.token = new_token()
         self.work: dict[tuple[str, str], int] = {}
         self._rate = rate
-        self._order_versions = order_versions
         self._say = say
+        self._bulk: dict[str, Any] = {}
         self._stack = ExitStack()
         self.programs: dict[str, Program] = {}
         names = [*_INSTANCES, _SPARE[0]]
         self._web_ports = dict(zip(names, free_ports(len(names)), strict=True))
         due = {name: logs_of(interest) for name, interest in INTERESTS.items()}
         self.canary = Canary(folder, due)
+        self.starvation = Starvation(self.token, str(folder))
 
     def __enter__(self) -> Self:
         try:
@@ -184,6 +194,7 @@ class System:
     def _start(self) -> None:
         guard = Guard(self.token, remove=self.folder if self._temporary else None)
         self._stack.callback(guard.dismiss)
+        self._stack.enter_context(self.starvation)
         self._say("starting three brokers")
         self.cluster = self._stack.enter_context(self._make_cluster())
         self.admin = self._stack.enter_context(
@@ -192,12 +203,10 @@ class System:
         self.driver = open_driver("librdkafka", self.cluster.bootstrap)
         self._stack.callback(self.driver.close)
         interests = file_of({**INTERESTS, **IDLE}, [to for to in SETS if len(to) > 1])
-        first, second = self._order_versions
-        plan = with_order_version(solve(interests), first)
-        applied = apply(self.driver, self.admin, plan, timeout_s=60.0)
+        applied = apply(self.driver, self.admin, solve(interests), timeout_s=60.0)
         self.topic = applied.plan.topic
         # Another tree for the same consumers: with one root that knows all logs.
-        other = with_order_version(solve(interests, prefer="latency", base_epoch=1), second)
+        other = solve(interests, prefer="latency", base_epoch=1)
         self.layouts = (applied.plan, other)
         self._stack.callback(self._end_programs)
         self._say("starting collectors and clients")
@@ -208,12 +217,13 @@ class System:
         for name, host in _PRODUCERS.items():
             self._add(name, host, self._producer(name, host)).start()
         self._add(*_SPARE, self._instance(*_SPARE))
+        self._add(*_BULK, self._producer(*_BULK))
         producer = self._stack.enter_context(Producer(topic=self.topic, driver=self.driver))
         self.manual_producer = ManualProducer(producer, "hand", self.folder)
         began_ns = time.monotonic_ns()
         if not self.recovered(began_ns, timeout_s=_START_S):
             raise TimedOut(f"the system did not start: {self.what_is_missing(began_ns)}")
-        if not until(lambda: not self.not_running(), timeout_s=_START_S, pause_s=0.5):
+        if not self.all_run(timeout_s=_START_S, brokers=False):
             raise TimedOut(f"collectors do not run: {', '.join(self.not_running())}")
 
     def _add(self, name: str, host: str, make_command: MakeCommand) -> Program:
@@ -241,11 +251,18 @@ class System:
     def _producer(self, name: str, host: str) -> MakeCommand:
         def make_command(start: int) -> list[str]:
             spec = self._spec("produce", name, host, start)
-            spec |= {"sets": SETS, "rate": self._rate / len(_PRODUCERS), "bytes": _MESSAGE_BYTES}
-            spec["delivery_timeout_s"] = DELIVERY_TIMEOUTS_S[name]
+            sets, rate = _STEADY.get(name, (SETS, self._rate / len(_STRUCK)))
+            spec |= {"delivery_timeout_s": _DELIVERY_TIMEOUTS_S[name], "bytes": _MESSAGE_BYTES}
+            spec |= self._bulk if name == _BULK[0] else {"sets": sets, "rate": rate}
             return marked(self.token, _PROGRAMS, "produce", json.dumps(spec))
 
         return make_command
+
+    def bulk(self, to: Sequence[str], messages: int, *, size: int = _MESSAGE_BYTES) -> Program:
+        """Start a producer that sends many messages of so many bytes at once, and ends."""
+        self._bulk = {"sets": [to], "rate": 1.0, "bulk": messages, "bytes": size}
+        self.programs[_BULK[0]].start()
+        return self.programs[_BULK[0]]
 
     def _spec(self, verb: str, name: str, host: str, start: int) -> dict[str, Any]:
         return {
@@ -273,8 +290,8 @@ class System:
 
     @property
     def producers(self) -> list[str]:
-        """The producers' names."""
-        return list(_PRODUCERS)
+        """The names of the producers that faults strike."""
+        return list(_STRUCK)
 
     @property
     def spare(self) -> Program:
@@ -328,6 +345,17 @@ class System:
         """Return the broker that leads the log of a destination set; raises if none does."""
         return self.leader(log_partition(self.layouts[0].log("+".join(to))))
 
+    def leaders(self, sets: Iterable[Sequence[str]]) -> list[tuple[Sequence[str], int, int]]:
+        """Return of some sets the leaders of log and order stream; if any differ, only those."""
+        plan = self.plans()[-1]
+        tops = {tuple(to): plan.top("+".join(to)) for to in sets}
+        led: list[tuple[Sequence[str], int, int]] = []
+        for to, top in tops.items():
+            if top is not None:
+                stream = stream_partition(plan, top.name)
+                led.append((to, self.leader_of(to), self.leader(stream)))
+        return [one for one in led if one[1] != one[2]] or led
+
     def leader(self, partition: TopicPartition) -> int:
         """Return the broker that leads a partition; raises if none does."""
         for number, leader, _, _ in self.admin.holders([partition.topic])[partition.topic]:
@@ -358,6 +386,14 @@ class System:
             for program in self.programs.values()
             if (sentence := program.trouble()) is not None
         ]
+
+    def all_run(self, *, timeout_s: float, brokers: bool) -> bool:
+        """Wait until all collectors run; with `brokers`, all brokers, too, with all replicas."""
+
+        def done() -> bool:
+            return not (self.not_running() or (brokers and not self.whole()))
+
+        return until(done, timeout_s=timeout_s, pause_s=0.5)
 
     def recovered(self, since_ns: int, *, timeout_s: float, brokers: bool = False) -> bool:
         """Wait until each consumer has delivered a message sent after `since_ns` from each log.
@@ -400,7 +436,7 @@ class System:
         for name, program in self.programs.items():
             if program.runs:
                 program.thaw()
-            elif name != _SPARE[0]:
+            elif name in {*_INSTANCES, *_CONSUMERS, *_PRODUCERS}:
                 program.start()
 
     # --- end ----------------------------------------------------------------------------------
@@ -408,7 +444,7 @@ class System:
     def finish(self) -> list[str]:
         """Stop the load, let every consumer read to the end, and audit; return failures."""
         wrong = self.trouble()
-        until(lambda: not self.not_running(), timeout_s=_START_S, pause_s=0.5)
+        self.all_run(timeout_s=_START_S, brokers=False)
         wrong += [f"collector {name} does not run" for name in self.not_running()]
         self.manual_producer.close()
         audits = []
@@ -457,7 +493,7 @@ class System:
 
 def logs_of(interest: Sequence[str]) -> list[str]:
     """Name the logs with load that an interest meets."""
-    return ["+".join(to) for to in SETS if set(to) & set(interest)]
+    return ["+".join(to) for to in (*SETS, *STEADY_SETS) if set(to) & set(interest)]
 
 
 def _same(argv: Sequence[str], _: int) -> Sequence[str]:

@@ -10,6 +10,7 @@ import re
 import signal
 import subprocess
 import sys
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -17,8 +18,10 @@ from rich.console import Console
 
 from bench.nemesis import report
 from bench.nemesis.network import obstacle
-from bench.nemesis.run import RunOutcome, judge
-from bench.nemesis.running import Canary, Program
+from bench.nemesis.run import InjectedFault, RunOutcome, judge
+from bench.nemesis.running import Canary, Program, Starvation
+from bench.nemesis.schedule import Planned
+from bench.nemesis.waits import FaultTime
 from multicast.errors import AmcastError
 from tests.helpers.plans import poster
 from tests.helpers.system import amcast, until
@@ -40,13 +43,13 @@ def produced(folder, calls):
     write(folder, "produce-p1.0.jsonl", [*lines, {"end": True, "ns": 99}])
 
 
-def consumed(folder, name, delivered):
+def consumed(folder, name, delivered, pause_ns=1):
     interest = next(list(one.interest) for one in poster().consumers if one.name == name)
     who = {"consumer": name, "instance": "0"}
     lines = [{**who, "interest": interest, "from": "1/K1/0/0/0", "ns": 2}]
     for number, (to, message_id) in enumerate(delivered):
         delivery = {"sequence": number, "message_id": message_id, "to": to, "epoch": 1}
-        lines.append({**who, **delivery, "ns": 50 + number})
+        lines.append({**who, **delivery, "ns": 50 + number * pause_ns})
     write(folder, f"consume-{name}.0.jsonl", [*lines, {**who, "end": True, "ns": 99}])
 
 
@@ -96,6 +99,25 @@ def test_what_was_lost_reordered_or_doubled_is_a_violation(tmp_path, guarantee, 
     assert "histories and logs: here" in printed.getvalue()
 
 
+def test_a_message_that_waits_too_long_is_a_violation_and_its_kind_of_fault_shows_the_waits(
+    tmp_path,
+):
+    produced(tmp_path, [ONE, BOTH, TWO])
+    consumed(tmp_path, "C1", [ONE, BOTH, TWO], pause_ns=3 * 10**9)
+    consumed(tmp_path, "C2", [BOTH, TWO])
+    outcome = RunOutcome()
+    refused = InjectedFault(Planned(0, 0.0, "bulk-refused", 1, 1.0, 1.0))
+    refused.incident = FaultTime("bulk-refused", 5, 6, excused=False)
+    outcome.injected.append(refused)
+    judge(outcome, tmp_path, [poster()], {("K1", "P3"): 2})
+    assert [finding.kind for finding in outcome.findings] == ["waited"] * 2
+    assert outcome.violated
+    printed = io.StringIO()
+    document = report.document(outcome, seed=1, rate=2.0, folder=None, arguments=[])
+    report.tell(document, Console(file=printed, width=200))
+    assert re.search(r"bulk-refused .* 0 / 6000 / 6000", printed.getvalue())
+
+
 # -- what is looked at while it runs ------------------------------------------------------------
 
 
@@ -133,6 +155,14 @@ def test_a_program_that_ends_by_itself_is_told_of_and_one_that_is_killed_is_not(
         program.wait()
 
 
+def test_starvation_never_grows_by_more_than_the_time_that_passed():
+    starvation = Starvation(sys.executable)
+    for _ in range(5):
+        starvation.look()
+    for (before, less), (after, more) in pairwise(starvation.samples):
+        assert 0 <= more - less <= after - before
+
+
 # -- the command --------------------------------------------------------------------------------
 
 
@@ -142,8 +172,6 @@ def test_the_command_shows_what_a_seed_plans_and_refuses_what_it_does_not_know()
     assert len(shown[0].splitlines()) > 60
     done = amcast("bench", "nemesis", "--loopback", "--kinds", "collector-killed,meteor")
     assert (done.returncode, "there is no kind of fault meteor" in done.stderr) == (2, True)
-    done = amcast("bench", "nemesis", "--loopback", "--order-versions", "3")
-    assert (done.returncode, "give 1, 2, 1,2" in done.stderr) == (2, True)
 
 
 def naming(text):

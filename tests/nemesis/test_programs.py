@@ -96,6 +96,10 @@ class Clients:
         self.signal(key, signal.SIGKILL)
         self._running[key].wait(30)
 
+    def ended(self, key):
+        """Wait until it has ended by itself; whether it did well."""
+        return self._running[key].wait(STOP_S) == 0
+
     def stop(self, *keys, code=0):
         """Stop these; all must end with this exit code."""
         for key in keys:
@@ -146,6 +150,7 @@ def test_clients_that_are_killed_and_frozen_go_on_and_nothing_is_lost_or_doubled
     for name in NAMES:
         clients.consume(name)
     clients.grow("C1-a", "C2-a", "C3-a")
+    bulk = clients.produce("bulk", bulk=300)
 
     # Test: a producer and a consumer die; another freezes until its successor works.
     clients.kill("p1-a")
@@ -161,6 +166,7 @@ def test_clients_that_are_killed_and_frozen_go_on_and_nothing_is_lost_or_doubled
     clients.consume("C1", "c")
     clients.grow("C1-c", "p1-b")
     clients.stop("p1-b")
+    assert clients.ended(bulk)
     clients.stop("C1-c", "C2-a", "C2-b", "C3-a")
 
     # Check.
@@ -168,7 +174,7 @@ def test_clients_that_are_killed_and_frozen_go_on_and_nothing_is_lost_or_doubled
     counts = run.counts
     assert counts.begun == counts.accepted + counts.failed + counts.unknown > 300
     assert counts.accepted > 300
-    assert counts.instances == 2 + 6 + 3
+    assert counts.instances == 3 + 6 + 3
     assert set(run.load) == {"+".join(to) for to in SETS}
     first = min(min(recovery) for recovery in run.load.values())
     (recovery,) = recoveries(

@@ -2,7 +2,7 @@
 
 Every log has three replicas, and two must store a message before it is acknowledged, so one broker
 may fail at any time. Followers are frozen for longer than every time-out of the producers
-(`system.DELIVERY_TIMEOUTS_S`; 10 s for a request): their leader acknowledges appends too late.
+(6 s; 10 s for a request): their leader acknowledges appends too late.
 """
 
 from __future__ import annotations
@@ -10,11 +10,11 @@ from __future__ import annotations
 import random
 from collections.abc import Iterator, Sequence
 
-from bench.nemesis.faults.kinds import kind
+from bench.nemesis.faults.kinds import CALM_S, kind
 from bench.nemesis.faults.programs import busy_instance
-from bench.nemesis.system import BROKERS, SETS, System
+from bench.nemesis.system import BROKERS, SETS, STEADY_SETS, System
 
-_LONG_S = (12.0, 16.0)  # more than the longest delivery time-out of a producer, 10 s
+_LONG_S = (12.0, 16.0)  # more than the longest delivery time-out of a producer, 6 s
 
 
 @kind("leader-killed", hold_s=(2.0, 4.0), heals_itself=True, brokers=True, times=2)
@@ -47,6 +47,16 @@ def broker_frozen(system: System, pick: random.Random) -> Iterator[str]:
     system.cluster.pause(leader)
     yield f"broker {leader}"
     system.cluster.resume(leader)
+
+
+@kind("leader-frozen", hold_s=_LONG_S, brokers=True, calm_s=CALM_S)
+def leader_frozen(system: System, pick: random.Random) -> Iterator[str]:
+    """SIGSTOP the leader of a steady log, but not of its stream, until producers give up.
+
+    The tickets are stored, the messages not. The controller fences the frozen broker after 9 s.
+    """
+    _, leader, _ = pick.choice(system.leaders(STEADY_SETS))
+    yield from _frozen(system, [leader])
 
 
 @kind("follower-frozen", hold_s=_LONG_S, brokers=True)

@@ -171,7 +171,11 @@ def test_a_node_that_starts_without_collectors_accepts_nothing_until_they_run(tm
 def test_a_node_whose_collectors_go_answers_503_and_goes_on_when_they_are_back(tmp_path):
     with Switched(TWO, tmp_path) as osn:
         running = osn.collectors()
-        nodes = [osn.start(name, *genesis_blocks(), **TIMES) for name in ("n1", "n2")]
+        # Without tickets, as of nodes that may not write the order: with them it goes on by itself.
+        nodes = [
+            osn.start(name, *genesis_blocks(), driver=osn.faulty(), **TIMES)
+            for name in ("n1", "n2")
+        ]
         healthy(*nodes)
         first = transaction()
         until_accepted(nodes[0], first)
@@ -193,7 +197,7 @@ def test_a_node_whose_collectors_go_answers_503_and_goes_on_when_they_are_back(t
 def test_what_was_accepted_before_it_was_known_is_ordered_when_the_collectors_are_back(tmp_path):
     with Switched(TWO, tmp_path) as osn:
         running = osn.collectors()
-        node = osn.start("n1", *genesis_blocks(), stalled_s=0.5, probe_s=1e9)
+        node = osn.start("n1", *genesis_blocks(), driver=osn.faulty(), stalled_s=0.5, probe_s=1e9)
         healthy(node)
         osn.stop_collectors(running)
         assert node.health() == []

@@ -81,7 +81,7 @@ def test_what_stays_out_of_balance_is_mended_in_a_log_that_never_rests(counted, 
 
 
 def test_what_only_passes_is_left_alone_in_a_log_that_never_rests():
-    core = collector(balance=BalanceLimits(urgent=5, slack=1, stale=0), patience=50)
+    core = collector(balance=BalanceLimits(urgent=0, slack=0, stale=0), patience=50)
     core.log_end(A, 0, now=0)
     for now in range(1, 401):
         ticket_first = now % 2
@@ -162,6 +162,19 @@ def test_a_collector_that_has_strayed_relays_no_more_and_freezes_without_its_par
     assert records(core, 0) == []
     core.freeze_after({A: 0})
     assert records(core, 0) == [FreezeRecord(1, (Position(A, 0),))]
+
+
+def test_an_epoch_ends_although_late_tickets_come_behind_the_parents_freeze_without_end():
+    parent = TicketStream(StreamShape(PARENT_TAG, {B: 10}, {}))
+    core = collector(parent)
+    core.parent_read(0, encode(PARENT_TAG, FreezeRecord(0, ())))
+    core.freeze_after({A: 0})
+    written = []
+    for offset in range(1, 9):
+        core.parent_read(offset, encode(PARENT_TAG, OwnRecord((Ticket(B, 1, 0),))))
+        written += (now := records(core, offset))
+        feed(core, now, offset)
+    assert written == [RelayRecord(0, 1, ()), FreezeRecord(1, (Position(A, 0),))]
 
 
 def test_a_collector_holds_a_log_while_a_transaction_rests_in_it():

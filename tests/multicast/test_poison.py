@@ -3,9 +3,11 @@
 import json
 import uuid
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 
+from multicast import subscription
 from multicast.cli import send_receive
 from multicast.control import ends_record, log_partition, markers_record
 from multicast.delivery import Batch, Message
@@ -181,3 +183,18 @@ def test_ends_that_leave_out_a_log_do_not_count():
         end_epoch(system, 2)
 
         assert deliveries(consumer, 1) == [(2, b"two")]
+
+
+def test_a_marker_is_ignored_only_by_what_the_control_topic_says_after_it_was_read(monkeypatch):
+    monkeypatch.setattr(subscription, "single_log_end", lambda *_: None)
+    before, after = (SimpleNamespace(last_epoch=lambda *_, e=e: e) for e in (None, 1))
+    ignored = []
+    delivery = SimpleNamespace(
+        plan=chain(),
+        position=SimpleNamespace(source="@P4"),
+        ignore_markers=lambda: ignored.append(True),
+    )
+    assert subscription.pass_marker(before, delivery, lambda: after)
+    assert ignored == []
+    assert subscription.pass_marker(before, delivery, lambda: before)
+    assert ignored == [True]

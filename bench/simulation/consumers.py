@@ -46,6 +46,7 @@ class SimulatedConsumer:
         else:
             self._take(earliest(state, self.request, bounds=self.bounds))
         self.last = self.delivery.position
+        self._markers_passed = 0
         world.note("sits down", *seat.label, where, str(self.last))
 
     def _resume(self, state: ControlState, cursor: Cursor) -> None:
@@ -91,7 +92,7 @@ class SimulatedConsumer:
     def _progress(self) -> tuple[object, ...]:
         order = self.delivery.order
         read = 0 if order is None else order.offset_next
-        waits = self.delivery.judges.wanted, self.delivery.order_paused()
+        waits = self.delivery.judges.wanted, self.delivery.order_paused(), self._markers_passed
         return self.delivery.plan.epoch, read, self.last, waits, *self.positions.values()
 
     def _part(self, bits: int) -> bool:
@@ -199,7 +200,7 @@ class SimulatedConsumer:
         """Continue with the next epoch if this one has ended."""
         delivery, state = self.delivery, self.view.state
         if delivery.order is None and delivery.marker is not None and not delivery.ended:
-            pass_marker(state, delivery, self.view.refresh)
+            self._markers_passed += pass_marker(state, delivery, self.view.refresh)
             return
         if delivery.ended:
             following = follow(state, self.request, delivery, bounds=self.bounds)

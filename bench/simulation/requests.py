@@ -90,8 +90,11 @@ class SimulatedBrokers:
                 world.later(delay, lambda: self._store(request))
                 request.disconnect()
             case Fate.DOUBLED:
+                # No network doubles a request whose first copy a broker has refused: who sent it
+                # takes the answer for the outcome, and sends the records under other numbers.
+                again = {each: code for each, (code, _) in request.answers.items() if code}
                 request.answer()
-                world.later(delay, lambda: self._store(request))
+                world.later(delay, lambda: self._store(request, again))
             case Fate.REFUSED:
                 self._store(request, refused, heard=True)
 

@@ -92,7 +92,11 @@ class SimulatedBrokers:
             case Fate.DOUBLED:
                 # No network doubles a request whose first copy a broker has refused: who sent it
                 # takes the answer for the outcome, and sends the records under other numbers.
-                again = {each: code for each, (code, _) in request.answers.items() if code}
+                again = {
+                    TopicPartition(*each): code
+                    for each, (code, _) in request.answers.items()
+                    if code
+                }
                 request.answer()
                 world.later(delay, lambda: self._store(request, again))
             case Fate.REFUSED:

@@ -50,7 +50,7 @@ class Bug:
     patches: tuple[Patch, ...]
     by: tuple[str, ...] = ()  # who must find it
     sample: bool = False  # in `make test`; the others are in the campaign
-    seeds: int = 400
+    seeds: int = 1500
     first_seed: int = 0
     scope: str = ""  # of the exhaustive search that must find it, too
 

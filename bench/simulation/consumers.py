@@ -24,6 +24,8 @@ from multicast.drivers.protocol import TopicPartition
 from multicast.errors import AmcastError, ProtocolViolation, TopicChanged, Trimmed, UnknownVersion
 from multicast.subscription import SubscriptionRequest, earliest, follow, pass_marker, resume
 
+_STEPS_MAX = 200  # of a calm turn: a reader that goes on for ever may not hold up the others
+
 
 class SimulatedConsumer:
     """One process of a seat, from its start to its crash."""
@@ -84,8 +86,9 @@ class SimulatedConsumer:
         if not self.world.calm:
             return self._part(bits)
         before: object = None
-        while before != (now := self._progress()):
-            before = now
+        for _ in range(_STEPS_MAX):
+            if before == (before := self._progress()):
+                break
             self._part(bits)
         return True
 

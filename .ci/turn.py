@@ -43,8 +43,8 @@ class Part:
 
 
 PARTS = [
-    Part("nemesis", ("make", "nemesis", "FAULTS=30"), 800, ("bench/nemesis/cli.py",)),
-    Part("simulator", ("make", "simulate", "SCHEDULES=5000"), 800, ("bench/simulat",)),
+    Part("nemesis", ("make", "nemesis", "FAULTS=30"), 1200, ("bench/nemesis/cli.py",)),
+    Part("simulator", ("make", "simulate", "SCHEDULES=5000"), 1200, ("bench/simulat",)),
     Part("fuzz", ("make", "fuzz"), 200, ("bench/fuzz/__main__.py",)),
     Part("model", ("make", "model"), 400, ("bench/search/__main__.py", "spec/"), needs="spin"),
     Part("docs", ("make", "docs"), 200, ("docs/", "README.md")),

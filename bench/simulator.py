@@ -342,6 +342,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--trace", action="store_true", help="with --seed: print every event")
     parser.add_argument("--no-shrink", action="store_true")
     options = parser.parse_args(arguments)
+    if options.schedules is not None and options.schedules < 1:
+        parser.error("--schedules is at least 1")
     began = time.monotonic()
     if options.seed is not None:
         outcome = run_waits(options.seed) if options.waits else run(draw(options.seed))

@@ -77,12 +77,11 @@ class Producer:
     (docs/operating.md lists them). `driver` is a driver's name, or an open driver: that one stays
     open; `bootstrap`, the two time-outs, and `client` (but for the settings of producers) do not
     apply to it. The buffer of unacknowledged messages is bounded; while it is full, `multicast`
-    blocks for at most `block_s` seconds. Every message gets its outcome within `delivery_timeout_s`
-    seconds, plus three if the Kafka client has to be replaced (docs/hazards.md). Every other
-    request to the cluster is answered within `request_timeout_s` seconds or raises
-    `ClusterUnreachable`. With `tickets` off a collector orders these messages once Kafka has
-    stored them. `linger_ms` is how long a message may wait for others
-    to share its request: a larger value adds latency and lowers the cost of each message; by
+    blocks for at most `block_s` seconds. Every message gets its outcome within about
+    `delivery_timeout_s` seconds. Every other request to the cluster is answered within
+    `request_timeout_s` seconds or raises `ClusterUnreachable`. With `tickets` off a collector
+    orders these messages once Kafka has stored them. `linger_ms` is how long a message may wait for
+    others to share its request: a larger value adds latency and lowers the cost of each message; by
     default what `client` says, else 0. `partitioner` says where a key belongs: "murmur2", as Java's
     client and kafka-python do by default, "crc32", as confluent-kafka does, or a function of the
     key and the topic's number of Kafka partitions. `tracing` makes OpenTelemetry's spans of all
@@ -152,17 +151,14 @@ class Producer:
             opened.callback(self._routes.close)
             linger_ms = (tuning.linger_ms or 0) if linger_ms is None else linger_ms
             settings = tuning._replace(linger_ms=linger_ms)._asdict()
-            topics = sorted({log.topic for log in self.plan.logs})
-            open_plain = partial(self._driver.appender, **settings, topics=topics)
+            open_appender = partial(self._driver.appender, **settings)
             self._appender: Appender
             if tickets:
-                open_joint = partial(self._driver.joint_appender, **settings)
-                state = self._routes.control
                 self._appender = TicketingAppender(
-                    state, open_plain, open_joint, monotonic=self._clock.monotonic
+                    self._routes.control, open_appender, monotonic=self._clock.monotonic
                 )
             else:
-                self._appender = open_plain()
+                self._appender = open_appender()
             self._recreated = RecreatedLogs(self._driver)
             learners = [self._recreated.learn]
             if isinstance(self._appender, TicketingAppender):

@@ -99,16 +99,10 @@ class StampedDriver:
         self.appenders: list[Stamped] = []
 
     def appender(self, **settings: Any) -> Appender:
-        """Open a `Stamped` appender; takes what `Driver.appender` takes."""
-        return self._stamped(self._inner.appender(**settings))
-
-    def joint_appender(self, **settings: Any) -> Appender:
-        """Open a `Stamped` joint appender; what is sent beside messages is not stamped."""
-        return self._stamped(self._inner.joint_appender(**settings))
-
-    def _stamped(self, inner: Appender) -> Stamped:
-        self.appenders.append(Stamped(inner, self.took, self.accepted))
-        return self.appenders[-1]
+        """Open a `Stamped` appender; what is sent beside messages is not stamped."""
+        opened = Stamped(self._inner.appender(**settings), self.took, self.accepted)
+        self.appenders.append(opened)
+        return opened
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._inner, name)

@@ -37,10 +37,11 @@ from multicast.control import (
 from multicast.control.codecs import named_record
 from multicast.control.documents import Ended
 from multicast.cursor import Cursor
+from multicast.drivers.appender.record_batch import written_batch, written_record
 from multicast.drivers.kafka_python.column_reader import columns_of
 from multicast.drivers.kafka_python.fetch_request import EndsRequest, FetchPartition, frame_size
 from multicast.drivers.kafka_python.group_member import _assignments, _members
-from multicast.drivers.kafka_python.produce_request import ProduceRequest, answered
+from multicast.drivers.kafka_python.joint.request import answered
 from multicast.drivers.kafka_python.records import committed, decoded, decompress
 from multicast.drivers.protocol import Record, TopicPartition
 from multicast.errors import AmcastError, ProtocolViolation, UnknownVersion, UsageError
@@ -80,6 +81,7 @@ collector_rate_max = 1e6
 """
 _PARTITION = TopicPartition("A", 0)
 _BATCH_HEAD_BYTES = 61  # of Kafka's record batch, format 2
+_NOW_MS = 1_600_000_000_000  # any time
 _CHECKSUMMED_FROM = 21  # the byte after the checksum, from which it is computed
 
 
@@ -295,10 +297,8 @@ _HEADERS = (b"\x04\x06abc\x02x\x0camcast\x01", b"\0")
 
 
 def _batch(headers: bytes) -> bytes:
-    """Take a batch of one record out of a request, and give its record headers."""
-    written = ProduceRequest("fuzz", _PARTITION, timeout_ms=1000).written
-    request = written(1, b"value", 1_600_000_000_000)
-    whole = request[request.index(b"\0\0\0\0\0\0\0\0\0\0\0") :]
+    """Write a batch of one record, and give its record headers."""
+    whole = written_batch([written_record(0, 0, None, b"value")], _NOW_MS, _NOW_MS)
     body = b"\0\0\0\x06key\x0avalue" + headers
     return whole[:_BATCH_HEAD_BYTES] + bytes([2 * len(body)]) + body
 
@@ -402,7 +402,7 @@ _ENDS_ANSWER = (
     b"\0\0\0\0\0\0" + bytes(7) + b"\5" + bytes(7) + b"\5\0\0\0\1" + bytes(16) + b"\0\0\0\0"
 )
 _STORED_ANSWER = (
-    b"\0\0\0\x2a\0\0\0\1\0\0\0\1\0\1A\0\0\0\1\0\0\0\0\0\0" + bytes(8) + b"\xff" * 8 + bytes(4)
+    b"\0\0\0\x31\0\0\0\1\0\0\0\1\0\1A\0\0\0\1\0\0\0\0\0\0" + bytes(8) + b"\xff" * 8 + bytes(12)
 )
 _TEXT, _BYTES = Shape.TEXT, Shape.BINARY
 

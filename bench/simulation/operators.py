@@ -12,6 +12,7 @@ from contextlib import ExitStack
 from dataclasses import replace
 from threading import Condition
 
+from bench.simulation.appends import FatedAppender, PendingAppend
 from bench.simulation.trees import TOPIC
 from bench.simulation.world import CONTROL, View, World
 from collectors.engine.skips import fill_up
@@ -28,12 +29,7 @@ from multicast.control import (
     plan_record,
 )
 from multicast.drivers.kafka_python import Admin, TopicSpec
-from multicast.drivers.memory.driver import (
-    MemoryAppender,
-    MemoryDriver,
-    MemoryReader,
-    PendingAppend,
-)
+from multicast.drivers.memory.driver import MemoryDriver, MemoryReader
 from multicast.drivers.protocol import Fetched, TopicPartition
 from multicast.errors import AmcastError, Conflict
 from topology.tree import Plan
@@ -94,7 +90,7 @@ class OperatorDriver(MemoryDriver):
         self._left = killed_at
         super().__init__(world.log)
 
-    def appender(self, **settings: object) -> MemoryAppender:
+    def appender(self, **settings: object) -> FatedAppender:
         """Open an appender whose `flush` lets time pass."""
         del settings
         return _Appender(self.log, step=self._carry, world=self._world)
@@ -113,7 +109,7 @@ class OperatorDriver(MemoryDriver):
         self._world.carry(append, self._bits())
 
 
-class _Appender(MemoryAppender):
+class _Appender(FatedAppender):
     def __init__(self, log: object, *, step: Callable[[PendingAppend], None], world: World) -> None:
         super().__init__(log, step=step)  # type: ignore[arg-type]
         self._world = world

@@ -38,7 +38,7 @@ from multicast.delivery import Batch
 from multicast.drivers.appender.dispatcher import Limits
 from multicast.drivers.memory.brokers import MemoryBrokers, MemoryRequest
 from multicast.drivers.memory.driver import MemoryDriver
-from multicast.drivers.protocol import Appender, TopicPartition
+from multicast.drivers.protocol import TopicPartition
 from multicast.errors import ClusterUnreachable
 from multicast.subscription import Bounds, SubscriptionRequest
 from multicast.tickets.appender import TicketingAppender
@@ -172,7 +172,7 @@ class WaitSimulation:
         self.busy = log_partition(self.plan.log(BUSY))
         self.brokers.leaders[self.busy] = BUSY_AT
         first = place(world, ControlState(TOPIC), self.plan, 1)
-        mark_version(world.driver, first, None, 1.0)
+        mark_version(MemoryDriver(world.log), first, None, 1.0)
         key, value = plan_record(genesis(TOPIC), first, attempt="0")
         world.log.write(CONTROL, value, key=key)
         self.collectors = [
@@ -298,10 +298,7 @@ class WaitSimulation:
 
     def _producer(self) -> TicketingAppender:
         state = self.world.view().state
-        return TicketingAppender(state, self._plain, self.producing.joint_appender)
-
-    def _plain(self) -> Appender:
-        return self.producing.appender()
+        return TicketingAppender(state, self.producing.appender)
 
     def _send(self, appender: TicketingAppender, name: str, count: int = 1) -> None:
         partition = log_partition(self.plan.log(name))

@@ -19,6 +19,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from threading import Condition
 
+from bench.simulation.appends import FatedAppender, PendingAppend
 from bench.simulation.schedule import Fate, Schedule
 from bench.simulation.trees import STREAMS, TOPIC
 from multicast.control import (
@@ -27,11 +28,7 @@ from multicast.control import (
     groups_topic,
     order_topic,
 )
-from multicast.drivers.memory.driver import (
-    MemoryDriver,
-    MemoryLog,
-    PendingAppend,
-)
+from multicast.drivers.memory.driver import MemoryDriver, MemoryLog
 from multicast.drivers.memory.logs import MemoryTransaction
 from multicast.drivers.protocol import (
     Appender,
@@ -225,7 +222,7 @@ class World:
 
     def appender(self, bits: Callable[[], int]) -> Appender:
         """Open an appender each of whose appends has the fate that the next bits choose."""
-        return MemoryDriver(self.log, step=lambda append: self.carry(append, bits())).appender()
+        return FatedAppender(self.log, step=lambda append: self.carry(append, bits()))
 
     def fate(self, bits: int) -> Fate:
         """Choose a fate; once the world is calm, every record is stored."""

@@ -45,7 +45,6 @@ class SimulatedProducer:
             self._appender = TicketingAppender(
                 self.view.state,
                 brokers.driver.appender,
-                brokers.driver.joint_appender,
                 monotonic=lambda: world.now / 1000,
             )
 

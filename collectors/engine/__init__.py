@@ -2,11 +2,10 @@
 
 Shared by all:
 
-    engine          holds all that follows, and the appenders
+    engine          holds all that follows, and the appender
     loops           a thread that repeats one turn
     stream_loop     reads the control topic and all order streams
     log_end_loop    watches the ends of all logs
-    answer_loop     receives the answers to direct appends
     clock           ticks
     chores          what blocks: opening instances, filling holes, checking topic ids
     skips           fills holes of logs

@@ -23,13 +23,11 @@ from collectors.engine.hosted import Hosted, Working
 from collectors.engine.loops import Loop
 from collectors.engine.skips import fill
 from multicast.control import ControlState
-from multicast.drivers.protocol import Appender, DirectAppender, Driver
+from multicast.drivers.protocol import Appender, Driver
 from multicast.errors import AmcastError, ClusterUnreachable
 from multicast.topic_identity import refuse_other_topics
 
 _T = TypeVar("_T")
-# Without a direct connection appends go through the client, so waiting longer costs latency only.
-_RECONNECT_EVERY_S = 0.25
 # One question about ids for all logs that have grown. Ten times as long, a collector would order
 # a recreated topic for 10 s before it stops.
 _RECHECK_EVERY_S = 1.0
@@ -42,14 +40,12 @@ class Chores:
         self,
         driver: Driver,
         appender: Appender,
-        direct: DirectAppender | None,
         control: Callable[[], ControlState],
         *,
         failed: Callable[[Exception], None],
     ) -> None:
         self._driver = driver
         self._appender = appender
-        self._direct = direct
         self._control = control
         self._to_open: queue.SimpleQueue[Hosted] = queue.SimpleQueue()
         self._to_begin: queue.SimpleQueue[Hosted] = queue.SimpleQueue()
@@ -57,7 +53,6 @@ class Chores:
         self._to_recheck: set[Working] = set()  # with a log that has grown since the last time
         self._recheck_lock = threading.Lock()
         self._wanted = threading.Event()
-        self._reconnect_due_s = 0.0
         self._recheck_due_s = time.monotonic() + _RECHECK_EVERY_S
         self.loop = Loop("chores", self._turn, wake=self._wanted.set, failed=failed)
 
@@ -84,7 +79,7 @@ class Chores:
     # -- the loop's thread --------------------------------------------------------------------
 
     def _turn(self) -> None:
-        self._wanted.wait(min(_RECONNECT_EVERY_S, _RECHECK_EVERY_S))
+        self._wanted.wait(max(0.0, self._recheck_due_s - time.monotonic()))
         self._wanted.clear()
         self._open_all(_drained(self._to_open))
         self._begin_all(_drained(self._to_begin))
@@ -94,9 +89,6 @@ class Chores:
         if now >= self._recheck_due_s:
             self._recheck_due_s = now + _RECHECK_EVERY_S
             self._refuse_recreated()
-        if self._direct is not None and now >= self._reconnect_due_s:
-            self._direct.reconnect()
-            self._reconnect_due_s = time.monotonic() + _RECONNECT_EVERY_S
 
     def _open_all(self, instances: Sequence[Hosted]) -> None:
         if not instances:
@@ -110,7 +102,6 @@ class Chores:
         for instance in instances:
             with _failing(instance):
                 instance.open(ids)
-        self._reconnect_due_s = 0.0
 
     def _begin_all(self, instances: Sequence[Hosted]) -> None:
         left = [instance for instance in instances if not instance.over]

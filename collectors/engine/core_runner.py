@@ -84,7 +84,7 @@ class CoreRunner:
         if self._role.primary:
             self.advertisement.advertise()
         self._engine.ends.follow(self, list(self.assignment.logs))
-        self._engine.add_direct(self.assignment.own)
+        self._engine.make_ready(self.assignment.own)
 
     def stand_ready(self) -> None:
         """Follow our streams, so that `begin` loses no time; version 1 does not read them yet."""

@@ -2,7 +2,6 @@
 
     streams    one reader for the control topic and all order streams (`stream_loop.py`)
     ends       one watcher for all logs (`log_end_loop.py`)
-    answers    to direct appends (`answer_loop.py`)
     clock      ticks (`clock.py`)
     chores     what blocks: opening instances, filling holes, checking topic ids (`chores.py`)
 
@@ -19,7 +18,6 @@ from contextlib import ExitStack, suppress
 from typing import Self
 
 from collectors.change_pauses import ChangePauses
-from collectors.engine.answer_loop import AnswerLoop
 from collectors.engine.chores import Chores
 from collectors.engine.clock import Clock
 from collectors.engine.ended_processes import EndedProcesses
@@ -75,26 +73,16 @@ class Engine:
                 reader.close()
             self._appender = driver.appender()
             opened.callback(self._appender.close, _APPENDER_CLOSE_S)
-            self._direct = driver.direct_appender()
-            answers: AnswerLoop | None = None
-            if self._direct is not None:
-                opened.callback(self._direct.close)
-                answers = AnswerLoop(self._direct, failed=self.fail_all)
-                opened.callback(answers.close)
             self.streams = StreamLoop(driver, failed=self.fail_all)
             opened.callback(self.streams.close)
             self.ends = LogEndLoop(driver, sentinel_topic(topic), failed=self.fail_all)
             opened.callback(self.ends.close)
             self.clock = Clock(failed=self.fail_all)
-            self.chores = Chores(
-                driver, self._appender, self._direct, lambda: self.control, failed=self.fail_all
-            )
+            self.chores = Chores(driver, self._appender, lambda: self.control, failed=self.fail_all)
             self._control_sink = _ControlSink(self, self._control_partition, position)
             self._control_sink.subscribe()
             self.ends.hurries = self.plan_changes
             self._loops = [self.streams.loop, self.ends.loop, self.clock.loop, self.chores.loop]
-            if answers is not None:
-                self._loops.append(answers.loop)
             self._opened = opened.pop_all()
         for loop in self._loops:
             loop.start()
@@ -129,30 +117,22 @@ class Engine:
 
     # -- for instances ------------------------------------------------------------------------
 
-    def add_direct(self, partition: TopicPartition) -> None:
-        """Keep a connection for direct appends to this, where there are direct appends."""
-        if self._direct is not None:
-            self._direct.add([partition])
+    def make_ready(self, partition: TopicPartition) -> None:
+        """Have the appender connect to the leader of this, before the first append is due."""
+        self._appender.ready(partition)
 
     def leave(self, instance: Hosted) -> None:
         """Forget an instance that is over."""
-        own = instance.assignment.own
         with self._lock:
             self._instances.pop(instance, None)
-            shared = any(other.assignment.own == own for other in self._instances)
-        if self._direct is not None and not shared:
-            self._direct.remove([own])
 
     def append(
         self, partition: TopicPartition, raw: bytes, *, done: Callable[[AppendOutcome], None]
     ) -> bool:
         """Start an append to an order stream; False where the buffer is full: nothing was started.
 
-        It goes over a connection of the engine's own if one is open, else through the client.
         `done` is called once, from any thread, perhaps before this returns; it must not block.
         """
-        if self._direct is not None and self._direct.append(partition, raw, done=done):
-            return True
         try:
             self._appender.append(partition, raw, done=done)
         except BufferFull:

@@ -19,7 +19,8 @@ Topic = Annotated[
     str | None, typer.Option("--topic", "-t", help="The topic to multicast on [A; AMCAST_TOPIC]")
 ]
 DriverName = Annotated[
-    str | None, typer.Option("--driver", help="librdkafka or kafka-python [AMCAST_DRIVER]")
+    str | None,
+    typer.Option("--driver", help="what reads: librdkafka or kafka-python [AMCAST_DRIVER]"),
 ]
 To = Annotated[str | None, typer.Option("--to", help="P1,P3: each line is a payload for this set.")]
 RecordKey = Annotated[

@@ -62,7 +62,6 @@ def open_driver(
                 delivery_timeout_s=delivery_timeout_s,
             ),
             request_timeout_s=request_timeout_s,
-            delivery_timeout_s=delivery_timeout_s,
         )
     raise UsageError(f"Unknown driver {name!r}; known are {', '.join(DRIVERS)}.")
 

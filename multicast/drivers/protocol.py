@@ -81,8 +81,8 @@ class Appended:
 class AppendFailed:
     """The append was refused (`error.definite` is true), or its outcome is unknown (false).
 
-    `sent` is False of a record that a joint appender refuses before it was in any request, so that
-    `Driver.joint_appender`'s `beside` was never told of it.
+    `sent` is False of a record that an appender refuses before it was in any request, so that
+    `Driver.appender`'s `beside` was never told of it.
     """
 
     error: AmcastError
@@ -106,7 +106,7 @@ class JointRecord(NamedTuple):
     headers: Headers = ()
 
 
-# Gives what a request carries beside its records: `Driver.joint_appender`.
+# Gives what a request carries beside its records: `Driver.appender`.
 Beside = Callable[[Mapping[TopicPartition, int]], Sequence[JointRecord]]
 
 
@@ -129,21 +129,21 @@ class Appender(Protocol):
 
         The appender calls `done` exactly once with the outcome, about within the delivery time-out,
         on any thread, even inside this call; `done` must not block. After a failed append, later
-        ones to the same Kafka partition may succeed. (kafka-python blocks for up to 3 s for a new
-        topic's metadata.)
+        ones to the same Kafka partition may succeed.
 
         Raises `BufferFull` if the buffer has no room and `UsageError` if the appender is closed;
         nothing was started then, and `done` is not called.
         """
 
     def ready(self, partition: TopicPartition) -> bool:
-        """Return whether an append to this Kafka partition would start now without any wait.
+        """Return whether an append to this Kafka partition would be sent now without any wait.
 
-        Only an event loop needs to know: while this is False it calls `prepare` in a thread.
+        While this is False an event loop calls `prepare` in a thread. The question alone has the
+        appender look for the leader and connect to it, so that the first append finds it ready.
         """
 
     def prepare(self, partition: TopicPartition) -> None:
-        """Wait until `ready`, for 3 s at most; raises why an append would fail."""
+        """Wait until `ready`, for some seconds at most; raises why an append would fail."""
 
     def append_all(
         self,
@@ -272,47 +272,6 @@ class Watcher(Protocol):
         """Release sockets and buffers."""
 
 
-class DirectAppender(Protocol):
-    """Appends small records to Kafka partitions from the caller's own thread (acks=all).
-
-    Not idempotent: after a broken connection, a record that the caller appends again may be stored
-    twice, and later records before earlier ones. Collectors tolerate both: a copy of an order
-    record does not count. One thread calls `reconnect`, one calls `receive`; any thread may append,
-    add and remove.
-    """
-
-    def add(self, partitions: Sequence[TopicPartition]) -> None:
-        """Keep a connection for these; the next `reconnect` opens it."""
-
-    def remove(self, partitions: Sequence[TopicPartition]) -> None:
-        """Refuse appends to these from now on; appends in flight still get their outcome."""
-
-    def append(
-        self, partition: TopicPartition, value: bytes, *, done: Callable[[AppendOutcome], None]
-    ) -> bool:
-        """Send a record without waiting for its outcome; return whether it was accepted.
-
-        False means that no connection to the leader is open now or too much is in flight: the
-        append did not start, and `done` is not called. Else `done` is called once, from within
-        `receive`, `reconnect` or `close`.
-        """
-
-    def fileno(self) -> int:
-        """Return a file descriptor that is readable while an answer waits; it never changes."""
-
-    def receive(self) -> None:
-        """Settle the appends whose answers have arrived, without waiting."""
-
-    def reconnect(self) -> None:
-        """Close connections that do not answer and open missing ones; blocks for seconds at most.
-
-        A connection that cannot be opened is no error: a later call tries again.
-        """
-
-    def close(self) -> None:
-        """Close the connections; appends without an answer have an unknown outcome."""
-
-
 class Driver(Protocol):
     """Access to one Kafka cluster, for any thread.
 
@@ -328,16 +287,23 @@ class Driver(Protocol):
     def appender(
         self,
         *,
+        beside: Beside | None = None,
         linger_ms: int = 0,
         compression: str = "none",
         batch_bytes: int | None = None,
-        topics: Sequence[str] = (),
     ) -> Appender:
-        """Open an appender with its own producer; `linger_ms` trades latency for batch size.
+        """Open an appender whose requests hold records of several partitions.
 
-        `compression` is a codec's name (`client_settings.CODECS`), `batch_bytes` the most that one
-        batch holds; None: the driver's choice. Of records for `topics` no batch gets larger than
-        these topics accept now. Raises `UsageError` for a codec that is not installed.
+        `linger_ms` trades latency for batch size. `compression` is a codec's name
+        (`client_settings.CODECS`), `batch_bytes` the most that one batch holds; None: the driver's
+        choice. Raises `UsageError` for a codec that is not installed.
+
+        `beside` is called for each request, with the numbers of records that the request starts in
+        each partition; what it returns goes with them, or by a request to its own leader. Nothing
+        waits for that: neither `flush` nor the buffer's room, and `close` for half a second at
+        most; what a partition cannot be given for long is refused. `beside` is called under a lock,
+        on any thread: it must not block, nor call the appender, nor wait for a lock whose holder
+        calls the appender.
         """
 
     def reader(
@@ -366,27 +332,6 @@ class Driver(Protocol):
         `sentinel_topic` names the topic of the sentinel records (docs/protocol.md). With it the
         watcher reads no payload. If it is None or does not exist, each answer of a broker holds at
         most one batch of messages, which the watcher ignores.
-        """
-
-    def direct_appender(self) -> DirectAppender | None:
-        """Open a direct appender; None if the driver has none."""
-
-    def joint_appender(
-        self,
-        *,
-        beside: Beside | None = None,
-        linger_ms: int = 0,
-        compression: str = "none",
-        batch_bytes: int | None = None,
-    ) -> Appender:
-        """Open an appender whose requests hold records of several partitions.
-
-        The settings are those of `appender`. `beside` is called for each request, with the numbers
-        of records that the request starts in each partition; what it returns goes with them, or by
-        a request to its own leader. Nothing waits for that: neither `flush` nor the buffer's room,
-        and `close` for half a second at most; what a partition cannot be given for long is refused.
-        `beside` is called under a lock, on any thread: it must not block,
-        nor call the appender, nor wait for a lock whose holder calls the appender.
         """
 
     def log_start_offsets(self, partitions: Sequence[TopicPartition]) -> dict[TopicPartition, int]:
@@ -421,12 +366,6 @@ class Driver(Protocol):
         """Return how many Kafka partitions each topic has; topics that do not exist are left out.
 
         As one broker knows it now: no cache answers.
-        """
-
-    def message_bytes_max(self, topics: Sequence[str]) -> int | None:
-        """Return the most bytes that a batch may have in each of these topics; None: it is hidden.
-
-        A user without the right DescribeConfigs does not see it.
         """
 
     def commit(self, group: str, offsets: Mapping[TopicPartition, tuple[int, str]]) -> None:

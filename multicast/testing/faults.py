@@ -24,7 +24,6 @@ from multicast.drivers.memory.brokers import MemoryBrokers, MemoryRequest, answe
 from multicast.drivers.memory.driver import MemoryDriver
 from multicast.drivers.memory.logs import MemoryLog, name
 from multicast.drivers.protocol import (
-    Appender,
     Fetched,
     Headers,
     TopicPartition,
@@ -174,10 +173,7 @@ class FaultyBrokers(MemoryBrokers):
 
 
 class DoubleDriver(MemoryDriver):
-    """The in-memory driver in virtual time: its waits run the system, its appends meet fates.
-
-    All its appenders are joint ones.
-    """
+    """The in-memory driver in virtual time: its waits run the system, its appends meet fates."""
 
     def __init__(
         self, brokers: FaultyBrokers, clock: VirtualClock, observe: Observe | None
@@ -186,7 +182,3 @@ class DoubleDriver(MemoryDriver):
         self.clock = clock
         if observe is not None:
             self.observe = observe
-
-    def appender(self, **settings: object) -> Appender:  # noqa: ARG002 - nothing lingers here
-        """Open an appender."""
-        return self.joint_appender()

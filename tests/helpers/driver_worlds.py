@@ -21,17 +21,7 @@ REAL = [
     pytest.param("kafka-python", marks=pytest.mark.kafka),
     pytest.param("librdkafka", marks=pytest.mark.kafka),
 ]
-# The appender that all producers use, and the ways to read; then the clients' own appenders.
-JOINT = [
-    pytest.param("joint", marks=pytest.mark.kafka),
-    pytest.param("joint, read by librdkafka", marks=pytest.mark.kafka),
-]
-JOINT_IN_MEMORY = "joint, in memory"
-AS_COLUMNS = pytest.param("joint, read as columns", marks=pytest.mark.kafka)
-OWN_APPENDERS = [
-    pytest.param("kafka-python", marks=[pytest.mark.kafka, pytest.mark.campaign]),
-    pytest.param("librdkafka", marks=[pytest.mark.kafka, pytest.mark.campaign]),
-]
+AS_COLUMNS = pytest.param("kafka-python, read as columns", marks=pytest.mark.kafka)
 PATIENCE_S = 60.0  # stops a hang, no more
 LARGE = {"max.message.bytes": "12000000"}
 
@@ -44,7 +34,8 @@ class MemoryWorld:
     def __init__(self):
         self.held = []
         self.log = MemoryLog(threaded=True)
-        self.driver = self.impatient = MemoryDriver(self.log, step=self._step)
+        self.driver = self.impatient = MemoryDriver(self.log)
+        self.driver.brokers.carry = self._carry
         self.hold_appends = False
 
     def topic(self, partitions=1):
@@ -65,35 +56,15 @@ class MemoryWorld:
         self.driver.close()
 
     def release(self):
-        """Store and settle what was held back."""
+        """Store and answer what was held back."""
         while self.held:
-            append = self.held.pop(0)
-            append.settle(append.store())
-
-    def _step(self, append):
-        if self.hold_appends:
-            self.held.append(append)
-        else:
-            append.settle(append.store())
-
-
-class JointMemoryWorld(MemoryWorld):
-    """A log in memory whose appenders are joint ones."""
-
-    def __init__(self):
-        super().__init__()
-        self.driver.appender = self.driver.joint_appender
-        self.driver.brokers.carry = self._carry
+            answer_at_once(self.held.pop(0))
 
     def _carry(self, request):
         if self.hold_appends:
             self.held.append(request)
         else:
             answer_at_once(request)
-
-    def release(self):
-        while self.held:
-            answer_at_once(self.held.pop(0))
 
 
 class RealTransaction:
@@ -163,42 +134,19 @@ class RealWorld:
         self._opened.close()
 
 
-class JointWorld(RealWorld):
-    """A driver whose appenders are joint ones."""
-
-    def __init__(self, bootstrap, name="kafka-python"):
-        super().__init__(name, bootstrap)
-        _append_jointly(self.driver)
-
-    @cached_property
-    def impatient(self):
-        driver = super().impatient
-        _append_jointly(driver)
-        return driver
-
-
-def _append_jointly(driver):
-    """Let a driver open joint appenders; librdkafka's has those of kafka-python's."""
-    driver.appender = getattr(driver, "_delegate", driver).joint_appender
-
-
-class ColumnWorld(JointWorld):
+class ColumnWorld(RealWorld):
     """The driver kafka-python, whose readers give columns; they give whole batches."""
 
     polls_exactly = False
 
     def __init__(self, bootstrap):
-        super().__init__(bootstrap)
+        super().__init__("kafka-python", bootstrap)
         self.driver.reader = self.driver.column_reader
 
 
 def world_of(name, bootstrap):
-    """Open the world of a real cluster: a joint one, or that of a driver's own appender."""
-    if name == "joint, read as columns":
-        return ColumnWorld(bootstrap)
-    if name.startswith("joint"):
-        return JointWorld(bootstrap, "librdkafka" if "librdkafka" in name else "kafka-python")
-    return RealWorld(name, bootstrap)
+    """Open the world of a real cluster by its name in `REAL` or `AS_COLUMNS`."""
+    return ColumnWorld(bootstrap) if "columns" in name else RealWorld(name, bootstrap)
 
 
 @contextmanager

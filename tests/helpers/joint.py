@@ -26,7 +26,7 @@ class Joint:
             {"client.id": self.name, **(client or {})},
             **(settings or {}),
         )
-        self.appender = self.driver.joint_appender(beside=beside, **(tuning or {}))
+        self.appender = self.driver.appender(beside=beside, **(tuning or {}))
         self.sent = defaultdict(list)
         self.outcomes = defaultdict(list)
 

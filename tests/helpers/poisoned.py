@@ -6,7 +6,7 @@ from struct import Struct
 from crc32c import crc32c
 
 from multicast.drivers.kafka_python.fetch_request import frame_size
-from multicast.drivers.kafka_python.produce_request import ProduceRequest, answered
+from multicast.drivers.kafka_python.joint.request import answered, settings, written
 from tests.helpers.system import until
 
 BATCH = Struct(">hiqqqhii")  # attributes, last delta, two times, producer, epoch, sequence, count
@@ -43,7 +43,7 @@ def batch(records):
 
 
 def append(bootstrap, partition, records):
-    """Append a batch to a Kafka partition of the one broker; give what it answered.
+    """Append a batch to a Kafka partition of the one broker; give its error code and the offset.
 
     A broker names itself the leader of a new partition shortly before it serves it: until then it
     refuses, and the batch is sent again.
@@ -52,24 +52,21 @@ def append(bootstrap, partition, records):
 
     def served():
         answers.append(_append(bootstrap, partition, records))
-        return answers[-1].error not in {UNKNOWN_TOPIC, NO_LEADER_HERE}
+        return answers[-1][0] not in {UNKNOWN_TOPIC, NO_LEADER_HERE}
 
     until(served, f"a leader of {partition}")
     return answers[-1]
 
 
 def _append(bootstrap, partition, records):
-    request = ProduceRequest("stranger", partition, timeout_ms=10_000)
-    honest = request.written(1, b"", NOW_MS)
-    written = batch(records)
-    begun = honest[4 : honest.index(request._head) + len(request._head)]
-    frame = begun + Struct(">ii").pack(partition.partition, len(written)) + written
+    common = settings("stranger", timeout_ms=10_000)
+    frame = b"".join(written(1, common, [(partition, batch(records))]))
     host, _, port = bootstrap.rpartition(":")
     with socket.create_connection((host, int(port)), timeout=30) as opened:
-        opened.sendall(Struct(">i").pack(len(frame)) + frame)
+        opened.sendall(frame)
         answer = b""
         while (size := frame_size(answer)) is None or len(answer) < size:
             chunk = opened.recv(65536)
             assert chunk, "the broker closed the connection"
             answer += chunk
-    return answered(answer, 1)
+    return answered(answer, 1)[partition]

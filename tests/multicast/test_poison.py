@@ -45,11 +45,11 @@ def test_records_with_odd_headers_are_read_alike_by_both_drivers(kafka_cluster, 
         admin.create_topics({partition.topic: TopicSpec(1)})
     # Many records before them: Python specializes code that it has run often.
     plain = [record(delta, b"plain", [(b"a", b"b")]) for delta in range(PLAIN)]
-    assert append(kafka_cluster.bootstrap, partition, plain).error == 0
+    assert append(kafka_cluster.bootstrap, partition, plain)[0] == 0
     written = [record(delta, b"%d" % delta, headers) for delta, (headers, _) in enumerate(ODD)]
     # Kafka defines no record attributes; this value looks like a varint that continues.
     written += [record(len(ODD), b"attributes", attributes=0xFF), record(len(ODD) + 1, b"last")]
-    assert append(kafka_cluster.bootstrap, partition, written).error == 0
+    assert append(kafka_cluster.bootstrap, partition, written)[0] == 0
 
     with open_driver(name, kafka_cluster.bootstrap) as driver:
         reader = driver.reader({partition: 0})
@@ -71,7 +71,7 @@ def test_a_broker_refuses_a_wrong_number_of_headers(kafka_cluster, count):
     with Admin(kafka_cluster.bootstrap) as admin:
         admin.create_topics({partition.topic: TopicSpec(1)})
 
-    assert append(kafka_cluster.bootstrap, partition, [record(0, b"v", count=count)]).error != 0
+    assert append(kafka_cluster.bootstrap, partition, [record(0, b"v", count=count)])[0] != 0
 
 
 def test_a_null_header_is_printed_as_null_and_a_repeated_one_with_all_its_values():

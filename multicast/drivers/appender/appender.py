@@ -54,7 +54,7 @@ _BESIDE_S = 0.5
 class JointAppender(ABC, Generic[L]):
     """An idempotent producer (acks=all), for any thread; `name` is that of its cluster.
 
-    `beside` is what `Driver.joint_appender` describes. Its own records cause no further call, take
+    `beside` is what `Driver.appender` describes. Its own records cause no further call, take
     no room in the buffer, and hold up neither `flush` nor `close`. A record is counted once, also
     if it is sent again. Who holds `lock` notifies `changed` once nothing is unsettled, or `ready`
     may have changed.

@@ -9,9 +9,7 @@ never an object or an exception of the package.
     reader.py           the records of the fetched batches
     watcher.py          the ends of logs, over one connection to each leader
                         (watch_connection.py, sockets.py, fetch_request.py)
-    appender.py         the idempotent producer
-    direct_appender.py  appends over sockets of its own (sockets.py, produce_request.py)
-    joint/              idempotent appends to several partitions by one request
+    joint/              the appender: idempotent appends to several partitions by one request
     group_member.py     a consumer group's member that reads nothing and lists the members
     driver.py           the driver
     admin.py            topics, settings, cluster identity

@@ -30,8 +30,8 @@ def codec_of(compression: str) -> Codec | None:
     found = _BY_NAME[compression]
     if not found.is_installed():
         raise UsageError(
-            f"compression.type {compression} needs the package {found.library} with driver "
-            f"kafka-python; install it, or choose gzip or driver librdkafka"
+            f"compression.type {compression} needs the package {found.library}; install it, or "
+            f"choose gzip"
         )
     return found
 

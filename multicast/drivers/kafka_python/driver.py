@@ -11,7 +11,6 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Self
 
 from kafka import errors as kafka_errors
-from kafka.protocol.admin import DescribeConfigsRequest
 from kafka.protocol.consumer import IsolationLevel, OffsetCommitRequest, OffsetFetchRequest
 from kafka.protocol.metadata import MetadataRequest
 
@@ -20,9 +19,7 @@ from multicast.drivers.client_settings import (
     REQUEST_TIMEOUT_S,
     check_linger,
 )
-from multicast.drivers.kafka_python.appender import KafkaPythonAppender
 from multicast.drivers.kafka_python.connection import EARLIEST, LATEST, Connection
-from multicast.drivers.kafka_python.direct_appender import KafkaPythonDirectAppender
 from multicast.drivers.kafka_python.group_member import find_coordinator
 from multicast.drivers.kafka_python.joint import KafkaPythonJointAppender
 from multicast.drivers.kafka_python.reader import KafkaPythonReader
@@ -36,9 +33,7 @@ from multicast.drivers.protocol import (
 from multicast.errors import AmcastError
 
 _METADATA_VERSION_MIN = 10  # the first version of the Metadata request with topic IDs (KIP-516)
-_MESSAGE_BYTES_MAX = "max.message.bytes"
 _DENIED = kafka_errors.TopicAuthorizationFailedError.errno
-_TOPIC = 2  # the type of a resource, in DescribeConfigs
 _CommitTopic = OffsetCommitRequest.OffsetCommitRequestTopic
 _FetchGroup = OffsetFetchRequest.OffsetFetchRequestGroup
 
@@ -77,23 +72,23 @@ class KafkaPythonDriver:
     def appender(
         self,
         *,
+        beside: Beside | None = None,
         linger_ms: int = 0,
         compression: str = "none",
         batch_bytes: int | None = None,
-        topics: Sequence[str] = (),  # noqa: ARG002 - its producer divides a batch that is too large
         in_flight_max: int = IN_FLIGHT_MAX,
         in_flight_bytes_max: int = IN_FLIGHT_BYTES_MAX,
-    ) -> KafkaPythonAppender:
-        """Open an appender with its own producer; see `Driver.appender`.
+    ) -> KafkaPythonJointAppender:
+        """Open an appender with its own producer ID and sockets; see `Driver.appender`.
 
         The limits bound the memory of appends in flight: above them `append` raises `BufferFull`.
         """
         check_linger(linger_ms, self._delivery_timeout_s)
-        return KafkaPythonAppender(
-            self._bootstrap,
-            self._client,
+        return KafkaPythonJointAppender(
+            self._open_connection,
             timeout_s=self._timeout_s,
             delivery_timeout_s=self._delivery_timeout_s,
+            beside=beside,
             linger_ms=linger_ms,
             compression=compression,
             batch_bytes=batch_bytes,
@@ -120,34 +115,6 @@ class KafkaPythonDriver:
     ) -> KafkaPythonWatcher:
         """Open a watcher with its own connections."""
         return KafkaPythonWatcher(self._open_connection, starts, sentinel_topic=sentinel_topic)
-
-    def direct_appender(self) -> KafkaPythonDirectAppender:
-        """Open a direct appender with its own sockets."""
-        return KafkaPythonDirectAppender(self._open_connection, timeout_s=self._timeout_s)
-
-    def joint_appender(
-        self,
-        *,
-        beside: Beside | None = None,
-        linger_ms: int = 0,
-        compression: str = "none",
-        batch_bytes: int | None = None,
-        in_flight_max: int = IN_FLIGHT_MAX,
-        in_flight_bytes_max: int = IN_FLIGHT_BYTES_MAX,
-    ) -> KafkaPythonJointAppender:
-        """Open an appender that sends what belongs together by one request; see its class."""
-        check_linger(linger_ms, self._delivery_timeout_s)
-        return KafkaPythonJointAppender(
-            self._open_connection,
-            timeout_s=self._timeout_s,
-            delivery_timeout_s=self._delivery_timeout_s,
-            beside=beside,
-            linger_ms=linger_ms,
-            compression=compression,
-            batch_bytes=batch_bytes,
-            in_flight_max=in_flight_max,
-            in_flight_bytes_max=in_flight_bytes_max,
-        )
 
     def log_start_offsets(self, partitions: Sequence[TopicPartition]) -> dict[TopicPartition, int]:
         """Return the oldest retained offsets."""
@@ -193,13 +160,6 @@ class KafkaPythonDriver:
         if topics:
             described = self._connection.run(self._describe, topics, timeout_s=timeout_s)
         return described
-
-    def message_bytes_max(self, topics: Sequence[str]) -> int | None:
-        """Return the most bytes that a batch may have in each of these topics; None: hidden."""
-        described: list[int] = []
-        if topics:
-            described = self._connection.run(self._message_bytes_max, topics)
-        return min(described, default=None)
 
     def commit(self, group: str, offsets: Mapping[TopicPartition, tuple[int, str]]) -> None:
         """Store offsets and texts under a consumer group that has no members."""
@@ -257,28 +217,6 @@ class KafkaPythonDriver:
                 # Other errors, such as a missing leader, concern a topic that exists.
                 described[topic.name] = topic
         return described
-
-    async def _message_bytes_max(self, topics: Sequence[str]) -> list[int]:
-        resource = DescribeConfigsRequest.DescribeConfigsResource
-        resources = [
-            resource(
-                resource_type=_TOPIC, resource_name=topic, configuration_keys=[_MESSAGE_BYTES_MAX]
-            )
-            for topic in topics
-        ]
-        request = DescribeConfigsRequest(
-            resources=resources, include_synonyms=False, include_documentation=False
-        )
-        try:
-            response = await self._connection.manager.send(request)
-        except (kafka_errors.KafkaError, OSError):
-            return []  # no append depends on it
-        return [
-            int(setting.value)
-            for topic in response.results
-            for setting in topic.configs
-            if setting.name == _MESSAGE_BYTES_MAX
-        ]
 
     async def _commit(self, group: str, offsets: Mapping[TopicPartition, tuple[int, str]]) -> None:
         by_topic: dict[str, list[Any]] = defaultdict(list)

@@ -6,9 +6,10 @@ import pytest
 
 from collectors.engine.skips import fill
 from multicast.control import log_partition
-from multicast.drivers.memory.driver import MemoryDriver, MemoryLog
+from multicast.drivers.memory.driver import MemoryLog
 from multicast.drivers.protocol import AppendFailed
 from multicast.errors import AppendUnknown, ClusterUnreachable, TopicChanged
+from tests.helpers.held import SteppedDriver
 from tests.helpers.plans import chain
 
 PLAN = replace(chain(), order_version=2)
@@ -17,7 +18,7 @@ LOG = log_partition(PLAN.logs[P1])
 HOLE = 20_000
 
 
-class Cluster(MemoryDriver):
+class Cluster(SteppedDriver):
     """A log in memory whose leader may be slow or away."""
 
     def __init__(self):
@@ -93,7 +94,7 @@ def test_a_topic_that_was_created_again_gets_no_skip():
 def test_a_full_buffer_takes_the_rest_later():
     cluster = Cluster()
     held = []
-    cluster.skips = MemoryDriver(cluster.log, step=held.append).appender(in_flight_max=3)
+    cluster.skips = SteppedDriver(cluster.log, step=held.append).appender(in_flight_max=3)
     ends = []
     assert fill(cluster, cluster.skips, PLAN, P1, below=9, filled=ends.append) == 3
     assert ends == []

@@ -5,7 +5,7 @@ import threading
 from contextlib import contextmanager
 
 from multicast.aio import AsyncConsumer, AsyncProducer
-from multicast.drivers.memory.driver import MemoryDriver
+from tests.helpers.held import SteppedDriver
 from tests.helpers.plans import chain
 from tests.helpers.small import Small
 
@@ -43,7 +43,7 @@ class HeldAppends:
         self.store()
 
 
-class HeldDriver(MemoryDriver):
+class HeldDriver(SteppedDriver):
     """A memory driver with a small buffer whose appends are held."""
 
     def __init__(self, log, held):

@@ -2,7 +2,7 @@
 
 import pytest
 
-from tests.helpers.driver_worlds import JOINT_IN_MEMORY, JointMemoryWorld, MemoryWorld, world_of
+from tests.helpers.driver_worlds import MemoryWorld, world_of
 
 
 @pytest.fixture(scope="module")
@@ -17,19 +17,18 @@ def opened_worlds():
 @pytest.fixture
 def world_named(request, opened_worlds):
     """Give the world of a driver by its name (`driver_worlds.world_of`); memory is always new."""
-    memory = {"memory": MemoryWorld(), JOINT_IN_MEMORY: JointMemoryWorld()}
+    memory = MemoryWorld()
 
     def named(name):
-        if name in memory:
-            return memory[name]
+        if name == "memory":
+            return memory
         if name not in opened_worlds:
             bootstrap = request.getfixturevalue("kafka_cluster").bootstrap
             opened_worlds[name] = world_of(name, bootstrap)
         return opened_worlds[name]
 
     yield named
-    for world in memory.values():
-        world.close()
+    memory.close()
 
 
 @pytest.fixture

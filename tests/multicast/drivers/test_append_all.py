@@ -1,27 +1,20 @@
-"""Many appends in one call, and the receipts of many: the same for the fake and both clients."""
+"""Many appends in one call, and the receipts of many: the same for the fake and on a broker."""
 
 import threading
 from functools import partial
 
 import pytest
 
-from multicast.drivers.memory.driver import MemoryDriver
 from multicast.drivers.protocol import Appended, AppendFailed, TopicPartition
 from multicast.errors import AppendRefused, AppendUnknown, BufferFull, TimedOut, UsageError
 from multicast.messages import MessageID
-from tests.helpers.driver_worlds import (
-    JOINT,
-    JOINT_IN_MEMORY,
-    OWN_APPENDERS,
-    PATIENCE_S,
-    read,
-    values,
-)
+from tests.helpers.driver_worlds import PATIENCE_S, REAL, read, values
+from tests.helpers.held import SteppedDriver
 from tests.helpers.plans import poster
 from tests.helpers.small import Small
 
 
-@pytest.fixture(params=["memory", JOINT_IN_MEMORY, JOINT[0], *OWN_APPENDERS])
+@pytest.fixture(params=["memory", REAL[0]])
 def world(request, world_named):
     return world_named(request.param)
 
@@ -172,7 +165,7 @@ def test_a_null_header_value_is_stored_once_also_where_a_batch_waits_for_more(wo
 # --- the receipts of many -----------------------------------------------------------------------
 
 
-class Narrow(MemoryDriver):
+class Narrow(SteppedDriver):
     """Takes three appends at a time, and holds each until a test stores it."""
 
     def __init__(self, log):

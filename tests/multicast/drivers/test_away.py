@@ -102,7 +102,7 @@ class Alone:
             admin.create_topics({self.partition.topic: TopicSpec(1)})
         driver = partial(open_driver, request_timeout_s=2.0, delivery_timeout_s=2.5)
         self.driver = opened(patiently(driver, name, cluster.bootstrap))
-        self.appender = opened(patiently(self.driver.joint_appender))
+        self.appender = opened(patiently(self.driver.appender))
         self.reader = opened(patiently(self.driver.reader, {self.partition: 0}))
         self.watcher = opened(patiently(self.driver.watcher, {self.partition: 0}))
 
@@ -196,7 +196,7 @@ class Spread:
             # The broker that answers may hear of the topic later than the one that made it.
             until(lambda: admin.replications([topic]) == {topic: 3}, "a topic on three brokers")
         self.driver = opened(open_driver(name, cluster.bootstrap))
-        self.appender = opened(self.driver.joint_appender())
+        self.appender = opened(self.driver.appender())
         self.reader = opened(self.driver.reader({}))
         self.watcher = opened(self.driver.watcher(dict.fromkeys(self.logs, 0)))
         self.reader.add(dict.fromkeys(self.logs, 0))
@@ -248,7 +248,7 @@ def test_a_reader_that_missed_its_topic_reads_it_once_it_exists(kafka_cluster, o
             reader.poll(0.1)
     with Admin(bootstrap) as admin:
         admin.create_topics({partition.topic: TopicSpec(1)})
-    appended(opened(driver.joint_appender()), partition, b"first")
+    appended(opened(driver.appender()), partition, b"first")
 
     def got():
         try:

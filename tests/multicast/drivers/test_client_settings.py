@@ -101,7 +101,7 @@ def test_settings_of_producers_reach_producers_only():
         small.producer(driver=driver).close()
     tuned = {"linger_ms": 20, "compression": "gzip", "batch_bytes": 200_000}
     for settings in asked:
-        assert settings.pop("topics") == ["A", "A.groups"]
+        assert callable(settings.pop("beside"))
     assert asked == [
         tuned,
         tuned | {"linger_ms": 0},
@@ -153,15 +153,12 @@ def stored_codecs(bootstrap, partition, end):
 
 @pytest.mark.kafka
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    ("name", "codec"),
-    [("kafka-python", "none"), ("kafka-python", "gzip"), *(("librdkafka", c) for c in CODECS)],
-)
+@pytest.mark.parametrize("codec", ["none", "gzip"])  # the others need packages
 def test_a_broker_stores_the_batches_as_the_producer_compressed_them(
-    kafka_cluster, partition, name, codec
+    kafka_cluster, partition, codec
 ):
     sent = [b"%d" % number + b"x" * 500 for number in range(200)]
-    with open_driver(name, kafka_cluster.bootstrap, {"compression.type": codec}) as driver:
+    with open_driver("kafka-python", kafka_cluster.bootstrap) as driver:
         appender = driver.appender(linger_ms=20, compression=codec, batch_bytes=50_000)
         outcomes = []
         for value in sent:
@@ -174,9 +171,8 @@ def test_a_broker_stores_the_batches_as_the_producer_compressed_them(
     payload = sum(map(len, sent))
     taken = sum(size for _, size, _ in stored)
     assert taken < payload / 3 if codec != "none" else taken > payload
-    # 100 KB of payload cannot be in one batch of 50 KB; a compressed batch is measured by what
-    # goes in (librdkafka) or what comes out (kafka-python).
-    assert len(stored) > 1 or (name, codec) == ("kafka-python", "gzip")
+    # 100 KB of payload cannot be in one batch of 50 KB, which is measured before it is compressed.
+    assert len(stored) > 1
     with open_driver("librdkafka", kafka_cluster.bootstrap) as driver:
         opened = driver.reader({partition: 0})
         records, _ = read(opened, {partition: 200})
@@ -187,7 +183,7 @@ def test_a_broker_stores_the_batches_as_the_producer_compressed_them(
 @pytest.mark.parametrize("codec", ["snappy", "lz4", "zstd"])
 @pytest.mark.kafka
 @pytest.mark.slow
-def test_kafka_python_names_the_package_that_a_codec_needs(kafka_cluster, codec):
+def test_an_appender_names_the_package_that_a_codec_needs(kafka_cluster, codec):
     with (
         open_driver("kafka-python", kafka_cluster.bootstrap) as driver,
         pytest.raises(

@@ -1,7 +1,4 @@
-"""The contract of `multicast.drivers.protocol`, the same for the fake and both real clients.
-
-The joint appender writes; the clients' own appenders are tested by the campaign.
-"""
+"""The contract of `multicast.drivers.protocol`, the same for the fake and both real clients."""
 
 import re
 import threading
@@ -17,10 +14,8 @@ from multicast.drivers.protocol import Appended, AppendFailed, TopicPartition
 from multicast.errors import AppendRefused, BufferFull, ClusterUnreachable, Trimmed, UsageError
 from tests.helpers.driver_worlds import (
     AS_COLUMNS,
-    JOINT,
-    JOINT_IN_MEMORY,
-    OWN_APPENDERS,
     PATIENCE_S,
+    REAL,
     append_all,
     read,
     values,
@@ -28,7 +23,7 @@ from tests.helpers.driver_worlds import (
 )
 from tests.helpers.system import until
 
-WORLDS = ["memory", JOINT_IN_MEMORY, *JOINT, *OWN_APPENDERS]
+WORLDS = ["memory", *REAL]
 READ_AS_COLUMNS_TOO = pytest.mark.parametrize("world", [*WORLDS, AS_COLUMNS], indirect=True)
 
 

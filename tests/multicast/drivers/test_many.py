@@ -1,14 +1,9 @@
 """Drivers with many Kafka partitions at once, and with others later."""
 
-import select
-
 import pytest
 
 from multicast.drivers.kafka_python.connection import Connection
-from multicast.drivers.kafka_python.direct_appender import _SOCKETS_MAX
-from multicast.drivers.protocol import Appended
 from tests.helpers.driver_worlds import REAL, append_all, read, watch
-from tests.helpers.small import until
 
 MANY = 60
 BACK_OFF_MS = 3_600_000  # longer than any time-out
@@ -58,53 +53,6 @@ def test_one_watcher_and_one_reader_serve_many_partitions(world, opened):
         [record.value for record in records[partition]] == [b"%d" % number] * 3
         for number, partition in enumerate(many)
     )
-
-
-@pytest.mark.campaign
-@pytest.mark.kafka
-def test_a_few_sockets_append_to_many_partitions_directly(world_named, opened):
-    world = world_named("kafka-python")
-    many = world.topic(MANY)
-    direct = opened(world.driver.direct_appender())
-    direct.add(many)
-
-    def placed():
-        direct.reconnect()
-        return len(direct._places) == MANY
-
-    until(placed)
-    assert len(direct._sockets) <= _SOCKETS_MAX
-    by_partition = {partition: [] for partition in many}
-    stored = dict.fromkeys(many, 0)
-
-    def settled():
-        select.select([direct.fileno()], [], [], 0.05)
-        direct.receive()
-        return all(by_partition.values())
-
-    def round_(least):
-        """Append once to each with fewer than `least`; a new partition may refuse it at first."""
-        direct.reconnect()
-        for partition in [partition for partition in many if stored[partition] < least]:
-            by_partition[partition].clear()
-            until(
-                lambda partition=partition: (
-                    direct.append(partition, b"x", done=by_partition[partition].append)
-                    or direct.reconnect()
-                )
-            )
-        until(settled)
-        for partition, outcomes in by_partition.items():
-            if stored[partition] < least and isinstance(outcomes[0], Appended):
-                assert outcomes == [Appended(stored[partition])]
-                stored[partition] += 1
-        return min(stored.values()) == least
-
-    for least in (1, 2, 3):
-        until(lambda least=least: round_(least))
-    assert len(direct._sockets) <= _SOCKETS_MAX
-    direct.remove(many[:1])
-    assert not direct.append(many[0], b"x", done=by_partition[many[0]].append)
 
 
 @pytest.mark.kafka

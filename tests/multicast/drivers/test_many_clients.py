@@ -1,4 +1,4 @@
-"""A closed reader or appender of librdkafka's driver holds nothing, even if it is kept."""
+"""A closed reader or appender holds nothing, even if it is kept."""
 
 import contextlib
 from pathlib import Path

@@ -26,7 +26,6 @@ from tests.helpers.driver_worlds import (
     values,
     watch,
 )
-from tests.helpers.small import until
 
 PASSWORD = "open sesame"
 
@@ -85,7 +84,7 @@ def test_the_joint_appender_works_with_certificates_on_both_sides(tls_bootstrap,
     # The largest does not go into a socket at once.
     sent = [b"0", b"x" * 900_000, *(b"%d" % number for number in range(500)), b"y" * 8_000_000]
     with open_driver(name, tls_bootstrap, client) as driver:
-        appender = driver.joint_appender()
+        appender = driver.appender()
         for value in sent:
             appender.append_together(
                 [JointRecord(log, value, outcomes[log].append) for log in logs]
@@ -117,17 +116,6 @@ def test_everything_works_with_certificates_on_both_sides(tls_bootstrap, files, 
     assert append_all(appender, partition, [b"0", large]) == [Appended(0), Appended(1)]
     assert values(read(reader, {partition: 2})[0][partition]) == [b"0", large]
     assert watch(watcher, {partition: 2}) == {partition: 2}
-    direct, outcomes = driver.direct_appender(), []
-    direct.add([partition])
-    direct.reconnect()
-    assert direct.append(partition, b"2", done=outcomes.append)
-
-    def heard():
-        direct.receive()
-        return outcomes == [Appended(2)]
-
-    until(heard)
-    direct.close()
     driver.commit("g", {partition: (1, "tls")})
     assert driver.committed("g", [partition]) == {partition: (1, "tls")}
     for opened in (watcher, reader, appender, driver):

@@ -20,6 +20,7 @@ from multicast.keyed import router
 from multicast.keyed.partitioners import by_crc32, by_murmur2
 from multicast.messages import MessageID
 from tests.helpers.driver_worlds import PATIENCE_S
+from tests.helpers.held import SteppedDriver
 from tests.helpers.plans import chain, poster
 from tests.helpers.small import Small, until
 from topology.tree import Log
@@ -119,7 +120,7 @@ def test_many_go_where_their_keys_are_and_keep_their_order_there(small):
 
 def test_many_by_keys_share_the_room_and_say_what_found_none(small):
     held = []
-    driver = MemoryDriver(small.log, step=held.append)
+    driver = SteppedDriver(small.log, step=held.append)
     appender = driver.appender
     driver.appender = lambda **_: appender(in_flight_max=2)
     with small.producer(driver=driver, tickets=False, block_s=0.1) as producer:

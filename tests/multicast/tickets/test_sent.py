@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from multicast.control import log_partition
+from multicast.control import ControlState, log_partition
 from multicast.drivers.protocol import Appended, AppendFailed
 from multicast.errors import AppendNotStored, AppendRefused, AppendUnknown
 from multicast.order import anchor
@@ -20,7 +20,7 @@ NEXT = replace(PLAN, epoch=2, base_epoch=1, collectors=OTHERS)
 
 
 class Joint:
-    """A joint appender whose requests and outcomes a test chooses."""
+    """An appender whose requests and outcomes a test chooses."""
 
     def __init__(self, *, beside):
         self.beside = beside
@@ -63,14 +63,12 @@ class Joint:
 def world():
     made = []
 
-    def open_joint(*, beside):
+    def opened(*, beside):
         made.append(Joint(beside=beside))
         return made[0]
 
     time = [0.0]
-    appender = TicketingAppender(
-        state_of(PLAN), lambda: None, open_joint, monotonic=lambda: time[0]
-    )
+    appender = TicketingAppender(state_of(PLAN), opened, monotonic=lambda: time[0])
     appender.joint, appender.time = made[0], time
     return appender
 
@@ -161,3 +159,27 @@ def test_calls_of_many_are_counted_as_they_are_sent(world):
     append(world, P1, b"x")
     assert world.joint.send(P1=1) == {"P1": (1, 11)}
     assert [(first, count) for first, count, _ in told] == [(0, 3), (3, 2)]
+
+
+def test_in_an_epoch_without_tickets_none_is_written_by_the_same_appender(world):
+    off = replace(NEXT, tickets=False)
+    on = replace(NEXT, epoch=3, base_epoch=2)
+    append(world, P1, b"a", b"b", b"c")
+    assert world.joint.send(P1=1) == {"P1": (1, 1)}
+    world.learn(state_of(PLAN, off))
+    assert world.joint.send(P1=1) == {}
+    world.learn(state_of(PLAN, off, on))
+    world.joint.plan = off  # which began the stream
+    assert world.joint.send(P1=1) == {"P1": (1, 1)}
+    world.joint.settle(P1, Appended(0), Appended(1), Appended(2))
+
+
+def test_before_an_epoch_has_begun_messages_go_without_tickets():
+    made = []
+    appender = TicketingAppender(
+        ControlState("A"), lambda beside: made.append(Joint(beside=beside)) or made[0]
+    )
+    append(appender, P1, b"a", b"b")
+    assert made[0].send(P1=1) == {}
+    appender.learn(state_of(PLAN))
+    assert made[0].send(P1=1) == {"P1": (1, 1)}

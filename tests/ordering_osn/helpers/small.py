@@ -12,7 +12,7 @@ from functools import cache
 from pathlib import Path
 
 from multicast.control import log_partition
-from multicast.drivers.memory.driver import MemoryDriver, MemoryReader
+from multicast.drivers.memory.driver import MemoryReader
 from multicast.drivers.protocol import AppendFailed
 from multicast.errors import AppendUnknown, ClusterUnreachable
 from ordering_osn.chain.blocks import new_block
@@ -21,6 +21,7 @@ from ordering_osn.node.joining import join
 from ordering_osn.node.kafka_connection import KafkaConnection
 from ordering_osn.node.registrar import Registrar
 from ordering_osn.protos import Block, ConfigEnvelope, HeaderType
+from tests.helpers.held import SteppedDriver
 from tests.helpers.small import Small, until
 from tests.ordering_osn.helpers import configs
 from topology.interests import from_document
@@ -82,7 +83,7 @@ def transaction(chain="chain-a", *, data=None, kind=HeaderType.ENDORSER_TRANSACT
     )
 
 
-class Faulty(MemoryDriver):
+class Faulty(SteppedDriver):
     """A driver that a test can cut off (`away`), or that loses or holds back postings."""
 
     def __init__(self, log):
@@ -104,10 +105,6 @@ class Faulty(MemoryDriver):
             return call(*arguments, **options)
 
         return request
-
-    def joint_appender(self, *, beside=None, **_):  # noqa: ARG002 - its postings have no tickets
-        """Open an appender whose postings a test can lose or hold back, one by one."""
-        return self.appender()
 
     def _append(self, append):
         if self.away or self.lost > 0:

@@ -37,14 +37,14 @@ from multicast.drivers.appender.dispatcher import (
     Lacking,
     Limits,
 )
-from multicast.drivers.appender.partition_appends import REQUESTS_MAX
+from multicast.drivers.appender.partition_appends import REQUESTS_MAX, TOO_LARGE
 from multicast.drivers.appender.record_batch import ProducerIdentity
+from multicast.drivers.client_settings import WRONG_CLOCK
 from multicast.drivers.kafka_python.codecs import codec_of
 from multicast.drivers.kafka_python.connection import Connection
 from multicast.drivers.kafka_python.joint.keeper import Keeper
 from multicast.drivers.kafka_python.joint.link import SocketLink
 from multicast.drivers.kafka_python.joint.request import settings
-from multicast.drivers.kafka_python.produce_request import why_refused
 from multicast.drivers.protocol import (
     IN_FLIGHT_BYTES_MAX,
     IN_FLIGHT_MAX,
@@ -66,6 +66,14 @@ _RECEIVING = select.POLLIN
 _SENDING = select.POLLIN | select.POLLOUT
 # For the ends of the threads, which take milliseconds unless the process is overloaded.
 _END_S = 1.0
+# Why brokers refuse a record, by Kafka's error code; other codes go by their names.
+_WHY = {
+    **dict.fromkeys(TOO_LARGE, "it is larger than the topic's max.message.bytes"),
+    kafka_errors.InvalidTimestampError.errno: WRONG_CLOCK,
+    kafka_errors.InvalidRecordError.errno: (
+        "it is invalid there, as records without a key are in a compacted topic"
+    ),
+}
 
 
 class KafkaPythonJointAppender(JointAppender[SocketLink]):
@@ -160,7 +168,7 @@ class KafkaPythonJointAppender(JointAppender[SocketLink]):
     def _why(self, partition: TopicPartition, code: int) -> str:
         if code == kafka_errors.TopicAuthorizationFailedError.errno:
             return self._access.lacking("Write", "topic", partition.topic).rstrip(".")
-        return why_refused(code)
+        return _WHY.get(code) or str(kafka_errors.for_code(code).__name__)
 
     def _wake(self) -> None:
         with suppress(OSError):  # enough bytes wait there, or the reader has ended

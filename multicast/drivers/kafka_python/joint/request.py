@@ -1,4 +1,4 @@
-"""The Produce request of a joint appender: one batch for each of several Kafka partitions.
+"""The Produce request of an appender: one batch for each of several Kafka partitions.
 
 `written` encodes a request, `answered` decodes what an answer says of each partition. No socket and
 no clock may live here. The version is 7, the first that takes zstd (KIP-110); Kafka 2.1 and later
@@ -13,11 +13,11 @@ from collections.abc import Iterable
 from struct import Struct
 
 from multicast.drivers.kafka_python.fetch_request import written_text
-from multicast.drivers.kafka_python.produce_request import PRODUCE_KEY
 from multicast.drivers.protocol import TopicPartition
 from multicast.errors import ProtocolViolation
 
-PRODUCE_VERSION = 7  # of Kafka's protocol: see above
+PRODUCE_KEY = 0  # of Kafka's protocol, as all that follows
+PRODUCE_VERSION = 7  # see above
 
 _HEAD = Struct(">ihhi")  # size of what follows, key, version, number of the request
 _SETTINGS = Struct(">hhi")  # no transaction, acks, timeout_ms

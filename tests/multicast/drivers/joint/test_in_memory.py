@@ -42,7 +42,7 @@ class Cluster:
         self.requests = []
         self.brokers = MemoryBrokers(self.log, carry=self.requests.append)
         driver = MemoryDriver(brokers=self.brokers, limits=Limits(REQUEST_S, DELIVERY_S, **limits))
-        self.appender = driver.joint_appender(beside=self._beside)
+        self.appender = driver.appender(beside=self._beside)
         self.sent = {log: [] for log in [*LOGS, ORDER]}
         self.outcomes = {log: [] for log in [*LOGS, ORDER]}
         self._count = 0

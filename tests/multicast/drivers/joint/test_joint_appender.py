@@ -177,7 +177,7 @@ def test_requests_count_exactly_what_was_taken_though_the_buffer_is_full(kafka_c
         return []
 
     with Joint(kafka_cluster).driver as driver:
-        appender = driver.joint_appender(beside=beside, in_flight_max=1000)
+        appender = driver.appender(beside=beside, in_flight_max=1000)
         world = Joint(kafka_cluster)
         (log,) = world.topic()
         values = [b"%d" % number for number in range(50_000)]
@@ -231,7 +231,7 @@ def test_a_prepared_partition_is_ready(joint):
 
 def test_what_finds_no_room_is_not_started(kafka_cluster):
     with Joint(kafka_cluster).driver as driver:
-        appender = driver.joint_appender(in_flight_max=3, in_flight_bytes_max=2000)
+        appender = driver.appender(in_flight_max=3, in_flight_bytes_max=2000)
         nowhere = TopicPartition("joint-nowhere", 1)
         outcomes = []
         record = JointRecord(nowhere, b"x", outcomes.append)

@@ -131,14 +131,13 @@ def test_batches_are_compressed_and_small_ones_and_those_that_would_grow_are_not
 @pytest.mark.parametrize("kind", ["kafka-python", "librdkafka"])
 def test_a_linger_that_leaves_the_brokers_too_little_time_is_refused(kafka_cluster, kind):
     with open_driver(kind, kafka_cluster.bootstrap, delivery_timeout_s=2.0) as driver:
-        for appender in (driver.appender, driver.joint_appender):
-            with pytest.raises(UsageError, match="linger for 1001 ms"):
-                appender(linger_ms=1001)
-            appender(linger_ms=1000).close()
+        with pytest.raises(UsageError, match="linger for 1001 ms"):
+            driver.appender(linger_ms=1001)
+        driver.appender(linger_ms=1000).close()
 
 
 def test_a_codec_without_its_package_is_named(opened, monkeypatch):
     gone = codecs._BY_NAME["zstd"]._replace(is_installed=lambda: False)
     monkeypatch.setitem(codecs._BY_NAME, "zstd", gone)
     with pytest.raises(UsageError, match="needs the package zstandard"):
-        opened().driver.joint_appender(compression="zstd")
+        opened().driver.appender(compression="zstd")

@@ -27,7 +27,7 @@ def broker():
 @contextlib.contextmanager
 def appended(broker, client, *partitions):
     with KafkaPythonDriver(broker.users, client) as driver:
-        appender = driver.joint_appender()
+        appender = driver.appender()
         outcomes = {partition: [] for partition in partitions}
         for partition in partitions:
             appender.append(partition, b"x", done=outcomes[partition].append)

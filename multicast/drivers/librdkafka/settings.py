@@ -1,4 +1,4 @@
-"""The settings that librdkafka's producers and consumers share, and its logger."""
+"""The settings that librdkafka's consumers share, and its logger."""
 
 from __future__ import annotations
 
@@ -26,20 +26,10 @@ LOG = logging.getLogger("amcast.librdkafka")
 LOG.addHandler(logging.NullHandler())
 
 
-def _is_news(record: logging.LogRecord) -> bool:
-    # Both phrases concern a producer that stops because of `enable.gapless.guarantee`; the appender
-    # replaces it and logs why (`appender.py`).
-    text = record.getMessage()
-    return "enable.gapless.guarantee" not in text and "GAPLESS" not in text.upper().replace("-", "")
-
-
-LOG.addFilter(_is_news)
-
-
 def librdkafka_settings(
     bootstrap: str, client: Mapping[str, str], *, timeout_s: float
 ) -> dict[str, Any]:
-    """Return the settings that producers and consumers share; Kafka's names are librdkafka's."""
+    """Return the settings that consumers share; Kafka's names are librdkafka's."""
     check_client(client)
     return {
         "client.id": "amcast",
@@ -51,7 +41,7 @@ def librdkafka_settings(
         "reconnect.backoff.max.ms": RECONNECT_BACKOFF_MAX_MS,
         # "rebootstrap" resets the backoff whenever the last known broker is down, and so connects
         # some 80 times a second. Without it, a client that has dropped all its brokers gets none
-        # (docs/hazards.md): `reader.py` and `appender.py` replace such a client.
+        # (docs/hazards.md): `reader.py` replaces such a client.
         "metadata.recovery.strategy": "none",
         "socket.nagle.disable": True,
         # A connected broker that does not answer is treated as one that is down.

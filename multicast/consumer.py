@@ -109,7 +109,7 @@ class Consumer:
         self._user = OneUser("consumer")
         # Held to change, and to read for a commit, what was delivered; never while a poll waits.
         self._lock = threading.RLock()
-        self._clients = ExitStack()  # the readers of the control topic, the order and the logs
+        self._clients = ExitStack()  # the readers: of the control topic, of the order and logs
         self._group_positions: GroupPositions
         self._observed: HandedOut
         self._positions_known = False
@@ -467,7 +467,7 @@ class Consumer:
         self._changing = False
 
     def _read(self, timeout: float) -> None:
-        answers = self._readers.read(self._delivery, timeout)
+        answers = self._readers.read(timeout)
         with self._lock:
             try:
                 self._readers.feed(self._delivery, answers, self._spans)

@@ -333,11 +333,6 @@ class Delivery:
             self._note_full(log)
         return sorted(self._full - {head})
 
-    @property
-    def waits_for_order(self) -> bool:
-        """Whether nothing can be delivered until more of the order is read."""
-        return not self._runs and self.order is not None
-
     def waiting(self, now: float) -> Waiting | None:
         """Say for what the messages at hand wait; None if some can be delivered, or there are none.
 

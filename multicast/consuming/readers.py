@@ -1,5 +1,7 @@
 """`DeliveryReaders`: reads from Kafka what one delivery needs: its order, and the logs' payloads.
 
+One reader fetches both, as messages and their tickets are stored together.
+
 order     the stream of the collector; a single-log subscription has none
 payloads  the logs of the interest, each from the offset at which the order begins in it
 paused    not read for now, because the delivery holds enough of it
@@ -16,20 +18,16 @@ from multicast.delivery import Delivery
 from multicast.drivers.clock import clock_of
 from multicast.drivers.protocol import Driver, Fetched, Reader, TopicPartition
 from multicast.errors import Trimmed
-from multicast.tickets.stream import TicketOrder
 from multicast.topic_identity import TopicWatch
 
 if TYPE_CHECKING:
     from multicast.tracing.delivered import ConsumerSpans
 
 _ORDER = -1  # in place of a log's number: the order stream
-# Order records in one poll of the order stream. More of them would queue runs long before their
-# payloads arrive; fewer cost more polls. Payloads are read only while runs are queued.
-_ORDER_RECORDS_MAX = 500
 
 
 class DeliveryReaders:
-    """The two readers of a consumer. Used from one thread at a time."""
+    """The reader of a consumer. Used from one thread at a time."""
 
     def __init__(self, driver: Driver) -> None:
         self._driver, self._clock = driver, clock_of(driver)
@@ -37,31 +35,19 @@ class DeliveryReaders:
         self._streams: dict[TopicPartition, int] = {}
         self._paused: set[TopicPartition] = set()
         self._watch = TopicWatch(driver)
-        with ExitStack() as opened:
-            # In one reader, order and payloads would wait for each other's fetches. In version 2
-            # they come together: there `_payloads` reads both.
-            self._orders: Reader = driver.reader({})
-            opened.callback(self._orders.close)
-            self._payloads: Reader = driver.reader({})
-            opened.callback(self._payloads.close)
-            self._order_reader = self._orders
-            self._opened = opened.pop_all()
+        self._reader: Reader = driver.reader({})
 
     def begin(self, delivery: Delivery) -> None:
         """Read for this delivery only: its order at once, payloads by `read_payloads`."""
-        streams = self._streams.items()
-        self._order_reader.remove([log for log, number in streams if number == _ORDER])
-        self._payloads.remove([log for log, number in streams if number != _ORDER])
+        self._reader.remove(list(self._streams))
         self._streams.clear()
         self._paused.clear()
-        by_tickets = isinstance(delivery.order, TicketOrder)
-        self._order_reader = self._payloads if by_tickets else self._orders
         topics = {log.topic for log in delivery.logs.values()}
         if delivery.order is not None:
             partition = stream_partition(delivery.plan, delivery.order.collector)
             topics.add(partition.topic)
             self._streams[partition] = _ORDER
-            self._order_reader.add({partition: delivery.order.offset_next})
+            self._reader.add({partition: delivery.order.offset_next})
         self._watch.begin(delivery.plan, topics)
 
     def refuse_recreated(self) -> None:
@@ -83,15 +69,12 @@ class DeliveryReaders:
         # An early run may begin above its log's end, where no reader can start.
         ends = self._driver.last_stable_offsets(list(numbers))
         self._streams.update(numbers)
-        self._payloads.add({log: min(starts[number], ends[log]) for log, number in numbers.items()})
+        self._reader.add({log: min(starts[number], ends[log]) for log, number in numbers.items()})
 
-    def read(self, delivery: Delivery, timeout_s: float) -> list[Fetched]:
-        """Read order records if no run is queued, which bounds runs, else payloads; or both."""
+    def read(self, timeout_s: float) -> list[Fetched]:
+        """Read order records and payloads; `balance` bounds them."""
         try:
-            # One reader of both is bounded by `balance`. Of two, the other fetches ahead meanwhile.
-            if delivery.waits_for_order and self._order_reader is self._orders:
-                return self._orders.poll(timeout_s, _ORDER_RECORDS_MAX)
-            return self._payloads.poll(timeout_s)
+            return self._reader.poll(timeout_s)
         except Trimmed as error:
             self._watch.look()  # in another topic the position means nothing
             gone = Trimmed(
@@ -121,26 +104,25 @@ class DeliveryReaders:
             delivery.order_passed(position)
 
     def balance(self, delivery: Delivery) -> None:
-        """Pause the logs whose buffers are full, and the order in their reader; resume the rest."""
+        """Pause the logs whose buffers are full, and an order far ahead; resume the rest."""
         numbers = set(delivery.paused())
-        if self._order_reader is self._payloads and delivery.order_paused():
+        if delivery.order_paused():
             numbers.add(_ORDER)
         if not numbers and not self._paused:
             return
         paused = {partition for partition, number in self._streams.items() if number in numbers}
         if paused != self._paused:
-            self._payloads.pause(sorted(paused - self._paused))
-            self._payloads.resume(sorted(self._paused - paused))
+            self._reader.pause(sorted(paused - self._paused))
+            self._reader.resume(sorted(self._paused - paused))
             self._paused = paused
 
     def wake(self) -> None:
         """End a `read` that waits; from any thread."""
-        self._orders.wake()
-        self._payloads.wake()
+        self._reader.wake()
 
     def close(self) -> None:
-        """Close both readers."""
-        self._opened.close()
+        """Close the reader."""
+        self._reader.close()
 
 
 def open_clients(driver: Driver, topic: str) -> tuple[ControlReader, DeliveryReaders, ExitStack]:

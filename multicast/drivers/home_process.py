@@ -20,6 +20,15 @@ from multicast.errors import UsageError
 _owners: weakref.WeakSet[object] = weakref.WeakSet()
 
 
+class _Here:
+    """The process that runs; an append asks for it, and to ask the system takes longer."""
+
+    pid = os.getpid()
+
+
+_here = _Here()
+
+
 class HomeProcess:
     """The process in which a client was opened; `owner` holds the client."""
 
@@ -27,28 +36,32 @@ class HomeProcess:
 
     def __init__(self, what: str, owner: object = None) -> None:
         self._what = what
-        self._pid = os.getpid()
+        self._pid = _here.pid
         if owner is not None:
             _owners.add(owner)
 
     @property
     def is_left(self) -> bool:
         """Whether the caller runs in another process."""
-        return os.getpid() != self._pid
+        return self._pid != _here.pid
 
     def check(self) -> None:
         """Raise `UsageError` in another process."""
-        if os.getpid() != self._pid:
+        if self._pid != _here.pid:
             raise UsageError(
                 f"This {self._what} was opened in another process; open one after the fork."
             )
 
 
-def _keep_owners() -> None:
-    """Add a reference to each that nothing ever takes away, not even the end of Python."""
+def _after_fork() -> None:
+    """Note the new process, and add a reference to each owner that nothing ever takes away.
+
+    So not even the end of Python ends them.
+    """
+    _here.pid = os.getpid()
     for owner in list(_owners):
         ctypes.pythonapi.Py_IncRef(ctypes.py_object(owner))
 
 
 if hasattr(os, "register_at_fork"):  # there is no fork on Windows
-    os.register_at_fork(after_in_child=_keep_owners)
+    os.register_at_fork(after_in_child=_after_fork)

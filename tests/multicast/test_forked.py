@@ -1,12 +1,12 @@
 """A forked process can neither use nor harm the clients of its parent."""
 
-import os
 import subprocess
 import sys
 import uuid
 
 import pytest
 
+from multicast.drivers import home_process
 from multicast.drivers.kafka_python import Admin, TopicSpec
 from multicast.errors import UsageError
 from tests.helpers.driver_worlds import REAL
@@ -91,7 +91,7 @@ def test_a_producer_says_that_it_was_opened_in_another_process(monkeypatch):
         receipt = producer.multicast(b"", to={"P1"})
         receipt.accepted()
         with monkeypatch.context() as forked:
-            forked.setattr(os, "getpid", lambda: -1)
+            forked.setattr(home_process._here, "pid", -1)
             for call in (
                 lambda: producer.multicast(b"", to={"P1"}),
                 lambda: producer.multicast_all([b""], to={"P1"}),

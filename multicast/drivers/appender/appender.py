@@ -234,7 +234,10 @@ class JointAppender(ABC, Generic[L]):
     def _start_one(self, partition: TopicPartition, entry: QueuedEntry) -> None:
         """Start an entry that goes in a request of its own if it is too large for others."""
         if entry.size <= _RECORD_BYTES_MAX:
-            self._start(((partition, entry),))
+            self._home.check()
+            with self._lock:
+                self._check_room(entry.count, entry.size)
+                self._dispatcher.add_one(partition, entry, self._now())
             return
         with self._lock:
             self._check_room(entry.count, 0)

@@ -149,7 +149,23 @@ class Dispatcher(Generic[L]):
 
     def add(self, entries: Entries, size: int, now: float) -> None:
         """Queue a group of entries of this size, and send what may be sent unless it lingers."""
-        changed = self._enqueue(entries, size, now)
+        self._go(self._enqueue(entries, size, now), now)
+
+    def add_one(self, partition: TopicPartition, entry: QueuedEntry, now: float) -> None:
+        """Do what `add` does with a group of one entry, in less time."""
+        self._groups += 1
+        entry.number, entry.group_bytes, entry.since = self._groups, entry.size, now
+        self.unsettled += entry.count
+        self.unsettled_bytes += entry.size
+        appends = self.partitions.get(partition) or self.appends(partition)
+        appends.enqueue(entry)
+        self.mark(appends)
+        if self.limits.linger_s:
+            self._go((appends,), now)
+        else:
+            self.send_all(now)
+
+    def _go(self, changed: Sequence[PartitionAppends], now: float) -> None:
         linger_s = self.limits.linger_s
         if not linger_s or any(self._is_due(appends, now) for appends in changed):
             self.send_all(now)
@@ -189,6 +205,11 @@ class Dispatcher(Generic[L]):
     def send_all(self, now: float) -> None:
         """Send what waits for any broker, as far as requests may be in flight."""
         self._sent_at = now
+        for link in self.links.values():
+            if self._may_send(link, now):
+                break
+        else:
+            return
         # Twice, because what goes beside a broker's records may be due at one before it.
         for link in 2 * list(self.links.values()):
             while self._may_send(link, now):
@@ -316,10 +337,12 @@ class Dispatcher(Generic[L]):
 
     def reported(self, outcomes: Sequence[Settled]) -> None:
         """Take that the callers know these outcomes."""
-        beside = [entry.size for entry, _ in outcomes if entry.beside]
-        self.beside -= len(beside)
-        self.unsettled -= sum(entry.count for entry, _ in outcomes) - len(beside)
-        self.unsettled_bytes -= sum(entry.size for entry, _ in outcomes) - sum(beside)
+        for entry, _ in outcomes:
+            if entry.beside:
+                self.beside -= 1
+            else:
+                self.unsettled -= entry.count
+                self.unsettled_bytes -= entry.size
 
     def enforce_limits(self, now: float) -> None:
         """Break links that do not answer, and settle records whose time is up."""

@@ -45,7 +45,7 @@ class QueuedRecord:
     since: float = 0.0
     counted: bool = False
     beside: bool = False
-    count: int = field(default=1, init=False)
+    count: ClassVar[int] = 1
 
     def pieces(self, place: int, delta_ms: int) -> Sequence[bytes]:
         """Encode the record with that number in its batch, `delta_ms` after the batch's first."""
@@ -121,11 +121,14 @@ def queued(value: bytes | None, key: bytes | None, headers: Headers, done: Done)
     """Encode the headers of a record, and count its bytes; `UsageError` if they are no bytes."""
     written = written_headers(headers) if headers else NO_HEADERS
     size = RECORD_BYTES + len(written)
-    for content in (value, key):
-        if isinstance(content, bytes):
-            size += len(content)
-        elif content is not None:
-            raise _not_bytes(content)
+    if value is not None:
+        if not isinstance(value, bytes):
+            raise _not_bytes(value)
+        size += len(value)
+    if key is not None:
+        if not isinstance(key, bytes):
+            raise _not_bytes(key)
+        size += len(key)
     return QueuedRecord(size, value, key, written, done)
 
 

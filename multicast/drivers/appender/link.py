@@ -44,7 +44,7 @@ class Link(ABC):
 
     def may_send(self, requests_max: int) -> bool:
         """Return whether one more request may be sent, if at most so many are in flight."""
-        return not self.broken and not self.is_sending and len(self._in_flight) < requests_max
+        return len(self._in_flight) < requests_max and not self.broken and not self.is_sending
 
     def overdue(self, since: float) -> bool:
         """Return whether the oldest request was sent before that time."""

@@ -1,9 +1,8 @@
 """Encodes Kafka's record batches (message format 2).
 
 `written_record` encodes one record, `written_batch` the batch of some; `read_batch`, for brokers in
-memory, is their inverse. No socket and no clock may
-live here. The package's own encoder does the same for any format; appends over own sockets encode
-thousands of records a second, so small numbers come from a table.
+memory, is their inverse. No socket and no clock may live here. The package's own encoder does the
+same for any format; an appender encodes thousands of records a second, so it remembers numbers.
 
     record = length, attributes (1 byte), timestamp delta, offset delta, key, value, headers;
     all but the attributes are zigzag varints, or bytes after their length as one; -1 is null
@@ -66,12 +65,8 @@ def varint(number: int) -> bytes:
     return bytes(written)
 
 
-# Most deltas and lengths are small.
-_VARINTS = [varint(number) for number in range(1024)]
-
-
-def _varint(number: int) -> bytes:
-    return _VARINTS[number] if number < 1024 else varint(number)
+# A plain choice: the places of a batch of small records, and the lengths that occur.
+_varint = functools.lru_cache(maxsize=2**14)(varint)
 
 
 def _nullable(raw: bytes | None) -> bytes:
@@ -130,13 +125,9 @@ def written_values(first_place: int, delta_ms: int, values: Sequence[bytes | Non
                 length = _NULL if value is None else _varint(size)
                 total = constant + width + len(length) + max(0, size)
                 head = heads[size] = (_varint(total) + start, _NULL + length)
-            pieces += (head[0], _place(place), head[1], value or b"", NO_HEADERS)
+            pieces += (head[0], _varint(place), head[1], value or b"", NO_HEADERS)
             place += 1
     return pieces
-
-
-# A plain choice: the places of a batch of small records; it is filled once they are used.
-_place = functools.lru_cache(maxsize=2**14)(varint)
 
 
 def written_batch(

@@ -17,6 +17,7 @@ from collections.abc import Callable
 
 from multicast.drivers.appender.appender import JointAppender
 from multicast.drivers.appender.dispatcher import Dispatcher, Entries, Limits
+from multicast.drivers.appender.entries import QueuedEntry
 from multicast.drivers.memory.brokers import MemoryBrokers, MemoryLink, MemoryRequest
 from multicast.drivers.memory.logs import name
 from multicast.drivers.protocol import (
@@ -133,6 +134,10 @@ class MemoryJointAppender(JointAppender[MemoryLink]):
 
     def _start(self, entries: Entries) -> None:
         super()._start(entries)
+        self.turn()
+
+    def _start_one(self, partition: TopicPartition, entry: QueuedEntry) -> None:
+        super()._start_one(partition, entry)
         self.turn()
 
     def _now(self) -> float:

@@ -12,6 +12,7 @@ never an object or an exception of the package.
     joint/              the appender: idempotent appends to several partitions by one request
     group_member.py     a consumer group's member that reads nothing and lists the members
     driver.py           the driver
+    private.py          what all of these use beyond the public interface of the package
     admin.py            topics, settings, cluster identity
 
 kafka-python 3.0 (pinned below 3.1) runs on its own event loop, `kafka.net`. Readers, watchers and

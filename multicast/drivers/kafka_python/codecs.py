@@ -5,9 +5,8 @@ from __future__ import annotations
 import gzip
 from functools import partial
 
-from kafka import codec
-
 from multicast.drivers.appender.record_batch import Codec
+from multicast.drivers.kafka_python.private import codec
 from multicast.errors import UsageError
 
 # gzip has the level of Java's client and librdkafka; kafka-python's takes three times as long.

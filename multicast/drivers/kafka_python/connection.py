@@ -16,9 +16,6 @@ from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from typing import Any
 
 from kafka import errors as kafka_errors
-from kafka.net.compat import KafkaNetClient
-from kafka.protocol.consumer import IsolationLevel, ListOffsetsRequest
-from kafka.protocol.metadata import MetadataRequest
 
 from multicast.drivers.access import Access
 from multicast.drivers.client_settings import (
@@ -28,6 +25,12 @@ from multicast.drivers.client_settings import (
     check_client,
 )
 from multicast.drivers.home_process import HomeProcess
+from multicast.drivers.kafka_python.private import (
+    IsolationLevel,
+    KafkaNetClient,
+    ListOffsetsRequest,
+    MetadataRequest,
+)
 from multicast.drivers.kafka_python.quiet import QuietSelector, quiet
 from multicast.drivers.kafka_python.transports import ConnectionManager
 from multicast.drivers.protocol import TopicPartition

@@ -11,8 +11,6 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Self
 
 from kafka import errors as kafka_errors
-from kafka.protocol.consumer import IsolationLevel, OffsetCommitRequest, OffsetFetchRequest
-from kafka.protocol.metadata import MetadataRequest
 
 from multicast.drivers.client_settings import (
     DELIVERY_TIMEOUT_S,
@@ -22,6 +20,12 @@ from multicast.drivers.client_settings import (
 from multicast.drivers.kafka_python.connection import EARLIEST, LATEST, Connection
 from multicast.drivers.kafka_python.group_member import find_coordinator
 from multicast.drivers.kafka_python.joint import KafkaPythonJointAppender
+from multicast.drivers.kafka_python.private import (
+    IsolationLevel,
+    MetadataRequest,
+    OffsetCommitRequest,
+    OffsetFetchRequest,
+)
 from multicast.drivers.kafka_python.reader import KafkaPythonReader
 from multicast.drivers.kafka_python.watcher import KafkaPythonWatcher
 from multicast.drivers.protocol import (

@@ -23,10 +23,9 @@ from functools import partial
 from typing import Any, Protocol
 
 from kafka import errors as kafka_errors
-from kafka.consumer.fetcher import FetchSessionHandler
-from kafka.protocol.consumer import FetchRequest, IsolationLevel
 
 from multicast.drivers.kafka_python.connection import RETRY_S, Connection
+from multicast.drivers.kafka_python.private import FetchRequest, FetchSessionHandler, IsolationLevel
 from multicast.drivers.protocol import TopicPartition
 
 # Of a long poll, if nothing else is asked; Kafka's default. A record ends it at once, so it only

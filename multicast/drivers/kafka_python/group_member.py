@@ -20,20 +20,19 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from kafka import errors as kafka_errors
-from kafka.protocol.consumer import (
+
+from multicast.drivers.kafka_python.connection import Connection
+from multicast.drivers.kafka_python.private import (
+    ConsumerProtocolAssignment,
+    ConsumerProtocolSubscription,
+    ConsumerProtocolType,
+    CoordinatorType,
+    FindCoordinatorRequest,
     HeartbeatRequest,
     JoinGroupRequest,
     LeaveGroupRequest,
     SyncGroupRequest,
 )
-from kafka.protocol.consumer.metadata import (
-    ConsumerProtocolAssignment,
-    ConsumerProtocolSubscription,
-    ConsumerProtocolType,
-)
-from kafka.protocol.metadata import CoordinatorType, FindCoordinatorRequest
-
-from multicast.drivers.kafka_python.connection import Connection
 from multicast.errors import AmcastError
 
 # Session time-outs to try, the shortest first: it is the time until a dead member is noticed.

@@ -21,7 +21,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from typing import Any
 
-from kafka.net.selector import NetworkSelector
+from multicast.drivers.kafka_python.private import NetworkSelector
 
 _OURS = logging.getLogger("amcast.kafka_python")
 _driving = threading.local()

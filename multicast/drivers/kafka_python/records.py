@@ -17,9 +17,8 @@ from collections import deque
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
-from kafka.record import MemoryRecords
-
 from multicast.drivers.kafka_python.codecs import missing_for
+from multicast.drivers.kafka_python.private import MemoryRecords
 from multicast.drivers.protocol import Headers, Record, TopicPartition
 from multicast.errors import AmcastError, ProtocolViolation
 from multicast.messages import header_name

@@ -14,9 +14,9 @@ import time
 from typing import Any
 
 from kafka import errors as kafka_errors
-from kafka.net.connection import KafkaConnection
 
 from multicast.drivers.kafka_python.connection import Connection
+from multicast.drivers.kafka_python.private import KafkaConnection
 from multicast.drivers.kafka_python.transports import abort
 from multicast.errors import AmcastError
 

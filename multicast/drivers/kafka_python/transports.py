@@ -7,11 +7,15 @@ from functools import partial
 from typing import Any
 
 from kafka import errors as kafka_errors
-from kafka.net.inet import KafkaNetSocket, create_connection
-from kafka.net.manager import KafkaConnectionManager
-from kafka.net.transport import KafkaSSLTransport, KafkaTCPTransport
 
 from multicast.drivers.access import Access, user_of
+from multicast.drivers.kafka_python.private import (
+    KafkaConnectionManager,
+    KafkaNetSocket,
+    KafkaSSLTransport,
+    KafkaTCPTransport,
+    create_connection,
+)
 from multicast.errors import AccessDenied, AmcastError, ClusterUnreachable
 
 # OpenSSL's X509_V_ERR_HOSTNAME_MISMATCH and X509_V_ERR_IP_ADDRESS_MISMATCH.

@@ -17,14 +17,13 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
 
 from kafka import errors as kafka_errors
-from kafka.future import Future
-from kafka.protocol.producer import InitProducerIdRequest
 
 from multicast.drivers.appender.dispatcher import Lacking
 from multicast.drivers.appender.record_batch import NO_IDENTITY, ProducerIdentity
 from multicast.drivers.client_settings import RECONNECT_BACKOFF_MAX_MS, UNKNOWN_TOPIC_S
 from multicast.drivers.kafka_python.connection import RETRY_S, Connection
 from multicast.drivers.kafka_python.joint.request import PRODUCE_KEY, PRODUCE_VERSION
+from multicast.drivers.kafka_python.private import Future, InitProducerIdRequest
 from multicast.drivers.kafka_python.sockets import open_socket
 from multicast.drivers.protocol import TopicPartition
 from multicast.errors import AmcastError, AppendNotAuthorized, AppendRefused

@@ -82,6 +82,10 @@ class SocketLink(Link):
         self.unsent.clear()
         return super().close()
 
+    def _holds_decrypted(self) -> bool:
+        """Whether a part of what was received waits where no poll sees it."""
+        return isinstance(self.socket, ssl.SSLSocket) and self.socket.pending() > 0
+
     def _read(self) -> None:
         while True:
             try:
@@ -93,5 +97,5 @@ class SocketLink(Link):
                     self.broken = "the broker closed the connection"
                 return
             self._received += chunk
-            if len(chunk) < _CHUNK_BYTES and not isinstance(self.socket, ssl.SSLSocket):
+            if len(chunk) < _CHUNK_BYTES and not self._holds_decrypted():
                 return

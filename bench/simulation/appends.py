@@ -11,6 +11,7 @@ Invariant, for each appender: every append is settled once, at the latest by `cl
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 
 from multicast.drivers.memory.logs import MemoryLog, name
 from multicast.drivers.protocol import (
@@ -23,7 +24,6 @@ from multicast.drivers.protocol import (
     DoneAll,
     Headers,
     TopicPartition,
-    append_each,
 )
 from multicast.errors import AppendRefused, AppendUnknown, BufferFull, UsageError
 
@@ -156,7 +156,18 @@ class FatedAppender:
         done: DoneAll,
     ) -> int:
         """Start one append after another until the buffer is full."""
-        return append_each(self, partition, values, keys=keys, headers=headers, done=done)
+        for index, value in enumerate(values):
+            try:
+                self.append(
+                    partition,
+                    value,
+                    key=None if keys is None else keys[index],
+                    headers=() if headers is None else headers[index],
+                    done=partial(done, index, 1),
+                )
+            except BufferFull:
+                return index
+        return len(values)
 
     def flush(self, timeout_s: float) -> bool:
         """Wait (if the log can wait) until nothing is in flight."""

@@ -2,7 +2,7 @@
 
 Three drivers implement it and pass one set of contract tests
 (`tests/multicast/drivers/test_contract.py`): `librdkafka/` (the default), `kafka_python/` (whose
-watcher and single requests the librdkafka driver uses, too) and `memory/` (simulation).
+appender, watcher and single requests the librdkafka driver uses, too) and `memory/` (simulation).
 
     end           the last stable offset: every record below it is committed or aborted. All
                   drivers read with isolation level read_committed, so an open transaction
@@ -18,10 +18,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 from typing import NamedTuple, Protocol
 
-from multicast.errors import AmcastError, BufferFull, UsageError
+from multicast.errors import AmcastError
 
 # Bounds of the appends in flight, by default: librdkafka's default of queue.buffering.max.messages,
 # and twice Kafka's default of buffer.memory. A tenth would refuse bursts; ten times more bytes
@@ -170,35 +169,6 @@ class Appender(Protocol):
         As of all clients: it does nothing in a forked process, where all other calls that reach
         Kafka raise `UsageError` (`drivers/home_process.py`).
         """
-
-
-def append_each(
-    appender: Appender,
-    partition: TopicPartition,
-    values: Sequence[bytes | None],
-    *,
-    keys: Sequence[bytes | None] | None = None,
-    headers: Sequence[Headers] | None = None,
-    done: DoneAll,
-) -> int:
-    """Do what `Appender.append_all` does, by one `append` for each value."""
-    for index, value in enumerate(values):
-        try:
-            appender.append(
-                partition,
-                value,
-                key=None if keys is None else keys[index],
-                headers=() if headers is None else headers[index],
-                done=partial(done, index, 1),
-            )
-        except BufferFull:
-            return index
-        except UsageError:
-            # The appender was closed meanwhile: the caller must learn what was started.
-            if not index:
-                raise
-            return index
-    return len(values)
 
 
 class Reader(Protocol):

@@ -42,7 +42,6 @@ from bench.simulation.strangers import Strangers
 from bench.simulation.waits import WaitSimulation, draw_waits
 from bench.simulation.world import CONTROL, Event, Stats, World
 from bench.simulation.writers import Producers
-from collectors.reconfiguration.version_mark import mark_version
 from multicast.control import ControlState, genesis, plan_record
 
 # Each round gives every process a turn that does all its work; schedules need up to 124 rounds
@@ -87,7 +86,6 @@ class Simulation:
         self.judge = Judge(schedule.scene)
         first = schedule.plans[0][0]
         first = place(self.world, ControlState(first.topic), first, 1)
-        mark_version(self.world.driver, first, None, 1.0)
         key, value = plan_record(genesis(first.topic), first, attempt="0")
         self.world.log.write(CONTROL, value, key=key)
         self.collectors = SimulatedCollectors(self.world)

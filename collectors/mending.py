@@ -1,26 +1,17 @@
 """Damage by a wrong order record: how to detect it, and how the next epoch repairs it. No I/O.
 
-Writers of the order topic are trusted, but a mistake must be repairable: a record with the right
-digest is accepted, whatever its runs are, and cannot be revoked. From the streams of the running
-epoch the functions here compute what is damaged, and which records a recovery has to write.
+Writers of the order topic are trusted, but a mistake must be repairable: a record that counts
+cannot be revoked. From the streams of the running epoch the functions here compute what is damaged.
 
     too far     a log is ordered so far beyond its end that no collector fills it
     frozen      a freeze ended a stream although no plan ends its epoch there
     strayed     the positions of a stream contradict its parent's stream
-    unreadable  the stream continues with a record of a version that this program does not know. In
-                version 2 such a record is void, so this damage does not exist
 
 The repair of a log that is ordered too far is to fill it. For all other damage the epoch ends, and
 the next one has the same layout. Its beginning repairs the contradictions between the streams:
 
-    resumed     where a stream of the next epoch begins: at its own positions in this one
-
-In version 1 the repair is done by these records; in version 2 by `multicast/tickets/recovery.py`:
-
-    owed        what a parent's stream has ordered and its child's has not. A recovery writes it
-                into the child's next stream in the parent's order, before that epoch begins
-    ahead       what a child's stream has ordered and its top's has not. A recovery writes it into
-                the top's next stream; every collector leaves out what it has ordered before
+    resumed     where a stream of the next epoch begins: at its own positions in this one. What
+                other streams have ordered beyond them is restored (`multicast/tickets/recovery.py`)
 
 Invariant: in its streams of both epochs together, a collector orders each offset of its logs once.
 """
@@ -28,17 +19,13 @@ Invariant: in its streams of both epochs together, a collector orders each offse
 from __future__ import annotations
 
 import enum
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
 from itertools import count
 
-from collectors.collector import CollectorLimits
 from collectors.ticket_core import LIMITS
-from multicast.control import AnyStream, of_version_1
-from multicast.order import ORDERED_MAX, OrderRecord, OrderStream, RecordKind, Resumed, Run
-from topology.tree import ORDER_VERSION_FIRST, Plan
-
-_RUNS_MAX = CollectorLimits().runs_max  # in one record that a recovery writes
+from multicast.tickets.stream import TicketOrder
+from topology.tree import Plan
 
 
 class Harm(enum.StrEnum):
@@ -47,7 +34,6 @@ class Harm(enum.StrEnum):
     TOO_FAR = "too far"
     FROZEN = "frozen"
     STRAYED = "strayed"
-    UNREADABLE = "unreadable"
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,8 +55,7 @@ class StreamRead:
     plan ends this epoch yet.
     """
 
-    stream: AnyStream
-    unknown_version: bool = False
+    stream: TicketOrder
     parent_positions: Mapping[int, int] | None = None
     marked: Mapping[int, int] | None = None
 
@@ -93,19 +78,13 @@ def damage(
 
     `fill_max` is how many offsets beyond a log's end collectors fill, if not their usual number.
     """
+    fill_max = LIMITS.fill_max if fill_max is None else fill_max
     results: list[Damage] = []
     far: set[str] = set()
     for read in streams:
         stream = f"the stream of collector {read.name}"
-        beyond_max = fill_max_of(read.stream.plan) if fill_max is None else fill_max
         harm = _harm(read)
-        if harm is Harm.UNREADABLE:
-            says = (
-                f"{stream} has at offset {of_version_1(read.stream).stop} a record of a version "
-                f"that this program does not know, so nothing after it is delivered"
-            )
-            results.append(Damage(harm, read.name, says))
-        elif harm is Harm.FROZEN:
+        if harm is Harm.FROZEN:
             says = (
                 f"{stream} was ended by a freeze that no plan asks for, so it orders nothing more"
             )
@@ -116,26 +95,18 @@ def damage(
         for log, position in read.stream.state.positions.items():
             name = read.stream.plan.logs[log].name
             beyond = position - log_ends.get(name, position)
-            if beyond > beyond_max and name not in far:
+            if beyond > fill_max and name not in far:
                 far.add(name)
                 says = (
                     f"log {name} is ordered {beyond} offsets beyond its end, and collectors fill "
-                    f"at most {beyond_max}, so its consumers wait"
+                    f"at most {fill_max}, so its consumers wait"
                 )
                 results.append(Damage(Harm.TOO_FAR, read.name, says))
     return tuple(results)
 
 
-def fill_max_of(plan: Plan) -> int:
-    """Give how many offsets beyond a log's end collectors fill in a plan's epoch."""
-    is_first = plan.order_version == ORDER_VERSION_FIRST
-    return CollectorLimits().fill_max if is_first else LIMITS.fill_max
-
-
 def _harm(read: StreamRead) -> Harm | None:
     stream = read.stream
-    if read.unknown_version:
-        return Harm.UNREADABLE
     if stream.state.frozen and not _may_be_frozen(read):
         return Harm.FROZEN
     return Harm.STRAYED if _strayed(read) else None
@@ -204,7 +175,7 @@ def _root(plan: Plan, name: str) -> str:
     return node.name
 
 
-def ordered_to(streams: Iterable[AnyStream]) -> dict[str, int]:
+def ordered_to(streams: Iterable[TicketOrder]) -> dict[str, int]:
     """Give by log name the greatest position of any stream: the log has to be filled up to it."""
     furthest: dict[str, int] = {}
     for stream in streams:
@@ -215,73 +186,17 @@ def ordered_to(streams: Iterable[AnyStream]) -> dict[str, int]:
 
 
 def resumed(
-    streams: Mapping[str, AnyStream], ends: Mapping[str, int]
-) -> dict[str, dict[str, Resumed]]:
+    streams: Mapping[str, TicketOrder], ends: Mapping[str, int]
+) -> dict[str, dict[str, int]]:
     """Give by collector and log where a stream of the next epoch does not begin at the log's end.
 
     `streams` are the streams of the ending epoch, each read to its end. The result is empty after
     an ordinary change: there each collector has relayed all that its parent ordered.
     """
-    begins: dict[str, dict[str, Resumed]] = {}
+    begins: dict[str, dict[str, int]] = {}
     for name, stream in streams.items():
-        parent = stream.plan.collector(name).parent
-        above = streams[parent].state.positions if parent is not None else {}
         for log in sorted(stream.inherited):
-            position = stream.state.positions[log]
-            begin = Resumed(position, max(position, above[log]))
-            log_name = stream.plan.logs[log].name
-            end = ends[log_name]
-            if (begin.position, begin.owed) != (end, end):
-                begins.setdefault(name, {})[log_name] = begin
+            position, log_name = stream.state.positions[log], stream.plan.logs[log].name
+            if position != ends[log_name]:
+                begins.setdefault(name, {})[log_name] = position
     return begins
-
-
-# -- what a recovery writes into the next epoch's streams -----------------------------------
-
-
-def left_out(child: OrderStream, runs: Iterable[Run]) -> Iterator[Run]:
-    """Give the parts of a parent's runs that its child's stream has not ordered, in their order."""
-    positions = dict(child.state.positions)
-    for log, first, end in runs:
-        if log in child.inherited and end > positions[log]:
-            yield Run(log, max(first, positions[log]), end)
-            positions[log] = end
-
-
-def owed_record(stream: OrderStream, runs: Iterable[Run]) -> OrderRecord | None:
-    """Make the next record with runs that a stream is owed; None if it is owed nothing more.
-
-    `runs` are those of the parent's stream of the epoch before, in its order.
-    """
-    return _record(stream, RecordKind.PARENT, left_out(stream, runs))
-
-
-def ahead_record(stream: OrderStream, furthest: Mapping[str, int]) -> OrderRecord | None:
-    """Make the next record in which a top orders what streams below it have ordered already.
-
-    None if there is nothing more.
-    """
-    missing = (
-        Run(log, stream.state.positions[log], furthest[stream.plan.logs[log].name])
-        for log in sorted(stream.own)
-        if stream.state.positions[log] < furthest.get(stream.plan.logs[log].name, 0)
-    )
-    return _record(stream, RecordKind.OWN, missing)
-
-
-def _record(stream: OrderStream, kind: RecordKind, runs: Iterable[Run]) -> OrderRecord | None:
-    taken: list[Run] = []
-    room = ORDERED_MAX
-    for log, first, end in runs:
-        taken.append(Run(log, first, min(end, first + room)))
-        room -= taken[-1].next - first
-        if room == 0 or len(taken) == _RUNS_MAX:
-            break
-    if not taken:
-        return None
-    return OrderRecord(kind, stream.state.digest, stream.state.parent_next, tuple(taken))
-
-
-def freeze_record(stream: OrderStream) -> OrderRecord:
-    """Make the record that ends a stream at its present positions."""
-    return OrderRecord(RecordKind.FREEZE, stream.state.digest, stream.state.parent_next, ())

@@ -9,21 +9,22 @@ many instances append.
     acting  the instance appends what is due
     holder  the process that acted; that it has ended may be known (`engine/ended_processes.py`)
     offer   the instance that acts hands the collector over, or none has ever opened it
-            (`offered_by` of `multicast/control/state.py`)
+            (`offered_by` of `multicast/control/state.py`). That another standby has taken it, the
+            control topic says
 
 A standby begins to act when an append has been due for its patience, at once if the holder has
 ended, or as soon as it has caught up if the collector is offered. It stops when a record of another
-instance is accepted. Where records name their writer (version 1), a record of the instance that
-made the offer does not stop it. A former primary acts on until then. A standby that acts also stops
-when another one has advertised itself. Records that the stream had when the instance began say
-nothing of who acts now. Those of a process that has ended may come late: its successor goes on at
-once after another's record, `_LATE_MAX` times at most, until another instance has advertised
-itself, or the successor is made a primary.
+instance counts, unless nobody had opened the collector before. A former primary acts on until then.
+A standby that acts also stops when another one has advertised itself. Records that the stream had
+when the instance began say nothing of who acts now. Those of a process that has ended may come
+late: its successor goes on at once after another's record, `_LATE_MAX` times at most, until another
+instance has advertised itself, or the successor is made a primary.
 """
 
 from __future__ import annotations
 
-from collectors.core import CollectorCore
+from collectors.ticket_core import TicketCore
+from multicast.control.state import NOBODY
 
 # A primary appends within milliseconds, and a needless takeover costs only a void record or two.
 # Ten times less makes such takeovers frequent. Ten times more is a pause of 2 s for each collector
@@ -56,7 +57,7 @@ class Standby:
         """Whether an append is due, and we still give other instances time for it."""
         return self._waits is not None and not self.acting
 
-    def begin(self, core: CollectorCore) -> None:
+    def begin(self, core: TicketCore) -> None:
         """Take the core, before it reads: what its stream has already nobody appends now."""
         self._behind = not core.caught_up()
 
@@ -78,10 +79,10 @@ class Standby:
             self._late_left = 0
             self._waits = None
 
-    def decide(self, core: CollectorCore, now: float) -> bool:
+    def decide(self, core: TicketCore, now: float) -> bool:
         """Decide whether to append now; `now` is in seconds, of a monotonic clock."""
-        others, behind = core.counted - core.ours, self._behind
-        moved = others > self._others and core.last_writer != self._releasing and not behind
+        others, behind = core.counted, self._behind
+        moved = others > self._others and self._releasing != NOBODY and not behind
         self._others, self._behind = others, behind and not core.caught_up()
         if self.primary:
             self.acting = True
@@ -91,15 +92,12 @@ class Standby:
             # It may be a late one of the instance that has ended.
             self._late_left = max(0, self._late_left - 1)
             self._holder_ended = self._late_left > 0
-            # It may be of the one that leaves, where records do not say who wrote them (version 2).
-            # That another standby has taken the offer, the control topic says.
-            self._offered = self._offered and not core.last_writer
             self._waits = None
         elif not self.acting:
             self._wait(core, now)
         return self.acting
 
-    def _wait(self, core: CollectorCore, now: float) -> None:
+    def _wait(self, core: TicketCore, now: float) -> None:
         if self._offered and core.caught_up():
             self._take_over()
         elif not core.due:

@@ -1,4 +1,4 @@
-"""A collector of version 2 as the engine runs it: `multicast.tickets.collector` behind `core`.
+"""A collector as the engine runs it: `multicast.tickets.collector`, told of events.
 
 The engine tells neither the time nor who wrote a record, and it asks a standby what it would do.
 
@@ -23,9 +23,8 @@ from collections import Counter, deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
-from collectors.collector import Action, Append, Fill, SaveCheckpoint
+from collectors.actions import Action, Append, Fill, SaveCheckpoint
 from collectors.entry_counts import EntryCounts
-from collectors.log_lags import LogLags
 from multicast.tickets.collector import (
     CollectorAction,
     FillHole,
@@ -67,8 +66,8 @@ class _Left:
     seen: int
 
 
-class TicketCore(LogLags[TicketOrder]):
-    """The core of one instance of a collector in one epoch of version 2.
+class TicketCore:
+    """The core of one instance of a collector in one epoch; `writer` is the instance's number.
 
     `own` is opened at a checkpoint or at the epoch's start, `parent` at or before
     `own.state.parent_next`. It raises `ProtocolViolation` if a checkpoint is wrong.
@@ -84,12 +83,10 @@ class TicketCore(LogLags[TicketOrder]):
         limits: TicketLimits = LIMITS,
         entries: EntryCounts | None = None,
     ) -> None:
-        super().__init__(own, limits.fill_max)
+        self.own = own
         self.parent = parent
         self.writer = writer
         self.counted = 0
-        self.ours = 0  # stays so: the stream must be read back, as producers write it, too
-        self.last_writer = 0  # no record says who wrote it
         self.void: Counter[enum.Enum] = Counter()
         self._clock = clock
         self._limits = limits
@@ -97,7 +94,7 @@ class TicketCore(LogLags[TicketOrder]):
         self._tag = own.shape.tag
         self._pending: deque[bytes] = deque()
         self.entries = entries or EntryCounts()
-        self.entries.begin(own, parent, writer)
+        self.entries.begin(own, parent)
         self._own_end: int | None = None
         self._peeked: list[CollectorAction] = []
         self._filling: dict[int, int] = {}  # by log, the offset below which skips are appended
@@ -129,7 +126,7 @@ class TicketCore(LogLags[TicketOrder]):
             self.void[judged] += 1
             self.counted += ours and judged is NotCounted.KNOWN
             return
-        self.entries.own_ticketed(offset + 1, judged, ours=ours)
+        self.entries.own_record(offset + 1, judged, ours=ours)
         record = self.own.last
         if isinstance(record, OwnRecord) and not record.corrections:
             times = {ticket.log: now for ticket in record.tickets if ticket.messages}
@@ -193,9 +190,8 @@ class TicketCore(LogLags[TicketOrder]):
 
     # -- actions and state ------------------------------------------------------------------
 
-    def step(self, now_ms: int) -> Sequence[Action]:
+    def step(self) -> Sequence[Action]:
         """Give the actions that are due."""
-        del now_ms  # Kafka's times serve people
         if not self.caught_up():
             return ()
         found, self._peeked = self._peeked, []
@@ -273,9 +269,9 @@ class TicketCore(LogLags[TicketOrder]):
             self._own_end is not None and self.own.offset_next >= self._own_end and self.own.proven
         )
 
-    def parent_paused(self, *, paused: bool = False) -> bool:
-        """Whether to pause reading of the parent's stream; also where it is paused."""
-        del paused
+    @property
+    def parent_paused(self) -> bool:
+        """Whether to pause reading of the parent's stream."""
         return self._core.relay is not None and self._core.relay.full
 
     def unordered(self, log: int, end: int) -> int:
@@ -289,6 +285,26 @@ class TicketCore(LogLags[TicketOrder]):
     def ahead(self) -> dict[int, int]:
         """By own log, how many offsets it is ordered ahead of its end; below 0, what it lags."""
         return self._core.ahead
+
+    @property
+    def lag(self) -> int:
+        """The number of offsets below the ends of our own logs that are not ordered yet."""
+        return sum(max(0, -count) for count in self.ahead.values())
+
+    @property
+    def early(self) -> int:
+        """The number of offsets of our own logs that are ordered ahead of their log's end."""
+        return sum(max(0, count) for count in self.ahead.values())
+
+    @property
+    def too_far(self) -> dict[int, int]:
+        """By how much own logs are ordered beyond their ends, if further than holes are filled."""
+        return {log: count for log, count in self.ahead.items() if count > self._limits.fill_max}
+
+    @property
+    def frozen(self) -> bool:
+        """Whether our stream is frozen: no later record counts."""
+        return self.own.state.frozen
 
     @property
     def held(self) -> set[int]:

@@ -30,11 +30,11 @@ from operator import itemgetter
 from multicast.buffers import LogBuffer, RunQueue, WaitingRun
 from multicast.conditional.judge import EFFECTIVE, Decision
 from multicast.conditional.judges import LogJudges
-from multicast.control.streams import AnyStream
 from multicast.cursor import Cursor
 from multicast.drivers.protocol import Headers, Record
 from multicast.messages import Covered, EpochMarker, MessageID, Special, has_reserved, special
 from multicast.order import OFFSET_MAX, Run
+from multicast.tickets.stream import TicketOrder
 from topology.tree import Log, Plan
 
 # By index instead of by name: that cuts the cost of looking at every record to a third.
@@ -158,7 +158,7 @@ class Delivery:
         self,
         plan: Plan,
         interest: Sequence[str],
-        order: AnyStream | None,
+        order: TicketOrder | None,
         cursor: Cursor,
         *,
         buffer_bytes_max: int = BUFFER_BYTES_MAX,
@@ -197,10 +197,10 @@ class Delivery:
     # -- input ------------------------------------------------------------------------------
 
     def order_read(self, offset: int, raw: bytes | None) -> None:
-        """Process the next record of the order stream; raises what `AnyStream.runs` raises."""
+        """Process the next record of the order stream; raises what `TicketOrder.read` raises."""
         assert self.order is not None
         self._reach(offset)
-        result = self.order.runs(offset, raw)
+        result = self.order.read(offset, raw)
         if isinstance(result, enum.Enum):
             self.void[result] = self.void.get(result, 0) + 1
         elif result is not None and offset >= self._start.record:

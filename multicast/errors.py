@@ -120,7 +120,7 @@ class PartitionsDiffer(Conflict):
 
 
 class UnknownVersion(AmcastError):
-    """The next record of an order stream was written by a newer version of amcast; upgrade."""
+    """What is to be read was written in a version that this program does not read."""
 
 
 class Trimmed(AmcastError):

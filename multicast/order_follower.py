@@ -13,10 +13,11 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 
-from multicast.control import AnyStream, ControlReader, stream_partition
+from multicast.control import ControlReader, stream_partition
 from multicast.drivers.clock import clock_of
 from multicast.drivers.protocol import Driver, Reader, TopicPartition
 from multicast.errors import AmcastError, ProtocolViolation, UsageError
+from multicast.tickets.stream import TicketOrder
 from multicast.topic_identity import refuse_recreated_logs
 
 # How often the control topic is read for a newer epoch. While a plan changes, receipts wait up to
@@ -46,7 +47,7 @@ class OrderFollower:
         self._reader: Reader = driver.reader({})
         self._checkpoints = True
         self._epoch: int | None = None  # whose streams are read now
-        self._streams: dict[TopicPartition, AnyStream] = {}
+        self._streams: dict[TopicPartition, TicketOrder] = {}
         self._control_due = 0.0
         self._thread: threading.Thread | None = None
         if self._clock.threads:
@@ -181,7 +182,7 @@ class OrderFollower:
         for fetched in self._reader.poll(timeout_s):
             stream = self._streams[fetched.partition]
             for record in fetched.records:
-                stream.runs(record.offset, record.value)
+                stream.read(record.offset, record.value)
             stream.passed(fetched.position)
             with self._moved:
                 for number in stream.own:

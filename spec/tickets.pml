@@ -1,6 +1,6 @@
 /*
  * The ticket rule, version 2 of the order records: a root that orders logs 0 and 1, and two instances
- * of its child, which relay the root's stream. docs/protocol-2.md has the clauses.
+ * of its child, which relay the root's stream. docs/protocol.md has the clauses.
  *
  * Each log has at most MESSAGES messages. Their tickets land in any order, before or after them, and
  * FAULTS of them are lost, or land twice. Two instances of the root's collector order what has no

@@ -15,12 +15,13 @@ from tests.running import parts
 from tests.running.needs import missing
 from tests.running.whole_run import JVM, WholeRun, hold_to_the_table
 
-# On a busy machine, examples are drawn and run slowly; hypothesis would count that as a failure.
+# Neither a busy machine, on which examples are drawn and run slowly, nor a draw of several large
+# examples in a row is a failure.
 # It writes nothing into the checkout, which may be read-only; a failure prints how to repeat it.
 settings.register_profile(
     "busy",
     deadline=None,
-    suppress_health_check=[HealthCheck.too_slow],
+    suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
     database=None,
     print_blob=True,
 )

@@ -11,12 +11,13 @@ from bench.baselines.algorithm1 import Merge, Tagged, merge, tagged
 from multicast.drivers.memory.driver import MemoryDriver, MemoryLog
 from multicast.drivers.protocol import TopicPartition
 from multicast.history import HistoryBuilder
-from multicast.order import decode
+from multicast.order import anchor
 from multicast.properties import (
     check_all,
     uniform_acyclic_order,
     uniform_prefix_order,
 )
+from multicast.tickets.encoding import Ticket, decode
 from tests.helpers.in_memory_cluster import ALL, InMemoryCluster
 
 P1, P2 = TopicPartition("A", 0), TopicPartition("A", 1)
@@ -181,7 +182,8 @@ def test_what_a_collector_writes_are_ids_and_no_payloads():
     (fetched,) = MemoryDriver(cluster.log).reader({TopicPartition("A.Msg-TO", 0): 0}).poll(0)
 
     (record,) = fetched.records
-    assert [tuple(run) for run in decode(record.value).runs] == [(1, 0, 1)]
+    plan = cluster.control().plan()
+    assert decode(anchor(plan, plan.collectors[0].name), record.value).tickets == (Ticket(1, 0, 1),)
     assert b"secret" not in record.value
     assert len(record.value) < 100
 
@@ -259,8 +261,8 @@ def test_an_id_goes_down_the_tree_layer_by_layer():
     below = leaf.step()
 
     assert too_early == []  # P3 enters the order at the root
-    assert at_the_root == ["append own P3[0,1)"]
-    assert below == ["append parent's 1: P3[0,1)"]
+    assert at_the_root == ["append own P3<1"]
+    assert below == ["append relay of 0 to 1: P3<1"]
 
 
 # -- "The collectors resemble common interests." ---------------------------------------------------
@@ -275,7 +277,7 @@ def test_a_collector_keeps_from_its_parent_what_is_in_its_own_bag_and_nothing_el
 
     leaf.look()
 
-    assert leaf.step() == ["append parent's 1: P2[0,1)"]
+    assert leaf.step() == ["append relay of 0 to 1: P2<1"]
 
 
 # -- "A consumer receives its order by having subscribed to the collectors that resemble its common
@@ -352,9 +354,8 @@ def test_our_stream_gives_the_same_order_to_everybody_whatever_arrives_first():
     landed = first.store() + second.store()
     cluster.settle()
 
-    assert proposals == ["append own P2[0,1)", "append own P4[0,1)"]
-    assert landed[0] == "0 counts"
-    assert "void" in landed[1]
+    assert proposals == ["append own P2<1", "append own P4<1"]
+    assert landed == ["0 orders P2[0,1)", "1 orders P4[0,1)"]
     assert cluster.consumer("C1.a").drain() == cluster.consumer("C1.b").drain() == ["P2:0", "P4:0"]
 
 

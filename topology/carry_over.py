@@ -12,19 +12,16 @@ bags, parents and streams; the same logs in the same Kafka partitions; the same 
 partitions of its logs are in the same logs. (A log of a new destination set would be missing from
 the order that these consumers read, because they read this part only.)
 
-A plan of another version of the order records retains no collector, as it gives each one another
-stream (`with_order_version`). So programs agree whichever versions they know.
-
 This is a rule of the protocol, like the acceptance of order records: all readers of the two plans
-must get the same result, in all versions of the program.
+must get the same result.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
-from topology.tree import CollectorSpec, InvalidPlan, Plan
+from topology.tree import CollectorSpec, Plan
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,36 +79,3 @@ def _part(plan: Plan, tree: Sequence[CollectorSpec], names: set[str]) -> _Part:
         ),
         frozenset(log.name for log in plan.logs_of({name for log in logs for name in log.to})),
     )
-
-
-def with_order_version(plan: Plan, version: int, running: Plan | None = None) -> Plan:
-    """Give the plan with order records of this version; `running` is the plan that it follows.
-
-    Where `running` has another version, each collector gets a stream that none has in `running`.
-    """
-    moved = replace(plan, order_version=version)
-    if running is None or running.order_version == version:
-        return moved
-    taken = {node.stream for node in running.collectors}
-    free = [n for n in range(len(taken) + len(plan.collectors)) if n not in taken]
-    return replace(
-        moved,
-        collectors=tuple(
-            replace(node, stream=stream)
-            for node, stream in zip(plan.collectors, free, strict=False)  # there are enough
-        ),
-    )
-
-
-def refuse_kept_streams(running: Plan, plan: Plan) -> None:
-    """Raise `InvalidPlan` if a plan of another version leaves a collector its present stream."""
-    if running.order_version == plan.order_version:
-        return
-    present = {node.name: node.stream for node in running.collectors}
-    for node in plan.collectors:
-        if present.get(node.name) == node.stream:
-            raise InvalidPlan(
-                f"the plan has order records of version {plan.order_version}, epoch "
-                f"{running.epoch} of version {running.order_version}, and collector {node.name} "
-                f"would keep its stream {node.stream}; each collector needs another one"
-            )

@@ -31,13 +31,11 @@ def differences(old: Plan, new: Plan) -> tuple[str, ...]:
         *_logs_moved(old, new),
         *_named("consumer", {e.name for e in old.consumers}, {e.name for e in new.consumers}),
         *_consumers_moved(old, new),
-        *_version_moved(old, new),
+        *_tickets_moved(old, new),
     )
 
 
-def _version_moved(old: Plan, new: Plan) -> Iterator[str]:
-    if old.order_version != new.order_version:
-        yield f"order records are of version {new.order_version} (were {old.order_version})"
+def _tickets_moved(old: Plan, new: Plan) -> Iterator[str]:
     if old.tickets != new.tickets:
         yield f"producers write {'' if new.tickets else 'no '}tickets"
 
@@ -310,7 +308,6 @@ def with_kept_names(old: Plan, new: Plan) -> Plan:
     name_of = {node.name: names[index] for index, node in enumerate(new.collectors)}
     return replace(
         new,
-        order_version=old.order_version,
         tickets=old.tickets,
         collectors=tuple(
             replace(

@@ -11,9 +11,7 @@ Rules, in the order in which they are checked:
     coverage    a consumer's collector holds every log that meets its interest
     bags        a collector's checkpoint fits into a record of the order and of the control topic
     limits      rates, levels and counts stay within the plan's own limits
-    promise     hops, foreign work, excess and cost of the plan equal those of the tree; a plan of
-                the objective's first version counted foreign work otherwise, so of that only hops
-                and excess are compared
+    promise     hops, foreign work, excess and cost of the plan equal those of the tree
 """
 
 from __future__ import annotations
@@ -22,14 +20,14 @@ import math
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from topology.tree import PRICING, CollectorSpec, Log, Plan, Subscription
+from topology.tree import CollectorSpec, Log, Plan, Subscription
 
 # Relative (and absolute near 0): a plan writes its figures as decimal fractions, so other programs
 # may round them. A wrong figure that matters differs by far more.
 TOLERANCE = 1e-6
 
 
-# A checkpoint of docs/protocol-2.md: its own fields, those of an own and of an inherited log.
+# A checkpoint of docs/protocol.md: its own fields, those of an own and of an inherited log.
 CHECKPOINT_BYTES, OWN_LOG_BYTES, INHERITED_LOG_BYTES = 44, 25, 12
 # Of a record, by default (message.max.bytes). Nobody needs a bag that takes a larger one.
 RECORD_BYTES_MAX = 1_048_588
@@ -374,11 +372,12 @@ def _check_limits(plan: Plan, figures: TreeFigures) -> None:
 
 def _check_promise(plan: Plan, figures: TreeFigures) -> None:
     promised = plan.objective
-    pairs = [("hops", promised.hops, figures.hops), ("excess", promised.excess, figures.excess)]
-    if promised.version == PRICING:
-        pairs.append(("foreign work", promised.foreign, figures.foreign))
-        pairs.append(("cost", promised.cost, figures.cost))
-    for what, stated, true in pairs:
+    for what, stated, true in [
+        ("hops", promised.hops, figures.hops),
+        ("excess", promised.excess, figures.excess),
+        ("foreign work", promised.foreign, figures.foreign),
+        ("cost", promised.cost, figures.cost),
+    ]:
         if not math.isclose(stated, true, rel_tol=TOLERANCE, abs_tol=TOLERANCE):
             raise PlanRejected(
                 f"promise: the plan states {what} {stated:g}, and its tree has {true:g}"

@@ -45,7 +45,6 @@ from topology.output import (
     ForceOption,
     FromClusterOption,
     MermaidOption,
-    OrderVersionOption,
     OutOption,
     Output,
     PhiOption,
@@ -182,7 +181,6 @@ def plan_command(  # noqa: PLR0917 - a command line, not a call
     bootstrap: BootstrapOption = None,
     margin: MarginOption = None,
     explain: ExplainOption = None,
-    order_version: OrderVersionOption = None,
     tickets: TicketsOption = None,
     force: ForceOption = False,  # noqa: FBT002 - a flag
 ) -> None:
@@ -217,7 +215,7 @@ def plan_command(  # noqa: PLR0917 - a command line, not a call
         least = least if margin is None else margin / 100
         choice = weighed(running, with_kept_names(running, plan), margin=least)
         plan = choice.chosen if base_epoch is None else choice.shown
-    plan, choice = as_wanted(plan, choice, order_version, tickets=tickets)
+    plan, choice = as_wanted(plan, choice, tickets=tickets)
     check(plan)
     if out is not None:
         _write(out, report.written(plan.to_json()), force=force)

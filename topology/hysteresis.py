@@ -18,7 +18,6 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, replace
 
-from topology.carry_over import with_order_version
 from topology.changes import differences
 from topology.check import PlanRejected, TreeFigures, check, figures
 from topology.tree import InvalidPlan, Plan
@@ -173,13 +172,10 @@ def _moves(running: Plan, new: Plan) -> Moves:
 
 
 def as_wanted(
-    plan: Plan, choice: Weighed | None, version: int | None, *, tickets: bool | None
+    plan: Plan, choice: Weighed | None, *, tickets: bool | None
 ) -> tuple[Plan, Weighed | None]:
-    """Give the plan, and the choice, with this version of the order records, and with tickets."""
-    version = version or plan.order_version
-    tickets = plan.tickets if tickets is None else tickets
-    if (version, tickets) == (plan.order_version, plan.tickets):
+    """Give the plan, and the choice, with tickets or without; None: as they are."""
+    if tickets is None or tickets == plan.tickets:
         return plan, choice
-    shown = replace(plan if choice is None else choice.shown, tickets=tickets)
-    moved = with_order_version(shown, version, None if choice is None else choice.before)
+    moved = replace(plan if choice is None else choice.shown, tickets=tickets)
     return moved, choice and replace(choice, chosen=moved, shown=moved)

@@ -98,16 +98,7 @@ TicketsOption = Annotated[
     bool | None,
     typer.Option(
         "--tickets/--no-tickets",
-        help="Whether producers write the order of their messages (docs/protocol-2.md). Default: "
+        help="Whether producers write the order of their messages (docs/protocol.md). Default: "
         "as in the running epoch, else yes.",
-    ),
-]
-OrderVersionOption = Annotated[
-    int | None,
-    typer.Option(
-        help="Version of the order records: 1, or 2 (tickets; docs/protocol-2.md). Default: that "
-        "of the running epoch, else 2.",
-        min=1,
-        max=2,
     ),
 ]

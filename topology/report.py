@@ -28,7 +28,7 @@ from topology.measured_work import MeasuredWork, WorkRow
 from topology.planner.solver import Solution
 from topology.repairs import ChangeKind
 from topology.safety import SafetyVerdict
-from topology.tree import PRICING, Plan
+from topology.tree import Plan
 
 SCHEMA_VERSION = 1  # of the JSON documents; it rises when a field changes its meaning
 
@@ -98,11 +98,8 @@ def objective(plan: Plan, figures: TreeFigures) -> None:
     """Print the plan's objective in one line: cost, hops, foreign work, bound."""
     promised = plan.objective
     over = f" + {plan.phi:g} * {figures.excess:g} over the wanted rate" if figures.excess else ""
-    if promised.version == PRICING:
-        proof = "proven least" if promised.gap == 0 else f"gap {promised.gap:.1%}"
-        bound = f"bound {promised.cost * (1 - promised.gap):g}, {proof}"
-    else:
-        bound = f"planned by version {promised.version} of the objective, so no bound is known"
+    proof = "proven least" if promised.gap == 0 else f"gap {promised.gap:.1%}"
+    bound = f"bound {promised.cost * (1 - promised.gap):g}, {proof}"
     show(
         f"cost {figures.cost:g} = {figures.hops:g} hops + {plan.phi:g} * {figures.foreign:g} "
         f"foreign{over} · {bound} · {figures.genuineness:.0%} genuine"

@@ -1,15 +1,13 @@
 """Rollback: the next plan, with the layout of an earlier plan.
 
 Logs that were added since the earlier plan stay, because they may hold messages. If none was added,
-the next plan has the earlier tree; else it is a new tree for the earlier interests. The version of
-the order records is the earlier plan's in both cases.
+the next plan has the earlier tree; else it is a new tree for the earlier interests.
 """
 
 from __future__ import annotations
 
 from dataclasses import replace
 
-from topology.carry_over import with_order_version
 from topology.changes import interests_of, with_kept_names, with_running_logs
 from topology.planner.solver import plan as solve
 from topology.tree import Plan
@@ -22,11 +20,9 @@ def back(earlier: Plan, running: Plan) -> Plan:
     keeps the earlier limits.
     """
     if {log.name for log in running.logs} == {log.name for log in earlier.logs}:
-        made = replace(earlier, epoch=running.epoch + 1, base_epoch=running.epoch)
-        return with_order_version(made, earlier.order_version, running)
+        return replace(earlier, epoch=running.epoch + 1, base_epoch=running.epoch)
     interests = with_running_logs(interests_of(earlier), running)
     made = solve(
         interests, cluster_id=running.cluster_id, base_epoch=running.epoch, phi=earlier.phi
     )
-    made = replace(with_kept_names(running, made), tickets=earlier.tickets)
-    return with_order_version(made, earlier.order_version, running)
+    return replace(with_kept_names(running, made), tickets=earlier.tickets)

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from html import escape
 
 from topology.check import TreeFigures
-from topology.tree import PRICING, CollectorSpec, Plan
+from topology.tree import CollectorSpec, Plan
 
 # Lengths are in pixels of the SVG. A box holds a name of `NAME_SHOWN_CHARACTERS_MAX` characters in
 # the 12 px font; the gap between levels leaves room for the label of an edge.
@@ -126,8 +126,6 @@ class _Picture:
         promised = self.plan.objective
         yield _text(MARGIN, 38, "title", f"{self.plan.topic}, epoch {self.plan.epoch}")
         proof = "proven best" if promised.gap == 0 else f"within {promised.gap:.0%} of the bound"
-        if promised.version < PRICING:
-            proof = "no bound is known"
         yield _text(
             MARGIN,
             60,

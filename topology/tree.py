@@ -33,13 +33,9 @@ DIGEST_BYTES = 16  # of BLAKE2b; against chance, since writers of the topics are
 EPOCH_MAX = 10**9 - 1  # `multicast.messages.EPOCH_DIGITS_MAX` digits
 PARTITION_MAX = 2**31 - 2  # Kafka's counts of partitions are int32
 PHI_DEFAULT = 10.0  # hops that one foreign message costs; the planner's default
-# Versions of the order records of an epoch's streams: 1 is docs/protocol.md, 2 docs/protocol-2.md.
-# A document that names none has the first.
-ORDER_VERSION_FIRST, ORDER_VERSION_DEFAULT = 1, 2
-ORDER_VERSIONS = (ORDER_VERSION_FIRST, ORDER_VERSION_DEFAULT)
-# The version of the objective by which a plan is priced. Version 1 charged each consumer for all
-# collectors up to the root; plans that it priced stay valid, and their documents do not name it.
-PRICING, PRICING_FIRST = 2, 1
+# Of the order records in an epoch's streams (docs/protocol.md). No program reads another one.
+ORDER_VERSION = 2
+_ORDER_VERSION_UNNAMED = 1  # of the plans of earlier programs, which name none
 
 
 class InvalidPlan(ValueError):
@@ -107,7 +103,6 @@ class Objective:
     collector passes on an entry that no consumer of its own wants; a collector drops an entry of
     its parent's stream; a consumer drops an entry of its collector's (weighted). `excess` is the
     load above a soft limit. `gap` = (cost - proven lower bound) / cost; 0.0: proven optimal.
-    `version` says which definition of `foreign` the figures follow.
     """
 
     hops: float
@@ -115,16 +110,13 @@ class Objective:
     cost: float
     gap: float
     excess: float = 0.0
-    version: int = PRICING
 
 
 @dataclass(frozen=True)
 class Plan:
     """The layout of one epoch. Immutable; equal plans have equal digests.
 
-    `order_version` is the version of the order records in all streams of the epoch. The digest
-    leaves it out: programs that know version 1 only compute the same one, so they stop at the
-    epoch's first record with `UnknownVersion` (docs/protocol-2.md).
+    `order_version` is the version of the order records in all streams of the epoch.
 
     `tickets`: whether producers write the order of their messages in this epoch. If not, collectors
     order all messages, as in a topic whose producers are not amcast's.
@@ -147,7 +139,7 @@ class Plan:
     limits: Mapping[str, float] = field(default_factory=dict)
     hosts: Mapping[str, Any] = field(default_factory=dict)
     schema_version: int = SCHEMA_VERSION
-    order_version: int = ORDER_VERSION_FIRST
+    order_version: int = ORDER_VERSION
     tickets: bool = True
 
     def __post_init__(self) -> None:
@@ -297,26 +289,13 @@ class Plan:
     # -- documents --------------------------------------------------------------------------
 
     def to_json(self) -> dict[str, Any]:
-        """Give the plan as a JSON object, which other programs may read.
-
-        A plan of the objective's first version has the form, and so the digest, that it always had;
-        so has one of the first version of order records, and one with tickets.
-        """
-        document = asdict(self)
-        if self.objective.version == PRICING_FIRST:
-            del document["objective"]["version"]
-        if self.order_version == ORDER_VERSION_FIRST:
-            del document["order_version"]
-        if self.tickets:
-            del document["tickets"]
-        return document
+        """Give the plan as a JSON object, which other programs may read."""
+        return asdict(self)
 
     def canonical(self) -> bytes:
-        """Give the canonical bytes of this plan, without `order_version`; equal for equal plans."""
-        document = self.to_json()
-        document.pop("order_version", None)
+        """Give the canonical bytes of this plan; equal for equal plans."""
         return json.dumps(
-            document, sort_keys=True, separators=(",", ":"), ensure_ascii=True
+            self.to_json(), sort_keys=True, separators=(",", ":"), ensure_ascii=True
         ).encode("ascii")
 
     @cached_property
@@ -346,10 +325,10 @@ class Plan:
             raise InvalidPlan(f"the plan has no field {missing}") from missing
         except (TypeError, AttributeError, ValueError, OverflowError) as wrong:
             raise InvalidPlan(f"a field has the wrong form: {wrong}") from wrong
-        if not any_order and plan.order_version not in ORDER_VERSIONS:
+        if not any_order and plan.order_version != ORDER_VERSION:
             raise InvalidPlan(
-                f"order_version is {plan.order_version}; this program knows versions "
-                f"{' and '.join(map(str, ORDER_VERSIONS))} of the order records"
+                f"order_version is {plan.order_version}; this program reads and writes version "
+                f"{ORDER_VERSION} of the order records: plan again from the interests"
             )
         return plan
 
@@ -414,14 +393,13 @@ def _read(document: dict[str, Any]) -> Plan:
             cost=_number(promised["cost"], "cost"),
             gap=_number(promised["gap"], "gap"),
             excess=_number(promised.get("excess", 0.0), "excess"),
-            version=_pricing(promised),
         ),
         topic_ids=dict(document.get("topic_ids", {})),
         phi=_number(document.get("phi", PHI_DEFAULT), "phi"),
         rates=_numbers(document, "rates"),
         limits=_numbers(document, "limits"),
         hosts=dict(document.get("hosts", {})),
-        order_version=_count(document, "order_version", ORDER_VERSION_FIRST),
+        order_version=_count(document, "order_version", _ORDER_VERSION_UNNAMED),
         tickets=_truth(document, "tickets"),
     )
 
@@ -431,16 +409,6 @@ def _truth(document: dict[str, Any], name: str) -> bool:
     if not isinstance(value, bool):
         raise InvalidPlan(f"{name} is {value!r}; give true or false")
     return value
-
-
-def _pricing(promised: dict[str, Any]) -> int:
-    version = _count(promised, "version", PRICING_FIRST)
-    if not PRICING_FIRST <= version <= PRICING:
-        raise InvalidPlan(
-            f"the objective is of version {version}; this program knows versions {PRICING_FIRST} "
-            f"to {PRICING}"
-        )
-    return version
 
 
 def _text(entry: dict[str, Any], name: str) -> str:

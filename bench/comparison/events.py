@@ -29,7 +29,7 @@ from bench.baselines.poster import order_of
 from bench.comparison.layouts import Layout
 from bench.comparison.stamps import DeliveryStamp, unpack
 from bench.comparison.workload import Workload
-from multicast.control import AnyStream, ControlReader, order_topic
+from multicast.control import ControlReader, order_topic
 from multicast.drivers.protocol import (
     Appended,
     AppendOutcome,
@@ -39,6 +39,7 @@ from multicast.drivers.protocol import (
     TopicPartition,
 )
 from multicast.errors import AmcastError, BufferFull, TimedOut
+from multicast.tickets.stream import TicketOrder
 
 PARTITIONS = 5  # one for descriptions; four for events, so that Spark reads them in parallel
 DESCRIBED = 0  # the Kafka partition of descriptions
@@ -176,7 +177,7 @@ class OrderStamps:
         self._poster = arm == "algorithm1"
         self._consumer = consumer
         self._order = order_of(topic).topic if self._poster else order_topic(topic)
-        self._stream: AnyStream | None = None
+        self._stream: TicketOrder | None = None
         self.noted: list[tuple[Fetched, int]] = []
         self._firsts: dict[int, list[int]] = {}
         self._stamps: dict[int, list[tuple[int, int]]] = {}
@@ -201,7 +202,7 @@ class OrderStamps:
                 stream = self._open_stream()
                 if record.offset < stream.offset_next:
                     continue
-                runs = stream.runs(record.offset, record.value)
+                runs = stream.read(record.offset, record.value)
                 if isinstance(runs, tuple):
                     for log, first, end in runs:
                         self._name(log, first, end, now_ns)
@@ -219,7 +220,7 @@ class OrderStamps:
         self._firsts.setdefault(log, []).append(first)
         self._stamps.setdefault(log, []).append((end, now_ns))
 
-    def _open_stream(self) -> AnyStream:
+    def _open_stream(self) -> TicketOrder:
         if self._stream is None:
             control = ControlReader(self._inner, self._topic)
             try:

@@ -10,12 +10,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from bench.comparison.workload import FIRST, ORDERING, Workload
-from topology.carry_over import with_order_version
+from bench.comparison.workload import ORDERING, Workload
 from topology.check import figures
 from topology.tree import (
-    ORDER_VERSION_DEFAULT,
-    ORDER_VERSION_FIRST,
     CollectorSpec,
     Log,
     Objective,
@@ -50,13 +47,6 @@ class Layout:
 
 def lay_out(workload: Workload, arm: str, topic: str) -> Layout:
     """Make an arm's layout on a topic."""
-    layout = _laid_out(workload, arm, topic)
-    if arm == FIRST and layout.plan is not None:
-        return replace(layout, plan=with_order_version(layout.plan, ORDER_VERSION_FIRST))
-    return layout
-
-
-def _laid_out(workload: Workload, arm: str, topic: str) -> Layout:
     size = workload.size
     if workload.kind == "plain":
         names = tuple(f"P{number}" for number in range(1, size + 1))
@@ -127,7 +117,6 @@ def _tree(
             for index, reading in enumerate(readings)
         ),
         objective=Objective(0.0, 0.0, 0.0, 0.0),
-        order_version=ORDER_VERSION_DEFAULT,
     )
     promised = figures(plan)
     return replace(plan, objective=Objective(promised.hops, promised.foreign, promised.cost, 0.0))

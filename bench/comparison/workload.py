@@ -36,12 +36,10 @@ from pathlib import PurePath
 from typing import Any
 
 KINDS = ("plain", "one", "tree", "bottleneck")
-FIRST = "ordered-1"
 ARMS = {
     "plain": "the same partitions, messages and clients, without any order between partitions",
     "ordered": "this project's multicast through the workload's tree",
     "ordered-plain": "the same tree and consumers; a plain Kafka producer, which writes no tickets",
-    FIRST: "as ordered, with version 1 of the order records: collectors order stored messages",
     "single-root": "this project's multicast through one collector for all partitions",
     "one-partition": "all messages in one partition; each consumer drops those of others",
     "algorithm1": "the poster's scheme: kafka-python, one order record a message, one collector",
@@ -54,7 +52,7 @@ STAMP_BYTES = 24  # the size of `stamps.pack`, the least size of a message
 MESSAGE_BYTES_MAX = 64 * 1024 * 1024
 _PERCENT = re.compile(r"[0-9]{1,3}(\.[0-9]+)?%")
 SIZE_MAX = 32  # each collector and consumer is a process, so this makes more than 60 of them
-ORDERING = ("ordered", "ordered-plain", FIRST, "single-root")
+ORDERING = ("ordered", "ordered-plain", "single-root")
 
 
 class InvalidWorkload(ValueError):

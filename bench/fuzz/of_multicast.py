@@ -17,9 +17,10 @@ from crc32c import crc32c
 
 from bench.fuzz.mutation import Shape
 from bench.fuzz.target import FuzzTarget, require
-from bench.pipeline.rule import Said, Statement, StreamReading, StreamRule, _rules_of
+from bench.pipeline.rule import Said, Statement, StreamRule, _rules_of
+from bench.pipeline.ticket_rule import TicketReading
 from collectors.doctor.streams import Control
-from multicast import history, messages, order, settings
+from multicast import history, messages, settings
 from multicast.cli import lines, verify
 from multicast.conditional.condition import EXPECT, TAGS, Expectation, expect_header, marks
 from multicast.conditional.judge import LogJudge, border
@@ -27,7 +28,6 @@ from multicast.control import (
     PROCESS_BYTES,
     ControlState,
     StatusPage,
-    checkpoint_record,
     ends_record,
     genesis,
     markers_record,
@@ -44,24 +44,27 @@ from multicast.drivers.kafka_python.group_member import _assignments, _members
 from multicast.drivers.kafka_python.joint.request import answered
 from multicast.drivers.kafka_python.records import committed, decoded, decompress
 from multicast.drivers.protocol import Record, TopicPartition
-from multicast.errors import AmcastError, ProtocolViolation, UnknownVersion, UsageError
+from multicast.errors import AmcastError, ProtocolViolation, UsageError
 from multicast.history import HistoryBuilder, HistoryError
-from multicast.order import (
-    Checkpoint,
-    OrderRecord,
-    ParentNext,
-    RecordKind,
-    Resumed,
-    Run,
-    UndecodableRecord,
-)
+from multicast.order import anchor, digest_of
 from multicast.subscription import Bounds, SubscriptionRequest, earliest, resume
-from multicast.tickets.stream import TicketCheckpoint
-from topology.carry_over import with_order_version
+from multicast.tickets.encoding import (
+    Correction,
+    FreezeRecord,
+    OwnRecord,
+    Position,
+    RelayRecord,
+    Ticket,
+    Unread,
+    decode,
+    encode,
+)
+from multicast.tickets.rule import NotCounted
+from multicast.tickets.stream import TicketCheckpoint, TicketOrder
 from topology.check import PlanRejected, check
 from topology.interests import InvalidInterests, from_document, parse
 from topology.planner.solver import plan as solve
-from topology.tree import ORDER_VERSION_FIRST, InvalidPlan, Plan
+from topology.tree import InvalidPlan, Plan
 
 _INTERESTS = """
 topic = "A"
@@ -98,11 +101,14 @@ def _plan(epoch: int, *extra: str) -> Plan:
         "destinations": [["P1", "P3"], ["P3", "P4"]],
         "consumer": consumers,
     }
-    plan = with_order_version(solve(from_document(document)), ORDER_VERSION_FIRST)
-    return replace(plan, epoch=epoch, base_epoch=epoch - 1)
+    return replace(solve(from_document(document)), epoch=epoch, base_epoch=epoch - 1)
 
 
 _FIRST, _SECOND = _plan(1), _plan(2, "P1", "P5")
+
+
+def _starts() -> dict[str, int]:
+    return {log.name: 0 for log in _FIRST.logs}
 
 
 # -- the control topic ----------------------------------------------------------------------
@@ -116,38 +122,24 @@ def _statements() -> list[tuple[bytes, bytes]]:
     ends = {log.name: 7 for log in _FIRST.logs}
     first = plan_record(genesis("A"), _FIRST, attempt="1")
     node = _FIRST.collectors[0]
-    point = Checkpoint(
-        1,
-        node.name,
-        3,
-        bytes(16),
-        1,
-        {_FIRST.number(name): 1 for name in node.bag},
-        ParentNext(0, 0),
-    )
+    state = TicketOrder(_FIRST, node.name, _starts()).checkpoint()
+    point = TicketCheckpoint(1, node.name, 3, encode(anchor(_FIRST, node.name), state))
     return [
         first,
-        plan_record(order.digest_of(first[1]), _SECOND, attempt="1"),
+        plan_record(digest_of(first[1]), _SECOND, attempt="1"),
         markers_record(1, ends, attempt="1"),
         ends_record(1, ends, attempt="1"),
-        checkpoint_record(point),
-        named_record(TicketCheckpoint(1, node.name, 3, b""), 1, (0, 0)),
+        named_record(point, 1, (0, 0)),
         running_record(1, node.name),
         running_record(1, node.name, StatusPage("127.0.0.1", 6066, bytes(PROCESS_BYTES))),
         running_record(1, node.name, releases=1),
-        # As programs wrote it whose producers announced messages to this address.
-        (
-            f"address/{node.name}".encode(),
-            b'{"schema_version":1,"epoch":1,"host":"127.0.0.1","port":5000,"token":"00112233"}',
-        ),
     ]
 
 
 def _recovered() -> tuple[bytes, bytes]:
     """Make an `ends` record as a recovery writes it, with all optional fields."""
     node = _SECOND.collectors[0]
-    begins = {name: Resumed(3, 7) for name in node.bag}
-    ended = Ended({node.name: begins}, {_FIRST.collectors[0].name: 4}, {node.name: 2})
+    ended = Ended({node.name: dict.fromkeys(node.bag, 3)}, {node.name: 2})
     return ends_record(1, {log.name: 7 for log in _FIRST.logs}, attempt="2", ended=ended)
 
 
@@ -188,14 +180,8 @@ def _read_statement(raw: bytes) -> None:
         (state.markers, state.ends) == (reading.markers, reading.ends), "the judge reads other ends"
     )
     for epoch, ended in state.recovered.items():
-        resumed = {
-            name: {log: list(begin) for log, begin in begins.items()}
-            for name, begins in ended.resumed.items()
-        }
-        theirs, *counts = reading.recovered[epoch]
-        theirs = {name: begins for name, begins in theirs.items() if begins}
-        ours = (resumed, ended.stopped, ended.restored)
-        require(ours == (theirs, *counts), "the judge reads other recoveries")
+        ours = (ended.resumed, ended.restored)
+        require(ours == reading.recovered[epoch], "the judge reads other recoveries")
     _look(state)
 
 
@@ -222,45 +208,48 @@ def _look(state: ControlState) -> None:
 # -- order records --------------------------------------------------------------------------
 
 
+_NODE = next(node for node in _FIRST.collectors if node.parent is not None)
+
+
 def _orders() -> list[bytes]:
-    stream = order.OrderStream(_FIRST, _FIRST.collectors[0].name, _starts())
-    encoded = []
-    for length in (1, 1000):
-        runs = tuple(
-            Run(log, first := stream.state.positions[log], first + length)
-            for log in sorted(stream.own)
-        )
-        record = OrderRecord(RecordKind.OWN, stream.state.digest, ParentNext(0, 0), runs, 1, 2)
-        encoded.append(order.encode(record))
-        stream.read(len(encoded) - 1, encoded[-1])
-    freeze = OrderRecord(RecordKind.FREEZE, stream.state.digest, ParentNext(0, 0), ())
-    return [*encoded, order.encode(freeze)]
-
-
-def _starts() -> dict[str, int]:
-    return {log.name: 0 for log in _FIRST.logs}
+    """Make a record of each kind but a restored one; all count one after the other."""
+    stream = TicketOrder(_FIRST, _NODE.name, _starts())
+    own, inherited = min(stream.own), min(stream.inherited)
+    records = (
+        OwnRecord((Ticket(own, 1, 1), Ticket(own, 0, 1000)), (Correction(own, 1, 9),)),
+        RelayRecord(0, 3, (Position(inherited, 1000),)),
+        stream.marked,
+        FreezeRecord(3, (Position(own, 1000),)),
+    )
+    encoded = [encode(stream.shape.tag, record) for record in records]
+    for offset, raw in enumerate(encoded):
+        assert not isinstance(stream.read(offset, raw), NotCounted)
+    return encoded
 
 
 _ORDERS = _orders()
-_RULES: list[StreamRule] = list(_rules_of("A", _FIRST.to_json(), {}, {}, {}))
+_RULES: dict[str, StreamRule] = {
+    rule.collector: rule for rule in _rules_of("A", _FIRST.to_json(), {}, {}, {})
+}
 
 
 def _read_order(raw: bytes) -> None:
-    require(order.encode(order.decode(raw)) == raw, "an order record has two encodings")
+    tag = anchor(_FIRST, _NODE.name)
+    record = decode(tag, raw)
+    if not isinstance(record, Unread):
+        require(encode(tag, record) == raw, "an order record has two encodings")
 
 
 def _judge_order(raw: bytes) -> None:
-    """Give the input to both readers of the acceptance rule, between valid records."""
-    stream = order.OrderStream(_FIRST, _FIRST.collectors[0].name, _starts())
-    reading = StreamReading(_RULES[0])
-    for offset, each in enumerate((raw, _ORDERS[0], raw, _ORDERS[1], raw, _ORDERS[2], raw)):
-        counts = isinstance(reading.take(each), list)
-        try:
-            mine = isinstance(stream.read(offset, each), OrderRecord)
-        except UnknownVersion:
-            require(not counts, "the judge accepts an unknown version")
-            return
+    """Give the input to both readers of the rule, between valid records."""
+    stream = TicketOrder(_FIRST, _NODE.name, _starts())
+    reading = TicketReading(_RULES[_NODE.name])
+    for offset, each in enumerate((raw, *(part for one in _ORDERS for part in (one, raw)))):
+        counts = isinstance(reading.take(offset, each), list)
+        mine = not isinstance(stream.read(offset, each), NotCounted)
         require(mine == counts, "the judge disagrees with the order stream")
+        positions = dict(stream.state.positions)
+        require(positions == reading.positions, "the judge has other positions")
 
 
 # -- messages, fetched batches, brokers' answers --------------------------------------------
@@ -428,7 +417,7 @@ def targets() -> list[FuzzTarget]:
         FuzzTarget(
             "control topic's first", _read_first_statement, (AmcastError,), statements, _TEXT, 8
         ),
-        FuzzTarget("order record", _read_order, (UndecodableRecord,), _ORDERS, _BYTES, 40),
+        FuzzTarget("order record", _read_order, (), _ORDERS, _BYTES, 40),
         FuzzTarget("order stream", _judge_order, (), _ORDERS, _BYTES, 20),
         FuzzTarget("message headers", _read_headers, (), headers, _TEXT, 40),
         FuzzTarget("conditions", _read_condition, (), conditions, _TEXT, 40),

@@ -1,8 +1,8 @@
 """The Spark pipeline: figures, losses and an independent check of the order, from Kafka's records.
 
-    rule.py      which order records are accepted, and each message's place; written independently
-                 of `multicast`, without Spark; `ticket_rule.py` is that of version 2
-    streams.py   reads streams by the rule of their epochs
+    rule.py      which epochs there are, and `ticket_rule.py` which order records count, and each
+                 message's place; written independently of `multicast`, without Spark
+    streams.py   reads streams by the rule
     session.py   a Spark session with the locked Kafka connector (`connector.lock`)
     sources.py   reads events, descriptions of arms, control topics and order streams
     figures.py   latencies, rates and losses

@@ -1,9 +1,8 @@
-"""The acceptance rule of order records, written independently from `docs/protocol.md`.
+"""What a control topic says of the order streams, written independently from `docs/protocol.md`.
 
-It reads the raw records of a control topic and of order streams, and gives the epochs, and for each
-accepted record its runs with their places. It uses nothing of `multicast`, so that it does not
-repeat a fault in that acceptance rule. No Spark, no I/O; a stream's records come in offset order.
-The rule for order records of version 2 is in `ticket_rule.py`.
+It reads the raw records of a control topic, and gives the epochs. With `ticket_rule.py`, the rule
+of the streams, it uses nothing of `multicast`, so that the two repeat no fault of it. No Spark, no
+I/O; records come in offset order.
 
     place   the number of messages that the collector ordered before this one in its epoch, plus
             epoch x `EPOCH_PLACES`, so that a later epoch's places are larger
@@ -15,12 +14,12 @@ from __future__ import annotations
 
 import hashlib
 import json
-import struct
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
 from itertools import combinations
 from typing import Any, NamedTuple
 
+from multicast.errors import UnknownVersion
 from topology.carry_over import Retained, retained
 from topology.documents import NotReadable, json_object, part, whole, whole_text
 from topology.tree import EPOCH_MAX, InvalidPlan, Plan
@@ -29,14 +28,10 @@ EPOCH_PLACES = (
     2**44
 )  # more messages than one epoch orders; 2**19 epochs fit into 63 bits above them
 OFFSET_LIMIT = 2**63  # Kafka's offsets are signed 64-bit integers
-ORDERED_LIMIT = 2**24  # offsets that one record may order (docs/protocol.md, "Why 2^24")
-_LEAD = struct.Struct(">2sB16s")
-_REST = struct.Struct(">BQQQQH")
-_RUN = struct.Struct(">IQI")
-_OWN, _PARENT, _FREEZE = 1, 2, 3  # kinds of order records (docs/protocol.md)
+ORDERED_LIMIT = 2**24  # offsets that one record may order (docs/protocol.md, clause 6)
+ORDER_VERSION = 2
 
-FOREIGN, FROZEN, STALE = "foreign", "frozen", "stale"
-MALFORMED, IMPOSSIBLE, UNKNOWN_VERSION = "malformed", "impossible", "unknown version"
+FOREIGN, FROZEN, MALFORMED, IMPOSSIBLE = "foreign", "frozen", "malformed", "impossible"
 
 
 class Statement(NamedTuple):
@@ -72,10 +67,7 @@ class StreamRule:
     parent_offset: int | None  # where the parent's stream begins; None: there is no parent
     starts: Mapping[int, int]
     logs: Mapping[int, str]
-    owed: Mapping[int, int] = field(default_factory=dict)  # by log, after a recovery
-    restored: int = 0  # the runs that a recovery restores, of a stream of version 2
-    stop: int | None = None  # the offset at which a recovery stopped the stream
-    order_version: int = 1
+    restored: int = 0  # the runs that a recovery restores
 
 
 class StreamReader(NamedTuple):
@@ -119,7 +111,10 @@ def digest(data: bytes) -> bytes:
 
 
 def read_control(topic: str, statements: Iterable[Statement], order: PlannedOrder) -> None:
-    """Read a control topic; adds the epochs that have begun to `order`."""
+    """Read a control topic; adds the epochs that have begun to `order`.
+
+    Raises `UnknownVersion` for a plan whose order records have another version.
+    """
     control = Said(topic)
     for statement in statements:
         control.take(statement)
@@ -127,34 +122,23 @@ def read_control(topic: str, statements: Iterable[Statement], order: PlannedOrde
     resumed: Mapping[str, Any] = {}
     restored: Mapping[str, int] = {}
     for number, plan in enumerate(control.plans):
+        if plan.get("order_version") != ORDER_VERSION:
+            raise UnknownVersion(
+                f"epoch {plan['epoch']} of topic {topic} has order records of a version that this "
+                f"program does not know"
+            )
         kept = control.kept[number - 1].collectors if number else frozenset()
         _take_plan(topic, plan, kept, (ended, resumed, restored), order)
         if plan["epoch"] not in control.ends:
             break
         ended |= control.ends[plan["epoch"]]
-        resumed, stopped, restored = control.recovered[plan["epoch"]]
-        _stop(order, topic, plan["epoch"], stopped)
-
-
-def _stop(order: PlannedOrder, topic: str, epoch: int, stopped: Mapping[str, int]) -> None:
-    """Record the offsets at which a recovery stopped streams without a freeze."""
-    for name, offset in stopped.items():
-        newest = max(
-            index
-            for index, rule in enumerate(order.rules)
-            if (rule.topic, rule.collector) == (topic, name) and rule.epoch <= epoch
-        )
-        order.rules[newest] = replace(order.rules[newest], stop=offset)
+        resumed, restored = control.recovered[plan["epoch"]]
 
 
 class _Recovered(NamedTuple):
-    """Where a recovery has the next epoch's streams resume, and its own epoch's streams stop.
-
-    `restored` counts the runs that it gives each of the next epoch's streams of version 2.
-    """
+    """Where a recovery has the next epoch's streams resume, and how many runs it gives each."""
 
     resumed: Mapping[str, Any]
-    stopped: Mapping[str, int]
     restored: Mapping[str, int]
 
 
@@ -191,39 +175,33 @@ class Said:
     def _take_plan(self, value: bytes) -> None:
         record = json_object(value)
         plan = part(record, "plan")
-        read = Plan.from_json(plan)
+        read = Plan.from_json(plan, any_order=True)
         if (part(record, "previous"), read.epoch) != (self._previous.hex(), len(self.plans) + 1):
             return
         if read.topic != self.topic:
             return
         if self.plans:
-            self.kept.append(retained(Plan.from_json(self.plans[-1]), read))
+            before = Plan.from_json(self.plans[-1], any_order=True)
+            self.kept.append(retained(before, read))
         self.plans.append(plan)
         self._previous = digest(value)
 
     def _recovered(self, epoch: int, document: Mapping[str, Any]) -> _Recovered:
         """Read a recovery's positions; they must name collectors, and logs in their bags."""
-        resumed, stopped = document.get("resumed", {}), document.get("stopped", {})
-        restored = document.get("restored", {})
+        resumed, restored = document.get("resumed", {}), document.get("restored", {})
         bags = {node["name"]: node["bag"] for node in self.plans[epoch]["collectors"]}
-        names = {node["name"] for node in self.plans[epoch - 1]["collectors"]}
         inner = resumed.values() if isinstance(resumed, dict) else ()
-        for begins in (resumed, stopped, restored, *inner):
+        for begins in (resumed, restored, *inner):
             if not isinstance(begins, dict):
                 raise NotReadable("it is not an object")
+        if not (resumed.keys() <= bags.keys() and restored.keys() <= bags.keys()):
+            raise NotReadable("it resumes or restores a collector that does not exist")
         for name, begins in resumed.items():
-            for log, begin in begins.items():
-                if not isinstance(begin, list) or len(begin) != 2 or log not in bags.get(name, ()):
-                    raise NotReadable("it resumes a collector or a log that does not exist")
-                for position in begin:
-                    whole(position)
-            if name not in bags:
-                raise NotReadable("it resumes a collector or a log that does not exist")
-        if not (stopped.keys() <= names and restored.keys() <= bags.keys()):
-            raise NotReadable("it stops or restores a collector that does not exist")
-        for number in (*stopped.values(), *restored.values()):
+            if not begins.keys() <= set(bags[name]):
+                raise NotReadable("it resumes a log that does not exist")
+        for number in (*restored.values(), *(each for begins in inner for each in begins.values())):
             whole(number)
-        return _Recovered(resumed, stopped, restored)
+        return _Recovered(resumed, restored)
 
     def _counts(self, kind: str, epoch: int, positions: Mapping[str, Any]) -> bool:
         """Whether the epoch may end now, and all logs that need a position have one."""
@@ -272,18 +250,15 @@ def _rules_of(
     resumed: Mapping[str, Any],
     restored: Mapping[str, int],
 ) -> Iterator[StreamRule]:
-    version = plan.get("order_version", 1)
-    digested = {name: value for name, value in plan.items() if name != "order_version"}
-    canonical = json.dumps(digested, sort_keys=True, separators=(",", ":"), ensure_ascii=True)
+    canonical = json.dumps(plan, sort_keys=True, separators=(",", ":"), ensure_ascii=True)
     numbers = {log["name"]: number for number, log in enumerate(plan["logs"])}
     nodes = {node["name"]: node for node in plan["collectors"]}
     for name, node in nodes.items():
         parent = nodes.get(node["parent"] or "")
         above = set(parent["bag"]) if parent else set()
         text = b"amcast anchor\0%d\0%s\0%s"
-        begins = resumed.get(name, {})
         firsts = {log: ended.get(log, plan["logs"][numbers[log]]["first"]) for log in node["bag"]}
-        firsts |= {log: position for log, (position, _) in begins.items()}
+        firsts |= resumed.get(name, {})
         yield StreamRule(
             topic=topic,
             epoch=plan["epoch"],
@@ -296,98 +271,5 @@ def _rules_of(
             parent_offset=parent["stream_first"] if parent else None,
             starts={numbers[log]: first for log, first in firsts.items()},
             logs={number: log for log, number in numbers.items()},
-            owed={numbers[log]: owed for log, (_, owed) in begins.items()},
             restored=restored.get(name, 0),
-            order_version=version,
         )
-
-
-# -- order records --------------------------------------------------------------------------
-
-
-@dataclass(slots=True)
-class StreamReading:
-    """The state of reading one collector's stream in one epoch."""
-
-    rule: StreamRule
-    previous: bytes = b""
-    positions: dict[int, int] = field(default_factory=dict)
-    records: int = 0
-    offset: int = 0
-    ordered: int = 0
-    frozen: bool = False
-
-    def __post_init__(self) -> None:
-        """Start at the epoch's anchor."""
-        self.previous = self.rule.anchor
-        self.positions = dict(self.rule.starts)
-        self.offset = self.rule.parent_offset or 0
-
-    def take(self, raw: bytes) -> str | list[PlacedRun]:
-        """Return the runs of an accepted record, or the reason why it is void."""
-        if len(raw) < _LEAD.size or raw[:2] != b"TO":
-            return FOREIGN
-        if self.frozen:
-            return FROZEN
-        _, version, previous = _LEAD.unpack_from(raw)
-        if previous != self.previous:
-            return STALE
-        if version != 1:
-            return UNKNOWN_VERSION
-        if len(raw) < _LEAD.size + _REST.size:
-            return MALFORMED
-        kind, _, _, records, offset, count = _REST.unpack_from(raw, _LEAD.size)
-        body = raw[_LEAD.size + _REST.size :]
-        if len(body) != count * _RUN.size or kind not in (_OWN, _PARENT, _FREEZE):
-            return MALFORMED
-        runs = list(_RUN.iter_unpack(body))
-        if max(records, offset) >= OFFSET_LIMIT or any(
-            length == 0 or first + length >= OFFSET_LIMIT for _, first, length in runs
-        ):
-            return MALFORMED
-        if not self._may(kind, records - self.records, offset - self.offset, runs):
-            return IMPOSSIBLE
-        if sum(length for _, _, length in runs) > ORDERED_LIMIT:
-            return IMPOSSIBLE
-        return self._place(kind, runs, records, offset, digest(raw))
-
-    def _may(
-        self, kind: int, relayed: int, moved: int, runs: Sequence[tuple[int, int, int]]
-    ) -> bool:
-        has_parent = self.rule.parent_offset is not None
-        if kind == _OWN:
-            return bool(runs) and relayed == moved == 0
-        if kind == _PARENT and relayed == moved == 0 and runs:
-            owed = self.rule.owed
-            return has_parent and all(first + more <= owed.get(log, 0) for log, first, more in runs)
-        if kind == _PARENT:
-            return has_parent and relayed > 0 and moved >= relayed
-        return not runs and relayed >= 0 and moved >= relayed and (has_parent or moved == 0)
-
-    def _place(
-        self,
-        kind: int,
-        runs: Sequence[tuple[int, int, int]],
-        records: int,
-        offset: int,
-        its_digest: bytes,
-    ) -> str | list[PlacedRun]:
-        rule = self.rule
-        allowed = rule.own if kind == _OWN else rule.inherited
-        positions, place = dict(self.positions) if len(runs) > 1 else self.positions, self.ordered
-        placed = []
-        for log, first, length in runs:
-            if log not in allowed or positions[log] != first:
-                return IMPOSSIBLE
-            run_place = rule.epoch * EPOCH_PLACES + place
-            placed.append(
-                PlacedRun(
-                    rule.topic, rule.collector, rule.logs[log], first, first + length, run_place
-                )
-            )
-            positions[log] = first + length
-            place += length
-        self.positions, self.ordered = positions, place
-        self.records, self.offset, self.previous = records, offset, its_digest
-        self.frozen = kind == _FREEZE
-        return placed

@@ -1,11 +1,11 @@
-"""Applies the acceptance rule of each epoch's version to raw order streams. No Spark, no I/O."""
+"""Applies the rule to raw order streams. No Spark, no I/O."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import groupby
 
-from bench.pipeline.rule import FOREIGN, FROZEN, PlacedRun, StreamReading, StreamRule
+from bench.pipeline.rule import FOREIGN, PlacedRun, StreamRule
 from bench.pipeline.ticket_rule import TicketReading
 
 
@@ -19,9 +19,7 @@ def scan(
     """
     for (topic, partition), of_stream in groupby(rows, key=lambda row: (row[0], row[1])):
         readings = [
-            (TicketReading if rule.order_version == 2 else StreamReading)(rule)
-            for rule in known
-            if (rule.topic, rule.stream) == (topic, partition)
+            TicketReading(rule) for rule in known if (rule.topic, rule.stream) == (topic, partition)
         ]
         for _, _, offset, value in of_stream:
             raw = bytes(value or b"")
@@ -37,12 +35,5 @@ def scan(
                 yield "void", (topic, why)
 
 
-def _taken(
-    reading: StreamReading | TicketReading, offset: int, raw: bytes
-) -> str | list[PlacedRun]:
-    rule = reading.rule
-    if offset < rule.offset_first:
-        return FOREIGN
-    if rule.stop is not None and offset >= rule.stop:
-        return FROZEN
-    return reading.take(offset, raw) if isinstance(reading, TicketReading) else reading.take(raw)
+def _taken(reading: TicketReading, offset: int, raw: bytes) -> str | list[PlacedRun]:
+    return FOREIGN if offset < reading.rule.offset_first else reading.take(offset, raw)

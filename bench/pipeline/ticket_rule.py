@@ -1,7 +1,7 @@
-"""The acceptance rule of version 2, written independently from `docs/protocol-2.md`.
+"""Which order records count, written independently from `docs/protocol.md`.
 
-It uses nothing of `multicast`, as `rule.py` does for version 1, and gives the same: for each record
-that counts its runs with their places, or the reason why it does not. The figures of a clause are
+It uses nothing of `multicast`. It gives for each record that counts its runs with their places, or
+the reason why it does not. The figures of a clause are
 those of the page.
 
     debt     of an own log: offsets that were ordered before a ticket had counted them
@@ -70,7 +70,7 @@ class _Bytes:
 
 @dataclass(slots=True)
 class TicketReading:
-    """The state of reading one collector's stream in one epoch of version 2."""
+    """The state of reading one collector's stream in one epoch."""
 
     rule: StreamRule
     positions: dict[int, int] = field(default_factory=dict)

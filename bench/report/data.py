@@ -26,7 +26,6 @@ ARM_NAMES = {
     "plain": "plain Kafka",
     "ordered": "ordered, tickets",
     "ordered-plain": "ordered, plain producer",
-    "ordered-1": "ordered, version 1",
     "single-root": "ordered, single root",
     "one-partition": "one partition",
     "algorithm1": "Algorithm 1, kafka-python",
@@ -179,7 +178,7 @@ def plots(documents: Mapping[str, Document]) -> list[Plot]:
         _backlog(measured),
         _poster(measured, "poster-latency", "Latency of the poster's data sets", P50),
         _poster(measured, "poster-throughput", "Throughput of the poster's data sets", RATE),
-        *_by_topology(measured, documents.get("virtual")),
+        *_by_topology(measured),
         _per_role(measured, "CPU ms a message", "cpuSeconds", 1e3),
         _per_role(measured, "bytes received a message", "bytesReceived", 1),
     ]
@@ -290,7 +289,7 @@ def _poster(documents: Mapping[str, Document], name: str, title: str, figure: st
     )  # fmt: skip
 
 
-def _by_topology(documents: Mapping[str, Document], virtual: Document | None) -> Iterator[Plot]:
+def _by_topology(documents: Mapping[str, Document]) -> Iterator[Plot]:
     labels = {
         "tree": ("height of the tree", "Latency by tree height"),
         "bottleneck": ("consumers that share the partition", "Latency by bottleneck size"),
@@ -309,8 +308,6 @@ def _by_topology(documents: Mapping[str, Document], virtual: Document | None) ->
             f"{_BUSY_SHARE:.0%} of all cores were busy, so the machine was the limit.",
             x_scale="log2",
         )
-        if virtual is not None and kind != "plain":
-            yield _in_virtual_time(virtual, kind, title, x_label)
 
 
 def _lines_by_rate(given: Sequence[Document]) -> list[PlotLine]:
@@ -322,28 +319,6 @@ def _lines_by_rate(given: Sequence[Document]) -> list[PlotLine]:
         at_rate = _lines(alike, P50, lambda document: float(document["workload"]["size"]))
         lines += [replace(line, rate=f"{rate:g}/s") for line in at_rate]
     return lines
-
-
-def _in_virtual_time(virtual: Document, kind: str, title: str, x_label: str) -> Plot:
-    lines: dict[str, PlotLine] = {}
-    for point in virtual["series"]:
-        if point["kind"] == kind:
-            line = lines.setdefault(point["arm"], PlotLine(point["arm"], [], [], [], []))
-            line.x.append(float(point["size"]))
-            line.y.append(point["p50_hops"])
-            line.low.append(point["p50_hops"])
-            line.high.append(point["max_hops"])
-    return Plot(
-        f"hops-by-{kind}",
-        f"{title}: hops, in virtual time",
-        x_label,
-        "p50, hops (plain Kafka: 1)",
-        list(lines.values()),
-        "The real cores of version 1 of the order records, on the in-memory log; an append with "
-        "its fetch takes one hop, everything else nothing: the latency of a machine with cores to "
-        "spare. Bars: up to the slowest message.",
-        x_scale="log2",
-    )
 
 
 def _per_role(documents: Mapping[str, Document], what: str, figure: str, times: float) -> Plot:

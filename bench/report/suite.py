@@ -42,16 +42,13 @@ POSTER = (
     ("100x1MB", 100, 1_000_000),
     ("100x10MB", 100, 10_000_000),
 )
-# The document's name, and the module that prints it; a quick run takes the short ones.
+# The document's name, and the module that prints it; a quick run takes none.
 SMALL = {
-    "virtual": "bench.micro.virtual",
-    "ordering": "bench.micro.ordering",
     "payload-bytes": "bench.micro.payload_bytes",
     "collector-cpu": "bench.micro.collector_cpu",
     "memory": "bench.micro.memory",
     "skips": "bench.micro.skips",
 }
-SMALL_QUICK = ("virtual", "ordering")
 # A small benchmark that hangs is ended after this time. The longest, `memory`, stores and orders 10
 # million messages.
 _SMALL_TIMEOUT_S = 1200.0
@@ -195,7 +192,7 @@ def chosen(only: Sequence[str], *, quick: bool) -> tuple[list[Entry], list[str]]
     small = [name for name in SMALL if wanted(name)]
     if quick:
         entries = [entry for entry in entries if entry.quick is not None]
-        small = [name for name in small if name in SMALL_QUICK]
+        small = []
     return entries, small
 
 

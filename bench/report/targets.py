@@ -270,13 +270,6 @@ TABLE = (
         ],
     ),
     TargetRow(
-        "ordering alone: collector core, codec and acceptance, in-memory log, 64 logs",
-        [
-            Target("runs", "ordering", 100_000.0, "runs per CPU second",
-                 single("runs_per_cpu_second"), at_least=True)
-        ],
-    ),
-    TargetRow(
         "against Algorithm 1 as the poster has it (per message, kafka-python, same machine)",
         _over_algorithm1(),
     ),

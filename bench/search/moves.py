@@ -1,4 +1,4 @@
-"""The steps of the exhaustive search of version 2: all that may happen next in a state.
+"""The steps of the exhaustive search: all that may happen next in a state.
 
 Nothing is drawn: each possible step is given. `machines` runs the real cores.
 """

@@ -14,15 +14,15 @@ This module contains no rule of the protocol.
 from __future__ import annotations
 
 from bench.simulation.world import CONTROL, READ_ALL, World
-from collectors.collector import Append, Fill, SaveCheckpoint
-from collectors.engine.assignment import Assignment, parent_next_of
+from collectors.actions import Append, Fill, SaveCheckpoint
+from collectors.engine.assignment import Assignment
 from collectors.engine.skips import fill
 from collectors.standby import Standby
 from collectors.ticket_core import TicketCore
-from multicast.control import AnyCheckpoint, running_record
+from multicast.control import running_record
 from multicast.drivers.protocol import AppendFailed, AppendOutcome
 from multicast.errors import AmcastError, ProtocolViolation
-from multicast.tickets.stream import TicketOrder
+from multicast.tickets.stream import TicketCheckpoint, TicketOrder
 
 AMOUNTS = (1, 2, 5, READ_ALL)  # records of one read; small ones put faults between records
 TICK_MS = 250  # as in the engine
@@ -74,7 +74,7 @@ class SimulatedInstance:
             own = state.opened(self.epoch, self.name, points[self.world.now % len(points)])
             above = self.plan.collector(self.name).parent
             if above is not None:
-                parent = state.stream(self.epoch, above, below=parent_next_of(own))
+                parent = state.stream(self.epoch, above, below=own.state.parent_next)
         assert isinstance(own, TicketOrder)
         assert parent is None or isinstance(parent, TicketOrder)
         return own, parent
@@ -124,7 +124,7 @@ class SimulatedInstance:
         amount = READ_ALL if calm else AMOUNTS[bits >> 8 & 3]
         if calm or bits & 2:
             self.read_own(amount)
-        if core.parent is not None and (calm or bits & 4) and not core.parent_paused():
+        if core.parent is not None and (calm or bits & 4) and not core.parent_paused:
             self.read_parent(core.parent, amount)
         if calm or bits & 8:
             self.watch(bits >> 10)
@@ -172,7 +172,7 @@ class SimulatedInstance:
         if fetched is not None:
             for record in fetched.records:
                 core.parent_read(record.offset, record.value)
-                if core.parent_paused():
+                if core.parent_paused:
                     return
             core.parent_passed(fetched.position)
 
@@ -198,7 +198,7 @@ class SimulatedInstance:
         if not world.calm and not bits & world.schedule.crash_mask:
             crash_after = bits >> 8 & 3
         self._bits = bits
-        for done, action in enumerate(self.core.step(world.now)):
+        for done, action in enumerate(self.core.step()):
             if done == crash_after:
                 break
             fate_bits = bits * (2 * done + 1) >> 7
@@ -214,7 +214,7 @@ class SimulatedInstance:
             world.note("crashes", self.name, self.epoch, self.writer)
         return crash_after is None
 
-    def _name(self, checkpoint: AnyCheckpoint, bits: int) -> None:
+    def _name(self, checkpoint: TicketCheckpoint, bits: int) -> None:
         """Name a checkpoint on the control topic, unless it has newer ones enough."""
         statement = self.view.state.naming(checkpoint, self.world.stated_ms)
         if statement is not None:

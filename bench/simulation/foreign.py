@@ -36,7 +36,7 @@ from multicast.tickets.encoding import (
 from multicast.tickets.stream import TicketCheckpoint
 from topology.tree import Log
 
-_TAG = slice(3, 19)  # of an order record: docs/protocol-2.md
+_TAG = slice(3, 19)  # of an order record: docs/protocol.md
 OPEN_MAX = 2  # open transactions: two are enough to overlap
 
 

@@ -20,7 +20,6 @@ from collectors.mending import Harm, damage, ordered_to, recovery_plan
 from collectors.reconfiguration.drain import Drain, Streams
 from collectors.reconfiguration.recovery import recover
 from collectors.reconfiguration.survey import read_streams, refuse_damaged
-from collectors.reconfiguration.version_mark import mark_version
 from multicast.control import (
     ControlReader,
     ControlState,
@@ -245,7 +244,6 @@ class SimulatedOperator:
         """Append a plan, as `collectors.reconfiguration.apply` does."""
         refuse_damaged(driver, state)
         filled = place(self._world, state, plan, self._bits)
-        mark_version(driver, filled, state.plan(), _TIMEOUT_S)
         attempt = f"{self._number}-{self._world.now}-{self._turns}"
         key, value = plan_record(state.previous, filled, attempt=attempt)
         appender = driver.appender()

@@ -15,7 +15,6 @@ from dataclasses import dataclass, replace
 from random import Random
 
 from topology.tree import (
-    ORDER_VERSION_DEFAULT,
     CollectorSpec,
     Log,
     Objective,
@@ -138,7 +137,6 @@ def random_plan(
         collectors=tuple(collectors),
         consumers=tuple(consumers),
         objective=Objective(0.0, 0.0, 0.0, 0.0),
-        order_version=ORDER_VERSION_DEFAULT,
         tickets=rng.random() > NO_TICKETS,
     )
 

@@ -30,7 +30,6 @@ from bench.simulation.operators import place
 from bench.simulation.schedule import CALM, ConsumerSeat, Schedule
 from bench.simulation.trees import TOPIC, Scene
 from bench.simulation.world import CONTROL, READ_ALL, World
-from collectors.reconfiguration.version_mark import mark_version
 from collectors.ticket_core import LIMITS
 from multicast.control import ControlState, genesis, log_partition, order_topic, plan_record
 from multicast.cursor import Cursor
@@ -172,7 +171,6 @@ class WaitSimulation:
         self.busy = log_partition(self.plan.log(BUSY))
         self.brokers.leaders[self.busy] = BUSY_AT
         first = place(world, ControlState(TOPIC), self.plan, 1)
-        mark_version(MemoryDriver(world.log), first, None, 1.0)
         key, value = plan_record(genesis(TOPIC), first, attempt="0")
         world.log.write(CONTROL, value, key=key)
         self.collectors = [
@@ -445,7 +443,6 @@ def _plan() -> Plan:
             Subscription("C2", ("P2", "P3"), "K2"),
         ),
         objective=Objective(0.0, 0.0, 0.0, 0.0),
-        order_version=2,
     )
 
 

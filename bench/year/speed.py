@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 
-from collectors import core
+from collectors.engine import instance
 from collectors.ticket_core import LIMITS
 from multicast.cli.main import main
 from multicast.control import checkpoints
@@ -37,7 +37,7 @@ def sped_up(settings: Mapping[str, str]) -> dict[str, str]:
 
 def _speed_up() -> None:
     faster = replace(LIMITS, checkpoint_time=LIMITS.checkpoint_time // SPEED)
-    setattr(core, "LIMITS", faster)  # noqa: B010 - it is imported there
+    setattr(instance, "LIMITS", faster)  # noqa: B010 - it is imported there
     bits = getattr(checkpoints, "_FINEST_BITS", 0)
     setattr(checkpoints, "_FINEST_BITS", max(0, bits - SPEED.bit_length() + 1))  # noqa: B010
 

@@ -18,7 +18,6 @@ from collectors.cli.watching import WAIT_S, lag_of, status_of, wait_healthy, wat
 from collectors.reconfiguration.status_pages import ReportedCounts, reported_counts
 from multicast.cli.options import Bootstrap, DriverName, Topic, seconds_of
 from multicast.control import (
-    AnyStream,
     ControlReader,
     ControlState,
     log_partition,
@@ -28,6 +27,8 @@ from multicast.drivers import open_driver
 from multicast.drivers.protocol import Driver
 from multicast.errors import TimedOut, UsageError
 from multicast.settings import Settings, settings
+from multicast.tickets.rule import NotCounted
+from multicast.tickets.stream import TicketOrder
 from topology.measured_work import ENTRY_KINDS, CollectorCounts
 from topology.output import Output, OutputOption
 from topology.tree import Plan
@@ -285,14 +286,14 @@ def describe(driver: Driver, state: ControlState, plan: Plan, name: str) -> dict
     }
 
 
-def _read_to(driver: Driver, stream: AnyStream, end: int) -> int:
+def _read_to(driver: Driver, stream: TicketOrder, end: int) -> int:
     """Read a stream to an offset; give the number of void records.
 
     Raises `TimedOut` if no record comes before that offset is reached.
     """
     partition = stream_partition(stream.plan, stream.collector)
     reader = driver.reader({partition: stream.offset_next})
-    counted, read = stream.count, 0
+    void = 0
     try:
         while stream.offset_next < end:
             moved = reader.poll(_READ_S)
@@ -303,11 +304,11 @@ def _read_to(driver: Driver, stream: AnyStream, end: int) -> int:
                 )
             for fetched in moved:
                 for record in fetched.records:
-                    read += stream.runs(record.offset, record.value) is not None
+                    void += isinstance(stream.read(record.offset, record.value), NotCounted)
                 stream.passed(fetched.position)
     finally:
         reader.close()
-    return read - (stream.count - counted)
+    return void
 
 
 @contextmanager

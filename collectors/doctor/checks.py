@@ -338,7 +338,7 @@ def of_collectors(collectors: Sequence[CollectorFacts], *, now_ms: int) -> list[
             )
         elif collector.ended_at and not collector.frozen:
             ended.setdefault(collector.ended_at, []).append(collector.name)
-        elif not collector.is_open and (collector.ticketed or not collector.records):
+        elif not collector.is_open:
             missing.append(collector.name)
     for address, names in ended.items():
         says = f"the process that last acted for {_named(names)} has ended: nobody listens at "
@@ -360,14 +360,13 @@ def _named(collectors: Sequence[str]) -> str:
 def of_damage(damages: Iterable[Damage]) -> list[Finding]:
     """Report the damage of wrong order records."""
     do = "run 'amcast topology recover', and find out what wrote that record"
-    newer = "if a newer version of this program wrote the record, upgrade this one; otherwise "
     return [
         Finding(
             Weight.WARN,
             Check.DAMAGE,
             f"collector {damage.collector}",
             damage.says,
-            newer + do if damage.harm is Harm.UNREADABLE else do,
+            do,
         )
         for damage in damages
     ]

@@ -13,7 +13,6 @@ from collectors.doctor.facts import FOR_EVER, GroupFacts, GroupPosition, TopicFa
 from collectors.doctor.streams import READ_S, now_ms
 from multicast.control import (
     SINGLE_LOG,
-    AnyStream,
     ControlState,
     control_partition,
     log_partition,
@@ -23,6 +22,7 @@ from multicast.cursor import Cursor
 from multicast.drivers.protocol import Driver, TopicPartition
 from multicast.errors import AccessDenied, AmcastError, ClusterUnreachable, TimedOut, UsageError
 from multicast.order import Run
+from multicast.tickets.stream import TicketOrder
 from topology.tree import Log, Plan
 
 # For the first unread records of lagging groups. A log that does not answer in time is left out;
@@ -107,7 +107,7 @@ def _positions(driver: Driver, state: ControlState, cursor: Cursor) -> dict[str,
 
 
 def _read_to(
-    driver: Driver, stream: AnyStream, offset: int
+    driver: Driver, stream: TicketOrder, offset: int
 ) -> tuple[dict[int, int], tuple[Run, ...]]:
     """Read a stream up to the record at `offset`; give the positions before it, and its runs."""
     partition = stream_partition(stream.plan, stream.collector)
@@ -125,7 +125,7 @@ def _read_to(
                     if record.offset > offset:
                         return dict(stream.state.positions), ()
                     before = dict(stream.state.positions)
-                    judged = stream.runs(record.offset, record.value)
+                    judged = stream.read(record.offset, record.value)
                     if record.offset == offset:
                         ordered = judged if isinstance(judged, tuple) else ()
                         return before, ordered

@@ -123,18 +123,16 @@ class CollectorFacts:
     """A collector of the running epoch, as its stream shows it.
 
     `behind` counts by log the offsets that were filled `waited_s` seconds ago and are not ordered
-    yet. `void` counts by reason the void records from offset `read_from` on. Where records are
-    `ticketed` (version 2), producers write some, so they do not show that the collector has begun;
-    `records` are then those from `read_from` on. It `is_open` if some instance has opened it.
-    `ended_at` is where the process listened that acted last, if it is known to have ended. `ahead`
-    lists its own logs that are ordered ahead of their ends, if they are ticketed.
+    yet. `records` counts those that count, from offset `read_from` on, and `void` the others by
+    reason. It `is_open` if some instance has opened it. `ended_at` is where the process listened
+    that acted last, if it is known to have ended. `ahead` lists its own logs that are ordered ahead
+    of their ends.
     """
 
     name: str
     parent: str | None
     is_open: bool
     records: int
-    ticketed: bool = False
     frozen: bool = False
     void: Mapping[str, int] = field(default_factory=dict)
     foreign: tuple[int, ...] = ()

@@ -15,7 +15,6 @@ from dataclasses import dataclass, field, replace
 from collectors.doctor.facts import AheadLog, CollectorFacts, Stamp
 from collectors.engine.ended_processes import EndedProcesses, place_of
 from multicast.control import (
-    AnyStream,
     ControlState,
     StatusPage,
     best_checkpoint,
@@ -24,24 +23,25 @@ from multicast.control import (
     log_partition,
     order_topic,
     stream_partition,
-    written_ms,
 )
 from multicast.drivers.protocol import Driver, Record, TopicPartition
 from multicast.errors import AccessDenied, AmcastError, ClusterUnreachable, TimedOut, Trimmed
-from multicast.order import Void, anchor
+from multicast.order import anchor
 from multicast.tickets.encoding import OwnRecord, StreamRecord, Unread, tag_of
 from multicast.tickets.rule import NotCounted
 from multicast.tickets.stream import TicketOrder
 from topology.documents import NotReadable, json_object, part
-from topology.tree import ORDER_VERSION_FIRST, InvalidPlan, Plan
+from topology.tree import InvalidPlan, Plan
 
 READ_S = 10.0  # without a record for so long, a broker is taken to be unreachable
 # Offsets of a stream that are read, at least: enough to show recent foreign and void records. The
 # time of an inspection grows with it, so with ten times more it would take up to ten times longer.
 LOOK_BACK_OFFSETS = 20_000
 _FOREIGN = (
-    *(Void.FOREIGN, Void.MALFORMED, Void.IMPOSSIBLE),
-    *(NotCounted.FOREIGN, NotCounted.MALFORMED, NotCounted.IMPOSSIBLE, NotCounted.FALSE),
+    NotCounted.FOREIGN,
+    NotCounted.MALFORMED,
+    NotCounted.IMPOSSIBLE,
+    NotCounted.FALSE,
 )
 
 
@@ -117,7 +117,7 @@ class _StreamInspection:
     """One stream while it is read, with its void and foreign records."""
 
     def __init__(
-        self, stream: AnyStream, tags: Collection[bytes], ends: Mapping[TopicPartition, int]
+        self, stream: TicketOrder, tags: Collection[bytes], ends: Mapping[TopicPartition, int]
     ) -> None:
         self.stream = stream
         self._ends = ends
@@ -130,17 +130,15 @@ class _StreamInspection:
         self.newest: tuple[int, int] | None = None  # offset and time
 
     def read(self, record: Record) -> None:
-        judged = self.stream.runs(record.offset, record.value)
+        judged = self.stream.read(record.offset, record.value)
         if isinstance(judged, enum.Enum):
             is_late = judged is NotCounted.FOREIGN and tag_of(record.value or b"") in self._tags
             self.void["other_epoch" if is_late else judged.name.lower()] += 1
             if judged in _FOREIGN and not is_late:
                 self.foreign.append(record.offset)
             return
-        time_ms = written_ms(self.stream, record)
-        if time_ms is not None:
-            self.newest = record.offset, time_ms
-        if judged and isinstance(self.stream, TicketOrder):
+        self.newest = record.offset, record.timestamp_ms
+        if judged:
             for log, _, after in judged:
                 if log in self.stream.own and after > self._ends[self._partition(log)]:
                     what = f"{_writer(self.stream.last, log)} at offset {record.offset}"
@@ -153,7 +151,7 @@ class _StreamInspection:
     def ahead(self, driver: Driver) -> tuple[AheadLog, ...]:
         """List the own logs that are ordered ahead of their ends as they are now."""
         stream = self.stream
-        if not isinstance(stream, TicketOrder) or stream.state.frozen:
+        if stream.state.frozen:
             return ()
         positions = {self._partition(log): stream.state.positions[log] for log in stream.own}
         may = [partition for partition, at in positions.items() if at > self._ends[partition]]
@@ -188,13 +186,11 @@ def inspect_collector(
     """
     plan = state.plan(state.first_epoch(plan.epoch, name))
     node = plan.collector(name)
-    ticketed = plan.order_version != ORDER_VERSION_FIRST
     bare = CollectorFacts(
         name,
         node.parent,
         is_open=name in state.collectors_open(plan.epoch),
         records=0,
-        ticketed=ticketed,
         ended_at=_ended_at(state.pages.get(name)),
     )
     try:
@@ -212,7 +208,7 @@ def inspect_collector(
     if inspection.newest is not None:
         offset, stamp = inspection.newest
         fresh = offset >= start.ends[stream_partition(plan, name)]
-        writer = f"the broker of collector {name}'s stream" if ticketed else f"collector {name}"
+        writer = f"the broker of collector {name}'s stream"
         stamps = [Stamp(writer, stamp, now_ms(), start.now_ms if fresh else None)]
     facts = replace(
         bare,
@@ -256,7 +252,7 @@ def open_near_end(
     name: str,
     *,
     look_back: int = LOOK_BACK_OFFSETS,
-) -> AnyStream:
+) -> TicketOrder:
     """Open a stream at a checkpoint that lies `look_back` offsets or more before its end.
 
     Without such a checkpoint it opens the stream at the epoch's start, or at the oldest checkpoint
@@ -279,7 +275,7 @@ def open_near_end(
 
 
 def _tags_in(state: ControlState, partition: TopicPartition) -> set[bytes]:
-    """Give the tags of all streams of version 2 that were ever in a partition.
+    """Give the tags of all streams that were ever in a partition.
 
     A producer that does not know of a new epoch yet writes tickets with the tag of the last one.
     """
@@ -291,7 +287,7 @@ def _tags_in(state: ControlState, partition: TopicPartition) -> set[bytes]:
     }
 
 
-def _behind(stream: AnyStream, start: InspectionStart) -> dict[str, int]:
+def _behind(stream: TicketOrder, start: InspectionStart) -> dict[str, int]:
     """Count by log the offsets below `start.ends` that the stream has not ordered."""
     behind = {}
     for number, position in stream.state.positions.items():

@@ -11,10 +11,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from collectors.epoch_change import freeze_positions
-from multicast.control import AnyStream, ControlState, log_partition, stream_partition
+from multicast.control import ControlState, log_partition, stream_partition
 from multicast.drivers.protocol import TopicPartition
 from multicast.errors import UsageError
-from multicast.order import OrderStream, anchor
+from multicast.order import anchor
 from multicast.tickets.stream import TicketOrder
 from topology.tree import Plan
 
@@ -62,7 +62,7 @@ class Assignment:
         return starts
 
     def tags(self) -> dict[TopicPartition, bytes]:
-        """Give the tag of the records of each stream in version 2."""
+        """Give the tag of the records of each stream."""
         parent = self.plan.collector(self.name).parent
         tags = {self.own: anchor(self.plan, self.name)}
         if self.parent is not None and parent is not None:
@@ -71,7 +71,7 @@ class Assignment:
 
     def open_streams(
         self, state: ControlState, own_end: int, *, checkpoints: bool
-    ) -> tuple[AnyStream, AnyStream | None]:
+    ) -> tuple[TicketOrder, TicketOrder | None]:
         """Open the collector's own stream, which ends at `own_end`, and its parent's.
 
         Each begins at the last checkpoint that leaves out nothing the core needs; without
@@ -81,7 +81,7 @@ class Assignment:
         own = state.stream(epoch, self.name, below=own_end if checkpoints else 0)
         if parent is None:
             return own, None
-        below = parent_next_of(own) if checkpoints else 0
+        below = own.state.parent_next if checkpoints else 0
         return own, state.stream(epoch, parent, below=below)
 
     def freeze_positions(self, state: ControlState) -> dict[int, int] | None:
@@ -92,11 +92,3 @@ class Assignment:
         last = state.last_epoch(self.plan.epoch, self.name)
         markers = None if last is None else state.markers.get(last)
         return None if markers is None else freeze_positions(self.plan, markers)
-
-
-def parent_next_of(own: AnyStream) -> int:
-    """Give the offset from which on a stream needs its parent's records."""
-    if isinstance(own, OrderStream):
-        return own.state.parent_next.offset
-    assert isinstance(own, TicketOrder)
-    return own.state.parent_next

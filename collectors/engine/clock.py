@@ -18,7 +18,7 @@ from collectors.engine.loops import Loop
 # A hole is filled at the second tick that finds it empty (docs/protocol.md). Ten times as long, a
 # message behind a hole waits 5 s; a tenth, and an append that takes 50 ms counts as a hole.
 TICK_S = 0.25
-# Of resting sinks. A collector of version 2 writes a checkpoint every six hours, whatever happens.
+# Of resting sinks. A collector writes a checkpoint every six hours, whatever happens.
 _REST_S = 60.0
 # A quarter of a standby's patience (`PATIENCE_S`, 0.2 s), so it acts at most 50 ms late.
 _LOOK_AFTER_S = 0.05

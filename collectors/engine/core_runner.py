@@ -20,8 +20,7 @@ import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 
-from collectors.collector import Append, Fill, SaveCheckpoint
-from collectors.core import CollectorCore
+from collectors.actions import Append, Fill, SaveCheckpoint
 from collectors.engine.advertisement import Advertisement
 from collectors.engine.assignment import Assignment
 from collectors.engine.engine import Engine
@@ -33,9 +32,9 @@ from collectors.engine.status import Progress, TroubleLog, progress_of, troubles
 from collectors.engine.stream_loop import StreamBatch
 from collectors.engine.tick_subscription import TickSubscription
 from collectors.standby import Standby
-from multicast.control import AnyCheckpoint
+from collectors.ticket_core import TicketCore
 from multicast.drivers.protocol import TopicPartition
-from topology.tree import ORDER_VERSION_FIRST
+from multicast.tickets.stream import TicketCheckpoint
 
 
 class CoreRunner:
@@ -53,13 +52,12 @@ class CoreRunner:
         end: Callable[[Exception | None], None],
     ) -> None:
         self.assignment = assignment
-        self.core: CollectorCore
+        self.core: TicketCore
         self.begun = False
         self.over = False
         self.skips_appended = 0
         self._fills = 0
         self._leaving = False
-        self._by_tickets = assignment.plan.order_version != ORDER_VERSION_FIRST
         self._behind = True  # until our own stream is read up to our start
         self._ahead: ReadAhead | None = None  # what came before `begin` and was not given on yet
         self._waits = LogWaits()
@@ -68,9 +66,7 @@ class CoreRunner:
         self._engine = engine
         self._role = role
         self._end = end
-        self._own = OwnStream(
-            engine, assignment.own, self, sole_writer=self.advertisement.advertise
-        )
+        self._own = OwnStream(engine, assignment.own)
         self._parent: ParentStream | None = None
         if assignment.parent is not None:
             self._parent = ParentStream(engine.streams, assignment.parent, self)
@@ -87,13 +83,11 @@ class CoreRunner:
         self._engine.make_ready(self.assignment.own)
 
     def stand_ready(self) -> None:
-        """Follow our streams, so that `begin` loses no time; version 1 does not read them yet."""
-        if self._by_tickets:
-            self._ahead = ReadAhead(self.assignment.tags())
-        starts = self.assignment.stream_starts()
-        self._engine.streams.subscribe(self, starts, paused=self._ahead is None)
+        """Follow our streams, so that `begin` loses no time."""
+        self._ahead = ReadAhead(self.assignment.tags())
+        self._engine.streams.subscribe(self, self.assignment.stream_starts())
 
-    def begin(self, core: CollectorCore) -> None:
+    def begin(self, core: TicketCore) -> None:
         """Work with this core from now on, and read its streams from where it is."""
         self.core = core
         self._role.begin(core)
@@ -115,8 +109,8 @@ class CoreRunner:
         """Read our own stream without a hurry once it is read up to our start."""
         if self._behind and self.core.caught_up():
             self._behind = False
-            # In version 2 producers write it, and only children hurry to relay.
-            self._engine.streams.urge(self, self.assignment.own, urgent=not self._by_tickets)
+            # Producers write it, too, and only children hurry to relay.
+            self._engine.streams.urge(self, self.assignment.own, urgent=False)
 
     def release(self) -> bool:
         """Offer the collector to a standby, and act on until it has taken over; then end.
@@ -254,7 +248,7 @@ class CoreRunner:
             self.advertisement.advertise()
         if self._role.waiting or self.core.waits:
             self._ticks.hurry()
-        for action in self.core.step(time.time_ns() // 1_000_000) if acts else ():
+        for action in self.core.step() if acts else ():
             match action:
                 case Append(raw):
                     self._own.append(raw, acked=self._acked)
@@ -263,11 +257,10 @@ class CoreRunner:
                 case Fill():
                     self._fills += 1
                     self._engine.chores.fill(self, action)
-        self._own.read_while_shared(self.core)
         if self._parent is not None:
             self._parent.read_while_room(self.core)
 
-    def _name(self, checkpoint: AnyCheckpoint) -> None:
+    def _name(self, checkpoint: TicketCheckpoint) -> None:
         statement = self._engine.control.naming(checkpoint, time.time_ns() // 1_000_000)
         if statement is not None:
             self._engine.write_control(*statement)
@@ -330,7 +323,6 @@ class CoreRunner:
             self._role,
             starts,
             appended_here=self._own.appended,
-            reads_back=self._own.is_read,
             skips=self.skips_appended,
             fills=self._fills,
             waits=self._waits,

@@ -4,9 +4,10 @@
     begun   the epoch before has ended, and the core works (`core_runner.py`)
     over    it was stopped, it failed, or its epoch is over; it stays so
 
-What is right to do is decided in `collector.py` and `multicast.order`. Any number of instances of
-a collector may run at once, anywhere: the order stream decides which records are accepted. Those
-that stand by (`standby.py`) follow the streams and hold back what they would append.
+What is right to do is decided in `ticket_core.py` and `multicast/tickets/rule.py`. Any number of
+instances of a collector may run at once, anywhere: the order stream decides which records are
+accepted. Those that stand by (`standby.py`) follow the streams and hold back what they would
+append.
 """
 
 from __future__ import annotations
@@ -17,15 +18,15 @@ import time
 from collections.abc import Callable, Hashable, Mapping
 from typing import Any
 
-from collectors.collector import CollectorLimits
-from collectors.core import CollectorCore, make_core
 from collectors.engine.assignment import Assignment
 from collectors.engine.core_runner import CoreRunner
 from collectors.engine.engine import Engine
 from collectors.engine.status import Snapshot
 from collectors.entry_counts import EntryCounts, entries_of
 from collectors.standby import PATIENCE_S, Standby
+from collectors.ticket_core import LIMITS, TicketCore
 from multicast.control import ControlState
+from multicast.tickets.collector import TicketLimits
 from multicast.topic_identity import refuse_other_topics
 
 
@@ -50,7 +51,7 @@ class CollectorInstance:
         name: str,
         *,
         epoch: int | None = None,
-        limits: CollectorLimits | None = None,
+        limits: TicketLimits | None = None,
         checkpoints: bool = True,
         standby: bool = False,
         patience_s: float = PATIENCE_S,
@@ -67,13 +68,13 @@ class CollectorInstance:
         self.on_end: Callable[[], None] = _nothing
         self._engine = engine
         self._checkpoints = checkpoints
-        self._limits = limits
+        self._limits = limits or LIMITS
         self._starts: Mapping[int, int] = {}  # of the logs in the epoch
         self._control_seen: tuple[Hashable, ...] | None = None
         self._runner = CoreRunner(engine, self.assignment, self.role, end=self._end)
 
     @property
-    def core(self) -> CollectorCore:
+    def core(self) -> TicketCore:
         """The core; there is none before it has `begun`."""
         return self._runner.core
 
@@ -172,16 +173,15 @@ class CollectorInstance:
     def _is_due(self, state: ControlState) -> bool:
         return state.starts(self.plan.epoch) is not None
 
-    def _make_core(self, state: ControlState, own_end: int) -> CollectorCore:
+    def _make_core(self, state: ControlState, own_end: int) -> TicketCore:
         starts = state.begun(self.plan.epoch)
         self._starts = {self.plan.number(log): start for log, start in starts.items()}
         own, parent = self.assignment.open_streams(state, own_end, checkpoints=self._checkpoints)
-        writer = int.from_bytes(os.urandom(8), "big")
-        core = make_core(
+        core = TicketCore(
             own,
             parent,
-            writer=writer,
-            clock_ms=_clock_ms,
+            writer=int.from_bytes(os.urandom(8), "big"),
+            clock=_clock_ms,
             limits=self._limits,
             entries=self.entries,
         )

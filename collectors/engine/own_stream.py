@@ -1,11 +1,7 @@
-"""A collector's own order stream: append, acknowledgement, and reading it back.
+"""A collector's own order stream: its appends, their acknowledgements, and what is read back.
 
-    ack                 of an append: the record, and the offset that Kafka gave it. A thread of a
-                        client queues it (`done` of an append); `take_ack` gives it to the core
-    sole-writer streak  how many of our records were accepted in a row, with no record of another
-                        writer between. From 64 on the stream is not read back: the acks suffice.
-                        A gap between two acks may hold another writer's record: the streak ends,
-                        and the stream is read back from the gap on
+    ack     of an append: the record, and the offset that Kafka gave it. A thread of a client queues
+            it (`done` of an append); `take_ack` gives it to the core
 
 `done` of an append may run while its own thread holds the core's lock, where the client knows the
 outcome at once. So it only notes a failure, or queues the ack and calls `acked`, which must never
@@ -19,42 +15,26 @@ import time
 from collections import deque
 from collections.abc import Callable
 
-from collectors.core import CollectorCore
 from collectors.engine.engine import Engine
 from collectors.engine.skips import is_lasting
-from collectors.engine.stream_loop import StreamBatch, StreamSink
+from collectors.engine.stream_loop import StreamBatch
+from collectors.ticket_core import TicketCore
 from multicast.drivers.protocol import AppendFailed, AppendOutcome, TopicPartition
 from multicast.errors import AmcastError
 from multicast.metrics.families import LatencyCounts
-
-# Safe with any value. With 640, an instance fetches ten times more of its own records before it
-# stops reading back; with 6, two that write at the same time would switch more often.
-_SOLE_WRITER_RECORDS = 64
 
 
 class OwnStream:
     """Appends to one order stream and tells the core which records stand in it.
 
-    Unless they say otherwise, methods are called with the core's lock held. `sole_writer` is called
-    when the streak reaches its length: then this instance is the one to advertise.
+    Unless they say otherwise, methods are called with the core's lock held.
     """
 
-    def __init__(
-        self,
-        engine: Engine,
-        partition: TopicPartition,
-        sink: StreamSink,
-        *,
-        sole_writer: Callable[[], None],
-    ) -> None:
+    def __init__(self, engine: Engine, partition: TopicPartition) -> None:
         self.appended = 0
         self.latencies = LatencyCounts()  # from the call of an append to its acknowledgement
-        self.is_read = True
         self._engine = engine
         self._partition = partition
-        self._sink = sink
-        self._sole_writer = sole_writer
-        self._streak = 0
         self._acks: deque[tuple[bytes, int]] = deque()
         self._failed = threading.Event()
         self._refused: AmcastError | None = None  # an append, and waiting does not help
@@ -91,7 +71,7 @@ class OwnStream:
         if not self._engine.append(self._partition, raw, done=done):
             self._failed.set()
 
-    def restart_if_failed(self, core: CollectorCore) -> None:
+    def restart_if_failed(self, core: TicketCore) -> None:
         """Tell the core that appends have failed; raises the error where Kafka refused one."""
         if not self._failed.is_set():
             return
@@ -100,43 +80,20 @@ class OwnStream:
             raise self._refused
         core.append_failed()
 
-    def take_ack(self, core: CollectorCore | None) -> None:
+    def take_ack(self, core: TicketCore | None) -> None:
         """Give the oldest ack to the core as a record read back; a core of None drops it.
 
-        If the core has not read every record before it, the streak ends: reading the stream brings
-        those and this one. If the core has read this record already, the ack is dropped.
+        If the core has not read every record before it, reading the stream brings those and this
+        one. If the core has read this record already, the ack is dropped.
         """
         raw, offset = self._acks.popleft()
-        if core is None:
-            return
-        expected = core.own.offset_next
-        if offset == expected:
-            self._read(core, offset, raw)
-        elif offset > expected or offset < 0:  # below 0: Kafka stored it and named no offset
-            self._streak = 0
+        if core is not None and offset == core.own.offset_next:
+            core.own_read(offset, raw)
 
-    def take_records(self, core: CollectorCore, batch: StreamBatch) -> None:
+    def take_records(self, core: TicketCore, batch: StreamBatch) -> None:
         """Give fetched records to the core, without those that it has from their acks."""
         now_ms = time.time_ns() // 1_000_000
         for record in batch.records:
             if record.offset >= core.own.offset_next:
-                self._read(core, record.offset, record.value, now_ms - record.timestamp_ms)
+                core.own_read(record.offset, record.value, now_ms - record.timestamp_ms)
         core.own_passed(batch.position)
-
-    def read_while_shared(self, core: CollectorCore) -> None:
-        """Read the stream back, unless we are its only writer."""
-        shared = self._streak < _SOLE_WRITER_RECORDS
-        if shared is self.is_read:
-            return
-        self.is_read = shared
-        if shared:
-            self._engine.streams.subscribe(self._sink, {self._partition: core.own.offset_next})
-        else:
-            self._engine.streams.unsubscribe(self._sink, [self._partition])
-
-    def _read(self, core: CollectorCore, offset: int, raw: bytes | None, age_ms: int = 0) -> None:
-        before = core.ours
-        core.own_read(offset, raw, age_ms)
-        self._streak = self._streak + 1 if core.ours > before else 0
-        if self._streak == _SOLE_WRITER_RECORDS:
-            self._sole_writer()

@@ -1,13 +1,13 @@
 """The order stream of a collector's parent: its records go to the core, which relays them.
 
 Backpressure: the core says when it keeps too many of them, and the subscription pauses until half
-of these are relayed (`CollectorCore.parent_paused`).
+of these are relayed (`TicketCore.parent_paused`).
 """
 
 from __future__ import annotations
 
-from collectors.core import CollectorCore
 from collectors.engine.stream_loop import StreamBatch, StreamLoop, StreamSink
+from collectors.ticket_core import TicketCore
 from multicast.drivers.protocol import TopicPartition
 
 
@@ -20,15 +20,15 @@ class ParentStream:
         self._sink = sink
         self._paused = False
 
-    def take_records(self, core: CollectorCore, batch: StreamBatch) -> None:
+    def take_records(self, core: TicketCore, batch: StreamBatch) -> None:
         """Give fetched records to the core."""
         for record in batch.records:
             core.parent_read(record.offset, record.value)
         core.parent_passed(batch.position)
 
-    def read_while_room(self, core: CollectorCore) -> None:
+    def read_while_room(self, core: TicketCore) -> None:
         """Pause the subscription while the core has no room for more."""
-        paused = core.parent_paused(paused=self._paused)
+        paused = core.parent_paused
         if paused is not self._paused:
             self._paused = paused
             self._streams.pause(self._sink, self._partition, paused=paused)

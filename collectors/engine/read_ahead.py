@@ -1,6 +1,6 @@
 """Records of an instance's streams that arrive after it is open and before its epoch begins.
 
-A stream of version 2 may lie in a partition to which producers write tickets of the epoch before,
+A stream may lie in a partition to which producers write tickets of the epoch before,
 until they learn of the next one. All these must be read before the instance may act, and messages
 wait meanwhile; so they are read ahead, and the records of other epochs are left out at once.
 

@@ -10,11 +10,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from collectors.core import CollectorCore
 from collectors.engine.assignment import Assignment
 from collectors.engine.log_waits import LogWaits
 from collectors.entry_counts import CollectorEntries
 from collectors.standby import Standby
+from collectors.ticket_core import TicketCore
 from multicast.metrics.families import LatencyCounts
 
 _log = logging.getLogger("amcast.collectors")
@@ -31,7 +31,6 @@ class Progress:
     records: int  # of the stream that counted, whoever wrote them
     appended_here: int  # records that this instance has appended, counted or not
     pending: int
-    reads_back: bool
     lag: int
     early: int
     skips: int
@@ -69,12 +68,11 @@ class Snapshot:
 
 def progress_of(
     assignment: Assignment,
-    core: CollectorCore,
+    core: TicketCore,
     role: Standby,
     starts: Mapping[int, int],
     *,
     appended_here: int,
-    reads_back: bool,
     skips: int,
     fills: int,
     waits: LogWaits,
@@ -95,7 +93,6 @@ def progress_of(
         records=core.own.count,
         appended_here=appended_here,
         pending=core.pending,
-        reads_back=reads_back,
         lag=core.lag,
         early=core.early,
         skips=skips,
@@ -121,7 +118,7 @@ def progress_of(
     )
 
 
-def troubles(assignment: Assignment, core: CollectorCore) -> tuple[str, ...]:
+def troubles(assignment: Assignment, core: TicketCore) -> tuple[str, ...]:
     """Say what wrong order records have done to the collector's stream, and what repairs it."""
     sentences = [
         f"log {assignment.plan.logs[log].name} is ordered {beyond} offsets beyond its end, which "

@@ -8,8 +8,8 @@ from __future__ import annotations
 from collectors.engine.clock import Clock, Timed
 from multicast.tickets.balance import WINDOW_TICKS
 
-# So that no debt of version 2 is left unsettled: that takes two windows (2 s), and a hole of
-# version 1 two ticks. Ten times as long costs 20 s of ticks after each message.
+# So that no debt is left unsettled: that takes two windows (2 s). Ten times as long costs 20 s of
+# ticks after each message.
 _IDLE_TICKS_MAX = 2 * WINDOW_TICKS
 
 

@@ -41,7 +41,7 @@ class StoredRecord:
 class OrderPlace:
     """The order record with the message; `ahead` gives (stored up to, ordered up to) by log.
 
-    `by` says who has entered the message into the order, where that may be a producer (version 2).
+    `by` says who has entered the message into the order, where that may be a producer.
     """
 
     record: int
@@ -86,7 +86,7 @@ class Wait:
 
 @dataclass(frozen=True, slots=True)
 class ExplainedMessage:
-    """All that was read, at `now_ms`. In `ticketed` epochs producers order, too (version 2)."""
+    """All that was read, at `now_ms`. In `ticketed` epochs producers order, too."""
 
     message: MessageID
     now_ms: int
@@ -95,7 +95,7 @@ class ExplainedMessage:
     record: StoredRecord | None
     hops: tuple[Hop, ...]
     readers: tuple[Addressee, ...]
-    ticketed: bool = False
+    ticketed: bool = True
 
     def hop(self, collector: str) -> Hop | None:
         """Give the hop of a collector."""

@@ -17,13 +17,7 @@ from collectors.explain.facts import (
 )
 from multicast.conditional.condition import EXPECT
 from multicast.conditional.follower import DecisionFollower
-from multicast.control import (
-    AnyStream,
-    ControlState,
-    log_partition,
-    stream_partition,
-    written_ms,
-)
+from multicast.control import ControlState, log_partition, stream_partition
 from multicast.drivers.kafka_python import Admin
 from multicast.drivers.protocol import Driver, Record, TopicPartition
 from multicast.errors import AmcastError, TimedOut, Trimmed, UsageError
@@ -31,7 +25,7 @@ from multicast.messages import Covered, EpochMarker, MessageID, special
 from multicast.tickets.encoding import OwnRecord, RestoredRecord, decode
 from multicast.tickets.stream import TicketOrder
 from multicast.verification.audit import epoch_at, epochs_of
-from topology.tree import ORDER_VERSION_FIRST, CollectorSpec, Log, Plan
+from topology.tree import CollectorSpec, Log, Plan
 
 
 def message_of(text: str) -> MessageID:
@@ -72,8 +66,8 @@ def explain(
         for entry in plan.consumers
         if not to.isdisjoint(entry.interest)
     )
-    ticketed = plan.order_version != ORDER_VERSION_FIRST
-    return ExplainedMessage(message, now_ms(), epoch, facts, record, hops, readers, ticketed)
+    tickets = plan.tickets
+    return ExplainedMessage(message, now_ms(), epoch, facts, record, hops, readers, tickets)
 
 
 def _log(driver: Driver, admin: Admin, log: Log, offset: int) -> LogFacts:
@@ -213,7 +207,7 @@ class _Wanted:
 
 def _place(
     driver: Driver,
-    stream: AnyStream,
+    stream: TicketOrder,
     partition: TopicPartition,
     wanted: _Wanted,
 ) -> tuple[OrderPlace | None, int | None]:
@@ -229,9 +223,9 @@ def _place(
                 )
             for fetched in moved:
                 for record in fetched.records:
-                    if not isinstance(stream.runs(record.offset, record.value), tuple):
+                    if not isinstance(stream.read(record.offset, record.value), tuple):
                         continue
-                    last_ms = time_ms = written_ms(stream, record) or 0
+                    last_ms = time_ms = record.timestamp_ms or 0
                     if stream.state.positions[wanted.log] > wanted.offset:
                         ahead, by = _ahead(stream, wanted.ends), _by(stream, record, wanted.log)
                         return OrderPlace(record.offset, time_ms, ahead, by), last_ms
@@ -241,9 +235,9 @@ def _place(
     return None, last_ms
 
 
-def _by(stream: AnyStream, record: Record, log: int) -> str:
+def _by(stream: TicketOrder, record: Record, log: int) -> str:
     """Say who has entered a log's offset into the order with a record; "" where that is plain."""
-    if not isinstance(stream, TicketOrder) or log not in stream.own:
+    if log not in stream.own:
         return ""
     content = decode(stream.shape.tag, record.value or b"")
     tickets = content.tickets if isinstance(content, OwnRecord) else ()
@@ -252,7 +246,7 @@ def _by(stream: AnyStream, record: Record, log: int) -> str:
     return "a recovery" if isinstance(content, RestoredRecord) else "the collector"
 
 
-def _ahead(stream: AnyStream, ends: Mapping[str, int]) -> dict[str, tuple[int, int]]:
+def _ahead(stream: TicketOrder, ends: Mapping[str, int]) -> dict[str, tuple[int, int]]:
     """Give the logs that are ordered further than they are stored."""
     names = {
         stream.plan.logs[number].name: next_ for number, next_ in stream.state.positions.items()

@@ -15,18 +15,17 @@ from collectors.live.facts import LivePicture, Reported, begun, worst_check
 from collectors.live.ordered_runs import OrderedRuns
 from collectors.reconfiguration.status_pages import read_pages
 from multicast.control import (
-    AnyStream,
     ControlReader,
     ControlState,
     StatusPage,
     log_partition,
     stream_partition,
-    written_ms,
 )
 from multicast.drivers import open_driver
 from multicast.drivers.protocol import Driver, TopicPartition
 from multicast.errors import AmcastError, ProtocolViolation, TimedOut
 from multicast.settings import Settings
+from multicast.tickets.stream import TicketOrder
 from topology.tree import Plan
 
 _T = TypeVar("_T")
@@ -58,7 +57,7 @@ class Observer:
         self._drawing = threading.Lock()  # held to change the picture, and to read it
         self._ticks = 0
         self._listeners: dict[Callable[[], None], None] = {}
-        self._streams: dict[TopicPartition, AnyStream] = {}
+        self._streams: dict[TopicPartition, TicketOrder] = {}
         self._pages: dict[StatusPage, Mapping[str, Any] | str] = {}  # as last answered
         self._pages_read = False  # `_pages` has the answers of all pages that were known
         self._answers_shown = False  # and so has `picture`
@@ -165,7 +164,7 @@ class Observer:
 
     def _opened(
         self, state: ControlState, plan: Plan, *, checkpoints: bool
-    ) -> dict[TopicPartition, AnyStream]:
+    ) -> dict[TopicPartition, TicketOrder]:
         names = {stream_partition(plan, node.name): node.name for node in plan.collectors}
         ends = self.driver.last_stable_offsets(list(names))
         return {
@@ -195,9 +194,9 @@ class Observer:
             if stream is None:
                 continue
             for record in fetched.records:
-                ordered = stream.runs(record.offset, record.value)
+                ordered = stream.read(record.offset, record.value)
                 if isinstance(ordered, tuple):
-                    self.runs.add(stream, record.offset, ordered, written_ms(stream, record))
+                    self.runs.add(stream, record.offset, ordered, record.timestamp_ms)
             stream.passed(fetched.position)
         return bool(moved)
 

@@ -33,6 +33,7 @@ from collectors.doctor.inspection import (
 )
 from collectors.engine.ended_processes import EndedProcesses, place_of
 from collectors.engine.skips import ignore
+from collectors.reconfiguration.appends import append_one
 from collectors.reconfiguration.drain import drain
 from collectors.reconfiguration.survey import refuse_damaged
 from collectors.reconfiguration.topics import (
@@ -42,7 +43,6 @@ from collectors.reconfiguration.topics import (
     topics_ahead,
     topics_of,
 )
-from collectors.reconfiguration.version_mark import append_one, mark_version
 from multicast.control import (
     ControlReader,
     ControlState,
@@ -62,10 +62,9 @@ from multicast.errors import (
     UsageError,
 )
 from multicast.subscription import SubscriptionRequest
-from topology.carry_over import refuse_kept_streams
 from topology.changes import refuse_moved_logs
 from topology.check import PlanRejected, check
-from topology.tree import InvalidPlan, Plan
+from topology.tree import Plan
 
 # How long to wait, after the new epoch has begun, until instances have opened its new collectors.
 # 200 collectors open in about 1.3 s (docs/operating.md).
@@ -155,7 +154,6 @@ def apply(
         append_sentinels(driver, admin, plan.topic, timeout_s)
         forget_checkpoints(driver, state, timeout_s)
         filled = _fill_in(driver, admin, plan, cluster)
-        mark_version(driver, filled, running, timeout_s)
         _propose(driver, filled, state.previous, timeout_s)
         filled = control.refresh().plan(plan.epoch)
         if not same_layout(filled, plan):
@@ -273,8 +271,7 @@ def _refuse_lost(running: Plan, plan: Plan, *, uncovered: bool) -> None:
     """Raise `UsageError` if the plan drops a log, or does not cover a consumer's interest."""
     try:
         refuse_moved_logs(running, plan)
-        refuse_kept_streams(running, plan)
-    except (PlanRejected, InvalidPlan) as error:
+    except PlanRejected as error:
         raise UsageError(f"the plan is rejected: {error}") from error
     for entry in running.consumers:
         if uncovered or plan.subscription(entry.name) is not None:

@@ -26,7 +26,6 @@ from collectors.engine.skips import fill_up
 from collectors.epoch_change import ends_of, logs_to_mark
 from collectors.mending import ordered_to, resumed
 from multicast.control import (
-    AnyStream,
     ControlReader,
     control_partition,
     ends_record,
@@ -42,11 +41,11 @@ from multicast.drivers.protocol import (
     AppendOutcome,
     Driver,
     Reader,
-    Record,
     TopicPartition,
 )
 from multicast.errors import AccessDenied, AppendRefused, AppendUnknown, Conflict, TimedOut
 from multicast.messages import epoch_header
+from multicast.tickets.stream import TicketOrder
 from topology.tree import Plan
 
 # How long to wait for the next epoch's collectors. Without the wait the change only pauses
@@ -86,10 +85,10 @@ class Streams:
     """The streams that end, by their Kafka partitions, and their common reader."""
 
     reader: Reader
-    places: Mapping[TopicPartition, AnyStream]
+    places: Mapping[TopicPartition, TicketOrder]
 
     @property
-    def named(self) -> dict[str, AnyStream]:
+    def named(self) -> dict[str, TicketOrder]:
         """The streams by their collectors' names."""
         return {stream.collector: stream for stream in self.places.values()}
 
@@ -98,12 +97,8 @@ class Streams:
         for fetched in self.reader.poll(timeout_s):
             stream = self.places[fetched.partition]
             for record in fetched.records:
-                self.take(stream, record)
+                stream.read(record.offset, record.value)
             stream.passed(fetched.position)
-
-    def take(self, stream: AnyStream, record: Record) -> None:
-        """Read a record; raises the errors of `AnyStream.runs`."""
-        stream.runs(record.offset, record.value)
 
 
 class Drain:
@@ -196,7 +191,7 @@ class Drain:
             if node.name not in self._retained.collectors
         }
         ends = self._driver.last_stable_offsets(list(names))
-        places: dict[TopicPartition, AnyStream] = {
+        places: dict[TopicPartition, TicketOrder] = {
             partition: self._control.state.stream(epoch, name, below=ends[partition])
             for partition, name in names.items()
         }
@@ -204,12 +199,9 @@ class Drain:
             {partition: stream.offset_next for partition, stream in places.items()}
         )
         opened.callback(reader.close)
-        streams = self._streams(reader, places)
+        streams = Streams(reader, places)
         streams.read(0.0)
         return streams
-
-    def _streams(self, reader: Reader, places: Mapping[TopicPartition, AnyStream]) -> Streams:
-        return Streams(reader, places)
 
     def _wait_for_freeze(
         self, streams: Streams, markers: Mapping[str, int], opened: ExitStack

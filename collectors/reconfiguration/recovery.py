@@ -6,12 +6,11 @@ same layout:
 
     1  append the plan of the next epoch (`recovery_plan`) to the control topic
     2  append markers as in any change; collectors that can freeze do
-    3  append a freeze for each collector that does not freeze in time; in version 1 a stream with a
-       record of an unknown version ends before that record
+    3  append a freeze for each collector that does not freeze in time
     4  fill the logs up to where the streams have ordered them
     5  where streams of the epoch contradict each other, write the difference into the streams of
-       the next epoch, which has not begun; `ends` states where each of them begins, and in version
-       2 how many runs it is owed (`restoring.py`)
+       the next epoch, which has not begun; `ends` states where each of them begins, and how many
+       runs it is owed (`restoring.py`)
 
 Each step first reads what is in the logs, so a killed recovery is run again, and several at once
 do no harm.
@@ -30,16 +29,12 @@ from collectors.mending import (
     Damage,
     Harm,
     StreamRead,
-    ahead_record,
-    fill_max_of,
-    freeze_record,
-    left_out,
     ordered_to,
-    owed_record,
     recovery_plan,
     resumed,
     same_trees,
 )
+from collectors.reconfiguration.appends import append_one
 from collectors.reconfiguration.drain import Drain, Streams
 from collectors.reconfiguration.restoring import (
     OWED_MAX,
@@ -49,31 +44,26 @@ from collectors.reconfiguration.restoring import (
     runs_to_restore,
 )
 from collectors.reconfiguration.survey import (
-    SurveyedStreams,
-    counted_runs,
     damage_of,
     read_streams,
-    read_to_end,
 )
-from collectors.reconfiguration.version_mark import mark_version
+from collectors.ticket_core import LIMITS
 from multicast.control import (
-    AnyStream,
     ControlReader,
     ControlState,
     control_partition,
-    of_version_1,
     order_topic,
     plan_record,
     stream_partition,
 )
 from multicast.control.documents import Ended
 from multicast.drivers.kafka_python import Admin, TopicSpec
-from multicast.drivers.protocol import AppendOutcome, Driver, Reader, TopicPartition
-from multicast.errors import AppendUnknown, Conflict, TimedOut
-from multicast.order import OrderRecord, OrderStream, Resumed, Run, encode
+from multicast.drivers.protocol import Driver
+from multicast.errors import AppendUnknown, Conflict
+from multicast.order import Run
 from multicast.tickets.stream import TicketOrder
 from topology.carry_over import retained
-from topology.tree import ORDER_VERSION_FIRST, Plan
+from topology.tree import Plan
 
 # Skips that are written without --yes. Each is a record that consumers read; more than early runs
 # could ever leave means a defect, of which an operator should know.
@@ -89,58 +79,35 @@ class RecoveringDrain(Drain):
 
     lossy = False
 
-    def _streams(self, reader: Reader, places: Mapping[TopicPartition, AnyStream]) -> Streams:
-        return SurveyedStreams(reader, places)
-
     def _help(self, names: list[str], streams: Streams, opened: ExitStack) -> float:  # noqa: ARG002
         """Append a freeze for each collector that did not freeze in time."""
         for name in names:
             self._say(f"{name} did not freeze in time; this command freezes it")
             stream = streams.named[name]
-            if isinstance(stream, TicketOrder):
-                partition = stream_partition(stream.plan, name)
-                self.appender.append(partition, freeze_bytes(stream), done=ignore)
-            else:
-                self._append_order(stream.plan, name, freeze_record(of_version_1(stream)))
+            partition = stream_partition(stream.plan, name)
+            self.appender.append(partition, freeze_bytes(stream), done=ignore)
         self._flush()
         return _AGAIN_S
-
-    def _append_order(self, plan: Plan, name: str, record: OrderRecord) -> None:
-        stamped = replace(record, time_ms=time.time_ns() // 1_000_000)
-        partition = stream_partition(plan, name)
-        self.appender.append(partition, encode(stamped), done=ignore)
 
     def _settle(self, streams: Streams, ends: Mapping[str, int]) -> Ended | None:
         """Write the contradictions of this epoch's streams into the streams of the next one."""
         begins = resumed(streams.named, ends)
-        stopped = {
-            name: stream.stop
-            for name, stream in streams.named.items()
-            if isinstance(stream, OrderStream) and stream.stop is not None
-        }
-        if not _continues(self._plan, self._next):
+        if not same_trees(self._plan, self._next):
             torn = [f"collector {name} has strayed" for name in begins] + self._frozen_early(ends)
             if torn and not self.lossy:
                 raise _other_layout(torn[0], self._next)
-            return Ended(stopped=stopped)
+            return Ended()
         starts = {**(self._control.state.starts(self._plan.epoch) or {}), **ends}
-        if self._next.order_version == ORDER_VERSION_FIRST:
-            self._restore_records(streams, begins, starts)
-            return Ended(begins, stopped)
         return Ended(begins, restored=self._restore_runs(streams, begins, starts))
 
     def _restore_runs(
         self,
         streams: Streams,
-        begins: Mapping[str, Mapping[str, Resumed]],
+        begins: Mapping[str, Mapping[str, int]],
         starts: Mapping[str, int],
     ) -> dict[str, int]:
-        """Append what the next streams of version 2 are owed; give the number of runs of each."""
-        ended = {
-            name: stream
-            for name, stream in streams.named.items()
-            if isinstance(stream, TicketOrder)
-        }
+        """Append what the next streams are owed; give the number of runs of each."""
+        ended = streams.named
         state = self._control.state
         runs = runs_to_restore(self._driver, state, ended, lossy=self.lossy)
         following = NextStreams(self._driver, self.appender, self._deadline)
@@ -157,65 +124,6 @@ class RecoveringDrain(Drain):
         """Give runs of a stream with the log numbers of the next plan; `plan` is the stream's."""
         names = [log.name for log in plan.logs]
         return [run._replace(log=self._next.number(names[run.log])) for run in runs]
-
-    def _restore_records(
-        self,
-        streams: Streams,
-        begins: Mapping[str, Mapping[str, Resumed]],
-        starts: Mapping[str, int],
-    ) -> None:
-        """Append what the next streams of version 1 lack."""
-        named = {name: of_version_1(stream) for name, stream in streams.named.items()}
-        furthest = ordered_to(named.values())
-        for name, stream in named.items():
-            runs = self._runs_left_out(named, stream) if name in begins else []
-            following = OrderStream(self._next, name, starts, resumed=begins.get(name))
-            self._write_order(following, runs, furthest)
-
-    def _runs_left_out(self, named: Mapping[str, OrderStream], child: OrderStream) -> list[Run]:
-        """Give the parent's runs that its child has not ordered, in the parent's order."""
-        above = child.plan.collector(child.collector).parent
-        assert above is not None
-        parent, state = named[above], self._control.state
-        partition = stream_partition(parent.plan, above)
-        begin = self._driver.log_start_offsets([partition])[partition]
-        points = [
-            point
-            for point in state.checkpoints(parent.plan.epoch, above)
-            if begin <= point.offset < parent.offset_next
-            and all(point.positions[log] <= child.state.positions[log] for log in child.inherited)
-        ]
-        again = state.opened(parent.plan.epoch, above, points[-1] if points else None)
-        end = parent.offset_next if parent.stop is None else parent.stop
-        every = (run for _, runs in counted_runs(self._driver, again, end) for run in runs)
-        number = {
-            log: self._next.number(child.plan.logs[log].name) for log in child.state.positions
-        }
-        return [Run(number[log], first, last) for log, first, last in left_out(child, every)]
-
-    def _write_order(
-        self, stream: OrderStream, runs: list[Run], furthest: Mapping[str, int]
-    ) -> None:
-        """Append to a stream of the next epoch what it must hold when that epoch begins."""
-        partition = stream_partition(stream.plan, stream.collector)
-        while True:
-            read_to_end(self._driver, {partition: stream})
-            record = owed_record(stream, runs) or ahead_record(stream, furthest)
-            if record is None:
-                return
-            if time.monotonic() >= self._deadline:
-                raise TimedOut(
-                    f"the stream of collector {stream.collector} was not repaired in time; "
-                    f"run it again"
-                )
-            self._append_order(stream.plan, stream.collector, record)
-            self._flush()
-
-
-def _continues(plan: Plan, following: Plan) -> bool:
-    """Whether the next epoch has the same trees, and can take what this one left out."""
-    is_version = plan.order_version == following.order_version
-    return is_version and same_trees(plan, following)
 
 
 def _other_layout(torn: str, following: Plan) -> Conflict:
@@ -252,9 +160,9 @@ def recover(
     """Repair the damage in the newest epoch; return once that is done.
 
     More than `SKIPS_MAX` skips are written only with `yes`. If a plan with another layout was
-    applied meanwhile, or retention has deleted in which order (version 2) messages have to be
-    restored, the damaged epoch is ended, with a loss, only with `lossy`. Raises `Conflict`
-    if one of these is missing, before the first change, or if another operator was quicker, and
+    applied meanwhile, or retention has deleted in which order messages have to be restored, the
+    damaged epoch is ended, with a loss, only with `lossy`. Raises `Conflict` if one of these is
+    missing, before the first change, or if another operator was quicker, and
     `TimedOut` after about `timeout_s` seconds: run it again. `say` is called with a sentence for
     each step.
     """
@@ -294,17 +202,13 @@ def _refuse_loss(
     is_planned = plan.epoch < state.epoch
     harmed = [each.collector for each in harms]
     following = state.plan(plan.epoch + 1) if is_planned else recovery_plan(plan, harmed)
-    if not _continues(plan, following):
+    if not same_trees(plan, following):
         raise _other_layout(harms[0].says, following)
     kept = retained(plan, following).collectors
     refuse_gaps(
         driver,
         state,
-        {
-            name: read.stream
-            for name, read in streams.items()
-            if isinstance(read.stream, TicketOrder) and name not in kept
-        },
+        {name: read.stream for name, read in streams.items() if name not in kept},
     )
 
 
@@ -328,15 +232,8 @@ def _propose(
             replace(node, stream_first=ends[partitions[node.name]]) for node in plan.collectors
         ),
     )
-    mark_version(driver, plan, state.plan(), timeout_s)
     key, value = plan_record(state.previous, plan, attempt=uuid4().hex)
-    outcomes: list[AppendOutcome] = []
-    appender = driver.appender()
-    try:
-        appender.append(control_partition(plan.topic), value, key=key, done=outcomes.append)
-        appender.flush(timeout_s)
-    finally:
-        appender.close()
+    append_one(driver, control_partition(plan.topic), key, value, timeout_s)
     control.refresh()
     if control.state.epoch < plan.epoch:
         raise AppendUnknown(f"the plan of epoch {plan.epoch} was not stored in time; run it again")
@@ -360,7 +257,7 @@ def _fill(
     plan = state.plan(state.begun_epoch)
     targets = ordered_to(read.stream for read in streams.values())
     short = missing(driver, plan, targets)
-    short = {name: count for name, count in short.items() if count > fill_max_of(plan)}
+    short = {name: count for name, count in short.items() if count > LIMITS.fill_max}
     targets = {name: targets[name] for name in short}
     needed = sum(short.values())
     if needed > SKIPS_MAX and not yes:

@@ -1,4 +1,4 @@
-"""What a recovery appends in an epoch of version 2: freezes, and the runs that it restores.
+"""What a recovery appends: freezes, and the runs that it restores.
 
 `multicast/tickets/recovery.py` computes the runs. This module reads what that needs of the ended
 streams, and appends the runs to the streams of the next epoch, before that epoch begins.
@@ -22,7 +22,7 @@ from itertools import islice
 
 from collectors.engine.skips import ignore
 from collectors.reconfiguration.survey import counted_runs, read_to_end
-from multicast.control import AnyStream, ControlState, log_partition, stream_partition
+from multicast.control import ControlState, log_partition, stream_partition
 from multicast.drivers.protocol import Appender, Driver
 from multicast.errors import Conflict, TimedOut
 from multicast.order import Run
@@ -90,7 +90,7 @@ def _children(streams: Mapping[str, TicketOrder]) -> dict[str, list[TicketOrder]
 
 def _open_below(
     driver: Driver, state: ControlState, stream: TicketOrder, children: Sequence[TicketOrder]
-) -> AnyStream:
+) -> TicketOrder:
     """Open a stream where no position is above that of a child, or where it can be read at all."""
     epoch, name = stream.plan.epoch, stream.collector
     partition = stream_partition(stream.plan, name)
@@ -107,7 +107,7 @@ def _open_below(
     return state.opened(epoch, name, None if is_whole else points[0])
 
 
-def _refuse_gap(driver: Driver, child: TicketOrder, parent: AnyStream) -> None:
+def _refuse_gap(driver: Driver, child: TicketOrder, parent: TicketOrder) -> None:
     """Raise `Conflict` if messages of several logs have lost their order in a gap.
 
     `parent` is the parent's stream, opened behind the gap if there is one.

@@ -13,34 +13,20 @@ from collectors.epoch_change import freeze_positions
 from collectors.mending import Damage, StreamRead, damage
 from collectors.reconfiguration.drain import Streams
 from multicast.control import (
-    AnyStream,
     ControlState,
     log_partition,
-    of_version_1,
     stream_partition,
 )
-from multicast.drivers.protocol import Driver, Record, TopicPartition
-from multicast.errors import Conflict, TimedOut, Trimmed, UnknownVersion
-from multicast.order import Checkpoint, OrderStream, Run
+from multicast.drivers.protocol import Driver, TopicPartition
+from multicast.errors import Conflict, TimedOut, Trimmed
+from multicast.order import Run
 from multicast.tickets.stream import TicketOrder
-
-
-class SurveyedStreams(Streams):
-    """Streams that end before a record of a version that this program does not know."""
-
-    def take(self, stream: AnyStream, record: Record) -> None:
-        """Read a record; one of an unknown version ends the stream."""
-        try:
-            stream.runs(record.offset, record.value)
-        except UnknownVersion:
-            of_version_1(stream).stop = record.offset
-            stream.passed(record.offset)
 
 
 def read_streams(driver: Driver, state: ControlState) -> dict[str, StreamRead]:
     """Read all streams of the newest epoch that has begun to their ends; give them by collector."""
     plan = state.plan(state.begun_epoch)
-    places: dict[TopicPartition, AnyStream] = {}
+    places: dict[TopicPartition, TicketOrder] = {}
     for node in plan.collectors:
         began = state.plan(state.first_epoch(plan.epoch, node.name))
         partition = stream_partition(began, node.name)
@@ -54,7 +40,6 @@ def read_streams(driver: Driver, state: ControlState) -> dict[str, StreamRead]:
         marked = None if last is None else state.markers.get(last)
         reads[name] = StreamRead(
             stream,
-            unknown_version=isinstance(stream, OrderStream) and stream.stop is not None,
             parent_positions=None
             if parent is None
             else _positions_at(driver, state, streams[parent], stream),
@@ -63,7 +48,7 @@ def read_streams(driver: Driver, state: ControlState) -> dict[str, StreamRead]:
     return reads
 
 
-def read_to_end(driver: Driver, places: Mapping[TopicPartition, AnyStream]) -> None:
+def read_to_end(driver: Driver, places: Mapping[TopicPartition, TicketOrder]) -> None:
     """Read streams to the ends that they have now; raises `TimedOut` if no record comes."""
     with _surveyed(driver, places) as streams:
         ends = driver.last_stable_offsets(list(places))
@@ -78,42 +63,28 @@ def read_to_end(driver: Driver, places: Mapping[TopicPartition, AnyStream]) -> N
 
 
 @contextmanager
-def _surveyed(
-    driver: Driver, places: Mapping[TopicPartition, AnyStream]
-) -> Iterator[SurveyedStreams]:
+def _surveyed(driver: Driver, places: Mapping[TopicPartition, TicketOrder]) -> Iterator[Streams]:
     reader = driver.reader({place: stream.offset_next for place, stream in places.items()})
     try:
-        yield SurveyedStreams(reader, places)
+        yield Streams(reader, places)
     finally:
         reader.close()
 
 
 def _positions_at(
-    driver: Driver, state: ControlState, parent: AnyStream, child: AnyStream
+    driver: Driver, state: ControlState, parent: TicketOrder, child: TicketOrder
 ) -> Mapping[int, int] | None:
     """Give a parent's positions after the records that its child has relayed.
 
     None if the parent has fewer records. If the parent's records are deleted, the result is the
     child's own positions: nothing contradicts them.
     """
-    if isinstance(parent, TicketOrder):
-        assert isinstance(child, TicketOrder)
-        return _ticket_positions_at(driver, state, parent, child)
-    assert isinstance(parent, OrderStream)
-    assert isinstance(child, OrderStream)
-    return _positions_at_count(driver, state, parent, child)
-
-
-def _ticket_positions_at(
-    driver: Driver, state: ControlState, parent: TicketOrder, child: TicketOrder
-) -> Mapping[int, int] | None:
     relayed = child.state.parent_next
     if parent.offset_next < relayed:  # the child may have been read later than this
         read_to_end(driver, {stream_partition(parent.plan, parent.collector): parent})
     if parent.offset_next < relayed:
         return None
     again = state.stream(parent.plan.epoch, parent.collector, below=relayed)
-    assert isinstance(again, TicketOrder)
     try:
         for _ in counted_runs(driver, again, relayed):
             pass
@@ -125,37 +96,8 @@ def _ticket_positions_at(
     return dict(again.state.positions)
 
 
-def _positions_at_count(
-    driver: Driver, state: ControlState, parent: OrderStream, child: OrderStream
-) -> Mapping[int, int] | None:
-    relayed = child.state.parent_next.records
-    partition = stream_partition(parent.plan, parent.collector)
-    if parent.state.count < relayed:
-        read_to_end(driver, {partition: parent})  # the child may have been read later than this
-    if parent.state.count <= relayed:
-        return dict(parent.state.positions) if parent.state.count == relayed else None
-    begin = driver.log_start_offsets([partition])[partition]
-    points = [
-        point
-        for point in state.checkpoints(parent.plan.epoch, parent.collector)
-        if isinstance(point, Checkpoint) and point.count <= relayed and point.offset >= begin
-    ]
-    again = of_version_1(
-        state.opened(parent.plan.epoch, parent.collector, points[-1] if points else None)
-    )
-    if again.state.count == relayed:
-        return dict(again.state.positions)
-    try:
-        for _ in counted_runs(driver, again, parent.offset_next):
-            if again.state.count == relayed:
-                return dict(again.state.positions)
-    except Trimmed:
-        pass  # retention has deleted these records
-    return dict(child.state.positions)
-
-
 def counted_runs(
-    driver: Driver, stream: AnyStream, end: int
+    driver: Driver, stream: TicketOrder, end: int
 ) -> Iterator[tuple[int, tuple[Run, ...]]]:
     """Read a stream to an offset; give the offset of each accepted record, and what it orders.
 
@@ -175,7 +117,7 @@ def counted_runs(
                 for record in fetched.records:
                     if record.offset >= end:
                         return
-                    judged = stream.runs(record.offset, record.value)
+                    judged = stream.read(record.offset, record.value)
                     if isinstance(judged, tuple):
                         yield record.offset, judged
                 stream.passed(fetched.position)

@@ -163,7 +163,7 @@ def spec_like(
 def _order_spec(plan: Plan, kept_ms: Iterable[int]) -> TopicSpec:
     # A message's order record is written within seconds of the message, or early. A day of margin
     # covers a collector that was down for that long, and a quarter the distance between the oldest
-    # checkpoints (docs/protocol-2.md, "Checkpoints"); much more only costs disk space.
+    # checkpoints (docs/protocol.md, "Checkpoints"); much more only costs disk space.
     kept = list(kept_ms)
     longest = FOR_EVER if FOR_EVER in kept or not kept else max(kept) * 5 // 4 + _DAY_MS
     settings = {

@@ -1,8 +1,8 @@
 """Collectors that work in turns on a cluster in memory: the shell of `multicast.testing.system`.
 
-The core (`collectors/collector.py`), the streams, checkpoints and the drain are the product's. This
-module stands in place of the engine's threads: a turn reads what there is, and carries out what the
-core decides. The cluster's random numbers choose who works first, and how much is read.
+The core (`collectors/ticket_core.py`), the streams, checkpoints and the drain are the product's.
+This module stands in place of the engine's threads: a turn reads what there is, and carries out
+what the core decides. The cluster's random numbers choose who works first, and how much is read.
 
     instance    one process that runs a collector in the epoch in which it began
     leaving     an instance beside which another one was started; it ends once a record of another
@@ -21,32 +21,26 @@ from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import replace
 
-from collectors.collector import Append, Collector, Fill, SaveCheckpoint
-from collectors.core import CollectorCore, make_core
-from collectors.engine.assignment import parent_next_of
+from collectors.actions import Append, Fill, SaveCheckpoint
 from collectors.engine.skips import fill, ignore
-from collectors.entry_counts import EntryCounts
 from collectors.epoch_change import freeze_positions
 from collectors.reconfiguration.apply import refuse_unfit
 from collectors.reconfiguration.drain import Drain, Streams
 from collectors.ticket_core import TicketCore
 from multicast.control import (
-    AnyCheckpoint,
-    AnyStream,
     ControlReader,
     ControlState,
     best_checkpoint,
     control_partition,
     log_partition,
-    of_version_1,
     plan_record,
     stream_partition,
 )
 from multicast.drivers.clock import clock_of
 from multicast.drivers.protocol import AppendFailed, AppendOutcome
 from multicast.errors import ProtocolViolation
-from multicast.order import OrderStream
 from multicast.testing.parties import DoubledCluster
+from multicast.tickets.stream import TicketCheckpoint, TicketOrder
 from topology.tree import Plan
 
 # Records that one turn reads of a stream: small ones put other parties' turns between records.
@@ -68,7 +62,6 @@ class SteppedInstance:
         name: str,
         *,
         writer: int,
-        core: type[Collector],
         checkpoints: bool,
     ) -> None:
         self.name = name
@@ -80,22 +73,13 @@ class SteppedInstance:
         self._partition = stream_partition(self._plan, name)
         own = state.opened(epoch, name, self._newest(state) if checkpoints else None)
         spec = self._plan.collector(name)
-        parent: AnyStream | None = None
+        parent: TicketOrder | None = None
         if spec.parent is not None:
             self._parent_partition = stream_partition(self._plan, spec.parent)
             points = state.checkpoints(epoch, spec.parent) if checkpoints else []
-            point = best_checkpoint(points, epoch, spec.parent, parent_next_of(own))
+            point = best_checkpoint(points, epoch, spec.parent, own.state.parent_next)
             parent = state.opened(epoch, spec.parent, point)
-        self.core: CollectorCore
-        if isinstance(own, OrderStream):
-            above = None if parent is None else of_version_1(parent)
-            self.core = core(own, above, writer=writer)
-        else:
-            entries = EntryCounts()
-            clock = cluster.now_ms
-            self.core = make_core(
-                own, parent, writer=writer, clock_ms=clock, limits=None, entries=entries
-            )
+        self.core = TicketCore(own, parent, writer=writer, clock=cluster.now_ms)
         self.core.own_end(self._end_of_stream())
         self._logs = {number: log_partition(self._plan.logs[number]) for number in sorted(own.own)}
         self._ends: dict[int, int] = {}
@@ -107,7 +91,7 @@ class SteppedInstance:
         self._filled: list[tuple[int, int | None]] = []
         self._others = 0
 
-    def _newest(self, state: ControlState) -> AnyCheckpoint | None:
+    def _newest(self, state: ControlState) -> TicketCheckpoint | None:
         points = state.checkpoints(self.epoch, self.name)
         return points[-1] if points else None
 
@@ -127,10 +111,9 @@ class SteppedInstance:
         for read in reads:
             amount = _AMOUNTS[-1] if whole else self._cluster.random.choice(_AMOUNTS)
             moved |= read(amount, whole)
-        if isinstance(self.core, TicketCore):
-            self._pass_time(self.core, moved=moved)
+        self._pass_time(moved=moved)
         moved |= self._carry_out(state)
-        others = self.core.counted - self.core.ours
+        others = self.core.counted
         if self.core.frozen or (self.leaving and others > self._others):
             self.over = True
         self._others = others
@@ -139,7 +122,7 @@ class SteppedInstance:
     def leave(self) -> None:
         """End as soon as a record of another instance is accepted."""
         self.leaving = True
-        self._others = self.core.counted - self.core.ours
+        self._others = self.core.counted
 
     def _take_outcomes(self) -> bool:
         moved = self._failed or bool(self._filled)
@@ -163,14 +146,14 @@ class SteppedInstance:
 
     def _read_parent(self, amount: int, whole: bool) -> bool:  # noqa: ARG002, FBT001
         parent = self.core.parent
-        if parent is None or self.core.parent_paused():
+        if parent is None or self.core.parent_paused:
             return False
         fetched = self._cluster.log.read(self._parent_partition, parent.offset_next, amount)
         if fetched is None:
             return False
         for record in fetched.records:
             self.core.parent_read(record.offset, record.value)
-            if self.core.parent_paused():
+            if self.core.parent_paused:
                 return True
         self.core.parent_passed(fetched.position)
         return True
@@ -187,15 +170,15 @@ class SteppedInstance:
                 moved = True
         return moved
 
-    def _pass_time(self, core: TicketCore, *, moved: bool) -> None:
+    def _pass_time(self, *, moved: bool) -> None:
         """Tick if it is time, and let time pass while there is something to judge."""
         now = self._cluster.now_ms()
         if moved:
             self._moved_ms = now
         if now - self._ticked_ms >= _TICK_MS:
             self._ticked_ms = now
-            core.tick(self._highs())
-        state, ends = core.own.state, self._ends.items()
+            self.core.tick(self._highs())
+        state, ends = self.core.own.state, self._ends.items()
         uneven = any(state.positions[log] != end or state.debts[log] for log, end in ends)
         if uneven and not self._awaits_tick and now - self._moved_ms < _JUDGING_MS:
             self._awaits_tick = True
@@ -212,7 +195,7 @@ class SteppedInstance:
         return {number: highs[log] for number, log in self._logs.items() if highs[log] > ends[log]}
 
     def _carry_out(self, state: ControlState) -> bool:
-        actions = self.core.step(self._cluster.now_ms())
+        actions = self.core.step()
         for action in actions:
             match action:
                 case Append(raw):
@@ -242,13 +225,7 @@ class SteppedInstance:
 
 
 class SteppedCollectors:
-    """All collectors of a cluster in memory (`multicast.testing.parties.OrderingParty`).
-
-    `core` is the class of the cores in epochs of version 1; a test of the double puts a wrong one
-    there.
-    """
-
-    core: type[Collector] = Collector
+    """All collectors of a cluster in memory (`multicast.testing.parties.OrderingParty`)."""
 
     def __init__(self, cluster: DoubledCluster) -> None:
         self._cluster = cluster
@@ -376,7 +353,6 @@ class SteppedCollectors:
             epoch,
             name,
             writer=self._writers,
-            core=self.core,
             checkpoints=(epoch, name) not in self._distrusted,
         )
         self._running.append(instance)

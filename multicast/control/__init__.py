@@ -15,7 +15,6 @@ Other rooms import from here, not from the modules:
 
 from multicast.control.checkpoints import best_checkpoint
 from multicast.control.codecs import (
-    checkpoint_record,
     ends_record,
     markers_record,
     plan_record,
@@ -26,7 +25,6 @@ from multicast.control.follower import ControlFollower
 from multicast.control.reader import ControlReader
 from multicast.control.sources import source_of
 from multicast.control.state import NOBODY, ControlState, genesis
-from multicast.control.streams import AnyCheckpoint, AnyStream, of_version_1, written_ms
 from multicast.control.topics import (
     SINGLE_LOG,
     control_partition,
@@ -42,26 +40,21 @@ __all__ = [
     "NOBODY",
     "PROCESS_BYTES",
     "SINGLE_LOG",
-    "AnyCheckpoint",
-    "AnyStream",
     "ControlFollower",
     "ControlReader",
     "ControlState",
     "StatusPage",
     "best_checkpoint",
-    "checkpoint_record",
     "control_partition",
     "ends_record",
     "genesis",
     "groups_topic",
     "log_partition",
     "markers_record",
-    "of_version_1",
     "order_topic",
     "plan_record",
     "running_record",
     "sentinel_topic",
     "source_of",
     "stream_partition",
-    "written_ms",
 ]

@@ -1,7 +1,7 @@
 """Chooses the checkpoint from which an order stream is read, and those that are kept. No I/O.
 
 All clients read and hold the checkpoints that the control topic names, and all that are named go on
-costing, so in version 2 their number is bounded: each one has a *slot*, and replaces what is there.
+costing, so their number is bounded: each one has a *slot*, and replaces what is there.
 
     level    of a checkpoint, by the times when it and the collector's last one were named: 0 if
              both are in one interval of 2^16 ms, else the highest n such that they are in two
@@ -18,11 +18,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from operator import attrgetter
-from typing import TypeVar
 
-from multicast.control.streams import AnyCheckpoint
-
-_Point = TypeVar("_Point", bound=AnyCheckpoint)
+from multicast.tickets.stream import TicketCheckpoint
 
 # The order topic keeps a quarter (and a day) more than messages live: the 1 / (SLOTS - 1) above.
 SLOTS = 5
@@ -40,8 +37,8 @@ def slot_of(now_ms: int, last_ms: int) -> tuple[int, int]:
 
 
 def best_checkpoint(
-    checkpoints: Sequence[_Point], epoch: int, collector: str, below: int
-) -> _Point | None:
+    checkpoints: Sequence[TicketCheckpoint], epoch: int, collector: str, below: int
+) -> TicketCheckpoint | None:
     """Give the stream's last checkpoint below an offset; None if there is none.
 
     A reader that starts there reads every record from offset `below` on.

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from multicast.control.documents import WRITER_BYTES, Ended, StatusPage
-from multicast.order import Checkpoint, digest_of
+from multicast.order import digest_of
 from multicast.tickets.stream import TicketCheckpoint
 from topology.tree import Plan
 
@@ -38,12 +38,7 @@ def ends_record(
     """Make the statement of the offset at which each log ends the epoch."""
     document: dict[str, Any] = {"positions": dict(positions)}
     if ended is not None and ended.resumed:
-        document["resumed"] = {
-            name: {log: list(begin) for log, begin in begins.items()}
-            for name, begins in ended.resumed.items()
-        }
-    if ended is not None and ended.stopped:
-        document["stopped"] = dict(ended.stopped)
+        document["resumed"] = {name: dict(begins) for name, begins in ended.resumed.items()}
     if ended is not None and ended.restored:
         document["restored"] = dict(ended.restored)
     value = _dump(document)
@@ -57,7 +52,7 @@ def _key(kind: str, epoch: int, value: bytes, attempt: str) -> bytes:
 def named_record(
     point: TicketCheckpoint, now_ms: int, slot: tuple[int, int]
 ) -> tuple[bytes, bytes]:
-    """Make the statement that names a checkpoint of version 2, in a slot of its collector."""
+    """Make the statement that names a checkpoint, in a slot of its collector."""
     at = {"epoch": point.epoch, "offset": point.offset, "time_ms": now_ms}
     return slot_key(point.collector, *slot), _dump({**at, "record": point.raw.hex()})
 
@@ -65,19 +60,6 @@ def named_record(
 def slot_key(collector: str, level: int, number: int) -> bytes:
     """Give the key of the checkpoints of a slot."""
     return f"checkpoint/{collector}/{level}/{number}".encode()
-
-
-def checkpoint_record(point: Checkpoint) -> tuple[bytes, bytes]:
-    """Make the statement of a checkpoint of version 1."""
-    key = f"checkpoint/{point.epoch}/{point.collector}/{point.offset}".encode()
-    return key, _dump(
-        {
-            "digest": point.digest.hex(),
-            "count": point.count,
-            "positions": {str(log): position for log, position in point.positions.items()},
-            "parent_next": list(point.parent_next),
-        }
-    )
 
 
 def running_record(

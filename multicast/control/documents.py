@@ -10,11 +10,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from multicast.order import Checkpoint, ParentNext, Resumed, anchor
+from multicast.order import anchor
 from multicast.tickets.encoding import CheckpointRecord, decode
 from multicast.tickets.stream import TicketCheckpoint
 from topology.documents import NotReadable, octets, part, text, whole
-from topology.tree import DIGEST_BYTES, Plan
+from topology.tree import Plan
 
 HOST_BYTES_MAX = 253  # the longest name in the DNS (RFC 1035: 255 bytes on the wire)
 PORT_MAX = 65535  # of UDP and TCP: 16 bits
@@ -28,13 +28,11 @@ class Ended:
     """What a recovery states in addition to the ends of the logs; empty after an ordinary change.
 
     `resumed` gives, by collector and log, where the collector's stream of the next epoch begins, if
-    that is not the log's end. `stopped` gives, by collector, the offset at which its stream is over
-    without a freeze record: in version 1 only. `restored` gives, by collector, the number of runs
-    with which its stream of the next epoch begins: in version 2 only, and only where not 0.
+    that is not the log's end: at the position of its stream of the ended epoch. `restored` gives,
+    by collector, the number of runs with which its stream of the next epoch begins, where not 0.
     """
 
-    resumed: Mapping[str, Mapping[str, Resumed]] = field(default_factory=dict)
-    stopped: Mapping[str, int] = field(default_factory=dict)
+    resumed: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
     restored: Mapping[str, int] = field(default_factory=dict)
 
 
@@ -98,53 +96,26 @@ def _object(document: object) -> dict[str, Any]:
     return document
 
 
-def ended_of(document: Mapping[str, Any], plan: Plan, following: Plan) -> Ended:
-    """Decode the content of a recovery; `plan` is of the epoch that ends, `following` the next."""
-    resumed: dict[str, dict[str, Resumed]] = {}
+def ended_of(document: Mapping[str, Any], following: Plan) -> Ended:
+    """Decode the content of a recovery; `following` is the plan of the next epoch."""
+    resumed: dict[str, dict[str, int]] = {}
     for name, begins in _object(document.get("resumed", {})).items():
         if not following.has_collector(name):
             raise NotReadable(f"the next epoch has no collector {name}")
-        for log, begin in _object(begins).items():
+        resumed[name] = positions_of(begins)
+        for log in resumed[name]:
             if log not in following.collector(name).bag:
                 raise NotReadable(f"log {log} is not in the bag of {name}")
-            if not isinstance(begin, list) or len(begin) != 2:
-                raise NotReadable("a resumed log has no position, or no offset that is owed")
-            resumed.setdefault(name, {})[log] = Resumed(*map(whole, begin))
-    stopped = positions_of(document.get("stopped", {}))
-    if not all(map(plan.has_collector, stopped)):
-        raise NotReadable("it stops a collector that is not in the epoch")
     restored = positions_of(document.get("restored", {}))
     if not all(map(following.has_collector, restored)):
         raise NotReadable("it restores runs of a collector that is not in the next epoch")
-    return Ended(resumed, stopped, restored)
-
-
-def checkpoint_of(
-    document: Mapping[str, Any], plan: Plan, collector: str, offset: int
-) -> Checkpoint:
-    """Decode a checkpoint of version 1: it must have a position for exactly the logs of the bag."""
-    positions = positions_of(part(document, "positions"))
-    known = {str(plan.number(name)): plan.number(name) for name in plan.collector(collector).bag}
-    if positions.keys() != known.keys():
-        raise NotReadable("its logs are not those of the bag")
-    parent_next = part(document, "parent_next")
-    if not isinstance(parent_next, list) or len(parent_next) != 2:
-        raise NotReadable("its parent_next is not a pair")
-    return Checkpoint(
-        epoch=plan.epoch,
-        collector=collector,
-        offset=offset,
-        digest=octets(part(document, "digest"), DIGEST_BYTES),
-        count=whole(part(document, "count")),
-        positions={known[name]: offset for name, offset in positions.items()},
-        parent_next=ParentNext(*map(whole, parent_next)),
-    )
+    return Ended(resumed, restored)
 
 
 def named_checkpoint_of(
     document: Mapping[str, Any], plan: Plan, collector: str
 ) -> TicketCheckpoint:
-    """Decode the name of a checkpoint of version 2: it must be of this stream and its logs."""
+    """Decode the name of a checkpoint: it must be of this stream and its logs."""
     offset = whole(part(document, "offset"))
     try:
         raw = bytes.fromhex(text(part(document, "record")))

@@ -2,7 +2,7 @@
 
 `ControlState` takes the records of the compacted topic `A.topology` in offset order. It is the same
 for all readers that have read as far. A malformed statement is skipped, whatever its bytes are.
-Plans form a digest chain, as order records do. Of other statements that occur twice, the first is
+Plans form a digest chain. Of other statements that occur twice, the first is
 accepted that comes at a possible time: `markers` and `ends` of an epoch after the next plan, a
 checkpoint after its own plan.
 
@@ -16,16 +16,13 @@ only, and a rival statement between the two would become the first.
                                    once each log is ordered up to there
     ends/EPOCH/DIGEST/ATTEMPT      {"positions": {log: offset}}: where each log ends this epoch,
                                    except those retained by the next (`topology/carry_over.py`).
-                                   After a recovery also `resumed`, `stopped` and `restored`: see
-                                   `Ended`
-    checkpoint/EPOCH/NAME/OFFSET   version 1: the state of a collector's stream after that record;
-                                   an empty value deletes it
-    checkpoint/NAME/LEVEL/SLOT     version 2: a copy of a checkpoint record of a collector's stream,
-                                   and where it is; later ones replace it (`checkpoints.py`)
+                                   After a recovery also `resumed` and `restored`: see `Ended`
+    checkpoint/NAME/LEVEL/SLOT     a copy of a checkpoint record of a collector's stream, and where
+                                   it is; later ones replace it (`checkpoints.py`), and an empty
+                                   value deletes it
     running/NAME                   {"epoch": e}: an instance has opened this epoch's collector. It
                                    may say where the instance's process serves its web pages, and
                                    that the instance hands the collector over (`released`)
-    address/NAME                   the same, by programs whose producers announced messages there
 
 Invariant: plans[i].epoch = i + 1.
 """
@@ -37,12 +34,11 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from multicast.control.checkpoints import LEVELS, SLOTS, best_checkpoint, slot_of
-from multicast.control.codecs import checkpoint_record, named_record, slot_key
+from multicast.control.codecs import named_record, slot_key
 from multicast.control.documents import (
     Ended,
     Offer,
     StatusPage,
-    checkpoint_of,
     ended_of,
     named_checkpoint_of,
     page_of,
@@ -57,18 +53,13 @@ from multicast.control.sources import (
     single_log_end,
     single_log_start,
 )
-from multicast.control.streams import (
-    AnyCheckpoint,
-    AnyStream,
-    refuse_unknown,
-)
 from multicast.drivers.protocol import Record
-from multicast.errors import UncoveredInterest
-from multicast.order import Checkpoint, OrderStream, digest_of
-from multicast.tickets.stream import TicketOrder
+from multicast.errors import UncoveredInterest, UnknownVersion
+from multicast.order import digest_of
+from multicast.tickets.stream import TicketCheckpoint, TicketOrder
 from topology.carry_over import Retained, retained
 from topology.documents import NotReadable, json_object, part, whole, whole_text
-from topology.tree import EPOCH_MAX, ORDER_VERSION_FIRST, InvalidPlan, Plan
+from topology.tree import EPOCH_MAX, ORDER_VERSION, InvalidPlan, Plan
 
 NOBODY = 0  # no writer: theirs are random numbers of 8 bytes
 _ORDINARY = Ended()
@@ -100,8 +91,8 @@ class ControlState:
     pages: dict[str, StatusPage | None] = field(default_factory=dict)  # by name
     offers: dict[str, Offer] = field(default_factory=dict)  # by name: the newest
     recovered: dict[int, Ended] = field(default_factory=dict)
-    named_ms: dict[str, int] = field(default_factory=dict)  # by name: its last checkpoint, ver. 2
-    _checkpoints: dict[bytes, AnyCheckpoint] = field(default_factory=dict)
+    named_ms: dict[str, int] = field(default_factory=dict)  # by name: its last checkpoint
+    _checkpoints: dict[bytes, TicketCheckpoint] = field(default_factory=dict)
     _retained: list[Retained] = field(default_factory=list)  # [e - 1]: what epoch e + 1 keeps of e
 
     def __post_init__(self) -> None:
@@ -149,7 +140,7 @@ class ControlState:
         document = json_object(value or b"")
         if kind == "checkpoint":
             self._checkpoints[key] = self._checkpoint(key, rest, document)
-        elif kind in ("running", "address"):
+        elif kind == "running":
             epoch, page = whole(part(document, "epoch"), EPOCH_MAX), page_of(document)
             writer = writer_of(document)
             self.running[rest] = epoch
@@ -162,7 +153,7 @@ class ControlState:
             self._refuse_untimely(kind, epoch, positions)
             facts = self.markers if kind == "markers" else self.ends
             if kind == "ends":
-                ended = ended_of(document, self.plan(epoch), self.plan(epoch + 1))
+                ended = ended_of(document, self._plan(epoch + 1))
                 self.recovered.setdefault(epoch, ended)
                 self.ended_ms.setdefault(epoch, timestamp_ms)
             facts.setdefault(epoch, positions)
@@ -177,7 +168,7 @@ class ControlState:
             self.offers[name] = self.offers[name]._replace(is_taken=True)
 
     def _read_plan(self, value: bytes, document: Mapping[str, Any]) -> None:
-        # A plan of an unknown order version counts, so that its epoch stops this program by name.
+        # A plan of an unknown version counts, so that its epoch stops this program by name.
         plan = Plan.from_json(part(document, "plan"), any_order=True)
         previous = part(document, "previous")
         if previous != self.previous.hex() or plan.epoch != len(self.plans) + 1:
@@ -200,34 +191,27 @@ class ControlState:
         starts = self.starts(epoch)
         if starts is None:
             raise NotReadable(f"epoch {epoch} has not begun")
-        plan, kept = self.plan(epoch), self.retained(epoch).logs
+        plan, kept = self._plan(epoch), self.retained(epoch).logs
         for log in plan.logs:
             is_due = kind == "ends" or plan.top(log.name) is None
             if is_due and log.name not in kept and positions.get(log.name, -1) < starts[log.name]:
                 raise NotReadable(f"it omits log {log.name}, or ends it below its start")
 
-    def _checkpoint(self, key: bytes, rest: str, document: Mapping[str, Any]) -> AnyCheckpoint:
-        """Decode a checkpoint, which must name a collector of a plan, and in version 2 a slot."""
-        if "epoch" in document:
-            name, level, number = _slot(rest)
-            plan = self._plan_with(whole(document["epoch"], EPOCH_MAX), name)
-            if key != slot_key(name, level, number) or plan.order_version == ORDER_VERSION_FIRST:
-                raise NotReadable("it names no slot")
-            time_ms = whole(part(document, "time_ms"))
-            point = named_checkpoint_of(document, plan, name)
-            self.named_ms[name] = time_ms
-            return point
-        first, _, rest = rest.partition("/")
-        collector, _, last = rest.rpartition("/")
-        plan = self._plan_with(whole_text(first, EPOCH_MAX), collector)
-        if plan.order_version != ORDER_VERSION_FIRST:
-            raise NotReadable("it has no slot")
-        return checkpoint_of(document, plan, collector, whole_text(last))
+    def _checkpoint(self, key: bytes, rest: str, document: Mapping[str, Any]) -> TicketCheckpoint:
+        """Decode a checkpoint, which must name a collector of a plan, and a slot."""
+        name, level, number = _slot(rest)
+        if key != slot_key(name, level, number):
+            raise NotReadable("it names no slot")
+        plan = self._plan_with(whole(part(document, "epoch"), EPOCH_MAX), name)
+        time_ms = whole(part(document, "time_ms"))
+        point = named_checkpoint_of(document, plan, name)
+        self.named_ms[name] = time_ms
+        return point
 
     def _plan_with(self, epoch: int, collector: str) -> Plan:
-        if not (1 <= epoch <= self.epoch and self.plan(epoch).has_collector(collector)):
+        if not (1 <= epoch <= self.epoch and self._plan(epoch).has_collector(collector)):
             raise NotReadable("it names no stream of any plan")
-        return self.plan(epoch)
+        return self._plan(epoch)
 
     # -- look-ups ---------------------------------------------------------------------------
 
@@ -266,8 +250,21 @@ class ControlState:
         return NOBODY if self.running.get(name, 0) < epoch else None
 
     def plan(self, epoch: int | None = None) -> Plan:
-        """Give the plan of an epoch, by default the newest; raises `UncoveredInterest`."""
-        number = self.epoch if epoch is None else epoch
+        """Give the plan of an epoch, by default the newest.
+
+        Raises `UncoveredInterest` if there is none, and `UnknownVersion` if this program does not
+        read the records of its epoch.
+        """
+        plan = self._plan(self.epoch if epoch is None else epoch)
+        if plan.order_version != ORDER_VERSION:
+            raise UnknownVersion(
+                f"epoch {plan.epoch} of topic {plan.topic} has order records of version "
+                f"{plan.order_version}, and this program reads version {ORDER_VERSION}: use the "
+                f"program that its collectors run, or begin anew with another topic"
+            )
+        return plan
+
+    def _plan(self, number: int) -> Plan:
         if not 1 <= number <= self.epoch:
             raise UncoveredInterest(
                 f"topic {self.topic} has no plan"
@@ -281,7 +278,7 @@ class ControlState:
         """Give what the next epoch retains of this one: everything, while there is no next."""
         if epoch < self.epoch:
             return self._retained[epoch - 1]
-        return retained_whole(self.plan(epoch))
+        return retained_whole(self._plan(epoch))
 
     def first_epoch(self, epoch: int, source: str) -> int:
         """Give the epoch in which a source of this epoch began; its stream is of that epoch.
@@ -300,7 +297,7 @@ class ControlState:
         A log begins where its last epoch ended, and a new log at its `first` in the plan. A
         retained log has its start in the epoch in which it began.
         """
-        return log_starts(self.plan(epoch), self.ends)
+        return log_starts(self._plan(epoch), self.ends)
 
     def begun(self, epoch: int) -> dict[str, int]:
         """Give what `starts` gives; raises `UncoveredInterest` while the epoch has not begun."""
@@ -309,7 +306,7 @@ class ControlState:
             raise UncoveredInterest(f"epoch {epoch} of topic {self.topic} has not begun yet")
         return starts
 
-    def stream(self, epoch: int, collector: str, *, below: int) -> AnyStream:
+    def stream(self, epoch: int, collector: str, *, below: int) -> TicketOrder:
         """Open a collector's stream at its last checkpoint below an offset; 0: at its start.
 
         A stream that is retained from earlier epochs opens under the plan in which it began. Raises
@@ -319,34 +316,22 @@ class ControlState:
         point = best_checkpoint(list(self._checkpoints.values()), epoch, collector, below)
         return self.opened(epoch, collector, point)
 
-    def opened(self, epoch: int, collector: str, point: AnyCheckpoint | None = None) -> AnyStream:
+    def opened(
+        self, epoch: int, collector: str, point: TicketCheckpoint | None = None
+    ) -> TicketOrder:
         """Open a stream in the epoch in which it began, at one of its checkpoints or its start.
 
         Raises `UncoveredInterest` if the epoch has not begun, and `UnknownVersion`.
         """
         plan = self.plan(epoch)
-        refuse_unknown(plan)
         before = self.recovered.get(epoch - 1, _ORDINARY)
-        if plan.order_version != ORDER_VERSION_FIRST:
-            assert not isinstance(point, Checkpoint), "an epoch has checkpoints of its version only"
-            return TicketOrder(
-                plan,
-                collector,
-                self.begun(epoch),
-                point,
-                resumed=before.resumed.get(collector),
-                owed=before.restored.get(collector, 0),
-            )
-        assert point is None or isinstance(point, Checkpoint)
-        last = self.last_epoch(epoch, collector)
-        ended = _ORDINARY if last is None else self.recovered.get(last, _ORDINARY)
-        return OrderStream(
+        return TicketOrder(
             plan,
             collector,
             self.begun(epoch),
             point,
             resumed=before.resumed.get(collector),
-            stop=ended.stopped.get(collector),
+            owed=before.restored.get(collector, 0),
         )
 
     def single_log_end(self, epoch: int, log: str) -> int | None:
@@ -362,20 +347,18 @@ class ControlState:
         start = single_log_start(self.ends, self.markers, epoch, log)
         return self.begun(epoch)[log] if start is None else start
 
-    def naming(self, point: AnyCheckpoint, now_ms: int) -> tuple[bytes, bytes] | None:
+    def naming(self, point: TicketCheckpoint, now_ms: int) -> tuple[bytes, bytes] | None:
         """Make the statement of a checkpoint that counts; None if it was made before."""
-        if isinstance(point, Checkpoint):
-            return checkpoint_record(point)
         if point in self._checkpoints.values():
             return None
         return named_record(point, now_ms, slot_of(now_ms, self.named_ms.get(point.collector, 0)))
 
     @property
-    def checkpoint_keys(self) -> Mapping[bytes, AnyCheckpoint]:
+    def checkpoint_keys(self) -> Mapping[bytes, TicketCheckpoint]:
         """All checkpoints, by the keys of their statements."""
         return self._checkpoints
 
-    def checkpoints(self, epoch: int, collector: str) -> list[AnyCheckpoint]:
+    def checkpoints(self, epoch: int, collector: str) -> list[TicketCheckpoint]:
         """List the checkpoints of a stream by offset."""
         points = [
             point

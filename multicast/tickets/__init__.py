@@ -1,4 +1,4 @@
-"""Version 2 of the order records: docs/protocol-2.md. Pure, but for the appender.
+"""Order records, and what writes them: docs/protocol.md. Pure, but for the appender.
 
 encoding    the records, and their bytes
 rule        which records of an order stream count, and what they order

@@ -38,7 +38,6 @@ from multicast.errors import AccessDenied, AmcastError
 from multicast.order import anchor
 from multicast.tickets.encoding import OwnRecord, encode
 from multicast.tickets.producer import TicketBook
-from topology.tree import ORDER_VERSION_FIRST
 
 _log = logging.getLogger("amcast.tickets")
 
@@ -83,8 +82,6 @@ def places_of(
         if top is None:
             continue
         began = state.plan(state.first_epoch(epoch, top.name))
-        if began.order_version == ORDER_VERSION_FIRST:
-            continue
         tag = anchor(began, top.name)
         book = books.setdefault(tag, TicketBook())
         stream = stream_partition(began, top.name)

@@ -1,6 +1,6 @@
-"""Order records of version 2 and their bytes. No I/O. A record has exactly one encoding.
+"""Order records and their bytes. No I/O. A record has exactly one encoding.
 
-All numbers are big-endian, without padding. docs/protocol-2.md has the table.
+All numbers are big-endian, without padding. docs/protocol.md has the table.
 """
 
 from __future__ import annotations
@@ -12,16 +12,14 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from multicast.order import MAGIC, OFFSET_MAX
-from topology.tree import DIGEST_BYTES
+from topology.tree import DIGEST_BYTES, ORDER_VERSION
 
-VERSION = 2  # of the bytes: `multicast.order` has version 1
+VERSION = ORDER_VERSION  # of the bytes
 # Messages that one ticket counts: bounds what a producer that miscounts can do with one record.
 COUNT_MAX = 2**16
 # Debt up to which tickets with messages promise more: bounds what a producer with a wrong idea of
 # its log's end can do, with however many records, as consumers wait for skips in that place.
 PROMISE_MAX = 2**14
-# As in version 1, the tag has the place of `previous`: a program that knows version 1 only takes
-# the first record of the epoch for one that extends its state, and stops with `UnknownVersion`.
 _HEAD = struct.Struct(f">2sB{DIGEST_BYTES}sB")
 _OWN = struct.Struct(">HH")  # tickets, corrections
 _TICKET = struct.Struct(">IIQ")
@@ -169,7 +167,7 @@ def encode(tag: bytes, record: StreamRecord) -> bytes:
 
 
 def tag_of(raw: bytes) -> bytes | None:
-    """Give the tag of a record of version 2, of whichever stream; None for any other bytes."""
+    """Give the tag of a record, of whichever stream; None for any other bytes."""
     is_record = len(raw) >= _HEAD.size and raw.startswith(_MARK)
     return raw[len(_MARK) : _HEAD.size - 1] if is_record else None
 

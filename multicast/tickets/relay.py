@@ -14,8 +14,8 @@ from multicast.order import ORDERED_MAX, Run
 from multicast.tickets.encoding import Position, RelayRecord
 from multicast.tickets.rule import NotCounted, TicketStream
 
-RELAYS_MAX = 2  # in flight, as `CollectorLimits.pending_max`
-ENTRIES_MAX = 512  # of a relay, as `CollectorLimits.runs_max`
+RELAYS_MAX = 2  # in flight: what comes meanwhile goes into the next one
+ENTRIES_MAX = 512  # of a relay: 6 kB
 WAITING_MAX = 4096  # runs of the parent that are kept; bounds memory
 
 

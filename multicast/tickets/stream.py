@@ -1,6 +1,4 @@
-"""A stream of version 2 as readers open it: by plan and collector, at a named checkpoint. No I/O.
-
-It has the interface of `multicast.order.OrderStream` that `multicast.control.AnyStream` lists.
+"""A stream as readers open it: by plan and collector, at a checkpoint or its start. No I/O.
 
     named      a checkpoint that the control topic names: its record's offset, and a copy of the
                record, so that a stream can be opened without a read of that offset
@@ -16,7 +14,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from multicast.errors import ProtocolViolation
-from multicast.order import Resumed, Run, anchor
+from multicast.order import Run, anchor
 from multicast.tickets.encoding import CheckpointRecord, decode, tag_of
 from multicast.tickets.rule import NotCounted, StreamShape, TicketStream
 from topology.tree import Plan
@@ -24,7 +22,7 @@ from topology.tree import Plan
 
 @dataclass(frozen=True, slots=True)
 class TicketCheckpoint:
-    """The checkpoint record at `offset` of a collector's stream of version 2; it has counted.
+    """The checkpoint record at `offset` of a collector's stream; it has counted.
 
     `raw` are its bytes: clients hold many, and open few.
     """
@@ -71,7 +69,7 @@ def shape_of(plan: Plan, collector: str, starts: Mapping[str, int], owed: int = 
 
 
 class TicketOrder(TicketStream):
-    """One collector's stream in one epoch of version 2, read record by record.
+    """One collector's stream in one epoch, read record by record.
 
     `starts` gives, by log name, the first offset of the epoch. With a `checkpoint` reading begins
     at its mark. After a recovery `resumed` gives other starts for some logs, and `owed` is the
@@ -86,11 +84,10 @@ class TicketOrder(TicketStream):
         starts: Mapping[str, int],
         checkpoint: TicketCheckpoint | None = None,
         *,
-        resumed: Mapping[str, Resumed] | None = None,
+        resumed: Mapping[str, int] | None = None,
         owed: int = 0,
     ) -> None:
-        begins = {name: begin.position for name, begin in (resumed or {}).items()}
-        shape = shape_of(plan, collector, {**starts, **begins}, owed)
+        shape = shape_of(plan, collector, {**starts, **(resumed or {})}, owed)
         super().__init__(shape, None if checkpoint is None else checkpoint.record)
         self.plan = plan
         self.collector = collector
@@ -112,8 +109,6 @@ class TicketOrder(TicketStream):
             self.count += 1
         self._prove()
         return judged
-
-    runs = read
 
     def passed(self, position: int) -> None:
         """Report that the reader has passed every offset below `position`; raises as `read`."""

@@ -25,7 +25,6 @@ from bench.comparison.workload import (
 )
 from bench.harness.histogram import Latencies
 from bench.harness.sockets import traffic
-from bench.micro import virtual
 from bench.report.suite import ENTRIES
 from multicast.drivers.protocol import Record
 from multicast.errors import UsageError
@@ -130,7 +129,7 @@ def test_every_arm_of_a_kind_sends_the_same_messages_to_the_same_consumers(kind,
     assert (layout.targets, layout.consumers) == (ordered.targets, ordered.consumers)
     assert (layout.plan is not None) == (arm in ORDERING)
     if layout.plan is not None:
-        assert layout.plan.order_version == (1 if arm == "ordered-1" else 2)
+        check(layout.plan)
     if arm == "single-root":
         assert len(layout.plan.collectors) == 1
 
@@ -235,7 +234,7 @@ def test_the_command_ends_with_1_on_a_regression_and_says_which(tmp_path, capsys
             bench_compare(old, other, max_regression=1.25, output=Output.TABLE)
 
 
-# -- the suite, and the model in virtual time ------------------------------------------------
+# -- the suite -------------------------------------------------------------------------------
 
 
 def test_every_entry_of_the_suite_is_a_workload_that_can_be_run():
@@ -248,22 +247,6 @@ def test_every_entry_of_the_suite_is_a_workload_that_can_be_run():
                 if plan is not None:
                     check(plan)
             assert read.messages * read.message_bytes <= 1_000_000_000
-
-
-@pytest.mark.parametrize(
-    ("kind", "arm", "hops"),
-    [
-        # One hop to the log, and one for each collector on the way.
-        ("tree", "ordered-1", 4.0),
-        ("tree", "single-root", 2.0),
-        ("bottleneck", "ordered-1", 3.0),
-        ("bottleneck", "single-root", 2.0),
-    ],
-)
-def test_in_virtual_time_a_level_is_a_hop(kind, arm, hops):
-    took = virtual.latencies(kind, 3, arm)
-    assert took[-1] == hops
-    assert took[0] == (2.0 if kind == "bottleneck" else hops)  # its first consumer has the root
 
 
 def test_the_kernels_counters_tell_what_came_over_a_socket():
@@ -292,8 +275,7 @@ def test_a_small_run_measures_every_arm_and_loses_nothing(kafka_cluster, tmp_pat
     file = tmp_path / "small.toml"
     file.write_text(
         'kind = "tree"\nsize = 2\nmessage_bytes = 100\nload = 500\nmessages = 100\nwarm_up = 20\n'
-        'pairs = 2\narms = ["plain", "ordered", "ordered-plain", "ordered-1", '
-        '"one-partition"]\n'
+        'pairs = 2\narms = ["plain", "ordered", "ordered-plain", "one-partition"]\n'
     )
     out = tmp_path / "result.json"
     cluster = AdminClient({"bootstrap.servers": kafka_cluster.bootstrap})
@@ -304,7 +286,7 @@ def test_a_small_run_measures_every_arm_and_loses_nothing(kafka_cluster, tmp_pat
 
     # Check: each arm has its figures for each round, and compares with itself.
     result = json.loads(out.read_text())
-    for arm in ("plain", "ordered", "ordered-plain", "ordered-1", "one-partition"):
+    for arm in ("plain", "ordered", "ordered-plain", "one-partition"):
         assert len(result["arms"][arm]["endToEndLatency50pct"]) == 2
         assert min(result["arms"][arm]["bytesReceived.consumers"]) > 100 * 120
         assert result["arms"][arm]["aggregatedPublishDelayLatencyAvg"] > 0

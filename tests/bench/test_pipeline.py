@@ -3,7 +3,6 @@
 import contextlib
 import io
 import json
-import random
 from dataclasses import dataclass, replace
 
 import pytest
@@ -18,29 +17,17 @@ from bench.pipeline.rule import (
     Pair,
     PlannedOrder,
     Statement,
-    StreamReading,
     read_control,
 )
 from bench.pipeline.session import spark
-from bench.pipeline.streams import scan
 from multicast.control import plan_record
 from multicast.drivers import open_driver
 from multicast.drivers.kafka_python import Admin, TopicSpec
 from multicast.drivers.protocol import Appended, TopicPartition
 from multicast.errors import UnknownVersion
-from multicast.order import (
-    OrderRecord,
-    OrderStream,
-    ParentNext,
-    RecordKind,
-    Run,
-    Void,
-    anchor,
-    digest_of,
-    encode,
-)
+from multicast.order import digest_of
 from multicast.tickets import encoding as tickets
-from tests.helpers.plans import chain, from_start
+from tests.helpers.plans import chain
 from tests.helpers.system import PATIENCE_S, until
 from topology.output import Output
 
@@ -65,92 +52,10 @@ def order_of(plan):
     return order
 
 
-def stream_of(plan, collector, rng, length=60):
-    """A stream as a log may come to hold it: rivals, doubles, foreign bytes, impossible records."""
-    real = OrderStream(plan, collector, from_start(plan))
-    raws, said = [], []
-    for _ in range(length):
-        state = real.state
-        log = rng.choice(sorted(state.positions))
-        first = state.positions[log] + rng.choice((0, 0, 0, 1))
-        records = state.parent_next.records + rng.choice((0, 1))
-        record = OrderRecord(
-            rng.choice((RecordKind.OWN, RecordKind.OWN, RecordKind.PARENT, RecordKind.PARENT)),
-            rng.choice((state.digest, state.digest, anchor(plan, collector))),
-            ParentNext(records, state.parent_next.offset + rng.choice((0, 1, 3))),
-            (Run(log, first, first + rng.randint(1, 9)),) * rng.choice((1, 1, 0)),
-            writer=rng.randint(0, 2),
-        )
-        raw = encode(record)
-        raw = rng.choice((raw, raw, raw, raw, raw[:-3], raw + b"x", b"no record", *raws[-2:]))
-        raws.append(raw)
-        said.append(real.read(len(raws) - 1, raw))
-    freeze = OrderRecord(RecordKind.FREEZE, real.state.digest, real.state.parent_next, ())
-    late = OrderRecord(
-        RecordKind.OWN, digest_of(encode(freeze)), real.state.parent_next, (Run(0, 0, 1),)
-    )
-    for raw in (encode(freeze), encode(late)):
-        raws.append(raw)
-        said.append(real.read(len(raws) - 1, raw))
-    return raws, said
-
-
-REASONS = {
-    Void.FOREIGN: "foreign",
-    Void.STALE: "stale",
-    Void.FROZEN: "frozen",
-    Void.MALFORMED: "malformed",
-    Void.IMPOSSIBLE: "impossible",
-}
-
-
-@pytest.mark.parametrize("seed", range(40))
-def test_two_readings_of_the_rule_agree_on_every_record(seed):
-    plan = chain()
-    collector = ("K1", "K2")[seed % 2]
-    order = order_of(plan)
-    (rule,) = (one for one in order.rules if one.collector == collector)
-    raws, said = stream_of(plan, collector, random.Random(seed))
-    reading = StreamReading(rule)
-    for raw, judged in zip(raws, said, strict=True):
-        mine = reading.take(raw)
-        if isinstance(judged, Void):
-            assert mine == REASONS[judged]
-        else:
-            runs = [(plan.logs[run.log].name, run.first, run.next) for run in judged.runs]
-            assert [(run.log, run.first, run.next) for run in mine] == runs
-
-
-def test_over_all_seeds_every_reason_and_both_kinds_occur():
-    plan = chain()
-    said = [
-        one
-        for seed in range(40)
-        for one in stream_of(plan, ("K1", "K2")[seed % 2], random.Random(seed))[1]
-    ]
-    assert {one for one in said if isinstance(one, Void)} == set(Void)
-    assert {one.kind for one in said if isinstance(one, OrderRecord)} == set(RecordKind)
-
-
-def test_places_rise_by_one_message_after_the_other_and_void_records_take_none():
-    plan = chain()
-    first = encode(
-        OrderRecord(
-            RecordKind.OWN, anchor(plan, "K1"), ParentNext(0, 0), (Run(0, 0, 5), Run(1, 0, 2))
-        )
-    )
-    second = encode(
-        OrderRecord(RecordKind.OWN, digest_of(first), ParentNext(0, 0), (Run(0, 5, 6),))
-    )
-    rows = [("A", 0, at, raw) for at, raw in enumerate((first, first, b"other", second))]
-    found = list(scan(order_of(plan).rules, rows))
-    epoch = 2**44
-    assert [one for kind, one in found if kind == "run"] == [
-        ("A", "K1", "P1", 0, 5, epoch),
-        ("A", "K1", "P2", 0, 2, epoch + 5),
-        ("A", "K1", "P1", 5, 6, epoch + 7),
-    ]
-    assert [one for kind, one in found if kind == "void"] == [("A", "stale"), ("A", "foreign")]
+@pytest.mark.parametrize("version", [1, 3])
+def test_a_plan_of_an_unknown_version_stops_the_judge(version):
+    with pytest.raises(UnknownVersion, match="epoch 1 of topic A has order records of a version"):
+        order_of(replace(chain(), order_version=version))
 
 
 def test_a_rival_plan_does_not_count_and_an_epoch_begins_where_the_last_one_ended():
@@ -420,12 +325,3 @@ def test_a_descent_is_seen_inside_a_block_and_across_blocks(session):
     assert descents([*long[:-1], 5]) >= 1
     edge = judge._BLOCK_ROWS
     assert descents([*long[: edge - 1], long[edge], long[edge - 1], *long[edge + 1 :]]) == 1
-
-
-def test_an_order_record_of_an_unknown_version_stops_the_judge(session):
-    plan = chain()
-    raw = b"TO\2" + anchor(plan, "K1") + b"what is to come"
-    schema = "topic string, partition int, offset bigint, value binary"
-    records = session.createDataFrame([("A", 0, 0, raw)], schema)
-    with pytest.raises(UnknownVersion):
-        judge.voids(judge.read_streams(records, order_of(plan).rules))

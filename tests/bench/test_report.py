@@ -6,7 +6,6 @@ import pytest
 
 from bench.comparison.workload import from_document
 from bench.harness.histogram import Latencies
-from bench.micro import virtual
 from bench.report.cli import report
 from bench.report.data import plots
 from bench.report.report import write_report
@@ -69,7 +68,7 @@ def plot(name, documents):
 
 
 def test_a_run_gives_the_plots_that_it_has_figures_for_and_no_other():
-    names = [one.name for one in plots(full() | {"virtual": virtual.document((1, 2))})]
+    names = [one.name for one in plots(full())]
     assert names == [
         "cdf-latency-100B-200",
         "cdf-latency-1MB-20",
@@ -78,9 +77,7 @@ def test_a_run_gives_the_plots_that_it_has_figures_for_and_no_other():
         "poster-latency",
         "poster-throughput",
         "latency-by-tree",
-        "hops-by-tree",
         "latency-by-bottleneck",
-        "hops-by-bottleneck",
         "latency-by-plain",
         "cpuSeconds-by-role",
         "bytesReceived-by-role",
@@ -112,7 +109,7 @@ def test_what_a_role_spends_is_told_by_the_message():
 
 @pytest.mark.slow
 def test_the_page_is_whole_and_needs_no_other_file():
-    documents = full() | {"virtual": virtual.document((1, 2))}
+    documents = full()
     documents["thirds"] = {
         "schema_version": 1,
         "workload": {**documents["tree-1"]["workload"], "name": "thirds"},

@@ -1,22 +1,17 @@
-"""Two readings of version 2 of the order records, written independently, agree on every record."""
+"""Two readings of the order records, written independently, agree on every record."""
 
-import contextlib
 import random
-import time
 from collections import Counter
 from dataclasses import replace
 from itertools import product
 
 import pytest
 
-from bench.comparison.arms import Arm, MeasuredCluster
-from bench.comparison.workload import from_document
 from bench.pipeline.rule import EPOCH_PLACES, PlannedOrder, Statement, read_control
 from bench.pipeline.streams import scan
 from bench.pipeline.ticket_rule import TicketReading
 from collectors.reconfiguration.survey import counted_runs
 from multicast.control import plan_record, stream_partition
-from multicast.drivers import open_driver
 from multicast.drivers.protocol import TopicPartition
 from multicast.order import anchor, digest_of
 from multicast.tickets.encoding import (
@@ -32,10 +27,6 @@ from multicast.tickets.encoding import (
 from multicast.tickets.rule import NotCounted
 from multicast.tickets.stream import TicketOrder
 from tests.bench.test_pipeline import (
-    MESSAGES,
-    WARM_UP,
-    Measured,
-    run_pipeline,
     session,  # noqa: F401 - a fixture
 )
 from tests.collectors.tickets.test_recover import (
@@ -51,7 +42,7 @@ from tests.helpers.forged import jump
 from tests.helpers.plans import chain, from_start
 from tests.helpers.small import Small
 
-PLAN = replace(chain(), order_version=2)
+PLAN = chain()
 SEEDS = range(60)
 LENGTH = 120
 
@@ -132,7 +123,7 @@ def judged(seed):
 
 
 @pytest.mark.parametrize("seed", SEEDS)
-def test_two_readings_of_version_2_agree_on_every_record(seed):
+def test_two_readings_agree_on_every_record(seed):
     for real, mine in judged(seed):
         if isinstance(real, NotCounted):
             assert mine == real.name.lower()
@@ -204,8 +195,8 @@ def test_after_a_recovery_both_readings_count_the_same_restored_and_later_record
             ]
 
 
-def test_places_rise_by_one_message_after_the_other_through_a_change_of_version():
-    # Init: epoch 1 of version 2, epoch 2 of version 1, in other partitions of the order topic.
+def test_places_rise_by_one_message_after_the_other():
+    # Init: two epochs, in other partitions of the order topic.
     nodes = tuple(replace(node, stream=node.stream + 2) for node in PLAN.collectors)
     after = replace(chain(epoch=2), collectors=nodes)
     first = plan_record(digest_of(b"amcast genesis\0A"), PLAN, attempt="a")
@@ -214,7 +205,7 @@ def test_places_rise_by_one_message_after_the_other_through_a_change_of_version(
     said = [first, second, (b"markers/1/x/a", ends), (b"ends/1/x/a", ends)]
     order = PlannedOrder()
     read_control("A", [Statement(*statement) for statement in said], order)
-    assert [(rule.epoch, rule.order_version) for rule in order.rules] == [(1, 2)] * 2 + [(2, 1)] * 2
+    assert [rule.epoch for rule in order.rules] == [1, 1, 2, 2]
 
     # Test: two producers' tickets, what a strange program wrote, a freeze, and a late ticket.
     tag = anchor(PLAN, "K1")
@@ -234,26 +225,3 @@ def test_places_rise_by_one_message_after_the_other_through_a_change_of_version(
         ("A", "K1", "P1", 2, 3, 2**44 + 4),
     ]
     assert [entry for kind, entry in found if kind == "void"] == [("A", "foreign"), ("A", "frozen")]
-
-
-@pytest.mark.kafka
-@pytest.mark.timeout(900)
-@pytest.mark.usefixtures("session")
-@pytest.mark.campaign
-def test_a_run_with_order_records_of_version_2_is_judged_by_their_rule(kafka_cluster, tmp_path):
-    bootstrap = kafka_cluster.bootstrap
-    asked = {"kind": "one", "size": 3, "message_bytes": 100, "load": 500}
-    workload = from_document({**asked, "messages": MESSAGES, "warm_up": WARM_UP}, name="w")
-    with contextlib.closing(open_driver("librdkafka", bootstrap)) as driver:
-        cluster = MeasuredCluster(bootstrap, driver, (), tmp_path, run=f"second-{time.time_ns()}")
-        arm = Arm(workload, "ordered", cluster)
-        arm._layout = replace(arm._layout, plan=replace(arm._layout.plan, order_version=2))
-        with arm:
-            arm.warm_up()
-            arm.round(1)
-            arm.write_events(1)
-    found = run_pipeline(Measured(bootstrap, cluster.run, {}, str(tmp_path)), cluster.run)
-    order = found["order"]
-    assert (order["holds"], order["deliveries"], order["unplaced"]) == (True, MESSAGES + WARM_UP, 0)
-    assert order["void"] == {}
-    assert found["lost"] == 0

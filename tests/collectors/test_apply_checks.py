@@ -13,9 +13,9 @@ from confluent_kafka.admin import (
     ResourceType,
 )
 
+from collectors.reconfiguration.appends import append_one
 from collectors.reconfiguration.apply import apply
 from collectors.reconfiguration.topics import topics_of
-from collectors.reconfiguration.version_mark import append_one
 from multicast.control import (
     control_partition,
     groups_topic,

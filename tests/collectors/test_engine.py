@@ -1,7 +1,7 @@
 """Many collectors on one engine: its loops serve all, and what fails in one stops no other."""
 
 import threading
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 import confluent_kafka
 import pytest
@@ -10,12 +10,15 @@ from collectors.engine import clock, stream_loop
 from collectors.engine.engine import Engine
 from collectors.engine.instance import CollectorInstance
 from collectors.engine.stream_loop import StreamLoop
-from multicast.control import log_partition, order_topic, stream_partition
+from multicast.control import control_partition, log_partition, order_topic, stream_partition
+from multicast.control.codecs import named_record
 from multicast.drivers.kafka_python import Admin
 from multicast.drivers.memory.driver import MemoryDriver, MemoryLog
 from multicast.drivers.protocol import TopicPartition
-from multicast.errors import AmcastError, AppendRefused, Trimmed, UnknownVersion
-from multicast.order import OrderRecord, OrderStream, ParentNext, RecordKind, encode
+from multicast.errors import AmcastError, AppendRefused, ProtocolViolation, Trimmed
+from multicast.order import anchor
+from multicast.tickets.encoding import encode
+from multicast.tickets.stream import TicketCheckpoint, TicketOrder
 from tests.helpers.plans import chain, from_start, poster, tree_plan
 from tests.helpers.small import Small, until
 from tests.helpers.system import PATIENCE_S, System, set_topic
@@ -80,14 +83,15 @@ def test_many_collectors_on_one_engine_all_deliver_with_a_fixed_number_of_thread
 def test_a_collector_that_fails_of_its_stream_stops_no_other():
     plan = tree_plan(3, "A")
     with Small(plan) as system:
-        # K4's stream goes on in a version that is not known yet.
-        begin = OrderStream(plan, "K4", from_start(plan)).state.digest
-        raw = bytearray(encode(OrderRecord(RecordKind.FREEZE, begin, ParentNext(0, 0), ())))
-        raw[2] = 9
-        system.log.write(stream_partition(plan, "K4"), bytes(raw))
+        # The control topic names a checkpoint of K4 where its stream has something else.
+        state = TicketOrder(plan, "K4", from_start(plan)).checkpoint()
+        point = TicketCheckpoint(1, "K4", 0, encode(anchor(plan, "K4"), state))
+        key, value = named_record(point, 1, (0, 0))
+        system.log.write(control_partition("A"), value, key=key)
+        system.log.write(stream_partition(plan, "K4"), b"no checkpoint")
         with Hosted(system) as hosted:
             until(hosted.nodes["K4"].ended.is_set)
-            assert isinstance(hosted.nodes["K4"].error, UnknownVersion)
+            assert isinstance(hosted.nodes["K4"].error, ProtocolViolation)
             # Not `send_to_all`: its receipts wait for all streams, that of K4 included.
             others = [hosted.nodes["K2"], hosted.nodes["K3"]]
             for node in others:
@@ -379,7 +383,6 @@ def narrowed(admin, order):
 @pytest.mark.kafka
 @pytest.mark.slow
 @pytest.mark.timeout(300)
-@pytest.mark.parametrize("order_version", [1, 2])
 @pytest.mark.parametrize(
     ("spoil", "reason"),
     [
@@ -388,9 +391,9 @@ def narrowed(admin, order):
     ],
 )
 def test_a_collector_that_can_write_no_order_for_good_ends_and_names_the_reason(
-    kafka_cluster, tmp_path, order_version, spoil, reason
+    kafka_cluster, tmp_path, spoil, reason
 ):
-    plan = replace(poster(), order_version=order_version)
+    plan = poster()
     with System(kafka_cluster.bootstrap, plan, tmp_path) as system, Hosted(system) as hosted:
         order = order_topic(system.topic)
         with Admin(kafka_cluster.bootstrap) as admin:

@@ -5,20 +5,15 @@ from dataclasses import replace
 import pytest
 
 from collectors.change_pauses import ChangePauses
-from collectors.collector import CollectorLimits
 from collectors.epoch_change import ends_of, freeze_positions, logs_to_mark
 from multicast.control import (
     ControlState,
-    checkpoint_record,
     markers_record,
     plan_record,
     running_record,
-    stream_partition,
 )
 from multicast.cursor import single_log_cursor
 from multicast.drivers.protocol import Record
-from multicast.errors import ProtocolViolation
-from multicast.order import OrderStream
 from multicast.subscription import Bounds, SubscriptionRequest, resume
 from tests.helpers.in_memory_cluster import CONTROL, InMemoryCluster
 from topology.carry_over import Retained
@@ -124,55 +119,6 @@ def test_a_control_state_that_is_copied_reads_on_without_touching_the_other():
 
 
 # -- collectors ---------------------------------------------------------------------------------
-
-
-def test_a_relay_queue_of_one_record_passes_on_what_the_filter_empties():
-    cluster = InMemoryCluster()
-    cluster.limits = CollectorLimits(relay_max=1)
-    cluster.plan(
-        ["P1", "P2", "P3"],
-        {"K2": (["P2", "P3"], None), "K1": (["P1", "P2"], "K2")},
-        {"C1": (["P1", "P2"], "K1")},
-    )
-    cluster.node("K2.a")
-    child = cluster.node("K1.a")
-    for log in ("P3", "P1", "P2"):
-        cluster.multicast(log)
-        cluster.settle()
-    assert child.core.frozen is False
-    assert cluster.consumer("C1.a").drain() == ["P1:0", "P2:0"]
-
-
-def checkpoint_of(cluster):
-    cluster.limits = CollectorLimits(checkpoint_every=1)
-    cluster.multicast("P1")
-    cluster.node("K1.a")
-    cluster.settle()
-    (point,) = cluster.control().checkpoints(1, "K1")
-    return point
-
-
-def test_a_checkpoint_behind_the_streams_end_stops_a_collector_with_a_named_error():
-    cluster = two_logs()
-    point = replace(checkpoint_of(cluster), offset=1)
-    plan = cluster.control().plan()
-    lying = OrderStream(plan, "K1", {"P1": 0, "P2": 0}, point)
-    cluster.nodes["K1.a"].core.own = lying
-
-    with pytest.raises(ProtocolViolation, match="its stream ends at 1"):
-        cluster.nodes["K1.a"].core.own_end(cluster.end(stream_partition(plan, "K1")))
-
-
-def test_a_checkpoint_of_other_logs_than_the_bag_is_skipped():
-    cluster = two_logs()
-    point = checkpoint_of(cluster)
-    key, value = checkpoint_record(replace(point, offset=point.offset + 1, positions={0: 1}))
-    cluster.log.write(CONTROL, value, key=key)
-
-    state = cluster.control()
-
-    assert state.checkpoints(1, "K1") == [point]
-    assert state.void == 1
 
 
 def test_a_lone_reader_without_a_next_epoch_waits_for_nothing():

@@ -13,7 +13,7 @@ from collectors.reconfiguration.apply import apply
 from multicast import Consumer, Producer
 from multicast.drivers.kafka_python import Admin
 from tests.helpers.plans import priced, with_foreign_work
-from tests.helpers.system import ORDER_VERSIONS, PATIENCE_S, System, amcast, until
+from tests.helpers.system import PATIENCE_S, System, amcast, until
 from topology.cli import app as topology_cli
 from topology.work import collector_work, consumer_work
 
@@ -29,10 +29,10 @@ def system(kafka_cluster, tmp_path):
         yield made
 
 
-@pytest.fixture(scope="module", params=ORDER_VERSIONS)
-def drained_system(kafka_cluster, tmp_path_factory, request):
+@pytest.fixture(scope="module")
+def drained_system(kafka_cluster, tmp_path_factory):
     """All collectors in one process, which have ordered what was sent; a test sends no more."""
-    plan = replace(with_foreign_work(), order_version=request.param)
+    plan = with_foreign_work()
     with System(kafka_cluster.bootstrap, plan, tmp_path_factory.mktemp("work")) as made:
         made.order()
         multicast(made)

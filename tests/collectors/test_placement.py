@@ -9,7 +9,6 @@ import threading
 import time
 import urllib.request
 from collections import Counter
-from dataclasses import replace
 
 import pytest
 
@@ -159,9 +158,8 @@ def test_a_primary_that_is_one_no_more_goes_on_until_its_successor_counts():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("version", [1, 2])
-def test_a_standby_appends_nothing_beside_a_primary_and_all_when_that_is_gone(version):
-    process, plan = bytes(PROCESS_BYTES), replace(chain(), order_version=version)
+def test_a_standby_appends_nothing_beside_a_primary_and_all_when_that_is_gone():
+    process, plan = bytes(PROCESS_BYTES), chain()
     server = socket.create_server(("127.0.0.1", 0))
     page = StatusPage(*server.getsockname(), process, this_machine())
     with Small(plan) as system, system.producer(tickets=False) as producer:
@@ -304,7 +302,7 @@ class Processes:
 
 @pytest.fixture
 def system(kafka_cluster, tmp_path):
-    plan = replace(poster(), order_version=2)
+    plan = poster()
     with System(kafka_cluster.bootstrap, plan, tmp_path) as made:
         yield made
 

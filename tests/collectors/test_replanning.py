@@ -48,7 +48,7 @@ def planned(running, document=WIDER):
 
 @pytest.fixture
 def system(kafka_cluster, tmp_path):
-    plan = replace(poster(), order_version=2)
+    plan = poster()
     with System(kafka_cluster.bootstrap, plan, tmp_path) as made:
         yield made
 

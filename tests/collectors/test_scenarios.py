@@ -1,21 +1,21 @@
 """Stories in `scenarios/*.txt`: commands, and after "----" what the cores answered.
 
 A block is a command line, then "----", then the expected answer; blocks stand apart by a blank
-line, and lines that begin with "#" tell the story. AMCAST_REWRITE=1 writes the answers anew: read
-the difference before you keep it.
+line, and lines that begin with "#" tell the story. `python -m tests.collectors.test_scenarios`
+writes the answers anew: read the difference before you keep it.
 """
 
-import os
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from collectors.collector import CollectorLimits
 from multicast.control import log_partition, stream_partition
 from multicast.errors import AmcastError
 from multicast.messages import skip_header
-from multicast.order import OrderRecord, RecordKind, Run, encode
+from multicast.order import anchor
 from multicast.subscription import Bounds
+from multicast.tickets.encoding import OwnRecord, Ticket, encode
 from tests.helpers.in_memory_cluster import InMemoryCluster, in_words
 
 SCENARIOS = sorted((Path(__file__).parent / "scenarios").glob("*.txt"))
@@ -55,8 +55,8 @@ class Story:
         return [f"epoch {plan.epoch}"]
 
     def do_limits(self, **options):
-        self.cluster.limits = CollectorLimits(
-            **{name: int(value) for name, value in options.items()}
+        self.cluster.limits = replace(
+            self.cluster.limits, **{name: int(value) for name, value in options.items()}
         )
         return ["ok"]
 
@@ -115,14 +115,20 @@ class Story:
         self.cluster.nodes[name].look(*logs)
         return ["ok"]
 
-    def do_early(self, name, log, *, end):
-        """Order a log's offsets below `end` as an older program did: perhaps none is stored."""
+    def do_ticket(self, log, *, upto):
+        """Write a producer's ticket for the message that makes the log end at `upto`."""
         plan = self.cluster.control().plan()
-        stream, number = self.cluster.stream(plan, name), plan.number(log)
-        run = Run(number, stream.state.positions[number], int(end))
-        record = OrderRecord(RecordKind.OWN, stream.state.digest, stream.state.parent_next, (run,))
-        self.cluster.log.write(stream_partition(plan, name), encode(record))
+        top = plan.top(log).name
+        record = OwnRecord((Ticket(plan.number(log), 1, int(upto)),))
+        self.cluster.log.write(stream_partition(plan, top), encode(anchor(plan, top), record))
         return [in_words(plan, record)]
+
+    def do_later(self, *, ms):
+        """Let time pass, and the collectors tick."""
+        self.cluster.now += int(ms)
+        for node in self.cluster.nodes.values():
+            node.core.tick()
+        return ["ok"]
 
     def do_step(self, name):
         return self.cluster.nodes[name].step()
@@ -198,11 +204,13 @@ def played(text):
 @pytest.mark.parametrize("script", SCENARIOS, ids=lambda path: path.stem)
 def test_story_goes_as_written(script):
     text = script.read_text()
-    if os.environ.get("AMCAST_REWRITE"):
-        script.write_text(played(text))
-        return
     assert played(text) == text
 
 
 def test_there_are_enough_stories():
     assert len(SCENARIOS) >= 12
+
+
+if __name__ == "__main__":
+    for path in SCENARIOS:
+        path.write_text(played(path.read_text()))

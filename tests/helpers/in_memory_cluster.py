@@ -7,12 +7,11 @@ one instance of a collector; in a plan (`CollectorSpec`), a collector.
 
 from dataclasses import replace
 
-from collectors.collector import Append, Collector, CollectorLimits
+from collectors.actions import Append, SaveCheckpoint
 from collectors.epoch_change import ends_of, freeze_positions, logs_to_mark
+from collectors.ticket_core import LIMITS, TicketCore
 from multicast.control import (
     ControlState,
-    best_checkpoint,
-    checkpoint_record,
     control_partition,
     ends_record,
     genesis,
@@ -25,8 +24,16 @@ from multicast.control import (
 from multicast.cursor import Cursor
 from multicast.drivers.memory.driver import MemoryLog
 from multicast.messages import covered_header, epoch_header
-from multicast.order import OrderRecord, OrderStream, RecordKind, decode
+from multicast.order import Run
 from multicast.subscription import Bounds, SubscriptionRequest, earliest, follow, resume
+from multicast.tickets.encoding import (
+    CheckpointRecord,
+    FreezeRecord,
+    OwnRecord,
+    RelayRecord,
+    decode,
+)
+from multicast.tickets.rule import NotCounted
 from topology.tree import CollectorSpec, Log, Objective, Plan, Subscription
 
 TOPIC = "A"
@@ -40,14 +47,14 @@ class InMemoryCluster:
     def __init__(self):
         self.log = MemoryLog(
             {TOPIC: 9, f"{TOPIC}.groups": 9, order_topic(TOPIC): 9, CONTROL.topic: 1},
-            now_ms=lambda: 0,
+            now_ms=lambda: self.now,
         )
         self.sets = []
         self.nodes = {}
         self.consumers = {}
         self.bounds = Bounds()
-        self.limits = CollectorLimits()
-        self.transactions = {}
+        self.limits = LIMITS
+        self.now = 0  # in milliseconds; only callers move it
         self._attempts = 0
         self._writers = 0
 
@@ -146,7 +153,7 @@ class InMemoryCluster:
 
     def stream(self, plan, name):
         """Read a stream from the epoch's start to its end."""
-        stream = OrderStream(plan, name, self.control().starts(plan.epoch))
+        stream = self.control().opened(plan.epoch, name)
         fetched = self.log.read(stream_partition(plan, name), stream.offset_next, ALL)
         for record in fetched.records if fetched else ():
             stream.read(record.offset, record.value)
@@ -200,23 +207,23 @@ class OneNode:
         state = cluster.control()
         self.epoch = epoch or state.epoch
         self.plan = state.plan(self.epoch)
-        starts = state.starts(self.epoch)
-        points = state.checkpoints(self.epoch, self.name) if checkpoint else []
-        own = OrderStream(self.plan, self.name, starts, points[-1] if points else None)
+        self.partition = stream_partition(self.plan, self.name)
+        own_end = cluster.end(self.partition)
+        own = state.stream(self.epoch, self.name, below=own_end if checkpoint else 0)
         above = self.plan.collector(self.name).parent
         parent = None
         if above is not None:
-            point = best_checkpoint(
-                state.checkpoints(self.epoch, above) if checkpoint else [],
-                self.epoch,
-                above,
-                own.state.parent_next.offset,
-            )
-            parent = OrderStream(self.plan, above, starts, point)
+            below = own.state.parent_next if checkpoint else 0
+            parent = state.stream(self.epoch, above, below=below)
             self.parent_at = stream_partition(self.plan, above)
-        self.partition = stream_partition(self.plan, self.name)
-        self.core = Collector(own, parent, writer=cluster.writer(), limits=cluster.limits)
-        self.core.own_end(cluster.end(self.partition))
+        self.core = TicketCore(
+            own,
+            parent,
+            writer=cluster.writer(),
+            clock=lambda: cluster.now,
+            limits=cluster.limits,
+        )
+        self.core.own_end(own_end)
         self.in_flight = []
 
     def look(self, *logs):
@@ -239,22 +246,27 @@ class OneNode:
         fetched = self.cluster.log.read(self.partition, self.core.own.offset_next, ALL)
         for record in fetched.records if fetched else ():
             self.core.own_read(record.offset, record.value)
+        self.core.own_passed(self.core.own.offset_next)
 
     def step(self):
         """Take the core's actions; give them in words. Appends are in flight from now on."""
         told = []
-        for action in self.core.step(0):
+        for action in self.core.step():
             if isinstance(action, Append):
                 self.in_flight.append(action.raw)
-                told.append(f"append {in_words(self.plan, decode(action.raw))}")
+                record = decode(self.core.own.shape.tag, action.raw)
+                told.append(f"append {in_words(self.plan, record)}")
+            elif isinstance(action, SaveCheckpoint):
+                named = self.cluster.control().naming(action.checkpoint, self.cluster.now)
+                if named is not None:
+                    self.cluster.log.write(CONTROL, named[1], key=named[0])
+                told.append(f"save the checkpoint at offset {action.checkpoint.offset}")
             else:
-                key, value = checkpoint_record(action.checkpoint)
-                self.cluster.log.write(CONTROL, value, key=key)
-                told.append(f"save the checkpoint of record {action.checkpoint.offset}")
+                told.append(f"fill {self.plan.logs[action.log].name} below {action.below}")
         return told
 
     def store(self, count=None):
-        """Store the first appends in flight (default: all) in the stream; say which ones count."""
+        """Store the first appends in flight (default: all) in the stream; say what they order."""
         landing = self.in_flight[:count]
         del self.in_flight[:count]
         told = []
@@ -262,8 +274,9 @@ class OneNode:
             reader = self.cluster.stream(self.plan, self.name)
             offset = self.cluster.log.write(self.partition, raw)
             judged = reader.read(offset, raw)
-            counts = isinstance(judged, OrderRecord)
-            told.append(f"{offset} {'counts' if counts else f'is void: {judged.value}'}")
+            is_void = isinstance(judged, NotCounted)
+            says = f"is void: {judged.value}" if is_void else f"orders {runs_of(self.plan, judged)}"
+            told.append(f"{offset} {says}")
         return told
 
     def lose(self):
@@ -359,13 +372,28 @@ class OneConsumer:
         return str(self.delivery.position)
 
 
+def runs_of(plan, runs: tuple[Run, ...]):
+    """Spell runs as LOG[first,next)."""
+    return (
+        " ".join(f"{plan.logs[log].name}[{first},{end})" for log, first, end in runs) or "nothing"
+    )
+
+
 def in_words(plan, record):
-    """Spell an order record: its kind, and its runs as LOG[first,next)."""
-    runs = " ".join(f"{plan.logs[log].name}[{first},{end})" for log, first, end in record.runs)
-    match record.kind:
-        case RecordKind.OWN:
-            return f"own {runs}"
-        case RecordKind.PARENT:
-            return f"parent's {record.parent_next.records}: {runs}"
-        case _:
+    """Spell an order record: its kind, and each entry as LOG<upto."""
+
+    def upto(log, end):
+        return f"{plan.logs[log].name}<{end}"
+
+    match record:
+        case OwnRecord(tickets, corrections):
+            said = [upto(each.log, each.upto) for each in tickets]
+            said += [f"correct {plan.logs[each.log].name} by {each.amount}" for each in corrections]
+            return f"own {' '.join(said)}"
+        case RelayRecord(first, end, entries):
+            said = " ".join(upto(*entry) for entry in entries)
+            return f"relay of {first} to {end}: {said}"
+        case FreezeRecord():
             return "freeze"
+        case CheckpointRecord(mark):
+            return f"checkpoint of {mark}"

@@ -5,21 +5,17 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 
-from topology.carry_over import with_order_version
 from topology.check import figures
 from topology.interests import from_document
 from topology.planner.solver import plan as solve
-from topology.tree import ORDER_VERSION_FIRST, CollectorSpec, Log, Objective, Plan, Subscription
+from topology.tree import CollectorSpec, Log, Objective, Plan, Subscription
 
 NOTHING = Objective(0.0, 0.0, 0.0, 0.0)
 
 
 def poster(*, topic="A", destinations=(("P1", "P3"), ("P2", "P3", "P4"))) -> Plan:
-    """The poster's toy example, with two wider destination sets, in version 1.
-
-    So the plans of this module, which tests of the rules use, are of one version.
-    """
-    made = solve(
+    """The poster's toy example, with two wider destination sets."""
+    return solve(
         from_document(
             {
                 "topic": topic,
@@ -33,7 +29,6 @@ def poster(*, topic="A", destinations=(("P1", "P3"), ("P2", "P3", "P4"))) -> Pla
             }
         )
     )
-    return with_order_version(made, ORDER_VERSION_FIRST)
 
 
 def chain(*, epoch=1, topic="A") -> Plan:

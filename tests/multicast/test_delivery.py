@@ -11,7 +11,16 @@ from multicast.delivery import Delivery, Waiting
 from multicast.drivers.protocol import Record
 from multicast.errors import UsageError
 from multicast.messages import covered_header, epoch_header, skip_header
-from multicast.order import OrderRecord, OrderStream, ParentNext, RecordKind, Run, encode
+from multicast.order import Run, anchor
+from multicast.tickets.encoding import (
+    FreezeRecord,
+    OwnRecord,
+    Position,
+    RelayRecord,
+    Ticket,
+    encode,
+)
+from multicast.tickets.stream import TicketOrder
 from tests.helpers.plans import chain, from_start, poster
 
 PLAN = chain()
@@ -19,18 +28,17 @@ PLAN = chain()
 
 def stream_of(*steps: list[Run]) -> list[bytes]:
     """Raw records of K1's stream, one for each list of runs; an empty list is a freeze."""
-    stream = OrderStream(PLAN, "K1", from_start(PLAN))
-    raws = []
-    for runs in steps:
-        kind = RecordKind.OWN if runs else RecordKind.FREEZE
-        record = OrderRecord(kind, stream.state.digest, ParentNext(0, 0), tuple(runs))
-        raws.append(encode(record))
-        stream.read(len(raws) - 1, raws[-1])
-    return raws
+    records = [
+        OwnRecord(tuple(Ticket(run.log, 0, run.next) for run in runs))
+        if runs
+        else FreezeRecord(0, ())
+        for runs in steps
+    ]
+    return [encode(anchor(PLAN, "K1"), record) for record in records]
 
 
 def opened(cursor: Cursor | None = None, interest=("P1", "P2"), **bounds) -> Delivery:
-    order = OrderStream(PLAN, "K1", from_start(PLAN))
+    order = TicketOrder(PLAN, "K1", from_start(PLAN))
     return Delivery(PLAN, interest, order, cursor or start_cursor(PLAN, "K1"), **bounds)
 
 
@@ -127,11 +135,11 @@ def test_a_covered_message_reaches_only_whom_its_exact_set_names():
     number = plan.number("P2+P3+P4")
     for interest, expected in ((("P1", "P2", "P3"), ["P2+P3+P4:0", "P2+P3+P4:1"]),):
         node = plan.collector_for(interest)
-        order = OrderStream(plan, node.name, from_start(plan))
-        kind, after = RecordKind.OWN, ParentNext(0, 0)
+        order = TicketOrder(plan, node.name, from_start(plan))
+        record = OwnRecord((Ticket(number, 0, 3),))
         if number not in order.own:
-            kind, after = RecordKind.PARENT, ParentNext(1, 1)
-        raw = encode(OrderRecord(kind, order.state.digest, after, (Run(number, 0, 3),)))
+            record = RelayRecord(0, 1, (Position(number, 3),))
+        raw = encode(anchor(plan, node.name), record)
         core = Delivery(plan, interest, order, start_cursor(plan, node.name))
         core.order_read(0, raw)
         records = [

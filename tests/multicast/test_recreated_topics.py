@@ -176,13 +176,11 @@ def test_a_consumer_goes_on_where_the_cluster_cannot_say_whether_a_topic_was_rec
 @pytest.mark.slow
 @pytest.mark.timeout(300)
 @pytest.mark.usefixtures("often")
-@pytest.mark.parametrize("order_version", sample([2, 1], of=1))
 def test_a_process_of_collectors_begins_anew_where_all_topics_were_recreated(
-    kafka_cluster, tmp_path, order_version
+    kafka_cluster, tmp_path
 ):
     bootstrap = kafka_cluster.bootstrap
-    plan = replace(poster(), order_version=order_version)
-    with System(bootstrap, plan, tmp_path) as running, Admin(bootstrap) as admin:
+    with System(bootstrap, poster(), tmp_path) as running, Admin(bootstrap) as admin:
         name = running.topic
         running.order()
         options = {"topic": name, "interest": {"P1", "P2", "P3"}}

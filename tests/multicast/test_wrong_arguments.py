@@ -123,7 +123,7 @@ def test_what_is_no_number_of_seconds_is_refused(system, timeout):
 
 
 def test_a_time_that_is_over_is_no_wrong_argument(system):
-    with system.producer() as producer, system.consumer("C1") as consumer:
+    with system.producer(tickets=False) as producer, system.consumer("C1") as consumer:
         receipt = producer.multicast(b"", to={"P1"})
         assert receipt.accepted() == receipt.accepted(-1) == receipt.accepted(np.float32(0))
         assert consumer.poll(-1) == []

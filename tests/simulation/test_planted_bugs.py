@@ -19,7 +19,7 @@ BUGS = [
     for bug in bugs(f"simulation/planted/{table.name}")
 ]
 VIOLATION = 3
-READINGS = "tests/bench/test_ticket_rule.py::test_two_readings_of_version_2_agree_on_every_record"
+READINGS = "tests/bench/test_ticket_rule.py::test_two_readings_agree_on_every_record"
 
 
 def hunt(bug, folder):

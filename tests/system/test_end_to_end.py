@@ -9,7 +9,6 @@ import signal
 import subprocess
 import sys
 import time
-from dataclasses import replace
 
 import pytest
 from kafka import KafkaProducer
@@ -32,7 +31,7 @@ from tests.helpers.system import (
 from topology.tree import Plan
 
 pytestmark = [pytest.mark.kafka, pytest.mark.slow, pytest.mark.timeout(900)]
-PLAN = replace(poster(), order_version=2)
+PLAN = poster()
 SETS = [["P1"], ["P2"], ["P3"], ["P4"], ["P5"], ["P1", "P3"], ["P2", "P3", "P4"], ["P2", "P4"]]
 
 

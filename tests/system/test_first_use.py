@@ -9,8 +9,6 @@ from multicast.errors import UsageError
 from tests.helpers.plans import chain, poster
 from tests.helpers.small import Small
 from tests.helpers.system import PATIENCE_S, System
-from topology.carry_over import with_order_version
-from topology.tree import ORDER_VERSION_DEFAULT
 
 
 def test_headers_may_be_a_mapping_and_what_is_no_header_is_refused_before_it_is_sent():
@@ -34,9 +32,8 @@ def test_headers_may_be_a_mapping_and_what_is_no_header_is_refused_before_it_is_
 def test_an_application_that_logs_at_info_hears_nothing_of_our_connections(
     driver, kafka_cluster, tmp_path, caplog
 ):
-    plan = with_order_version(poster(), ORDER_VERSION_DEFAULT)
     with (
-        System(kafka_cluster.bootstrap, plan, tmp_path, driver=driver) as system,
+        System(kafka_cluster.bootstrap, poster(), tmp_path, driver=driver) as system,
         caplog.at_level(logging.INFO),
     ):
         known = {"topic": system.topic, "driver": driver}

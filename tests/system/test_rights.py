@@ -43,7 +43,6 @@ INTERESTS = {
 }
 PATIENT = ("--timeout", str(PATIENCE_S))
 PLAN = solve(from_document(INTERESTS))
-ORDERED_EARLY = replace(PLAN, order_version=1)  # holes can be made
 ALL = [part for node in PLAN.collectors for part in ("--node", node.name)]
 # The role that most have who multicast, and the right to write to the log of a set.
 ALWAYS = ("send --ordered-librdkafka", "send-Write-topic-A.groups")
@@ -198,7 +197,7 @@ HOSTS = (NODE, "collectors run", "the check when collectors start")
 @pytest.mark.campaign
 @pytest.mark.parametrize("role", HOSTS)
 def test_collectors_order_and_fill_with_the_rights_of_their_role(broker, tmp_path, role):
-    with System(broker.operator, ORDERED_EARLY, tmp_path) as system:
+    with System(broker.operator, PLAN, tmp_path) as system:
         order_early(system)
         client = broker.user(*named(all_of(role), system.topic, "g"))
         nodes = [] if role == "collectors run" else ALL
@@ -241,7 +240,7 @@ def denied(broker, opened, home, right):
     """Run a topic's collectors without one right; messages and holes wait for them."""
     folder = home / "-".join(right).replace("*", "").replace(" ", "")
     (folder / "operator").mkdir(parents=True)
-    system = opened.enter_context(System(broker.operator, ORDERED_EARLY, folder))
+    system = opened.enter_context(System(broker.operator, PLAN, folder))
     done = amcast(
         ["send", *PATIENT], system.topic, {}, folder / "operator", bootstrap=broker.operator
     )
@@ -263,7 +262,7 @@ HOLES = ("P1", "P1+P3")
 
 
 def order_early(system):
-    """Order messages that never come, as older programs did: collectors are to fill the places."""
+    """Order messages that never come: collectors are to fill the places."""
     for name in HOLES:
         forge(system, system.plan.top(name).name, far(name, 5))
 

@@ -10,7 +10,7 @@ from collectors.reconfiguration.apply import apply
 from multicast import Producer
 from multicast.drivers import open_driver
 from multicast.drivers.kafka_python import Admin
-from multicast.order import OrderRecord, ParentNext, RecordKind, Run, encode
+from multicast.tickets.encoding import Position, RelayRecord, encode
 from multicast.verification.running_check import RunningCheck
 from tests.collectors.test_replanning import planned
 from tests.helpers.forged import forge
@@ -92,10 +92,9 @@ def two_levels():
 
 def relay_turned_round(stream):
     """K2's record that relays the first message of P2 before that of P1."""
-    runs = tuple(Run(stream.plan.number(log), 0, 1) for log in ("P2", "P1"))
-    relayed = ParentNext(2, 2)
-    record = OrderRecord(RecordKind.PARENT, stream.state.digest, relayed, runs, writer=666)
-    return encode(record)
+    entries = tuple(Position(stream.plan.number(log), 1) for log in ("P2", "P1"))
+    first = stream.state.parent_next
+    return encode(stream.shape.tag, RelayRecord(first, first + 2, entries))
 
 
 def test_a_relay_that_turns_two_messages_round_is_found_logged_and_told(

@@ -1,4 +1,4 @@
-"""Epochs of version 2 on a real broker: messages with and without tickets, crashes, changes."""
+"""A real broker: messages with and without tickets, crashes, changes."""
 
 import json
 import random
@@ -7,7 +7,6 @@ import subprocess
 import sys
 import threading
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import closing
 from dataclasses import replace
 
 import pytest
@@ -17,7 +16,6 @@ from bench.pipeline.streams import scan
 from collectors.reconfiguration import drain
 from multicast import Consumer, Producer
 from multicast.control import (
-    ControlReader,
     control_partition,
     log_partition,
     order_topic,
@@ -32,10 +30,9 @@ from tests.collectors.test_replanning import Load, applied, judged
 from tests.helpers.authorized import authorized_broker
 from tests.helpers.plans import poster
 from tests.helpers.system import EACH_DRIVER, PATIENCE_S, System, amcast, judge, until, verdicts
-from topology.carry_over import with_order_version
 
 pytestmark = [pytest.mark.kafka, pytest.mark.slow, pytest.mark.timeout(900)]
-PLAN = replace(poster(), order_version=2)
+PLAN = poster()
 SETS = [["P1"], ["P2"], ["P3"], ["P4"], ["P5"], ["P1", "P3"], ["P2", "P3", "P4"], ["P2", "P4"]]
 NAMES = ("C1", "C2", "C3")
 
@@ -201,31 +198,31 @@ def test_kills_of_collectors_and_of_producers_break_nothing(system, tmp_path):
     assert done.returncode == 0, done.stdout + done.stderr
 
 
-def moved(system, version):
-    """Apply a plan of the other version, which is else the one that runs."""
+def moved(system, *, tickets):
+    """Apply a plan with tickets or without, which is else the one that runs."""
     running, steps = system.plan, []
-    following = replace(running, epoch=running.epoch + 1, base_epoch=running.epoch)
-    moving = with_order_version(following, version, running)
-    system.plan = applied(system, moving, say=steps.append)
-    assert system.plan.order_version == version
+    following = replace(running, epoch=running.epoch + 1, base_epoch=running.epoch, tickets=tickets)
+    system.plan = applied(system, following, say=steps.append)
+    assert system.plan.tickets == tickets
     assert not any("did not freeze" in step for step in steps)
 
 
 @pytest.mark.campaign  # some 25 s, with three epochs
 @pytest.mark.parametrize("driver", EACH_DRIVER)
-def test_a_topic_moves_to_version_2_and_back_under_load(
-    kafka_cluster, tmp_path, driver, monkeypatch
-):
+def test_tickets_are_switched_off_and_on_under_load(kafka_cluster, tmp_path, driver, monkeypatch):
     monkeypatch.setattr(drain, "_HELP_S", PATIENCE_S)  # each epoch ends without help
     with System(kafka_cluster.bootstrap, poster(), tmp_path, driver=driver) as system:
         system.order()
         load = Load(system, list(NAMES))
         until(lambda: all(len(messages) > 50 for messages in load.received.values()), "a start")
-        for version in (2, 1):
-            moved(system, version)
-            until(lambda: load.epochs() == [system.plan.epoch] * 3, f"version {version}")
-            if version == 2:
-                until(lambda: ticketed(system) > 100, "tickets of the running producer")
+        until(lambda: ticketed(system) > 100, "tickets of the running producer")
+        moved(system, tickets=False)
+        until(lambda: is_still(system), "an end of the tickets")
+        before = ticketed(system)
+        until(lambda: all(len(messages) > 300 for messages in load.received.values()), "more")
+        assert ticketed(system) == before
+        moved(system, tickets=True)
+        until(lambda: ticketed(system) > before + 100, "tickets again")
         load.end()  # nothing is lost or doubled
         for messages in load.received.values():
             by_log = {}
@@ -237,46 +234,11 @@ def test_a_topic_moves_to_version_2_and_back_under_load(
             in_one_order(system, name, {e.name: e for e in system.plan.consumers}[name].interest)
 
 
-INTERESTS = """topic = "{topic}"
-partitions = ["P1", "P2", "P3", "P4", "P5"]
-destinations = [["P1", "P3"], ["P2", "P3", "P4"]]
-consumer = [
-    {{ name = "C1", interest = ["P1", "P2", "P3"] }},
-    {{ name = "C2", interest = ["P2", "P3", "P4"] }},
-    {{ name = "C3", interest = ["P3", "P4", "P5"] }},
-]
-"""
-
-
-@pytest.mark.campaign  # some 25 s, with three epochs
-def test_commands_move_a_topic_to_version_2_and_roll_back(kafka_cluster, tmp_path):
-    file, plan = tmp_path / "interests.toml", str(tmp_path / "plan.json")
-    with System(kafka_cluster.bootstrap, poster(), tmp_path) as system:
-        brokers = ["-b", system.bootstrap]
-        file.write_text(INTERESTS.format(topic=system.topic))
-        system.order()
-        send(system, tmp_path / "history", 100)
-
-        def applied_from(path):
-            done = amcast("topology", "apply", path, *brokers, patiently=True)
-            assert done.returncode == 0, done.stderr
-            with closing(ControlReader(system.driver, system.topic)) as control:
-                system.plan = control.refresh().plan()
-
-        made = amcast(
-            *("topology", "plan", str(file), "--from-cluster", "--window", "0.5", *brokers),
-            *("--order-version", "2", "--out", plan),
-        )
-        assert made.returncode == 0, made.stderr
-        assert "order records are of version 2 (were 1)" in made.stdout
-        applied_from(plan)
-        assert (system.plan.epoch, system.plan.order_version) == (2, 2)
-        send(system, tmp_path / "history", 200, start=100)
-        assert ticketed(system) == 200
-        applied_from(plan + ".rollback")
-        assert (system.plan.epoch, system.plan.order_version) == (3, 1)
-        send(system, tmp_path / "history", 100, start=300)
-        judged(system, *NAMES)
+def is_still(system):
+    """Whether no producer writes tickets for a moment in which some hundred messages come."""
+    before = ticketed(system)
+    threading.Event().wait(0.5)
+    return ticketed(system) == before
 
 
 def in_one_order(system, name, interest):
@@ -322,7 +284,7 @@ def in_one_order(system, name, interest):
 
 @pytest.mark.campaign
 @pytest.mark.parametrize("driver", EACH_DRIVER)
-def test_a_producer_whose_callbacks_multicast_the_next_message_moves_to_version_2(
+def test_a_producer_whose_callbacks_multicast_the_next_message_is_told_to_write_no_tickets(
     kafka_cluster, tmp_path, driver
 ):
     # Init: 8 messages are always on their way; each acknowledgement starts the next one.
@@ -346,11 +308,9 @@ def test_a_producer_whose_callbacks_multicast_the_next_message_moves_to_version_
             for _ in range(8):
                 multicast()
 
-            # Test: the topic moves to version 2 and back, and nothing pauses the callbacks.
-            for version in (2, 1):
-                moved(system, version)
-                if version == 2:
-                    until(lambda: ticketed(system) > 100, "tickets")
+            # Test: tickets are switched off and on, and nothing pauses the callbacks.
+            for tickets in (False, True):
+                moved(system, tickets=tickets)
                 count = len(offsets)
                 until(lambda: len(offsets) > count + 100, "acknowledgements")  # noqa: B023
             stop.set()

@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 
-from topology.carry_over import refuse_kept_streams, retained, with_order_version
+from topology.carry_over import retained
 from topology.changes import differences, with_kept_names
 from topology.rollback import back
 from topology.tree import CollectorSpec, InvalidPlan, Log, Objective, Plan, Subscription
@@ -91,31 +91,6 @@ def test_nor_is_a_lone_log_that_a_collector_takes():
     assert kept(after(collectors=taken)) == ({"K1", "K2"}, LEFT)
 
 
-def test_a_plan_of_another_order_version_retains_no_collector_whoever_compares():
-    first = TWO_TREES
-    second = with_order_version(replace(first, epoch=2, base_epoch=1), 2, first)
-    third = with_order_version(replace(second, epoch=3, base_epoch=2), 1, second)
-    for before, after in ((first, second), (second, third)):
-        refuse_kept_streams(before, after)
-        assert retained(before, after).collectors == frozenset()
-        # A program that does not know the field compares the same.
-        assert retained(replace(before, order_version=1), replace(after, order_version=1)) == (
-            retained(before, after)
-        )
-    assert retained(first, second).logs == {"P5"}
-    assert [node.stream for node in third.collectors] == [0, 1, 2], "streams are used again"
-
-
-def test_a_plan_of_another_order_version_that_keeps_a_stream_is_refused_in_a_sentence():
-    with pytest.raises(InvalidPlan, match="collector K1 would keep its stream 0; each collector"):
-        refuse_kept_streams(TWO_TREES, replace(TWO_TREES, order_version=2))
-
-
-def test_a_plan_that_continues_another_keeps_its_order_version():
-    running = with_order_version(TWO_TREES, 2)
-    assert with_kept_names(running, TWO_TREES).order_version == 2
-
-
 def test_a_plan_with_other_tickets_is_another_layout_that_retains_all():
     off = replace(TWO_TREES, epoch=2, base_epoch=1, tickets=False)
     assert differences(TWO_TREES, off) == ("producers write no tickets",)
@@ -128,13 +103,3 @@ def test_a_plan_with_other_tickets_is_another_layout_that_retains_all():
     assert not back(off, wider).tickets
     with pytest.raises(InvalidPlan, match="tickets is 'no'; give true or false"):
         Plan.parse(json.dumps({**off.to_json(), "tickets": "no"}).encode())
-
-
-def test_back_from_another_order_version_means_back_to_the_earlier_one():
-    moved = with_order_version(replace(TWO_TREES, epoch=2, base_epoch=1), 2, TWO_TREES)
-    made = back(TWO_TREES, moved)
-    assert (made.epoch, made.order_version) == (3, 1)
-    refuse_kept_streams(moved, made)
-    wider = replace(moved, logs=(*moved.logs, Log("P1+P4", "A.groups", 0)))
-    assert back(TWO_TREES, wider).order_version == 1
-    refuse_kept_streams(wider, back(TWO_TREES, wider))

@@ -204,29 +204,6 @@ def test_what_is_passed_on_dropped_and_discarded_is_counted_where_it_is_done():
     assert computed.foreign == document.objective.foreign == 5
 
 
-def test_a_plan_of_the_first_objective_keeps_its_form_and_is_accepted():
-    document = json.loads(json.dumps(plan(interests(POSTER)).to_json()))
-    assert document["objective"].pop("version") == 2
-    document["objective"] |= {"foreign": 4.0, "cost": 53.0}  # what version 1 counted for a tree
-    old = Plan.from_json(document)
-    check(old)
-    assert old.objective.version == 1
-    assert old.to_json() == {**document, "collectors": old.to_json()["collectors"]} | {
-        key: old.to_json()[key] for key in ("logs", "consumers", "partitions")
-    }
-    assert "version" not in old.to_json()["objective"]
-    assert Plan.parse(old.canonical()).digest == old.digest
-    document["objective"]["hops"] = 12.0
-    assert "states hops 12" in refusal(document)
-
-
-def test_a_version_of_the_objective_that_is_not_known_is_refused():
-    def change(document):
-        document["objective"]["version"] = 3
-
-    assert "objective is of version 3" in broken(change)
-
-
 def test_latencies_of_links_are_counted_from_the_tree():
     document = plan(interests(POSTER, hosts=HOSTS))
     check(document)

@@ -12,11 +12,11 @@ import pytest
 from bench.harness.interests import acyclic, local
 from tests.topology.test_plan import POSTER, interests
 from topology.changes import differences, with_kept_names, with_running_logs
-from topology.check import check, figures
+from topology.check import check
 from topology.hysteresis import MARGIN_DEFAULT, weighed
 from topology.interests import Interest, InterestFile, PlanLimits
 from topology.planner.solver import solve
-from topology.tree import PRICING_FIRST, Plan
+from topology.tree import Plan
 
 INPUTS = {
     "poster": interests(POSTER),
@@ -180,14 +180,6 @@ def test_what_is_shown_of_a_tree_that_stays_has_the_new_rates():
     assert choice.shown.objective.cost == pytest.approx(1.1 * RUNNING["poster"].objective.cost)
     assert choice.shown.collectors == RUNNING["poster"].collectors
     check(choice.shown)
-
-
-def test_a_running_plan_of_the_first_objective_is_compared_by_its_tree():
-    running = RUNNING["poster"]
-    old = replace(running, objective=replace(running.objective, foreign=1.0, version=PRICING_FIRST))
-    choice = weigh(old, at_rates(INPUTS["poster"]))
-    assert choice.chosen is old
-    assert choice.running.cost == figures(running).cost
 
 
 def test_streams_and_names_of_a_tree_that_stays_are_those_that_run():

@@ -13,7 +13,7 @@ from typing import Any
 from topology.interests import InterestFile
 from topology.planner.cost import NOWHERE, Measure, TreeNode, bits
 from topology.planner.hypergraph import declared_logs
-from topology.tree import ORDER_VERSION_DEFAULT, CollectorSpec, Objective, Plan, Subscription
+from topology.tree import CollectorSpec, Objective, Plan, Subscription
 
 
 def assembled(
@@ -75,7 +75,6 @@ def assembled(
         rates=dict(interests.rates),
         limits=_limits(interests),
         hosts=_hosts(interests),
-        order_version=ORDER_VERSION_DEFAULT,
     )
 
 

@@ -82,8 +82,7 @@ def plan(
 
     `prefer` is "genuine" (phi 10), "latency" (phi 0.1) or "balance" (first the least load on the
     busiest collector, then phi 10). `phi` overrides the price of foreign work; `effort` multiplies
-    all step budgets. Order records are of version 2 (`with_order_version` makes the other one). The
-    same input gives the same plan, byte for byte, unless `time_limit_s` stops
+    all step budgets. The same input gives the same plan, byte for byte, unless `time_limit_s` stops
     a solver early. Raises `Infeasible` if a limit cannot be kept. Blocks; starts solver processes
     and waits for their end.
     """

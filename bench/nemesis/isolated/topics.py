@@ -184,7 +184,7 @@ def foreign(site: FaultSite) -> FaultEffect:
             partition = stream_partition(deployment.plan, node.name)
             records = deployment.records(partition)
             noise = [b"", b"TO", b"\x00" * 80, b"TO\x01" + b"\xff" * 90]
-            # Void in version 1; in version 2 the copy of a ticket promises what never comes.
+            # The copy of a ticket promises what never comes.
             copies = [records[0].value or b"", records[-1].value or b""]
             for value in [*noise, *copies]:
                 deployment.append_foreign(partition, value)

@@ -1,7 +1,5 @@
 """How far a collector is, as `amcast collectors status` reads it from the order."""
 
-from dataclasses import replace
-
 from collectors.cli.main import describe
 from multicast.control import ControlReader
 from tests.helpers.plans import chain
@@ -19,7 +17,7 @@ def rows(system):
 
 
 def test_what_a_parent_has_ordered_and_nobody_relays_is_lag():
-    with Small(replace(chain(), order_version=2)) as system:
+    with Small(chain()) as system:
         system.run("K1")
         with system.producer() as producer:
             producer.multicast(b"", to={"P2"}).ordered(60)

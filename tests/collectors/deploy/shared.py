@@ -1,11 +1,19 @@
 """A collector's instances without threads, and processes that share a plan, as in operation."""
 
-from collectors.collector import Append, Collector
+from collectors.actions import Append
 from collectors.standby import Standby
 from collectors.testing.processes import CollectorProcess
-from multicast.order import OrderStream
+from collectors.ticket_core import TicketCore
+from multicast.tickets.stream import TicketOrder
 from tests.helpers.plans import chain, from_start
 from tests.helpers.system import until
+
+
+def core_of_k1(writer):
+    """Make the core of an instance that has read nothing; its clock stands still."""
+    plan = chain()
+    stream = TicketOrder(plan, "K1", from_start(plan))
+    return TicketCore(stream, None, writer=writer, clock=lambda: 0)
 
 
 class Instances:
@@ -20,8 +28,7 @@ class Instances:
             role.begin(core)
 
     def _core(self, writer):
-        plan = chain()
-        core = Collector(OrderStream(plan, "K1", from_start(plan)), None, writer=writer)
+        core = core_of_k1(writer)
         core.own_end(0)
         return core
 
@@ -41,7 +48,7 @@ class Instances:
         for offset in range(self._read[which], len(self.records)):
             core.own_read(offset, self.records[offset])
         self._read[which] = len(self.records)
-        actions = core.step(0) if self.roles[which].decide(core, now) else ()
+        actions = core.step() if self.roles[which].decide(core, now) else ()
         raws = [action.raw for action in actions if isinstance(action, Append)]
         self.records += raws
         return len(raws)

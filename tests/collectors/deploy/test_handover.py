@@ -4,12 +4,10 @@ import json
 import time
 import urllib.request
 from contextlib import closing
-from dataclasses import replace
 from itertools import count
 
 import pytest
 
-from collectors.collector import Collector
 from collectors.standby import Standby
 from multicast import Producer
 from multicast.control import (
@@ -23,11 +21,10 @@ from multicast.control import (
 )
 from multicast.drivers.memory.driver import MemoryDriver
 from multicast.drivers.protocol import Record
-from multicast.order import OrderStream
 from multicast.properties import check_all
 from multicast.verification.from_cluster import ReplayedConsumer, replayed
-from tests.collectors.deploy.shared import Instances, SharedCollectors
-from tests.helpers.plans import chain, from_start, poster
+from tests.collectors.deploy.shared import Instances, SharedCollectors, core_of_k1
+from tests.helpers.plans import chain, poster
 from tests.helpers.small import Small
 from tests.helpers.system import PATIENCE_S, System
 from tests.helpers.system import until as eventually
@@ -50,7 +47,8 @@ def test_a_standby_acts_at_once_for_one_that_hands_over_and_that_one_acts_until_
     assert not made.turn(1)  # a standby waits
     made.offer()
     assert made.turn(0)  # the one that leaves still acts
-    assert not made.turn(1)  # it reads that record; nothing is due, and it acts from now on
+    assert not made.turn(1)  # it reads that record, of which nobody says who wrote it
+    made.turn(1)  # it acts from now on; what it had found before it says again
     assert made.acting == [True, True, False]
     made.ends(2)
     assert made.turn(1)
@@ -59,8 +57,8 @@ def test_a_standby_acts_at_once_for_one_that_hands_over_and_that_one_acts_until_
     assert [role.takeovers for role in made.roles] == [0, 1, 0]
 
 
-def test_a_late_record_of_the_one_that_left_does_not_stop_its_successor():
-    made = Instances(3, ENDLESS_S)
+def test_a_late_record_of_the_one_that_left_stops_its_successor_for_its_patience():
+    made = Instances(3, 1.0)
     made.offer()
     assert not made.turn(1)
     made.roles[1].offer(None)  # it has advertised itself, so nobody offers any more
@@ -68,7 +66,8 @@ def test_a_late_record_of_the_one_that_left_does_not_stop_its_successor():
     assert made.turn(0)  # appended before, read late
     assert not made.turn(1)
     made.ends(2)
-    assert made.turn(1)
+    assert not made.turn(1, now=5.0)
+    assert made.turn(1, now=6.0)
     assert made.acting[1]
 
 
@@ -77,7 +76,8 @@ def test_of_two_standbys_that_take_the_same_offer_one_steps_back():
     made.offer()
     made.ends(1)
     assert made.turn(1)
-    assert not made.turn(2)  # it reads the other's record, so it lets the offer go
+    made.roles[2].offer(None)  # the first has advertised itself
+    assert not made.turn(2)
     made.ends(2)
     assert not made.turn(2)
     assert made.turn(1)
@@ -86,7 +86,7 @@ def test_of_two_standbys_that_take_the_same_offer_one_steps_back():
 
 def test_an_instance_that_has_not_caught_up_takes_no_offer():
     made = Instances(3, ENDLESS_S)
-    behind = Collector(OrderStream(chain(), "K1", from_start(chain())), None, writer=4)
+    behind = core_of_k1(4)
     behind.own_end(1)  # the stream has a record that it has not read
     role = Standby(primary=False, patience_s=ENDLESS_S)
     role.begin(behind)
@@ -103,7 +103,7 @@ def test_records_that_the_stream_had_at_the_start_do_not_end_an_offer():
     for end in (1, 2, 3):
         made.ends(end)
         assert made.turn(0)  # an earlier instance, which is neither the one that leaves nor alive
-    behind = Collector(OrderStream(chain(), "K1", from_start(chain())), None, writer=4)
+    behind = core_of_k1(4)
     behind.own_end(2)
     behind.log_end(0, 4)
     role = Standby(primary=False, patience_s=ENDLESS_S)
@@ -183,10 +183,9 @@ def test_a_standby_of_a_collector_that_nobody_has_opened_acts_at_once():
         assert standby.status()["takeovers"] == 1
 
 
-@pytest.mark.parametrize("version", [1, 2])
-def test_a_standby_that_acts_steps_back_once_another_instance_advertises_itself(version):
+def test_a_standby_that_acts_steps_back_once_another_instance_advertises_itself():
     with (
-        Small(replace(chain(), order_version=version)) as system,
+        Small(chain()) as system,
         system.producer(tickets=False) as producer,
     ):
         standby, _ = system.run("K1", page=page(1), standby=True, patience_s=0.2)
@@ -223,10 +222,9 @@ class LateControl:
         return self.last_stable_offsets([self._control])[self._control]
 
 
-@pytest.mark.parametrize("version", [1, 2])
-def test_of_two_standbys_whose_claims_come_in_one_read_the_later_one_acts(version):
+def test_of_two_standbys_whose_claims_come_in_one_read_the_later_one_acts():
     # Init: a primary, and two standbys that see its offer, but not each other's claim.
-    plan = replace(chain(), order_version=version)
+    plan = chain()
     with Small(plan) as system, system.producer() as producer:
         first, _ = system.run("K1", page=page(1))
         producer.multicast(b"1", to={"P1"}).ordered(60)

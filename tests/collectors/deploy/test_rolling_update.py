@@ -6,7 +6,6 @@ from tests.collectors.deploy.shared import SharedCollectors
 from tests.collectors.test_replanning import Load, judged
 from tests.helpers.plans import poster
 from tests.helpers.system import System, until
-from topology.carry_over import with_order_version
 
 pytestmark = [pytest.mark.kafka, pytest.mark.slow, pytest.mark.campaign]
 NAMES = ["C1", "C2", "C3"]
@@ -16,7 +15,7 @@ def test_processes_that_restart_one_by_one_under_load_violate_nothing(kafka_clus
     # Init.
     bootstrap = kafka_cluster.bootstrap
     with (
-        System(bootstrap, with_order_version(poster(), 2), tmp_path) as system,
+        System(bootstrap, poster(), tmp_path) as system,
         SharedCollectors(bootstrap, system.topic, tmp_path, processes=2) as shared,
     ):
         load = Load(system, NAMES)

@@ -22,7 +22,7 @@ from multicast.control import log_partition
 from multicast.drivers.kafka_python import Admin
 from tests.helpers.forged import far, forge
 from tests.helpers.plans import poster
-from tests.helpers.system import ORDER_VERSIONS, PATIENCE_S, System, amcast, open_transaction, until
+from tests.helpers.system import PATIENCE_S, System, amcast, open_transaction, until
 
 BOTH = {"P1", "P3"}
 LOG = "P1+P3"
@@ -108,13 +108,10 @@ def test_the_partitions_of_an_id_may_stand_in_any_order():
 # -- on a cluster -----------------------------------------------------------------------------
 
 
-BOTH_VERSIONS = pytest.mark.parametrize("system", ORDER_VERSIONS, indirect=True)
-
-
 @pytest.fixture
-def system(kafka_cluster, tmp_path, request):
-    """A topic whose producers write no tickets, in the order version that the test asks for."""
-    plan = replace(poster(), order_version=getattr(request, "param", 1))
+def system(kafka_cluster, tmp_path):
+    """A topic whose producers write no tickets."""
+    plan = poster()
     with System(kafka_cluster.bootstrap, plan, tmp_path) as made:
         yield made
 
@@ -127,7 +124,6 @@ def explain(system, message, code):
 
 @pytest.mark.kafka
 @pytest.mark.slow
-@BOTH_VERSIONS
 def test_a_message_is_followed_from_its_log_to_its_consumers(system):
     with Producer(topic=system.topic, driver=system.driver, tickets=False) as producer:
         first = producer.multicast(b"early", to=BOTH).accepted(PATIENCE_S)
@@ -165,7 +161,6 @@ def test_a_message_is_followed_from_its_log_to_its_consumers(system):
 
 @pytest.mark.kafka
 @pytest.mark.slow
-@BOTH_VERSIONS
 def test_an_open_transaction_a_removed_message_and_unknown_ids_are_named(system):
     log = system.plan.log("P3")
     producer = open_transaction(system, log)
@@ -186,7 +181,6 @@ def test_an_open_transaction_a_removed_message_and_unknown_ids_are_named(system)
 
 @pytest.mark.kafka
 @pytest.mark.slow
-@BOTH_VERSIONS
 def test_a_message_behind_a_hole_waits_for_the_hole_and_the_hole_for_its_producer(system):
     # Init: an offset of P3 was ordered early, and its producer died; no collector fills it.
     top = system.plan.top("P3").name
@@ -208,7 +202,6 @@ def test_a_message_behind_a_hole_waits_for_the_hole_and_the_hole_for_its_produce
 
 @pytest.mark.kafka
 @pytest.mark.slow
-@BOTH_VERSIONS
 def test_a_message_that_a_dead_collector_has_not_ordered_names_it_and_what_to_do(system):
     top = system.plan.top(LOG).name
     host = system.apart(top)
@@ -226,18 +219,15 @@ def test_a_message_that_a_dead_collector_has_not_ordered_names_it_and_what_to_do
     assert "ordered log P1+P3 up to offset 1; its last record is" in wait["why"]
     assert "'amcast collectors run' runs it" in wait["do"]
     screen = amcast("explain", str(after), *system.common()).stdout
-    is_first = system.plan.order_version == 1
-    who = f"{top} orders it once it is stored" if is_first else "a ticket beside the message orders"
-    assert who in screen
+    assert "a ticket beside the message orders" in screen
     assert f"{top}: not yet; ordered up to 1" in screen
-    by = "" if is_first else " by the collector"
-    assert f"  {top}: ordered{by} in record" in amcast(*words).stdout
+    assert f"  {top}: ordered by the collector in record" in amcast(*words).stdout
 
 
 @pytest.mark.kafka
 @pytest.mark.slow
 def test_of_a_message_with_a_ticket_it_is_said_that_the_ticket_ordered_it(kafka_cluster, tmp_path):
-    plan = replace(poster(), order_version=2)
+    plan = poster()
     with System(kafka_cluster.bootstrap, plan, tmp_path, driver="kafka-python") as system:
         with Producer(topic=system.topic, driver=system.driver) as producer:
             message = producer.multicast(b"", to=BOTH).ordered(PATIENCE_S)

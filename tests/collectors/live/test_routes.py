@@ -7,7 +7,6 @@ import re
 import socket
 import threading
 from contextlib import closing
-from dataclasses import replace
 
 import pytest
 
@@ -17,7 +16,7 @@ from collectors.web import WebServer, listen_at
 from multicast import Producer
 from multicast.settings import Settings
 from tests.helpers.plans import poster
-from tests.helpers.system import ORDER_VERSIONS, PATIENCE_S, System, amcast, until
+from tests.helpers.system import PATIENCE_S, System, amcast, until
 
 HERE = "127.0.0.1"
 HOSTILE = "<img src=x onerror=alert(1)>\r\n\r\nevent: moment"
@@ -78,13 +77,11 @@ class Pages(Asked):
         self._loop.close()
 
 
-@pytest.fixture(scope="module", params=ORDER_VERSIONS)
-def system(kafka_cluster, tmp_path_factory, request):
-    """A topic with each version of the order records; in 2, producers write tickets."""
-    plan = replace(poster(), order_version=request.param)
-    driver = "librdkafka" if request.param == 1 else "kafka-python"
+@pytest.fixture(scope="module")
+def system(kafka_cluster, tmp_path_factory):
+    """A topic whose producers write tickets."""
     folder = tmp_path_factory.mktemp("live")
-    with System(kafka_cluster.bootstrap, plan, folder, driver=driver) as made:
+    with System(kafka_cluster.bootstrap, poster(), folder, driver="kafka-python") as made:
         made.order()
         with Producer(topic=made.topic, driver=made.driver) as producer:
             for number in range(5):

@@ -1,7 +1,5 @@
 """`amcast doctor` names a log that is ordered ahead of its end: since when, and by whom."""
 
-from dataclasses import replace
-
 import pytest
 
 from collectors.doctor.facts import AheadLog
@@ -12,7 +10,7 @@ from multicast.tickets.encoding import OwnRecord, Ticket, encode
 from tests.helpers.plans import chain
 from tests.helpers.small import Small
 
-PLAN = replace(chain(), order_version=2)
+PLAN = chain()
 STREAM = stream_partition(PLAN, "K1")
 P1 = log_partition(PLAN.log("P1"))
 

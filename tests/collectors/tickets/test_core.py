@@ -1,10 +1,10 @@
-"""The core of a collector of version 2 as the engine runs it: alone, as a standby, restarted."""
+"""The core of a collector as the engine runs it: alone, as a standby, restarted."""
 
 from dataclasses import replace
 
 import pytest
 
-from collectors.collector import Append, Fill, SaveCheckpoint
+from collectors.actions import Append, Fill, SaveCheckpoint
 from collectors.standby import Standby
 from collectors.ticket_core import LIMITS, TicketCore
 from multicast.order import anchor
@@ -13,7 +13,7 @@ from multicast.tickets.rule import NotCounted
 from multicast.tickets.stream import TicketOrder
 from tests.helpers.plans import chain, from_start
 
-PLAN = replace(chain(), order_version=2)
+PLAN = chain()
 P1, P2, P3 = 0, 1, 2
 
 
@@ -37,7 +37,7 @@ class Stream:
 
     def carry_out(self, core):
         """Do what the core wants; give the actions."""
-        actions = core.step(0)
+        actions = core.step()
         self.records += [action.raw for action in actions if isinstance(action, Append)]
         self.read(core)
         return actions
@@ -82,7 +82,7 @@ def test_nothing_is_written_before_the_own_stream_is_read_to_its_end():
     )
     core.own_end(1)
     core.log_end(P1, 5)
-    assert (core.step(0), core.due, core.caught_up()) == ((), False, False)
+    assert (core.step(), core.due, core.caught_up()) == ((), False, False)
     stream.read(core)
     assert core.caught_up()
     assert not core.due
@@ -103,7 +103,7 @@ def test_a_look_at_what_is_due_loses_no_action():
         assert core.due
     kinds = [type(action) for action in stream.carry_out(core)]
     assert sorted(kinds, key=str) == [Append, Fill]
-    assert core.step(0) == []
+    assert core.step() == []
 
 
 def test_a_correction_alone_makes_no_standby_act():
@@ -227,7 +227,7 @@ def test_a_standby_tries_in_vain_to_fill_a_log_without_a_leader_once_a_minute():
         stream.now += 250
         core.tick({})
         if part.decide(core, stream.now / 1000):
-            fills = [action for action in core.step(0) if isinstance(action, Fill)]
+            fills = [action for action in core.step() if isinstance(action, Fill)]
             assert fills == [Fill(P1, 1)]
             tried.append(stream.now)
             core.filled(P1, None)
@@ -341,7 +341,7 @@ def test_two_instances_that_write_the_same_disturb_nobody():
     for end in range(1, 5):
         for core in cores:
             core.log_end(P1, end)
-        written = [core.step(0) for core in cores]
+        written = [core.step() for core in cores]
         stream.records += [action.raw for actions in written for action in actions]
         for core in cores:
             stream.read(core)
@@ -370,10 +370,10 @@ def test_a_failed_append_is_written_again():
     stream = Stream()
     core = stream.core()
     core.log_end(P1, 1)
-    (lost,) = core.step(0)
-    assert (core.pending, core.step(0)) == (1, [])
+    (lost,) = core.step()
+    assert (core.pending, core.step()) == (1, [])
     core.append_failed()
-    assert core.step(0) == [lost]
+    assert core.step() == [lost]
 
 
 @pytest.mark.parametrize(

@@ -1,16 +1,16 @@
-"""Collectors of version 2 in the engine, as threads on a log in memory; nobody else is replaced."""
+"""Collectors in the engine, as threads on a log in memory; nobody else is replaced."""
 
 from collections import Counter
 from dataclasses import replace
 
-from collectors.collector import CollectorLimits
+from collectors.ticket_core import LIMITS
 from multicast.control import ControlReader, log_partition, stream_partition
 from multicast.order import anchor
 from multicast.tickets.encoding import OwnRecord, Ticket, encode
 from tests.helpers.plans import poster
 from tests.helpers.small import Small, until
 
-PLAN = replace(poster(), order_version=2)
+PLAN = poster()
 SETS = [{"P1"}, {"P2"}, {"P3"}, {"P4"}, {"P5"}, {"P1", "P3"}, {"P2", "P3", "P4"}]
 NAMES = ("C1", "C2", "C3")
 P3 = PLAN.number("P3")
@@ -114,7 +114,7 @@ def test_an_instance_that_ends_fills_no_further():
 
 
 def test_an_instance_and_a_consumer_begin_at_a_checkpoint():
-    limits = CollectorLimits(checkpoint_every=20)
+    limits = replace(LIMITS, checkpoint_records=20)
     with Small(PLAN, limits=limits) as system, system.producer(tickets=False) as producer:
         first = [node for node, _ in system.run_all()]
         with system.consumer("C2") as consumer:

@@ -1,6 +1,4 @@
-"""What a collector of version 2 counts: each entry once, whatever is read again."""
-
-from dataclasses import replace
+"""What a collector counts: each entry once, whatever is read again."""
 
 from collectors.entry_counts import EntryCounts
 from multicast.control import stream_partition
@@ -10,7 +8,7 @@ from tests.helpers.plans import with_foreign_work
 from tests.helpers.small import Small, until
 from topology.work import collector_work
 
-PLAN = replace(with_foreign_work(), order_version=2)
+PLAN = with_foreign_work()
 KINDS = ("appended", "passed_on", "read", "dropped")
 SENT = {"P1": 2, "P2": 3, "P3": 5, "P4": 7, "P5": 11}
 

@@ -12,7 +12,7 @@ from multicast.errors import AppendUnknown, ClusterUnreachable, TopicChanged
 from tests.helpers.held import SteppedDriver
 from tests.helpers.plans import chain
 
-PLAN = replace(chain(), order_version=2)
+PLAN = chain()
 P1 = 0
 LOG = log_partition(PLAN.logs[P1])
 HOLE = 20_000

@@ -29,11 +29,10 @@ from multicast.tickets.encoding import COUNT_MAX, OwnRecord, Ticket, encode
 from tests.helpers.plans import chain
 from tests.helpers.small import Small, until
 
-PLAN = replace(chain(), order_version=2)
+PLAN = chain()
 # The next one retains no collector: each has another stream.
 NEXT = replace(
     chain(epoch=2),
-    order_version=2,
     collectors=tuple(replace(each, stream=each.stream + 2) for each in PLAN.collectors),
 )
 K1 = stream_partition(NEXT, "K1")

@@ -1,4 +1,4 @@
-"""The recovery of epochs of version 2, on a log in memory with the engine's collectors."""
+"""Recoveries, on a log in memory with the engine's collectors."""
 
 import threading
 from collections import Counter
@@ -6,9 +6,9 @@ from dataclasses import replace
 
 import pytest
 
-import collectors.core
+import collectors.engine.instance
 import collectors.mending
-from collectors.collector import CollectorLimits
+import collectors.reconfiguration.recovery
 from collectors.mending import Harm
 from collectors.reconfiguration.drain import drain
 from collectors.reconfiguration.recovery import SKIPS_MAX, RecoveringDrain, recover
@@ -27,8 +27,8 @@ from tests.helpers.forged import far, freeze, is_relayed, jump
 from tests.helpers.plans import chain, poster
 from tests.helpers.small import Small, until
 
-PLAN = replace(poster(), order_version=2)
-CHAIN = replace(chain(), order_version=2)
+PLAN = poster()
+CHAIN = chain()
 SETS = [{"P1"}, {"P2"}, {"P3"}, {"P4"}, {"P5"}, {"P1", "P3"}, {"P2", "P3", "P4"}]
 NAMES = ("C1", "C2", "C3")
 PLAN_NAMES = {node.name for node in PLAN.collectors}
@@ -191,7 +191,8 @@ def test_a_child_that_ordered_what_is_its_parents_to_order_loses_and_doubles_not
 
 
 def test_a_log_that_is_ordered_too_far_is_filled_and_its_epoch_goes_on(monkeypatch):
-    for module in (collectors.core, collectors.mending):  # else the log would be large
+    modules = (collectors.engine.instance, collectors.mending, collectors.reconfiguration.recovery)
+    for module in modules:  # else the log would be large
         monkeypatch.setattr(module, "LIMITS", replace(LIMITS, fill_max=1000))
     with Small(PLAN) as system:
         system.run_all()
@@ -240,7 +241,7 @@ def test_a_recovery_that_was_killed_at_any_step_is_finished_by_the_next(monkeypa
                 except Killed:
                     continue
                 break
-        assert 5 <= steps <= 30
+        assert 3 <= steps <= 30
         assert state_of(system).begun_epoch == 2
         system.run_all(epoch=2)
         sent += ordered(system, 21)
@@ -334,7 +335,7 @@ def restored(system):
 
 
 def test_a_recovery_refuses_to_guess_the_order_that_retention_has_deleted():
-    with Small(WIDE, limits=CollectorLimits(checkpoint_every=6)) as system:
+    with Small(WIDE, limits=replace(LIMITS, checkpoint_records=6)) as system:
         order, point = overtaken(system)
         with pytest.raises(Conflict, match="messages of logs P1, P2, whose order is lost"):
             recovered(system)
@@ -349,7 +350,7 @@ def test_a_recovery_refuses_to_guess_the_order_that_retention_has_deleted():
 
 
 def test_what_retention_has_deleted_of_the_order_is_restored_log_by_log_where_that_is_accepted():
-    with Small(WIDE, limits=CollectorLimits(checkpoint_every=6)) as system:
+    with Small(WIDE, limits=replace(LIMITS, checkpoint_records=6)) as system:
         order, _ = overtaken(system)
         assert recovered(system, lossy=True).epoch == 2
         assert sorted(restored(system)) == sorted(order)
@@ -364,7 +365,7 @@ def test_what_an_interrupted_recovery_has_restored_counts_although_retention_has
     def killed(*_):
         raise Killed
 
-    with Small(WIDE, limits=CollectorLimits(checkpoint_every=6)) as system:
+    with Small(WIDE, limits=replace(LIMITS, checkpoint_records=6)) as system:
         order, point = overtaken(system, deletes=False)
         with monkeypatch.context() as patched:
             patched.setattr(RecoveringDrain, "_fill", killed)  # what follows the restored runs
@@ -376,18 +377,14 @@ def test_what_an_interrupted_recovery_has_restored_counts_although_retention_has
         assert find_damage(system.driver, state_of(system)) == ()
 
 
-@pytest.mark.parametrize("order_version", [1, 2])
-def test_a_recovery_says_what_to_do_where_retention_has_left_neither_start_nor_checkpoint(
-    order_version,
-):
-    plan = replace(chain(), order_version=order_version)
-    with Small(plan) as system:
+def test_a_recovery_says_what_to_do_where_retention_has_left_neither_start_nor_checkpoint():
+    with Small(CHAIN) as system:
         node, thread = system.run("K1")
         with system.producer(tickets=False) as producer:
             producer.multicast(b"", to={"P1"}).ordered(60)
         node.stop()
         thread.join(60)
-        stream = stream_partition(plan, "K1")
+        stream = stream_partition(CHAIN, "K1")
         system.log.trim(stream, system.driver.last_stable_offsets([stream])[stream])
         with pytest.raises(Trimmed, match=r"delete the topics A\.groups, A\.Msg-TO, A\.topology "):
             recovered(system)

@@ -85,7 +85,7 @@ def test_many_tasks_await_the_order_of_their_messages_without_a_thread_for_each(
 
 def test_without_a_collector_the_order_is_awaited_for_the_time_allowed_and_can_be_again(small):
     async def run():
-        async with producer_of(small) as producer:
+        async with producer_of(small, tickets=False) as producer:
             receipt = await producer.multicast(b"a", to={"P1"})
             with pytest.raises(TimedOut, match="accepted, but not ordered"):
                 await receipt.ordered(0.01)

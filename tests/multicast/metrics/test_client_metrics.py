@@ -5,7 +5,6 @@ import itertools
 import subprocess
 import sys
 import threading
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -182,7 +181,7 @@ def test_a_change_of_epoch_shows_how_long_it_stopped_a_consumer(double, name):
 
 
 def test_a_consumer_says_for_which_log_its_messages_wait_and_for_how_long():
-    plan = replace(chain(), order_version=2)
+    plan = chain()
     with Small(plan) as system, system.consumer("C1") as consumer:
         metrics = ClientMetrics(consumer)
         assert (consumer.waiting, consumer.counts().waiting) == (None, None)

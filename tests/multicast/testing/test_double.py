@@ -11,8 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from collectors.collector import Append, Collector
-from collectors.testing.stepped import SteppedCollectors
+from collectors.actions import Append
+from collectors.testing import stepped
+from collectors.ticket_core import TicketCore
 from multicast import Consumer, Producer
 from multicast.control import log_partition
 from multicast.drivers.protocol import Appended, AppendFailed
@@ -24,10 +25,9 @@ from multicast.errors import (
     UsageError,
 )
 from multicast.messages import skip_header
-from multicast.order import RecordKind, decode, encode
 from multicast.testing import MemorySystem, OrderViolation, system
+from multicast.tickets.encoding import RelayRecord, decode, encode
 from tests.helpers.plans import chain, poster
-from topology.carry_over import with_order_version
 
 ROOT = Path(__file__).parents[3]
 INTERESTS = {
@@ -35,23 +35,14 @@ INTERESTS = {
     "destinations": [{"P1", "P3"}, {"P2", "P3", "P4"}],
 }
 
-FIRST = poster()  # the same interests, in version 1
-BOTH = pytest.mark.parametrize(
-    "interests",
-    [
-        pytest.param(FIRST, id="version 1", marks=pytest.mark.campaign),
-        pytest.param(INTERESTS, id="version 2"),
-    ],
-)
-
 
 def payloads(messages):
     return [message.payload for message in messages]
 
 
-def busy_run(seed, interests=INTERESTS):
+def busy_run(seed):
     """A run with each kind of fault; gives its trace and what the consumers delivered."""
-    with system(interests, seed=seed) as double:
+    with system(INTERESTS, seed=seed) as double:
         producer = double.producer()
         consumers = [double.consumer(name) for name in ("C1", "C2", "C3")]
         sets = itertools.cycle([{"P1"}, {"P2"}, {"P1", "P3"}, {"P3"}, {"P4"}, {"P2", "P3", "P4"}])
@@ -71,9 +62,8 @@ def busy_run(seed, interests=INTERESTS):
         return double.trace, [payloads(double.drain(consumer)) for consumer in consumers]
 
 
-@BOTH
-def test_two_runs_with_one_seed_are_equal_and_another_seed_orders_otherwise(interests):
-    runs = [busy_run(seed, interests) for seed in (1, 1, 2, 3, 4)]
+def test_two_runs_with_one_seed_are_equal_and_another_seed_orders_otherwise():
+    runs = [busy_run(seed) for seed in (1, 1, 2, 3, 4)]
     assert runs[0] == runs[1]
     assert len({trace for trace, _ in runs}) == 4
     assert len({tuple(delivered[0]) for _, delivered in runs}) > 1
@@ -180,18 +170,13 @@ def payloads_of(batches):
     return [record.value for batch in batches for record in batch.records]
 
 
-@BOTH
-def test_a_collector_that_is_down_hands_nothing_on_until_it_is_restarted(interests):
-    with system(interests) as double:
+def test_a_collector_that_is_down_hands_nothing_on_until_it_is_restarted():
+    with system(INTERESTS) as double:
         producer, consumer = double.producer(), double.consumer("C1")
         for name in [node.name for node in double.plan.collectors]:
             double.crash(name)
         receipt = producer.multicast(b"x", to={"P1", "P3"})
-        if interests is FIRST:
-            with pytest.raises(TimedOut, match="not ordered in time"):
-                receipt.ordered(5)
-        else:
-            receipt.ordered(5)  # by its ticket; but the consumer reads a child's stream
+        receipt.ordered(5)  # by its ticket; but the consumer reads a child's stream
         assert consumer.poll(5) == []
         for name in [node.name for node in double.plan.collectors]:
             double.restart(name)
@@ -199,9 +184,8 @@ def test_a_collector_that_is_down_hands_nothing_on_until_it_is_restarted(interes
         assert payloads(double.drain(consumer)) == [b"x"]
 
 
-@BOTH
-def test_a_collector_that_fails_over_while_its_appends_fail_orders_every_message_once(interests):
-    with system(interests, seed=3) as double:
+def test_a_collector_that_fails_over_while_its_appends_fail_orders_every_message_once():
+    with system(INTERESTS, seed=3) as double:
         producer, consumer = double.producer(), double.consumer("C1")
         sent = [b"%d" % number for number in range(30)]
         for number, payload in enumerate(sent):
@@ -230,15 +214,14 @@ def test_a_consumer_that_crashed_gets_again_what_it_had_not_committed():
         assert payloads(double.drain(consumer)) == [b"3", b"4", b"5"]
 
 
-@BOTH
-def test_a_new_plan_begins_under_load_and_a_collector_that_is_down_does_not_stop_it(interests):
-    with system(interests) as double:
+def test_a_new_plan_begins_under_load_and_a_collector_that_is_down_does_not_stop_it():
+    with system(INTERESTS) as double:
         producer, consumer = double.producer(), double.consumer("C1")
         sent = [producer.multicast(b"%d" % number, to={"P1", "P3"}) for number in range(5)]
         double.crash("K1")
         wider = {**INTERESTS["consumers"], "C1": {"P1", "P2", "P3", "P6"}, "C4": {"P1", "P6"}}
         plan = double.replan({**INTERESTS, "consumers": wider})
-        assert (plan.epoch, plan.order_version) == (2, 1 if interests is FIRST else 2)
+        assert plan.epoch == 2
         assert all(isinstance(receipt.outcome, Appended) for receipt in sent)
         double.restart("K1")
         producer.multicast(b"new", to={"P6"}).ordered()
@@ -282,22 +265,6 @@ def test_a_message_whose_ticket_is_lost_is_ordered_by_a_collector():
         assert payloads(double.drain(consumer)) == [b"x"]
 
 
-def test_a_topic_moves_to_version_2_of_the_order_records_and_back():
-    with system(FIRST) as double:
-        producer, consumer = double.producer(), double.consumer("C1")
-        sent = []
-        for version in (1, 2, 1):
-            running = double.plan
-            if running.order_version != version:
-                plan = replace(running, epoch=running.epoch + 1, base_epoch=running.epoch)
-                double.replan(with_order_version(plan, version, running))
-            for _ in range(5):
-                sent.append(b"%d" % len(sent))
-                producer.multicast(sent[-1], to={"P1", "P3"}).ordered()
-        assert double.plan.epoch == 3
-        assert payloads(double.drain(consumer)) == sent
-
-
 def test_a_plan_cannot_begin_while_a_stream_is_away_and_is_finished_afterwards():
     more = {**INTERESTS, "consumers": {**INTERESTS["consumers"], "C4": {"P1", "P5"}}}
     with system(INTERESTS) as double:
@@ -310,26 +277,25 @@ def test_a_plan_cannot_begin_while_a_stream_is_away_and_is_finished_afterwards()
         assert payloads(double.drain(double.consumer("C4"))) == [b"x"]
 
 
-class Swapping(Collector):
-    """A wrong core: a child hands on the runs of one of its parent's records in another order."""
+class Swapping(TicketCore):
+    """A wrong core: a child hands on what one of its parent's records ordered the other way."""
 
-    def step(self, now_ms):
-        return tuple(
+    def step(self):
+        return [
             Append(self._swapped(action.raw)) if isinstance(action, Append) else action
-            for action in super().step(now_ms)
-        )
+            for action in super().step()
+        ]
 
     def _swapped(self, raw):
-        record = decode(raw)
-        if record.kind is not RecordKind.PARENT or len(record.runs) < 2:
+        tag = self.own.shape.tag
+        record = decode(tag, raw)
+        if not isinstance(record, RelayRecord):
             return raw
-        swapped = encode(replace(record, runs=tuple(reversed(record.runs))))
-        self._restart()
-        return swapped
+        return encode(tag, replace(record, entries=tuple(reversed(record.entries))))
 
 
 def run_of_forty(seed):
-    with system(FIRST, seed=seed) as double:
+    with system(INTERESTS, seed=seed) as double:
         producer = double.producer()
         for number in range(40):
             producer.multicast(b"%d" % number, to=({"P2"}, {"P3"}, {"P2", "P3", "P4"})[number % 3])
@@ -338,7 +304,7 @@ def run_of_forty(seed):
 
 def test_the_check_finds_a_collector_that_swaps(monkeypatch):
     run_of_forty(2)
-    monkeypatch.setattr(SteppedCollectors, "core", Swapping)
+    monkeypatch.setattr(stepped, "TicketCore", Swapping)
     with pytest.raises(OrderViolation, match=r"prefix order|acyclic") as found:
         run_of_forty(2)
     assert found.value.__notes__ == ["system in memory with seed 2"]
@@ -431,7 +397,7 @@ def test_a_callback_that_waits_is_refused():
 
 
 def test_the_block_s_own_error_is_not_replaced_by_the_check(monkeypatch):
-    monkeypatch.setattr(SteppedCollectors, "core", Swapping)
+    monkeypatch.setattr(stepped, "TicketCore", Swapping)
     with pytest.raises(ZeroDivisionError), system(INTERESTS, seed=2):
         raise ZeroDivisionError
 
@@ -446,8 +412,8 @@ def test_the_block_s_own_error_is_not_replaced_by_the_check(monkeypatch):
     ],
     ids=["a plan", "a planned plan", "a path", "a path as text"],
 )
-def test_interests_come_as_a_plan_or_a_file(interests):
-    with system(interests) as double:
+def test_interests_come_as_a_plan_or_a_file():
+    with system(INTERESTS) as double:
         assert double.producer().multicast(b"x", to={"P2"}).ordered().offset == 0
 
 

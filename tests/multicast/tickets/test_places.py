@@ -7,13 +7,11 @@ from multicast.drivers.protocol import Record, TopicPartition
 from multicast.order import anchor, digest_of
 from multicast.tickets.appender import places_of
 from tests.helpers.plans import chain
-from topology.carry_over import with_order_version
 from topology.tree import CollectorSpec, Log, Subscription
 
 # Two trees: K1 with K2 below it, and K3.
 FIRST = replace(
     chain(),
-    order_version=2,
     partitions=("P1", "P2", "P3", "P4", "P5", "P6"),
     logs=tuple(Log(f"P{n}", "A", n - 1) for n in range(1, 7)),
     collectors=(*chain().collectors, CollectorSpec("K3", ("P5", "P6"), None, 2)),
@@ -64,12 +62,6 @@ def test_a_tree_that_is_retained_keeps_tag_and_book_and_the_others_begin_anew():
     assert after["A", 0].tag == anchor(moved, "K1") != before["A", 0].tag
     assert after["A", 0].book is not before["A", 0].book
     assert after["A", 0].number == 5
-
-
-def test_an_epoch_of_version_1_has_no_places():
-    back = with_order_version(replace(FIRST, epoch=2, base_epoch=1), 1, FIRST)
-    state = state_of(FIRST, back)
-    assert places_of(state, 2, places_of(state, 1, {})) == {}
 
 
 def test_an_epoch_without_tickets_has_no_places_and_retains_all_trees():

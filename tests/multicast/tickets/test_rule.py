@@ -4,17 +4,8 @@ import tracemalloc
 
 import pytest
 
-from multicast.errors import ProtocolViolation, UnknownVersion
-from multicast.order import (
-    ORDERED_MAX,
-    OrderRecord,
-    OrderStream,
-    ParentNext,
-    RecordKind,
-    Run,
-    anchor,
-)
-from multicast.order import encode as encode_old
+from multicast.errors import ProtocolViolation
+from multicast.order import ORDERED_MAX, Run
 from multicast.tickets.encoding import (
     COUNT_MAX,
     PROMISE_MAX,
@@ -34,7 +25,6 @@ from multicast.tickets.encoding import (
 from multicast.tickets.producer import RECORD_COUNT_MAX, TicketBook
 from multicast.tickets.recovery import EndedStream, restored_records, restored_runs
 from multicast.tickets.rule import NotCounted, StreamShape, TicketStream
-from tests.helpers.plans import chain, from_start
 
 TAG, OTHER_TAG = b"t" * 16, b"u" * 16
 A, B, INHERITED = 0, 1, 2
@@ -281,18 +271,6 @@ def test_each_record_of_a_recovery_is_within_the_limits():
     assert runs == [Run(A, 0, ORDERED_MAX), Run(A, ORDERED_MAX, 2**25)]
     stream = Stream(StreamShape(TAG, {A: 0}, {}, owed=2))
     assert [stream.take(record) for record in restored_records(runs)] == [(runs[0],), (runs[1],)]
-
-
-def test_a_program_of_version_1_stops_at_the_first_record_of_version_2():
-    plan = chain()
-    old = OrderStream(plan, "K1", from_start(plan))
-    with pytest.raises(UnknownVersion, match="version 2"):
-        old.read(old.offset_next, encode(anchor(plan, "K1"), OwnRecord()))
-
-
-def test_a_record_of_version_1_does_not_count(stream):
-    old = OrderRecord(RecordKind.OWN, TAG, ParentNext(0, 0), (Run(A, 0, 1),))
-    assert stream.read(0, encode_old(old)) is NotCounted.FOREIGN
 
 
 def test_one_record_of_a_producer_counts_a_bounded_number_of_messages():

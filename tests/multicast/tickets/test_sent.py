@@ -13,7 +13,7 @@ from multicast.tickets.encoding import decode
 from tests.helpers.plans import chain
 from tests.multicast.tickets.test_places import state_of
 
-PLAN = replace(chain(), order_version=2)
+PLAN = chain()
 P1, P2 = (log_partition(PLAN.log(name)) for name in ("P1", "P2"))
 OTHERS = tuple(replace(spec, stream=spec.stream + 2) for spec in PLAN.collectors)
 NEXT = replace(PLAN, epoch=2, base_epoch=1, collectors=OTHERS)

@@ -1,4 +1,4 @@
-"""Readers open a stream of version 2 by the control topic, and deliver what it orders."""
+"""Readers open a stream by the control topic, and deliver what it orders."""
 
 from dataclasses import replace
 
@@ -9,7 +9,6 @@ from multicast.control import (
     ends_record,
     genesis,
     markers_record,
-    of_version_1,
     plan_record,
 )
 from multicast.control.documents import Ended
@@ -17,7 +16,7 @@ from multicast.cursor import Cursor, start_cursor
 from multicast.delivery import Delivery
 from multicast.drivers.protocol import Record
 from multicast.errors import ProtocolViolation, UnknownVersion
-from multicast.order import OrderStream, Resumed, Run, anchor, digest_of
+from multicast.order import Run, anchor, digest_of
 from multicast.tickets.encoding import (
     FreezeRecord,
     OwnRecord,
@@ -30,7 +29,7 @@ from multicast.tickets.rule import NotCounted
 from multicast.tickets.stream import TicketCheckpoint, TicketOrder
 from tests.helpers.plans import chain, from_start
 
-PLAN = replace(chain(), order_version=2)
+PLAN = chain()
 P1, P2, P3 = 0, 1, 2
 
 
@@ -52,7 +51,7 @@ def k1(*records):
 
 
 def read(stream, raws, first=0):
-    return [stream.runs(first + number, raw) for number, raw in enumerate(raws)]
+    return [stream.read(first + number, raw) for number, raw in enumerate(raws)]
 
 
 def checkpointed():
@@ -69,13 +68,11 @@ def checkpointed():
     return raws, TicketCheckpoint(1, "K1", 6, raws[6]), stream
 
 
-def test_a_stream_opens_in_the_version_of_its_epochs_plan():
-    assert isinstance(control().stream(1, "K2", below=0), TicketOrder)
-    assert isinstance(control(chain()).stream(1, "K2", below=0), OrderStream)
-    with pytest.raises(UnknownVersion, match="epoch 1 of topic A has order records of version 3"):
-        control(replace(PLAN, order_version=3)).stream(1, "K1", below=0)
-    with pytest.raises(UnknownVersion, match="which this command does not read yet"):
-        of_version_1(control().opened(1, "K1"))
+@pytest.mark.parametrize("version", [1, 3])
+def test_a_stream_of_another_version_is_refused_by_name(version):
+    says = f"epoch 1 of topic A has order records of version {version}, and this program reads"
+    with pytest.raises(UnknownVersion, match=says):
+        control(replace(PLAN, order_version=version)).stream(1, "K1", below=0)
 
 
 def test_a_stream_of_the_epoch_after_a_recovery_begins_with_the_runs_that_it_is_owed():
@@ -87,7 +84,7 @@ def test_a_stream_of_the_epoch_after_a_recovery_begins_with_the_runs_that_it_is_
         collectors=(replace(PLAN.collectors[0], stream=7), PLAN.collectors[1]),
     )
     ends = {log.name: 5 for log in PLAN.logs}
-    ended = Ended({"K2": {"P2": Resumed(3, 5)}}, restored={"K2": 2})
+    ended = Ended({"K2": {"P2": 3}}, {"K2": 2})
     state = control(
         PLAN,
         plan_record(digest_of(first[1]), following, attempt="1"),
@@ -207,6 +204,6 @@ def test_delivery_counts_what_is_void_and_ends_with_the_streams_freeze():
 def test_a_childs_stream_takes_its_starts_and_its_parents_from_the_plan():
     stream = TicketOrder(PLAN, "K2", {**from_start(PLAN), "P2": 5})
     relay = RelayRecord(0, 4, (Position(P2, 7),))
-    assert stream.runs(0, encode(anchor(PLAN, "K2"), relay)) == (Run(P2, 5, 7),)
+    assert stream.read(0, encode(anchor(PLAN, "K2"), relay)) == (Run(P2, 5, 7),)
     assert (stream.own, stream.inherited) == ({P3}, {P2})
     assert stream.starts == {P2: 5, P3: 0}

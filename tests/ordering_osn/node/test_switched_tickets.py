@@ -1,6 +1,4 @@
-"""Nodes of the ordering service over order records of version 2, on a real broker."""
-
-from dataclasses import replace
+"""Nodes of the ordering service: one is killed, and tickets are switched, on a real broker."""
 
 import pytest
 
@@ -50,11 +48,8 @@ def blocks(net, number, chain):
     return [(b.header.SerializeToString(), b.data.SerializeToString()) for b in found]
 
 
-def test_nodes_order_alike_in_version_2_and_a_stream_goes_on_when_its_node_is_killed(
-    kafka_cluster, tmp_path
-):
-    plan = replace(PLAN, order_version=2)
-    with network(kafka_cluster, tmp_path, plan, *quick_chains(*THREE), nodes=2) as net:
+def test_nodes_order_alike_and_a_stream_goes_on_when_its_node_is_killed(kafka_cluster, tmp_path):
+    with network(kafka_cluster, tmp_path, PLAN, *quick_chains(*THREE), nodes=2) as net:
         addresses = net.nodes.addresses[:2]
         reader = Reader(addresses, 3 * OF_A_ROUND)
         with client_of(addresses[::-1]) as client:
@@ -73,17 +68,17 @@ def test_nodes_order_alike_in_version_2_and_a_stream_goes_on_when_its_node_is_ki
         judged(net, reader.entries, made)
 
 
-def test_nodes_go_on_while_the_topic_moves_to_version_2_and_back(kafka_cluster, tmp_path):
+def test_nodes_go_on_while_tickets_are_switched_off_and_on(kafka_cluster, tmp_path):
     with network(kafka_cluster, tmp_path, PLAN, *quick_chains(*THREE), nodes=2) as net:
         addresses = net.nodes.addresses[:2]
         reader = Reader(addresses, 3 * OF_A_ROUND)
         with client_of(addresses) as client:
             reader.start()
             made = a_round(net, client, 0)
-            moved(net.system, 2)
+            moved(net.system, tickets=False)
             made += a_round(net, client, 1)
-            net.restart(1)  # from a cursor of version 2
-            moved(net.system, 1)
+            net.restart(1)  # from a cursor of an epoch without tickets
+            moved(net.system, tickets=True)
             net.nodes.wait_healthy(PATIENCE_S)
             made += a_round(net, client, 1)
         reader.join(PATIENCE_S)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from multicast.tickets.stream import TicketCheckpoint
+from multicast.tickets.stream import StreamCheckpoint
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,7 +18,7 @@ class Append:
 class SaveCheckpoint:
     """Write this to the control topic, at any time: its record was read back, so it stays true."""
 
-    checkpoint: TicketCheckpoint
+    checkpoint: StreamCheckpoint
 
 
 @dataclass(frozen=True, slots=True)

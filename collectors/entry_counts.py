@@ -39,7 +39,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from multicast.order import Run
-from multicast.tickets.stream import TicketOrder
+from multicast.tickets.stream import OrderStream
 from topology.tree import Plan
 from topology.work import collector_work
 
@@ -51,7 +51,7 @@ class EntryCounts:
     """
 
     def __init__(self) -> None:
-        self._parent: TicketOrder | None = None
+        self._parent: OrderStream | None = None
         self._appended: dict[int, int] = {}
         self._own_number_max = 0  # over all instances: no record of our own up to here is new
         self._read_base: dict[int, int] | None = None  # read = the parent's positions - these
@@ -61,7 +61,7 @@ class EntryCounts:
         # Records read before the instance had caught up; at most what its relay keeps.
         self._waiting: list[tuple[int, Sequence[Run]]] = []
 
-    def begin(self, own: TicketOrder, parent: TicketOrder | None) -> None:
+    def begin(self, own: OrderStream, parent: OrderStream | None) -> None:
         """Count for an instance that begins with these streams."""
         appended, read = self._appended, self.read()
         if self._parent is not None and self._read_base is not None:

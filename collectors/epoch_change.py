@@ -20,7 +20,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from multicast.tickets.stream import TicketOrder
+from multicast.tickets.stream import OrderStream
 from topology.carry_over import Retained
 from topology.tree import Plan
 
@@ -51,7 +51,7 @@ def freeze_positions(plan: Plan, markers: Mapping[str, int]) -> dict[int, int]:
 
 def ends_of(
     plan: Plan,
-    streams: Mapping[str, TicketOrder],
+    streams: Mapping[str, OrderStream],
     markers: Mapping[str, int],
     retained: Retained,
 ) -> dict[str, int] | None:

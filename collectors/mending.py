@@ -23,8 +23,8 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
 from itertools import count
 
-from collectors.ticket_core import LIMITS
-from multicast.tickets.stream import TicketOrder
+from collectors.collector import LIMITS
+from multicast.tickets.stream import OrderStream
 from topology.tree import Plan
 
 
@@ -55,7 +55,7 @@ class StreamRead:
     plan ends this epoch yet.
     """
 
-    stream: TicketOrder
+    stream: OrderStream
     parent_positions: Mapping[int, int] | None = None
     marked: Mapping[int, int] | None = None
 
@@ -175,7 +175,7 @@ def _root(plan: Plan, name: str) -> str:
     return node.name
 
 
-def ordered_to(streams: Iterable[TicketOrder]) -> dict[str, int]:
+def ordered_to(streams: Iterable[OrderStream]) -> dict[str, int]:
     """Give by log name the greatest position of any stream: the log has to be filled up to it."""
     furthest: dict[str, int] = {}
     for stream in streams:
@@ -186,7 +186,7 @@ def ordered_to(streams: Iterable[TicketOrder]) -> dict[str, int]:
 
 
 def resumed(
-    streams: Mapping[str, TicketOrder], ends: Mapping[str, int]
+    streams: Mapping[str, OrderStream], ends: Mapping[str, int]
 ) -> dict[str, dict[str, int]]:
     """Give by collector and log where a stream of the next epoch does not begin at the log's end.
 

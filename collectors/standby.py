@@ -23,7 +23,7 @@ instance has advertised itself, or the successor is made a primary.
 
 from __future__ import annotations
 
-from collectors.ticket_core import TicketCore
+from collectors.collector import Collector
 from multicast.control.state import NOBODY
 
 # A primary appends within milliseconds, and a needless takeover costs only a void record or two.
@@ -57,7 +57,7 @@ class Standby:
         """Whether an append is due, and we still give other instances time for it."""
         return self._waits is not None and not self.acting
 
-    def begin(self, core: TicketCore) -> None:
+    def begin(self, core: Collector) -> None:
         """Take the core, before it reads: what its stream has already nobody appends now."""
         self._behind = not core.caught_up()
 
@@ -79,7 +79,7 @@ class Standby:
             self._late_left = 0
             self._waits = None
 
-    def decide(self, core: TicketCore, now: float) -> bool:
+    def decide(self, core: Collector, now: float) -> bool:
         """Decide whether to append now; `now` is in seconds, of a monotonic clock."""
         others, behind = core.counted, self._behind
         moved = others > self._others and self._releasing != NOBODY and not behind
@@ -97,7 +97,7 @@ class Standby:
             self._wait(core, now)
         return self.acting
 
-    def _wait(self, core: TicketCore, now: float) -> None:
+    def _wait(self, core: Collector, now: float) -> None:
         if self._offered and core.caught_up():
             self._take_over()
         elif not core.due:

@@ -34,7 +34,7 @@ from multicast.cursor import Cursor
 from multicast.drivers.protocol import Headers, Record
 from multicast.messages import Covered, EpochMarker, MessageID, Special, has_reserved, special
 from multicast.order import OFFSET_MAX, Run
-from multicast.tickets.stream import TicketOrder
+from multicast.tickets.stream import OrderStream
 from topology.tree import Log, Plan
 
 # By index instead of by name: that cuts the cost of looking at every record to a third.
@@ -158,7 +158,7 @@ class Delivery:
         self,
         plan: Plan,
         interest: Sequence[str],
-        order: TicketOrder | None,
+        order: OrderStream | None,
         cursor: Cursor,
         *,
         buffer_bytes_max: int = BUFFER_BYTES_MAX,
@@ -197,7 +197,7 @@ class Delivery:
     # -- input ------------------------------------------------------------------------------
 
     def order_read(self, offset: int, raw: bytes | None) -> None:
-        """Process the next record of the order stream; raises what `TicketOrder.read` raises."""
+        """Process the next record of the order stream; raises what `OrderStream.read` raises."""
         assert self.order is not None
         self._reach(offset)
         result = self.order.read(offset, raw)

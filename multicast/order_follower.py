@@ -17,7 +17,7 @@ from multicast.control import ControlReader, stream_partition
 from multicast.drivers.clock import clock_of
 from multicast.drivers.protocol import Driver, Reader, TopicPartition
 from multicast.errors import AmcastError, ProtocolViolation, UsageError
-from multicast.tickets.stream import TicketOrder
+from multicast.tickets.stream import OrderStream
 from multicast.topic_identity import refuse_recreated_logs
 
 # How often the control topic is read for a newer epoch. While a plan changes, receipts wait up to
@@ -47,7 +47,7 @@ class OrderFollower:
         self._reader: Reader = driver.reader({})
         self._checkpoints = True
         self._epoch: int | None = None  # whose streams are read now
-        self._streams: dict[TopicPartition, TicketOrder] = {}
+        self._streams: dict[TopicPartition, OrderStream] = {}
         self._control_due = 0.0
         self._thread: threading.Thread | None = None
         if self._clock.threads:

@@ -47,7 +47,7 @@ LAYERS = {
     "collectors": [
         ["collectors.actions", "collectors.change_pauses", "collectors.entry_counts",
          "collectors.epoch_change", "collectors.mending", "collectors.placement",
-         "collectors.standby", "collectors.ticket_core"],
+         "collectors.standby", "collectors.collector"],
         ["collectors.engine"],
         ["collectors.doctor", "collectors.reconfiguration"],
         ["collectors.testing"],
@@ -109,7 +109,7 @@ PURE = [
     "collectors/actions.py",
     "collectors/change_pauses.py",
     "collectors/entry_counts.py",
-    "collectors/ticket_core.py",
+    "collectors/collector.py",
     "collectors/adoption/facts.py",
     "collectors/doctor/facts.py",
     "collectors/explain/facts.py",

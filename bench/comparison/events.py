@@ -39,7 +39,7 @@ from multicast.drivers.protocol import (
     TopicPartition,
 )
 from multicast.errors import AmcastError, BufferFull, TimedOut
-from multicast.tickets.stream import TicketOrder
+from multicast.tickets.stream import OrderStream
 
 PARTITIONS = 5  # one for descriptions; four for events, so that Spark reads them in parallel
 DESCRIBED = 0  # the Kafka partition of descriptions
@@ -177,7 +177,7 @@ class OrderStamps:
         self._poster = arm == "algorithm1"
         self._consumer = consumer
         self._order = order_of(topic).topic if self._poster else order_topic(topic)
-        self._stream: TicketOrder | None = None
+        self._stream: OrderStream | None = None
         self.noted: list[tuple[Fetched, int]] = []
         self._firsts: dict[int, list[int]] = {}
         self._stamps: dict[int, list[tuple[int, int]]] = {}
@@ -220,7 +220,7 @@ class OrderStamps:
         self._firsts.setdefault(log, []).append(first)
         self._stamps.setdefault(log, []).append((end, now_ns))
 
-    def _open_stream(self) -> TicketOrder:
+    def _open_stream(self) -> OrderStream:
         if self._stream is None:
             control = ControlReader(self._inner, self._topic)
             try:

@@ -18,7 +18,7 @@ from crc32c import crc32c
 from bench.fuzz.mutation import Shape
 from bench.fuzz.target import FuzzTarget, require
 from bench.pipeline.rule import Said, Statement, StreamRule, _rules_of
-from bench.pipeline.ticket_rule import TicketReading
+from bench.pipeline.ticket_rule import StreamReading
 from collectors.doctor.streams import Control
 from multicast import history, messages, settings
 from multicast.cli import lines, verify
@@ -60,7 +60,7 @@ from multicast.tickets.encoding import (
     encode,
 )
 from multicast.tickets.rule import NotCounted
-from multicast.tickets.stream import TicketCheckpoint, TicketOrder
+from multicast.tickets.stream import OrderStream, StreamCheckpoint
 from topology.check import PlanRejected, check
 from topology.interests import InvalidInterests, from_document, parse
 from topology.planner.solver import plan as solve
@@ -122,8 +122,8 @@ def _statements() -> list[tuple[bytes, bytes]]:
     ends = {log.name: 7 for log in _FIRST.logs}
     first = plan_record(genesis("A"), _FIRST, attempt="1")
     node = _FIRST.collectors[0]
-    state = TicketOrder(_FIRST, node.name, _starts()).checkpoint()
-    point = TicketCheckpoint(1, node.name, 3, encode(anchor(_FIRST, node.name), state))
+    state = OrderStream(_FIRST, node.name, _starts()).checkpoint()
+    point = StreamCheckpoint(1, node.name, 3, encode(anchor(_FIRST, node.name), state))
     return [
         first,
         plan_record(digest_of(first[1]), _SECOND, attempt="1"),
@@ -213,7 +213,7 @@ _NODE = next(node for node in _FIRST.collectors if node.parent is not None)
 
 def _orders() -> list[bytes]:
     """Make a record of each kind but a restored one; all count one after the other."""
-    stream = TicketOrder(_FIRST, _NODE.name, _starts())
+    stream = OrderStream(_FIRST, _NODE.name, _starts())
     own, inherited = min(stream.own), min(stream.inherited)
     records = (
         OwnRecord((Ticket(own, 1, 1), Ticket(own, 0, 1000)), (Correction(own, 1, 9),)),
@@ -242,8 +242,8 @@ def _read_order(raw: bytes) -> None:
 
 def _judge_order(raw: bytes) -> None:
     """Give the input to both readers of the rule, between valid records."""
-    stream = TicketOrder(_FIRST, _NODE.name, _starts())
-    reading = TicketReading(_RULES[_NODE.name])
+    stream = OrderStream(_FIRST, _NODE.name, _starts())
+    reading = StreamReading(_RULES[_NODE.name])
     for offset, each in enumerate((raw, *(part for one in _ORDERS for part in (one, raw)))):
         counts = isinstance(reading.take(offset, each), list)
         mine = not isinstance(stream.read(offset, each), NotCounted)

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from itertools import groupby
 
 from bench.pipeline.rule import FOREIGN, PlacedRun, StreamRule
-from bench.pipeline.ticket_rule import TicketReading
+from bench.pipeline.ticket_rule import StreamReading
 
 
 def scan(
@@ -19,7 +19,7 @@ def scan(
     """
     for (topic, partition), of_stream in groupby(rows, key=lambda row: (row[0], row[1])):
         readings = [
-            TicketReading(rule) for rule in known if (rule.topic, rule.stream) == (topic, partition)
+            StreamReading(rule) for rule in known if (rule.topic, rule.stream) == (topic, partition)
         ]
         for _, _, offset, value in of_stream:
             raw = bytes(value or b"")
@@ -35,5 +35,5 @@ def scan(
                 yield "void", (topic, why)
 
 
-def _taken(reading: TicketReading, offset: int, raw: bytes) -> str | list[PlacedRun]:
+def _taken(reading: StreamReading, offset: int, raw: bytes) -> str | list[PlacedRun]:
     return FOREIGN if offset < reading.rule.offset_first else reading.take(offset, raw)

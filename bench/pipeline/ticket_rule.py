@@ -69,7 +69,7 @@ class _Bytes:
 
 
 @dataclass(slots=True)
-class TicketReading:
+class StreamReading:
     """The state of reading one collector's stream in one epoch."""
 
     rule: StreamRule

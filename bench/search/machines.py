@@ -21,10 +21,10 @@ from typing import Any
 from multicast.order import Run
 from multicast.tickets.balance import Balance, BalanceLimits, OffBalance
 from multicast.tickets.collector import (
+    CollectorCore,
+    CollectorLimits,
     FillHole,
     NameCheckpoint,
-    TicketCollector,
-    TicketLimits,
     WriteRecord,
 )
 from multicast.tickets.encoding import (
@@ -41,7 +41,7 @@ from multicast.tickets.encoding import (
 )
 from multicast.tickets.producer import TicketBook
 from multicast.tickets.relay import Relay
-from multicast.tickets.rule import NotCounted, StreamShape, TicketState, TicketStream
+from multicast.tickets.rule import NotCounted, RecordStream, StreamShape, StreamState
 
 Message = tuple[int, int]  # log and offset
 NEVER = 2**40  # a time that does not come
@@ -58,9 +58,9 @@ class StreamNode:
 
     node: int
     raws: tuple[bytes, ...]
-    whole: TicketStream
+    whole: RecordStream
     order: tuple[Message, ...] = ()
-    readers: tuple[TicketStream, ...] = ()
+    readers: tuple[RecordStream, ...] = ()
 
 
 class SearchedStreams:
@@ -75,7 +75,7 @@ class SearchedStreams:
         """Give an empty stream of collector number `node`."""
         key = (node, repr(shape))
         if key not in self._known:
-            self._known[key] = self._add(StreamNode(node, (), TicketStream(shape)))
+            self._known[key] = self._add(StreamNode(node, (), RecordStream(shape)))
         return self._known[key]
 
     def land(self, stream: int, raw: bytes) -> int:
@@ -136,7 +136,7 @@ class SearchedStreams:
         return self._known[effect]
 
     def _after(
-        self, before: StreamNode, raw: bytes, whole: TicketStream, runs: Iterable[Run]
+        self, before: StreamNode, raw: bytes, whole: RecordStream, runs: Iterable[Run]
     ) -> StreamNode:
         if len(before.raws) == RECORDS_MAX:
             raise Wrong("a stream grows without end")
@@ -157,7 +157,7 @@ class SearchedStreams:
         if whole.checkpoint_at == offset:
             record = decode(whole.shape.tag, raw)
             assert isinstance(record, CheckpointRecord)
-            reader = TicketStream(whole.shape, record)
+            reader = RecordStream(whole.shape, record)
             after = StreamNode(before.node, (*before.raws, raw), whole)
             for place in range(record.mark, offset + 1):
                 reader.read(place, after.raws[place - whole.shape.first])
@@ -182,11 +182,11 @@ class Turn:
 class SearchedInstances:
     """All instances of collectors that occur. `cores` are never changed in place."""
 
-    cores: list[tuple[TicketCollector, int]] = field(default_factory=list)  # with its clock
+    cores: list[tuple[CollectorCore, int]] = field(default_factory=list)  # with its clock
     _known: dict[Hashable, int] = field(default_factory=dict)
     _turns: dict[Hashable, Turn] = field(default_factory=dict)
 
-    def intern(self, core: TicketCollector, now: int) -> int:
+    def intern(self, core: CollectorCore, now: int) -> int:
         """Give the number of this instance."""
         key = collector_key(core, now)
         if key not in self._known:
@@ -305,7 +305,7 @@ class SearchedBooks:
 
 # -- copies and keys ----------------------------------------------------------------------------
 
-_CHANGED_IN_PLACE = (TicketCollector, Relay, TicketStream)
+_CHANGED_IN_PLACE = (CollectorCore, Relay, RecordStream)
 _NEVER_CHANGED = (
     bool,
     int,
@@ -314,7 +314,7 @@ _NEVER_CHANGED = (
     tuple,
     NoneType,
     StreamShape,
-    TicketLimits,
+    CollectorLimits,
     BalanceLimits,
     OffBalance,
     FillHole,
@@ -342,7 +342,7 @@ def fork(value: Any, known: dict[int, Any] | None = None) -> Any:
         return copy.copy(value)
     if id(value) in known:
         return known[id(value)]
-    if kind is TicketState:
+    if kind is StreamState:
         return value.copy()
     if kind is Balance:
         return replace(value, noted=list(value.noted), usual=value.usual.copy())
@@ -352,7 +352,7 @@ def fork(value: Any, known: dict[int, Any] | None = None) -> Any:
     return other
 
 
-def collector_key(core: TicketCollector, now: int) -> Hashable:
+def collector_key(core: CollectorCore, now: int) -> Hashable:
     """Give all on which a core's future depends: all its fields, times as ages."""
     limits = core.limits
     ages = {
@@ -385,12 +385,12 @@ def collector_key(core: TicketCollector, now: int) -> Hashable:
 def content(value: Any) -> Any:
     """Give a value's content: of a stream's reader without what nothing depends on."""
     kind = type(value)
-    if kind in (TicketStream, Relay):
+    if kind in (RecordStream, Relay):
         left_out = ("counted", "last", "_own", "_compared")
         return tuple([content(one) for name, one in vars(value).items() if name not in left_out])
     if kind is StreamShape:
         return value.tag
-    if kind is TicketState:
+    if kind is StreamState:
         return (
             *[tuple(one.items()) for one in (value.positions, value.debts, value.corrections)],
             tuple(sorted(value.held)),

@@ -12,10 +12,10 @@ from itertools import product
 
 from bench.search.machines import SearchedBooks, SearchedInstances, SearchedStreams, Turn, Wrong
 from bench.search.scopes import PLAIN, Scope, ScopeInstance, ScopeState, TicketTree
-from multicast.tickets.collector import TicketCollector
+from multicast.tickets.collector import CollectorCore
 from multicast.tickets.encoding import CheckpointRecord, OwnRecord, Ticket, decode, encode
 from multicast.tickets.producer import TicketBook
-from multicast.tickets.rule import StreamShape, TicketStream
+from multicast.tickets.rule import RecordStream, StreamShape
 
 IN_FLIGHT_MAX = 3  # appends of an instance; it takes no turn while there are more
 FIRSTS = (3, 5)  # where the streams of an epoch begin, by collector
@@ -312,17 +312,17 @@ class ScopeMoves:
         own = self._open(state, node, None)
         parent = self.tree(state).parents[node]
         above = None if parent is None else self._open(state, parent, own.state.parent_next)
-        return self.instances.intern(TicketCollector(own, above, self.scope.limits), 0)
+        return self.instances.intern(CollectorCore(own, above, self.scope.limits), 0)
 
-    def _open(self, state: ScopeState, node: int, below: int | None) -> TicketStream:
+    def _open(self, state: ScopeState, node: int, below: int | None) -> RecordStream:
         known = self.streams.nodes[state.streams[node]]
         shape = known.whole.shape
         for offset in reversed(state.named[node]):
             record = decode(shape.tag, known.raws[offset - shape.first])
             assert isinstance(record, CheckpointRecord)
             if below is None or record.mark <= below:
-                return TicketStream(shape, record)
-        return TicketStream(shape)
+                return RecordStream(shape, record)
+        return RecordStream(shape)
 
     def _land(self, state: ScopeState, node: int, raw: bytes) -> ScopeState:
         streams = list(state.streams)

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from bench.search.machines import NEVER
 from multicast.tickets.balance import BalanceLimits
-from multicast.tickets.collector import TicketLimits
+from multicast.tickets.collector import CollectorLimits
 
 PLAIN = -1  # in place of a producer: a message without a ticket
 # Kinds of events that a scope allows a number of times; the order is that of `ScopeState.left`.
@@ -101,9 +101,9 @@ class Scope:
         return tuple([int(getattr(self, kind)) for kind in KINDS])
 
     @property
-    def limits(self) -> TicketLimits:
+    def limits(self) -> CollectorLimits:
         """The limits of its collectors."""
-        return TicketLimits(
+        return CollectorLimits(
             self.patience,
             lively=2,
             checkpoint_time=NEVER,

@@ -1,6 +1,6 @@
 """Simulated collectors: instances that read late, write with faults, crash and restart.
 
-Each turn runs the core `collectors.ticket_core.TicketCore` on the faulty cluster; the turn's bits
+Each turn runs the core `collectors.collector.Collector` on the faulty cluster; the turn's bits
 choose what it does. Several instances of one collector run at once. Each decides as in the engine
 (`collectors.standby`) whether it acts; several may be primaries.
 
@@ -15,14 +15,14 @@ from __future__ import annotations
 
 from bench.simulation.world import CONTROL, READ_ALL, World
 from collectors.actions import Append, Fill, SaveCheckpoint
+from collectors.collector import Collector
 from collectors.engine.assignment import Assignment
 from collectors.engine.skips import fill
 from collectors.standby import Standby
-from collectors.ticket_core import TicketCore
 from multicast.control import running_record
 from multicast.drivers.protocol import AppendFailed, AppendOutcome
 from multicast.errors import AmcastError, ProtocolViolation
-from multicast.tickets.stream import TicketCheckpoint, TicketOrder
+from multicast.tickets.stream import OrderStream, StreamCheckpoint
 
 AMOUNTS = (1, 2, 5, READ_ALL)  # records of one read; small ones put faults between records
 TICK_MS = 250  # as in the engine
@@ -48,7 +48,7 @@ class SimulatedInstance:
         self.assignment = Assignment.of(state, name, epoch)
         self.plan = self.assignment.plan
         own, parent = self._open(choice)
-        self.core = TicketCore(
+        self.core = Collector(
             own, parent, writer=writer, clock=world.now_ms, limits=world.schedule.limits
         )
         self.core.own_end(world.end(self.assignment.own))
@@ -65,7 +65,7 @@ class SimulatedInstance:
         self._learn()
         world.note("starts", name, epoch, writer, own.offset_next)
 
-    def _open(self, choice: int) -> tuple[TicketOrder, TicketOrder | None]:
+    def _open(self, choice: int) -> tuple[OrderStream, OrderStream | None]:
         """Open the streams at no checkpoint, at the newest, or at an older one: all are valid."""
         state, end = self.view.state, self.world.end(self.assignment.own)
         own, parent = self.assignment.open_streams(state, end, checkpoints=choice > 0)
@@ -75,8 +75,8 @@ class SimulatedInstance:
             above = self.plan.collector(self.name).parent
             if above is not None:
                 parent = state.stream(self.epoch, above, below=own.state.parent_next)
-        assert isinstance(own, TicketOrder)
-        assert parent is None or isinstance(parent, TicketOrder)
+        assert isinstance(own, OrderStream)
+        assert parent is None or isinstance(parent, OrderStream)
         return own, parent
 
     def _fate_bits(self) -> int:
@@ -164,7 +164,7 @@ class SimulatedInstance:
                 core.own_read(record.offset, record.value, self.world.now - record.timestamp_ms)
             core.own_passed(fetched.position)
 
-    def read_parent(self, parent: TicketOrder, amount: int) -> None:
+    def read_parent(self, parent: OrderStream, amount: int) -> None:
         """Read the next records of the parent's stream, until the core pauses it."""
         core = self.core
         assert self.assignment.parent is not None
@@ -214,7 +214,7 @@ class SimulatedInstance:
             world.note("crashes", self.name, self.epoch, self.writer)
         return crash_after is None
 
-    def _name(self, checkpoint: TicketCheckpoint, bits: int) -> None:
+    def _name(self, checkpoint: StreamCheckpoint, bits: int) -> None:
         """Name a checkpoint on the control topic, unless it has newer ones enough."""
         statement = self.view.state.naming(checkpoint, self.world.stated_ms)
         if statement is not None:

@@ -19,8 +19,8 @@ from bench.simulation.world import READ_ALL, World
 from bench.simulation.writers import Producers
 from multicast.control import ControlState, log_partition, stream_partition
 from multicast.errors import Trimmed
-from multicast.tickets.rule import NotCounted, TicketState
-from multicast.tickets.stream import TicketCheckpoint, TicketOrder
+from multicast.tickets.rule import NotCounted, StreamState
+from multicast.tickets.stream import OrderStream, StreamCheckpoint
 from topology.tree import Log
 
 BUSY_MS = 200  # between two messages of each log: a log with so many never rests for a tick
@@ -142,7 +142,7 @@ class Ending:
         """Give of each ordered log its position, its debt, whether it is held, and its end."""
         plan = state.plan(state.begun_epoch)
         found = []
-        streams: dict[str, TicketOrder] = {}
+        streams: dict[str, OrderStream] = {}
         for log in plan.logs:
             top = plan.top(log.name)
             if top is None:
@@ -156,15 +156,15 @@ class Ending:
             found.append((log, where, self._world.next_offset(log_partition(log))))
         return found
 
-    def _whole(self, state: ControlState, epoch: int, name: str) -> TicketOrder:
+    def _whole(self, state: ControlState, epoch: int, name: str) -> OrderStream:
         epoch = state.first_epoch(epoch, name)
         end = self._world.end(stream_partition(state.plan(epoch), name))
         stream = state.stream(epoch, name, below=end)
-        assert isinstance(stream, TicketOrder)
+        assert isinstance(stream, OrderStream)
         self._read_on(stream, end)
         return stream
 
-    def _read_on(self, stream: TicketOrder, end: int) -> None:
+    def _read_on(self, stream: OrderStream, end: int) -> None:
         partition = stream_partition(stream.plan, stream.collector)
         fetched = self._world.log.read(partition, stream.offset_next, READ_ALL)
         for record in () if fetched is None else fetched.records:
@@ -190,16 +190,16 @@ class Ending:
         """Say what is wrong with the checkpoints of a stream, or ""."""
         partition = stream_partition(state.plan(epoch), name)
         end = self._world.end(partition)
-        points = [p for p in state.checkpoints(epoch, name) if isinstance(p, TicketCheckpoint)]
+        points = [p for p in state.checkpoints(epoch, name) if isinstance(p, StreamCheckpoint)]
         whole = state.opened(epoch, name)
-        assert isinstance(whole, TicketOrder)
-        last: TicketState | None = None
+        assert isinstance(whole, OrderStream)
+        last: StreamState | None = None
         try:
             self._read_on(whole, whole.offset_next)
             for point in sorted(points, key=lambda point: point.record.mark):
                 self._read_on(whole, point.record.mark)
                 opened = state.opened(epoch, name, point)
-                assert isinstance(opened, TicketOrder)
+                assert isinstance(opened, OrderStream)
                 if opened.state != whole.state:
                     return f"the one at {point.offset} names another state"
                 if last is None:

@@ -33,7 +33,7 @@ from multicast.tickets.encoding import (
     Ticket,
     encode,
 )
-from multicast.tickets.stream import TicketCheckpoint
+from multicast.tickets.stream import StreamCheckpoint
 from topology.tree import Log
 
 _TAG = slice(3, 19)  # of an order record: docs/protocol.md
@@ -47,7 +47,7 @@ class ForeignWriters:
         self._world = world
         self._judge = judge
         self._view = world.view()
-        self._lies: list[TicketCheckpoint] = []
+        self._lies: list[StreamCheckpoint] = []
 
     # -- transactions -----------------------------------------------------------------------
 
@@ -176,7 +176,7 @@ class ForeignWriters:
         keys = {
             key: point
             for key, point in state.checkpoint_keys.items()
-            if isinstance(point, TicketCheckpoint)
+            if isinstance(point, StreamCheckpoint)
             and (point.epoch, point.collector) == (plan.epoch, name)
             and point not in self._lies
         }
@@ -243,7 +243,7 @@ _GARBAGE = (
 )
 
 
-def _copied(point: TicketCheckpoint, record: CheckpointRecord) -> TicketCheckpoint:
+def _copied(point: StreamCheckpoint, record: CheckpointRecord) -> StreamCheckpoint:
     """Give the checkpoint with another copy of its record."""
     return replace(point, raw=encode(point.raw[_TAG], record))
 

@@ -18,10 +18,10 @@ from bench.simulation.collectors import SimulatedInstance
 from bench.simulation.judge import Violation
 from bench.simulation.waits import Incident, WaitSchedule, WaitSimulation
 from bench.simulation.world import CONTROL
-from collectors.ticket_core import LIMITS
+from collectors.collector import LIMITS
 from multicast.control import stream_partition
 from multicast.control.checkpoints import SLOTS
-from multicast.tickets.stream import TicketCheckpoint
+from multicast.tickets.stream import StreamCheckpoint
 
 HOUR_MS = 3_600_000
 LIVES_HOURS = 5  # of an instance: below the time after which a checkpoint is due
@@ -109,9 +109,9 @@ class MonthSimulation(WaitSimulation):
         self.collectors[place] = new
         self._begun[new] = hour
 
-    def _checkpoints(self, name: str) -> list[TicketCheckpoint]:
+    def _checkpoints(self, name: str) -> list[StreamCheckpoint]:
         named = self.world.view().state.checkpoints(1, name)
-        return [point for point in named if isinstance(point, TicketCheckpoint)]
+        return [point for point in named if isinstance(point, StreamCheckpoint)]
 
     def _too_old(self, hour: int) -> Violation | None:
         for node in self._nodes:

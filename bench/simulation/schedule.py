@@ -25,9 +25,9 @@ from bench.simulation.trees import (
     random_scene,
     random_sets,
 )
-from collectors.ticket_core import LIMITS
+from collectors.collector import LIMITS
 from multicast.subscription import Bounds
-from multicast.tickets.collector import TicketLimits
+from multicast.tickets.collector import CollectorLimits
 from topology.tree import Plan
 
 MULTICASTS = 64  # of each schedule: short ones find more in the same time
@@ -141,7 +141,7 @@ class Schedule:
     plans: tuple[tuple[Plan, ...], ...]
     destinations: tuple[tuple[str, ...], ...]  # to draw from; busy sets are repeated
     seats: tuple[ConsumerSeat, ...]
-    limits: TicketLimits
+    limits: CollectorLimits
     tickets: tuple[bool, ...]  # by producer: whether it writes any
     apart: bool  # messages and tickets have different leaders
     pinned: bool  # no instance is a primary: all are standbys
@@ -293,7 +293,7 @@ def _bounds(rng: Random) -> Bounds:
     return Bounds(buffer_bytes_max=rng.choice((1, 150, 1000)), runs_max=rng.choice((1, 2, 9)))
 
 
-def _limits(rng: Random) -> TicketLimits:
+def _limits(rng: Random) -> CollectorLimits:
     limits = replace(
         LIMITS,
         checkpoint_records=rng.choice((4, 16, 40)),

@@ -24,7 +24,7 @@ from multicast.tickets.encoding import (
     Ticket,
     encode,
 )
-from multicast.tickets.stream import TicketOrder
+from multicast.tickets.stream import OrderStream
 
 _MESSAGES = (0, 1, 1, 2, 3, 200)  # that a surplus ticket counts
 _AWAY_MS = 60_000  # longer than a schedule
@@ -83,7 +83,7 @@ class Strangers:
 
     # -- inside -----------------------------------------------------------------------------
 
-    def _stream(self, state: ControlState, epoch: int, bits: int) -> TicketOrder | None:
+    def _stream(self, state: ControlState, epoch: int, bits: int) -> OrderStream | None:
         """Read a stream to its end; None without one, or if it cannot be read."""
         nodes = state.plan(epoch).collectors
         if not nodes:
@@ -93,12 +93,12 @@ class Strangers:
         except AmcastError:
             return None
 
-    def _read(self, state: ControlState, epoch: int, name: str) -> TicketOrder:
+    def _read(self, state: ControlState, epoch: int, name: str) -> OrderStream:
         world = self._world
         epoch = state.first_epoch(epoch, name)
         partition = stream_partition(state.plan(epoch), name)
         stream = state.stream(epoch, name, below=world.end(partition))
-        assert isinstance(stream, TicketOrder)
+        assert isinstance(stream, OrderStream)
         fetched = world.log.read(partition, stream.offset_next, READ_ALL)
         if fetched is not None:
             for record in fetched.records:
@@ -106,12 +106,12 @@ class Strangers:
             stream.passed(fetched.position)
         return stream
 
-    def _put(self, stream: TicketOrder, what: str, raw: bytes) -> None:
+    def _put(self, stream: OrderStream, what: str, raw: bytes) -> None:
         self._world.put(stream_partition(stream.plan, stream.collector), raw)
         self._world.fault(what)
         self._world.note("forged", what, stream.plan.epoch, stream.collector)
 
-    def _surplus(self, stream: TicketOrder, bits: int) -> None:
+    def _surplus(self, stream: OrderStream, bits: int) -> None:
         log = sorted(stream.own)[bits % len(stream.own)]
         end = self._world.next_offset(log_partition(stream.plan.logs[log]))
         ticket = Ticket(
@@ -119,13 +119,13 @@ class Strangers:
         )
         self._put(stream, "surplus ticket", encode(stream.shape.tag, OwnRecord((ticket,))))
 
-    def _false_checkpoint(self, stream: TicketOrder) -> None:
+    def _false_checkpoint(self, stream: OrderStream) -> None:
         lie = replace(stream.marked, parent_next=stream.marked.parent_next + 1)
         raw = encode(stream.shape.tag, lie)
         self.false.add(raw)
         self._put(stream, "false checkpoint", raw)
 
-    def _far(self, stream: TicketOrder, bits: int) -> None:
+    def _far(self, stream: OrderStream, bits: int) -> None:
         """Order further beyond a log's end than collectors fill."""
         if not stream.own:
             return
@@ -135,11 +135,11 @@ class Strangers:
         raw = encode(stream.shape.tag, OwnRecord((Ticket(log, 0, upto),)))
         self._put(stream, "wrong record: far", raw)
 
-    def _freeze(self, stream: TicketOrder, _: int) -> None:
+    def _freeze(self, stream: OrderStream, _: int) -> None:
         """Freeze a stream before its time."""
         self._put(stream, "wrong record: freeze", encode(stream.shape.tag, FreezeRecord(0, ())))
 
-    def _relay(self, stream: TicketOrder, bits: int) -> None:
+    def _relay(self, stream: OrderStream, bits: int) -> None:
         """Relay too little or too much, perhaps of records that do not exist yet."""
         if len(stream.inherited) != 1:
             return

@@ -30,7 +30,7 @@ from bench.simulation.operators import place
 from bench.simulation.schedule import CALM, ConsumerSeat, Schedule
 from bench.simulation.trees import TOPIC, Scene
 from bench.simulation.world import CONTROL, READ_ALL, World
-from collectors.ticket_core import LIMITS
+from collectors.collector import LIMITS
 from multicast.control import ControlState, genesis, log_partition, order_topic, plan_record
 from multicast.cursor import Cursor
 from multicast.delivery import Batch

@@ -38,7 +38,7 @@ from bench.year.measures import (
 )
 from bench.year.speed import SPEED, YEAR_S
 from bench.year.system import CONSUMER, DELIVERED, Year, standing
-from collectors.ticket_core import LIMITS
+from collectors.collector import LIMITS
 from multicast.control import stream_partition
 from multicast.control.checkpoints import SLOTS
 from multicast.drivers.protocol import TopicPartition

@@ -12,8 +12,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 
+from collectors.collector import LIMITS
 from collectors.engine import instance
-from collectors.ticket_core import LIMITS
 from multicast.cli.main import main
 from multicast.control import checkpoints
 

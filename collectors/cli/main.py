@@ -28,7 +28,7 @@ from multicast.drivers.protocol import Driver
 from multicast.errors import TimedOut, UsageError
 from multicast.settings import Settings, settings
 from multicast.tickets.rule import NotCounted
-from multicast.tickets.stream import TicketOrder
+from multicast.tickets.stream import OrderStream
 from topology.measured_work import ENTRY_KINDS, CollectorCounts
 from topology.output import Output, OutputOption
 from topology.tree import Plan
@@ -286,7 +286,7 @@ def describe(driver: Driver, state: ControlState, plan: Plan, name: str) -> dict
     }
 
 
-def _read_to(driver: Driver, stream: TicketOrder, end: int) -> int:
+def _read_to(driver: Driver, stream: OrderStream, end: int) -> int:
     """Read a stream to an offset; give the number of void records.
 
     Raises `TimedOut` if no record comes before that offset is reached.

@@ -22,7 +22,7 @@ from multicast.cursor import Cursor
 from multicast.drivers.protocol import Driver, TopicPartition
 from multicast.errors import AccessDenied, AmcastError, ClusterUnreachable, TimedOut, UsageError
 from multicast.order import Run
-from multicast.tickets.stream import TicketOrder
+from multicast.tickets.stream import OrderStream
 from topology.tree import Log, Plan
 
 # For the first unread records of lagging groups. A log that does not answer in time is left out;
@@ -107,7 +107,7 @@ def _positions(driver: Driver, state: ControlState, cursor: Cursor) -> dict[str,
 
 
 def _read_to(
-    driver: Driver, stream: TicketOrder, offset: int
+    driver: Driver, stream: OrderStream, offset: int
 ) -> tuple[dict[int, int], tuple[Run, ...]]:
     """Read a stream up to the record at `offset`; give the positions before it, and its runs."""
     partition = stream_partition(stream.plan, stream.collector)

@@ -29,7 +29,7 @@ from multicast.errors import AccessDenied, AmcastError, ClusterUnreachable, Time
 from multicast.order import anchor
 from multicast.tickets.encoding import OwnRecord, StreamRecord, Unread, tag_of
 from multicast.tickets.rule import NotCounted
-from multicast.tickets.stream import TicketOrder
+from multicast.tickets.stream import OrderStream
 from topology.documents import NotReadable, json_object, part
 from topology.tree import InvalidPlan, Plan
 
@@ -117,7 +117,7 @@ class _StreamInspection:
     """One stream while it is read, with its void and foreign records."""
 
     def __init__(
-        self, stream: TicketOrder, tags: Collection[bytes], ends: Mapping[TopicPartition, int]
+        self, stream: OrderStream, tags: Collection[bytes], ends: Mapping[TopicPartition, int]
     ) -> None:
         self.stream = stream
         self._ends = ends
@@ -252,7 +252,7 @@ def open_near_end(
     name: str,
     *,
     look_back: int = LOOK_BACK_OFFSETS,
-) -> TicketOrder:
+) -> OrderStream:
     """Open a stream at a checkpoint that lies `look_back` offsets or more before its end.
 
     Without such a checkpoint it opens the stream at the epoch's start, or at the oldest checkpoint
@@ -287,7 +287,7 @@ def _tags_in(state: ControlState, partition: TopicPartition) -> set[bytes]:
     }
 
 
-def _behind(stream: TicketOrder, start: InspectionStart) -> dict[str, int]:
+def _behind(stream: OrderStream, start: InspectionStart) -> dict[str, int]:
     """Count by log the offsets below `start.ends` that the stream has not ordered."""
     behind = {}
     for number, position in stream.state.positions.items():

@@ -15,7 +15,7 @@ from multicast.control import ControlState, log_partition, stream_partition
 from multicast.drivers.protocol import TopicPartition
 from multicast.errors import UsageError
 from multicast.order import anchor
-from multicast.tickets.stream import TicketOrder
+from multicast.tickets.stream import OrderStream
 from topology.tree import Plan
 
 
@@ -71,7 +71,7 @@ class Assignment:
 
     def open_streams(
         self, state: ControlState, own_end: int, *, checkpoints: bool
-    ) -> tuple[TicketOrder, TicketOrder | None]:
+    ) -> tuple[OrderStream, OrderStream | None]:
         """Open the collector's own stream, which ends at `own_end`, and its parent's.
 
         Each begins at the last checkpoint that leaves out nothing the core needs; without

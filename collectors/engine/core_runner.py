@@ -21,6 +21,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 
 from collectors.actions import Append, Fill, SaveCheckpoint
+from collectors.collector import Collector
 from collectors.engine.advertisement import Advertisement
 from collectors.engine.assignment import Assignment
 from collectors.engine.engine import Engine
@@ -32,9 +33,8 @@ from collectors.engine.status import Progress, TroubleLog, progress_of, troubles
 from collectors.engine.stream_loop import StreamBatch
 from collectors.engine.tick_subscription import TickSubscription
 from collectors.standby import Standby
-from collectors.ticket_core import TicketCore
 from multicast.drivers.protocol import TopicPartition
-from multicast.tickets.stream import TicketCheckpoint
+from multicast.tickets.stream import StreamCheckpoint
 
 
 class CoreRunner:
@@ -52,7 +52,7 @@ class CoreRunner:
         end: Callable[[Exception | None], None],
     ) -> None:
         self.assignment = assignment
-        self.core: TicketCore
+        self.core: Collector
         self.begun = False
         self.over = False
         self.skips_appended = 0
@@ -87,7 +87,7 @@ class CoreRunner:
         self._ahead = ReadAhead(self.assignment.tags())
         self._engine.streams.subscribe(self, self.assignment.stream_starts())
 
-    def begin(self, core: TicketCore) -> None:
+    def begin(self, core: Collector) -> None:
         """Work with this core from now on, and read its streams from where it is."""
         self.core = core
         self._role.begin(core)
@@ -260,7 +260,7 @@ class CoreRunner:
         if self._parent is not None:
             self._parent.read_while_room(self.core)
 
-    def _name(self, checkpoint: TicketCheckpoint) -> None:
+    def _name(self, checkpoint: StreamCheckpoint) -> None:
         statement = self._engine.control.naming(checkpoint, time.time_ns() // 1_000_000)
         if statement is not None:
             self._engine.write_control(*statement)

@@ -4,7 +4,7 @@
     begun   the epoch before has ended, and the core works (`core_runner.py`)
     over    it was stopped, it failed, or its epoch is over; it stays so
 
-What is right to do is decided in `ticket_core.py` and `multicast/tickets/rule.py`. Any number of
+What is right to do is decided in `collector.py` and `multicast/tickets/rule.py`. Any number of
 instances of a collector may run at once, anywhere: the order stream decides which records are
 accepted. Those that stand by (`standby.py`) follow the streams and hold back what they would
 append.
@@ -18,15 +18,15 @@ import time
 from collections.abc import Callable, Hashable, Mapping
 from typing import Any
 
+from collectors.collector import LIMITS, Collector
 from collectors.engine.assignment import Assignment
 from collectors.engine.core_runner import CoreRunner
 from collectors.engine.engine import Engine
 from collectors.engine.status import Snapshot
 from collectors.entry_counts import EntryCounts, entries_of
 from collectors.standby import PATIENCE_S, Standby
-from collectors.ticket_core import LIMITS, TicketCore
 from multicast.control import ControlState
-from multicast.tickets.collector import TicketLimits
+from multicast.tickets.collector import CollectorLimits
 from multicast.topic_identity import refuse_other_topics
 
 
@@ -51,7 +51,7 @@ class CollectorInstance:
         name: str,
         *,
         epoch: int | None = None,
-        limits: TicketLimits | None = None,
+        limits: CollectorLimits | None = None,
         checkpoints: bool = True,
         standby: bool = False,
         patience_s: float = PATIENCE_S,
@@ -74,7 +74,7 @@ class CollectorInstance:
         self._runner = CoreRunner(engine, self.assignment, self.role, end=self._end)
 
     @property
-    def core(self) -> TicketCore:
+    def core(self) -> Collector:
         """The core; there is none before it has `begun`."""
         return self._runner.core
 
@@ -173,11 +173,11 @@ class CollectorInstance:
     def _is_due(self, state: ControlState) -> bool:
         return state.starts(self.plan.epoch) is not None
 
-    def _make_core(self, state: ControlState, own_end: int) -> TicketCore:
+    def _make_core(self, state: ControlState, own_end: int) -> Collector:
         starts = state.begun(self.plan.epoch)
         self._starts = {self.plan.number(log): start for log, start in starts.items()}
         own, parent = self.assignment.open_streams(state, own_end, checkpoints=self._checkpoints)
-        core = TicketCore(
+        core = Collector(
             own,
             parent,
             writer=int.from_bytes(os.urandom(8), "big"),

@@ -15,10 +15,10 @@ import time
 from collections import deque
 from collections.abc import Callable
 
+from collectors.collector import Collector
 from collectors.engine.engine import Engine
 from collectors.engine.skips import is_lasting
 from collectors.engine.stream_loop import StreamBatch
-from collectors.ticket_core import TicketCore
 from multicast.drivers.protocol import AppendFailed, AppendOutcome, TopicPartition
 from multicast.errors import AmcastError
 from multicast.metrics.families import LatencyCounts
@@ -71,7 +71,7 @@ class OwnStream:
         if not self._engine.append(self._partition, raw, done=done):
             self._failed.set()
 
-    def restart_if_failed(self, core: TicketCore) -> None:
+    def restart_if_failed(self, core: Collector) -> None:
         """Tell the core that appends have failed; raises the error where Kafka refused one."""
         if not self._failed.is_set():
             return
@@ -80,7 +80,7 @@ class OwnStream:
             raise self._refused
         core.append_failed()
 
-    def take_ack(self, core: TicketCore | None) -> None:
+    def take_ack(self, core: Collector | None) -> None:
         """Give the oldest ack to the core as a record read back; a core of None drops it.
 
         If the core has not read every record before it, reading the stream brings those and this
@@ -90,7 +90,7 @@ class OwnStream:
         if core is not None and offset == core.own.offset_next:
             core.own_read(offset, raw)
 
-    def take_records(self, core: TicketCore, batch: StreamBatch) -> None:
+    def take_records(self, core: Collector, batch: StreamBatch) -> None:
         """Give fetched records to the core, without those that it has from their acks."""
         now_ms = time.time_ns() // 1_000_000
         for record in batch.records:

@@ -1,13 +1,13 @@
 """The order stream of a collector's parent: its records go to the core, which relays them.
 
 Backpressure: the core says when it keeps too many of them, and the subscription pauses until half
-of these are relayed (`TicketCore.parent_paused`).
+of these are relayed (`Collector.parent_paused`).
 """
 
 from __future__ import annotations
 
+from collectors.collector import Collector
 from collectors.engine.stream_loop import StreamBatch, StreamLoop, StreamSink
-from collectors.ticket_core import TicketCore
 from multicast.drivers.protocol import TopicPartition
 
 
@@ -20,13 +20,13 @@ class ParentStream:
         self._sink = sink
         self._paused = False
 
-    def take_records(self, core: TicketCore, batch: StreamBatch) -> None:
+    def take_records(self, core: Collector, batch: StreamBatch) -> None:
         """Give fetched records to the core."""
         for record in batch.records:
             core.parent_read(record.offset, record.value)
         core.parent_passed(batch.position)
 
-    def read_while_room(self, core: TicketCore) -> None:
+    def read_while_room(self, core: Collector) -> None:
         """Pause the subscription while the core has no room for more."""
         paused = core.parent_paused
         if paused is not self._paused:

@@ -10,11 +10,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from collectors.collector import Collector
 from collectors.engine.assignment import Assignment
 from collectors.engine.log_waits import LogWaits
 from collectors.entry_counts import CollectorEntries
 from collectors.standby import Standby
-from collectors.ticket_core import TicketCore
 from multicast.metrics.families import LatencyCounts
 
 _log = logging.getLogger("amcast.collectors")
@@ -68,7 +68,7 @@ class Snapshot:
 
 def progress_of(
     assignment: Assignment,
-    core: TicketCore,
+    core: Collector,
     role: Standby,
     starts: Mapping[int, int],
     *,
@@ -118,7 +118,7 @@ def progress_of(
     )
 
 
-def troubles(assignment: Assignment, core: TicketCore) -> tuple[str, ...]:
+def troubles(assignment: Assignment, core: Collector) -> tuple[str, ...]:
     """Say what wrong order records have done to the collector's stream, and what repairs it."""
     sentences = [
         f"log {assignment.plan.logs[log].name} is ordered {beyond} offsets beyond its end, which "

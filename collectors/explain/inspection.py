@@ -23,7 +23,7 @@ from multicast.drivers.protocol import Driver, Record, TopicPartition
 from multicast.errors import AmcastError, TimedOut, Trimmed, UsageError
 from multicast.messages import Covered, EpochMarker, MessageID, special
 from multicast.tickets.encoding import OwnRecord, RestoredRecord, decode
-from multicast.tickets.stream import TicketOrder
+from multicast.tickets.stream import OrderStream
 from multicast.verification.audit import epoch_at, epochs_of
 from topology.tree import CollectorSpec, Log, Plan
 
@@ -191,7 +191,7 @@ def _hop(
     wanted = _Wanted(number, message.offset, end, ends)
     place, last_ms = _place(driver, stream, partition, wanted)
     ordered_to = stream.state.positions[number]
-    debt = stream.state.debts.get(number, 0) if isinstance(stream, TicketOrder) else 0
+    debt = stream.state.debts.get(number, 0) if isinstance(stream, OrderStream) else 0
     return Hop(node.name, parent, stream_place, place, ordered_to, last_ms, debt=debt)
 
 
@@ -207,7 +207,7 @@ class _Wanted:
 
 def _place(
     driver: Driver,
-    stream: TicketOrder,
+    stream: OrderStream,
     partition: TopicPartition,
     wanted: _Wanted,
 ) -> tuple[OrderPlace | None, int | None]:
@@ -235,7 +235,7 @@ def _place(
     return None, last_ms
 
 
-def _by(stream: TicketOrder, record: Record, log: int) -> str:
+def _by(stream: OrderStream, record: Record, log: int) -> str:
     """Say who has entered a log's offset into the order with a record; "" where that is plain."""
     if log not in stream.own:
         return ""
@@ -246,7 +246,7 @@ def _by(stream: TicketOrder, record: Record, log: int) -> str:
     return "a recovery" if isinstance(content, RestoredRecord) else "the collector"
 
 
-def _ahead(stream: TicketOrder, ends: Mapping[str, int]) -> dict[str, tuple[int, int]]:
+def _ahead(stream: OrderStream, ends: Mapping[str, int]) -> dict[str, tuple[int, int]]:
     """Give the logs that are ordered further than they are stored."""
     names = {
         stream.plan.logs[number].name: next_ for number, next_ in stream.state.positions.items()

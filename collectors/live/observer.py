@@ -25,7 +25,7 @@ from multicast.drivers import open_driver
 from multicast.drivers.protocol import Driver, TopicPartition
 from multicast.errors import AmcastError, ProtocolViolation, TimedOut
 from multicast.settings import Settings
-from multicast.tickets.stream import TicketOrder
+from multicast.tickets.stream import OrderStream
 from topology.tree import Plan
 
 _T = TypeVar("_T")
@@ -57,7 +57,7 @@ class Observer:
         self._drawing = threading.Lock()  # held to change the picture, and to read it
         self._ticks = 0
         self._listeners: dict[Callable[[], None], None] = {}
-        self._streams: dict[TopicPartition, TicketOrder] = {}
+        self._streams: dict[TopicPartition, OrderStream] = {}
         self._pages: dict[StatusPage, Mapping[str, Any] | str] = {}  # as last answered
         self._pages_read = False  # `_pages` has the answers of all pages that were known
         self._answers_shown = False  # and so has `picture`
@@ -164,7 +164,7 @@ class Observer:
 
     def _opened(
         self, state: ControlState, plan: Plan, *, checkpoints: bool
-    ) -> dict[TopicPartition, TicketOrder]:
+    ) -> dict[TopicPartition, OrderStream]:
         names = {stream_partition(plan, node.name): node.name for node in plan.collectors}
         ends = self.driver.last_stable_offsets(list(names))
         return {

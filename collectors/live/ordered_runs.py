@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from multicast.order import Run
-from multicast.tickets.stream import TicketOrder
+from multicast.tickets.stream import OrderStream
 
 _RUNS_MAX = 100_000  # of all logs: some 20 MB
 _RUNS_OF_LOG_MIN = 100  # however many logs there are
@@ -33,7 +33,7 @@ class OrderedRuns:
         self._runs: dict[str, list[OrderedRun]] = {}
 
     def add(
-        self, stream: TicketOrder, offset: int, ordered: Sequence[Run], time_ms: int | None
+        self, stream: OrderStream, offset: int, ordered: Sequence[Run], time_ms: int | None
     ) -> None:
         """Take what the accepted record at an offset of a stream orders, and its time (ms)."""
         bound = max(_RUNS_OF_LOG_MIN, _RUNS_MAX // len(stream.plan.logs))

@@ -45,7 +45,7 @@ from multicast.drivers.protocol import (
 )
 from multicast.errors import AccessDenied, AppendRefused, AppendUnknown, Conflict, TimedOut
 from multicast.messages import epoch_header
-from multicast.tickets.stream import TicketOrder
+from multicast.tickets.stream import OrderStream
 from topology.tree import Plan
 
 # How long to wait for the next epoch's collectors. Without the wait the change only pauses
@@ -85,10 +85,10 @@ class Streams:
     """The streams that end, by their Kafka partitions, and their common reader."""
 
     reader: Reader
-    places: Mapping[TopicPartition, TicketOrder]
+    places: Mapping[TopicPartition, OrderStream]
 
     @property
-    def named(self) -> dict[str, TicketOrder]:
+    def named(self) -> dict[str, OrderStream]:
         """The streams by their collectors' names."""
         return {stream.collector: stream for stream in self.places.values()}
 
@@ -191,7 +191,7 @@ class Drain:
             if node.name not in self._retained.collectors
         }
         ends = self._driver.last_stable_offsets(list(names))
-        places: dict[TopicPartition, TicketOrder] = {
+        places: dict[TopicPartition, OrderStream] = {
             partition: self._control.state.stream(epoch, name, below=ends[partition])
             for partition, name in names.items()
         }

@@ -24,6 +24,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from uuid import uuid4
 
+from collectors.collector import LIMITS
 from collectors.engine.skips import fill_up, ignore, missing
 from collectors.mending import (
     Damage,
@@ -47,7 +48,6 @@ from collectors.reconfiguration.survey import (
     damage_of,
     read_streams,
 )
-from collectors.ticket_core import LIMITS
 from multicast.control import (
     ControlReader,
     ControlState,
@@ -61,7 +61,7 @@ from multicast.drivers.kafka_python import Admin, TopicSpec
 from multicast.drivers.protocol import Driver
 from multicast.errors import AppendUnknown, Conflict
 from multicast.order import Run
-from multicast.tickets.stream import TicketOrder
+from multicast.tickets.stream import OrderStream
 from topology.carry_over import retained
 from topology.tree import Plan
 
@@ -113,7 +113,7 @@ class RecoveringDrain(Drain):
         following = NextStreams(self._driver, self.appender, self._deadline)
         owed = {
             name: following.restore(
-                TicketOrder(self._next, name, starts, resumed=begins.get(name), owed=OWED_MAX),
+                OrderStream(self._next, name, starts, resumed=begins.get(name), owed=OWED_MAX),
                 self._renumbered(ended[name].plan, left),
             )
             for name, left in runs.items()

@@ -33,19 +33,19 @@ from multicast.tickets.recovery import (
     restored_runs,
     runs_ahead,
 )
-from multicast.tickets.stream import TicketOrder
+from multicast.tickets.stream import OrderStream
 
 OWED_MAX = 2**32 - 1  # in the bytes of a checkpoint
 _AT_ONCE_MAX = 100  # records of 6 kB at most; a client's buffer holds many times that
 
 
-def freeze_bytes(stream: TicketOrder) -> bytes:
+def freeze_bytes(stream: OrderStream) -> bytes:
     """Give the record that ends a stream wherever it is: a freeze that names nothing."""
     return encode(stream.shape.tag, FreezeRecord(0, ()))
 
 
 def runs_to_restore(
-    driver: Driver, state: ControlState, ended: Mapping[str, TicketOrder], *, lossy: bool = False
+    driver: Driver, state: ControlState, ended: Mapping[str, OrderStream], *, lossy: bool = False
 ) -> dict[str, list[Run]]:
     """Give, by collector, the runs with which its stream begins the next epoch.
 
@@ -70,7 +70,7 @@ def runs_to_restore(
     return restored_runs(streams)
 
 
-def refuse_gaps(driver: Driver, state: ControlState, streams: Mapping[str, TicketOrder]) -> None:
+def refuse_gaps(driver: Driver, state: ControlState, streams: Mapping[str, OrderStream]) -> None:
     """Raise `Conflict` for a gap that matters between streams of whole trees, as read so far."""
     for name, children in _children(streams).items():
         if children:
@@ -79,8 +79,8 @@ def refuse_gaps(driver: Driver, state: ControlState, streams: Mapping[str, Ticke
                 _refuse_gap(driver, child, above)
 
 
-def _children(streams: Mapping[str, TicketOrder]) -> dict[str, list[TicketOrder]]:
-    children: dict[str, list[TicketOrder]] = {name: [] for name in streams}
+def _children(streams: Mapping[str, OrderStream]) -> dict[str, list[OrderStream]]:
+    children: dict[str, list[OrderStream]] = {name: [] for name in streams}
     for name, stream in streams.items():
         parent = stream.plan.collector(name).parent
         if parent is not None:
@@ -89,8 +89,8 @@ def _children(streams: Mapping[str, TicketOrder]) -> dict[str, list[TicketOrder]
 
 
 def _open_below(
-    driver: Driver, state: ControlState, stream: TicketOrder, children: Sequence[TicketOrder]
-) -> TicketOrder:
+    driver: Driver, state: ControlState, stream: OrderStream, children: Sequence[OrderStream]
+) -> OrderStream:
     """Open a stream where no position is above that of a child, or where it can be read at all."""
     epoch, name = stream.plan.epoch, stream.collector
     partition = stream_partition(stream.plan, name)
@@ -107,7 +107,7 @@ def _open_below(
     return state.opened(epoch, name, None if is_whole else points[0])
 
 
-def _refuse_gap(driver: Driver, child: TicketOrder, parent: TicketOrder) -> None:
+def _refuse_gap(driver: Driver, child: OrderStream, parent: OrderStream) -> None:
     """Raise `Conflict` if messages of several logs have lost their order in a gap.
 
     `parent` is the parent's stream, opened behind the gap if there is one.
@@ -134,7 +134,7 @@ class NextStreams:
     appender: Appender
     deadline: float  # of `time.monotonic`
 
-    def restore(self, stream: TicketOrder, runs: Sequence[Run]) -> int:
+    def restore(self, stream: OrderStream, runs: Sequence[Run]) -> int:
         """Append to a stream what it lacks of these runs; give how many it is owed then.
 
         `stream` is open at its start, with `owed` = `OWED_MAX`. A recovery that was interrupted may

@@ -20,13 +20,13 @@ from multicast.control import (
 from multicast.drivers.protocol import Driver, TopicPartition
 from multicast.errors import Conflict, TimedOut, Trimmed
 from multicast.order import Run
-from multicast.tickets.stream import TicketOrder
+from multicast.tickets.stream import OrderStream
 
 
 def read_streams(driver: Driver, state: ControlState) -> dict[str, StreamRead]:
     """Read all streams of the newest epoch that has begun to their ends; give them by collector."""
     plan = state.plan(state.begun_epoch)
-    places: dict[TopicPartition, TicketOrder] = {}
+    places: dict[TopicPartition, OrderStream] = {}
     for node in plan.collectors:
         began = state.plan(state.first_epoch(plan.epoch, node.name))
         partition = stream_partition(began, node.name)
@@ -48,7 +48,7 @@ def read_streams(driver: Driver, state: ControlState) -> dict[str, StreamRead]:
     return reads
 
 
-def read_to_end(driver: Driver, places: Mapping[TopicPartition, TicketOrder]) -> None:
+def read_to_end(driver: Driver, places: Mapping[TopicPartition, OrderStream]) -> None:
     """Read streams to the ends that they have now; raises `TimedOut` if no record comes."""
     with _surveyed(driver, places) as streams:
         ends = driver.last_stable_offsets(list(places))
@@ -63,7 +63,7 @@ def read_to_end(driver: Driver, places: Mapping[TopicPartition, TicketOrder]) ->
 
 
 @contextmanager
-def _surveyed(driver: Driver, places: Mapping[TopicPartition, TicketOrder]) -> Iterator[Streams]:
+def _surveyed(driver: Driver, places: Mapping[TopicPartition, OrderStream]) -> Iterator[Streams]:
     reader = driver.reader({place: stream.offset_next for place, stream in places.items()})
     try:
         yield Streams(reader, places)
@@ -72,7 +72,7 @@ def _surveyed(driver: Driver, places: Mapping[TopicPartition, TicketOrder]) -> I
 
 
 def _positions_at(
-    driver: Driver, state: ControlState, parent: TicketOrder, child: TicketOrder
+    driver: Driver, state: ControlState, parent: OrderStream, child: OrderStream
 ) -> Mapping[int, int] | None:
     """Give a parent's positions after the records that its child has relayed.
 
@@ -97,7 +97,7 @@ def _positions_at(
 
 
 def counted_runs(
-    driver: Driver, stream: TicketOrder, end: int
+    driver: Driver, stream: OrderStream, end: int
 ) -> Iterator[tuple[int, tuple[Run, ...]]]:
     """Read a stream to an offset; give the offset of each accepted record, and what it orders.
 

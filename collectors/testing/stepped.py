@@ -1,6 +1,6 @@
 """Collectors that work in turns on a cluster in memory: the shell of `multicast.testing.system`.
 
-The core (`collectors/ticket_core.py`), the streams, checkpoints and the drain are the product's.
+The core (`collectors/collector.py`), the streams, checkpoints and the drain are the product's.
 This module stands in place of the engine's threads: a turn reads what there is, and carries out
 what the core decides. The cluster's random numbers choose who works first, and how much is read.
 
@@ -22,11 +22,11 @@ from contextlib import ExitStack
 from dataclasses import replace
 
 from collectors.actions import Append, Fill, SaveCheckpoint
+from collectors.collector import Collector
 from collectors.engine.skips import fill, ignore
 from collectors.epoch_change import freeze_positions
 from collectors.reconfiguration.apply import refuse_unfit
 from collectors.reconfiguration.drain import Drain, Streams
-from collectors.ticket_core import TicketCore
 from multicast.control import (
     ControlReader,
     ControlState,
@@ -40,7 +40,7 @@ from multicast.drivers.clock import clock_of
 from multicast.drivers.protocol import AppendFailed, AppendOutcome
 from multicast.errors import ProtocolViolation
 from multicast.testing.parties import DoubledCluster
-from multicast.tickets.stream import TicketCheckpoint, TicketOrder
+from multicast.tickets.stream import OrderStream, StreamCheckpoint
 from topology.tree import Plan
 
 # Records that one turn reads of a stream: small ones put other parties' turns between records.
@@ -73,13 +73,13 @@ class SteppedInstance:
         self._partition = stream_partition(self._plan, name)
         own = state.opened(epoch, name, self._newest(state) if checkpoints else None)
         spec = self._plan.collector(name)
-        parent: TicketOrder | None = None
+        parent: OrderStream | None = None
         if spec.parent is not None:
             self._parent_partition = stream_partition(self._plan, spec.parent)
             points = state.checkpoints(epoch, spec.parent) if checkpoints else []
             point = best_checkpoint(points, epoch, spec.parent, own.state.parent_next)
             parent = state.opened(epoch, spec.parent, point)
-        self.core = TicketCore(own, parent, writer=writer, clock=cluster.now_ms)
+        self.core = Collector(own, parent, writer=writer, clock=cluster.now_ms)
         self.core.own_end(self._end_of_stream())
         self._logs = {number: log_partition(self._plan.logs[number]) for number in sorted(own.own)}
         self._ends: dict[int, int] = {}
@@ -91,7 +91,7 @@ class SteppedInstance:
         self._filled: list[tuple[int, int | None]] = []
         self._others = 0
 
-    def _newest(self, state: ControlState) -> TicketCheckpoint | None:
+    def _newest(self, state: ControlState) -> StreamCheckpoint | None:
         points = state.checkpoints(self.epoch, self.name)
         return points[-1] if points else None
 

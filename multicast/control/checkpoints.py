@@ -19,7 +19,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from operator import attrgetter
 
-from multicast.tickets.stream import TicketCheckpoint
+from multicast.tickets.stream import StreamCheckpoint
 
 # The order topic keeps a quarter (and a day) more than messages live: the 1 / (SLOTS - 1) above.
 SLOTS = 5
@@ -37,8 +37,8 @@ def slot_of(now_ms: int, last_ms: int) -> tuple[int, int]:
 
 
 def best_checkpoint(
-    checkpoints: Sequence[TicketCheckpoint], epoch: int, collector: str, below: int
-) -> TicketCheckpoint | None:
+    checkpoints: Sequence[StreamCheckpoint], epoch: int, collector: str, below: int
+) -> StreamCheckpoint | None:
     """Give the stream's last checkpoint below an offset; None if there is none.
 
     A reader that starts there reads every record from offset `below` on.

@@ -8,7 +8,7 @@ from typing import Any
 
 from multicast.control.documents import WRITER_BYTES, Ended, StatusPage
 from multicast.order import digest_of
-from multicast.tickets.stream import TicketCheckpoint
+from multicast.tickets.stream import StreamCheckpoint
 from topology.tree import Plan
 
 SCHEMA_VERSION = 1  # of the JSON values
@@ -50,7 +50,7 @@ def _key(kind: str, epoch: int, value: bytes, attempt: str) -> bytes:
 
 
 def named_record(
-    point: TicketCheckpoint, now_ms: int, slot: tuple[int, int]
+    point: StreamCheckpoint, now_ms: int, slot: tuple[int, int]
 ) -> tuple[bytes, bytes]:
     """Make the statement that names a checkpoint, in a slot of its collector."""
     at = {"epoch": point.epoch, "offset": point.offset, "time_ms": now_ms}

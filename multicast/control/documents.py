@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 from multicast.order import anchor
 from multicast.tickets.encoding import CheckpointRecord, decode
-from multicast.tickets.stream import TicketCheckpoint
+from multicast.tickets.stream import StreamCheckpoint
 from topology.documents import NotReadable, octets, part, text, whole
 from topology.tree import Plan
 
@@ -114,7 +114,7 @@ def ended_of(document: Mapping[str, Any], following: Plan) -> Ended:
 
 def named_checkpoint_of(
     document: Mapping[str, Any], plan: Plan, collector: str
-) -> TicketCheckpoint:
+) -> StreamCheckpoint:
     """Decode the name of a checkpoint: it must be of this stream and its logs."""
     offset = whole(part(document, "offset"))
     try:
@@ -130,4 +130,4 @@ def named_checkpoint_of(
         numbers - own
     ):
         raise NotReadable("its logs are not those of the bag")
-    return TicketCheckpoint(plan.epoch, collector, offset, raw)
+    return StreamCheckpoint(plan.epoch, collector, offset, raw)

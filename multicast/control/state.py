@@ -56,7 +56,7 @@ from multicast.control.sources import (
 from multicast.drivers.protocol import Record
 from multicast.errors import UncoveredInterest, UnknownVersion
 from multicast.order import digest_of
-from multicast.tickets.stream import TicketCheckpoint, TicketOrder
+from multicast.tickets.stream import OrderStream, StreamCheckpoint
 from topology.carry_over import Retained, retained
 from topology.documents import NotReadable, json_object, part, whole, whole_text
 from topology.tree import EPOCH_MAX, ORDER_VERSION, InvalidPlan, Plan
@@ -92,7 +92,7 @@ class ControlState:
     offers: dict[str, Offer] = field(default_factory=dict)  # by name: the newest
     recovered: dict[int, Ended] = field(default_factory=dict)
     named_ms: dict[str, int] = field(default_factory=dict)  # by name: its last checkpoint
-    _checkpoints: dict[bytes, TicketCheckpoint] = field(default_factory=dict)
+    _checkpoints: dict[bytes, StreamCheckpoint] = field(default_factory=dict)
     _retained: list[Retained] = field(default_factory=list)  # [e - 1]: what epoch e + 1 keeps of e
 
     def __post_init__(self) -> None:
@@ -197,7 +197,7 @@ class ControlState:
             if is_due and log.name not in kept and positions.get(log.name, -1) < starts[log.name]:
                 raise NotReadable(f"it omits log {log.name}, or ends it below its start")
 
-    def _checkpoint(self, key: bytes, rest: str, document: Mapping[str, Any]) -> TicketCheckpoint:
+    def _checkpoint(self, key: bytes, rest: str, document: Mapping[str, Any]) -> StreamCheckpoint:
         """Decode a checkpoint, which must name a collector of a plan, and a slot."""
         name, level, number = _slot(rest)
         if key != slot_key(name, level, number):
@@ -306,7 +306,7 @@ class ControlState:
             raise UncoveredInterest(f"epoch {epoch} of topic {self.topic} has not begun yet")
         return starts
 
-    def stream(self, epoch: int, collector: str, *, below: int) -> TicketOrder:
+    def stream(self, epoch: int, collector: str, *, below: int) -> OrderStream:
         """Open a collector's stream at its last checkpoint below an offset; 0: at its start.
 
         A stream that is retained from earlier epochs opens under the plan in which it began. Raises
@@ -317,15 +317,15 @@ class ControlState:
         return self.opened(epoch, collector, point)
 
     def opened(
-        self, epoch: int, collector: str, point: TicketCheckpoint | None = None
-    ) -> TicketOrder:
+        self, epoch: int, collector: str, point: StreamCheckpoint | None = None
+    ) -> OrderStream:
         """Open a stream in the epoch in which it began, at one of its checkpoints or its start.
 
         Raises `UncoveredInterest` if the epoch has not begun, and `UnknownVersion`.
         """
         plan = self.plan(epoch)
         before = self.recovered.get(epoch - 1, _ORDINARY)
-        return TicketOrder(
+        return OrderStream(
             plan,
             collector,
             self.begun(epoch),
@@ -347,18 +347,18 @@ class ControlState:
         start = single_log_start(self.ends, self.markers, epoch, log)
         return self.begun(epoch)[log] if start is None else start
 
-    def naming(self, point: TicketCheckpoint, now_ms: int) -> tuple[bytes, bytes] | None:
+    def naming(self, point: StreamCheckpoint, now_ms: int) -> tuple[bytes, bytes] | None:
         """Make the statement of a checkpoint that counts; None if it was made before."""
         if point in self._checkpoints.values():
             return None
         return named_record(point, now_ms, slot_of(now_ms, self.named_ms.get(point.collector, 0)))
 
     @property
-    def checkpoint_keys(self) -> Mapping[bytes, TicketCheckpoint]:
+    def checkpoint_keys(self) -> Mapping[bytes, StreamCheckpoint]:
         """All checkpoints, by the keys of their statements."""
         return self._checkpoints
 
-    def checkpoints(self, epoch: int, collector: str) -> list[TicketCheckpoint]:
+    def checkpoints(self, epoch: int, collector: str) -> list[StreamCheckpoint]:
         """List the checkpoints of a stream by offset."""
         points = [
             point

@@ -1,7 +1,7 @@
 """Reads an order without its payloads: pieces, which are runs of offsets with their positions.
 
 Which stream is read in which epoch is decided by `multicast.subscription`, and what a stream says
-by `multicast.control.TicketOrder`, as for a `Consumer`. A piece contains only offsets that are
+by `multicast.control.OrderStream`, as for a `Consumer`. A piece contains only offsets that are
 both ordered and stored, so whoever reads it need not wait.
 
     position   of a message in an epoch: how many offsets its collector's stream orders before it,
@@ -49,7 +49,7 @@ from multicast.subscription import (
     lacking,
     resume,
 )
-from multicast.tickets.stream import TicketOrder
+from multicast.tickets.stream import OrderStream
 from multicast.topic_identity import refuse_changed_topics
 from topology.tree import Log
 
@@ -110,7 +110,7 @@ class OrderWalk:
         self._checkpoints = True
         self._queue: deque[Piece] = deque()
         self._queued = 0  # offsets in the queue
-        self._order: TicketOrder | None = None
+        self._order: OrderStream | None = None
         self._partition: TopicPartition  # of the order stream, if there is one
         self._log_next = 0  # of a single log: the first offset not queued yet
         self._log_over = False  # a single log's epoch is queued to its end
@@ -313,7 +313,7 @@ class OrderWalk:
                 self._checkpoints = False
                 self._open(self.position)
 
-    def _queue_runs(self, order: TicketOrder, offset: int, raw: bytes | None) -> None:
+    def _queue_runs(self, order: OrderStream, offset: int, raw: bytes | None) -> None:
         runs = order.read(offset, raw)
         if runs is None or isinstance(runs, enum.Enum):
             return

@@ -30,14 +30,14 @@ from multicast.tickets.encoding import (
     Ticket,
 )
 from multicast.tickets.relay import Relay
-from multicast.tickets.rule import NotCounted, TicketStream
+from multicast.tickets.rule import NotCounted, RecordStream
 
 # In milliseconds. Nobody notices 5; ends are up to 50 old (`_TICKETED_SPACING_S` of the engine).
 BALANCE = BalanceLimits(urgent=100, slack=5, stale=60)
 
 
 @dataclass(frozen=True, slots=True)
-class TicketLimits:
+class CollectorLimits:
     """Bounds of one collector; times are in the caller's unit.
 
     `lively`: for so long after a ticket a log counts as one with tickets. Between two checkpoints
@@ -85,7 +85,7 @@ class NameCheckpoint:
 CollectorAction = FillHole | WriteRecord | NameCheckpoint
 
 
-class TicketCollector:
+class CollectorCore:
     """One instance of a collector in one epoch.
 
     `own` is the collector's stream, opened at a checkpoint or at the epoch's start; `parent` is its
@@ -93,7 +93,7 @@ class TicketCollector:
     """
 
     def __init__(
-        self, own: TicketStream, parent: TicketStream | None, limits: TicketLimits, now: int = 0
+        self, own: RecordStream, parent: RecordStream | None, limits: CollectorLimits, now: int = 0
     ) -> None:
         self.own = own
         self.limits = limits

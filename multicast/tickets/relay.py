@@ -12,7 +12,7 @@ from collections.abc import Sequence
 
 from multicast.order import ORDERED_MAX, Run
 from multicast.tickets.encoding import Position, RelayRecord
-from multicast.tickets.rule import NotCounted, TicketStream
+from multicast.tickets.rule import NotCounted, RecordStream
 
 RELAYS_MAX = 2  # in flight: what comes meanwhile goes into the next one
 ENTRIES_MAX = 512  # of a relay: 6 kB
@@ -25,7 +25,7 @@ class Relay:
     `parent` is the parent's stream, opened at or before `own.state.parent_next`.
     """
 
-    def __init__(self, own: TicketStream, parent: TicketStream) -> None:
+    def __init__(self, own: RecordStream, parent: RecordStream) -> None:
         assert parent.offset_next <= own.state.parent_next
         self._own = own
         self.parent = parent

@@ -108,7 +108,7 @@ class StreamShape:
 
 
 @dataclass(slots=True)
-class TicketState:
+class StreamState:
     """The effect of all records read so far: its size depends on the number of logs alone."""
 
     positions: dict[int, int]
@@ -119,7 +119,7 @@ class TicketState:
     restored: int = 0
     frozen: bool = False
 
-    def copy(self) -> TicketState:
+    def copy(self) -> StreamState:
         """Give a copy."""
         return replace(
             self,
@@ -130,7 +130,7 @@ class TicketState:
         )
 
 
-class TicketStream:
+class RecordStream:
     """One stream in one epoch, read record by record, from its start or from a checkpoint.
 
     A checkpoint must come from a record of this stream that has counted. Reading begins at its
@@ -141,7 +141,7 @@ class TicketStream:
     def __init__(self, shape: StreamShape, checkpoint: CheckpointRecord | None = None) -> None:
         self.shape = shape
         self.offset_next = shape.first
-        self.state = TicketState(
+        self.state = StreamState(
             positions={**shape.own, **shape.inherited},
             debts=dict.fromkeys(shape.own, 0),
             corrections=dict.fromkeys(shape.own, 0),

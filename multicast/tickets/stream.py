@@ -16,12 +16,12 @@ from dataclasses import dataclass
 from multicast.errors import ProtocolViolation
 from multicast.order import Run, anchor
 from multicast.tickets.encoding import CheckpointRecord, decode, tag_of
-from multicast.tickets.rule import NotCounted, StreamShape, TicketStream
+from multicast.tickets.rule import NotCounted, RecordStream, StreamShape
 from topology.tree import Plan
 
 
 @dataclass(frozen=True, slots=True)
-class TicketCheckpoint:
+class StreamCheckpoint:
     """The checkpoint record at `offset` of a collector's stream; it has counted.
 
     `raw` are its bytes: clients hold many, and open few.
@@ -68,7 +68,7 @@ def shape_of(plan: Plan, collector: str, starts: Mapping[str, int], owed: int = 
     )
 
 
-class TicketOrder(TicketStream):
+class OrderStream(RecordStream):
     """One collector's stream in one epoch, read record by record.
 
     `starts` gives, by log name, the first offset of the epoch. With a `checkpoint` reading begins
@@ -82,7 +82,7 @@ class TicketOrder(TicketStream):
         plan: Plan,
         collector: str,
         starts: Mapping[str, int],
-        checkpoint: TicketCheckpoint | None = None,
+        checkpoint: StreamCheckpoint | None = None,
         *,
         resumed: Mapping[str, int] | None = None,
         owed: int = 0,
@@ -100,7 +100,7 @@ class TicketOrder(TicketStream):
         self._proof_at = -1 if checkpoint is None else checkpoint.offset
 
     def read(self, offset: int, raw: bytes | None) -> tuple[Run, ...] | NotCounted:
-        """Read the record at `offset`, as `TicketStream.read` does.
+        """Read the record at `offset`, as `RecordStream.read` does.
 
         Raises `ProtocolViolation` if the checkpoint's record does not count at its offset.
         """

@@ -9,7 +9,7 @@ import pytest
 
 from bench.pipeline.rule import EPOCH_PLACES, PlannedOrder, Statement, read_control
 from bench.pipeline.streams import scan
-from bench.pipeline.ticket_rule import TicketReading
+from bench.pipeline.ticket_rule import StreamReading
 from collectors.reconfiguration.survey import counted_runs
 from multicast.control import plan_record, stream_partition
 from multicast.drivers.protocol import TopicPartition
@@ -25,7 +25,7 @@ from multicast.tickets.encoding import (
     encode,
 )
 from multicast.tickets.rule import NotCounted
-from multicast.tickets.stream import TicketOrder
+from multicast.tickets.stream import OrderStream
 from tests.bench.test_pipeline import (
     session,  # noqa: F401 - a fixture
 )
@@ -104,8 +104,8 @@ def judged(seed):
     """Yield what each of the two readings says of a stream as a log may come to hold it."""
     rng = random.Random(seed)
     collector, owed = ("K1", "K2")[seed % 2], seed % 3
-    real = TicketOrder(PLAN, collector, from_start(PLAN), owed=owed)
-    mine = TicketReading(replace(rule_of(PLAN, collector), restored=owed))
+    real = OrderStream(PLAN, collector, from_start(PLAN), owed=owed)
+    mine = StreamReading(replace(rule_of(PLAN, collector), restored=owed))
     tag, raws = anchor(PLAN, collector), []
     for offset in range(LENGTH):
         record = drawn(real, rng)

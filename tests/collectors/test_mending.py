@@ -13,14 +13,14 @@ from multicast.tickets.encoding import (
     Ticket,
     encode,
 )
-from multicast.tickets.stream import TicketOrder
+from multicast.tickets.stream import OrderStream
 from tests.helpers.plans import chain, from_start
 from topology.carry_over import retained
 
 
 def opened(name):
     plan = chain()
-    return TicketOrder(plan, name, from_start(plan))
+    return OrderStream(plan, name, from_start(plan))
 
 
 def read(stream, *records):

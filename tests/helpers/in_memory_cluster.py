@@ -8,8 +8,8 @@ one instance of a collector; in a plan (`CollectorSpec`), a collector.
 from dataclasses import replace
 
 from collectors.actions import Append, SaveCheckpoint
+from collectors.collector import LIMITS, Collector
 from collectors.epoch_change import ends_of, freeze_positions, logs_to_mark
-from collectors.ticket_core import LIMITS, TicketCore
 from multicast.control import (
     ControlState,
     control_partition,
@@ -216,7 +216,7 @@ class OneNode:
             below = own.state.parent_next if checkpoint else 0
             parent = state.stream(self.epoch, above, below=below)
             self.parent_at = stream_partition(self.plan, above)
-        self.core = TicketCore(
+        self.core = Collector(
             own,
             parent,
             writer=cluster.writer(),

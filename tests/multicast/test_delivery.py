@@ -20,7 +20,7 @@ from multicast.tickets.encoding import (
     Ticket,
     encode,
 )
-from multicast.tickets.stream import TicketOrder
+from multicast.tickets.stream import OrderStream
 from tests.helpers.plans import chain, from_start, poster
 
 PLAN = chain()
@@ -38,7 +38,7 @@ def stream_of(*steps: list[Run]) -> list[bytes]:
 
 
 def opened(cursor: Cursor | None = None, interest=("P1", "P2"), **bounds) -> Delivery:
-    order = TicketOrder(PLAN, "K1", from_start(PLAN))
+    order = OrderStream(PLAN, "K1", from_start(PLAN))
     return Delivery(PLAN, interest, order, cursor or start_cursor(PLAN, "K1"), **bounds)
 
 
@@ -135,7 +135,7 @@ def test_a_covered_message_reaches_only_whom_its_exact_set_names():
     number = plan.number("P2+P3+P4")
     for interest, expected in ((("P1", "P2", "P3"), ["P2+P3+P4:0", "P2+P3+P4:1"]),):
         node = plan.collector_for(interest)
-        order = TicketOrder(plan, node.name, from_start(plan))
+        order = OrderStream(plan, node.name, from_start(plan))
         record = OwnRecord((Ticket(number, 0, 3),))
         if number not in order.own:
             record = RelayRecord(0, 1, (Position(number, 3),))

@@ -6,7 +6,7 @@ The larger worlds are `make model`'s.
 from bench.search.__main__ import main
 from bench.search.explorer import ScopeExplorer
 from bench.search.scopes import SCOPES
-from multicast.tickets.collector import TicketCollector
+from multicast.tickets.collector import CollectorCore
 
 
 def test_the_command_prints_the_number_of_states(capsys):
@@ -23,7 +23,7 @@ def test_a_scope_has_no_violation_and_comes_to_rest():
 
 
 def test_a_record_that_is_not_written_again_is_a_dead_end(monkeypatch):
-    monkeypatch.setattr(TicketCollector, "append_failed", lambda _: None)
+    monkeypatch.setattr(CollectorCore, "append_failed", lambda _: None)
     exploration = ScopeExplorer(SCOPES["failed"]).explore()
     assert exploration.violation == "from here no steps lead to a state at rest"
     assert exploration.path[-1].endswith("is lost")

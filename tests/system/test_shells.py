@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from collectors.ticket_core import LIMITS
+from collectors.collector import LIMITS
 from multicast.control import ControlReader
 from multicast.control.codecs import named_record
 from multicast.order import anchor

@@ -9,7 +9,7 @@ import pytest
 
 from multicast.control.codecs import named_record
 from multicast.tickets.encoding import CheckpointRecord, OwnLog, Position, encode
-from multicast.tickets.stream import TicketCheckpoint
+from multicast.tickets.stream import StreamCheckpoint
 from tests.topology.test_plan import POSTER, interests
 from topology.check import (
     CHECKPOINT_BYTES_MAX,
@@ -234,7 +234,7 @@ def test_a_collector_of_so_many_logs_that_its_epoch_could_never_end_is_refused()
     record = CheckpointRecord(0, 0, 0, (OwnLog(1, 0, 0, 0, held=False),) * most, ())
     raw = encode(bytes(16), record)
     assert len(raw) == checkpoint_bytes(most, 0)
-    statement = named_record(TicketCheckpoint(2**31, "K" * 249, 2**63 - 1, raw), 2**63 - 1, (26, 4))
+    statement = named_record(StreamCheckpoint(2**31, "K" * 249, 2**63 - 1, raw), 2**63 - 1, (26, 4))
     assert RECORD_BYTES_MAX - 500 > sum(map(len, statement)) > RECORD_BYTES_MAX - 1100
     inherited = CheckpointRecord(0, 0, 0, (), (Position(1, 0),) * most)
     assert len(encode(bytes(16), inherited)) == checkpoint_bytes(0, most)

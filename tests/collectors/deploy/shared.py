@@ -1,10 +1,10 @@
 """A collector's instances without threads, and processes that share a plan, as in operation."""
 
 from collectors.actions import Append
+from collectors.collector import Collector
 from collectors.standby import Standby
 from collectors.testing.processes import CollectorProcess
-from collectors.ticket_core import TicketCore
-from multicast.tickets.stream import TicketOrder
+from multicast.tickets.stream import OrderStream
 from tests.helpers.plans import chain, from_start
 from tests.helpers.system import until
 
@@ -12,8 +12,8 @@ from tests.helpers.system import until
 def core_of_k1(writer):
     """Make the core of an instance that has read nothing; its clock stands still."""
     plan = chain()
-    stream = TicketOrder(plan, "K1", from_start(plan))
-    return TicketCore(stream, None, writer=writer, clock=lambda: 0)
+    stream = OrderStream(plan, "K1", from_start(plan))
+    return Collector(stream, None, writer=writer, clock=lambda: 0)
 
 
 class Instances:

@@ -5,12 +5,12 @@ from dataclasses import replace
 import pytest
 
 from collectors.actions import Append, Fill, SaveCheckpoint
+from collectors.collector import LIMITS, Collector
 from collectors.standby import Standby
-from collectors.ticket_core import LIMITS, TicketCore
 from multicast.order import anchor
 from multicast.tickets.encoding import OwnRecord, Ticket, encode
 from multicast.tickets.rule import NotCounted
-from multicast.tickets.stream import TicketOrder
+from multicast.tickets.stream import OrderStream
 from tests.helpers.plans import chain, from_start
 
 PLAN = chain()
@@ -25,8 +25,8 @@ class Stream:
         self.now = 0
 
     def core(self, writer=1, checkpoint=None, limits=LIMITS):
-        own = TicketOrder(PLAN, "K1", from_start(PLAN), checkpoint)
-        core = TicketCore(own, None, writer=writer, clock=lambda: self.now, limits=limits)
+        own = OrderStream(PLAN, "K1", from_start(PLAN), checkpoint)
+        core = Collector(own, None, writer=writer, clock=lambda: self.now, limits=limits)
         core.own_end(len(self.records))
         self.read(core)
         return core
@@ -77,8 +77,8 @@ def test_a_message_that_waits_for_its_ticket_asks_for_a_look_and_no_question_abo
 def test_nothing_is_written_before_the_own_stream_is_read_to_its_end():
     stream = Stream()
     stream.ticket(P1, 1)
-    core = TicketCore(
-        TicketOrder(PLAN, "K1", from_start(PLAN)), None, writer=1, clock=lambda: stream.now
+    core = Collector(
+        OrderStream(PLAN, "K1", from_start(PLAN)), None, writer=1, clock=lambda: stream.now
     )
     core.own_end(1)
     core.log_end(P1, 5)

@@ -3,7 +3,7 @@
 from collections import Counter
 from dataclasses import replace
 
-from collectors.ticket_core import LIMITS
+from collectors.collector import LIMITS
 from multicast.control import ControlReader, log_partition, stream_partition
 from multicast.order import anchor
 from multicast.tickets.encoding import OwnRecord, Ticket, encode

@@ -9,6 +9,7 @@ import pytest
 import collectors.engine.instance
 import collectors.mending
 import collectors.reconfiguration.recovery
+from collectors.collector import LIMITS
 from collectors.mending import Harm
 from collectors.reconfiguration.drain import drain
 from collectors.reconfiguration.recovery import SKIPS_MAX, RecoveringDrain, recover
@@ -18,7 +19,6 @@ from collectors.reconfiguration.survey import (
     read_streams,
     refuse_damaged,
 )
-from collectors.ticket_core import LIMITS
 from multicast.control import ControlReader, control_partition, log_partition, stream_partition
 from multicast.errors import Conflict, Trimmed
 from multicast.order import anchor

@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 
 from collectors.actions import Append
+from collectors.collector import Collector
 from collectors.testing import stepped
-from collectors.ticket_core import TicketCore
 from multicast import Consumer, Producer
 from multicast.control import log_partition
 from multicast.drivers.protocol import Appended, AppendFailed
@@ -277,7 +277,7 @@ def test_a_plan_cannot_begin_while_a_stream_is_away_and_is_finished_afterwards()
         assert payloads(double.drain(double.consumer("C4"))) == [b"x"]
 
 
-class Swapping(TicketCore):
+class Swapping(Collector):
     """A wrong core: a child hands on what one of its parent's records ordered the other way."""
 
     def step(self):
@@ -304,7 +304,7 @@ def run_of_forty(seed):
 
 def test_the_check_finds_a_collector_that_swaps(monkeypatch):
     run_of_forty(2)
-    monkeypatch.setattr(stepped, "TicketCore", Swapping)
+    monkeypatch.setattr(stepped, "Collector", Swapping)
     with pytest.raises(OrderViolation, match=r"prefix order|acyclic") as found:
         run_of_forty(2)
     assert found.value.__notes__ == ["system in memory with seed 2"]
@@ -397,7 +397,7 @@ def test_a_callback_that_waits_is_refused():
 
 
 def test_the_block_s_own_error_is_not_replaced_by_the_check(monkeypatch):
-    monkeypatch.setattr(stepped, "TicketCore", Swapping)
+    monkeypatch.setattr(stepped, "Collector", Swapping)
     with pytest.raises(ZeroDivisionError), system(INTERESTS, seed=2):
         raise ZeroDivisionError
 

@@ -5,10 +5,10 @@ import pytest
 from multicast.order import ORDERED_MAX
 from multicast.tickets.balance import BalanceLimits
 from multicast.tickets.collector import (
+    CollectorCore,
+    CollectorLimits,
     FillHole,
     NameCheckpoint,
-    TicketCollector,
-    TicketLimits,
     WriteRecord,
 )
 from multicast.tickets.encoding import (
@@ -20,16 +20,16 @@ from multicast.tickets.encoding import (
     Ticket,
     encode,
 )
-from multicast.tickets.rule import NotCounted, StreamShape, TicketStream
+from multicast.tickets.rule import NotCounted, RecordStream, StreamShape
 
 TAG, PARENT_TAG = b"t" * 16, b"u" * 16
 A, B = 0, 1
 
 
 def collector(parent=None, **limits):
-    own = TicketStream(StreamShape(TAG, {A: 0}, {} if parent is None else {B: 10}, 0, parent and 0))
+    own = RecordStream(StreamShape(TAG, {A: 0}, {} if parent is None else {B: 10}, 0, parent and 0))
     limits = {"patience": 5, "lively": 100, "checkpoint_time": 1000, **limits}
-    return TicketCollector(own, parent, TicketLimits(**limits))
+    return CollectorCore(own, parent, CollectorLimits(**limits))
 
 
 def test_a_collector_is_patient_only_with_a_log_that_has_tickets():
@@ -96,8 +96,8 @@ def test_what_only_passes_is_left_alone_in_a_log_that_never_rests():
 
 
 def test_a_tick_looks_at_no_log_that_is_ordered_to_its_end():
-    own = TicketStream(StreamShape(TAG, dict.fromkeys(range(1000), 0), {}))
-    core = TicketCollector(own, None, TicketLimits(5, 100, 10**6))
+    own = RecordStream(StreamShape(TAG, dict.fromkeys(range(1000), 0), {}))
+    core = CollectorCore(own, None, CollectorLimits(5, 100, 10**6))
     for log in range(1000):
         core.log_end(log, 0, now=0)
     core.tick(1)
@@ -129,8 +129,8 @@ def test_a_backlog_is_ordered_in_records_that_count():
 
 
 def test_a_backlog_of_one_log_does_not_delay_another():
-    own = TicketStream(StreamShape(TAG, {A: 0, B: 10}, {}))
-    core = TicketCollector(own, None, TicketLimits(5, 100, 1000, run_length_max=10, runs_max=3))
+    own = RecordStream(StreamShape(TAG, {A: 0, B: 10}, {}))
+    core = CollectorCore(own, None, CollectorLimits(5, 100, 1000, run_length_max=10, runs_max=3))
     core.log_end(A, 100, now=0)
     core.log_end(B, 11, now=0)
     (first,) = records(core, 0)
@@ -138,7 +138,7 @@ def test_a_backlog_of_one_log_does_not_delay_another():
 
 
 def test_a_relay_is_within_the_limits_of_one_record():
-    parent = TicketStream(StreamShape(PARENT_TAG, {B: 10}, {}))
+    parent = RecordStream(StreamShape(PARENT_TAG, {B: 10}, {}))
     core = collector(parent)
     for number in (1, 2):
         ticket = Ticket(B, 0, 10 + number * ORDERED_MAX)
@@ -153,7 +153,7 @@ def test_a_relay_is_within_the_limits_of_one_record():
 
 
 def test_a_collector_that_has_strayed_relays_no_more_and_freezes_without_its_parent():
-    parent = TicketStream(StreamShape(PARENT_TAG, {B: 10}, {}))
+    parent = RecordStream(StreamShape(PARENT_TAG, {B: 10}, {}))
     core = collector(parent)
     core.parent_read(0, encode(PARENT_TAG, OwnRecord((Ticket(B, 1, 0),))))
     feed(core, [RelayRecord(0, 1, (Position(B, 15),))], 0)
@@ -165,7 +165,7 @@ def test_a_collector_that_has_strayed_relays_no_more_and_freezes_without_its_par
 
 
 def test_an_epoch_ends_although_late_tickets_come_behind_the_parents_freeze_without_end():
-    parent = TicketStream(StreamShape(PARENT_TAG, {B: 10}, {}))
+    parent = RecordStream(StreamShape(PARENT_TAG, {B: 10}, {}))
     core = collector(parent)
     core.parent_read(0, encode(PARENT_TAG, FreezeRecord(0, ())))
     core.freeze_after({A: 0})
@@ -213,7 +213,7 @@ def test_a_collector_writes_checkpoints_by_time_and_by_records_and_names_them_on
 
 
 def test_what_orders_nothing_here_is_relayed_before_retention_removes_it():
-    parent = TicketStream(StreamShape(PARENT_TAG, {A: 0, B: 10}, {}))
+    parent = RecordStream(StreamShape(PARENT_TAG, {A: 0, B: 10}, {}))
     core = collector(parent)
     core.parent_read(7, encode(PARENT_TAG, OwnRecord((Ticket(A, 1, 0),))))
     assert records(core, 999) == []

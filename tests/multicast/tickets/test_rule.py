@@ -24,13 +24,13 @@ from multicast.tickets.encoding import (
 )
 from multicast.tickets.producer import RECORD_COUNT_MAX, TicketBook
 from multicast.tickets.recovery import EndedStream, restored_records, restored_runs
-from multicast.tickets.rule import NotCounted, StreamShape, TicketStream
+from multicast.tickets.rule import NotCounted, RecordStream, StreamShape
 
 TAG, OTHER_TAG = b"t" * 16, b"u" * 16
 A, B, INHERITED = 0, 1, 2
 
 
-class Stream(TicketStream):
+class Stream(RecordStream):
     """A stream that is given records instead of bytes."""
 
     def take(self, record, tag=TAG):
@@ -228,9 +228,9 @@ def test_of_what_was_decoded_only_small_records_are_kept_for_other_readers():
 
 
 def test_a_checkpoint_of_other_logs_is_no_checkpoint_of_a_stream(stream):
-    other = TicketStream(StreamShape(TAG, {A: 0}, {})).checkpoint()
+    other = RecordStream(StreamShape(TAG, {A: 0}, {})).checkpoint()
     with pytest.raises(ProtocolViolation, match="other logs"):
-        TicketStream(stream.shape, other)
+        RecordStream(stream.shape, other)
 
 
 def test_restored_runs_come_before_everything_else():

@@ -26,7 +26,7 @@ from multicast.tickets.encoding import (
     encode,
 )
 from multicast.tickets.rule import NotCounted
-from multicast.tickets.stream import TicketCheckpoint, TicketOrder
+from multicast.tickets.stream import OrderStream, StreamCheckpoint
 from tests.helpers.plans import chain, from_start
 
 PLAN = chain()
@@ -56,7 +56,7 @@ def read(stream, raws, first=0):
 
 def checkpointed():
     """K1's stream: three tickets, a checkpoint of the epoch's start, and two more tickets."""
-    stream = TicketOrder(PLAN, "K1", from_start(PLAN))
+    stream = OrderStream(PLAN, "K1", from_start(PLAN))
     raws = k1(*[OwnRecord((Ticket(P1, 1, 0),))] * 3)
     read(stream, raws)
     first = stream.marked
@@ -65,7 +65,7 @@ def checkpointed():
     second = stream.marked
     raws += k1(second, OwnRecord((Ticket(P2, 1, 0),)))
     read(stream, raws[6:], 6)
-    return raws, TicketCheckpoint(1, "K1", 6, raws[6]), stream
+    return raws, StreamCheckpoint(1, "K1", 6, raws[6]), stream
 
 
 @pytest.mark.parametrize("version", [1, 3])
@@ -112,7 +112,7 @@ def test_a_reader_begins_at_a_named_checkpoint_and_has_the_state_of_all():
 def test_a_named_checkpoint_that_its_stream_does_not_contain_is_a_violation():
     raws, point, _ = checkpointed()
     false = replace(point.record, parent_next=1)
-    lies = TicketCheckpoint(1, "K1", 6, encode(anchor(PLAN, "K1"), false))
+    lies = StreamCheckpoint(1, "K1", 6, encode(anchor(PLAN, "K1"), false))
     stream = control(PLAN, named(lies)).stream(1, "K1", below=7)
     with pytest.raises(ProtocolViolation, match=r"collector K1 .* offset 6"):
         read(stream, raws[4:], 4)
@@ -168,7 +168,7 @@ def places(batches):
 
 def test_delivery_follows_tickets_and_any_cursor_of_it_continues_the_same_sequence():
     raws, point, _ = checkpointed()
-    whole = delivery(start_cursor(PLAN, "K1"), TicketOrder(PLAN, "K1", from_start(PLAN)))
+    whole = delivery(start_cursor(PLAN, "K1"), OrderStream(PLAN, "K1", from_start(PLAN)))
     for offset, raw in enumerate(raws):
         whole.order_read(offset, raw)
     sequence, cursors = [], []
@@ -192,7 +192,7 @@ def test_delivery_follows_tickets_and_any_cursor_of_it_continues_the_same_sequen
 
 
 def test_delivery_counts_what_is_void_and_ends_with_the_streams_freeze():
-    core = delivery(start_cursor(PLAN, "K1"), TicketOrder(PLAN, "K1", from_start(PLAN)))
+    core = delivery(start_cursor(PLAN, "K1"), OrderStream(PLAN, "K1", from_start(PLAN)))
     freeze = FreezeRecord(0, (Position(P1, 1),))
     for offset, raw in enumerate([b"garbage", *k1(freeze, OwnRecord((Ticket(P1, 1, 0),)), freeze)]):
         core.order_read(offset, raw)
@@ -202,7 +202,7 @@ def test_delivery_counts_what_is_void_and_ends_with_the_streams_freeze():
 
 
 def test_a_childs_stream_takes_its_starts_and_its_parents_from_the_plan():
-    stream = TicketOrder(PLAN, "K2", {**from_start(PLAN), "P2": 5})
+    stream = OrderStream(PLAN, "K2", {**from_start(PLAN), "P2": 5})
     relay = RelayRecord(0, 4, (Position(P2, 7),))
     assert stream.read(0, encode(anchor(PLAN, "K2"), relay)) == (Run(P2, 5, 7),)
     assert (stream.own, stream.inherited) == ({P3}, {P2})

@@ -27,10 +27,10 @@ from collectors.actions import Action, Append, Fill, SaveCheckpoint
 from collectors.entry_counts import EntryCounts
 from multicast.tickets.collector import (
     CollectorAction,
+    CollectorCore,
+    CollectorLimits,
     FillHole,
     NameCheckpoint,
-    TicketCollector,
-    TicketLimits,
     WriteRecord,
 )
 from multicast.tickets.encoding import (
@@ -41,14 +41,14 @@ from multicast.tickets.encoding import (
     encode,
 )
 from multicast.tickets.rule import NotCounted
-from multicast.tickets.stream import TicketCheckpoint, TicketOrder
+from multicast.tickets.stream import OrderStream, StreamCheckpoint
 
 # Times are in milliseconds. A message without a ticket waits for `patience` in a log whose other
 # messages have tickets; a message and its ticket are stored within milliseconds of each other. Ten
 # times more would be seen by users of producers without tickets, ten times less would order
 # messages twice on a busy machine, as debt. The order topic keeps a day more than messages live,
 # and `checkpoint_time` is a quarter.
-LIMITS = TicketLimits(patience=60, lively=2000, checkpoint_time=6 * 3600 * 1000)
+LIMITS = CollectorLimits(patience=60, lively=2000, checkpoint_time=6 * 3600 * 1000)
 # An instance that acts ends what it finds within 1.5 s. Ten times less, standbys would take over
 # from it meanwhile; ten times more, messages behind a hole would wait for as long.
 _OVERDUE_MS = 3000
@@ -66,7 +66,7 @@ class _Left:
     seen: int
 
 
-class TicketCore:
+class Collector:
     """The core of one instance of a collector in one epoch; `writer` is the instance's number.
 
     `own` is opened at a checkpoint or at the epoch's start, `parent` at or before
@@ -75,12 +75,12 @@ class TicketCore:
 
     def __init__(
         self,
-        own: TicketOrder,
-        parent: TicketOrder | None,
+        own: OrderStream,
+        parent: OrderStream | None,
         *,
         writer: int,
         clock: Callable[[], int],
-        limits: TicketLimits = LIMITS,
+        limits: CollectorLimits = LIMITS,
         entries: EntryCounts | None = None,
     ) -> None:
         self.own = own
@@ -90,7 +90,7 @@ class TicketCore:
         self.void: Counter[enum.Enum] = Counter()
         self._clock = clock
         self._limits = limits
-        self._core = TicketCollector(own, parent, limits, clock())
+        self._core = CollectorCore(own, parent, limits, clock())
         self._tag = own.shape.tag
         self._pending: deque[bytes] = deque()
         self.entries = entries or EntryCounts()
@@ -101,7 +101,7 @@ class TicketCore:
         self._refill: list[int] = []
         self._left: dict[tuple[type, int], _Left] = {}
         self._ticket_times: dict[int, int] = {}  # when a log's last ticket of a producer was read
-        self._checkpoint: TicketCheckpoint | None = None
+        self._checkpoint: StreamCheckpoint | None = None
 
     # -- events -----------------------------------------------------------------------------
 
@@ -135,7 +135,7 @@ class TicketCore:
                 return
         if isinstance(record, CheckpointRecord):
             plan, name = self.own.plan, self.own.collector
-            self._checkpoint = TicketCheckpoint(plan.epoch, name, offset, raw)
+            self._checkpoint = StreamCheckpoint(plan.epoch, name, offset, raw)
         self.counted += not ours
 
     def own_passed(self, position: int) -> None:

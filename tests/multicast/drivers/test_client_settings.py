@@ -153,7 +153,7 @@ def stored_codecs(bootstrap, partition, end):
 
 @pytest.mark.kafka
 @pytest.mark.slow
-@pytest.mark.parametrize("codec", ["none", "gzip"])  # the others need packages
+@pytest.mark.parametrize("codec", ["none", "gzip", "snappy", "lz4", "zstd"])
 def test_a_broker_stores_the_batches_as_the_producer_compressed_them(
     kafka_cluster, partition, codec
 ):
@@ -173,21 +173,9 @@ def test_a_broker_stores_the_batches_as_the_producer_compressed_them(
     assert taken < payload / 3 if codec != "none" else taken > payload
     # 100 KB of payload cannot be in one batch of 50 KB, which is measured before it is compressed.
     assert len(stored) > 1
-    with open_driver("librdkafka", kafka_cluster.bootstrap) as driver:
-        opened = driver.reader({partition: 0})
-        records, _ = read(opened, {partition: 200})
-        opened.close()
-    assert values(records[partition]) == sent
-
-
-@pytest.mark.parametrize("codec", ["snappy", "lz4", "zstd"])
-@pytest.mark.kafka
-@pytest.mark.slow
-def test_an_appender_names_the_package_that_a_codec_needs(kafka_cluster, codec):
-    with (
-        open_driver("kafka-python", kafka_cluster.bootstrap) as driver,
-        pytest.raises(
-            UsageError, match=f"compression.type {codec} needs the package .* install it"
-        ),
-    ):
-        driver.appender(compression=codec)
+    for kind in ("librdkafka", "kafka-python"):
+        with open_driver(kind, kafka_cluster.bootstrap) as driver:
+            opened = driver.reader({partition: 0})
+            records, _ = read(opened, {partition: 200})
+            opened.close()
+        assert values(records[partition]) == sent

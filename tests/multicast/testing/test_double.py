@@ -412,8 +412,8 @@ def test_the_block_s_own_error_is_not_replaced_by_the_check(monkeypatch):
     ],
     ids=["a plan", "a planned plan", "a path", "a path as text"],
 )
-def test_interests_come_as_a_plan_or_a_file():
-    with system(INTERESTS) as double:
+def test_interests_come_as_a_plan_or_a_file(interests):
+    with system(interests) as double:
         assert double.producer().multicast(b"x", to={"P2"}).ordered().offset == 0
 
 

@@ -7,6 +7,7 @@ from kafka.record.default_records import DefaultRecordBatch, DefaultRecordBatchB
 from kafka.record.util import calc_crc32c
 
 from multicast.drivers.home_process import HomeProcess
+from multicast.drivers.kafka_python import codecs
 from multicast.drivers.kafka_python import reader as reader_module
 from multicast.drivers.kafka_python.column_reader import KafkaPythonColumnReader
 from multicast.drivers.kafka_python.reader import KafkaPythonReader
@@ -102,7 +103,11 @@ def test_a_trimmed_log_is_said_by_a_poll_that_does_not_wait_while_another_log_ha
 @pytest.mark.parametrize(
     ("number", "package"), [(2, "python-snappy"), (3, "lz4"), (4, "zstandard")]
 )
-def test_a_batch_whose_codec_is_not_installed_names_the_package(reader, number, package):
+def test_a_batch_whose_codec_is_not_installed_names_the_package(
+    reader, number, package, monkeypatch
+):
+    gone = tuple(one._replace(is_installed=lambda: False) for one in codecs._CODECS)
+    monkeypatch.setattr(codecs, "_CODECS", gone)
     raw = bytearray(batch(0, b"a"))
     raw[CRC.stop + 1] |= number  # the attributes are the two bytes after the checksum
     raw[CRC] = calc_crc32c(raw[CRC.stop :]).to_bytes(4, "big")

@@ -102,14 +102,6 @@ COMMANDS = {
         "amcast explain MESSAGE_ID",
         "amcast topology recover",
     ],
-    "upgrade": [
-        "amcast topology recover",
-        "amcast topology verify",
-        "amcast doctor",
-        "amcast collectors run",
-        "amcast collectors status --wait healthy --timeout 60s",
-        "amcast local up",
-    ],
     "size": [
         "amcast topology plan interests.toml --from-cluster --window 60",
         "amcast topology plan interests.toml",
@@ -211,7 +203,7 @@ def deploys(operator):
     operator.runs(next(step))
     operator.runs(next(step))
     run = next(step)
-    first, second = operator.starts(run), operator.starts(run)
+    first, _ = operator.starts(run), operator.starts(run)
     operator.runs("amcast collectors status --wait healthy --timeout 60s")
     for _ in range(3):
         operator.runs(next(step))
@@ -222,7 +214,7 @@ def deploys(operator):
     written = {file.name for file in operator.folder.glob("*/*")}
     assert {"compose.yaml", "Containerfile", "Chart.yaml"} <= written
     assert list((operator.folder / "units").iterdir())
-    return run, first, second
+    return run, first
 
 
 def monitors(operator):
@@ -261,19 +253,6 @@ def fails_over(operator, run, first):
         operator.runs(command.replace("MESSAGE_ID", "P1:17"))
 
 
-def upgrades(operator, run, *processes):
-    step = follows("upgrade")
-    recover, verify, doctor, again, healthy, _ = step  # the last one is the version's, not a step
-    assert again == run
-    for process in processes:
-        process.terminate()
-        assert process.wait(PATIENCE_S) == 0
-        operator.starts(again)
-        operator.runs(healthy)
-    for command in (recover, verify, doctor):
-        operator.runs(command)
-
-
 def sizes(operator):
     step = follows("size")
     by_rates, plan, _, bench = step  # the third one is named, for what it refuses
@@ -304,11 +283,10 @@ def test_this_file_runs_the_commands_that_the_pages_have():
 
 @runs_commands
 def test_the_commands_of_the_pages_do_what_the_pages_say_one_after_the_other(operator):
-    run, first, second = deploys(operator)
+    run, first = deploys(operator)
     monitors(operator)
     replans(operator)
     fails_over(operator, run, first)
-    upgrades(operator, run, second)
     sizes(operator)
     # Nothing is lost on the way, and the order is right.
     operator.runs("amcast receive --name C1 --until-end --history all.jsonl")

@@ -1,6 +1,6 @@
 """While a plan changes: an instance that stands ready reads on, and its engine hurries."""
 
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import replace
 from functools import partial
 
@@ -19,6 +19,7 @@ from multicast.control import (
     ends_record,
     log_partition,
     markers_record,
+    running_record,
     stream_partition,
 )
 from multicast.drivers.memory.driver import MemoryDriver
@@ -150,3 +151,12 @@ def test_a_plan_that_was_not_refused_ends_the_epoch_however_many_offsets_lack_a_
         ends = system.driver.high_watermarks([log_partition(log) for log in logs])
         control.close()
         assert sum(ends.values()) >= len(logs) * COUNT_MAX
+
+
+def test_the_record_of_an_earlier_epochs_instance_that_came_late_does_not_stay():
+    # `apply` would wait for the next epoch's collector, and `doctor` would say that none is open.
+    with ready() as (system, engine, _):
+        until(lambda: "K1" in engine.control.collectors_open(2))
+        system.write(running_record(1, "K1", None))
+        with closing(ControlReader(system.driver, PLAN.topic)) as control:
+            until(lambda: "K1" in control.refresh().collectors_open(2))

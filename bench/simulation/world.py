@@ -45,7 +45,7 @@ from topology.tree import Log
 CONTROL = control_partition(TOPIC)
 GROUPS_MAX = 8  # partitions of the groups topic: at most 3 + 1 + 1 declared sets in three epochs
 READ_ALL = 1_000_000  # records of one read: more than any schedule writes
-_KIND_AT, _EMPTY_RELAY_BYTES = 19, 18  # docs/protocol.md has the bytes
+_KIND_AT, _EMPTY_RELAY_BYTES = 19, 26  # docs/protocol.md has the bytes
 Event = tuple[object, ...]
 
 

@@ -86,8 +86,8 @@ def test_an_instance_that_stands_ready_misses_no_record_of_its_epoch():
         for _ in range(3):
             system.log.write(K1, tickets(PLAN))
             system.log.write(K1, tickets(NEXT))
-        system.write(markers_record(1, ENDS, attempt="1"))
-        system.write(ends_record(1, ENDS, attempt="1"))
+        system.write(markers_record(system.previous, 1, ENDS, attempt="1"))
+        system.write(ends_record(system.previous, 1, ENDS, attempt="1"))
         until(lambda: node.begun and node.core.own.offset_next == 6)
         system.log.write(K1, tickets(NEXT))
         until(lambda: node.core.own.offset_next == 7)
@@ -106,8 +106,8 @@ def test_an_epoch_that_is_written_long_before_it_begins_is_kept_up_to_a_bound(mo
             system.log.write(K1, tickets(NEXT))
         ends = system.driver.last_stable_offsets([K1])
         kept = len(node._runner._ahead.batches()[0].records)
-        system.write(markers_record(1, ENDS, attempt="1"))
-        system.write(ends_record(1, ENDS, attempt="1"))
+        system.write(markers_record(system.previous, 1, ENDS, attempt="1"))
+        system.write(ends_record(system.previous, 1, ENDS, attempt="1"))
         until(lambda: node.begun and node.core.own.count == ends[K1])
         assert kept <= 20, "what came after it was full was left in the stream"
         assert node.error is None
@@ -119,8 +119,8 @@ def test_an_engine_that_starts_while_the_plan_changes_hurries_until_the_epoch_ha
         with Engine(system.driver, PLAN.topic) as engine:
             assert engine.ends.hurries
             assert engine.streams._is_urgent()
-            system.write(markers_record(1, ENDS, attempt="1"))
-            system.write(ends_record(1, ENDS, attempt="1"))
+            system.write(markers_record(system.previous, 1, ENDS, attempt="1"))
+            system.write(ends_record(system.previous, 1, ENDS, attempt="1"))
             until(lambda: not engine.ends.hurries and not engine.streams._is_urgent())
 
 

@@ -310,7 +310,7 @@ class OneConsumer:
         fetched = self.cluster.log.read(at, order.offset_next, ALL)
         if fetched:
             for record in fetched.records:
-                self.delivery.order_read(record.offset, record.value)
+                self.delivery.order_read(record)
             self.delivery.order_passed(fetched.position)
 
     def read_payloads(self, *logs):

@@ -230,6 +230,7 @@ class LibrdkafkaReader:
                     message.key(),
                     headers,
                     message.timestamp()[1],
+                    message.leader_epoch() or 0,
                 ),
             )
             place = (message.topic(), message.partition())

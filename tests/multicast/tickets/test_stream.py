@@ -168,7 +168,7 @@ def test_delivery_follows_tickets_and_any_cursor_of_it_continues_the_same_sequen
     raws, point, _ = checkpointed()
     whole = delivery(start_cursor(PLAN, "K1"), OrderStream(PLAN, "K1", from_start(PLAN)))
     for offset, raw in enumerate(raws):
-        whole.order_read(offset, raw)
+        whole.order_read(Record(offset, raw))
     sequence, cursors = [], []
     while batches := whole.deliver(1):
         sequence += places(batches)
@@ -184,7 +184,7 @@ def test_delivery_follows_tickets_and_any_cursor_of_it_continues_the_same_sequen
         order = state.stream(1, "K1", below=cursor.record)
         again = delivery(cursor, order)
         for offset in range(order.offset_next, len(raws)):
-            again.order_read(offset, raws[offset])
+            again.order_read(Record(offset, raws[offset]))
         assert places(again.deliver(100)) == sequence[number:]
         assert again.payload_starts is not None
 
@@ -193,7 +193,7 @@ def test_delivery_counts_what_is_void_and_ends_with_the_streams_freeze():
     core = delivery(start_cursor(PLAN, "K1"), OrderStream(PLAN, "K1", from_start(PLAN)))
     freeze = FreezeRecord(0, (Position(P1, 1),))
     for offset, raw in enumerate([b"garbage", *k1(freeze, OwnRecord((Ticket(P1, 1, 0),)), freeze)]):
-        core.order_read(offset, raw)
+        core.order_read(Record(offset, raw))
     assert core.void == {NotCounted.FOREIGN: 1, NotCounted.EARLY: 1}
     assert places(core.deliver(9)) == [("P1", 0)]
     assert core.ended

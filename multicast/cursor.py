@@ -21,7 +21,7 @@ from dataclasses import dataclass, field, replace
 from hashlib import sha256
 
 from multicast.control.topics import SINGLE_LOG
-from multicast.errors import UsageError
+from multicast.errors import Truncated, UsageError
 from topology.tree import Plan
 
 INTEREST_DIGITS = 16  # hexadecimal: enough to tell a few interests apart
@@ -100,6 +100,16 @@ def interest_digest(interest: Iterable[str]) -> str:
 
 def _is_number(text: str) -> bool:
     return text.isascii() and text.isdecimal() and len(text) <= _DIGITS_MAX
+
+
+def truncated(cursor: Cursor) -> Truncated:
+    """Make the error of a cursor in whose place there is another order record, or none."""
+    return Truncated(
+        f"order record {cursor.record} of collector {cursor.source} in epoch {cursor.epoch} is not "
+        f"the one from which cursor {cursor} was made: Kafka has lost the end of this stream, and "
+        f"later records took its place. What was delivered up to this cursor may stand in another "
+        f"order, or be gone: compare it, and begin anew with committed=False"
+    )
 
 
 def start_cursor(plan: Plan, collector: str) -> Cursor:

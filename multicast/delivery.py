@@ -30,9 +30,8 @@ from operator import itemgetter
 from multicast.buffers import LogBuffer, RunQueue, WaitingRun
 from multicast.conditional.judge import EFFECTIVE, Decision
 from multicast.conditional.judges import LogJudges
-from multicast.cursor import Cursor, interest_digest
+from multicast.cursor import Cursor, interest_digest, truncated
 from multicast.drivers.protocol import Headers, Record
-from multicast.errors import Truncated
 from multicast.messages import (
     Covered,
     EpochMarker,
@@ -62,9 +61,8 @@ RUNS_MAX = 100_000
 class Batch:
     """Consecutive deliveries: messages of one log that have one destination set.
 
-    `epoch`, `source`, `record` and `run` say where the order places them, as in a `Cursor`, and
-    `interest` and `proof` what else their cursors say. Their `decision` is that they take effect,
-    unless the consumer wants void messages, too.
+    `epoch`, `source`, `record` and `run` place them in the order, as in a `Cursor`; `interest` and
+    `proof` go into it, too. `decision`: they take effect, if the consumer wants no void ones.
     """
 
     log: Log
@@ -215,11 +213,7 @@ class Delivery:
     # -- input ------------------------------------------------------------------------------
 
     def order_read(self, record: Record) -> None:
-        """Process the next record of the order stream.
-
-        Raises what `OrderStream.read` raises, and `Truncated` if the cursor at which delivery began
-        was made from another record.
-        """
+        """Process the next order record; raises as `OrderStream.read`, and `Truncated`."""
         assert self.order is not None
         offset, checksum = record.offset, order_checksum(record)
         self._reach(offset)
@@ -236,13 +230,7 @@ class Delivery:
         """Compare the first record at or behind the cursor's with the one that it names."""
         start, proof, self._proof = self._start, self._proof, 0
         if proof and (offset, checksum) != (start.record, proof):
-            raise Truncated(
-                f"order record {start.record} of collector {start.source} in epoch {start.epoch} "
-                f"is not the one from which cursor {start} was made: Kafka has lost the end of "
-                f"this stream, and later records took its place. What was delivered up to this "
-                f"cursor may stand in another order, or be gone: compare it, and begin anew with "
-                f"committed=False"
-            )
+            raise truncated(start)
 
     def order_passed(self, position: int) -> None:
         """Report that the order stream has no more records below `position`."""
@@ -495,14 +483,12 @@ class Delivery:
         batches: list[Batch],
         decision: Decision = EFFECTIVE,
     ) -> int:
+        place = self.plan.epoch, self.position.source, run.record, run.run
         batch = Batch(
             self.logs[run.log],
             to,
             records,
-            self.plan.epoch,
-            self.position.source,
-            run.record,
-            run.run,
+            *place,
             decision,
             self._digest,
             run.proof,
@@ -510,6 +496,5 @@ class Delivery:
         batches.append(batch)
         run.first = records[-1].offset + 1
         # Without the message's checksum, which is computed where somebody asks for the cursor.
-        place = self.plan.epoch, self.position.source, run.record, run.run, run.first
-        self.position = Cursor(*place, self._digest, run.proof)
+        self.position = Cursor(*place, run.first, self._digest, run.proof)
         return len(records)

@@ -6,7 +6,8 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-from multicast.control.documents import WRITER_BYTES, Ended, StatusPage
+from multicast.control.documents import Ended, StatusPage
+from multicast.drivers.clock import WRITER_BYTES
 from multicast.order import digest_of
 from multicast.tickets.stream import StreamCheckpoint
 from topology.tree import Plan

@@ -84,7 +84,7 @@ class Position(NamedTuple):
     upto: int
 
 
-class Seen(NamedTuple):
+class SeenEnd(NamedTuple):
     """Log number `log` ended at `end` or later while the leader of epoch `leader_epoch` led it."""
 
     log: int
@@ -153,7 +153,7 @@ class FreezeRecord:
 class SightRecord:
     """What a collector saw of logs of the bag: how far they reached, and what they have lost."""
 
-    seen: tuple[Seen, ...] = ()
+    seen: tuple[SeenEnd, ...] = ()
     lost: tuple[Loss, ...] = ()
 
 
@@ -167,7 +167,7 @@ class CheckpointRecord:
     own: tuple[OwnLog, ...]
     inherited: tuple[Position, ...]
     parent_last: int = 0
-    seen: tuple[Seen, ...] = ()
+    seen: tuple[SeenEnd, ...] = ()
     lost: tuple[Loss, ...] = ()
 
 
@@ -211,7 +211,7 @@ def encode(tag: bytes, record: StreamRecord) -> bytes:
     return _HEAD.pack(MAGIC, VERSION, tag, kind) + b"".join(parts)
 
 
-def _sight(seen: Sequence[Seen], lost: Sequence[Loss]) -> list[bytes]:
+def _sight(seen: Sequence[SeenEnd], lost: Sequence[Loss]) -> list[bytes]:
     return [_SEEN.pack(*each) for each in seen] + [_POSITION.pack(*each) for each in lost]
 
 
@@ -303,10 +303,12 @@ def _split(entry: struct.Struct, count: int, raw: bytes) -> tuple[bytes, bytes]:
     return raw[: count * entry.size], raw[count * entry.size :]
 
 
-def _sight_of(seen: int, raw: bytes) -> tuple[tuple[Seen, ...], tuple[Loss, ...]]:
+def _sight_of(seen: int, raw: bytes) -> tuple[tuple[SeenEnd, ...], tuple[Loss, ...]]:
     ends, losses = _split(_SEEN, seen, raw)
     return (
-        tuple([Seen(log, _below_2_63(end), epoch) for log, end, epoch in _SEEN.iter_unpack(ends)]),
+        tuple(
+            [SeenEnd(log, _below_2_63(end), epoch) for log, end, epoch in _SEEN.iter_unpack(ends)]
+        ),
         tuple([Loss(log, _below_2_63(first)) for log, first in _POSITION.iter_unpack(losses)]),
     )
 

@@ -81,7 +81,7 @@ from multicast.tickets.encoding import (
     Position,
     RelayRecord,
     RestoredRecord,
-    Seen,
+    SeenEnd,
     SightRecord,
     StreamRecord,
     Unread,
@@ -138,7 +138,7 @@ class StreamState:
     restored: int = 0
     frozen: bool = False
     parent_last: int = 0
-    seen: dict[int, tuple[Seen, ...]] = field(default_factory=dict)  # by log, in rising order
+    seen: dict[int, tuple[SeenEnd, ...]] = field(default_factory=dict)  # by log, in rising order
     lost: dict[int, int] = field(default_factory=dict)  # by log: the first offset
 
     def copy(self) -> StreamState:
@@ -371,9 +371,9 @@ class RecordStream:
         return ()
 
 
-def undominated(seen: Sequence[Seen], position: int) -> tuple[Seen, ...]:
+def undominated(seen: Sequence[SeenEnd], position: int) -> tuple[SeenEnd, ...]:
     """Give the seen ends of one log that clause 9 keeps, by rising end and leader epoch."""
-    kept: list[Seen] = []
+    kept: list[SeenEnd] = []
     for each in sorted(seen, key=lambda each: (each.leader_epoch, -each.end)):
         if each.end > max(position, kept[-1].end if kept else 0):
             kept.append(each)

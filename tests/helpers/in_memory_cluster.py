@@ -369,7 +369,7 @@ class OneConsumer:
 
     @property
     def cursor(self):
-        return str(self.delivery.position)
+        return self.delivery.position
 
 
 def runs_of(plan, runs: tuple[Run, ...]):

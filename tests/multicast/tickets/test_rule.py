@@ -18,7 +18,7 @@ from multicast.tickets.encoding import (
     Position,
     RelayRecord,
     RestoredRecord,
-    Seen,
+    SeenEnd,
     SightRecord,
     Ticket,
     Unread,
@@ -63,10 +63,10 @@ def stream():
             (OwnLog(0, 1, 2, 3, True),),
             (Position(2, 8),),
             5,
-            (Seen(0, 8, 1), Seen(0, 9, 2), Seen(2, 9, 1)),
+            (SeenEnd(0, 8, 1), SeenEnd(0, 9, 2), SeenEnd(2, 9, 1)),
             (Loss(0, 7), Loss(2, 4)),
         ),
-        SightRecord((Seen(2, 8, 1), Seen(0, 2**63 - 1, 2**32 - 1)), (Loss(0, 7),)),
+        SightRecord((SeenEnd(2, 8, 1), SeenEnd(0, 2**63 - 1, 2**32 - 1)), (Loss(0, 7),)),
         OwnRecord(),
     ],
 )
@@ -136,7 +136,7 @@ def test_a_relay_begins_where_the_last_one_ended_in_the_same_tail_of_the_parents
 
 def test_of_the_ends_that_were_seen_stay_those_that_show_a_loss(stream):
     def seen(*ends):
-        assert stream.take(SightRecord(tuple(Seen(A, *each) for each in ends))) == ()
+        assert stream.take(SightRecord(tuple(SeenEnd(A, *each) for each in ends))) == ()
         return [(each.end, each.leader_epoch) for each in stream.state.seen[A]]
 
     assert seen((5, 3)) == [(5, 3)]
@@ -156,7 +156,7 @@ def test_of_a_logs_losses_the_lowest_stays(stream):
 
 
 def test_what_was_seen_and_lost_goes_through_a_checkpoint(stream):
-    stream.take(SightRecord((Seen(A, 5, 3), Seen(A, 9, 4)), (Loss(INHERITED, 6),)))
+    stream.take(SightRecord((SeenEnd(A, 5, 3), SeenEnd(A, 9, 4)), (Loss(INHERITED, 6),)))
     stream.take(RelayRecord(3, 4, (), 0, 9))
     opened = RecordStream(stream.shape, stream.checkpoint())
     assert opened.state == stream.state
@@ -177,7 +177,7 @@ def test_a_freeze_counts_only_where_the_stream_has_come_so_far(stream):
         OwnRecord((Ticket(A, 0, ORDERED_MAX + 1),)),
         OwnRecord((Ticket(INHERITED, 1, 0),)),
         OwnRecord((Ticket(A, 1, 0),), (Correction(9, 1, 1),)),
-        SightRecord((Seen(9, 1, 1),)),
+        SightRecord((SeenEnd(9, 1, 1),)),
         SightRecord((), (Loss(9, 1),)),
         RelayRecord(3, 4, (Position(A, 1),)),
         RelayRecord(3, 4, (Position(INHERITED, ORDERED_MAX + 6),)),

@@ -104,7 +104,6 @@ PURE = [
     "bench/nemesis/frames.py",
     "bench/nemesis/recovery.py",
     "bench/nemesis/waits.py",
-    "bench/orderer/judge.py",
     "bench/report/page.py",
     "collectors/actions.py",
     "collectors/change_pauses.py",

@@ -11,6 +11,7 @@ comes from its own blocks: the envelopes, and the orderer's metadata of bundles.
 from __future__ import annotations
 
 import hashlib
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -131,6 +132,16 @@ def forks(copies: Copies) -> list[str]:
             if differs is not None:
                 witnesses.append(f"fork: block {differs} of {chain} differs at node {number}")
     return witnesses
+
+
+def doubled(copies: Copies) -> list[str]:
+    """Return a witness for each transfer that a chain has twice: its parts are sent again."""
+    return [
+        f"doubled: {chain} has {key[:16]} {times} times"
+        for chain, by_node in copies.items()
+        for key, times in Counter(part.key for part in by_node[0].parts).items()
+        if times > 1
+    ]
 
 
 def foreign(copies: Copies) -> list[str]:

@@ -8,7 +8,7 @@ from typing import Any
 
 from bench.bundles.judge import ChainsVerdict, judge_chains
 from bench.bundles.money import Books, books
-from bench.bundles.reading import foreign, forks
+from bench.bundles.reading import doubled, foreign, forks
 from bench.bundles.run import ArmOutcome
 from bench.bundles.sender import BUNDLES
 from multicast.errors import AmcastError
@@ -70,7 +70,7 @@ def judged(outcome: ArmOutcome, *, voids: Sequence[int] = ()) -> JudgedArm:
         for number in outcome.missing
         if number not in voids
     ]
-    unexplained += foreign(outcome.copies)
+    unexplained += [*doubled(outcome.copies), *foreign(outcome.copies)]
     if outcome.arm.name == BUNDLES:
         unexplained += [
             f"no bundle: the block of {chain} has no metadata for {copy.unmarked[0]}"

@@ -4,18 +4,14 @@
     python -m bench.orderer.osn broadcast  [--transactions 30000] [--streams 2] [--window 128]
     python -m bench.orderer.osn latency    [--rate 750] [--timeout 100ms]
     python -m bench.orderer.osn deliver    [--readers 100]
-    python -m bench.orderer.osn many       [--transactions 200000] [--kills 12]
 
     ordering   transactions/s from a log that is already full to three ledgers
     broadcast  transactions/s from signed envelopes, through gRPC, filters and verification, to
                three ledgers; one client process has streams to all nodes
     latency    from the intended time of a broadcast to the arrival of its block by Deliver
     deliver    many readers of one chain, from one node
-    many       a test of correctness: nodes are killed and restarted, and all nodes must deliver
-               all acknowledged transactions, each once, in the same order
 
-Exit codes: 0 done, 1 failed, 2 wrong arguments, 3 the order was violated, 4 something did not
-happen in time.
+Exit codes: 0 done, 1 failed, 2 wrong arguments, 4 something did not happen in time.
 """
 
 from __future__ import annotations
@@ -27,7 +23,6 @@ from pathlib import Path
 from typing import Any
 
 from bench.harness import facts, figures
-from bench.orderer import many as osn_many
 from bench.orderer import measure as osn_measure
 from bench.orderer.nodes import OrdererDeployment, Service, deployed
 from bench.orderer.transactions import FOLDER
@@ -38,7 +33,6 @@ _DEFAULTS: Mapping[str, Mapping[str, Any]] = {
     "broadcast": {"transactions": 30_000, "warm_up": 3000, "timeout": "250ms"},
     "latency": {"transactions": 15_000, "warm_up": 3000, "timeout": "100ms"},
     "deliver": {"transactions": 10_000},
-    "many": {"transactions": 200_000, "timeout": "250ms"},
 }
 
 
@@ -60,9 +54,6 @@ def parser() -> argparse.ArgumentParser:
         "--processes", type=int, default=2, help="deliver: processes with the readers"
     )
     made.add_argument(
-        "--kills", type=int, default=12, help="many: kills of nodes, one after the other"
-    )
-    made.add_argument(
         "--material", type=Path, default=FOLDER, help="folder with blocks, envelopes and keys"
     )
     made.add_argument("-b", "--bootstrap", help="a cluster to use; default: start a broker")
@@ -71,10 +62,7 @@ def parser() -> argparse.ArgumentParser:
 
 def service(arguments: argparse.Namespace) -> Service:
     """Return the service that a measurement needs."""
-    many = arguments.measurement == "many"
     return Service(
-        chains=("chain-a", "chain-b") if many else ("chain-a",),
-        collectors=many,
         nodes=1 if arguments.measurement == "deliver" else 3,
         messages_max=arguments.messages_max,
         timeout=arguments.timeout,
@@ -98,11 +86,9 @@ def measure(deployment: OrdererDeployment, arguments: argparse.Namespace) -> osn
             )
         case "latency":
             return osn_measure.latency(deployment, count, rate=arguments.rate, warm_up=warm_up)
-        case "deliver":
-            return osn_measure.deliver(
-                deployment, count, readers=arguments.readers, processes=arguments.processes
-            )
-    return osn_many.many(deployment, count, kills=arguments.kills).figures()
+    return osn_measure.deliver(
+        deployment, count, readers=arguments.readers, processes=arguments.processes
+    )
 
 
 def checked(arguments: Sequence[str]) -> argparse.Namespace:

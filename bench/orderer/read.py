@@ -7,8 +7,6 @@ nanoseconds. The modes:
 
     blocks     counts blocks and bytes, and decodes nothing
     times      records when each transaction arrived
-    history    checks that each block follows the one before it (`blocks.check_next`), and records
-               hashes and transaction IDs
 """
 
 from __future__ import annotations
@@ -26,9 +24,8 @@ from bench.orderer.transactions import user
 from multicast.errors import AmcastError, TimedOut
 from ordering_osn.api.grpc_server import NodeClient
 from ordering_osn.api.seek import ENDLESS, seek_envelope
-from ordering_osn.chain.blocks import check_next, header_hash
 from ordering_osn.chain.transactions import transaction_id
-from ordering_osn.protos import Block, BlockHeader
+from ordering_osn.protos import Block
 
 _RECONNECT_S = 0.2  # between attempts to reach a node that is down: short compared with a restart
 
@@ -38,8 +35,8 @@ class ReadOrder:
     """What to read: `copies` readers for each (address, chain), from block 0 on.
 
     A reader ends after block `stop`, or where that is None, once it has seen `transactions[chain]`
-    transactions. The modes `times` and `history` write files to `folder`, one for each entry of
-    `readers`, numbered by its index.
+    transactions. The mode `times` writes files to `folder`, one for each entry of `readers`,
+    numbered by its index.
     """
 
     readers: Sequence[tuple[str, str]]
@@ -104,28 +101,6 @@ class Times:
                     lines.write(f"{transaction_id(envelope)} {came}\n")
 
 
-class ChainHistory:
-    """Checks the chain, and writes one line for each block: its header's hash and its IDs."""
-
-    def __init__(self, file: Path) -> None:
-        self._lines = file.open("w", encoding="ascii")
-        self._previous: BlockHeader | None = None
-
-    def take(self, raw: bytes) -> int:
-        """Take the next block; raises `BrokenChain` where it is not the next one."""
-        block = Block.FromString(raw)
-        check_next(block, self._previous)
-        genesis = self._previous is None
-        self._previous = block.header
-        transactions = [] if genesis else [transaction_id(envelope) for envelope in block.data.data]
-        self._lines.write(" ".join([header_hash(block.header).hex(), *transactions]) + "\n")
-        return len(transactions)
-
-    def finish(self) -> None:
-        """Close the file."""
-        self._lines.close()
-
-
 class ReaderGroup:
     """All readers of one `ReadOrder`."""
 
@@ -159,12 +134,7 @@ class ReaderGroup:
 
     def _sink(self, number: int) -> BlockSink:
         file = Path(self._order.folder) / f"{self._order.mode}-{number}"
-        match self._order.mode:
-            case "times":
-                return Times(file)
-            case "history":
-                return ChainHistory(file)
-        return Counted()
+        return Times(file) if self._order.mode == "times" else Counted()
 
     async def _follow(self, address: str, chain: str, sink: BlockSink) -> int:
         """Read one chain to its end; returns the time of the end in nanoseconds."""

@@ -31,7 +31,7 @@ from ordering_osn.api.grpc_server import NodeClient
 
 _NS_PER_S = 10**9
 _RECONNECT_S = 0.2  # between attempts to reach a node that is down: short compared with a restart
-_PROGRESS_S = 0.2  # between progress messages: `many` kills nodes by them
+_PROGRESS_S = 0.2  # between progress messages
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,6 +8,7 @@ import pytest
 
 from bench.bundles.judge import ChainPart, judge_chains
 from bench.bundles.money import BookEntry, books
+from bench.bundles.reading import ChainCopy, doubled
 
 AB, AC, BC, ABC = ("a", "b"), ("a", "c"), ("b", "c"), ("a", "b", "c")
 SETS = {"t1": AB, "t2": ABC, "t3": BC, "t4": AC, "t5": AB}
@@ -50,6 +51,12 @@ def test_a_history_in_which_all_is_well_has_no_witness():
 )
 def test_a_torn_transfer_has_a_witness(changed, torn):
     assert judge_chains(history(**{**GOOD, **changed})).torn == torn
+
+
+def test_a_part_that_was_sent_again_and_is_there_twice_has_a_witness(tmp_path):
+    copy = ChainCopy("a", tmp_path)
+    copy.parts += history(a="t1 t2 t1")["a"]
+    assert doubled({"a": [copy]}) == ["doubled: a has t1 2 times"]
 
 
 def test_a_part_in_a_chain_that_the_transfer_is_not_for_is_torn():

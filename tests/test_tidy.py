@@ -96,10 +96,10 @@ DOORS = {
 }
 # No I/O, no clock, no randomness: the same calls give the same results.
 PURE = [
-    "bench/bundles/bank.py",
-    "bench/bundles/judge.py",
-    "bench/bundles/money.py",
-    "bench/bundles/picture.py",
+    "bench/osn/bank.py",
+    "bench/osn/judge.py",
+    "bench/osn/money.py",
+    "bench/osn/picture.py",
     "bench/report/targets.py",
     "bench/nemesis/frames.py",
     "bench/nemesis/recovery.py",

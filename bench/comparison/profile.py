@@ -52,6 +52,7 @@ from multicast.drivers import open_driver
 from multicast.drivers.protocol import Driver, TopicPartition
 from multicast.errors import AmcastError, TimedOut, UsageError
 
+_MODULE = "bench.comparison.profile"
 _STAGES = {
     "sent": "producer",
     "accepted": "producer",
@@ -296,7 +297,7 @@ def _shares(counts: Mapping[str, int]) -> dict[str, float]:
 
 def main(arguments: Sequence[str]) -> int:
     """Profile a workload and print it; return the exit code."""
-    parser = figures.parser("profile", __doc__, room="comparison")
+    parser = figures.parser(_MODULE, __doc__)
     parser.add_argument("workload", help="a workload file, or the name of a packaged workload")
     parser.add_argument("--set", action="append", default=[], metavar="key=value", dest="changes")
     parser.add_argument("--functions", action="store_true", help="also sample Python functions")
@@ -307,9 +308,7 @@ def main(arguments: Sequence[str]) -> int:
     except AmcastError as error:
         sys.stderr.write(f"{error}\n")
         return error.exit_code
-    document = figures.document(
-        "profile", by_arm, kafka=kafka, arguments=arguments, room="comparison"
-    )
+    document = figures.document(_MODULE, by_arm, kafka=kafka, arguments=arguments)
     if options.output == "json":
         figures.show(document, options.output)
     else:

@@ -20,6 +20,7 @@ from bench.harness.rig import Rig, pause, standing
 from multicast.consumer import Consumer
 from multicast.errors import AmcastError, TimedOut
 
+_MODULE = "bench.micro.memory"
 _PARTITIONS = 2  # the fewest that need a collector
 _MESSAGE_BYTES = 100
 _SLOWEST_PER_S = 20_000  # messages/s; sets the time-out, so a slower run fails
@@ -89,7 +90,7 @@ def _peak_mib(pid: int | str) -> float:
 
 def main(arguments: Sequence[str]) -> None:
     """Measure once, and print the figures."""
-    parser = figures.parser("memory", __doc__)
+    parser = figures.parser(_MODULE, __doc__)
     parser.add_argument("--behind", type=int, default=10_000_000, help="messages")
     parser.add_argument("--near", type=int, default=10_000, help="messages")
     parser.add_argument("--consume", metavar="BOOTSTRAP", help="be the consumer of `near` messages")
@@ -99,7 +100,7 @@ def main(arguments: Sequence[str]) -> None:
         return
     with standing(_PARTITIONS) as rig:
         measured = measure(rig, near=options.near, behind=options.behind)
-        document = figures.document("memory", measured, kafka=rig.kafka, arguments=arguments)
+        document = figures.document(_MODULE, measured, kafka=rig.kafka, arguments=arguments)
     figures.show(document, options.output)
 
 

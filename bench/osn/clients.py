@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, Self
 
 from bench.harness.hosts import ClientProcess
-from bench.orderer import read, send
+from bench.osn import read, send
 
 _READY_S = 120.0  # a sender makes and signs all its transactions first
 _ANSWER_S = 30.0  # beyond the process's own time-out, for its message about it
@@ -20,7 +20,7 @@ class BenchProcess(ClientProcess):
     def __init__(
         self, name: str, order: send.SendOrder | read.ReadOrder, folder: Path, number: int = 0
     ) -> None:
-        module = f"bench.orderer.{name}"
+        module = f"bench.osn.{name}"
         super().__init__(f"{name}-{number}", asdict(order), folder, module)
 
     def __enter__(self) -> Self:

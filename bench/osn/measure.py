@@ -21,10 +21,10 @@ from pathlib import Path
 from bench.harness.figures import progress
 from bench.harness.histogram import Latencies
 from bench.harness.hosts import cpu_seconds, resident_bytes
-from bench.orderer import read, send
-from bench.orderer.clients import ReaderProcess, SenderProcess
-from bench.orderer.nodes import NodeProcesses, OrdererDeployment
-from bench.orderer.transactions import Maker, user
+from bench.osn import read, send
+from bench.osn.clients import ReaderProcess, SenderProcess
+from bench.osn.nodes import NodeProcesses, OrdererDeployment
+from bench.osn.transactions import Maker, user
 from multicast.errors import AmcastError, TimedOut
 from multicast.producer import Producer
 from ordering_osn.api.channels import Status

@@ -25,7 +25,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Self
 
-from bench.orderer import transactions
+from bench.osn import transactions
 from collectors.reconfiguration.apply import apply
 from collectors.testing.processes import CollectorProcesses, end
 from multicast.drivers import open_driver

@@ -8,13 +8,13 @@ from itertools import combinations
 import pytest
 from rich.console import Console
 
-from bench.bundles.campaign import campaign, campaign_size
-from bench.bundles.demo import drawing
-from bench.bundles.faults import BROKER, CLIENT, COLLECTOR, CONFIG, NODE, DueFault
-from bench.bundles.run import Load, SendingArm, run
-from bench.bundles.sender import SEPARATE
-from bench.bundles.verdicts import judged
-from bench.bundles.world import WorldSize, started
+from bench.osn.campaign import campaign, campaign_size
+from bench.osn.demo import drawing
+from bench.osn.faults import BROKER, CLIENT, COLLECTOR, CONFIG, NODE, DueFault
+from bench.osn.run import Load, SendingArm, run
+from bench.osn.sender import SEPARATE
+from bench.osn.verdicts import judged
+from bench.osn.world import WorldSize, started
 
 BUNDLES = 400
 FAULTS = [

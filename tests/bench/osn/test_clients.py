@@ -3,10 +3,10 @@
 import asyncio
 import contextlib
 
-from bench.orderer import read as osn_read
-from bench.orderer import send
-from bench.orderer.send import Supply
-from bench.orderer.transactions import FOLDER, Made
+from bench.osn import read as osn_read
+from bench.osn import send
+from bench.osn.send import Supply
+from bench.osn.transactions import FOLDER, Made
 from tests.ordering_osn.helpers.chains import SmallChannel, SmallChannels, serving
 
 MADE = [("a", Made(f"t{number}", b"")) for number in range(5)]

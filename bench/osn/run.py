@@ -13,14 +13,13 @@ from contextlib import ExitStack
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 
-from bench.bundles import bank
-from bench.bundles.faults import DueFault, Faults, Happened
-from bench.bundles.reading import ChainCopy, Copies, copies_of
-from bench.bundles.sender import BUNDLES, ClientRun, Journal, SendTask
-from bench.bundles.streams import NodeStreams
-from bench.bundles.world import BanksWorld
 from bench.harness.rig import pause
-from bench.orderer.transactions import FOLDER, user
+from bench.osn import bank
+from bench.osn.faults import DueFault, Faults, Happened
+from bench.osn.reading import ChainCopy, Copies, copies_of
+from bench.osn.sender import BUNDLES, ClientRun, Journal, NodeStreams, SendTask
+from bench.osn.transactions import FOLDER, user
+from bench.osn.world import BanksWorld
 from multicast.errors import TimedOut
 
 _LOOK_S = 0.1  # between two looks at the journals: ten a second, and a fault is made in time

@@ -1,9 +1,9 @@
 """Benchmarks of the ordering service, each on its own broker and nodes.
 
-    python -m bench.orderer.osn ordering   [--transactions 50000]
-    python -m bench.orderer.osn broadcast  [--transactions 30000] [--streams 2] [--window 128]
-    python -m bench.orderer.osn latency    [--rate 750] [--timeout 100ms]
-    python -m bench.orderer.osn deliver    [--readers 100]
+    python -m bench.osn ordering   [--transactions 50000]
+    python -m bench.osn broadcast  [--transactions 30000] [--streams 2] [--window 128]
+    python -m bench.osn latency    [--rate 750] [--timeout 100ms]
+    python -m bench.osn deliver    [--readers 100]
 
     ordering   transactions/s from a log that is already full to three ledgers
     broadcast  transactions/s from signed envelopes, through gRPC, filters and verification, to
@@ -23,9 +23,9 @@ from pathlib import Path
 from typing import Any
 
 from bench.harness import facts, figures
-from bench.orderer import measure as osn_measure
-from bench.orderer.nodes import OrdererDeployment, Service, deployed
-from bench.orderer.transactions import FOLDER
+from bench.osn import measure as osn_measure
+from bench.osn.nodes import OrdererDeployment, Service, deployed
+from bench.osn.transactions import FOLDER
 from multicast.errors import AmcastError, UsageError
 
 _DEFAULTS: Mapping[str, Mapping[str, Any]] = {
@@ -37,8 +37,8 @@ _DEFAULTS: Mapping[str, Mapping[str, Any]] = {
 
 
 def parser() -> argparse.ArgumentParser:
-    """Make the parser of `python -m bench.orderer.osn`."""
-    made = figures.parser("osn", __doc__, room="orderer")
+    """Make the parser of `python -m bench.osn`."""
+    made = figures.parser("bench.osn", __doc__)
     made.add_argument("measurement", choices=list(_DEFAULTS))
     made.add_argument("--transactions", type=int)
     made.add_argument("--warm-up", type=int, default=0, help="transactions before the measurement")
@@ -116,7 +116,7 @@ def _run(arguments: Sequence[str]) -> None:
     with deployed(service(chosen), chosen.bootstrap) as deployment:
         result = measure(deployment, chosen)
         document = figures.document(
-            "osn", result, kafka=deployment.kafka, arguments=arguments, room="orderer"
+            "bench.osn", result, kafka=deployment.kafka, arguments=arguments
         )
         document["machine"] = machine
     figures.show(document, chosen.output)

@@ -20,15 +20,15 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 from rich.table import Table
 
-from bench.bundles.bank import transfer
-from bench.bundles.faults import BROKER, CLIENT, COLLECTOR, CONFIG, NODE, DueFault, Happened
-from bench.bundles.picture import DrawnPart, Panel, svg
-from bench.bundles.run import ArmOutcome, BanksOutcome, Load, SendingArm, run
-from bench.bundles.sender import BUNDLES, SEPARATE, Journal
-from bench.bundles.verdicts import JudgedArm, judged, refuse_violations
-from bench.bundles.world import WorldSize, started
 from bench.cli import Force, refuse_files
 from bench.harness.interrupts import end_at_signals
+from bench.osn.bank import transfer
+from bench.osn.faults import BROKER, CLIENT, COLLECTOR, CONFIG, NODE, DueFault, Happened
+from bench.osn.picture import DrawnPart, Panel, svg
+from bench.osn.run import ArmOutcome, BanksOutcome, Load, SendingArm, run
+from bench.osn.sender import BUNDLES, SEPARATE, Journal
+from bench.osn.verdicts import JudgedArm, judged, refuse_violations
+from bench.osn.world import WorldSize, started
 from topology.files import write_text
 from topology.output import Output, OutputOption
 

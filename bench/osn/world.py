@@ -12,8 +12,8 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from bench.orderer.nodes import HEALTHY_S, NodeProcesses, Service
-from bench.orderer.transactions import FOLDER
+from bench.osn.nodes import HEALTHY_S, NodeProcesses, Service
+from bench.osn.transactions import FOLDER
 from collectors.reconfiguration.apply import apply
 from collectors.testing.processes import CollectorProcesses
 from multicast.drivers import open_driver

@@ -11,9 +11,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
-from bench.bundles.configs import changed_timeout
-from bench.bundles.sender import ClientRun
-from bench.bundles.world import BanksWorld
+from bench.osn.configs import changed_timeout
+from bench.osn.sender import ClientRun
+from bench.osn.world import BanksWorld
 
 NODE, COLLECTOR, BROKER, CLIENT, CONFIG = "node", "collector", "broker", "client", "config"
 

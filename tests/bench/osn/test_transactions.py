@@ -2,7 +2,7 @@
 
 from datetime import UTC, datetime
 
-from bench.orderer.transactions import FOLDER, Maker, genesis, read_envelopes
+from bench.osn.transactions import FOLDER, Maker, genesis, read_envelopes
 from ordering_osn.chain.blocks import check_next
 from ordering_osn.config.channel_config import ChannelConfig
 from ordering_osn.protos import (

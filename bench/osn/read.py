@@ -1,4 +1,4 @@
-"""A process that reads chains by Deliver; `bench.orderer.clients.ReaderProcess` starts it.
+"""A process that reads chains by Deliver; `bench.osn.clients.ReaderProcess` starts it.
 
 It reads a `ReadOrder` as one JSON line from stdin, prints "ready", starts at the next line, and
 prints a `ReadResult` at the end. Each reader follows one chain at one node; where its stream ends
@@ -20,7 +20,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
 
-from bench.orderer.transactions import user
+from bench.osn.transactions import user
 from multicast.errors import AmcastError, TimedOut
 from ordering_osn.api.grpc_server import NodeClient
 from ordering_osn.api.seek import ENDLESS, seek_envelope

@@ -6,9 +6,9 @@ from random import Random
 
 import pytest
 
-from bench.bundles.judge import ChainPart, judge_chains
-from bench.bundles.money import BookEntry, books
-from bench.bundles.reading import ChainCopy, doubled
+from bench.osn.judge import ChainPart, judge_chains
+from bench.osn.money import BookEntry, books
+from bench.osn.reading import ChainCopy, doubled
 
 AB, AC, BC, ABC = ("a", "b"), ("a", "c"), ("b", "c"), ("a", "b", "c")
 SETS = {"t1": AB, "t2": ABC, "t3": BC, "t4": AC, "t5": AB}

@@ -1,6 +1,9 @@
-"""Four banks as chains: transfers between them as bundles and as separate transactions.
+"""The ordering service: its speed, and transfers between banks whose chains it orders.
 
-    bank.py      the transfers, and the balances that a bank computes from its own blocks
+    nodes.py     the service as processes
+    send.py      a client that sends transactions; read.py one that reads blocks
+    measure.py   the measurements; `python -m bench.osn`
+    bank.py      transfers, and the balances that a bank computes from its own blocks
     judge.py     torn transfers, the order of any two chains, cycles
     money.py     whether money is conserved at every common point of the chains
     picture.py   an excerpt of the chains as SVG

@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import Any
 
 from bench.harness.histogram import Latencies
-from bench.orderer.transactions import Made, Maker
+from bench.osn.transactions import Made, Maker
 from multicast.errors import AmcastError, TimedOut
 from ordering_osn.api.channels import Status
 from ordering_osn.api.grpc_server import NodeClient

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from html import escape
 from itertools import groupby
 
-from bench.bundles.money import groups
+from bench.osn.money import groups
 
 # Pixels of the SVG. A slot leaves room between two dots; a row holds the number of a block.
 LEFT, SLOT, ROW, HEAD, GAP, MARGIN = 104, 23, 58, 104, 46, 28

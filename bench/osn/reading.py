@@ -16,10 +16,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from bench.bundles.bank import read_movement
-from bench.bundles.judge import ChainPart
-from bench.bundles.money import BookEntry
-from bench.orderer.nodes import NodeProcesses
+from bench.osn.bank import read_movement
+from bench.osn.judge import ChainPart
+from bench.osn.money import BookEntry
+from bench.osn.nodes import NodeProcesses
 from ordering_osn.chain.blocks import check_next, consenter_of
 from ordering_osn.chain.bundles.metadata import BundleMetadata, read_block_bundles
 from ordering_osn.ledger.ledger import Ledger

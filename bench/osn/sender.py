@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import itertools
 import json
 import os
 import subprocess
@@ -29,16 +30,17 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Self
 
-from bench.bundles import bank
-from bench.bundles.streams import NodeStreams
-from bench.orderer.transactions import FOLDER, user
+from bench.osn import bank
+from bench.osn.transactions import FOLDER, user
 from collectors.testing.processes import end
 from multicast.errors import AmcastError, TimedOut
 from ordering_osn.api.channels import Status
 from ordering_osn.api.connection_errors import ConnectionLost
+from ordering_osn.api.grpc_server import NodeClient
 from ordering_osn.client import BundleRefused, Client
 
 BUNDLES, SEPARATE = "bundles", "separate"
+_AGAIN_S = 0.2  # after no node took it: short compared with a node's restart
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,7 +117,7 @@ class ClientRun:
         task = replace(self._task, first=self.journal.begun)
         with self._log.open("ab") as out:
             self._process = subprocess.Popen(
-                [sys.executable, "-m", "bench.bundles.sender", json.dumps(asdict(task))],
+                [sys.executable, "-m", "bench.osn.sender", json.dumps(asdict(task))],
                 stdin=subprocess.DEVNULL,
                 stdout=out,
                 stderr=out,
@@ -142,6 +144,49 @@ class ClientRun:
 
 
 # -- in the client's process -----------------------------------------------------------------------
+
+
+class TransactionRefused(AmcastError):
+    """A node refused a transaction for good; the text has the status and the reason."""
+
+
+class NodeStreams:
+    """A connection to each node, a stream for each envelope; an async context manager."""
+
+    def __init__(self, addresses: Sequence[str]) -> None:
+        self._nodes = [NodeClient(address) for address in addresses]
+        self._turns = itertools.cycle(self._nodes)
+
+    async def __aenter__(self) -> Self:
+        async with contextlib.AsyncExitStack() as opened:
+            for node in self._nodes:
+                await opened.enter_async_context(node)
+            self._opened = opened.pop_all()
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self._opened.aclose()
+
+    async def submit(self, envelope: bytes) -> None:
+        """Return once a node has answered 200; tries for ever. Raises `TransactionRefused`."""
+        while True:
+            for _ in self._nodes:
+                status, info = await _answer_of(next(self._turns), envelope)
+                if status == Status.SUCCESS:
+                    return
+                if status != Status.SERVICE_UNAVAILABLE:
+                    raise TransactionRefused(f"a transaction was answered {status}: {info}")
+            await asyncio.sleep(_AGAIN_S)
+
+
+async def _answer_of(node: NodeClient, envelope: bytes) -> tuple[int, str]:
+    """Send an envelope; returns its status, 503 where the stream ended before the answer."""
+    try:
+        answers = [answer async for answer in node.broadcast([envelope])]
+    except (AmcastError, OSError) as error:
+        return Status.SERVICE_UNAVAILABLE, str(error)
+    return answers[0] if answers else (Status.SERVICE_UNAVAILABLE, "the stream has ended")
+
 
 Send = Callable[[int], Awaitable[str]]
 

@@ -8,8 +8,8 @@ from datetime import datetime
 from pathlib import Path
 
 from bench.harness.rig import pause
-from bench.orderer.nodes import NodeProcesses
-from bench.orderer.transactions import FOLDER
+from bench.osn.nodes import NodeProcesses
+from bench.osn.transactions import FOLDER
 from multicast.errors import AmcastError
 from ordering_osn.api.channels import Status
 from ordering_osn.api.grpc_server import NodeClient

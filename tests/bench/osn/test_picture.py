@@ -6,9 +6,9 @@ from xml.etree import ElementTree as ET
 
 import pytest
 
-from bench.bundles.bank import envelopes, read_movement, transfer
-from bench.bundles.picture import DrawnPart, Panel, svg
-from bench.orderer.transactions import user
+from bench.osn.bank import envelopes, read_movement, transfer
+from bench.osn.picture import DrawnPart, Panel, svg
+from bench.osn.transactions import user
 
 BANKS = {1: ("a", "b"), 2: ("b", "c"), 3: ("a", "c")}
 SETS = [("a", "b"), ("a", "b", "c")]

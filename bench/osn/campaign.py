@@ -23,13 +23,13 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from bench.bundles.faults import BROKER, CLIENT, COLLECTOR, CONFIG, NODE, DueFault
-from bench.bundles.run import ArmOutcome, BanksOutcome, Load, SendingArm, run
-from bench.bundles.sender import BUNDLES
-from bench.bundles.verdicts import JudgedArm, judged, refuse_violations
-from bench.bundles.world import BanksWorld, WorldSize, started
 from bench.harness.interrupts import end_at_signals
-from bench.orderer.transactions import FOLDER, user
+from bench.osn.faults import BROKER, CLIENT, COLLECTOR, CONFIG, NODE, DueFault
+from bench.osn.run import ArmOutcome, BanksOutcome, Load, SendingArm, run
+from bench.osn.sender import BUNDLES
+from bench.osn.transactions import FOLDER, user
+from bench.osn.verdicts import JudgedArm, judged, refuse_violations
+from bench.osn.world import BanksWorld, WorldSize, started
 from multicast.control import log_partition
 from multicast.drivers import open_driver
 from multicast.errors import AmcastError

@@ -1,16 +1,14 @@
 """The ordering service: its speed, and transfers between banks whose chains it orders.
 
-    nodes.py     the service as processes
-    send.py      a client that sends transactions; read.py one that reads blocks
+    nodes.py     brokers, plan, collectors and nodes as processes
+    client.py    the clients, as processes; clients.py starts and kills them
     measure.py   the measurements; `python -m bench.osn`
     bank.py      transfers, and the balances that a bank computes from its own blocks
     judge.py     torn transfers, the order of any two chains, cycles
     money.py     whether money is conserved at every common point of the chains
     picture.py   an excerpt of the chains as SVG
     reading.py   what the ledgers of the nodes hold
-    world.py     brokers, plan, collectors and nodes as processes
     faults.py    kills them while transfers are sent
-    sender.py    a client as a process, which is killed, too
     run.py       one run: load, faults, settling, reading
     demo.py      `amcast osn demo`
     campaign.py  `amcast bench bundles`: many bundles over random sets of chains

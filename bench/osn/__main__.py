@@ -115,9 +115,8 @@ def _run(arguments: Sequence[str]) -> None:
     machine = facts.machine()  # before the run, so that it shows the load of others
     with deployed(service(chosen), chosen.bootstrap) as deployment:
         result = measure(deployment, chosen)
-        document = figures.document(
-            "bench.osn", result, kafka=deployment.kafka, arguments=arguments
-        )
+        kafka = "as found" if deployment.cluster is None else deployment.cluster.version
+        document = figures.document("bench.osn", result, kafka=kafka, arguments=arguments)
         document["machine"] = machine
     figures.show(document, chosen.output)
 

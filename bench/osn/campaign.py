@@ -24,12 +24,12 @@ from rich.console import Console
 from rich.table import Table
 
 from bench.harness.interrupts import end_at_signals
+from bench.osn.client import BUNDLES
 from bench.osn.faults import BROKER, CLIENT, COLLECTOR, CONFIG, NODE, DueFault
-from bench.osn.run import ArmOutcome, BanksOutcome, Load, SendingArm, run
-from bench.osn.sender import BUNDLES
+from bench.osn.nodes import OrdererDeployment, Service, deployed
+from bench.osn.run import BATCH_TIMEOUT, ArmOutcome, BanksOutcome, Load, SendingArm, run
 from bench.osn.transactions import FOLDER, user
 from bench.osn.verdicts import JudgedArm, judged, refuse_violations
-from bench.osn.world import BanksWorld, WorldSize, started
 from multicast.control import log_partition
 from multicast.drivers import open_driver
 from multicast.errors import AmcastError
@@ -87,12 +87,19 @@ def bundles(
     refuse_violations([arm])
 
 
-def campaign_size(chains: int, sets: int, *, nodes: int, brokers: int, seed: int) -> WorldSize:
+def campaign_size(chains: int, sets: int, *, nodes: int, brokers: int, seed: int) -> Service:
     """Return a world with random sets of the chains, as many as there are at most."""
     names = [f"chain-{chr(ord('a') + number)}" for number in range(chains)]
     every = [to for size in range(2, chains + 1) for to in combinations(names, size)]
     every.sort(key=lambda to: sha256(f"{seed} {to}".encode()).digest())
-    return WorldSize(names, sorted(every[:sets]), nodes=nodes, brokers=brokers, messages_max=200)
+    return Service(
+        names,
+        sorted(every[:sets]),
+        nodes=nodes,
+        brokers=brokers,
+        messages_max=200,
+        timeout=BATCH_TIMEOUT,
+    )
 
 
 def schedule(faults: int) -> list[DueFault]:
@@ -105,12 +112,12 @@ def schedule(faults: int) -> list[DueFault]:
     return due
 
 
-def campaign(size: WorldSize, load: Load, say: Console) -> tuple[dict[str, Any], JudgedArm]:
+def campaign(size: Service, load: Load, say: Console) -> tuple[dict[str, Any], JudgedArm]:
     """Run a campaign; returns its figures, and the judged chains. Raises as `run`."""
     began = time.monotonic()
     arm = SendingArm(BUNDLES, size.chains, size.sets)
     say.print(f"starting {size.nodes} nodes, {len(size.chains)} chains, {len(size.sets)} sets …")
-    with started(size) as world:
+    with deployed(size) as world:
         outcome = run(world, [arm], load, say=say.print)
         held = outcome.arms[BUNDLES]
         say.print("asking for what is in no block, and judging …")
@@ -140,13 +147,13 @@ def campaign(size: WorldSize, load: Load, say: Console) -> tuple[dict[str, Any],
     return figures, verdict
 
 
-def _happened(outcome: BanksOutcome, size: WorldSize) -> dict[str, int]:
+def _happened(outcome: BanksOutcome, size: Service) -> dict[str, int]:
     kinds = [happened.kind for happened in outcome.happened]
     killed = {f"{kind}_kills": kinds.count(kind) for kind in (NODE, COLLECTOR, BROKER, CLIENT)}
     return {"nodes": size.nodes, "sets": len(size.sets), **killed, "configs": kinds.count(CONFIG)}
 
 
-async def _voids(world: BanksWorld, held: ArmOutcome) -> dict[int, str]:
+async def _voids(world: OrdererDeployment, held: ArmOutcome) -> dict[int, str]:
     """Ask the nodes for the fate of each acknowledged bundle that is missing; void: the reason."""
     reasons = {}
     for number in held.missing:
@@ -163,16 +170,16 @@ async def _voids(world: BanksWorld, held: ArmOutcome) -> dict[int, str]:
     return reasons
 
 
-def _concerned(world: BanksWorld) -> dict[str, int]:
+def _concerned(world: OrdererDeployment) -> dict[str, int]:
     """Count the records in the logs of the sets with each chain; under "", in all logs."""
-    driver = open_driver("librdkafka", world.cluster.bootstrap)
+    driver = open_driver("librdkafka", world.bootstrap)
     try:
         logs = world.plan.logs
         ends = driver.last_stable_offsets([log_partition(log) for log in logs])
     finally:
         driver.close()
     stored = {log.name: ends[log_partition(log)] for log in logs}
-    chains: Sequence[str] = [*world.size.chains, ""]
+    chains: Sequence[str] = [*world.nodes.service.chains, ""]
     return {
         chain: sum(stored[log.name] for log in logs if not chain or chain in log.to)
         for chain in chains

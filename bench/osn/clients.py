@@ -1,80 +1,89 @@
-"""Start and control the client processes: senders (`send.py`) and readers (`read.py`)."""
+"""The harness's side of the clients: what they have noted, and a client that is killed."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import asdict
+from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
-from typing import Any, Self
+from typing import Self
 
+from bench.harness.client import FollowedNotes, Role
 from bench.harness.hosts import ClientProcess
-from bench.osn import read, send
+from bench.osn.client import ReadBlocks, Submit, submit
 
-_READY_S = 120.0  # a sender makes and signs all its transactions first
-_ANSWER_S = 30.0  # beyond the process's own time-out, for its message about it
+_READY_S = 120.0  # a client may make and sign all its transactions first
 
 
-class BenchProcess(ClientProcess):
-    """A process of one of the two modules; ready when the context is entered. `go` starts it."""
+class Journal:
+    """What the clients of one arm have noted, read again and again while they write."""
 
-    def __init__(
-        self, name: str, order: send.SendOrder | read.ReadOrder, folder: Path, number: int = 0
-    ) -> None:
-        module = f"bench.osn.{name}"
-        super().__init__(f"{name}-{number}", asdict(order), folder, module)
+    def __init__(self, file: Path) -> None:
+        self.begun = 0
+        """How many transfers have begun; transfers begin in the order of their numbers."""
+        self.acknowledged: dict[int, str] = {}
+        """The bundle ID, or "", by the transfer's number."""
+        self.ended = False
+        self._notes = FollowedNotes(file)
+
+    def look(self) -> None:
+        """Read the new lines."""
+        for line in self._notes.new():
+            if "begun" in line:
+                self.begun = line["begun"] + 1
+            elif "call" in line:
+                self.acknowledged[line["call"]] = line["id"]
+            else:
+                self.ended = True
+
+
+class ClientRun:
+    """The clients of one arm, one after the other; a context manager that ends the last one.
+
+    A client that was killed knows nothing of its past: the next one goes on with the transfers that
+    have not begun. So what it had begun stays as it was.
+    """
+
+    def __init__(self, task: Submit, folder: Path) -> None:
+        self._task = task
+        self._folder = folder
+        self.journal = Journal(Path(task.notes))
+        self._process: ClientProcess
 
     def __enter__(self) -> Self:
-        super().__enter__()
-        try:
-            self.answer(_READY_S)
-        except BaseException:
-            self.__exit__()
-            raise
+        self.start()
         return self
 
-    def go(self) -> None:
-        """Start the work."""
-        self.tell({"go": True})
+    def __exit__(self, *_: object) -> None:
+        self._process.__exit__()
 
-    def progress(self, timeout_s: float) -> Iterator[dict[str, Any]]:
-        """Yield its progress messages, until it has sent its result."""
-        while "result" not in (answer := self.answer(timeout_s + _ANSWER_S)):
-            yield answer
-        self._result: dict[str, Any] = answer["result"]
+    def start(self) -> None:
+        """Start a client for the transfers that have not begun."""
+        self.journal.look()
+        task = replace(self._task, first=self.journal.begun)
+        name = f"client-{self._task.what}"
+        self._process = ClientProcess(name, submit, task, self._folder).__enter__()
+        self._process.tell()
 
+    def kill(self) -> list[int]:
+        """Kill the client; returns the transfers that it had begun and that nobody acknowledged."""
+        self._process.kill()
+        before = self.journal.begun
+        self.journal.look()
+        known = self.journal.acknowledged
+        first = max(0, before - self._task.window)
+        return [number for number in range(first, self.journal.begun) if number not in known]
 
-class SenderProcess(BenchProcess):
-    """A process that sends what its `SendOrder` says."""
-
-    def __init__(self, order: send.SendOrder, folder: Path, number: int = 0) -> None:
-        super().__init__("send", order, folder, number)
-        self._timeout_s = order.timeout_s
-
-    def acknowledged(self) -> Iterator[int]:
-        """Yield the number acknowledged, a few times a second, until all are answered."""
-        for status in self.progress(self._timeout_s):
-            yield status["acknowledged"]
-
-    def wait_result(self) -> send.SendResult:
-        """Wait until all is answered; returns the result."""
-        for _ in self.acknowledged():
-            pass
-        return self.result()
-
-    def result(self) -> send.SendResult:
-        """Return the result, AFTER `acknowledged` has ended."""
-        return send.SendResult(**self._result)
+    def check(self) -> None:
+        """Raise `AmcastError` where the client has failed."""
+        self._process.check()
 
 
-class ReaderProcess(BenchProcess):
-    """A process that reads what its `ReadOrder` says."""
-
-    def __init__(self, order: read.ReadOrder, folder: Path, number: int = 0) -> None:
-        super().__init__("read", order, folder, number)
-        self._timeout_s = order.timeout_s
-
-    def wait_result(self) -> read.ReadResult:
-        """Wait until all is read; returns the result."""
-        for _ in self.progress(self._timeout_s):
-            pass
-        return read.ReadResult(**self._result)
+@contextmanager
+def ready(
+    role: Role, task: Submit | ReadBlocks, folder: Path, number: int = 0
+) -> Iterator[ClientProcess]:
+    """Start a client; returns once it is ready. It begins when it is told."""
+    with ClientProcess(f"{role.__name__}-{number}", role, task, folder) as client:
+        client.answer(_READY_S)
+        yield client

@@ -23,12 +23,13 @@ from rich.table import Table
 from bench.cli import Force, refuse_files
 from bench.harness.interrupts import end_at_signals
 from bench.osn.bank import transfer
+from bench.osn.client import BUNDLES, SEPARATE
+from bench.osn.clients import Journal
 from bench.osn.faults import BROKER, CLIENT, COLLECTOR, CONFIG, NODE, DueFault, Happened
+from bench.osn.nodes import Service, deployed
 from bench.osn.picture import DrawnPart, Panel, svg
-from bench.osn.run import ArmOutcome, BanksOutcome, Load, SendingArm, run
-from bench.osn.sender import BUNDLES, SEPARATE, Journal
+from bench.osn.run import BATCH_TIMEOUT, ArmOutcome, BanksOutcome, Load, SendingArm, run
 from bench.osn.verdicts import JudgedArm, judged, refuse_violations
-from bench.osn.world import WorldSize, started
 from topology.files import write_text
 from topology.output import Output, OutputOption
 
@@ -76,10 +77,11 @@ def demo(
     end_at_signals()
     say = Console(stderr=True)
     arms = [_arm(BUNDLES), _arm(SEPARATE)]
-    size = WorldSize(chains=[chain for arm in arms for chain in arm.chains], sets=arms[0].sets)
+    chains = [chain for arm in arms for chain in arm.chains]
+    size = Service(chains, arms[0].sets, messages_max=50, timeout=BATCH_TIMEOUT)
     load = Load(transfers, _RATE, seed, faults=_FAULTS)
     say.print("starting a broker, collectors and three nodes …")
-    with started(size) as world:
+    with deployed(size) as world:
         say.print(f"sending {transfers} transfers as bundles, and as separate transactions …")
         with Progress(
             TextColumn("{task.description:>10}"),

@@ -11,9 +11,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
+from bench.osn.clients import ClientRun
 from bench.osn.configs import changed_timeout
-from bench.osn.sender import ClientRun
-from bench.osn.world import BanksWorld
+from bench.osn.nodes import OrdererDeployment
 
 NODE, COLLECTOR, BROKER, CLIENT, CONFIG = "node", "collector", "broker", "client", "config"
 
@@ -43,7 +43,7 @@ class Faults:
 
     def __init__(
         self,
-        world: BanksWorld,
+        world: OrdererDeployment,
         clients: Mapping[str, ClientRun],
         faults: Sequence[DueFault],
         say: Callable[[str], None],
@@ -85,8 +85,9 @@ class Faults:
                 world.collectors.kill(name)
                 world.collectors.start(name)
             case "broker":
-                number = 1 + fault.number % world.size.brokers
+                number = 1 + fault.number % world.nodes.service.brokers
                 what = f"broker {number}"
+                assert world.cluster is not None, "brokers that are not ours are not killed"
                 world.cluster.kill(number)
             case "client":
                 what = "the clients"
@@ -94,7 +95,7 @@ class Faults:
                     unacknowledged[arm] = client.kill()
                     client.start()
             case _:
-                chain = world.size.chains[fault.number % len(world.size.chains)]
+                chain = world.nodes.service.chains[fault.number % len(world.nodes.service.chains)]
                 what = f"the config of {chain}"
                 changed_timeout(world.nodes, chain, now=datetime.now(UTC))
         begun = {}
@@ -104,5 +105,5 @@ class Faults:
         self.happened.append(Happened(fault.kind, what, begun, unacknowledged))
         did = "changed" if fault.kind == CONFIG else "killed and restarted"
         self._say(f"{max(begun.values())} transfers have begun; {did}: {what}")
-        if fault.kind == BROKER:
+        if fault.kind == BROKER and world.cluster is not None:
             world.cluster.restart(number)

@@ -14,15 +14,24 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 
+from bench.harness.client import FollowedNotes
 from bench.harness.figures import progress
 from bench.harness.histogram import Latencies
-from bench.harness.hosts import cpu_seconds, resident_bytes
-from bench.osn import read, send
-from bench.osn.clients import ReaderProcess, SenderProcess
+from bench.harness.hosts import ClientProcess, cpu_seconds, resident_bytes
+from bench.osn.client import (
+    TRANSACTIONS,
+    BlocksRead,
+    ReadBlocks,
+    Submit,
+    SubmitResult,
+    read_blocks,
+    submit,
+)
+from bench.osn.clients import ready
 from bench.osn.nodes import NodeProcesses, OrdererDeployment
 from bench.osn.transactions import Maker, user
 from multicast.errors import AmcastError, TimedOut
@@ -37,11 +46,11 @@ from ordering_osn.ledger.ledger import Ledger
 from ordering_osn.protos import Block
 
 Figures = dict[str, float]
-_ANSWER_S = 10.0  # beyond the time-out of the receipt itself, for the answer to arrive
+_ANSWER_S = 30.0  # beyond the time-out of a receipt or a client itself, for the answer to arrive
 _BATCH_TRANSACTIONS = 500  # appended in one call: a block's, so few calls even for 50,000
 _ACCEPTED_S = 60.0  # for each batch to be acknowledged by a loaded broker
 _DRAIN_S = 120.0  # `latency`: for blocks to arrive after the last was sent
-_LATENCY_WINDOW = 10_000  # so large that a slow answer never delays the intended times
+_LATENCY_WINDOW = 30_000  # so large that a slow answer never delays the intended times
 _NS_PER_S = 10**9
 _MIB = 2**20
 
@@ -50,7 +59,7 @@ class RunCost:
     """The CPU time of each kind of process, from its creation to `figures`."""
 
     def __init__(self, deployment: OrdererDeployment, **others: Sequence[int]) -> None:
-        self._pids = {"nodes": deployment.nodes.pids, **deployment.pids, **others}
+        self._pids: dict[str, Sequence[int]] = {**deployment.pids, **others}
         self._before = {name: cpu_seconds(pids) for name, pids in self._pids.items()}
         self._began = time.monotonic()
 
@@ -71,7 +80,7 @@ def ordered(deployment: OrdererDeployment, transactions: int, *, warm_up: int) -
     nodes, chain = deployment.nodes, deployment.nodes.service.chains[0]
     maker = Maker.of(nodes.service.material)
     nodes.start_all()
-    with Producer(deployment.bootstrap, topic=deployment.topic, tickets=False) as producer:
+    with Producer(deployment.bootstrap, topic=deployment.plan.topic, tickets=False) as producer:
         if warm_up:
             progress(f"warming up with {warm_up} transactions")
             received(nodes, {chain: [_append(producer, maker, chain, warm_up)]})
@@ -101,27 +110,27 @@ def broadcast(
     nodes, chain = deployment.nodes, deployment.nodes.service.chains[0]
     nodes.start_all()
 
-    def order(count: int) -> send.SendOrder:
-        return send.SendOrder(
+    def task(count: int) -> Submit:
+        return Submit(
+            what=TRANSACTIONS,
             addresses=nodes.addresses,
-            chains=[chain],
-            transactions=count,
+            sets=[[chain]],
+            count=count,
             material=str(nodes.service.material),
             streams=streams,
-            window=window,
+            window=window * streams * len(nodes.addresses),
+            prepared=True,
         )
 
     if warm_up:
-        with SenderProcess(order(warm_up), nodes.folder) as sender:
+        with ready(submit, task(warm_up), nodes.folder, 1) as sender:
             progress(f"warming up with {warm_up} transactions")
-            sender.go()
-            received(nodes, whole(sender.wait_result(), warm_up).last)
-    with SenderProcess(order(transactions), nodes.folder) as sender:
+            received(nodes, {chain: _sent(sender, task(warm_up)).last.values()})
+    with ready(submit, task(transactions), nodes.folder) as sender:
         progress(f"broadcasting {transactions} transactions")
         cost = RunCost(deployment, clients=[sender.pid])
-        sender.go()
-        result = whole(sender.wait_result(), transactions)
-        reached = received(nodes, result.last)
+        result = _sent(sender, task(transactions))
+        reached = received(nodes, {chain: result.last.values()})
         costs = cost.figures(transactions)
     blocks = verify(deployment, {chain: warm_up + transactions})
     began = result.began_ns / _NS_PER_S
@@ -133,7 +142,7 @@ def broadcast(
         **_latencies("acknowledged", result),
         "transactions": transactions,
         "blocks": blocks[chain],
-        "retried": result.retried,
+        "again": result.again,
         **costs,
     }
 
@@ -145,40 +154,38 @@ def latency(
     nodes, chain = deployment.nodes, deployment.nodes.service.chains[0]
     nodes.start_all()
     total = warm_up + transactions
-    sent = nodes.folder / "sent"
-    sending = send.SendOrder(
+    sending = Submit(
+        what=TRANSACTIONS,
         addresses=nodes.addresses,
-        chains=[chain],
-        transactions=total,
+        sets=[[chain]],
+        count=total,
         material=str(nodes.service.material),
         window=_LATENCY_WINDOW,
         rate=rate,
-        sent=str(sent),
+        prepared=True,
+        notes=str(nodes.folder / "sent"),
     )
-    reading = read.ReadOrder(
-        readers=[(nodes.addresses[-1], chain)],
-        mode="times",
+    reading = ReadBlocks(
+        address=nodes.addresses[-1],
+        chain=chain,
+        transactions=total,
+        times=str(nodes.folder / "times"),
         material=str(nodes.service.material),
-        transactions={chain: total},
-        folder=str(nodes.folder),
         timeout_s=total / rate + _DRAIN_S,
     )
     with (
-        SenderProcess(sending, nodes.folder) as sender,
-        ReaderProcess(reading, nodes.folder) as reader,
+        ready(submit, sending, nodes.folder) as sender,
+        ready(read_blocks, reading, nodes.folder) as reader,
     ):
         progress(f"broadcasting {total} transactions at {rate:g}/s")
         cost = RunCost(deployment, clients=[sender.pid, reader.pid])
-        reader.go()
-        sender.go()
-        result = whole(sender.wait_result(), total)
-        reader.wait_result()
+        reader.tell()
+        result = _sent(sender, sending)
+        reader.answer(reading.timeout_s + _ANSWER_S)
         costs = cost.figures(total)
     verify(deployment, {chain: total})
-    came, intended = _pairs(nodes.folder / "times-0", 1), _pairs(sent, 2)
-    timed = sorted(intended, key=intended.__getitem__)[warm_up:]
     histogram = Latencies()
-    histogram.record(came[transaction] - intended[transaction] for transaction in timed)
+    histogram.record(_arrivals(Path(sending.notes), Path(reading.times), warm_up))
     p50, p99, p999 = histogram.percentile([50.0, 99.0, 99.9])
     return {
         "broadcast_to_block_p50_ms": p50,
@@ -188,7 +195,7 @@ def latency(
         "rate": rate,
         "reached_rate": round(total / ((result.ended_ns - result.began_ns) / _NS_PER_S), 1),
         "transactions": transactions,
-        "retried": result.retried,
+        "again": result.again,
         **costs,
     }
 
@@ -200,28 +207,28 @@ def deliver(
     nodes, chain = deployment.nodes, deployment.nodes.service.chains[0]
     nodes.start_all()
     height = 1 + transactions // nodes.service.messages_max
-    with Producer(deployment.bootstrap, topic=deployment.topic, tickets=False) as producer:
+    with Producer(deployment.bootstrap, topic=deployment.plan.topic, tickets=False) as producer:
         progress(f"ordering {transactions} transactions")
         maker = Maker.of(nodes.service.material)
         received(nodes, {chain: [_append(producer, maker, chain, transactions)]})
-    order = read.ReadOrder(
-        readers=[(nodes.addresses[0], chain)],
-        mode="blocks",
-        material=str(nodes.service.material),
-        copies=readers // processes,
+    reading = ReadBlocks(
+        address=nodes.addresses[0],
+        chain=chain,
+        readers=readers // processes,
         stop=height - 1,
+        material=str(nodes.service.material),
     )
     with ExitStack() as stack:
         clients = [
-            stack.enter_context(ReaderProcess(order, nodes.folder, number))
+            stack.enter_context(ready(read_blocks, reading, nodes.folder, number))
             for number in range(processes)
         ]
         before = resident_bytes(nodes.pids) / _MIB
         cost = RunCost(deployment, clients=[client.pid for client in clients])
         progress(f"{readers} readers of {height} blocks")
         for client in clients:
-            client.go()
-        results = [client.wait_result() for client in clients]
+            client.tell()
+        results = [BlocksRead(**client.answer(reading.timeout_s + _ANSWER_S)) for client in clients]
         costs = cost.figures(sum(result.blocks for result in results))
         peak = _peak_mib(nodes.pids[0])
     began = min(result.began_ns for result in results)
@@ -246,7 +253,7 @@ def deliver(
     }
 
 
-def received(nodes: NodeProcesses, transactions: Mapping[str, Sequence[str]]) -> list[float]:
+def received(nodes: NodeProcesses, transactions: Mapping[str, Iterable[str]]) -> list[float]:
     """Wait until each node has written these transactions, by chain; returns each node's time.
 
     Times are `time.monotonic`. Raises `TimedOut`.
@@ -325,27 +332,29 @@ def _append(producer: Producer, maker: Maker, chain: str, transactions: int) -> 
     return batch[-1].transaction
 
 
-def whole(result: send.SendResult, transactions: int) -> send.SendResult:
-    """Return the result; raises `AmcastError` unless all were acknowledged."""
-    if result.acknowledged != transactions:
-        raise AmcastError(
-            f"only {result.acknowledged} of {transactions} were acknowledged; "
-            f"refused: {result.refused}"
-        )
-    return result
+def _sent(sender: ClientProcess, task: Submit) -> SubmitResult:
+    """Let a client submit everything; returns its result once all is acknowledged."""
+    sender.tell()
+    return SubmitResult(**sender.answer(task.timeout_s + _ANSWER_S))
 
 
-def _latencies(name: str, result: send.SendResult) -> Figures:
+def _latencies(name: str, result: SubmitResult) -> Figures:
     histogram = Latencies()
     histogram.add(result.latencies)
     p50, p99 = histogram.percentile([50.0, 99.0])
     return {f"{name}_p50_ms": p50, f"{name}_p99_ms": p99}
 
 
-def _pairs(file: Path, value: int) -> dict[str, int]:
-    """Read lines with an ID first and a number in column `value`; returns number by ID."""
-    lines = (line.split() for line in file.read_text(encoding="ascii").splitlines())
-    return {words[0]: int(words[value]) for words in lines}
+def _arrivals(sent: Path, times: Path, warm_up: int) -> Iterator[int]:
+    """Give the time from the intended time to the arrival, of all but the first `warm_up`."""
+    lines = (line.split() for line in times.read_text(encoding="ascii").splitlines())
+    came = {transaction: int(came_ns) for transaction, came_ns in lines}
+    intended: dict[int, int] = {}
+    for line in FollowedNotes(sent).new():
+        if "begun" in line:
+            intended[line["begun"]] = line["ns"]
+        elif line.get("call", -1) >= warm_up:
+            yield came[line["id"]] - intended[line["call"]]
 
 
 def _peak_mib(pid: int) -> float:

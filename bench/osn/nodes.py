@@ -1,8 +1,7 @@
-"""Deploy an ordering service: a broker, a topic with its plan, collectors, and nodes.
+"""Deploy an ordering service: brokers, a topic with its plan, collectors, and nodes.
 
-    chain        a channel, and the partition of the same name
-    collectors   whether collectors order the chains; then the plan has a log for all of them
-    node         a process `amcast osn run`, with its own folder and addresses
+    chain   a channel, and the partition of the same name; every node runs every chain
+    node    a process `amcast osn run`, with its own folder and addresses
 
 Everything ends with the context manager. A node can be killed, restarted, frozen and released.
 """
@@ -19,7 +18,7 @@ import threading
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -36,9 +35,11 @@ from multicast.local.cluster import LocalCluster
 from ordering_osn.node.joining import join, ledger_folder
 from topology.interests import from_document
 from topology.planner.solver import plan as solve
+from topology.tree import Plan
 
 NODES = 3  # as in docs/benchmarks.md
 HEALTHY_S = 240.0  # a restarted node reads what it missed
+_PLANNING_S = 5.0  # the planner's time limit; eight chains with all their pairs take 4 s
 _ORDERER = Path("crypto/ordererOrganizations/example.com/orderers/orderer.example.com/msp")
 _MSP_ID = "OrdererMSP"
 _HEIGHT = re.compile(r'^ledger_blockchain_height\{channel="([^"]+)"\} ([0-9.e+]+)$', re.MULTILINE)
@@ -49,11 +50,15 @@ _POLL_S = 0.05  # between health checks, which happen outside of what is measure
 
 @dataclass(frozen=True, slots=True)
 class Service:
-    """What to deploy: chains, and their batch settings (`timeout` in Fabric's form, "2s")."""
+    """What to deploy: chains, and their batch settings (`timeout` in Fabric's form, "2s").
+
+    `sets`: the sets of several chains that the plan declares.
+    """
 
     chains: Sequence[str] = ("chain-a",)
-    collectors: bool = False
+    sets: Sequence[Sequence[str]] = ()
     nodes: int = NODES
+    brokers: int = 1
     messages_max: int = 500
     bytes_preferred: int = 2 << 20
     timeout: str = "2s"
@@ -207,25 +212,37 @@ class NodeProcesses:
 
 @dataclass(frozen=True, slots=True)
 class OrdererDeployment:
-    """A broker with an applied plan, and nodes that have joined the chains but do not run yet."""
+    """Brokers with an applied plan, its collectors, and nodes that have joined but do not run yet.
+
+    `cluster` is None where the brokers are not ours.
+    """
 
     bootstrap: str
-    kafka: str
-    topic: str
+    cluster: LocalCluster | None
+    plan: Plan
+    collectors: CollectorProcesses
     nodes: NodeProcesses
-    pids: Mapping[str, Sequence[int]]
-    """The other processes, by role: "broker", "collectors"."""
+    folder: Path
+
+    @property
+    def pids(self) -> dict[str, list[int]]:
+        """The process IDs by role."""
+        brokers = () if self.cluster is None else self.cluster.status().brokers
+        return {
+            "nodes": self.nodes.pids,
+            "broker": [broker.pid for broker in brokers if broker.pid is not None],
+            "collectors": self.collectors.pids,
+        }
 
 
 @contextmanager
 def deployed(service: Service, bootstrap: str | None = None) -> Iterator[OrdererDeployment]:
-    """Deploy a service, on its own broker or on the cluster at `bootstrap`."""
+    """Deploy a service, on brokers of its own or on the cluster at `bootstrap`."""
     with ExitStack() as stack:
-        kafka, brokers = "as found", []
+        cluster = None
         if bootstrap is None:
-            cluster = stack.enter_context(LocalCluster(brokers=1))
-            bootstrap, kafka = cluster.bootstrap, cluster.version
-            brokers = [broker.pid for broker in cluster.status().brokers if broker.pid is not None]
+            cluster = stack.enter_context(LocalCluster(brokers=service.brokers))
+            bootstrap = cluster.bootstrap
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="amcast-osn-")))
         driver = open_driver("librdkafka", bootstrap)
         stack.callback(driver.close)
@@ -233,16 +250,15 @@ def deployed(service: Service, bootstrap: str | None = None) -> Iterator[Orderer
             {
                 "topic": f"osn-{time.time_ns()}",
                 "partitions": list(service.chains),
-                "destinations": [list(service.chains)] if service.collectors else [],
+                "destinations": [list(to) for to in service.sets],
                 "consumer": [{"name": chain, "interest": [chain]} for chain in service.chains],
             }
         )
         with Admin(bootstrap) as admin:
-            plan = apply(driver, admin, solve(interests)).plan
+            plan = apply(driver, admin, solve(interests, time_limit_s=_PLANNING_S)).plan
         collectors = CollectorProcesses(bootstrap, plan.topic, "librdkafka", plan, folder)
         stack.enter_context(collectors)
         collectors.wait_healthy(HEALTHY_S)
         nodes = stack.enter_context(NodeProcesses(service, bootstrap, plan.topic, folder))
         nodes.join()
-        pids = {"broker": brokers, "collectors": collectors.pids}
-        yield OrdererDeployment(bootstrap, kafka, plan.topic, nodes, pids)
+        yield OrdererDeployment(bootstrap, cluster, plan, collectors, nodes, folder)

@@ -15,20 +15,22 @@ from datetime import UTC, datetime
 
 from bench.harness.rig import pause
 from bench.osn import bank
+from bench.osn.client import BUNDLES, NodeStreams, Submit
+from bench.osn.clients import ClientRun, Journal
 from bench.osn.faults import DueFault, Faults, Happened
+from bench.osn.nodes import OrdererDeployment
 from bench.osn.reading import ChainCopy, Copies, copies_of
-from bench.osn.sender import BUNDLES, ClientRun, Journal, NodeStreams, SendTask
 from bench.osn.transactions import FOLDER, user
-from bench.osn.world import BanksWorld
 from multicast.errors import TimedOut
 
+BATCH_TIMEOUT = "250ms"  # of the chains of banks
 _LOOK_S = 0.1  # between two looks at the journals: ten a second, and a fault is made in time
 _SETTLE_S = 0.3  # between two readings of the ledgers at the end
 
 
 @dataclass(frozen=True, slots=True)
 class SendingArm:
-    """A way to send the transfers (`sender.py`), the chains it uses, and the sets among them."""
+    """A way to send the transfers (`client.py`), the chains it uses, and the sets among them."""
 
     name: str
     chains: Sequence[str]
@@ -78,7 +80,7 @@ Show = Callable[[Mapping[str, Journal]], None]
 
 
 def run(
-    world: BanksWorld,
+    world: OrdererDeployment,
     arms: Sequence[SendingArm],
     load: Load,
     *,
@@ -90,13 +92,12 @@ def run(
     Raises `TimedOut`; `AmcastError` where a client fails. `show` is called now and then.
     """
     outcome = BanksOutcome()
+    world.nodes.start_all()
     began = time.monotonic()
     asyncio.run(_open(world, arms))
     with ExitStack() as stack:
         clients = {
-            arm.name: stack.enter_context(
-                ClientRun(_task(world, arm, load), world.folder / f"client-{arm.name}.log")
-            )
+            arm.name: stack.enter_context(ClientRun(_task(world, arm, load), world.folder))
             for arm in arms
         }
         outcome.happened = _send(world, clients, load, say, show)
@@ -111,20 +112,21 @@ def run(
     return outcome
 
 
-def _task(world: BanksWorld, arm: SendingArm, load: Load) -> SendTask:
-    return SendTask(
-        arm=arm.name,
+def _task(world: OrdererDeployment, arm: SendingArm, load: Load) -> Submit:
+    return Submit(
+        what=arm.name,
         addresses=world.nodes.addresses,
         sets=arm.sets,
         seed=load.seed,
         count=load.count,
-        journal=str(world.folder / f"journal-{arm.name}"),
+        notes=str(world.folder / f"notes-{arm.name}"),
         rate=load.rate,
         window=load.window,
+        timeout_s=load.timeout_s,
     )
 
 
-async def _open(world: BanksWorld, arms: Sequence[SendingArm]) -> None:
+async def _open(world: OrdererDeployment, arms: Sequence[SendingArm]) -> None:
     """Send the opening of each bank; returns when all are acknowledged."""
     signer = user(FOLDER)
     async with NodeStreams(world.nodes.addresses) as streams, asyncio.TaskGroup() as sending:
@@ -135,7 +137,7 @@ async def _open(world: BanksWorld, arms: Sequence[SendingArm]) -> None:
 
 
 def _send(
-    world: BanksWorld,
+    world: OrdererDeployment,
     clients: Mapping[str, ClientRun],
     load: Load,
     say: Callable[[str], None],

@@ -6,11 +6,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from bench.osn.client import BUNDLES
 from bench.osn.judge import ChainsVerdict, judge_chains
 from bench.osn.money import Books, books
 from bench.osn.reading import doubled, foreign, forks
 from bench.osn.run import ArmOutcome
-from bench.osn.sender import BUNDLES
 from multicast.errors import AmcastError
 
 _WITNESSES_MAX = 5  # of each kind in a message: enough to see what is wrong

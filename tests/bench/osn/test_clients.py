@@ -1,84 +1,34 @@
-"""The parts of the ordering service's benchmark: what is handed out and asked for."""
+"""The clients of the ordering service: what they send again, what they note, what they read."""
 
 import asyncio
-import contextlib
+import json
 
-from bench.osn import read as osn_read
-from bench.osn import send
-from bench.osn.send import Supply
-from bench.osn.transactions import FOLDER, Made
+import pytest
+
+from bench.osn.client import (
+    SEPARATE,
+    NodeStreams,
+    ReadBlocks,
+    Submit,
+    TransactionRefused,
+    _Done,
+    _Submitting,
+    all_blocks,
+)
+from bench.osn.clients import Journal
+from bench.osn.transactions import Maker
+from ordering_osn.chain.transactions import transaction_id
+from ordering_osn.protos import Block
 from tests.ordering_osn.helpers.chains import SmallChannel, SmallChannels, serving
 
-MADE = [("a", Made(f"t{number}", b"")) for number in range(5)]
+
+def made(count):
+    maker = Maker.of()
+    return [maker.make("chain-a") for _ in range(count)]
 
 
-def supply(rate=None):
-    return Supply(iter(MADE), rate)
-
-
-def name(pending):
-    return pending.made.transaction
-
-
-# -- what is handed out ----------------------------------------------------------------------
-
-
-def test_what_came_back_is_handed_out_again_before_anything_fresh():
-    async def run():
-        given = supply()
-        first, second = await given.take(), await given.take()
-        assert given.give_back([first, second]) == 2
-        return [name(await given.take()) for _ in range(5)], given.done
-
-    assert asyncio.run(run()) == (["t0", "t1", "t2", "t3", "t4"], False)
-
-
-def test_a_stream_that_finds_nothing_waits_for_what_another_may_give_back():
-    async def run():
-        given = supply()
-        taken = [await given.take() for _ in MADE]
-        waiting = asyncio.create_task(given.take())
-        await asyncio.sleep(0)
-        assert not waiting.done()
-        for _ in taken[1:]:
-            given.settle()
-        given.give_back(taken[:1])
-        again = await waiting
-        given.settle()
-        return name(again), await given.take(), given.done
-
-    assert asyncio.run(run()) == ("t0", None, True)
-
-
-def test_what_a_stream_was_waiting_to_send_when_it_ended_is_not_lost():
-    async def run():
-        given = supply(rate=0.001)
-        first = await given.take()
-        waiting = asyncio.create_task(given.take())
-        await asyncio.sleep(0)
-        waiting.cancel()
-        with contextlib.suppress(asyncio.CancelledError):
-            await waiting
-        again = await given.take()
-        return name(first), name(again)
-
-    assert asyncio.run(run()) == ("t0", "t1")
-
-
-# -- what is sent and read -------------------------------------------------------------------
-
-
-def sending(addresses, transactions):
-    order = send.SendOrder(
-        addresses=addresses,
-        chains=["chain-a"],
-        transactions=transactions,
-        material=str(FOLDER),
-        window=4,
-        timeout_s=60.0,
-    )
-    made = list(send.transactions(order))
-    return send.Sending(order, Supply(iter(made), None)), [one.transaction for _, one in made]
+def address(server):
+    return f"127.0.0.1:{server.port}"
 
 
 async def until(condition):
@@ -87,42 +37,39 @@ async def until(condition):
             await asyncio.sleep(0.01)
 
 
-def reading(address, folder, mode, transactions):
-    return osn_read.ReaderGroup(
-        osn_read.ReadOrder(
-            readers=[(address, "chain-a")],
-            mode=mode,
-            material=str(FOLDER),
-            transactions={"chain-a": transactions},
-            folder=str(folder),
-            timeout_s=60.0,
-        )
+def reading(server, transactions):
+    return ReadBlocks(
+        address=address(server), chain="chain-a", transactions=transactions, timeout_s=60.0
     )
+
+
+def ids(arrived):
+    return [transaction_id(one) for _, raw in arrived for one in Block.FromString(raw).data.data]
 
 
 def test_what_a_node_did_not_answer_before_it_ended_goes_to_another_one(tmp_path):
     async def run():
         silent = SmallChannels(SmallChannel(tmp_path / "silent"))
         silent.stored = asyncio.Event()  # never set: it answers nobody
-        channel = SmallChannel(tmp_path / "good")
+        channel, sent = SmallChannel(tmp_path / "good"), made(12)
         async with serving(silent) as mute, serving(SmallChannels(channel)) as good:
-            addresses = [f"127.0.0.1:{one.port}" for one in (mute, good)]
-            sender, made = sending(addresses, 12)
-            running = asyncio.create_task(sender.run())
-            await until(lambda: len(silent.submitted) == 4 and sender.result.acknowledged == 8)
-            assert not running.done()
-            await mute.stop(0.0)
-            told = await running
-            read = await reading(addresses[1], tmp_path, "times", 12).run()
-        return told, made, read
+            addresses = [address(one) for one in (mute, good)]
+            async with NodeStreams(addresses, window=4) as streams:
+                running = [asyncio.create_task(streams.submit(one.envelope)) for one in sent]
+                await until(
+                    lambda: len(silent.submitted) == 4 and sum(one.done() for one in running) == 8
+                )
+                await mute.stop(0.0)
+                answered = await asyncio.gather(*running)
+                again = streams.again
+            read, arrived = await all_blocks(reading(good, 12))
+        return sent, answered, again, read, arrived
 
-    told, made, read = asyncio.run(run())
-    assert (told.acknowledged, told.refused) == (12, {})
-    assert told.retried == 4
-    assert told.streams_ended > 0
+    sent, answered, again, read, arrived = asyncio.run(run())
+    assert set(answered) == {1}
+    assert again >= 4
     assert read.blocks == 13  # the genesis block, and one for each
-    lines = (tmp_path / "times-0").read_text().splitlines()
-    assert sorted(line.split()[0] for line in lines) == sorted(made)
+    assert sorted(ids(arrived)) == sorted(one.transaction for one in sent)
 
 
 def test_what_a_node_is_not_ready_for_is_sent_until_it_is(tmp_path):
@@ -130,18 +77,78 @@ def test_what_a_node_is_not_ready_for_is_sent_until_it_is(tmp_path):
         channel = SmallChannel(tmp_path)
         channel.errored = True
         async with serving(SmallChannels(channel)) as server:
-            address = f"127.0.0.1:{server.port}"
-            sender, made = sending([address], 5)
-            running = asyncio.create_task(sender.run())
-            await until(lambda: sender.refused)
-            channel.errored = False
-            told = await running
-            await reading(address, tmp_path, "times", 5).run()
-        return told, made
+            async with NodeStreams([address(server)]) as streams:
+                running = [asyncio.create_task(streams.submit(one.envelope)) for one in made(5)]
+                await until(lambda: streams.again)
+                channel.errored = False
+                await asyncio.gather(*running)
+            _, arrived = await all_blocks(reading(server, 5))
+        return arrived
 
-    told, made = asyncio.run(run())
-    assert told.acknowledged == 5
-    assert told.refused.keys() == {"503"}
-    times = [line.split() for line in (tmp_path / "times-0").read_text().splitlines()]
-    assert [name for name, _ in times] == made
-    assert times == sorted(times, key=lambda line: int(line[1]))
+    arrived = asyncio.run(run())
+    assert len(set(ids(arrived))) == 5
+    assert [came for came, _ in arrived] == sorted(came for came, _ in arrived)
+
+
+def test_what_a_node_refuses_for_good_raises(tmp_path):
+    async def run():
+        async with (
+            serving(SmallChannels(SmallChannel(tmp_path))) as server,
+            NodeStreams([address(server)]) as streams,
+        ):
+            await streams.submit(b"no envelope")
+
+    with pytest.raises(TransactionRefused, match="was answered 400"):
+        asyncio.run(run())
+
+
+# -- what is noted ---------------------------------------------------------------------------------
+
+
+class Memory(list):
+    """Notes in memory."""
+
+    def write(self, line):
+        self.append(line)
+
+
+def test_at_most_a_window_of_numbers_has_begun_and_is_not_acknowledged():
+    notes, gates = Memory(), [asyncio.Event() for _ in range(5)]
+
+    async def send(number):
+        await gates[number].wait()
+        return _Done("", number % 2)
+
+    async def run():
+        task = Submit(what=SEPARATE, addresses=[], sets=[], count=5, first=1, window=2)
+        submitting = _Submitting(task, send, notes)
+        running = asyncio.create_task(submitting.run())
+        await until(lambda: len(notes) == 2)
+        gates[2].set()
+        await until(lambda: len(notes) == 4)
+        for gate in gates:
+            gate.set()
+        await running
+        return submitting.result
+
+    result = asyncio.run(run())
+    kinds = [(word, line[word]) for line in notes for word in ("begun", "call") if word in line]
+    assert kinds[:4] == [("begun", 1), ("begun", 2), ("call", 2), ("begun", 3)]
+    assert sorted(number for word, number in kinds if word == "call") == [1, 2, 3, 4]
+    assert result.acknowledged == 4
+    assert result.last.keys() == {"0", "1"}
+
+
+def test_a_journal_takes_whole_lines_and_the_next_client_goes_on(tmp_path):
+    file = tmp_path / "notes"
+    journal = Journal(file)
+    journal.look()
+    assert (journal.begun, journal.ended) == (0, False)
+    lines = [{"begun": 0}, {"begun": 1}, {"call": 1, "id": "ab"}]
+    file.write_text("".join(json.dumps(line) + "\n" for line in lines) + '{"call": 0')
+    journal.look()
+    assert (journal.begun, journal.acknowledged) == (2, {1: "ab"})
+    with file.open("a") as more:
+        more.write(', "id": ""}\n{"end": true}\n')
+    journal.look()
+    assert (journal.acknowledged, journal.ended) == ({1: "ab", 0: ""}, True)

@@ -9,12 +9,12 @@ import pytest
 from rich.console import Console
 
 from bench.osn.campaign import campaign, campaign_size
+from bench.osn.client import SEPARATE
 from bench.osn.demo import drawing
 from bench.osn.faults import BROKER, CLIENT, COLLECTOR, CONFIG, NODE, DueFault
+from bench.osn.nodes import Service, deployed
 from bench.osn.run import Load, SendingArm, run
-from bench.osn.sender import SEPARATE
 from bench.osn.verdicts import judged
-from bench.osn.world import WorldSize, started
 
 BUNDLES = 400
 FAULTS = [
@@ -62,7 +62,7 @@ def test_separate_transactions_are_torn_by_the_kill_of_a_client():
     arm = SendingArm(SEPARATE, [f"{bank}-separate" for bank in banks], [])
     arm = SendingArm(SEPARATE, arm.chains, [tuple(f"{b}-separate" for b in to) for to in sets])
     load = Load(400, 100.0, 1, faults=SEPARATE_FAULTS)
-    with started(WorldSize(arm.chains, [])) as world:
+    with deployed(Service(arm.chains, timeout="250ms")) as world:
         outcome = run(world, [arm], load, say=lambda _: None)
         verdict = judged(outcome.arms[SEPARATE])
     assert verdict.violations == []

@@ -138,7 +138,7 @@ class ForeignWriters:
             markers_record(state.epoch, ends, attempt=f"stranger {self._world.now}"),
             ends_record(state.epoch, ends, attempt=f"stranger {self._world.now}"),
             (f"running/{node}".encode(), page),
-            (f"address/{node}".encode(), page),
+            (f"stranger/{node}".encode(), page),
             (f"checkpoint/{state.epoch}/{node}/0".encode(), b'{"positions":{"999":1}}'),
         )
         key, value = odd[(bits >> 8) % len(odd)]

@@ -36,7 +36,11 @@ def suite(
     *,
     out: Annotated[Path, typer.Option("--out", help="The folder for the documents.")],
     quick: Annotated[
-        bool, typer.Option("--quick", help="Fewer workloads, rounds and messages: two minutes.")
+        bool,
+        typer.Option(
+            "--quick",
+            help="Fewer workloads, rounds and messages, and no small benchmark: two minutes.",
+        ),
     ] = False,
     only: Annotated[
         list[str] | None,
@@ -50,7 +54,8 @@ def suite(
     """
     entries, small = chosen(list(only or []), quick=quick)
     if not entries and not small:
-        raise UsageError(f"--only {', '.join(only or [])} names no workload of the suite")
+        suite_text = "a quick suite" if quick else "the suite"
+        raise UsageError(f"--only {', '.join(only or [])} names no workload of {suite_text}")
     try:
         out.mkdir(parents=True, exist_ok=True)
     except OSError as error:

@@ -5,7 +5,8 @@ suite continues where it stopped. A failure is recorded as a document with its e
 run repeats it.
 
     entry     a packaged workload with changed settings; its name is the one that `targets.py` uses
-    quick     further changes, for a run of two minutes; it leaves out entries without any
+    quick     further changes, for a run of two minutes; it leaves out entries without any, and all
+              small ones
     command   the command that repeats one entry
     small     a benchmark that is not a workload: a program of `bench/micro` that prints a document
 """

@@ -135,7 +135,7 @@ def is_url(out: str) -> bool:
 def claim(folder: Folder, out: str, runs: Sequence[str]) -> None:
     """Make a folder that of some runs' figures; raises `UsageError` if it holds anything else.
 
-    Figures are written over what the folder has, and a stream resumes at its checkpoints.
+    Figures are written over what the folder has.
     """
     wanted = json.dumps(sorted(runs))
     try:
@@ -144,8 +144,7 @@ def claim(folder: Folder, out: str, runs: Sequence[str]) -> None:
         if others and _ABOUT not in names:
             raise UsageError(
                 f"{out} is not empty, and does not say of which runs its figures are; name "
-                f"another folder (or write {wanted} to {out}/{_ABOUT}, if an earlier version "
-                f"wrote them)"
+                f"another folder"
             )
         if not others:
             folder.write(_ABOUT, wanted.encode())

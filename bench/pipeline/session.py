@@ -45,7 +45,6 @@ _SETTINGS = {
     "spark.sql.session.timeZone": "UTC",
     "spark.sql.shuffle.partitions": "8",
     "spark.sql.adaptive.enabled": "true",
-    "spark.sql.streaming.metricsEnabled": "false",
 }
 
 
@@ -166,11 +165,6 @@ def _connector_jars(java: Java, progress: Callable[[str], None]) -> list[Path]:
         java=java,
         progress=progress,
     )
-
-
-def spark_class() -> Path:
-    """Give the program that runs a class of Spark, such as a standalone cluster's master."""
-    return Path(pyspark.__file__).parent / "bin" / "spark-class"
 
 
 def _end(session: SparkSession) -> None:

@@ -151,6 +151,6 @@ def test_trimmed_events_are_refused_by_spark_too(kafka_cluster, session, tmp_pat
         assert appender.flush(PATIENCE_S)
         appender.close()
         admin.delete_records({TopicPartition(topic, 1): 2, TopicPartition(topic, 2): 1})
-    for options in ({"kafka": ["client.id=x"]}, {"kafka": ["client.id=x"], "stream": True}, {}):
+    for options in ({"kafka": ["client.id=x"]}, {}):
         with pytest.raises(UsageError, match="has lost its oldest events"):
             pipeline([run], bootstrap=kafka_cluster.bootstrap, out=str(tmp_path), **options)

@@ -19,7 +19,6 @@ from bench.comparison.client import ArmClient, serve
 from bench.comparison.events import PARTITIONS, describe, events_topic, write_statement
 from bench.comparison.layouts import lay_out
 from bench.comparison.workload import BACKLOG, Workload
-from bench.harness.cores import CLIENTS, SERVERS, on_core
 from bench.harness.histogram import Latencies
 from bench.harness.hosts import ClientProcess, busy_seconds, cpu_seconds, resident_bytes
 from bench.harness.sockets import Traffic, traffic
@@ -56,7 +55,6 @@ class MeasuredCluster:
     broker_pids: tuple[int, ...]
     folder: Path
     run: str | None = None
-    pinned: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,12 +88,9 @@ class Arm:
             folder = self._cluster.folder / self.name
             folder.mkdir()
             stack.callback(self._remove_topics)
-            pinned = self._cluster.pinned
-            with on_core(SERVERS if pinned else None):
-                collectors = self._collectors(folder)
+            collectors = self._collectors(folder)
             self._describe()
-            with on_core(CLIENTS if pinned else None):
-                self._clients(folder)
+            self._clients(folder)
             self._pids = {
                 "producers": [self._producer.pid],
                 "consumers": [client.pid for client in self._consumers],

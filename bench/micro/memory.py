@@ -13,11 +13,10 @@ import sys
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
 from bench.harness import figures
 from bench.harness.client import Talk
-from bench.harness.hosts import ClientProcess
+from bench.harness.hosts import ClientProcess, peak_mib
 from bench.harness.rig import Rig, pause, standing
 from multicast.consumer import Consumer
 from multicast.errors import AmcastError, TimedOut
@@ -35,8 +34,8 @@ def measure(rig: Rig, *, near: int, behind: int) -> dict[str, float]:
     measured: dict[str, float] = {}
     for role in small:
         measured[f"{role}_growth_mib"] = round(large[role] - small[role], 1)
-        measured[f"{role}_peak_mib_near"] = round(small[role], 1)
-        measured[f"{role}_peak_mib_behind"] = round(large[role], 1)
+        measured[f"{role}peak_mib_near"] = round(small[role], 1)
+        measured[f"{role}peak_mib_behind"] = round(large[role], 1)
     return measured
 
 
@@ -53,7 +52,7 @@ def _catch_up(rig: Rig, more: int, total: int) -> dict[str, float]:
             if time.monotonic() > deadline:
                 raise TimedOut(f"some messages were not ordered within {timeout_s:g} s")
             pause(0.1)
-        ordering = _peak_mib(collectors.pids[0])
+        ordering = peak_mib(collectors.pids[0])
     figures.progress(f"consuming {total}")
     task = CatchUp(rig.bootstrap)
     with ClientProcess(f"consumer-{total}", catch_up, task, rig.folder) as client:
@@ -74,13 +73,7 @@ def catch_up(task: CatchUp, talk: Talk) -> None:
     """Deliver them in batches; the answer is their number, and the process's peak memory."""
     with Consumer(task.bootstrap, topic="bench", name="C1", committed=False) as consumer:
         read = sum(len(batch.records) for batch in consumer.until_end())
-    talk.answer({"read": read, "peak_mib": _peak_mib("self")})
-
-
-def _peak_mib(pid: int | str) -> float:
-    status = Path(f"/proc/{pid}/status").read_text(encoding="ascii")
-    (line,) = [line for line in status.splitlines() if line.startswith("VmHWM:")]
-    return int(line.split()[1]) / 1024
+    talk.answer({"read": read, "peak_mib": peak_mib("self")})
 
 
 def main(arguments: Sequence[str]) -> None:

@@ -21,7 +21,7 @@ from pathlib import Path
 from bench.harness.client import FollowedNotes
 from bench.harness.figures import progress
 from bench.harness.histogram import Latencies
-from bench.harness.hosts import ClientProcess, cpu_seconds, resident_bytes
+from bench.harness.hosts import ClientProcess, cpu_seconds, peak_mib, resident_bytes
 from bench.osn.client import (
     TRANSACTIONS,
     BlocksRead,
@@ -230,7 +230,7 @@ def deliver(
             client.tell()
         results = [BlocksRead(**client.answer(reading.timeout_s + _ANSWER_S)) for client in clients]
         costs = cost.figures(sum(result.blocks for result in results))
-        peak = _peak_mib(nodes.pids[0])
+        peak = peak_mib(nodes.pids[0])
     began = min(result.began_ns for result in results)
     ended = sorted(time_ns for result in results for time_ns in result.ended_ns)
     took = (ended[-1] - began) / _NS_PER_S
@@ -355,9 +355,3 @@ def _arrivals(sent: Path, times: Path, warm_up: int) -> Iterator[int]:
             intended[line["begun"]] = line["ns"]
         elif line.get("call", -1) >= warm_up:
             yield came[line["id"]] - intended[line["call"]]
-
-
-def _peak_mib(pid: int) -> float:
-    """Return the largest resident size of a process so far, in MiB."""
-    status = Path(f"/proc/{pid}/status").read_text(encoding="ascii", errors="replace")
-    return int(status.partition("VmHWM:")[2].split()[0]) / 1024

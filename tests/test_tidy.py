@@ -99,7 +99,6 @@ PURE = [
     "bench/osn/bank.py",
     "bench/osn/judge.py",
     "bench/osn/money.py",
-    "bench/osn/picture.py",
     "bench/report/targets.py",
     "bench/nemesis/frames.py",
     "bench/nemesis/recovery.py",

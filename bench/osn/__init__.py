@@ -6,7 +6,6 @@
     bank.py      transfers, and the balances that a bank computes from its own blocks
     judge.py     torn transfers, the order of any two chains, cycles
     money.py     whether money is conserved at every common point of the chains
-    picture.py   an excerpt of the chains as SVG
     reading.py   what the ledgers of the nodes hold
     faults.py    kills them while transfers are sent
     run.py       one run: load, faults, settling, reading

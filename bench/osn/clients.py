@@ -65,14 +65,9 @@ class ClientRun:
         self._process = ClientProcess(name, submit, task, self._folder).__enter__()
         self._process.tell()
 
-    def kill(self) -> list[int]:
-        """Kill the client; returns the transfers that it had begun and that nobody acknowledged."""
+    def kill(self) -> None:
+        """Kill the client."""
         self._process.kill()
-        before = self.journal.begun
-        self.journal.look()
-        known = self.journal.acknowledged
-        first = max(0, before - self._task.window)
-        return [number for number in range(first, self.journal.begun) if number not in known]
 
     def check(self) -> None:
         """Raise `AmcastError` where the client has failed."""

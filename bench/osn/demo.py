@@ -7,12 +7,10 @@ its own blocks, and the judges compare them.
 
 from __future__ import annotations
 
-import bisect
 import json
 import time
 from collections.abc import Mapping, Sequence
 from itertools import combinations
-from pathlib import Path
 from typing import Annotated, Any
 
 import typer
@@ -20,17 +18,13 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 from rich.table import Table
 
-from bench.cli import Force, refuse_files
 from bench.harness.interrupts import end_at_signals
-from bench.osn.bank import transfer
 from bench.osn.client import BUNDLES, SEPARATE
 from bench.osn.clients import Journal
 from bench.osn.faults import BROKER, CLIENT, COLLECTOR, CONFIG, NODE, DueFault, Happened
 from bench.osn.nodes import Service, deployed
-from bench.osn.picture import DrawnPart, Panel, svg
-from bench.osn.run import BATCH_TIMEOUT, ArmOutcome, BanksOutcome, Load, SendingArm, run
+from bench.osn.run import BATCH_TIMEOUT, Load, SendingArm, run
 from bench.osn.verdicts import JudgedArm, judged, refuse_violations
-from topology.files import write_text
 from topology.output import Output, OutputOption
 
 app = typer.Typer()
@@ -38,9 +32,6 @@ app = typer.Typer()
 BANKS = ("bank-a", "bank-b", "bank-c", "bank-d")
 _SEPARATE = {BUNDLES: "", SEPARATE: "-separate"}
 _RATE = 90.0  # transfers/s of each arm: on two cores nodes keep up, and have reserves after a kill
-_EXCERPT = 40  # transfers in a picture: a line each, on a screen
-_BEFORE_KILL = 22  # of them, those that begin before the clients are killed
-PICTURE = Path("osn-demo.svg")
 _FAULTS = (
     DueFault(0.12, NODE, 0),
     DueFault(0.25, CLIENT),
@@ -60,11 +51,6 @@ def demo(
         int, typer.Option("--transfers", min=100, help="How many transfers each way.")
     ] = 2000,
     seed: Annotated[int, typer.Option("--seed", help="Which transfers are made.")] = 1,
-    picture: Annotated[
-        Path | None,
-        typer.Option("--picture", help=f"The picture to write (SVG); default: {PICTURE}."),
-    ] = None,
-    force: Force = False,
     output: OutputOption = Output.TABLE,
 ) -> None:
     """Move money between four banks' chains while everything is killed, and compare the books.
@@ -72,8 +58,6 @@ def demo(
     Exit code 0: nothing is torn, all agree, money is conserved; 3: a guarantee is violated.
     """
     began = time.monotonic()
-    file = picture or PICTURE
-    refuse_files(file, force=force or picture is None)
     end_at_signals()
     say = Console(stderr=True)
     arms = [_arm(BUNDLES), _arm(SEPARATE)]
@@ -99,15 +83,14 @@ def demo(
             outcome = run(world, arms, load, say=say.print, show=show)
         say.print("reading the blocks …")
     verdicts = [judged(outcome.arms[arm.name]) for arm in arms]
-    write_text(file, drawing(outcome, verdicts, load), force=True)
     seconds = round(time.monotonic() - began, 1)
     if output is Output.JSON:
         document: dict[str, Any] = {arm.name: arm.figures() for arm in verdicts}
         kills = [happened.what for happened in outcome.happened]
-        extra = {"schema_version": 1, "killed": kills, "seconds": seconds, "picture": str(file)}
+        extra = {"schema_version": 1, "killed": kills, "seconds": seconds}
         typer.echo(json.dumps({**document, **extra}))
     else:
-        _print(verdicts, outcome.happened, seconds, file)
+        _print(verdicts, outcome.happened, seconds)
     refuse_violations(verdicts)
 
 
@@ -116,16 +99,14 @@ def _arm(name: str) -> SendingArm:
     return SendingArm(name, chains, [*combinations(chains, 2), tuple(chains)])
 
 
-def _print(
-    arms: Sequence[JudgedArm], happened: Sequence[Happened], seconds: float, file: Path
-) -> None:
+def _print(arms: Sequence[JudgedArm], happened: Sequence[Happened], seconds: float) -> None:
     kills = ", ".join(each.what for each in happened if each.kind != CONFIG)
     typer.echo(f"killed (SIGKILL) and restarted meanwhile: {kills}; {seconds:g} s in all\n")
     table = Table("", "as bundles", "as separate transactions", box=None, pad_edge=False)
     for words, values in _rows(arms):
         table.add_row(words, *values)
     Console(highlight=False, width=100).print(table)
-    typer.echo(f"\n{_sentence(arms)}\nThe picture: {file}")
+    typer.echo(f"\n{_sentence(arms)}")
 
 
 def _rows(arms: Sequence[JudgedArm]) -> Sequence[tuple[str, list[str]]]:
@@ -167,70 +148,4 @@ def _sentence(arms: Sequence[JudgedArm]) -> str:
         "As bundles, every transfer is at all of its banks or at none, and all banks agree.\n"
         f"As separate transactions, {torn} transfers are torn, each by the kill of a client between"
         " its parts,\nand the banks do not agree on the order of what they have in common."
-    )
-
-
-# -- the picture -----------------------------------------------------------------------------------
-
-
-def drawing(outcome: BanksOutcome, verdicts: Sequence[JudgedArm], load: Load) -> str:
-    """Draw both arms around the first kill of the clients that left something unacknowledged."""
-    panels = [
-        _panel(
-            arm,
-            outcome.arms[arm.name],
-            outcome.happened,
-            _interesting(outcome, arm.name),
-            load,
-        )
-        for arm in verdicts
-    ]
-    foot = (
-        "left to right: the order of each bank's blocks (grey boxes, with their numbers) · "
-        "dashed, with a cross: a part is missing · slanted: banks disagree"
-    )
-    return svg(panels, foot)
-
-
-def _interesting(outcome: BanksOutcome, arm: str) -> int:
-    kills = [happened for happened in outcome.happened if happened.kind == CLIENT]
-    kills.sort(key=lambda happened: not happened.unacknowledged.get(SEPARATE))
-    return kills[0].begun[arm] if kills else _BEFORE_KILL
-
-
-def _panel(
-    arm: JudgedArm, outcome: ArmOutcome, happened: Sequence[Happened], around: int, load: Load
-) -> Panel:
-    chains: dict[str, list[DrawnPart]] = {}
-    for chain, copy in outcome.held.items():
-        entries = (entry for entry in copy.entries if not entry.opening)
-        chains[chain.removesuffix(_SEPARATE[arm.name])] = [
-            DrawnPart(int(entry.key.removeprefix("t")), part.block, entry.change)
-            for part, entry in zip(copy.parts, entries, strict=True)
-        ]
-    present = sorted({part.transfer for parts in chains.values() for part in parts})
-    first = max(0, bisect.bisect_left(present, around) - _BEFORE_KILL)
-    shown = present[first : first + _EXCERPT]
-    sets = [*combinations(BANKS, 2), BANKS]
-    kills = [
-        (each.begun[arm.name], each.what)
-        for each in happened
-        if each.kind != CONFIG and shown[0] <= each.begun[arm.name] <= shown[-1]
-    ]
-    count = len(arm.verdict.torn)
-    return Panel(
-        title={BUNDLES: "As bundles", SEPARATE: "As separate transactions"}[arm.name],
-        verdict=(
-            f"{arm.verdict.transfers:,} transfers: {count} torn; "
-            f"{arm.figures()['pairs_agreeing']} of {arm.verdict.pairs} pairs of banks agree; "
-            f"money is missing at {arm.books.points_off:,} of {arm.books.points:,} common points. "
-            f"Here: {len(shown)} of them, t{shown[0]} to t{shown[-1]}"
-        ),
-        good=not arm.verdict.witnesses and not arm.books.points_off,
-        chains={
-            chain: [part for part in parts if shown[0] <= part.transfer <= shown[-1]]
-            for chain, parts in chains.items()
-        },
-        banks={number: transfer(load.seed, number, sets).banks for number in shown},
-        kills=kills,
     )

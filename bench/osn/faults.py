@@ -29,13 +29,10 @@ class DueFault:
 
 @dataclass(frozen=True, slots=True)
 class Happened:
-    """A fault that was made. `begun`: how many transfers of each arm had begun by then."""
+    """A fault that was made."""
 
     kind: str
     what: str
-    begun: Mapping[str, int]
-    unacknowledged: Mapping[str, Sequence[int]]
-    """Of a client: which transfers of each arm it had begun, and nobody acknowledged."""
 
 
 class Faults:
@@ -71,7 +68,6 @@ class Faults:
 
     def _make(self, fault: DueFault) -> None:
         world = self._world
-        unacknowledged: dict[str, Sequence[int]] = {}
         match fault.kind:
             case "node":
                 number = fault.number % len(world.nodes.addresses)
@@ -91,19 +87,18 @@ class Faults:
                 world.cluster.kill(number)
             case "client":
                 what = "the clients"
-                for arm, client in self._clients.items():
-                    unacknowledged[arm] = client.kill()
+                for client in self._clients.values():
+                    client.kill()
                     client.start()
             case _:
                 chain = world.nodes.service.chains[fault.number % len(world.nodes.service.chains)]
                 what = f"the config of {chain}"
                 changed_timeout(world.nodes, chain, now=datetime.now(UTC))
-        begun = {}
-        for arm, client in self._clients.items():
+        for client in self._clients.values():
             client.journal.look()
-            begun[arm] = client.journal.begun
-        self.happened.append(Happened(fault.kind, what, begun, unacknowledged))
+        begun = max(client.journal.begun for client in self._clients.values())
+        self.happened.append(Happened(fault.kind, what))
         did = "changed" if fault.kind == CONFIG else "killed and restarted"
-        self._say(f"{max(begun.values())} transfers have begun; {did}: {what}")
+        self._say(f"{begun} transfers have begun; {did}: {what}")
         if fault.kind == BROKER and world.cluster is not None:
             world.cluster.restart(number)

@@ -10,7 +10,6 @@ from rich.console import Console
 
 from bench.osn.campaign import campaign, campaign_size
 from bench.osn.client import SEPARATE
-from bench.osn.demo import drawing
 from bench.osn.faults import BROKER, CLIENT, COLLECTOR, CONFIG, NODE, DueFault
 from bench.osn.nodes import Service, deployed
 from bench.osn.run import Load, SendingArm, run
@@ -68,4 +67,3 @@ def test_separate_transactions_are_torn_by_the_kill_of_a_client():
     assert verdict.violations == []
     assert len(verdict.verdict.torn) > 0
     assert verdict.books.points_off > 0
-    assert 'stroke-dasharray="5 4"' in drawing(outcome, [verdict], load)

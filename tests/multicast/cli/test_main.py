@@ -22,7 +22,6 @@ from tests.running.parts import sample
         ("demo", "--history"),
         ("send", "-b", "127.0.0.1:1", "--to", "P1", "--history"),
         ("receive", "-b", "127.0.0.1:1", "-n", "C1", "--history"),
-        ("osn", "demo", "--picture"),
     ],
     ids=" ".join,
 )

@@ -10,7 +10,7 @@ import threading
 import time
 from typing import Self
 
-from bench.demo_screen import Delivered
+from bench.demo.screen import Delivered
 from multicast.drivers.kafka_python import Admin, TopicSpec
 from multicast.drivers.protocol import AppendOutcome, Driver, TopicPartition
 

@@ -1,4 +1,4 @@
-"""What the demo needs, and nothing else: `python -m bench.demo_setup FOLDER` installs it there.
+"""What the demo needs, and nothing else: `python -m bench.demo.setup FOLDER` installs it there.
 
 The packages are a part of requirements.lock, with its hashes. Kafka is fetched and prepared while
 pip works, as soon as there is the client that asks a broker whether it serves.
@@ -18,7 +18,7 @@ from pathlib import Path
 
 from multicast.local.jars import JavaMissing, find_java
 
-_ROOT = Path(__file__).parent.parent
+_ROOT = Path(__file__).parents[2]
 EXTRAS = ("cli", "planner", "collectors")
 _PREPARE = """
 from multicast.local import broker, cluster

@@ -5,7 +5,7 @@
     failover   at an affected team: from the kill to the first delivery of a message that was
                multicast after the kill; what was multicast before that delivery and delivered after
                the kill is caught in it
-    plain      plain Kafka beside it (`demo_plain.py`), without the same first seconds
+    plain      plain Kafka beside it (`plain.py`), without the same first seconds
     replay     one team's deliveries once more, from the start
 
 Times are nanoseconds of one monotonic clock. The functions are pure but for `show`.

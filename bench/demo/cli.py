@@ -25,11 +25,11 @@ import typer
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 
-from bench import demo_plain, demo_screen
 from bench.cli import Force, refuse_files
-from bench.demo_plain import PlainKafka
-from bench.demo_screen import Delivered
-from bench.demo_work import RunWork
+from bench.demo import screen
+from bench.demo.plain import EVERY, PlainKafka
+from bench.demo.screen import Delivered
+from bench.demo.work import RunWork
 from bench.harness.hosts import CollectorProcesses
 from bench.harness.interrupts import end_at_signals
 from collectors.reconfiguration.apply import apply
@@ -166,7 +166,7 @@ def demo(
     if output is Output.JSON:
         typer.echo(json.dumps({**result, "tree": json.loads(plan.canonical())}))
     else:
-        demo_screen.show(result, report, foreign_work, run.timed())
+        screen.show(result, report, foreign_work, run.timed())
     if result["violations"]:
         raise OrderViolation(report)
 
@@ -328,7 +328,7 @@ class DemoRun:
                     self._host.start(self.killed)
                 self._sent_ns.append(intended)
                 self._receipts.append(producer.multicast(commit.line, to=commit.to))
-                if number % demo_plain.EVERY == 0:
+                if number % EVERY == 0:
                     self._plain.send(commit.line, intended)
             producer.flush()
 
@@ -393,8 +393,8 @@ class DemoRun:
         timed = self.timed()
         times = sorted(one.ms for deliveries in timed.values() for one in deliveries)
         last = max(delivered_ns for team in self.teams for _, _, _, delivered_ns in team.delivered)
-        affected = demo_screen.affected_teams(self._plan, self.killed)
-        phases = demo_screen.phases(
+        affected = screen.affected_teams(self._plan, self.killed)
+        phases = screen.phases(
             timed, affected, self._began_ns, self._killed_ns, self._plain.delivered
         )
         covered = sum(receipt.to != receipt.log.to for receipt in self._receipts)
@@ -415,7 +415,7 @@ class DemoRun:
             "throughput_per_s": round(len(times) / elapsed, 1),
             "seconds": round(total_s, 1),
             "teams": {team.name: len(team.delivered) for team in self.teams},
-            "phases": demo_screen.document(phases),
+            "phases": screen.document(phases),
             "replay": {
                 "team": self.replay.name,
                 "deliveries": len(self.replay.delivered),

@@ -18,7 +18,7 @@ from rich.console import Console
 from rich.table import Table
 
 from bench.harness.interrupts import end_at_signals
-from bench.pipeline.inputs import LocalFolder, check_events, check_settings, claim, is_url
+from bench.pipeline.inputs import check_events, check_settings, claim, is_url
 from multicast.drivers import open_driver
 from multicast.drivers.kafka_python import Admin
 from multicast.errors import AmcastError, UsageError
@@ -65,14 +65,14 @@ def pipeline(
     """Compute latencies, rates and losses of runs by Spark, and check their order."""
     _refuse_without_spark()
     from bench.pipeline.report import report  # noqa: PLC0415 - pyspark may be missing
-    from bench.pipeline.session import SparkFolder, spark  # noqa: PLC0415
+    from bench.pipeline.session import spark  # noqa: PLC0415
     from bench.pipeline.sources import RunSource, arms  # noqa: PLC0415
 
     source = RunSource(bootstrap, tuple(runs), _pairs("--kafka", kafka))
     settings = _pairs("--conf", conf)
     _check(source)
     if out is not None and not is_url(out):
-        claim(LocalFolder(out), out, runs)
+        claim(out)
     end_at_signals()
     with ExitStack() as stack:
         if out is None:
@@ -81,8 +81,6 @@ def pipeline(
         else:
             out, kept = out if is_url(out) else str(Path(out).absolute()), True
         session = stack.enter_context(spark(master=master, settings=settings, progress=_say))
-        if is_url(out):  # only Spark can look there
-            claim(SparkFolder(session, out), out, runs)
         document = report(session, source, out, progress=_say)
         topics = {arm.topic for arm in arms(session, source)} if remove_topics else set()
     if not kept:

@@ -126,8 +126,11 @@ def read_order(statements_by_topic: Mapping[str, Sequence[Statement]]) -> Planne
 
 
 def _kept(frame: DataFrame, path: str) -> DataFrame:
-    """Write a frame as Parquet and read it back, so that Spark computes it only once."""
-    frame.write.mode("overwrite").parquet(path)
+    """Write a frame as Parquet and read it back, so that Spark computes it only once.
+
+    Spark fails where there is something already.
+    """
+    frame.write.parquet(path)
     return frame.sparkSession.read.schema(frame.schema).parquet(path)
 
 

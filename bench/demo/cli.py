@@ -30,9 +30,9 @@ from bench.demo import screen
 from bench.demo.plain import EVERY, PlainKafka
 from bench.demo.screen import Delivered
 from bench.demo.work import RunWork
-from bench.harness.hosts import CollectorProcesses
 from bench.harness.interrupts import end_at_signals
 from collectors.reconfiguration.apply import apply
+from collectors.testing.processes import CollectorProcesses
 from multicast import history
 from multicast.cli.options import DriverName
 from multicast.consumer import Consumer

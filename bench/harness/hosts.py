@@ -16,7 +16,6 @@ from pathlib import Path
 from typing import Any, Self
 
 from bench.harness.client import Role, command
-from collectors.testing.processes import CollectorProcesses as CollectorProcesses  # noqa: PLC0414
 from collectors.testing.processes import end
 from multicast.errors import AmcastError, TimedOut
 

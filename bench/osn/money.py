@@ -45,8 +45,6 @@ class Books:
     points: int
     points_off: int
     """Common points at which the banks' money is not what the openings brought in."""
-    largest_group: int
-    """The most transfers that lie between two neighbouring common points; 1 if all is well."""
     witness: str
     """The first common point at which money is missing or too much; empty if there is none."""
 
@@ -60,11 +58,10 @@ def books(chains: Mapping[str, Sequence[BookEntry]]) -> Books:
             effects[entry.key] = effects.get(entry.key, 0) + entry.change
             if entry.opening:
                 brought[entry.key] = brought.get(entry.key, 0) + entry.change
-    points = off = largest = held = opened = 0
+    points = off = held = opened = 0
     witness = ""
     for group in groups([entry.key for entry in entries] for entries in chains.values()):
         points += 1
-        largest = max(largest, len(group))
         held += sum(effects[key] for key in group)
         opened += sum(brought.get(key, 0) for key in group)
         if held != opened:
@@ -73,7 +70,7 @@ def books(chains: Mapping[str, Sequence[BookEntry]]) -> Books:
                 f"money: after {group[0][:16]} the banks hold {held}, not {opened}"
             )
     balances = {chain: sum(entry.change for entry in entries) for chain, entries in chains.items()}
-    return Books(balances, opened, points, off, largest, witness)
+    return Books(balances, opened, points, off, witness)
 
 
 def groups(chains: Iterable[Sequence[str]]) -> Iterator[list[str]]:

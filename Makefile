@@ -77,8 +77,8 @@ docs: .venv-docs/ready
 	.venv-docs/bin/python -m pip install --quiet --require-hashes --only-binary :all: -r $<
 	touch $@
 
-.venv-demo/ready: requirements.lock pyproject.toml bench/demo_setup.py
-	$(PYTHON) -m bench.demo_setup .venv-demo
+.venv-demo/ready: requirements.lock pyproject.toml bench/demo/setup.py
+	$(PYTHON) -m bench.demo.setup .venv-demo
 	touch $@
 
 # The environment is made anew whenever the lock or the package's description changes.

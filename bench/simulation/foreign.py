@@ -139,7 +139,7 @@ class ForeignWriters:
             markers_record(state.previous, state.epoch, ends, attempt=attempt),
             ends_record(state.previous, state.epoch, ends, attempt=attempt),
             (f"running/{node}".encode(), page),
-            (f"address/{node}".encode(), page),
+            (f"stranger/{node}".encode(), page),
             (f"checkpoint/{state.epoch}/{node}/0".encode(), b'{"positions":{"999":1}}'),
         )
         key, value = odd[(bits >> 8) % len(odd)]

@@ -228,16 +228,6 @@ def test_void_order_records_are_told_and_take_no_place(batch):
 
 @pytest.mark.kafka
 @pytest.mark.timeout(900)
-@pytest.mark.campaign
-def test_a_stream_gives_the_figures_of_a_batch(measured, batch):
-    streamed = run_pipeline(measured, measured.run, stream=True)
-    assert (streamed["mode"], streamed["late"]) == ("stream", 0)
-    for part in ("events", "latencies", "rates", "losses", "order"):
-        assert streamed[part] == batch[part]
-
-
-@pytest.mark.kafka
-@pytest.mark.timeout(900)
 @pytest.mark.usefixtures("session")
 @pytest.mark.campaign
 def test_two_swapped_deliveries_end_with_3_and_a_lost_one_is_counted(measured):

@@ -48,13 +48,12 @@ def test_what_threads_of_one_name_spend_meanwhile_is_added_up_by_role(monkeypatc
     }
 
 
-def test_each_missed_mark_names_a_profile_whose_command_stands_below():
+def test_each_missed_mark_has_a_profile_whose_command_is_valid():
     text = (DOCS / "benchmarks.md").read_text(encoding="utf-8")
-    named = re.findall(r"^\| [^|`]+ \| `([a-zA-Z0-9-]+)` \| [^|]+ \| ", text, re.MULTILINE)
-    commands = dict(re.findall(r"^\| `([a-zA-Z0-9-]+)` \| `([^`]+)` \|$", text, re.MULTILINE))
-    assert set(named) == commands.keys()
-    assert len(named) == 6
-    for command in commands.values():
+    limits = text.partition("## What limits")[2].partition("\n## ")[0]
+    commands = re.findall(r"^\| [^|`]+ \| [^|]+ \| `([^`]+)` \|$", limits, re.MULTILINE)
+    assert len(commands) == 6
+    for command in commands:
         workload, *options = shlex.split(command)
         assert set(options[::2]) == {"--set"}
         assert read_workload(workload, options[1::2]).pairs == 3

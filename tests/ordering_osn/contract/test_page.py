@@ -1,4 +1,4 @@
-"""docs/orderer-contract.md names only tests that exist, and has every row of the contract."""
+"""docs/orderer-contract.md names tests that exist, and a test shows each row of the contract."""
 
 import ast
 import re
@@ -60,12 +60,13 @@ def borne():
 
 
 @pytest.mark.parametrize("row", ROWS)
-def test_a_row_of_the_contract_stands_on_the_page_once_and_a_test_shows_it(row):
-    (shown,) = [shown for name, _, shown in rows() if name == row]
-    if shown.startswith("by name"):
+def test_a_test_shows_each_row_of_the_contract(row):
+    on_page = [shown for name, _, shown in rows() if name == row]
+    assert len(on_page) <= 1
+    if not on_page or on_page[0].startswith("by name"):
         assert row in borne()
     else:
-        assert NAMED.search(shown) or shown.removeprefix("as ") in ROWS
+        assert NAMED.search(on_page[0]) or on_page[0].removeprefix("as ") in ROWS
 
 
 def test_every_test_that_the_page_names_is_there():

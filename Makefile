@@ -1,5 +1,5 @@
 # Two commands: `make demo` and `make test`. Each sets up all it needs: a Python 3.11 or newer
-# (PYTHON=...) is enough; Java and Maven are used where the system has them (README, "Set-up").
+# (PYTHON=...) is enough; Java and Maven are used where the system has them (docs/install.md).
 
 PYTHON ?= $(shell command -v python3.11 || command -v python3)
 BIN := .venv/bin

@@ -43,7 +43,7 @@
  *   6  the child freezes after the root, with everything before the root's freeze relayed
  *   7  an append is void only if something else counted in between or a fault befell its writer
  *   8  at rest (no step but a fault is left): both are frozen, all up to the markers is ordered, once
- * That every run comes to rest is argued in docs/model.md, not searched.
+ * That every run comes to rest is not searched: each step uses up a fault, a place or an append, or reads.
  *
  * Broken on purpose, each by one -D; the check must find fault with it:
  *   BY_SEQUENCE  acceptance by sequence number (prev) instead of the digest (prev and link)

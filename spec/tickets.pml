@@ -1,5 +1,5 @@
 /*
- * The ticket rule, version 2 of the order records: a root that orders logs 0 and 1, and two instances
+ * The ticket rule of the order records: a root that orders logs 0 and 1, and two instances
  * of its child, which relay the root's stream. docs/protocol.md has the clauses.
  *
  * Each log has at most MESSAGES messages. Their tickets land in any order, before or after them, and

@@ -295,7 +295,7 @@ class OneConsumer:
         if cursor is None:
             self._take(earliest(state, self.wanted, bounds=cluster.bounds))
         else:
-            self._take(resume(state, self.wanted, Cursor.parse(cursor), bounds=cluster.bounds))
+            self._take(resume(state, self.wanted, Cursor.of(cursor), bounds=cluster.bounds))
         self.delivered = []
 
     def _take(self, delivery):

@@ -226,6 +226,8 @@ class StreamReading:
             return FROZEN
         if not {entry[0] for entry in (*seen, *lost)} <= self.positions.keys():
             return IMPOSSIBLE
+        if any(end > self.positions[log] + ORDERED_LIMIT for log, end, _ in seen):
+            return IMPOSSIBLE
         for log, end, epoch in seen:
             pairs = [*self.seen.get(log, []), (epoch, end)]
             pairs = [pair for pair in pairs if pair[1] > self.positions[log]]

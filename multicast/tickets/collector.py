@@ -138,7 +138,7 @@ class CollectorCore:
         if is_first or self.own.mark > mark:
             self._mark_time = now if stored is None else stored
         if isinstance(judged, NotCounted):
-            if judged is NotCounted.GAP:  # perhaps ours, behind one that was lost
+            if judged in (NotCounted.GAP, NotCounted.OTHER):  # perhaps ours, behind a lost one
                 self.append_failed()
             return judged
         record = self.own.last

@@ -92,9 +92,10 @@ class Relay:
         # Most of our records are tickets, which leave inherited logs as they are.
         if self._compared != (known, state.restored):
             self._compared = (known, state.restored)
-            self.strayed = any(
+            contradicts = any(
                 state.positions[log] != upto for log, upto in self._positions.items()
             ) or self._read_below(known) not in (None, state.parent_last)
+            self.strayed = self.strayed or contradicts
 
     def _note_restored(self) -> None:
         parent = self.parent

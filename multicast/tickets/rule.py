@@ -46,10 +46,12 @@ Clauses:
     becomes `next`.
  8. A checkpoint (mark, state) counts iff it names the mark, and the state that was there. It moves
     the mark behind itself and changes nothing else.
- 9. What a collector saw counts iff all its logs are in the bag; clause 7 does not hold it up. Of a
-    log's seen ends, those at or below its position are dropped, then each for which another one has
-    the same or a higher end and the same or a lower epoch; if more than SEEN_MAX are left, the
-    one before the last. Of a log's losses the lowest stays.
+ 9. What a collector saw counts iff all its logs are in the bag and no end is more than ORDERED_MAX
+    above its log's position; clause 7 does not hold it up. Its entries act one after the other. Of
+    a log's seen ends, those at or below its position are dropped, then each for which another one
+    has the same or a higher end and the same or a lower epoch, one of equal ones staying; if more
+    than SEEN_MAX are left, the one before the last by rising end. Of a log's losses the lowest
+    stays.
 
 Why writers need no agreement: an entry of clause 2 can only bring a position forward, and a wrong
 one costs time (a hole is filled by a skip, a debt is corrected). What a relay says is determined by
@@ -343,6 +345,8 @@ class RecordStream:
     def _sight(self, record: SightRecord) -> tuple[Run, ...] | NotCounted:
         state = self.state
         if any(each[0] not in state.positions for each in (*record.seen, *record.lost)):
+            return NotCounted.IMPOSSIBLE
+        if any(each.end > state.positions[each.log] + ORDERED_MAX for each in record.seen):
             return NotCounted.IMPOSSIBLE
         for each in record.seen:
             above = [*state.seen.get(each.log, ()), each]

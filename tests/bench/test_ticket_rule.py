@@ -105,7 +105,10 @@ def drawn(stream, rng):
         return RelayRecord(first, end, entries, before, rng.randrange(5))
     if kind == "sight":
         logs = rng.choices([*positions, 99], [9] * len(positions) + [1], k=rng.randint(0, 3))
-        seen = [SeenEnd(log, positions.get(log, 0) + rng.randint(-2, 30), 3) for log in logs]
+        seen = [
+            SeenEnd(log, positions.get(log, 0) + rng.choice((-2, 1, 5, 9, 30, 2**25)), 3)
+            for log in logs
+        ]
         seen = [each._replace(end=max(0, each.end), leader_epoch=rng.randrange(6)) for each in seen]
         lost = [Loss(log, rng.randrange(100)) for log in logs if rng.random() < 0.2]
         return SightRecord(tuple(seen), tuple(lost))

@@ -230,7 +230,7 @@ class LibrdkafkaReader:
                     message.key(),
                     headers,
                     message.timestamp()[1],
-                    message.leader_epoch() or 0,
+                    -1 if (epoch := message.leader_epoch()) is None else epoch,
                 ),
             )
             place = (message.topic(), message.partition())

@@ -193,6 +193,9 @@ def test_what_was_relayed_of_another_tail_of_the_parents_stream_is_found(opened_
         ticket_of_parent(core, offset)
     assert core.relay.strayed
     assert records(core, 0) == []
+    # What is relayed behind it, by whoever has the other tail, does not heal it.
+    feed(core, [RelayRecord(2, 4, (Position(B, 14),), 999, 103)], 0)
+    assert core.relay.strayed
 
 
 def test_a_collector_that_has_strayed_relays_no_more_and_freezes_without_its_parent():

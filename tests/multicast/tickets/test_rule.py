@@ -179,6 +179,7 @@ def test_a_freeze_counts_only_where_the_stream_has_come_so_far(stream):
         OwnRecord((Ticket(A, 1, 0),), (Correction(9, 1, 1),)),
         SightRecord((SeenEnd(9, 1, 1),)),
         SightRecord((), (Loss(9, 1),)),
+        SightRecord((SeenEnd(A, ORDERED_MAX + 1, 1),)),
         RelayRecord(3, 4, (Position(A, 1),)),
         RelayRecord(3, 4, (Position(INHERITED, ORDERED_MAX + 6),)),
     ],

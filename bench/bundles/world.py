@@ -23,8 +23,6 @@ from topology.interests import from_document
 from topology.planner.solver import plan as solve
 from topology.tree import Plan
 
-_PLANNING_S = 5.0  # the planner's time limit; eight chains with all their pairs take 4 s
-
 
 @dataclass(frozen=True, slots=True)
 class WorldSize:
@@ -68,7 +66,7 @@ def started(size: WorldSize) -> Iterator[BanksWorld]:
             }
         )
         with Admin(cluster.bootstrap) as admin:
-            plan = apply(driver, admin, solve(interests, time_limit_s=_PLANNING_S)).plan
+            plan = apply(driver, admin, solve(interests)).plan
         collectors = stack.enter_context(
             CollectorProcesses(cluster.bootstrap, plan.topic, "librdkafka", plan, folder)
         )

@@ -31,8 +31,8 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import NamedTuple
 
-from topology.planner.cost import TreeNode, bits
-from topology.planner.light import NEVER, UNKNOWN, LightCollectors
+from topology.planner.cost import bits
+from topology.proof.light import NEVER, UNKNOWN, LightCollectors
 
 SERVED = 4  # a collector that serves this many demands or more may pass on nothing
 SOLVED_MAX = 4  # programs for one proof; the violated rows of each are added to the next
@@ -80,13 +80,11 @@ class Proof:
 class DemandPrices:
     """Finds prices for the demands of one part, and proves bounds with them."""
 
-    def __init__(self, light: LightCollectors, floors: Sequence[int] = ()) -> None:
-        """Take the light collectors, and the least rate of a boundary by the size of the set."""
+    def __init__(self, light: LightCollectors) -> None:
         self.light, self.part = light, light.part
         part = self.part
         self.count = len(part.weight)
         self.bag = light.level + 1  # of a heavy collector, at least
-        self.floors = [max(self.bag, rate) for rate in floors or [0] * (self.count + 1)]
         # Any demand of a group may be in the place of another.
         self.loads = [
             logs.bit_count() + rates[-1]
@@ -94,8 +92,8 @@ class DemandPrices:
         ]
         self.served = [self._served(demand) for demand in range(self.count)]
         self.fixed = part.drop * part.shared
-        # One hop of a boundary that is too large for the list, by the size of the set.
-        self.outer = [part.hop * min(part.weight) * rate for rate in self.floors]
+        # One hop of a boundary that is too large for the list.
+        self.outer = part.hop * min(part.weight) * self.bag
         self.inner = [part.drop * light.inner[demands] for demands in light.sets]
 
     def _served(self, demand: int) -> int:
@@ -104,17 +102,9 @@ class DemandPrices:
         more = (part.discard * weight - part.drop) * max(0, self.bag - self.loads[demand])
         return (part.hop * weight - part.drop) * needs.bit_count() + more
 
-    def passed_on(self, size: int, served: int) -> int:
-        """Give the least rate that a heavy collector of a set passes on if it serves so many."""
-        return 0 if served >= SERVED else max(0, self.floors[size] - served * max(self.loads))
-
-    def joined(self, size: int, last: int) -> int:
-        """Give the least bag of a heavy collector with some parts of `size` demands in all.
-
-        The last part has `last` demands. Boundaries of parts, and of several together, are within
-        the bag.
-        """
-        return max(self.floors[size], self.floors[last], self.floors[size - last])
+    def passed_on(self, served: int) -> int:
+        """Give the least rate that a heavy collector passes on if it serves so many."""
+        return 0 if served >= SERVED else max(0, self.bag - served * max(self.loads))
 
     # -- the proof ------------------------------------------------------------------------------
 
@@ -137,19 +127,19 @@ class DemandPrices:
         for size in range(1, self.count + 1):
             if size > 1:
                 several[size] = max(
-                    max(child[size - k], several[size - k]) + child[k] - drop * self.joined(size, k)
+                    max(child[size - k], several[size - k]) + child[k] - drop * self.bag
                     for k in range(1, size)
                 )
                 before = [max(child[size - 1], several[size - 1]), *open_[size - 1][1:]]
                 before_last = max(before[-2:])
                 for number in range(1, SERVED + 1):
                     best = before_last if number == SERVED else before[number - 1]
-                    open_[size][number] = best + served - drop * self.joined(size, 1)
-                excess[size] = several[size] - drop * self.passed_on(size, 0)
+                    open_[size][number] = best + served - drop * self.bag
+                excess[size] = several[size] - drop * self.passed_on(0)
                 for number in range(1, SERVED + 1):
-                    here = open_[size][number] - drop * self.passed_on(size, number)
+                    here = open_[size][number] - drop * self.passed_on(number)
                     excess[size] = max(excess[size], here)
-                child[size] = excess[size] - self.outer[size]
+                child[size] = excess[size] - self.outer
             while place < len(light.sets) and light.sets[place].bit_count() == size:
                 demands, inner = light.sets[place], self.inner[place]
                 value = light.least(place, values)
@@ -180,16 +170,6 @@ class DemandPrices:
         """Give the least value of each listed set over all trees with light collectors only."""
         named = zip(self.light.sets, self._pure[1:], strict=False)
         return {demands: value for demands, value in named if value < UNKNOWN}
-
-    def least_light_tree(self) -> TreeNode | None:
-        """Give the cheapest of all trees with light collectors only; None if there is none.
-
-        Collectors that serve one demand and have no children count as light.
-        """
-        node = self.light.node.get(self.part.everyone)
-        if node is None or self._pure[node] >= UNKNOWN:
-            return None
-        return self.light.tree(node - 1, self._pure)
 
     def _unknown(self) -> list[int]:
         """Give the values of all nodes before any is known; nothing costs nothing."""
@@ -284,7 +264,7 @@ class _Program:
                     self._joining(size, k, "child")
                 if size - k >= 2:
                     self._joining(size, k, "several")
-            self._row(float(owner.passed_on(size, 0)), (several, 1), (excess, -1))
+            self._row(float(owner.passed_on(0)), (several, 1), (excess, -1))
             self._serving(size, served, excess)
             if size < count:
                 self._row(self._least_passing(size), (excess, 1), (self._of("child", size), -1))
@@ -295,7 +275,7 @@ class _Program:
     def _joining(self, size: int, last: int, rest: str) -> None:
         """Write that a heavy collector joins a child of `last` demands to one or several others."""
         pair = (self._of(rest, size - last), 1.0), (self._of("child", last), 1.0)
-        bag = float(self.owner.joined(size, last))
+        bag = float(self.owner.bag)
         self._row(bag, *pair, (self._of("several", size), -1))
 
     def _add_joining(self, values: Sequence[float]) -> bool:
@@ -313,7 +293,7 @@ class _Program:
         for size in range(2 * SMALL_SIZE_MAX + 2, owner.count + 1):
             limit = values[self._of("several", size)] + SLACK
             over, last, rest = max(
-                (values_of[size - k - 2] + child[k - 2] - owner.joined(size, k), k, name)
+                (values_of[size - k - 2] + child[k - 2] - owner.bag, k, name)
                 for k in range(SMALL_SIZE_MAX + 1, size // 2 + 1)
                 for values_of, name in ((child, "child"), (several, "several"))
             )
@@ -324,7 +304,7 @@ class _Program:
 
     def _serving(self, size: int, served: int, excess: int) -> None:
         """Write how a heavy collector serves one demand more than before."""
-        bag = float(self.owner.joined(size, 1))
+        bag = float(self.owner.bag)
         for number in range(1, SERVED + 1):
             here = self._of("open", size, number)
             states = [("open", number - 1)] if number > 1 else [("child", 0), ("several", 0)]
@@ -333,12 +313,12 @@ class _Program:
                 if name == "child" or size - 1 >= (2 if name == "several" else state):
                     before = self._of(name, size - 1, state)
                     self._row(bag, (before, 1), (served, 1), (here, -1))
-            self._row(float(self.owner.passed_on(size, number)), (here, 1), (excess, -1))
+            self._row(float(self.owner.passed_on(number)), (here, 1), (excess, -1))
 
     def _least_passing(self, size: int) -> float:
         light = self.owner.light
         here = [light.passing[d] for d in light.sets if d.bit_count() == size]
-        return min([self.owner.outer[size], *here]) / self.unit
+        return min([self.owner.outer, *here]) / self.unit
 
     def _pure_row(self, demands: int) -> None:
         """Add that a set under light collectors is worth at least its price less its excess."""

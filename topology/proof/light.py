@@ -17,9 +17,8 @@ from collections.abc import Set as AbstractSet
 from operator import add
 from typing import NamedTuple
 
-from topology.planner.boundaries import Budget, Exhausted, Restricted, small_boundaries
-from topology.planner.cost import TreeNode
-from topology.planner.pairs import partners
+from topology.proof.boundaries import Budget, Exhausted, Restricted, small_boundaries
+from topology.proof.pairs import partners
 
 NEVER = 1 << 200  # more than any price: no light tree is known
 UNKNOWN = NEVER >> 1  # a sum of at least this contains NEVER
@@ -223,19 +222,6 @@ class LightCollectors:
         if demands & (demands - 1) == 0:
             best = min(best, self.part.leaf(demands.bit_length() - 1))
         return best + self.credit(demands) if best < UNKNOWN else NEVER
-
-    def tree(self, place: int, values: Sequence[int], members: int | None = None) -> TreeNode:
-        """Build the tree with the least value of a set, if `values` knows no heavy collectors.
-
-        It is for the set itself, or for other `members` that are like it.
-        """
-        demands = self.sets[place] if members is None else members
-        children, left = [], demands
-        for child in self.children(place, values):
-            below = self.part.alike.like(left, child)
-            children.append(self.tree(self.node[child] - 1, values, below))
-            left &= ~below
-        return TreeNode(demands, left, tuple(children))
 
     def children(self, place: int, values: Sequence[int]) -> list[int]:
         """List the children of the light collector with which a set is cheapest."""

@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 
 from bench.harness.acyclic_interests import grouped, measured, services
-from tests.topology.test_bound import STEPS, least_cost, least_of_all_trees
+from tests.topology.test_bound import STEPS, least_cost, least_of_all_trees, least_value
 from topology.check import check
 from topology.planner.cost import bits
 from topology.planner.solver import solve
@@ -99,7 +99,7 @@ def test_one_of_all_sets_that_differ_by_exchanges_is_listed(seed, level):
 
 
 @pytest.mark.parametrize("seed", range(40))
-def test_unions_and_choices_count_the_members_of_each_group(seed):
+def test_unions_count_the_members_of_each_group(seed):
     part = part_with_alike(seed)
     alike, sets = part.alike, range(1, part.everyone + 1)
     firsts = [demands for demands in sets if first_set(part, demands) == demands]
@@ -115,10 +115,6 @@ def test_unions_and_choices_count_the_members_of_each_group(seed):
             union = alike.union(one, other)
             assert union == first_set(part, union)
             assert union.bit_count() == one.bit_count() + other.bit_count()
-            taken = alike.like(union, one)
-            assert taken & ~union == 0
-            assert first_set(part, taken) == one
-            assert first_set(part, union & ~taken) == other
 
 
 @pytest.mark.parametrize("level", [1, 3, 20])
@@ -145,7 +141,7 @@ def prove(part, level, least, dice):
     """Check the bounds with the first prices, and with any."""
     for prices in (None, [dice.randint(-20, 60) for _ in part.weight]):
         finder = DemandPrices(LightCollectors(part, level, Budget(STEPS)))
-        assert finder.proven(prices or finder.served).bound <= least
+        assert finder.proven(prices or finder.served) <= least
 
 
 @pytest.mark.parametrize("level", [0, 1, 2, 3])
@@ -187,15 +183,14 @@ def test_if_own_rates_differ_each_collector_is_charged_the_least_of_them(seed, l
     least = least_charged(part)
     assert least <= least_cost(part, part.drop)
     prove(part, level, least, random.Random(seed))
-    finder = DemandPrices(LightCollectors(part, len(part.readers), Budget(STEPS)))
-    assert finder.values_of_light_trees()[part.everyone] == least
+    assert least_value(LightCollectors(part, len(part.readers), Budget(STEPS))) == least
 
 
 @pytest.mark.parametrize("seed", range(40))
 def test_if_every_bag_is_light_the_least_value_is_the_least_cost(seed):
     part = part_with_alike(seed)
-    finder = DemandPrices(LightCollectors(part, len(part.readers), Budget(STEPS)))
-    assert finder.values_of_light_trees()[part.everyone] == least_cost(part, part.drop)
+    light = LightCollectors(part, len(part.readers), Budget(STEPS))
+    assert least_value(light) == least_cost(part, part.drop)
 
 
 def rated(common, own):

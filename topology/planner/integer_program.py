@@ -101,23 +101,6 @@ def solved(
     return Answer(status, objective * unit, picked)
 
 
-def maximised(
-    count: int, objective: Mapping[int, float], rows: Sequence[tuple[Mapping[int, float], float]]
-) -> list[float] | None:
-    """Maximise a linear program over `count` free variables; None if the solver did not finish.
-
-    Each row is the coefficients by variable, and the greatest sum. The answer is floating point:
-    who needs a proof must check it.
-    """
-    problem = pulp.LpProblem("prices", pulp.LpMinimize)
-    variables = [problem.add_variable(f"x{number}") for number in range(count)]
-    problem.setObjective(pulp.LpAffineExpression((variables[n], -c) for n, c in objective.items()))
-    for row, limit in rows:
-        problem += pulp.LpAffineExpression((variables[n], c) for n, c in row.items()) <= limit
-    status, _, answers = _run(problem, None)
-    return [answers[x.name] for x in variables] if status == "optimal" else None
-
-
 def _limit_counts(
     problem: Any, columns: Sequence[tuple[int, Choice, Any]], limits: PlanLimits
 ) -> None:

@@ -12,7 +12,7 @@
    at the least weight. Limits only raise costs and are ignored; with hosts each hop costs as much
    as the cheapest link.
 
-Budgets are steps, so the same input gives the same bound. The linear program is solved by CBC.
+Budgets are steps, so the same input gives the same bound.
 """
 
 from __future__ import annotations
@@ -23,12 +23,11 @@ from dataclasses import replace
 from fractions import Fraction
 
 from topology.planner.cost import Measure, bits
-from topology.planner.integer_program import maximised
 from topology.planner.solver import PlannedPart, Solution
 from topology.planner.watch import Watch
 from topology.proof.boundaries import Budget, Exhausted, Restricted
 from topology.proof.light import LightCollectors
-from topology.proof.prices import DemandPrices
+from topology.proof.prices import DemandPrices, Numbers
 from topology.tree import Plan
 
 # At most about a minute of CPU for 50 interests, most of it for the level that is reached last.
@@ -40,7 +39,6 @@ STEPS_MAX = 12_000_000
 UNDIVIDED_DEMANDS_MAX, AREA_DEMANDS_MAX = 256, 128
 # Of the rates of shared logs: finer ones make the bit sets longer and hardly tighten the bound.
 UNITS_MAX = 256
-ROUNDS = 4  # of prices and proofs at one level; each takes about half a second of CPU
 LEVELS = 128  # at most so many up to the rate of all shared logs, and as many more up to all rates
 # Below the highest, a level is priced if it has so many times as many collectors as the last one.
 GROWN = 1.25
@@ -51,7 +49,7 @@ FINE = 1 << 12  # prices are multiples of 1 / FINE
 def proven(solution: Solution, *, effort: float = 1.0, watch: Watch | None = None) -> Plan:
     """Give the plan with its gap to a lower bound of the cost of all trees, which is proven here.
 
-    Blocks for about a minute at effort 1; starts solver processes and waits for their end.
+    Blocks for about a minute at effort 1.
     """
     watch = watch or Watch()
     bound, cost = 0.0, solution.plan.objective.cost
@@ -80,8 +78,8 @@ def bounded(
     """Give a lower bound of the price of any tree of the component, as an integer of `measure`.
 
     Costs are whole numbers of the measure, so the bound is rounded up. Once it is as high as the
-    `price` of a tree that is known, the search ends: that tree is proven least. Blocks; starts
-    solver processes and waits for their end. `steps` bounds the lists of all areas.
+    `price` of a tree that is known, the search ends: that tree is proven least. `steps` bounds the
+    lists of all areas.
     """
     watch = watch or Watch()
     unit = _unit(measure)
@@ -105,11 +103,10 @@ def _bounds(part: Restricted, budget: Budget) -> Iterator[int]:
     """Raise the level of the light collectors as long as the budget allows; prove a bound each."""
     if len(part.weight) == 1 or part.drop == 0:
         return
-    prices: Sequence[int] | None = None
+    numbers: Numbers | None = None
     for light in _light_levels(part, budget):
-        found = DemandPrices(light).best(maximised, rounds=ROUNDS, start=prices)
-        prices = found.prices
-        yield found.bound
+        bound, numbers = DemandPrices(light).best(numbers)
+        yield bound
 
 
 def _outside(measure: Measure, units: Sequence[int], unit: int) -> Fraction:

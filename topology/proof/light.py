@@ -13,7 +13,6 @@ rates are as in `boundaries.py`.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from collections.abc import Set as AbstractSet
 from operator import add
 from typing import NamedTuple
 
@@ -222,44 +221,3 @@ class LightCollectors:
         if demands & (demands - 1) == 0:
             best = min(best, self.part.leaf(demands.bit_length() - 1))
         return best + self.credit(demands) if best < UNKNOWN else NEVER
-
-    def children(self, place: int, values: Sequence[int]) -> list[int]:
-        """List the children of the light collector with which a set is cheapest."""
-        listed: list[int] = []
-        pending = [self._cheapest(place, values)]
-        while pending:
-            node = pending.pop()
-            if node > len(self.sets):
-                pending += self._divided_best(node, values)
-            elif node:
-                listed.append(self.sets[node - 1])
-        return listed
-
-    def _divided_best(self, node: int, values: Sequence[int]) -> tuple[int, int]:
-        """Give the two nodes into which a family is divided at the least value."""
-        family = self.family_of[node - len(self.sets) - 1]
-        sums = [values[a] + values[b] for a, b in zip(*family[3:], strict=True)]
-        row = sums.index(min(sums))
-        return family.others[row], family.firsts[row]
-
-    def heavy_below(self, place: int, values: Sequence[int], heavy: AbstractSet[int]) -> list[int]:
-        """List the sets under heavy collectors in the tree whose value is the least of a set.
-
-        `heavy` has the nodes of all sets that are cheaper under a heavy collector.
-        """
-        listed: list[int] = []
-        for child in self.children(place, values):
-            node = self.node[child]
-            listed += [child] if node in heavy else self.heavy_below(node - 1, values, heavy)
-        return listed
-
-    def _cheapest(self, place: int, values: Sequence[int]) -> int:
-        """Give the children, a node, of the light collector with which a set is cheapest."""
-        sums = [
-            price + values[key]
-            for price, key in zip(self.prices[place], self.keys[place], strict=True)
-        ]
-        demands, best = self.sets[place], min(sums, default=NEVER)
-        if demands & (demands - 1) == 0 and self.part.leaf(demands.bit_length() - 1) <= best:
-            return 0
-        return self.keys[place][sums.index(best)]

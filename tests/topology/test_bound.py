@@ -142,8 +142,8 @@ def test_the_search_for_prices_proves_more_than_the_first_prices_and_no_more_tha
     )
     low, high = (DemandPrices(LightCollectors(part, level, Budget(STEPS))) for level in (2, 3))
 
-    first, numbers = low.best()
-    bound, _ = high.best(numbers)
+    first, numbers = low.best(stopped=lambda: False)
+    bound, _ = high.best(numbers, stopped=lambda: False)
 
     assert first >= low.proven(low.prices(Numbers()))
     assert bound >= high.proven(high.prices(numbers))

@@ -19,6 +19,7 @@ from topology.planner.exact import SearchState, best_choices, choices
 from topology.planner.heuristic import constructed, greedy
 from topology.planner.hypergraph import reduced
 from topology.planner.solver import solve
+from topology.planner.watch import Watch
 from topology.proof.bound import bounded, proven
 from topology.tree import InvalidPlan
 
@@ -292,6 +293,8 @@ def test_a_large_cyclic_part_gets_no_gap_but_with_a_proof_and_the_same_plan_twic
     assert 0 < plan.objective.gap < 1
     assert replace(plan, objective=first.plan.objective) == first.plan
     check(plan)
+    stopped = proven(first, watch=Watch(stopped=lambda: True)).objective.gap
+    assert plan.objective.gap <= stopped < 1
 
 
 def test_limits_are_kept_in_parts_too_large_for_every_choice():

@@ -30,10 +30,9 @@ from topology.proof.light import LightCollectors
 from topology.proof.prices import DemandPrices, Numbers
 from topology.tree import Plan
 
-# At most about a minute of CPU for 50 interests, most of it for the level that is reached last.
-# Each level needs five to seven times the steps of the one before, and its bound is 6 to 10 %
-# higher.
-STEPS_MAX = 12_000_000
+# Some 15 s of CPU for 50 interests, most of it for the level that is reached last. Each level needs
+# five to seven times the steps of the one before (local1 of docs/planner.md).
+STEPS_MAX = 4_000_000
 # With more demands than the first number the logs are divided into areas, of so many demands as the
 # second says. Divided bounds meet no tree, and small areas are coarse.
 UNDIVIDED_DEMANDS_MAX, AREA_DEMANDS_MAX = 256, 128
@@ -49,14 +48,14 @@ FINE = 1 << 12  # prices are multiples of 1 / FINE
 def proven(solution: Solution, *, effort: float = 1.0, watch: Watch | None = None) -> Plan:
     """Give the plan with its gap to a lower bound of the cost of all trees, which is proven here.
 
-    Blocks for about a minute at effort 1.
+    `watch` is that of the search, or None. Blocks for seconds, with a thousand interests for
+    minutes.
     """
     watch = watch or Watch()
     bound, cost = 0.0, solution.plan.objective.cost
     for number, part in enumerate(solution.parts, start=1):
         watch.begin(f"lower bound of part {number} of {len(solution.parts)}")
         bound += part.measure.cost(_bound_of(part, effort, watch))
-        watch.end(part.measure.cost(part.price))
     gap = 0.0 if cost <= bound else (cost - bound) / cost
     return replace(solution.plan, objective=replace(solution.plan.objective, gap=gap))
 
@@ -90,7 +89,7 @@ def bounded(
     whole = math.ceil(fixed + Fraction(sum(bounds) * unit, FINE))
     for place, part in enumerate(parts):
         share = steps * len(part.weight) // max(len(measure.weight), FULL_DEMANDS)
-        for bound in _bounds(part, Budget(share)):
+        for bound in _bounds(part, Budget(share), watch):
             bounds[place] = max(bounds[place], bound)
             whole = math.ceil(fixed + Fraction(sum(bounds) * unit, FINE))
             met = price is not None and whole >= price // measure.tie_work
@@ -99,13 +98,13 @@ def bounded(
     return whole * measure.tie_work
 
 
-def _bounds(part: Restricted, budget: Budget) -> Iterator[int]:
+def _bounds(part: Restricted, budget: Budget, watch: Watch) -> Iterator[int]:
     """Raise the level of the light collectors as long as the budget allows; prove a bound each."""
     if len(part.weight) == 1 or part.drop == 0:
         return
     numbers: Numbers | None = None
     for light in _light_levels(part, budget):
-        bound, numbers = DemandPrices(light).best(numbers)
+        bound, numbers = DemandPrices(light).best(numbers, stopped=watch.stopped)
         yield bound
 
 

@@ -25,7 +25,7 @@ Any prices give a valid bound. `best` looks for good ones among those that three
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 from topology.planner.cost import bits
@@ -140,17 +140,20 @@ class DemandPrices:
             for served, logs in zip(self.served, needs, strict=True)
         ]
 
-    def best(self, start: Numbers | None = None) -> tuple[int, Numbers]:
+    def best(
+        self, start: Numbers | None = None, *, stopped: Callable[[], bool]
+    ) -> tuple[int, Numbers]:
         """Look for the greatest bound, from the numbers of a lower level on; also give its numbers.
 
-        One number changes at a time as long as that proves more, then by half as much.
+        One number changes at a time as long as that proves more, then by half as much; none once
+        `stopped` says so.
         """
         best = start or Numbers()
         bound = self.proven(self.prices(best))
         for stride in STRIDES if start is None else STRIDES_LATER:
             for name in Numbers._fields:
                 for change in (stride, -stride):
-                    while True:
+                    while not stopped():
                         other = best._replace(**{name: getattr(best, name) + change})
                         more = self.proven(self.prices(other))
                         if more <= bound:

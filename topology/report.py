@@ -247,7 +247,7 @@ def progress() -> Iterator[Callable[[str, float], None]]:
         task = bar.add_task("planning", total=None)
 
         def show(sentence: str, cost: float, /) -> None:
-            best = f"best cost so far {cost:.6g}" if cost else "no plan yet"
+            best = f"best cost {cost:.6g}" if cost else "no plan yet"
             bar.update(task, description=f"{sentence} · {best} · Ctrl-C takes it")
 
         yield show

@@ -219,7 +219,7 @@ def test_progress_tells_what_is_tried_and_the_cost_so_far_which_falls_to_that_of
 
     made = plan(many(), effort=0.1, watch=watch)
 
-    assert shown[0] == ("part 1 of 1, 28 interests", 0.0)
+    assert shown[0] == ("28 interests", 0.0)
     costs = [cost for sentence, cost in shown if "annealing" in sentence]
     assert len(costs) > 3
     assert costs[0] > costs[-1] >= made.objective.cost == shown[-1][1]

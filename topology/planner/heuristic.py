@@ -122,7 +122,7 @@ class Annealing:
         told = left
         while left >= WINDOW_MOVES and not self.watch.stopped():
             if left <= told:
-                self.tell("annealing in windows")
+                self.tell("annealing")
                 told -= max(moves // REPORTS, 1)
             top, inside = self.window(self._draw() % len(self.items))
             small, nodes = self.cut_out(top, inside)
@@ -421,7 +421,7 @@ def _annealed(
             search.tell("annealing")
             search.anneal(search.tree, moves * whole // 100, hot)
             search.anneal_windows(moves * windows // 100)
-    search.tell("each to its best place")
+    search.tell("settling")
     nodes_max = int(SETTLED_NODES_MAX * effort)
     settled(search.tree, nodes_max=nodes_max, stopped=watch.stopped)
     return search.result()

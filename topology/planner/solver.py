@@ -92,7 +92,8 @@ def solve(
         _balance(parts, watch)
     for number, part in enumerate(parts, start=1):
         interested = len(part.measure.component.demands)
-        watch.begin(f"part {number} of {len(parts)}, {interested} interests")
+        place = f"part {number} of {len(parts)}, " if len(parts) > 1 else ""
+        watch.begin(f"{place}{interested} interests")
         _solve_part(part, effort=effort, watch=watch)
         watch.end(part.measure.cost(part.price))
     _couple(parts, interests, time_limit_s=time_limit_s)

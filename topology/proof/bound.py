@@ -54,7 +54,7 @@ def proven(solution: Solution, *, effort: float = 1.0, watch: Watch | None = Non
     watch = watch or Watch()
     bound, cost = 0.0, solution.plan.objective.cost
     for number, part in enumerate(solution.parts, start=1):
-        watch.begin(f"lower bound of part {number} of {len(solution.parts)}")
+        watch.begin(f"lower bound, part {number} of {len(solution.parts)}")
         bound += part.measure.cost(_bound_of(part, effort, watch))
     gap = 0.0 if cost <= bound else (cost - bound) / cost
     return replace(solution.plan, objective=replace(solution.plan.objective, gap=gap))

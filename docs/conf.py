@@ -33,7 +33,7 @@ autodoc_member_order = "bysource"
 autodoc_typehints = "signature"
 # What the modules import is not needed to read their docstrings.
 autodoc_mock_imports = [
-    "kafka", "confluent_kafka", "crc32c", "faust", "highspy", "mode", "opentelemetry",
+    "kafka", "confluent_kafka", "crc32c", "faust", "mode", "opentelemetry",
     "prometheus_client", "pulp", "pyarrow", "pyspark",
 ]  # fmt: skip
 # Types of other packages, and those of the project that are not public, have no page to link to.

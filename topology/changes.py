@@ -6,15 +6,13 @@ same name are the same collector, as they are for processes and streams.
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from itertools import count
 
 from topology.check import PlanRejected, TreeFigures, figures
 from topology.interests import Interest, InterestFile, PlanLimits
-from topology.planner.hypergraph import declared_logs
-from topology.tree import Plan, Subscription
+from topology.tree import Plan
 
 # A log that was silent during the measurement must not cost nothing: the planner would then send it
 # through every collector.
@@ -180,79 +178,6 @@ def interests_of(plan: Plan) -> InterestFile:
         rates=plan.rates,
         limits=PlanLimits(**plan.limits),  # type: ignore[arg-type] # its fields are numbers or None
     )
-
-
-def with_interests(plan: Plan, interests: InterestFile) -> Plan | None:
-    """Give the same tree for other interests of the same consumers, with the smallest bags.
-
-    Consumers keep their collectors; collectors that connect nothing any more are left out. The
-    result has the plan's objective, which is not true of it: price it with `figures`. None if a
-    consumer has no collector and now needs one, or if a log is wanted in two separate trees.
-    """
-    logs = declared_logs(interests)
-    bare = replace(plan, logs=logs, partitions=interests.partitions, collectors=(), consumers=())
-    consumers, readers = [], {log.name: set[str]() for log in logs}
-    for entry in interests.consumers:
-        before = plan.subscription(entry.name)
-        met = bare.logs_of(entry.interest)
-        collector = None if before is None or len(met) < 2 else before.collector
-        if collector is None and len(met) > 1:
-            return None
-        consumers.append(Subscription(entry.name, entry.interest, collector, entry.weight))
-        if collector is not None:
-            for log in met:
-                readers[log.name].add(collector)
-    parent = _contracted(plan, {entry.collector for entry in consumers})
-    bags: dict[str, list[str]] = {name: [] for name in parent}
-    for name, serving in readers.items():
-        holding = _connected(parent, serving)
-        if holding is None:
-            return None
-        for collector in holding:
-            bags[collector].append(name)
-    return replace(
-        bare,
-        collectors=tuple(
-            replace(node, bag=tuple(sorted(bags[node.name])), parent=parent[node.name])
-            for node in plan.collectors
-            if node.name in parent
-        ),
-        consumers=tuple(consumers),
-        rates=dict(interests.rates),
-    )
-
-
-def _contracted(plan: Plan, serving: set[str | None]) -> dict[str, str | None]:
-    """Give each collector's parent, without the collectors that serve and join nothing."""
-    parent = {node.name: node.parent for node in plan.collectors}
-    while True:
-        children = Counter(parent.values())
-        spare = next((n for n in parent if n not in serving and children[n] < 2), None)
-        if spare is None:
-            return parent
-        above = parent.pop(spare)
-        parent = {name: above if up == spare else up for name, up in parent.items()}
-
-
-def _connected(parent: Mapping[str, str | None], serving: set[str]) -> set[str] | None:
-    """Give the collectors on the ways between some; None if they are in separate trees."""
-    ways: list[list[str]] = []
-    for name in sorted(serving):
-        way: list[str] = []
-        node: str | None = name
-        while node is not None:
-            way.append(node)
-            node = parent[node]
-        ways.append(way[::-1])
-    if not ways:
-        return set()
-    if len({way[0] for way in ways}) > 1:
-        return None
-    common = next(
-        (n for n, level in enumerate(zip(*ways, strict=False)) if len(set(level)) > 1),
-        min(map(len, ways)),
-    )
-    return {name for way in ways for name in way[common - 1 :]}
 
 
 def refuse_moved_logs(running: Plan, plan: Plan) -> None:

@@ -385,5 +385,5 @@ def _check_promise(plan: Plan, figures: TreeFigures) -> None:
             raise PlanRejected(
                 f"promise: the plan states {what} {stated:g}, and its tree has {true:g}"
             )
-    if not 0 <= promised.gap <= 1:
+    if promised.gap is not None and not 0 <= promised.gap <= 1:
         raise PlanRejected(f"promise: the gap {promised.gap:g} is not between 0 and 1")

@@ -6,8 +6,10 @@ Results go to stdout, progress and errors to stderr. `-o json` prints one JSON d
 
 from __future__ import annotations
 
+import signal
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from enum import StrEnum
 from importlib.metadata import entry_points
@@ -29,11 +31,9 @@ from topology.changes import (
     with_running_logs,
 )
 from topology.check import PlanRejected, TreeFigures, check, figures
-from topology.explain import explained, explanations, remedy
 from topology.files import FileExists, refuse_existing_of, why_unreadable, write_text
 from topology.hysteresis import MARGIN_DEFAULT, Weighed, as_wanted, weighed
 from topology.interests import InterestFile, InvalidInterests, parse, refuse_names
-from topology.measured_work import MeasuredWork
 from topology.output import (
     AgainstOption,
     BaseEpochOption,
@@ -41,13 +41,13 @@ from topology.output import (
     ClusterIdOption,
     DotOption,
     EffortOption,
-    ExplainOption,
     ForceOption,
     FromClusterOption,
     MermaidOption,
     OutOption,
     Output,
     PhiOption,
+    ProveOption,
     ShownFromClusterOption,
     SvgOption,
     TicketsOption,
@@ -55,7 +55,9 @@ from topology.output import (
     TopicOption,
     WindowOption,
 )
-from topology.planner.solver import Infeasible, Solution, solve
+from topology.planner.solver import Infeasible, solve
+from topology.planner.watch import Watch
+from topology.proof.bound import proven
 from topology.safety import judged
 from topology.svg import svg
 from topology.tree import InvalidPlan, Plan
@@ -74,13 +76,6 @@ class Preference(StrEnum):
     GENUINE = "genuine"
     LATENCY = "latency"
     BALANCE = "balance"
-
-
-class SolverName(StrEnum):
-    """The solver of the integer program."""
-
-    CBC = "cbc"
-    HIGHS = "highs"
 
 
 InterestPath = Annotated[Path, typer.Argument(help="Interest file (TOML).", show_default=False)]
@@ -103,7 +98,6 @@ PreferOption = Annotated[
         "busiest collector."
     ),
 ]
-SolverOption = Annotated[SolverName, typer.Option(help="Solver of the integer program.")]
 MarginOption = Annotated[
     float | None,
     typer.Option(
@@ -167,8 +161,8 @@ def plan_command(  # noqa: PLR0917 - a command line, not a call
     phi: PhiOption = None,
     cluster_id: ClusterIdOption = "",
     base_epoch: BaseEpochOption = None,
-    solver: SolverOption = SolverName.CBC,
     effort: EffortOption = 1.0,
+    prove: ProveOption = False,  # noqa: FBT002 - a flag
     time_limit: TimeLimitOption = None,
     svg_file: SvgOption = None,
     mermaid_file: MermaidOption = None,
@@ -180,7 +174,6 @@ def plan_command(  # noqa: PLR0917 - a command line, not a call
     window: WindowOption = 5.0,  # at 100 messages/s the rate is then right to about 5 %
     bootstrap: BootstrapOption = None,
     margin: MarginOption = None,
-    explain: ExplainOption = None,
     tickets: TicketsOption = None,
     force: ForceOption = False,  # noqa: FBT002 - a flag
 ) -> None:
@@ -188,28 +181,27 @@ def plan_command(  # noqa: PLR0917 - a command line, not a call
     drawings = _Drawings(svg_file, mermaid_file, dot_file, force=force)
     _refuse_existing([out, *drawings.files], force=force)
     file, interests = _read_input(file, chains)
-    _refuse_unknown(explain, [entry.name for entry in interests.consumers], file)
     _refuse_together(against, cluster_id, margin, from_cluster=from_cluster)
-    running, work = None if against is None else read_plan(against), None
+    running = None if against is None else read_plan(against)
     if from_cluster:
-        running, cluster_id, interests, work = _measured(interests, bootstrap, window, output)
+        running, cluster_id, interests = _measured(interests, bootstrap, window)
     elif running is not None:
         interests = with_running_logs(interests, running)
     cluster_id = cluster_id or ("" if running is None else running.cluster_id)
     base = base_epoch if base_epoch is not None else 0 if running is None else running.epoch
     started = perf_counter()
-    solution = _solved(
+    plan, how = _solved(
         interests,
+        prove=prove,
         cluster_id=cluster_id,
         base_epoch=base,
         prefer=prefer,
         phi=phi,
-        solver=solver,
         time_limit_s=time_limit,
         effort=effort,
     )
-    report.solved(solution, perf_counter() - started)
-    plan, choice = solution.plan, None
+    report.solved(how, perf_counter() - started)
+    choice = None
     if running is not None:
         least = MARGIN_DEFAULT if from_cluster else 0.0
         least = least if margin is None else margin / 100
@@ -220,7 +212,7 @@ def plan_command(  # noqa: PLR0917 - a command line, not a call
     if out is not None:
         _write(out, report.written(plan.to_json()), force=force)
     drawings.draw(plan if choice is None else choice.shown)
-    _print_planned(plan, choice, work, explain, output, of_chains=chains is not None)
+    _print_planned(plan, choice, output, of_chains=chains is not None)
     if detailed_exitcode and (running is None or differences(running, plan)):
         raise typer.Exit(CHANGES_TO_MAKE)
 
@@ -249,48 +241,26 @@ def _refuse_together(
 
 
 def _measured(
-    interests: InterestFile, bootstrap: str | None, window_s: float, output: Output
-) -> tuple[Plan | None, str, InterestFile, MeasuredWork | None]:
-    """Give the running plan, the cluster's ID, the interests with its logs and their rates.
-
-    Last, its foreign work, predicted and measured; in a table's output, this is printed, too.
-    """
-    running, rates, cluster_id, partition_count, work = _ask_cluster(
-        interests.topic, bootstrap, window_s
-    )
-    if work is not None and output is Output.TABLE:
-        report.foreign_work(work)
+    interests: InterestFile, bootstrap: str | None, window_s: float
+) -> tuple[Plan | None, str, InterestFile]:
+    """Give the running plan, the cluster's ID, and the interests with its logs and their rates."""
+    running, rates, cluster_id, partition_count = _ask_cluster(interests.topic, bootstrap, window_s)
     interests = with_rates(interests, rates)
     if running is not None:
         interests = with_running_logs(interests, running)
     _compare_partitions(interests, partition_count)
-    return running, cluster_id, interests, work
+    return running, cluster_id, interests
 
 
-def _print_planned(
-    plan: Plan,
-    choice: Weighed | None,
-    work: MeasuredWork | None,
-    explain: str | None,
-    output: Output,
-    *,
-    of_chains: bool,
-) -> None:
-    """Print a plan, or what it costs one consumer; then how it differs from the running one.
+def _print_planned(plan: Plan, choice: Weighed | None, output: Output, *, of_chains: bool) -> None:
+    """Print a plan, and how it differs from the running one.
 
     Of a plan of chains, also print what each kind of transaction costs.
     """
     shown = plan if choice is None else choice.shown
-    if explain is not None:
-        _print_explanation(shown, explain, output)
-        return
     if output is Output.JSON:
         document = plan.to_json()
-        document["foreign_work"] = [
-            report.foreign_work_document(entry) for entry in explanations(shown)
-        ]
         document["choice"] = None if choice is None else report.choice_document(choice)
-        document["measured_work"] = None if work is None else report.measured_document(work)
         if of_chains:
             document["transactions"] = transaction_document(shown)
         report.show(report.written(document))
@@ -306,21 +276,6 @@ def _print_planned(
         report.comparison(differences(choice.before, shown), compared(before, shown))
 
 
-def _print_explanation(plan: Plan, consumer: str, output: Output) -> None:
-    explanation = explained(plan, consumer)
-    best = remedy(plan, explanation)
-    if output is Output.JSON:
-        report.show(report.written(report.explanation_document(plan, explanation, best)))
-    else:
-        report.explanation(plan, explanation, best)
-
-
-def _refuse_unknown(consumer: str | None, names: Sequence[str], source: object) -> None:
-    """End the command if the file or plan does not name the consumer to explain."""
-    if consumer is not None and consumer not in names:
-        fail(f"{source} names no consumer {consumer}; it names {draw.shortened(sorted(names))}", 2)
-
-
 @app.command("show")
 def show_command(  # noqa: PLR0917 - a command line, not a call
     file: PlanPathOrNone = None,
@@ -328,7 +283,6 @@ def show_command(  # noqa: PLR0917 - a command line, not a call
     svg_file: SvgOption = None,
     mermaid_file: MermaidOption = None,
     dot_file: DotOption = None,
-    explain: ExplainOption = None,
     force: ForceOption = False,  # noqa: FBT002 - a flag
     from_cluster: ShownFromClusterOption = False,  # noqa: FBT002 - a flag
     bootstrap: BootstrapOption = None,
@@ -337,30 +291,26 @@ def show_command(  # noqa: PLR0917 - a command line, not a call
     """Check a plan, of a file or the one in force, and print it as a tree."""
     drawings = _Drawings(svg_file, mermaid_file, dot_file, force=force)
     _refuse_existing(drawings.files, force=force)
-    plan, source = _plan_to_show(file, bootstrap, topic, from_cluster=from_cluster)
-    _refuse_unknown(explain, [entry.name for entry in plan.consumers], source)
+    plan = _plan_to_show(file, bootstrap, topic, from_cluster=from_cluster)
     drawings.draw(plan)
-    if explain is None:
-        _print(plan, figures(plan), output)
-    else:
-        _print_explanation(plan, explain, output)
+    _print(plan, figures(plan), output)
 
 
 def _plan_to_show(
     file: Path | None, bootstrap: str | None, topic: str | None, *, from_cluster: bool
-) -> tuple[Plan, str]:
-    """Give the plan of the file, or the one in force, whichever was asked for; and its source."""
+) -> Plan:
+    """Give the plan of the file, or the one in force, whichever was asked for."""
     if (file is None) != from_cluster:
         fail("show needs one plan: give a plan file, or --from-cluster for the one in force", 2)
     if file is not None:
-        return read_plan(file), str(file)
+        return read_plan(file)
     plan, *_ = _ask_cluster(topic, bootstrap, None)
     assert plan is not None, "without a window a missing plan is an error"
     try:
         check(plan)
     except PlanRejected as wrong:
         fail(f"the plan in force: {wrong}", 1)
-    return plan, f"epoch {plan.epoch} of topic {plan.topic}"
+    return plan
 
 
 @app.command("diff")
@@ -388,14 +338,13 @@ def _print(plan: Plan, figures: TreeFigures, output: Output) -> None:
         report.show(report.written(plan.to_json()))
     else:
         report.tree(plan, figures)
-        report.causes(plan, explanations(plan))
         report.objective(plan, figures)
 
 
 def _ask_cluster(
     topic: str | None, bootstrap: str | None, window_s: float | None
-) -> tuple[Plan | None, dict[str, float], str, int, MeasuredWork | None]:
-    """Give the running plan, rates, the cluster's ID, the topic's partition count, foreign work.
+) -> tuple[Plan | None, dict[str, float], str, int]:
+    """Give the running plan, rates, the cluster's ID, and the topic's partition count.
 
     Without a window nothing is measured.
     This room may not import code that talks to Kafka, so it loads an entry point.
@@ -408,22 +357,44 @@ def _ask_cluster(
             2,
         )
     (entry,) = entries
-    answer: tuple[Plan | None, dict[str, float], str, int, MeasuredWork | None] = entry.load()(
+    answer: tuple[Plan | None, dict[str, float], str, int] = entry.load()(
         topic, bootstrap=bootstrap, window_s=window_s
     )
     return answer
 
 
-def _solved(interests: InterestFile, **options: Any) -> Solution:
+def _solved(
+    interests: InterestFile, *, prove: bool, effort: float, **options: Any
+) -> tuple[Plan, tuple[str, ...]]:
+    """Find a plan, and its gap if that is wanted; also give how. Ctrl-C gives the best so far."""
+    with _interruptible() as stopped, report.progress() as show:
+        watch = Watch(show, stopped)
+        try:
+            solution = solve(interests, effort=effort, watch=watch, **options)
+            plan = proven(solution, effort=effort, watch=watch) if prove else solution.plan
+            check(plan)
+        except (Infeasible, PlanRejected) as wrong:
+            fail(str(wrong), 1)
+    if stopped():
+        sys.stderr.write("interrupted: this is the best plan so far\n")
+    return plan, solution.how
+
+
+@contextmanager
+def _interruptible() -> Iterator[Callable[[], bool]]:
+    """Let the first Ctrl-C end the search early, and the second one the command."""
+    pressed: list[int] = []
+
+    def press(number: int, _frame: object) -> None:
+        if pressed:
+            raise KeyboardInterrupt
+        pressed.append(number)
+
+    before = signal.signal(signal.SIGINT, press)
     try:
-        with report.progress() as update:
-            solution = solve(interests, progress=update, **options)
-        check(solution.plan)
-    except (Infeasible, PlanRejected) as wrong:
-        fail(str(wrong), 1)
-    except ModuleNotFoundError as wrong:
-        fail(f"{wrong}: pip install highspy", 2)
-    return solution
+        yield lambda: bool(pressed)
+    finally:
+        signal.signal(signal.SIGINT, before)
 
 
 def _compare_partitions(interests: InterestFile, partition_count: int) -> None:

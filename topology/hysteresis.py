@@ -15,7 +15,6 @@ If nothing else changes either, the choice is the running plan itself, so to app
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass, replace
 
 from topology.changes import differences
@@ -127,17 +126,20 @@ def _kept_tree(running: Plan, new: Plan) -> tuple[Plan | None, str | None]:
             collectors=tuple(replace(node, stream_first=0) for node in running.collectors),
             consumers=tuple(consumers),
         )
-        tree = _priced(tree, bound=new.objective.cost * (1 - new.objective.gap))
+        gap = new.objective.gap
+        tree = _priced(tree, bound=None if gap is None else new.objective.cost * (1 - gap))
         check(tree)
     except (InvalidPlan, PlanRejected) as wrong:
         return None, str(wrong)
     return tree, None
 
 
-def _priced(tree: Plan, *, bound: float) -> Plan:
-    """Give the plan with the objective that its tree has."""
+def _priced(tree: Plan, *, bound: float | None) -> Plan:
+    """Give the plan with the objective that its tree has, and its gap to a bound, if any."""
     price = figures(tree)
-    gap = max(0.0, 1 - bound / price.cost) if price.cost > 0 else 0.0
+    gap = None if bound is None else 0.0
+    if bound is not None and price.cost > bound * (1 + ROUNDING):
+        gap = 1 - bound / price.cost
     return replace(
         tree,
         objective=replace(
@@ -146,7 +148,7 @@ def _priced(tree: Plan, *, bound: float) -> Plan:
             foreign=price.foreign,
             cost=price.cost,
             excess=price.excess,
-            gap=0.0 if math.isclose(gap, 0.0, abs_tol=1e-9) else gap,
+            gap=gap,
         ),
     )
 

@@ -73,9 +73,15 @@ PhiOption = Annotated[
 EffortOption = Annotated[
     float,
     typer.Option(
-        help="Factor for the step budgets of large searches.",
+        help="Factor for the steps of large searches: 5 takes five times as long.",
         min=0.01,
         max=_EFFORT_MAX,
+    ),
+]
+ProveOption = Annotated[
+    bool,
+    typer.Option(
+        "--prove", help="Prove a lower bound of the cost of all trees; may take minutes more."
     ),
 ]
 TimeLimitOption = Annotated[
@@ -89,10 +95,6 @@ TimeLimitOption = Annotated[
 AgainstOption = Annotated[
     Path | None,
     typer.Option("--against", help="Compare with this plan, that of the running epoch (JSON)."),
-]
-ExplainOption = Annotated[
-    str | None,
-    typer.Option("--explain", help="Print only what the plan costs this consumer, and why."),
 ]
 TicketsOption = Annotated[
     bool | None,

@@ -29,7 +29,7 @@ from topology.tree import log_name
 NAMES_MAX = 4
 NEEDED_MAX = 20  # disjoint witnesses that are counted; "at least 20" says enough
 WIDTH = 8  # the most promising changes that get a further change; 16 gave the same on our examples
-REPAIRS_MAX = 60  # of one kind; each is planned to price it
+REPAIRS_MAX = 60  # of one kind; more alternatives do not help to choose
 # Logs looked up while reducing hypergraphs, about 3 s; interests of 1,000 consumers hit it.
 STEPS_MAX = 10_000_000
 COVER_SHOWN_CHARACTERS_MAX = 40  # a longer name hides the rest of its sentence

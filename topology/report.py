@@ -7,25 +7,22 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict
-from typing import Any, Protocol
+from typing import Any
 
 from rich.console import Console
-from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
 from topology import draw
-from topology.advice import Advice, PlanPrice, Pricing, Proposal
+from topology.advice import Advice
 from topology.changes import FigureChange
 from topology.check import TreeFigures
 from topology.draw import shortened
-from topology.explain import Explanation, Remedy
-from topology.hysteresis import ROUNDING, Weighed
+from topology.hysteresis import Weighed
 from topology.interests import InterestFile
-from topology.measured_work import MeasuredWork, WorkRow
-from topology.planner.solver import Solution
 from topology.repairs import ChangeKind
 from topology.safety import SafetyVerdict
 from topology.tree import Plan
@@ -35,19 +32,6 @@ SCHEMA_VERSION = 1  # of the JSON documents; it rises when a field changes its m
 # Fixed, so that a table that is piped to a file does not depend on the terminal; the tables of the
 # documents fit into it.
 WIDTH_COLUMNS = 100
-CAUSES_SHOWN_MAX = 3  # of one consumer; `-o json` has all
-PRICED_BY = {
-    Pricing.PLANNED: "with a change, planned again",
-    Pricing.SAME_TREE: "with a change, in the same tree (another tree may save more)",
-    Pricing.NONE: "",
-}
-
-
-class PlanProgress(Protocol):
-    """A callback for the planner's progress."""
-
-    def __call__(self, sentence: str, gap: float, /) -> None:
-        """Show what the planner does now, and the relative gap so far (0 to 1)."""
 
 
 def written(document: object) -> str:
@@ -95,61 +79,23 @@ def tree(plan: Plan, figures: TreeFigures) -> None:
 
 
 def objective(plan: Plan, figures: TreeFigures) -> None:
-    """Print the plan's objective in one line: cost, hops, foreign work, bound."""
+    """Print the plan's objective in one line: cost, hops, foreign work, and what was proven."""
     promised = plan.objective
     over = f" + {plan.phi:g} * {figures.excess:g} over the wanted rate" if figures.excess else ""
-    proof = "proven least" if promised.gap == 0 else f"gap {promised.gap:.1%}"
-    bound = f"bound {promised.cost * (1 - promised.gap):g}, {proof}"
+    proof = ""
+    if promised.gap is not None:
+        gap = f"gap {promised.gap:.1%}" if promised.gap else "proven least"
+        proof = f" · bound {promised.cost * (1 - promised.gap):g}, {gap}"
     show(
         f"cost {figures.cost:g} = {figures.hops:g} hops + {plan.phi:g} * {figures.foreign:g} "
-        f"foreign{over} · {bound} · {figures.genuineness:.0%} genuine"
+        f"foreign{over}{proof} · {figures.genuineness:.0%} genuine"
     )
 
 
-def foreign_work(work: MeasuredWork) -> None:
-    """Print the running plan's foreign work in a window, predicted and measured."""
-    show(f"foreign work of the running plan in {work.seconds:.1f} s, in entries")
-    rows = [*work.collectors, work.total] if work.collectors else []
-    table(
-        ("collector", "passed on: predicted", "measured", "dropped: predicted", "measured"),
-        [_work_row(row) for row in rows],
-    )
-    dropped = sum(row.dropped_predicted for row in work.consumers)
-    show(
-        f"consumers drop {dropped} as predicted; not measured, because they report no counts "
-        f"(Consumer.entries())"
-    )
-    for sentence in work.missing:
-        show(sentence)
-    show("")
-
-
-def _work_row(row: WorkRow) -> tuple[str, ...]:
-    figures = (
-        row.passed_on_predicted,
-        row.passed_on_measured,
-        row.dropped_predicted,
-        row.dropped_measured,
-    )
-    return (row.name, *("-" if figure is None else str(figure) for figure in figures))
-
-
-def measured_document(work: MeasuredWork) -> dict[str, Any]:
-    """Give the same as a JSON object; null stands for a figure that was not measured."""
-    return {
-        "unit": "entries",
-        "seconds": work.seconds,
-        "collectors": [asdict(row) for row in work.collectors],
-        "all_measured": asdict(work.total),
-        "consumers": [asdict(row) for row in work.consumers],
-        "not_counted": list(work.missing),
-    }
-
-
-def solved(solution: Solution, seconds: float) -> None:
-    """Print to stderr how the plan was found, and in what time."""
-    how = ", ".join(sorted(set(solution.how))) or "no collector is needed"
-    sys.stderr.write(f"planned in {seconds:.2f} s: {how}\n")
+def solved(how: Sequence[str], seconds: float) -> None:
+    """Print to stderr how the plan's parts were found, and in what time."""
+    said = ", ".join(sorted(set(how))) or "no collector is needed"
+    sys.stderr.write(f"planned in {seconds:.2f} s: {said}\n")
 
 
 def comparison(changes: Sequence[str], rows: Sequence[FigureChange]) -> None:
@@ -199,38 +145,20 @@ def verdict(interests: InterestFile, safety: SafetyVerdict, advice: Advice | Non
 
 def _advice(advice: Advice) -> None:
     show(f"least change: {advice.sentence}")
-    if advice.now is not None:
-        show("")
-        show(
-            f"the plan now: cost {advice.now.cost:g}, foreign {advice.now.foreign:g}; "
-            f"{PRICED_BY[advice.pricing]}"
-        )
     for kind in ChangeKind:
         mine = [proposal for proposal in advice.proposals if proposal.kind is kind]
         if mine:
-            _proposals(f"{kind.value}: makes them acyclic", mine, advice.now)
+            show("")
+            table(
+                (f"{kind.value}: makes them acyclic", "loses"),
+                [(each.sentence, "messages" if each.loses else "nothing") for each in mine],
+            )
         elif advice.proposals and kind is ChangeKind.DESTINATIONS and advice.sets_cannot:
             show("")
             show("destination sets: no change of them can make the interests acyclic")
-    if advice.most:
-        _proposals("not acyclic, but saves most", advice.most, advice.now)
-    if advice.now is None:
-        show("what a change saves is left out: for so many consumers it would take minutes;")
-        show("change the file and compare: amcast topology plan FILE")
-
-
-def _proposals(title: str, proposals: Sequence[Proposal], now: PlanPrice | None) -> None:
-    rows = []
-    for proposal in proposals:
-        row = [proposal.sentence, "messages" if proposal.loses else "nothing"]
-        after = proposal.after
-        if now is not None and after is not None:
-            saves = f"{now.cost - after.cost:g}", f"{now.foreign - after.foreign:g}"
-            row += [f"{after.cost:g}", saves[0], f"{after.foreign:g}", saves[1]]
-        rows.append(row)
-    show("")
-    columns = ("loses",) if now is None else ("loses", "cost", "saves", "foreign", "saves")
-    table((title, *columns), rows)
+    if advice.proposals:
+        show("")
+        show("what a change saves: change the file, and compare with amcast topology plan FILE")
 
 
 def verdict_document(
@@ -254,102 +182,6 @@ def verdict_document(
         "least_change": None if advice is None else advice.sentence,
         "advice": None if advice is None else asdict(advice),
     }
-
-
-# -- causes of foreign work --------------------------------------------------------------------
-
-
-def causes(plan: Plan, explanations: Sequence[Explanation]) -> None:
-    """Print for each consumer with foreign work how much it is, and who causes it."""
-    if not explanations:
-        return
-    unit = _unit(plan)
-    rows = [
-        (
-            explanation.consumer,
-            f"{explanation.foreign:g}",
-            f"{explanation.handled:g}",
-            f"{explanation.genuineness:.0%}",
-            _causes(explanation),
-        )
-        for explanation in explanations
-    ]
-    show(f"Foreign work of consumers and of the collectors on their logs' way, in {unit}:")
-    show("")
-    table(("consumer", "foreign", "of", "genuine", "because of"), rows, words=("because of",))
-    show("")
-
-
-def explanation(plan: Plan, explained: Explanation, remedy: Remedy | None) -> None:
-    """Print five lines on one consumer."""
-    unit, name = _unit(plan), explained.consumer
-    if not explained.collectors:
-        show(f"{name} wants {shortened(explained.logs)}: {explained.wanted:g} {unit}")
-        show("it reads this log without a collector, because one log is its own order")
-    else:
-        reads = explained.collectors[0]
-        show(
-            f"{name} wants {shortened(explained.logs)}: {explained.wanted:g} {unit}; reads {reads}"
-        )
-        ways = [f"{' > '.join(way)} ({shortened(logs)})" for way, logs in explained.ways]
-        show(f"way of its logs: {'; '.join(ways)}")
-    work = [f"{w.worker} {w.does} {w.entries:g} ({shortened(w.logs)})" for w in explained.work]
-    show(
-        f"foreign: {explained.foreign:g} of {explained.handled:g} {unit}, "
-        f"{explained.genuineness:.0%} genuine{': ' if work else ''}{'; '.join(work)}"
-    )
-    show(f"because of: {_causes(explained, logs=True) or 'no other consumer'}")
-    if remedy is None:
-        missing = (
-            "no single change of what others take helps"
-            if work
-            else "nothing, it has no foreign work"
-        )
-        show(f"would help most: {missing}")
-        return
-    loss = " (messages are lost)" if remedy.loses else ""
-    show(
-        f"would help most: {remedy.change}{loss}: then {remedy.foreign:g} foreign, and the plan "
-        f"costs {remedy.cost:g} (now {remedy.cost_before:g}) in the same tree"
-    )
-
-
-def explanation_document(
-    plan: Plan, explained: Explanation, remedy: Remedy | None
-) -> dict[str, Any]:
-    """Give the explanation of one consumer as a JSON object."""
-    return {
-        "schema_version": SCHEMA_VERSION,
-        "unit": _unit(plan),
-        **foreign_work_document(explained),
-        "remedy": None if remedy is None else asdict(remedy),
-    }
-
-
-def foreign_work_document(explained: Explanation) -> dict[str, Any]:
-    """Give the foreign work of one consumer as a JSON object."""
-    return {
-        **asdict(explained),
-        "foreign": explained.foreign,
-        "leftover": explained.leftover,
-        "genuineness": explained.genuineness,
-    }
-
-
-def _causes(explained: Explanation, *, logs: bool = False) -> str:
-    shown = [
-        f"{cause.consumer} {cause.entries:.3g}" + (f" ({shortened(cause.logs)})" if logs else "")
-        for cause in explained.causes[:CAUSES_SHOWN_MAX]
-    ]
-    if explained.leftover > ROUNDING * explained.foreign:
-        shown.append(f"no longer needed {explained.leftover:.3g}")
-    more = len(explained.causes) - CAUSES_SHOWN_MAX
-    return ", ".join(shown) + (f" and {more} more" if more > 0 else "")
-
-
-def _unit(plan: Plan) -> str:
-    """Give the unit of a plan's rates: without rates, each log counts one message a round."""
-    return "entries/s" if plan.rates else "entries a round"
 
 
 # -- the running tree ---------------------------------------------------------------------------
@@ -404,18 +236,18 @@ def choice_document(weighed: Weighed) -> dict[str, Any]:
 
 
 @contextmanager
-def progress() -> Iterator[PlanProgress]:
-    """Show a progress bar with the gap on stderr; show nothing if stderr is no terminal."""
+def progress() -> Iterator[Callable[[str, float], None]]:
+    """Show what the planner tries, and the best cost so far, on stderr if that is a terminal."""
     console = Console(stderr=True)
     if not console.is_terminal:
-        yield lambda _sentence, _gap: None
+        yield lambda _sentence, _cost: None
         return
-    columns = TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn()
+    columns = SpinnerColumn(), TextColumn("{task.description}"), TimeElapsedColumn()
     with Progress(*columns, console=console, transient=True) as bar:
-        task = bar.add_task("planning", total=1.0)
+        task = bar.add_task("planning", total=None)
 
-        def update(sentence: str, gap: float, /) -> None:
-            words = f"{sentence} · gap {gap:.1%}"
-            bar.update(task, description=words, completed=1.0 - gap)
+        def show(sentence: str, cost: float, /) -> None:
+            best = f"best cost {cost:.6g}" if cost else "no plan yet"
+            bar.update(task, description=f"{sentence} · {best} · Ctrl-C takes it")
 
-        yield update
+        yield show

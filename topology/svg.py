@@ -125,13 +125,16 @@ class _Picture:
     def _heading(self) -> Iterator[str]:
         promised = self.plan.objective
         yield _text(MARGIN, 38, "title", f"{self.plan.topic}, epoch {self.plan.epoch}")
-        proof = "proven best" if promised.gap == 0 else f"within {promised.gap:.0%} of the bound"
+        proof = ""
+        if promised.gap is not None:
+            near = f"within {promised.gap:.0%} of the bound"
+            proof = f" ({near if promised.gap else 'proven best'})"
         yield _text(
             MARGIN,
             60,
             "small",
             f"{len(self.plan.collectors)} collectors · {self.figures.hops:g} hops · "
-            f"{self.figures.foreign:g} foreign · cost {self.figures.cost:g} ({proof}) · "
+            f"{self.figures.foreign:g} foreign · cost {self.figures.cost:g}{proof} · "
             f"{self.figures.genuineness:.0%} genuine",
         )
 

@@ -102,13 +102,14 @@ class Objective:
     weighted. `foreign` sums the rates of entries where they are handled without a use for them: a
     collector passes on an entry that no consumer of its own wants; a collector drops an entry of
     its parent's stream; a consumer drops an entry of its collector's (weighted). `excess` is the
-    load above a soft limit. `gap` = (cost - proven lower bound) / cost; 0.0: proven optimal.
+    load above a soft limit. `gap` = (cost - proven lower bound) / cost: 0.0 is proven optimal, and
+    None, nothing was proven.
     """
 
     hops: float
     foreign: float
     cost: float
-    gap: float
+    gap: float | None
     excess: float = 0.0
 
 
@@ -391,7 +392,7 @@ def _read(document: dict[str, Any]) -> Plan:
             hops=_number(promised["hops"], "hops"),
             foreign=_number(promised["foreign"], "foreign"),
             cost=_number(promised["cost"], "cost"),
-            gap=_number(promised["gap"], "gap"),
+            gap=None if promised["gap"] is None else _number(promised["gap"], "gap"),
             excess=_number(promised.get("excess", 0.0), "excess"),
         ),
         topic_ids=dict(document.get("topic_ids", {})),

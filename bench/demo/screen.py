@@ -24,8 +24,8 @@ from typing import Any
 
 import typer
 
+from bench.measured_work import MeasuredWork
 from multicast.verification.report import Report
-from topology.measured_work import MeasuredWork
 from topology.tree import Plan
 
 WARM_UP_S = 2.0  # connections, first fetches and JIT compilers of the broker settle in one second

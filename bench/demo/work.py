@@ -1,7 +1,7 @@
 """The foreign work of a whole run: what the plan predicts, against what was counted.
 
-The collectors' counts come from their status pages, as `amcast topology plan --from-cluster` reads
-them, the consumers' from the consumers themselves (`Consumer.entries`).
+The collectors' counts come from their status pages, the consumers' from the consumers themselves
+(`Consumer.entries`).
 """
 
 from __future__ import annotations
@@ -13,11 +13,11 @@ from contextlib import ExitStack
 from dataclasses import replace
 from typing import Self
 
+from bench.measured_work import MeasuredWork, WorkRow, measured_work
 from collectors.reconfiguration.status_pages import ReportedCounts, reported_counts
 from multicast.control import ControlReader, log_partition
 from multicast.drivers.protocol import Driver
 from multicast.entries_read import ConsumerEntries
-from topology.measured_work import MeasuredWork, WorkRow, measured_work
 from topology.tree import Plan
 
 # For the last entries to reach the last collector, which takes tens of milliseconds; what was not

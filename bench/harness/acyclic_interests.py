@@ -120,27 +120,6 @@ def prefixes(count: int = 50) -> InterestFile:
     return _file(range(n + 1) for n in range(count))
 
 
-def triangles(edges: Iterable[tuple[int, int]], copies: int = 3) -> InterestFile:
-    """Let `copies` interests read the ends of each edge, and one that weighs most all vertices.
-
-    The vertices are 0 to 5 * copies - 1. With at least three copies the cost of the least tree
-    shows if the edges can be divided into triangles, which is NP-complete; for the proof see
-    `docs/planner-bounds.md`.
-    """
-    ends = [(f"v{one}", f"v{other}") for one, other in edges]
-    vertices = [f"v{number}" for number in range(5 * copies)]
-    pairs = {
-        f"{one}-{other}-{copy}": [one, other, f"own-{one}-{other}-{copy}"]
-        for one, other in ends
-        for copy in range(copies)
-    }
-    file = file_of({"all": vertices, **pairs})
-    weight = 1 + 140 * len(pairs) + 10 * len(ends) * (len(vertices) + 3 * copies) // 3
-    weights = {"all": weight} | dict.fromkeys(pairs, 20)
-    consumers = tuple(replace(c, weight=weights[c.name]) for c in file.consumers)
-    return replace(file, consumers=consumers)
-
-
 def measured(seed: int, file: InterestFile) -> InterestFile:
     """Give the partitions of a file rates from 1 to 40."""
     dice = random.Random(seed)  # noqa: S311 - a workload, not a secret

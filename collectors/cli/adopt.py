@@ -43,7 +43,6 @@ from topology.planner.solver import plan as solve
 from topology.tree import Plan
 
 app = typer.Typer()
-_SOLVER_S = 30.0  # for a first plan; 'amcast topology plan' takes longer where it is worth it
 
 
 @app.command()
@@ -145,7 +144,7 @@ def _plan(text: str, cluster: str) -> Plan:
     Beside the tickets of others their messages would wait for 0.1 s.
     """
     try:
-        plan = solve(parse(text), cluster_id=cluster, time_limit_s=_SOLVER_S)
+        plan = solve(parse(text), cluster_id=cluster)
     except (InvalidInterests, Infeasible) as error:
         raise UsageError(str(error)) from error
     return replace(plan, tickets=False)

@@ -15,7 +15,12 @@ from rich.console import Console
 from rich.table import Table
 
 from collectors.cli.watching import WAIT_S, lag_of, status_of, wait_healthy, watch
-from collectors.reconfiguration.status_pages import ReportedCounts, reported_counts
+from collectors.reconfiguration.status_pages import (
+    ENTRY_KINDS,
+    CollectorCounts,
+    ReportedCounts,
+    reported_counts,
+)
 from multicast.cli.options import Bootstrap, DriverName, Topic, seconds_of
 from multicast.control import (
     ControlReader,
@@ -29,7 +34,6 @@ from multicast.errors import TimedOut, UsageError
 from multicast.settings import Settings, settings
 from multicast.tickets.rule import NotCounted
 from multicast.tickets.stream import OrderStream
-from topology.measured_work import ENTRY_KINDS, CollectorCounts
 from topology.output import Output, OutputOption
 from topology.tree import Plan
 

@@ -1,4 +1,4 @@
-"""Reads the running plan, and measures the rates of its logs and its foreign work, for the planner.
+"""Reads the running plan, and measures the rates of its logs, for the planner.
 
 `amcast topology plan --from-cluster` and `show --from-cluster` call `running` through the entry
 point `amcast.cluster`, so the planner itself does not import Kafka code.
@@ -9,26 +9,24 @@ from __future__ import annotations
 import threading
 import time
 
-from collectors.reconfiguration.status_pages import reported_counts
 from multicast.control import ControlReader, log_partition
 from multicast.drivers import open_driver
 from multicast.drivers.kafka_python import Admin
 from multicast.errors import UncoveredInterest
 from multicast.settings import settings
 from topology.changes import measured_rates
-from topology.measured_work import MeasuredWork, measured_work
 from topology.tree import Plan
 
 
 def running(
     topic: str | None, *, bootstrap: str | None, window_s: float | None
-) -> tuple[Plan | None, dict[str, float], str, int, MeasuredWork | None]:
-    """Give the running plan, its logs' rates, cluster ID, partition count, and foreign work.
+) -> tuple[Plan | None, dict[str, float], str, int]:
+    """Give the running plan, its logs' rates, the cluster's ID, and the partition count.
 
     Rates are messages per second by log name, from end offsets over `window_s` seconds, for which
-    the call blocks; transaction markers count, too. The foreign work is over the same window. If no
-    plan was applied, the plan and the foreign work are None and the rates are empty. The partition
-    count is of the topic: 0 if it does not exist. Without a topic, the settings name it.
+    the call blocks; transaction markers count, too. If no plan was applied, the plan is None and
+    the rates are empty. The partition count is of the topic: 0 if it does not exist. Without a
+    topic, the settings name it.
 
     If `window_s` is None nothing is measured, and a missing plan raises `UncoveredInterest`.
     """
@@ -44,18 +42,15 @@ def running(
         except UncoveredInterest:
             if window_s is None:
                 raise
-            return None, {}, cluster_id, partitions, None
+            return None, {}, cluster_id, partitions
         try:
             plan = control.refresh().plan()
             if window_s is None:
-                return plan, {}, cluster_id, partitions, None
+                return plan, {}, cluster_id, partitions
             logs = {log_partition(log): log.name for log in plan.logs}
-            # The counts of the collectors are read after the ends of the logs, at both moments.
             first, began = driver.last_stable_offsets(list(logs)), time.monotonic()
-            before = reported_counts(control.state)
-            wait_window(window_s)
+            threading.Event().wait(window_s)
             last, seconds = driver.last_stable_offsets(list(logs)), time.monotonic() - began
-            after = reported_counts(control.refresh())
         finally:
             control.close()
     finally:
@@ -66,17 +61,4 @@ def running(
         {name: high for name, (_, high) in ends.items()},
         seconds=seconds,
     )
-    work = measured_work(
-        plan,
-        {name: high - low for name, (low, high) in ends.items()},
-        before.counts,
-        after.counts,
-        seconds=seconds,
-        missing=after.missing,
-    )
-    return plan, dict(rates), cluster_id, partitions, work
-
-
-def wait_window(window_s: float) -> None:
-    """Wait between the two moments of a measurement."""
-    threading.Event().wait(window_s)
+    return plan, dict(rates), cluster_id, partitions

@@ -16,12 +16,40 @@ from typing import Any
 
 from collectors.reconfiguration.drain import some
 from multicast.control import ControlState, StatusPage
-from topology.measured_work import CollectorCounts
 
+ENTRY_KINDS = ("appended", "passed_on", "read", "dropped")  # what a collector counts, in this order
 _PAGE_S = 3.0  # a page takes milliseconds; people wait for it
 _PAGES_AT_ONCE = 16  # threads; so many processes answer, or time out, in one `_PAGE_S`
 # A collector with a hundred logs takes some 10 kB of a page, and a process runs hundreds of them.
 _PAGE_BYTES_MAX = 64 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class CollectorCounts:
+    """Entries by log that one process counted for a collector since the process started.
+
+    `process` identifies the process, `page` is where it said so. `passed_on` is a part of
+    `appended`, `dropped` one of `read`.
+    """
+
+    page: str
+    process: str
+    acting: bool
+    appended: Mapping[str, int]
+    passed_on: Mapping[str, int]
+    read: Mapping[str, int]
+    dropped: Mapping[str, int]
+
+    @property
+    def handled(self) -> int:
+        """Entries appended, and those that were read only to drop them."""
+        return sum(self.appended.values()) + sum(self.dropped.values())
+
+    @property
+    def genuineness(self) -> float | None:
+        """Entries handled for an addressee / entries handled; None if none was handled."""
+        wanted = sum(self.appended.values()) - sum(self.passed_on.values())
+        return wanted / self.handled if self.handled else None
 
 
 @dataclass(frozen=True, slots=True)

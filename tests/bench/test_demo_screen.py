@@ -13,10 +13,10 @@ from bench.demo.screen import (
     quantiles,
     show,
 )
+from bench.measured_work import MeasuredWork, WorkRow
 from multicast.history import HistoryBuilder
 from multicast.properties import check_all
 from tests.helpers.plans import poster
-from topology.measured_work import MeasuredWork, WorkRow
 
 S = 1_000_000_000
 

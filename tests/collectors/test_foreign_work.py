@@ -2,19 +2,15 @@
 
 import json
 import urllib.request
-from collections import Counter
 from dataclasses import replace
 
 import pytest
-from typer.testing import CliRunner
 
-from collectors.reconfiguration import rates
 from collectors.reconfiguration.apply import apply
 from multicast import Consumer, Producer
 from multicast.drivers.kafka_python import Admin
 from tests.helpers.plans import priced, with_foreign_work
 from tests.helpers.system import PATIENCE_S, System, amcast, until
-from topology.cli import app as topology_cli
 from topology.work import collector_work, consumer_work
 
 pytestmark = [pytest.mark.kafka, pytest.mark.slow, pytest.mark.timeout(600)]
@@ -106,12 +102,6 @@ def drained(system, wanted):
     return seen
 
 
-def row_of(output, name):
-    """Give the numbers in a line of the table."""
-    (line,) = [line for line in output.splitlines() if line.startswith(f"{name} ")]
-    return [int(word) for word in line.removeprefix(name).split()]
-
-
 def test_predicted_and_measured_foreign_work_are_equal_once_all_is_drained(drained_system):
     system = drained_system
     wanted = predicted(system.plan, SENT)
@@ -135,69 +125,6 @@ def test_predicted_and_measured_foreign_work_are_equal_once_all_is_drained(drain
     table = amcast("collectors", "status", *system.common()).stdout
     (line,) = [line for line in table.splitlines() if line.startswith("K3 ")]
     assert line.split()[5:9] == [str(sum(wanted["K3"][kind].values())) for kind in KINDS]
-
-
-@pytest.mark.campaign
-def test_a_window_of_plan_from_cluster_shows_the_same_as_text_and_as_json(system, monkeypatch):
-    # Init: what was counted before the window does not matter.
-    system.order()
-    multicast(system)
-    drained(system, predicted(system.plan, SENT))
-    more = {"P1": 30, "P2": 50, "P3": 70, "P4": 110, "P5": 130}
-    both = Counter(SENT) + Counter(more)
-
-    def send_and_drain(_):
-        multicast(system, more)
-        drained(system, predicted(system.plan, both))
-
-    monkeypatch.setattr(rates, "wait_window", send_and_drain)
-    file = system.folder / "interests.toml"
-    file.write_text(
-        f'topic = "{system.topic}"\npartitions = ["P1", "P2", "P3", "P4", "P5", "P6"]\n'
-        '[[consumer]]\nname = "C1"\ninterest = ["P1", "P2"]\n'
-    )
-    flags = ["plan", str(file), "--from-cluster", "-b", system.bootstrap]
-
-    # Test and check.
-    done = CliRunner().invoke(topology_cli, flags)
-    assert done.exit_code == 0, done.output
-    window = predicted(system.plan, more)
-    sums = Counter()
-    for name, kinds in window.items():
-        passed_on, dropped = (sum(kinds[kind].values()) for kind in ("passed_on", "dropped"))
-        assert row_of(done.output, name) == [passed_on, passed_on, dropped, dropped]
-        sums.update(passed_on=passed_on, dropped=dropped)
-    total = [sums["passed_on"], sums["passed_on"], sums["dropped"], sums["dropped"]]
-    assert row_of(done.output, "all measured") == total
-    assert min(total) > 0
-    entries = [consumer_work(system.plan, entry).drops for entry in system.plan.consumers]
-    dropped = sum(more.get(log, 0) for logs in entries for log in logs)
-    assert f"consumers drop {dropped} as predicted; not measured" in done.output
-
-    # The same once more, as JSON.
-    both.update(more)
-    done = CliRunner().invoke(topology_cli, [*flags, "-o", "json"])
-    assert done.exit_code == 0, done.output
-    work = json.loads(done.stdout)["measured_work"]
-    assert work["seconds"] > 0
-    assert (work["unit"], work["not_counted"]) == ("entries", [])
-    for row in work["collectors"]:
-        passed_on, dropped = (
-            sum(window[row["name"]][kind].values()) for kind in ("passed_on", "dropped")
-        )
-        assert _figures(row) == (row["name"], passed_on, passed_on, dropped, dropped)
-    assert {row["name"] for row in work["collectors"]} == set(window)
-    assert _figures(work["all_measured"]) == ("all measured", *total)
-    assert [_figures(row) for row in work["consumers"]] == [
-        (entry.name, 0, None, sum(of(consumer_work(system.plan, entry).drops, more).values()), None)
-        for entry in system.plan.consumers
-        if entry.collector is not None
-    ]
-
-
-def _figures(row):
-    names = ("name", "passed_on_predicted", "passed_on_measured")
-    return tuple(row[key] for key in (*names, "dropped_predicted", "dropped_measured"))
 
 
 def test_consumers_count_what_their_collectors_streams_hold(drained_system):

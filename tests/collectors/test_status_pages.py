@@ -7,12 +7,12 @@ from http.server import BaseHTTPRequestHandler, HTTPServer
 
 import pytest
 
+from bench.measured_work import measured_work
 from collectors.reconfiguration import status_pages
-from collectors.reconfiguration.status_pages import reported_counts
+from collectors.reconfiguration.status_pages import CollectorCounts, reported_counts
 from multicast.control import StatusPage, running_record
 from multicast.drivers.protocol import Record
 from tests.helpers.in_memory_cluster import InMemoryCluster
-from topology.measured_work import CollectorCounts, measured_work
 
 PROCESS = bytes(range(8))
 COLLECTORS = {"K1": (("P1", "P2"), None), "K2": (("P2", "P3"), "K1")}

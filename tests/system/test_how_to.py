@@ -257,7 +257,7 @@ def sizes(operator):
     step = follows("size")
     by_rates, plan, _, bench = step  # the third one is named, for what it refuses
     operator.runs(by_rates.replace("--window 60", "--window 1"))
-    assert "C1" in operator.runs(f"{plan} --explain C1")
+    assert "C1" in operator.runs(plan)
     small = "messages=40", "warm_up=10", "pairs=1", "load=100", '\'arms=["plain", "ordered"]\''
     workload = " --set ".join(("tenth", *small))
     assert "ordered / plain" in operator.runs(bench.replace("WORKLOAD", workload))

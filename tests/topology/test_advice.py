@@ -10,13 +10,9 @@ from hypothesis import strategies as st
 
 from bench.harness.interests import local, pairs
 from tests.topology.test_plan import POSTER, interests
-from topology import advice
-from topology.advice import Pricing, advised
-from topology.changes import with_interests
-from topology.check import figures
-from topology.interests import Interest, InterestFile
+from topology.advice import advised
+from topology.interests import InterestFile
 from topology.planner.hypergraph import is_acyclic, logs_met
-from topology.planner.solver import solve
 from topology.repairs import (
     NAMES_MAX,
     Change,
@@ -41,25 +37,22 @@ def sentences(kind, given_advice):
     return [p.sentence for p in given_advice.proposals if p.kind is kind]
 
 
-def test_the_posters_example_with_a_cycle_has_a_least_change_with_its_savings():
+def test_the_posters_example_with_a_cycle_has_a_least_change():
     given_advice = advised(interests(CYCLIC))
-    assert (given_advice.names_needed, given_advice.pricing) == (1, Pricing.PLANNED)
-    assert (given_advice.now.cost, given_advice.now.foreign) == (67, 5)
+    assert given_advice.names_needed == 1
     assert sentences(ChangeKind.INTERESTS, given_advice)[:2] == [
-        "let C4 no longer take P1",
-        "let C4 no longer take P5",
+        "let C1 no longer take P1",
+        "let C3 no longer take P5",
     ]
-    least = given_advice.proposals[0]
-    assert (least.after.cost, least.after.foreign, least.loses) == (33, 2, True)
-    assert given_advice.sentence == "let C4 no longer take P1: then the interests are acyclic"
+    assert given_advice.proposals[0].loses
+    assert given_advice.sentence == "let C1 no longer take P1: then the interests are acyclic"
     assert given_advice.sets_cannot
-    assert given_advice.most == ()
 
 
 def test_the_least_change_loses_nothing_if_there_is_such_a_change():
     given_advice = advised(interests(TRIANGLE))
     assert given_advice.sentence == "let X also take C: then the interests are acyclic"
-    assert [p.loses for p in given_advice.proposals] == [True, True, False]
+    assert [p.loses for p in given_advice.proposals] == [False, False, False]
 
 
 def test_a_change_of_the_destination_sets_is_proposed_with_where_the_messages_go():
@@ -73,7 +66,7 @@ def test_a_change_of_the_destination_sets_is_proposed_with_where_the_messages_go
     covered = advised(interests(apart, [*sets, ("P1", "P2", "P3")]))
     least = next(p for p in covered.proposals if p.kind is ChangeKind.DESTINATIONS)
     assert least.sentence == "do not declare P1+P2 (its messages go to P1+P2+P3)"
-    assert (least.loses, least.acyclic) == (False, True)
+    assert not least.loses
 
 
 def test_merged_sets_take_the_messages_of_both():
@@ -93,31 +86,12 @@ def test_five_cycles_without_a_common_partition_need_five_names():
         "none of up to 4 names: at least 5 names must change, because so many cycles have no "
         "partition in common"
     )
-    assert given_advice.pricing is Pricing.SAME_TREE
-    best, harmless = given_advice.most
-    assert (best.loses, harmless.loses) == (True, False)
-    assert best.after.cost <= harmless.after.cost < given_advice.now.cost
 
 
 def test_two_cycles_are_removed_by_two_names():
     two = {name: logs for name, logs in SEVERAL.items() if name[1] in "01"}
     given_advice = advised(interests(two))
     assert {p.names for p in given_advice.proposals} == {2}
-    assert all(p.acyclic for p in given_advice.proposals)
-
-
-def test_many_consumers_get_changes_without_figures(monkeypatch):
-    monkeypatch.setattr(advice, "PRICED_CONSUMERS_MAX", 3)
-    monkeypatch.setattr(advice, "PLANNED_DEMANDS_MAX", 3)
-    given_advice = advised(interests(CYCLIC))
-    assert (given_advice.pricing, given_advice.now) == (Pricing.NONE, None)
-    assert [p.after for p in given_advice.proposals] == [None, None, None]
-
-
-def test_limits_that_no_plan_keeps_leave_the_figures_out():
-    given_advice = advised(interests(CYCLIC, limits={"collector_rate_max": 1}))
-    assert given_advice.pricing is Pricing.NONE
-    assert given_advice.proposals[0].after is None
 
 
 def test_the_bound_of_pairs_of_chains_is_kept_by_what_was_found():
@@ -127,19 +101,8 @@ def test_the_bound_of_pairs_of_chains_is_kept_by_what_was_found():
 
 
 @pytest.mark.slow
-def test_a_thousand_cyclic_interests_are_answered_without_a_plan():
-    given_advice = advised(local(0, 1000, 1000))
-    assert given_advice.pricing is Pricing.NONE
-    assert given_advice.names_needed == 20
-
-
-@pytest.mark.slow
-def test_fifty_cyclic_interests_are_priced_in_the_tree_of_a_quick_plan():
-    given_advice = advised(local(1))
-    assert (given_advice.pricing, given_advice.names_needed) == (Pricing.SAME_TREE, 14)
-    assert given_advice.proposals == ()
-    best, harmless = given_advice.most
-    assert best.after.cost <= harmless.after.cost < given_advice.now.cost
+def test_of_a_thousand_cyclic_interests_at_least_twenty_names_must_change():
+    assert advised(local(0, 1000, 1000)).names_needed == 20
 
 
 # -- oracles --------------------------------------------------------------------------------
@@ -186,26 +149,3 @@ def test_single_changes_are_the_same_as_by_trying_all(file):
             assert acyclic(applied(file, changes))
             names = sum(change.names for change in changes)
             assert max(needed, 1 if tried else 2) <= names <= NAMES_MAX
-
-
-@settings(max_examples=25, deadline=None, derandomize=True)
-@given(files, st.integers(0, 1000))
-def test_the_same_tree_with_the_smallest_bags_is_sound_and_never_cheaper_than_the_plan(file, pick):
-    plan = solve(file).plan
-    same = with_interests(plan, file)
-    assert (same.collectors, same.consumers) == (plan.collectors, plan.consumers)
-    changes = list(every_single(file, ChangeKind.INTERESTS))
-    changed = applied(file, [changes[pick % len(changes)]])
-    tree = with_interests(plan, changed)
-    if tree is not None:
-        assert figures(tree).cost >= solve(changed).plan.objective.cost - 1e-9
-        for entry in tree.consumers:
-            wanted = {log.name for log in tree.logs_of(entry.interest)}
-            assert len(wanted) < 2 or wanted <= set(tree.collector(entry.collector).bag)
-
-
-def test_a_consumer_that_needs_a_collector_for_the_first_time_has_no_place_in_the_same_tree():
-    file = interests({**POSTER, "C4": ["P1"]})
-    plan = solve(file).plan
-    more = replace(file, consumers=(*file.consumers[:3], Interest("C4", ("P1", "P2"))))
-    assert with_interests(plan, more) is None

@@ -14,7 +14,7 @@ depends on where below C. So the change of all collectors above a place adds up 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from topology.planner.movable_tree import NONE, MovableTree
@@ -216,17 +216,26 @@ class PricedTree(MovableTree):
         return node, self.lift(node)
 
 
-def annealed(tree: PricedTree, moves: int, *, hot: int, cold: int, seed: int) -> int:
+def annealed(
+    tree: PricedTree,
+    moves: int,
+    *,
+    hot: int,
+    cold: int,
+    seed: int,
+    stopped: Callable[[], bool],
+) -> int:
     """Move subtrees while the temperature falls from `hot` to `cold`, fast first.
 
-    There are so many moves, or fewer where a move prices many places (`NODES_PER_MOVE`).
+    There are so many moves, or fewer where a move prices many places (`NODES_PER_MOVE`), and none
+    once `stopped` says so.
     Temperatures are differences of price. The tree is the best that was met afterwards.
     Gives its price.
     """
     price = best = tree.price()
     kept = tree.copied()
     left = moves
-    while left > 0:
+    while left > 0 and not stopped():
         heat = cold + (hot - cold) * left * left // (moves * moves)
         seed = (seed * FACTOR + STEP) & WORD
         lifted = tree.lifted(seed >> LOW_BITS)
@@ -249,17 +258,19 @@ def annealed(tree: PricedTree, moves: int, *, hot: int, cold: int, seed: int) ->
     return best
 
 
-def settled(tree: PricedTree, *, nodes_max: int) -> None:
+def settled(tree: PricedTree, *, nodes_max: int, stopped: Callable[[], bool]) -> None:
     """Move each demand, and each of its collectors, to where it costs least, as long as that gains.
 
-    No pass begins after so many nodes were priced. Annealing leaves many small errors below a
-    collector with hundreds of children: as many places cost little more than the best, and one of
-    all is taken at random.
+    No pass begins after so many nodes were priced, and it ends once `stopped` says so. Annealing
+    leaves many small errors below a collector with hundreds of children: as many places cost little
+    more than the best, and one of all is taken at random.
     """
     left = nodes_max
     for _ in range(PASSES_MAX):
         gained = False
         for number in range(len(tree.items)):
+            if stopped():
+                return
             for node, old in _lifted_in_turn(tree, number):
                 prices, nodes, _, was = tree.places(node, 0, old)
                 least = min(prices)

@@ -21,7 +21,7 @@ def assembled(
     trees: Sequence[tuple[Measure, TreeNode]],
     *,
     phi: float,
-    gap: float,
+    gap: float | None,
     cluster_id: str,
     base_epoch: int,
     epoch: int,

@@ -6,27 +6,29 @@ collector with some of its descendants; the subtrees below them stay as they are
 the demands below a collector does not depend on what is above it, so a better window is a better
 tree. A large component begins with a maximum spanning tree of common rates (`greedy`). In a small
 one the demands are inserted one after the other, each where it costs least, and most moves go over
-the whole tree. The result is never worse than that spanning tree, or one root for all demands.
-Budgets count moves, not seconds.
+the whole tree. At the end, what shares a log below one collector gets a collector of its own where
+that is cheaper (`gathered`), which takes annealing several moves that are dear alone. The result is
+never worse than that spanning tree, or one root for all demands. Budgets count moves, not seconds.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 from topology.planner.annealing import FACTOR, LOW_BITS, STEP, WORD, PricedTree, annealed, settled
 from topology.planner.cost import NOWHERE, Measure, TreeNode, bits
 from topology.planner.movable_tree import Item, PlacePrices, Sums
+from topology.planner.watch import Watch
 
-# These bounds trade time for better trees; docs/planner.md shows times and gaps with these values,
-# and `--effort` multiplies both counts of moves.
-MOVES_PER_DEMAND = 8_000  # some 45 microseconds each: 18 s for fifty demands
-MOVES_MAX = 1_600_000  # a minute in windows, where a move takes less
+# These bounds trade time for better trees; docs/planner.md shows times and costs with these values,
+# and `--effort` multiplies them.
+MOVES_PER_DEMAND = 1_600  # some 50 microseconds each: 4 s for fifty demands
+MOVES_MAX = 320_000  # half a minute in windows
 WHOLE_DEMANDS_MAX = 80  # up to this size the whole tree is annealed, too
 WINDOW_ITEMS, WINDOW_MOVES = 25, 1_500  # windows of 40 and 60 items give the same cost, slower
-# With a thousand children below one collector these take half a minute, else some seconds.
-SETTLED_NODES_MAX = 2_000_000
+SETTLED_NODES_MAX = 400_000  # some seconds
+REPORTS = 20  # of the progress in windows
 # Temperatures, in hundredths of what an entry too many costs at the mean rate, or a hop for a
 # consumer of the mean weight if that is more. From HOT a tree forgets how it began; from MILD it
 # keeps its outline; at COLD it stands still.
@@ -37,8 +39,10 @@ ROOTS_TRIED_MAX = 12  # of the spanning tree
 class Annealing:
     """The search for one component's tree, as if each hop cost `hop`."""
 
-    def __init__(self, measure: Measure, *, load_max: int | None, hop: int) -> None:
-        self.measure = measure
+    def __init__(
+        self, measure: Measure, *, load_max: int | None, hop: int, watch: Watch | None = None
+    ) -> None:
+        self.measure, self.watch = measure, watch or Watch()
         scale = measure.scale
         far = scale.phi.numerator * scale.hops
         near = scale.phi.denominator * hop
@@ -61,6 +65,7 @@ class Annealing:
         self.mean = dear * sum(shared), 100 * len(shared)
         self.tree = PricedTree(self.items, self._pricing(range(len(measure.rate)), 0))
         self.seed = 1
+        self.base: int | None = None  # of the tree's own prices, in units of the measure
 
     def _pricing(self, classes: Sequence[int], above: int) -> PlacePrices:
         """Give the prices for the classes, renumbered, under so many levels."""
@@ -96,7 +101,15 @@ class Annealing:
         """Anneal a tree from a temperature."""
         total, count = self.mean
         hot, cold = (1 + degree * total // count for degree in (hot, COLD))
-        annealed(tree, moves, hot=hot, cold=cold, seed=self._draw())
+        annealed(tree, moves, hot=hot, cold=cold, seed=self._draw(), stopped=self.watch.stopped)
+
+    def tell(self, what: str) -> None:
+        """Tell the cost of the tree; with hosts, as if each hop cost the same."""
+        if self.base is None:
+            start = self.measure.priced(self.result()) // self.measure.tie_work
+            self.base = start - self.tree.price()
+        price = (self.tree.price() + self.base) * self.measure.tie_work
+        self.watch.best(self.measure.cost(price), what)
 
     # -- windows ----------------------------------------------------------------------------
 
@@ -106,7 +119,11 @@ class Annealing:
         A collector with many children and demands is a wide window, with more moves than others.
         """
         left = max(moves, WINDOW_MOVES)
-        while left >= WINDOW_MOVES:
+        told = left
+        while left >= WINDOW_MOVES and not self.watch.stopped():
+            if left <= told:
+                self.tell("annealing")
+                told -= max(moves // REPORTS, 1)
             top, inside = self.window(self._draw() % len(self.items))
             small, nodes = self.cut_out(top, inside)
             share = min(left, WINDOW_MOVES * max(1, len(nodes) // WINDOW_ITEMS))
@@ -314,21 +331,82 @@ def placed(measure: Measure, tree: TreeNode) -> TreeNode:
     return best[tree.below][NOWHERE][1]
 
 
+# -- what shares a log, below a collector of its own -------------------------------------------
+
+
+def gathered(measure: Measure, tree: TreeNode) -> TreeNode:
+    """Give collectors of their own to what shares a log, from the root down, where that is cheaper.
+
+    Those are some children of a collector and some demands that it serves: all with a log of its
+    bag, or only the children. The result has more levels, and no heavier collectors.
+    """
+    nodes = [tree]
+    for place, node in enumerate(nodes):
+        nodes[place] = _gathered(measure, node)
+        nodes.extend(nodes[place].children)
+    made: dict[int, TreeNode] = {}
+    for node in reversed(nodes):
+        children = tuple(made.pop(child.below) for child in node.children)
+        made[node.below] = replace(node, children=children)
+    return made[tree.below]
+
+
+def _gathered(measure: Measure, node: TreeNode) -> TreeNode:
+    """Divide one collector as long as that is cheaper, each time in the best way."""
+    while True:
+        best = min(_divided(measure, node), key=lambda option: option[0], default=(0, node))
+        if best[0] >= 0:
+            return node
+        node = best[1]
+
+
+def _divided(measure: Measure, node: TreeNode) -> Iterator[tuple[int, TreeNode]]:
+    """List the ways to divide a collector in two, each with the change of the price."""
+    host, sets = node.host, [child.below for child in node.children]
+    touched = [measure.touching(below) for below in sets]
+    now = measure.price(node.below, sets, host=host, parent=host)
+    ways: dict[tuple[int, int], None] = {}
+    for number in bits(measure.bag(node.below, sets)):
+        some = sum(1 << place for place, logs in enumerate(touched) if logs >> number & 1)
+        ways[some, 0] = ways[some, node.served & measure.readers[number]] = None
+    for some, served in ways:
+        apart = [child for place, child in enumerate(node.children) if some >> place & 1]
+        if len(apart) + served.bit_count() < 2 or (len(apart), served) == (len(sets), node.served):
+            continue
+        inside = [child.below for child in apart]
+        below = served | sum(inside)
+        left = [child for place, child in enumerate(node.children) if not some >> place & 1]
+        price = measure.price(below, inside, host=host, parent=host)
+        price += measure.price(
+            node.below, [below, *(child.below for child in left)], host=host, parent=host
+        )
+        new = TreeNode(below, served, tuple(apart), host)
+        yield price - now, TreeNode(node.below, node.served & ~served, (*left, new), host)
+
+
 def constructed(
-    measure: Measure, *, load_max: int | None = None, effort: float = 1.0
+    measure: Measure,
+    *,
+    load_max: int | None = None,
+    effort: float = 1.0,
+    watch: Watch | None = None,
 ) -> TreeNode | None:
     """Give the best tree of all constructions; None if none of them keeps the limits."""
     everyone = measure.component.everyone
     limit = measure.load_max if load_max is None else load_max
     single = TreeNode(everyone, everyone, (), measure.hosts[0])
     trees = [single, greedy(measure, load_max=limit)]
-    trees += [_annealed(measure, limit, hop, effort) for hop in measure.typical_hops()]
+    watch = watch or Watch()
+    trees += [_annealed(measure, limit, hop, effort, watch) for hop in measure.typical_hops()]
+    trees += [gathered(measure, tree) for tree in trees[1:] if tree]
     known = [placed(measure, tree) for tree in trees if tree and _allowed(measure, tree, limit)]
     return min(known, key=measure.priced, default=None)
 
 
-def _annealed(measure: Measure, load_max: int | None, hop: int, effort: float) -> TreeNode:
-    search = Annealing(measure, load_max=load_max, hop=hop)
+def _annealed(
+    measure: Measure, load_max: int | None, hop: int, effort: float, watch: Watch
+) -> TreeNode:
+    search = Annealing(measure, load_max=load_max, hop=hop, watch=watch)
     demands = len(measure.weight)
     moves = int(min(MOVES_PER_DEMAND * demands, MOVES_MAX) * effort)
     spanning = greedy(measure)
@@ -340,9 +418,12 @@ def _annealed(measure: Measure, load_max: int | None, hop: int, effort: float) -
         search.anneal_windows(moves)
     else:
         for whole, windows, hot in ((50, 20, HOT), (20, 10, MILD)):
+            search.tell("annealing")
             search.anneal(search.tree, moves * whole // 100, hot)
             search.anneal_windows(moves * windows // 100)
-    settled(search.tree, nodes_max=int(SETTLED_NODES_MAX * effort))
+    search.tell("settling")
+    nodes_max = int(SETTLED_NODES_MAX * effort)
+    settled(search.tree, nodes_max=nodes_max, stopped=watch.stopped)
     return search.result()
 
 

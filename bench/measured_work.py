@@ -9,40 +9,12 @@ order names. No I/O.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
+from typing import Any
 
+from collectors.reconfiguration.status_pages import CollectorCounts
 from topology.tree import Plan
 from topology.work import collector_work, consumer_work
-
-ENTRY_KINDS = ("appended", "passed_on", "read", "dropped")  # what a collector counts, in this order
-
-
-@dataclass(frozen=True, slots=True)
-class CollectorCounts:
-    """Entries by log that one process counted for a collector since the process started.
-
-    `process` identifies the process, `page` is where it said so. `passed_on` is a part of
-    `appended`, `dropped` one of `read`.
-    """
-
-    page: str
-    process: str
-    acting: bool
-    appended: Mapping[str, int]
-    passed_on: Mapping[str, int]
-    read: Mapping[str, int]
-    dropped: Mapping[str, int]
-
-    @property
-    def handled(self) -> int:
-        """Entries appended, and those that were read only to drop them."""
-        return sum(self.appended.values()) + sum(self.dropped.values())
-
-    @property
-    def genuineness(self) -> float | None:
-        """Entries handled for an addressee / entries handled; None if none was handled."""
-        wanted = sum(self.appended.values()) - sum(self.passed_on.values())
-        return wanted / self.handled if self.handled else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,3 +96,15 @@ def measured_work(
 
 def _sum(growth: Mapping[str, int], logs: frozenset[str]) -> int:
     return sum(growth.get(log, 0) for log in sorted(logs))
+
+
+def measured_document(work: MeasuredWork) -> dict[str, Any]:
+    """Give it as a JSON object; null stands for a figure that was not measured."""
+    return {
+        "unit": "entries",
+        "seconds": work.seconds,
+        "collectors": [asdict(row) for row in work.collectors],
+        "all_measured": asdict(work.total),
+        "consumers": [asdict(row) for row in work.consumers],
+        "not_counted": list(work.missing),
+    }

@@ -13,8 +13,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
-from topology.planner.alike import Alike
 from topology.planner.cost import bits
+from topology.proof.alike import Alike
 
 # Demands that share the same logs are taken for alike, whatever their own rates, if there were more
 # first sets of them than this: what it costs of the bound is worth it only for many. The inputs
@@ -147,25 +147,6 @@ def connected_sets(part: Restricted, level: int, budget: Budget) -> Iterator[tup
                 pending.append((inside, without, ours, theirs | more, around))
             if ((ours | more) & theirs).bit_count() <= level:
                 pending.append((joined, outside, ours | more, theirs, around | near[chosen]))
-
-
-def least_boundaries(part: Restricted, level: int, budget: Budget) -> list[int]:
-    """Give for each number of demands a lower bound of the rate of such a set's boundary.
-
-    It is exact for connected sets up to `level`, `level + 1` for larger boundaries of theirs, and
-    for other sets the least sum of such. Raises `Exhausted`.
-    """
-    count = len(part.weight)
-    least = [0, *[level + 1] * (count - 1), 0]
-    for demands, logs, _ in connected_sets(part, level, budget):
-        size, rate = demands.bit_count(), logs.bit_count()
-        # A set and its complement have the same boundary.
-        for same in (size, count - size):
-            least[same] = min(least[same], rate)
-    for size in range(2, count):
-        apart = (least[some] + least[size - some] for some in range(1, size // 2 + 1))
-        least[size] = min(least[size], *apart)
-    return [min(pair) for pair in zip(least, reversed(least), strict=True)]
 
 
 def small_boundaries(part: Restricted, level: int, budget: Budget) -> dict[int, int]:

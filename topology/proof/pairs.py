@@ -11,8 +11,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 
-from topology.planner.boundaries import Restricted
 from topology.planner.cost import bits
+from topology.proof.boundaries import Restricted
 
 
 def partners(

@@ -13,13 +13,11 @@ rates are as in `boundaries.py`.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from collections.abc import Set as AbstractSet
 from operator import add
 from typing import NamedTuple
 
-from topology.planner.boundaries import Budget, Exhausted, Restricted, small_boundaries
-from topology.planner.cost import TreeNode
-from topology.planner.pairs import partners
+from topology.proof.boundaries import Budget, Exhausted, Restricted, small_boundaries
+from topology.proof.pairs import partners
 
 NEVER = 1 << 200  # more than any price: no light tree is known
 UNKNOWN = NEVER >> 1  # a sum of at least this contains NEVER
@@ -223,57 +221,3 @@ class LightCollectors:
         if demands & (demands - 1) == 0:
             best = min(best, self.part.leaf(demands.bit_length() - 1))
         return best + self.credit(demands) if best < UNKNOWN else NEVER
-
-    def tree(self, place: int, values: Sequence[int], members: int | None = None) -> TreeNode:
-        """Build the tree with the least value of a set, if `values` knows no heavy collectors.
-
-        It is for the set itself, or for other `members` that are like it.
-        """
-        demands = self.sets[place] if members is None else members
-        children, left = [], demands
-        for child in self.children(place, values):
-            below = self.part.alike.like(left, child)
-            children.append(self.tree(self.node[child] - 1, values, below))
-            left &= ~below
-        return TreeNode(demands, left, tuple(children))
-
-    def children(self, place: int, values: Sequence[int]) -> list[int]:
-        """List the children of the light collector with which a set is cheapest."""
-        listed: list[int] = []
-        pending = [self._cheapest(place, values)]
-        while pending:
-            node = pending.pop()
-            if node > len(self.sets):
-                pending += self._divided_best(node, values)
-            elif node:
-                listed.append(self.sets[node - 1])
-        return listed
-
-    def _divided_best(self, node: int, values: Sequence[int]) -> tuple[int, int]:
-        """Give the two nodes into which a family is divided at the least value."""
-        family = self.family_of[node - len(self.sets) - 1]
-        sums = [values[a] + values[b] for a, b in zip(*family[3:], strict=True)]
-        row = sums.index(min(sums))
-        return family.others[row], family.firsts[row]
-
-    def heavy_below(self, place: int, values: Sequence[int], heavy: AbstractSet[int]) -> list[int]:
-        """List the sets under heavy collectors in the tree whose value is the least of a set.
-
-        `heavy` has the nodes of all sets that are cheaper under a heavy collector.
-        """
-        listed: list[int] = []
-        for child in self.children(place, values):
-            node = self.node[child]
-            listed += [child] if node in heavy else self.heavy_below(node - 1, values, heavy)
-        return listed
-
-    def _cheapest(self, place: int, values: Sequence[int]) -> int:
-        """Give the children, a node, of the light collector with which a set is cheapest."""
-        sums = [
-            price + values[key]
-            for price, key in zip(self.prices[place], self.keys[place], strict=True)
-        ]
-        demands, best = self.sets[place], min(sums, default=NEVER)
-        if demands & (demands - 1) == 0 and self.part.leaf(demands.bit_length() - 1) <= best:
-            return 0
-        return self.keys[place][sums.index(best)]

@@ -97,16 +97,6 @@ class Alike:
                     result |= lowest[held]
         return result
 
-    def like(self, members: int, demands: int) -> int:
-        """Choose from any set of demands as many as a first set holds: the lowest of each group."""
-        result = demands & ~self._all
-        for group in self.groups:
-            left = members & group
-            for _ in range((group & demands).bit_count()):
-                result |= left & -left
-                left &= left - 1
-        return result
-
     def even(self, prices: Sequence[int]) -> list[int]:
         """Give demands that are alike the same price, the mean of theirs, rounded down."""
         result = list(prices)

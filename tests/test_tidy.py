@@ -79,6 +79,7 @@ DOORS = {
     "faust": ("collectors/app.py", "multicast/faust/", "examples/faust_totals/"),
     "mode": ("collectors/app.py", "collectors/supervisor.py", "multicast/faust/"),
     "pulp": ("topology/planner/integer_program.py",),
+    "networkx": ("topology/draw.py",),
     "cryptography": ("ordering_osn/identity/certificates.py",),
     "fabric_protos": ("ordering_osn/protos.py",),
     "google": ("ordering_osn/protos.py", "ordering_osn/wire/multichain_pb2.py"),

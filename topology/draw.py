@@ -1,20 +1,40 @@
 """Drawings of a plan as text: a tree for the terminal, Mermaid, and DOT (Graphviz).
 
 Each function takes a `Plan` and its figures and returns a string; nothing here writes files. The
-same plan gives the same drawing.
+same plan gives the same drawing. Only the text tree needs networkx, which lays it out, and loads
+it: collectors run without it.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
+from topology import extra
 from topology.check import TreeFigures
 from topology.tree import CollectorSpec, Plan
+
+if TYPE_CHECKING:
+    import networkx as nx
 
 # Bounds of a line of the text tree. Larger ones make lines wrap in a terminal; smaller ones hide
 # which logs enter the order where.
 NAMES_SHOWN_MAX = 6
 NAME_SHOWN_CHARACTERS_MAX = 30
+
+
+def graph(plan: Plan) -> nx.DiGraph:
+    """Give the forest as a networkx graph with an edge from each parent to each child.
+
+    Raises `MissingExtra` without networkx.
+    """
+    with extra("planner"):
+        import networkx as nx  # noqa: PLC0415 - loads slowly
+    forest = nx.DiGraph()
+    forest.add_nodes_from(node.name for node in plan.collectors)
+    forest.add_edges_from((n.parent, n.name) for n in plan.collectors if n.parent is not None)
+    assert nx.is_forest(forest) if plan.collectors else True, "a plan is a forest"
+    return forest
 
 
 def shortened(names: Sequence[str]) -> str:
@@ -49,24 +69,16 @@ def _line(plan: Plan, node: CollectorSpec, figures: TreeFigures) -> str:
 
 
 def text_tree(plan: Plan, figures: TreeFigures) -> str:
-    """Draw the forest as indented text, one line per collector, roots first."""
-    below: dict[str | None, list[CollectorSpec]] = {}
-    for node in plan.collectors:
-        below.setdefault(node.parent, []).append(node)
-    if not below:
+    """Draw the forest as indented text, one line per collector, roots first; needs networkx."""
+    roots = [node.name for node in plan.collectors if node.parent is None]
+    if not roots:
         return "no collectors: every interest meets one log only"
-    lines: list[str] = []
-    pending = [(node, "", node is below[None][-1]) for node in reversed(below[None])]
-    while pending:
-        node, indent, last = pending.pop()
-        if node.parent is None:
-            start, more = ("╙── ", "    ") if last else ("╟── ", "╎   ")
-        else:
-            start, more = ("└─╼ ", "    ") if last else ("├─╼ ", "│   ")
-        lines.append(indent + start + _line(plan, node, figures))
-        children = below.get(node.name, [])
-        pending += [(child, indent + more, child is children[-1]) for child in reversed(children)]
-    return "\n".join(lines)
+    forest = graph(plan)
+    from networkx import generate_network_text  # noqa: PLC0415 - as in `graph`
+
+    for node in plan.collectors:
+        forest.nodes[node.name]["label"] = _line(plan, node, figures)
+    return "\n".join(generate_network_text(forest, sources=roots))
 
 
 def mermaid(plan: Plan, figures: TreeFigures) -> str:

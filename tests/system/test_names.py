@@ -104,7 +104,7 @@ def test_help_shows_the_api_alone(package):
 
 
 def test_importing_the_classes_loads_no_kafka_client_and_no_extra(tmp_path):
-    heavy = ["kafka", "confluent_kafka", "faust", "pulp", "typer", "rich", "asyncio"]
+    heavy = ["kafka", "confluent_kafka", "faust", "pulp", "networkx", "typer", "rich", "asyncio"]
     program = f"""
 import sys
 from amcast import Producer, Consumer

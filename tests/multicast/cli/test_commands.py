@@ -23,14 +23,14 @@ COMPLETED = {
     "amcast send --hist": "--history",
 }
 HEAVY = {
-    *("asyncio", "kafka", "confluent_kafka", "faust", "grpc", "numpy"),
+    *("asyncio", "kafka", "confluent_kafka", "faust", "grpc", "highspy", "networkx", "numpy"),
     *("prometheus_client", "pulp", "pydantic", "pyspark", "rich"),
     *("bench", "collectors", "ordering_osn", "topology.cli"),
 }
 ABSENT = {
     "collectors": ["faust", "mode"],
     "osn": ["cryptography", "fabric_protos", "grpc"],
-    "planner": ["pulp"],
+    "planner": ["networkx", "pulp"],
 }
 TOLD = sorted({*HEAVY, "typer", "multicast.consumer"})
 PROGRAM = f"""

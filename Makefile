@@ -1,5 +1,5 @@
 # Two commands: `make demo` and `make test`. Each sets up all it needs: a Python 3.11 or newer
-# (PYTHON=...) is enough; Java and Maven are used where the system has them (README, "Set-up").
+# (PYTHON=...) is enough; Java and Maven are used where the system has them (docs/install.md).
 
 PYTHON ?= $(shell command -v python3.11 || command -v python3)
 BIN := .venv/bin
@@ -77,8 +77,8 @@ docs: .venv-docs/ready
 	.venv-docs/bin/python -m pip install --quiet --require-hashes --only-binary :all: -r $<
 	touch $@
 
-.venv-demo/ready: requirements.lock pyproject.toml bench/demo_setup.py
-	$(PYTHON) -m bench.demo_setup .venv-demo
+.venv-demo/ready: requirements.lock pyproject.toml bench/demo/setup.py
+	$(PYTHON) -m bench.demo.setup .venv-demo
 	touch $@
 
 # The environment is made anew whenever the lock or the package's description changes.

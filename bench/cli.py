@@ -68,12 +68,6 @@ def run(
     brokers: Annotated[
         int, typer.Option("--brokers", help="Of a new cluster; topics are on all.", min=1, max=5)
     ] = 1,
-    pinned: Annotated[
-        bool,
-        typer.Option(
-            "--pinned", help="A new cluster and collectors run on one core, clients on another."
-        ),
-    ] = False,
     pairs: Annotated[
         int | None, typer.Option("--pairs", help="Rounds of each arm; default: the file's.")
     ] = None,
@@ -93,8 +87,8 @@ def run(
     output: OutputOption = Output.TABLE,
 ) -> None:
     """Run a workload on a real broker, the arms in turns; print latencies, rates and ratios."""
-    if bootstrap is not None and (pinned or brokers > 1):
-        raise UsageError("--brokers and --pinned are for a new cluster; --bootstrap names another")
+    if bootstrap is not None and brokers > 1:
+        raise UsageError("--brokers is for a new cluster; --bootstrap names another")
     settings = list(changes or [])
     if pairs is not None:
         settings.append(f"pairs={pairs}")
@@ -107,7 +101,6 @@ def run(
         chosen,
         bootstrap=bootstrap,
         brokers=brokers,
-        pinned=pinned,
         events=name,
         progress=lambda what: say.print(f"{what} …", highlight=False),
     )

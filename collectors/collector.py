@@ -124,7 +124,7 @@ class Collector:
             self._pending.remove(raw)
         if isinstance(judged, NotCounted):
             self.void[judged] += 1
-            self.counted += ours and judged is NotCounted.KNOWN
+            self.counted += ours and judged in (NotCounted.KNOWN, NotCounted.OVERLAP)
             return
         self.entries.own_record(offset + 1, judged, ours=ours)
         record = self.own.last
@@ -148,9 +148,9 @@ class Collector:
         if self.caught_up():
             self.entries.caught_up(self.own.state.parent_next)
 
-    def parent_read(self, offset: int, raw: bytes | None) -> None:
+    def parent_read(self, offset: int, raw: bytes | None, checksum: int) -> None:
         """Read the next record of the parent's stream."""
-        judged = self._core.parent_read(offset, raw)
+        judged = self._core.parent_read(offset, raw, checksum)
         if not isinstance(judged, NotCounted):
             relayed = self.own.state.parent_next
             self.entries.parent_record(offset + 1, judged, relayed=relayed)

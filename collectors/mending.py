@@ -5,7 +5,8 @@ cannot be revoked. From the streams of the running epoch the functions here comp
 
     too far     a log is ordered so far beyond its end that no collector fills it
     frozen      a freeze ended a stream although no plan ends its epoch there
-    strayed     the positions of a stream contradict its parent's stream
+    strayed     the positions of a stream contradict its parent's stream, or it has relayed another
+                record than the parent's stream has there
 
 The repair of a log that is ordered too far is to fill it. For all other damage the epoch ends, and
 the next one has the same layout. Its beginning repairs the contradictions between the streams:
@@ -50,9 +51,9 @@ class StreamRead:
     """A collector's stream, read to its end, and what it is compared with.
 
     `parent_positions` are the parent's positions after the records that this stream has relayed, or
-    this stream's own where nothing can be compared; None if the parent has fewer records. `marked`
-    gives by log number the position up to which a log must be ordered before a freeze; None: no
-    plan ends this epoch yet.
+    this stream's own where nothing can be compared; None if the parent has other or fewer records
+    there. `marked` gives by log number the position up to which a log must be ordered before a
+    freeze; None: no plan ends this epoch yet.
     """
 
     stream: OrderStream

@@ -20,13 +20,17 @@ _RECORD_BYTES = 200
 
 @dataclass(slots=True)
 class WaitingRun:
-    """The rest of a run: offsets first … next-1 of a log, from run `run` of record `record`."""
+    """The rest of a run: offsets first … next-1 of a log, from run `run` of record `record`.
+
+    `proof` is that record's checksum.
+    """
 
     log: int
     first: int
     next: int
     record: int
     run: int
+    proof: int = 0
 
 
 @dataclass(slots=True)

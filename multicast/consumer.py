@@ -362,8 +362,8 @@ class Consumer:
         after it in the epoch that ran then. Blocks while the control topic is read, and for
         a request; takes effect whole, or, if it raises, not at all. Raises `UsageError` for a
         cursor of a source that does not serve the interest, `Trimmed` for one beyond the end,
-        `UncoveredInterest`, `ClusterUnreachable`. A cursor names no interest: with one that a
-        consumer of another interest of the same source has made, messages may be skipped.
+        `UncoveredInterest`, `ClusterUnreachable`. A cursor that a consumer has made names its
+        interest; one of five parts, which does not, may skip messages of another interest.
         """
         with self._call():
             self._seek(where)

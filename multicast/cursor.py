@@ -1,24 +1,32 @@
 """A consumer's durable position: everything before it is delivered, nothing after it.
 
 A cursor means the same on every machine and at any later time: for one interest it always gives
-the same sequence of messages. A consumer group stores its text form (`Consumer.commit`), a space,
-and the digest of the interest (`group_positions.py`).
+the same sequence of messages. A consumer group stores its text form (`Consumer.commit`).
 
     EPOCH/SOURCE/RECORD/RUN/NEXT    of an order stream: offset NEXT in run RUN of the order record
                                     at offset RECORD; SOURCE is the collector's name
     EPOCH/@LOG/0/0/NEXT             of a single-log subscription: offset NEXT of that log
 
-Invariant: `Cursor.parse(str(cursor)) == cursor`.
+A cursor that a consumer has made is longer: `/INTEREST/PROOF/MESSAGE` say for which interest, and
+which order record and which message were there. A reader that finds others there refuses it.
+
+Invariant: `Cursor.parse(str(cursor)) == cursor`, with what it says beyond the position.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass, field, replace
+from hashlib import sha256
 
 from multicast.control.topics import SINGLE_LOG
-from multicast.errors import UsageError
+from multicast.errors import Truncated, UsageError
 from topology.tree import Plan
 
+INTEREST_DIGITS = 16  # hexadecimal: enough to tell a few interests apart
+_LENGTHS = [INTEREST_DIGITS, 8, 8]  # of INTEREST, PROOF and MESSAGE
+_HEX = re.compile("[0-9a-f]+")
 _DIGITS_MAX = 19  # of an offset: Kafka's are below 2^63, which has 19 digits
 
 
@@ -30,6 +38,10 @@ class Cursor:
     `record` is the offset of an order record, `run` the index of a run in it, and `next` the offset
     in that run's log from which delivery continues (below the run: from its start). Without a
     collector `record` and `run` are 0.
+
+    `interest` is the `interest_digest` of the consumer that has made the cursor, `proof` the
+    checksum of the order record, `message` that of the last message before the position; empty or 0
+    where nobody knows. Two cursors are equal if their positions are.
     """
 
     epoch: int
@@ -37,25 +49,43 @@ class Cursor:
     record: int
     run: int
     next: int
+    interest: str = field(default="", compare=False)
+    proof: int = field(default=0, compare=False)
+    message: int = field(default=0, compare=False)
 
     def __str__(self) -> str:
         """Give the text form, which `parse` reads back."""
+        if not self.interest:
+            return self.place
+        return f"{self.place}/{self.interest}/{self.proof:08x}/{self.message:08x}"
+
+    @property
+    def place(self) -> str:
+        """The position alone, as text."""
         return f"{self.epoch}/{self.source}/{self.record}/{self.run}/{self.next}"
 
     @staticmethod
     def parse(text: str) -> Cursor:
-        """Read a cursor's text form; raises `UsageError` if it is malformed.
+        """Read a cursor's text form, with or without INTEREST, PROOF and MESSAGE.
 
-        What follows a space is ignored: a group stores more there than the cursor.
+        Raises `UsageError` if it is malformed.
         """
         if not isinstance(text, str):
             given = type(text).__name__  # not what is in it: a batch holds payloads
             raise UsageError(f"{given} is not a cursor; give a Cursor, or its text form as a str")
-        parts = text.partition(" ")[0].split("/")
-        numbers = [parts[0], *parts[2:]]
-        if len(parts) != 5 or not parts[1] or not all(map(_is_number, numbers)):
-            raise UsageError(f"{text!r} is not a cursor (EPOCH/SOURCE/RECORD/RUN/NEXT)")
-        return Cursor(int(parts[0]), parts[1], int(parts[2]), int(parts[3]), int(parts[4]))
+        place, rest = text.split("/")[:5], text.split("/")[5:]
+        numbers = [place[0], *place[2:]]
+        said = not rest or [len(part) for part in rest if _HEX.fullmatch(part)] == _LENGTHS
+        if len(place) != 5 or not place[1] or not all(map(_is_number, numbers)) or not said:
+            raise UsageError(
+                f"{text!r} is not a cursor (EPOCH/SOURCE/RECORD/RUN/NEXT, or with "
+                f"/INTEREST/PROOF/MESSAGE)"
+            )
+        cursor = Cursor(int(place[0]), place[1], int(place[2]), int(place[3]), int(place[4]))
+        if not rest:
+            return cursor
+        interest, proof, message = rest
+        return replace(cursor, interest=interest, proof=int(proof, 16), message=int(message, 16))
 
     @staticmethod
     def of(given: Cursor | str) -> Cursor:
@@ -63,8 +93,23 @@ class Cursor:
         return given if isinstance(given, Cursor) else Cursor.parse(given)
 
 
+def interest_digest(interest: Iterable[str]) -> str:
+    """Give what tells an interest from others: of the SHA-256 of its sorted partitions, a part."""
+    return sha256("+".join(sorted(interest)).encode()).hexdigest()[:INTEREST_DIGITS]
+
+
 def _is_number(text: str) -> bool:
     return text.isascii() and text.isdecimal() and len(text) <= _DIGITS_MAX
+
+
+def truncated(cursor: Cursor) -> Truncated:
+    """Make the error of a cursor in whose place there is another order record, or none."""
+    return Truncated(
+        f"order record {cursor.record} of collector {cursor.source} in epoch {cursor.epoch} is not "
+        f"the one from which cursor {cursor} was made: Kafka has lost the end of this stream, and "
+        f"later records took its place. What was delivered up to this cursor may stand in another "
+        f"order, or be gone: compare it, and begin anew with committed=False"
+    )
 
 
 def start_cursor(plan: Plan, collector: str) -> Cursor:

@@ -30,10 +30,18 @@ from operator import itemgetter
 from multicast.buffers import LogBuffer, RunQueue, WaitingRun
 from multicast.conditional.judge import EFFECTIVE, Decision
 from multicast.conditional.judges import LogJudges
-from multicast.cursor import Cursor
+from multicast.cursor import Cursor, interest_digest, truncated
 from multicast.drivers.protocol import Headers, Record
-from multicast.messages import Covered, EpochMarker, MessageID, Special, has_reserved, special
-from multicast.order import OFFSET_MAX, Run
+from multicast.messages import (
+    Covered,
+    EpochMarker,
+    MessageID,
+    Special,
+    has_reserved,
+    message_checksum,
+    special,
+)
+from multicast.order import OFFSET_MAX, Run, order_checksum
 from multicast.tickets.stream import OrderStream
 from topology.tree import Log, Plan
 
@@ -53,8 +61,8 @@ RUNS_MAX = 100_000
 class Batch:
     """Consecutive deliveries: messages of one log that have one destination set.
 
-    `epoch`, `source`, `record` and `run` say where the order places them, as in a `Cursor`. Their
-    `decision` is that they take effect, unless the consumer wants void messages, too.
+    `epoch`, `source`, `record` and `run` place them in the order, as in a `Cursor`; `interest` and
+    `proof` go into it, too. `decision`: they take effect, if the consumer wants no void ones.
     """
 
     log: Log
@@ -65,11 +73,18 @@ class Batch:
     record: int
     run: int
     decision: Decision = EFFECTIVE
+    interest: str = ""
+    proof: int = 0
 
     def cursor(self, index: int = -1) -> Cursor:
         """Give the position right after `records[index]`; by default after the whole batch."""
-        after = self.records[index].offset + 1
-        return Cursor(self.epoch, self.source, self.record, self.run, after)
+        return self.cursor_after(self.records[index])
+
+    def cursor_after(self, record: Record) -> Cursor:
+        """Give the position right after one of the records."""
+        message = message_checksum(record) if self.interest else 0
+        place = self.epoch, self.source, self.record, self.run, record.offset + 1
+        return Cursor(*place, self.interest, self.proof, message)
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,8 +152,7 @@ class Message:
     @property
     def cursor(self) -> Cursor:
         """The position right after this message: commit it once the message is processed."""
-        batch = self._batch
-        return Cursor(batch.epoch, batch.source, batch.record, batch.run, self._record.offset + 1)
+        return self._batch.cursor_after(self._record)
 
     def __repr__(self) -> str:
         return f"<Message {self.message_id} to {'+'.join(self.to)}>"
@@ -166,6 +180,7 @@ class Delivery:
     ) -> None:
         self.plan = plan
         self.interest = frozenset(interest)
+        self._digest = interest_digest(interest)
         self.order = order
         self.position = cursor
         self.logs = {plan.number(log.name): log for log in plan.logs_of(interest)}
@@ -181,6 +196,7 @@ class Delivery:
         self._unmarked_below = 0  # below this offset no record is a marker, whatever it looks like
         self._log_position = cursor.next  # the progress while no run is queued
         self._start = cursor
+        self._proof = cursor.proof  # what the record at the cursor must be; 0: known, or none
         self._runs = RunQueue(self.logs)
         self._moved = set(self.logs)  # whose progress may have changed since the last `moved`
         self.buffers = {number: LogBuffer() for number in self.logs}
@@ -196,20 +212,31 @@ class Delivery:
 
     # -- input ------------------------------------------------------------------------------
 
-    def order_read(self, offset: int, raw: bytes | None) -> None:
-        """Process the next record of the order stream; raises what `OrderStream.read` raises."""
+    def order_read(self, record: Record) -> None:
+        """Process the next order record; raises as `OrderStream.read`, and `Truncated`."""
         assert self.order is not None
+        offset, checksum = record.offset, order_checksum(record)
         self._reach(offset)
-        result = self.order.read(offset, raw)
+        if offset >= self._start.record:
+            self._refuse_other(offset, checksum)
+        result = self.order.read(offset, record.value, checksum)
         if isinstance(result, enum.Enum):
             self.void[result] = self.void.get(result, 0) + 1
         elif result is not None and offset >= self._start.record:
-            self._queue(offset, result)
+            self._queue(offset, result, checksum)
         self._reach(self.order.offset_next)
+
+    def _refuse_other(self, offset: int, checksum: int) -> None:
+        """Compare the first record at or behind the cursor's with the one that it names."""
+        start, proof, self._proof = self._start, self._proof, 0
+        if proof and (offset, checksum) != (start.record, proof):
+            raise truncated(start)
 
     def order_passed(self, position: int) -> None:
         """Report that the order stream has no more records below `position`."""
         assert self.order is not None
+        if position > self._start.record:
+            self._refuse_other(position, 0)
         self.order.passed(position)
         self._reach(self.order.offset_next)
 
@@ -376,7 +403,7 @@ class Delivery:
                 self.payload_starts = {number: positions[number] for number in self.logs}
                 self._read_base = positions.copy()
 
-    def _queue(self, offset: int, runs: Sequence[Run]) -> None:
+    def _queue(self, offset: int, runs: Sequence[Run], proof: int) -> None:
         resumed = offset == self._start.record
         for index, (log, first, end) in enumerate(runs):
             if not resumed and log not in self.logs:
@@ -388,7 +415,7 @@ class Delivery:
                 self._read_base[log] += begin - first
             if log in self.logs:
                 self._moved.add(log)
-                self._runs.append(WaitingRun(log, begin, end, offset, index))
+                self._runs.append(WaitingRun(log, begin, end, offset, index, proof))
 
     def _hand_out(self, run: WaitingRun, taken: Sequence[Record], batches: list[Batch]) -> int:
         """Append batches of these records of the head run; give the number of messages."""
@@ -456,17 +483,18 @@ class Delivery:
         batches: list[Batch],
         decision: Decision = EFFECTIVE,
     ) -> int:
+        place = self.plan.epoch, self.position.source, run.record, run.run
         batch = Batch(
             self.logs[run.log],
             to,
             records,
-            self.plan.epoch,
-            self.position.source,
-            run.record,
-            run.run,
+            *place,
             decision,
+            self._digest,
+            run.proof,
         )
         batches.append(batch)
         run.first = records[-1].offset + 1
-        self.position = batch.cursor()
+        # Without the message's checksum, which is computed where somebody asks for the cursor.
+        self.position = Cursor(*place, run.first, self._digest, run.proof)
         return len(records)

@@ -130,6 +130,10 @@ class Trimmed(AmcastError):
     """
 
 
+class Truncated(AmcastError):
+    """Kafka has lost the end of a log or a stream that was read; other records have its offsets."""
+
+
 class TopicChanged(AmcastError):
     """A topic was deleted and recreated, or has another ID than the plan records."""
 

@@ -15,12 +15,12 @@ import logging
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from hashlib import sha256
+from dataclasses import replace
 from typing import NamedTuple
 
 from multicast.conditional.condition import LogPosition
 from multicast.control import control_partition, log_partition
-from multicast.cursor import Cursor
+from multicast.cursor import Cursor, interest_digest
 from multicast.delivery import Batch, Delivery
 from multicast.drivers.clock import ClientClock
 from multicast.drivers.protocol import Driver, TopicPartition
@@ -36,9 +36,6 @@ _ENTRIES_MAX = 10_000
 _LOOK_EVERY_S = 1.0
 # Own cursors that are recognised: commits of several threads may reach Kafka in any order.
 _OWN_MAX = 64
-
-# Of the digest of an interest, in hexadecimal digits: enough to tell a few interests apart.
-_DIGEST_LENGTH = 16
 
 OF_COLLECTORS = "collectors"  # the group in which they meet: collectors/membership.py
 
@@ -156,17 +153,12 @@ def kafka_group(topic: str, group: str) -> str:
     return f"amcast.{topic}.{group}"
 
 
-def interest_digest(interest: Iterable[str]) -> str:
-    """Give what tells an interest from others; partitions in the order of the request or plan."""
-    return sha256("+".join(interest).encode()).hexdigest()[:_DIGEST_LENGTH]
-
-
 class GroupCursor:
     """Stores and reads a group's cursor; tells in the log if another consumer stores one, too.
 
-    With the cursor goes a digest of the interest: the cursor of a reader of P1, say, may lie behind
-    messages to P2 that this reader never got. `interest_at` gives the consumer's interest in a
-    cursor's epoch; it raises `UsageError` for a cursor of another source.
+    The cursor names its interest: that of a reader of P1, say, may lie behind messages to P2 that
+    this reader never got. `interest_at` gives the consumer's interest in a cursor's epoch; it
+    raises `UsageError` for a cursor of another interest.
     """
 
     def __init__(
@@ -195,10 +187,8 @@ class GroupCursor:
         text = self._text()
         if text is None:
             return None
-        cursor, digest = Cursor.parse(text), text.partition(" ")[2]
-        own = self._digest(cursor)
-        if digest not in ("", own):  # "": stored by an earlier version
-            raise UsageError(f"cursor {cursor} was stored by a consumer of another interest")
+        cursor = Cursor.parse(text)
+        self._interest_at(cursor)
         return cursor
 
     @contextmanager
@@ -218,9 +208,9 @@ class GroupCursor:
     ) -> None:
         """Store a cursor and the logs' offsets; blocks until Kafka has stored them.
 
-        Raises `UsageError` for a cursor of another source; then nothing is stored.
+        Raises `UsageError` for a cursor of another interest; then nothing is stored.
         """
-        text = f"{cursor} {self._digest(cursor)}"
+        text = str(replace(cursor, interest=self._digest(cursor)))
         if not self._warned:
             self._look()
         self._own.append(text)
@@ -248,12 +238,12 @@ class GroupCursor:
                 "messages, and a restart resumes from the last commit of either; give each a group "
                 "of its own (docs/groups.md)",
                 self._group,
-                stored.partition(" ")[0],
+                stored,
             )
 
     def _digest(self, cursor: Cursor) -> str:
         source = cursor.epoch, cursor.source
-        if source not in self._digests:
+        if source not in self._digests or cursor.interest not in ("", self._digests[source]):
             self._digests[source] = interest_digest(self._interest_at(cursor))
         return self._digests[source]
 

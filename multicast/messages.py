@@ -21,13 +21,17 @@ put in place of invalid bytes), no header of that record has a meaning.
 
 from __future__ import annotations
 
+import struct
+import zlib
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from multicast.drivers.protocol import Headers
+from multicast.drivers.protocol import Headers, Record
 from multicast.errors import UsageError
 
+# Offset, milliseconds since 1970, leader epoch, bytes of key and value; -1 for null.
+_CHECKED = struct.Struct(">Qqiii")
 TO = "amcast.to"
 SKIP = "amcast.skip"
 EPOCH = "amcast.epoch"
@@ -82,6 +86,23 @@ def special(log: str, headers: Headers) -> Special | None:
         if meaning is None and value is not None and name.startswith("amcast."):
             meaning = _meaning(log, name, value.decode("utf-8", "replace"))
     return meaning
+
+
+def message_checksum(record: Record) -> int:
+    """Give the checksum of a message: the CRC-32 of all that readers see of it, and of its leader.
+
+    The leader's epoch tells a message that its producer sent again from the one that was lost. Of
+    the headers only the reserved ones count: those a reader acts on. Never 0, which stands for
+    no message.
+    """
+    key, value = record.key or b"", record.value or b""
+    lengths = [-1 if part is None else len(part) for part in (record.key, record.value)]
+    head = _CHECKED.pack(record.offset, record.timestamp_ms, record.leader_epoch, *lengths)
+    checksum = zlib.crc32(value, zlib.crc32(key, zlib.crc32(head)))
+    for name, text in record.headers or ():
+        if reserved(name):
+            checksum = zlib.crc32(b"%s\0%s\0" % (name.encode(), text or b""), checksum)
+    return checksum or 1
 
 
 def has_reserved(headers: Headers) -> bool:

@@ -155,7 +155,10 @@ class Producer:
             self._appender: Appender
             if tickets:
                 self._appender = TicketingAppender(
-                    self._routes.control, open_appender, monotonic=self._clock.monotonic
+                    self._routes.control,
+                    open_appender,
+                    monotonic=self._clock.monotonic,
+                    writer=self._clock.writer(),
                 )
             else:
                 self._appender = open_appender()

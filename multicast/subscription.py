@@ -18,7 +18,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 
 from multicast.control import SINGLE_LOG, ControlState, source_of
-from multicast.cursor import Cursor, single_log_cursor, start_cursor
+from multicast.cursor import Cursor, interest_digest, single_log_cursor, start_cursor
 from multicast.delivery import BUFFER_BYTES_MAX, RUNS_MAX, Delivery
 from multicast.errors import UncoveredInterest, UsageError
 from multicast.messages import name_set, refuse_no_name
@@ -143,6 +143,11 @@ def interest_at(
         )
     if not serves:
         raise UsageError(f"cursor {cursor} is of another interest; this one reads {source}")
+    if cursor.interest not in ("", interest_digest(interest)):
+        raise UsageError(
+            f"cursor {cursor} was made by a consumer of another interest than "
+            f"{', '.join(interest)}, which may have passed messages that this one lacks"
+        )
     return interest
 
 

@@ -95,15 +95,13 @@ DOORS = {
 }
 # No I/O, no clock, no randomness: the same calls give the same results.
 PURE = [
-    "bench/bundles/bank.py",
-    "bench/bundles/judge.py",
-    "bench/bundles/money.py",
-    "bench/bundles/picture.py",
+    "bench/osn/bank.py",
+    "bench/osn/judge.py",
+    "bench/osn/money.py",
     "bench/report/targets.py",
     "bench/nemesis/frames.py",
     "bench/nemesis/recovery.py",
     "bench/nemesis/waits.py",
-    "bench/orderer/judge.py",
     "bench/report/page.py",
     "collectors/actions.py",
     "collectors/change_pauses.py",

@@ -27,8 +27,11 @@ from topology.tree import CollectorSpec, Log, Plan, Subscription
 TOLERANCE = 1e-6
 
 
-# A checkpoint of docs/protocol.md: its own fields, those of an own and of an inherited log.
-CHECKPOINT_BYTES, OWN_LOG_BYTES, INHERITED_LOG_BYTES = 44, 25, 12
+# A checkpoint of docs/protocol.md: its own fields, those of an own and of an inherited log. Of each
+# log it may say three ends that were seen (16 bytes each) and a loss (12).
+_SIGHT_BYTES = 3 * 16 + 12
+CHECKPOINT_BYTES = 52
+OWN_LOG_BYTES, INHERITED_LOG_BYTES = 25 + _SIGHT_BYTES, 12 + _SIGHT_BYTES
 # Of a record, by default (message.max.bytes). Nobody needs a bag that takes a larger one.
 RECORD_BYTES_MAX = 1_048_588
 # The control topic names a checkpoint in hexadecimal digits, beside a key, an offset and a time.
@@ -323,7 +326,7 @@ def _check_hosts(plan: Plan) -> None:
 
 
 def checkpoint_bytes(own: int, inherited: int) -> int:
-    """Give the size of the checkpoint of a collector with so many own and inherited logs."""
+    """Give the most bytes of the checkpoint of a collector with so many own and inherited logs."""
     return CHECKPOINT_BYTES + OWN_LOG_BYTES * own + INHERITED_LOG_BYTES * inherited
 
 

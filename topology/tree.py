@@ -34,7 +34,7 @@ EPOCH_MAX = 10**9 - 1  # `multicast.messages.EPOCH_DIGITS_MAX` digits
 PARTITION_MAX = 2**31 - 2  # Kafka's counts of partitions are int32
 PHI_DEFAULT = 10.0  # hops that one foreign message costs; the planner's default
 # Of the order records in an epoch's streams (docs/protocol.md). No program reads another one.
-ORDER_VERSION = 2
+ORDER_VERSION = 3
 _ORDER_VERSION_UNNAMED = 1  # of the plans of earlier programs, which name none
 
 

@@ -2,18 +2,18 @@
 
 One collector reads every message of its partitions and appends a record with its ID to a single
 order partition; a consumer waits for both. The poster merges the streams of several collectors by
-its Algorithm 1 (`algorithm1.py`); with one collector there is nothing to merge.
-
-    python -m bench.baselines.poster BOOTSTRAP TOPIC PARTITIONS
+its Algorithm 1 (`algorithm1.py`); with one collector there is nothing to merge. `collect` is a role
+of `bench.harness.client`.
 """
 
 from __future__ import annotations
 
-import sys
 import threading
 from collections import deque
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 
+from bench.harness.client import Talk
 from multicast.drivers import open_driver
 from multicast.drivers.protocol import AppendOutcome, Driver, Record, TopicPartition
 from multicast.errors import BufferFull
@@ -28,12 +28,22 @@ def order_of(topic: str) -> TopicPartition:
     return TopicPartition(f"{topic}.Msg-TO", 0)
 
 
-def collect(driver: Driver, topic: str, partitions: int) -> None:
-    """Append each message's ID to the order partition, as messages arrive. Never returns."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PosterTask:
+    """Order the first partitions of a topic."""
+
+    bootstrap: str
+    topic: str
+    partitions: int
+
+
+def collect(task: PosterTask, talk: Talk) -> None:
+    """Append each message's ID to the order partition, as messages arrive."""
+    driver, topic = open_driver("kafka-python", task.bootstrap), task.topic
     order = order_of(topic)
-    reader = driver.reader({TopicPartition(topic, number): 0 for number in range(partitions)})
+    reader = driver.reader({TopicPartition(topic, number): 0 for number in range(task.partitions)})
     appender = driver.appender()
-    while True:
+    while not talk.stop:
         for fetched in reader.poll(1.0):
             for record in fetched.records:
                 message_id = b"%d:%d" % (fetched.partition.partition, record.offset)
@@ -84,7 +94,3 @@ class PosterConsumer:
 
 def _nothing(_: AppendOutcome) -> None:
     """Ignore the outcome, as the poster's collector does."""
-
-
-if __name__ == "__main__":
-    collect(open_driver("kafka-python", sys.argv[1]), sys.argv[2], int(sys.argv[3]))

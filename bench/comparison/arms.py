@@ -9,18 +9,18 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack, suppress
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-from bench.baselines.poster import order_of
+from bench.baselines.poster import PosterTask, collect, order_of
+from bench.comparison.client import ArmClient, serve
 from bench.comparison.events import PARTITIONS, describe, events_topic, write_statement
 from bench.comparison.layouts import lay_out
 from bench.comparison.workload import BACKLOG, Workload
-from bench.harness.cores import CLIENTS, SERVERS, on_core
 from bench.harness.histogram import Latencies
-from bench.harness.hosts import ClientProcess, Poster, busy_seconds, cpu_seconds, resident_bytes
+from bench.harness.hosts import ClientProcess, busy_seconds, cpu_seconds, resident_bytes
 from bench.harness.sockets import Traffic, traffic
 from collectors.reconfiguration.apply import apply
 from collectors.reconfiguration.topics import topics_of
@@ -55,7 +55,6 @@ class MeasuredCluster:
     broker_pids: tuple[int, ...]
     folder: Path
     run: str | None = None
-    pinned: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,12 +88,9 @@ class Arm:
             folder = self._cluster.folder / self.name
             folder.mkdir()
             stack.callback(self._remove_topics)
-            pinned = self._cluster.pinned
-            with on_core(SERVERS if pinned else None):
-                collectors = self._collectors(folder)
+            collectors = self._collectors(folder)
             self._describe()
-            with on_core(CLIENTS if pinned else None):
-                self._clients(folder)
+            self._clients(folder)
             self._pids = {
                 "producers": [self._producer.pid],
                 "consumers": [client.pid for client in self._consumers],
@@ -145,7 +141,7 @@ class Arm:
         if self._cluster.run is None:
             return
         for client in (self._producer, *self._consumers):
-            client.tell({"events": True, "round": number, "timeout_s": _EVENTS_S})
+            client.tell(events=True, round=number, timeout_s=_EVENTS_S)
         for client in (self._producer, *self._consumers):
             client.answer(2 * _EVENTS_S)
 
@@ -157,7 +153,7 @@ class Arm:
         size = self._workload.message_bytes
         seconds = max(messages / _SLOWEST_MESSAGES_PER_S, messages * size / _SLOWEST_BYTES_PER_S)
         timeout_s = 30.0 + max(seconds, 2 * messages / (self._workload.rate or 1e9))
-        command: dict[str, float] = {"round": number, "messages": messages, "warm_up": warm_up}
+        command: dict[str, Any] = {"round": number, "messages": messages, "warm_up": warm_up}
         command |= {"timeout_s": timeout_s, "full_speed": full_speed}
         carried = {role: traffic(pids) for role, pids in self._pids.items()}
         before = {role: cpu_seconds(pids) for role, pids in self._pids.items()}
@@ -165,12 +161,12 @@ class Arm:
         reads = not (backlog and sends)
         consumers = self._consumers if reads else []
         for consumer in consumers:
-            consumer.tell(command)
+            consumer.tell(**command)
         if sends:
             if reads:
                 for consumer in consumers:
                     consumer.answer(timeout_s)
-            self._producer.tell({**command, "ordered": backlog})
+            self._producer.tell(**command, ordered=backlog)
             sent = self._producer.answer(2 * timeout_s)
         else:
             sent = {}
@@ -245,8 +241,8 @@ class Arm:
             host.wait_healthy(_OPEN_S + _START_S * len(host.names))
             return host.pids
         if self.name == "algorithm1":
-            poster = Poster(bootstrap, self._topic, partitions, folder)
-            return self._stack.enter_context(poster).pids
+            task = PosterTask(bootstrap=bootstrap, topic=self._topic, partitions=partitions)
+            return [self._stack.enter_context(ClientProcess("poster", collect, task, folder)).pid]
         return []
 
     def _describe(self) -> None:
@@ -270,20 +266,20 @@ class Arm:
         self._stack.push(closed)
 
     def _clients(self, folder: Path) -> None:
-        spec = {
-            "workload": {**asdict(self._workload), "arms": list(self._workload.arms)},
-            "arm": self.name,
-            "topic": self._topic,
-            "bootstrap": self._cluster.bootstrap,
-            "driver": "kafka-python" if self.name == "algorithm1" else self._workload.driver,
-            "run": self._cluster.run,
-        }
+        task = ArmClient(
+            workload={**asdict(self._workload), "arms": list(self._workload.arms)},
+            arm=self.name,
+            topic=self._topic,
+            bootstrap=self._cluster.bootstrap,
+            driver="kafka-python" if self.name == "algorithm1" else self._workload.driver,
+            run=self._cluster.run,
+        )
         enter = self._stack.enter_context
-        self._producer = enter(ClientProcess("producer", {**spec, "role": "producer"}, folder))
+        self._producer = enter(ClientProcess("producer", serve, task, folder))
         for number in range(len(self._layout.consumers)):
-            consumer_spec = {**spec, "role": "consumer", "consumer": number}
+            of_one = replace(task, consumer=number)
             self._consumers.append(
-                enter(ClientProcess(f"consumer-{number + 1}", consumer_spec, folder))
+                enter(ClientProcess(f"consumer-{number + 1}", serve, of_one, folder))
             )
         for client in (self._producer, *self._consumers):
             client.answer(_OPEN_S)

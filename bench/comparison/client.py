@@ -1,21 +1,20 @@
-"""A benchmark client process: all producers of an arm, or one of its consumers.
+"""A role of `bench.harness.client`: all producers of an arm, or one of its consumers.
 
-It reads commands and writes answers as JSON lines; the first line sets its role. All times are of
-this machine's monotonic clock, in nanoseconds, so they are comparable across processes. The clients
-of all arms use the same driver, except `algorithm1`: the arms differ only in who orders.
+All times are of this machine's monotonic clock, in nanoseconds, so they are comparable across
+processes. The clients of all arms use the same driver, except `algorithm1`: the arms differ only in
+who orders.
 """
 
 from __future__ import annotations
 
 import ctypes
 import gc
-import json
-import sys
 import threading
 import time
 from array import array
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
+from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol, cast
 
 from bench.baselines.poster import PosterConsumer
@@ -24,6 +23,7 @@ from bench.comparison.layouts import Layout, lay_out
 from bench.comparison.stamped import StampedDriver
 from bench.comparison.stamps import DeliveryStamp, RoundTally, pack, padding
 from bench.comparison.workload import BACKLOG, Workload, from_document
+from bench.harness.client import Talk
 from bench.harness.histogram import Latencies
 from multicast.consumer import Consumer
 from multicast.drivers import open_driver
@@ -34,7 +34,7 @@ from multicast.drivers.protocol import (
     Record,
     TopicPartition,
 )
-from multicast.errors import AmcastError, BufferFull, TimedOut
+from multicast.errors import BufferFull, TimedOut
 from multicast.producer import Producer
 from multicast.receipts import Receipt, Receipts
 
@@ -47,6 +47,19 @@ _FULL_PAUSE_S = 0.001  # while the driver's buffer is full
 _BATCH_MAX = 256
 _BATCH_BYTES = 1 << 20
 _pause = threading.Event()  # never set; used to sleep
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ArmClient:
+    """All producers of an arm, or its consumer number `consumer`; with a `run`, events are kept."""
+
+    workload: Mapping[str, Any]
+    arm: str
+    topic: str
+    bootstrap: str
+    driver: str
+    run: str | None
+    consumer: int | None = None
 
 
 class _Sends(NamedTuple):
@@ -138,7 +151,7 @@ class ProducerThread:
     def _names(self) -> Sequence[str]:
         return self._layout.partitions
 
-    def round(self, command: Mapping[str, Any]) -> dict[str, Any]:
+    def round(self, command: Mapping[str, Any], _: Talk) -> dict[str, Any]:
         """Send a round; return its figures once every message is acknowledged."""
         destinations = self._workload.destinations(self._layout.targets)[: command["messages"]]
         warm_up = command["warm_up"]
@@ -276,18 +289,18 @@ class Receiver:
     """One consumer of an arm."""
 
     def __init__(
-        self, workload: Workload, layout: Layout, driver: Driver, spec: Mapping[str, Any]
+        self, workload: Workload, layout: Layout, driver: Driver, task: ArmClient, number: int
     ) -> None:
-        topic, arm = spec["topic"], spec["arm"]
-        reading = layout.consumers[spec["consumer"]]
+        topic, arm = task.topic, task.arm
+        reading = layout.consumers[number]
         self._backlog = workload.load == BACKLOG
         self._wanted = frozenset(reading.interest) if arm == "one-partition" else None
         self._expected = layout.expected
         self._destinations = workload.destinations(layout.targets)
         self._reading = reading
-        self._noted: list[DeliveryStamp] | None = [] if spec.get("run") else None
+        self._noted: list[DeliveryStamp] | None = [] if task.run else None
         self._stamps: OrderStamps | None = None
-        if spec.get("run") and (layout.plan is not None or arm == "algorithm1"):
+        if task.run and (layout.plan is not None or arm == "algorithm1"):
             self._stamps = OrderStamps(driver, topic, arm, reading.name)
             driver = cast(Driver, self._stamps)
         self._source: MessageSource
@@ -305,7 +318,7 @@ class Receiver:
         """Close the source."""
         self._source.close()
 
-    def round(self, command: Mapping[str, Any]) -> dict[str, Any]:
+    def round(self, command: Mapping[str, Any], talk: Talk) -> dict[str, Any]:
         """Answer that the consumer is ready, then read until all its messages have come."""
         expected = self._expected(self._destinations[: command["messages"]], self._reading)
         backlog = self._backlog
@@ -314,7 +327,7 @@ class Receiver:
             warm_up = expected * warm_up // max(1, command["messages"])
             self._source.rewind()
         else:
-            _answer({"ready": True})
+            talk.answer({"ready": True})
         if self._noted is not None:
             self._noted.clear()
         tally = RoundTally(
@@ -362,52 +375,34 @@ def _nothing_at(_: int, __: int, ___: AppendOutcome) -> None:
     """Ignore the outcome of one of many: `Stamped` has noted it."""
 
 
-def _answer(document: Mapping[str, Any]) -> None:
-    sys.stdout.write(json.dumps(document) + "\n")
-    sys.stdout.flush()
-
-
-def _open(
-    spec: Mapping[str, Any], stack: ExitStack
-) -> tuple[ProducerThread | Receiver, EventLog | None]:
-    workload = from_document(spec["workload"], name="")
-    arm, topic = spec["arm"], spec["topic"]
-    layout = lay_out(workload, arm, topic)
-    driver = open_driver(spec["driver"], spec["bootstrap"])
+def _open(task: ArmClient, stack: ExitStack) -> tuple[ProducerThread | Receiver, EventLog | None]:
+    workload = from_document(task.workload, name="")
+    layout = lay_out(workload, task.arm, task.topic)
+    driver = open_driver(task.driver, task.bootstrap)
     stack.callback(driver.close)
-    role: ProducerThread | Receiver
-    run = spec.get("run")
-    if spec["role"] == "producer":
-        stamped = StampedDriver(driver, [] if run else None)
-        role = ProducerThread(workload, layout, stamped, topic, arm)
+    client: ProducerThread | Receiver
+    if task.consumer is None:
+        stamped = StampedDriver(driver, [] if task.run else None)
+        client = ProducerThread(workload, layout, stamped, task.topic, task.arm)
     else:
-        role = Receiver(workload, layout, driver, spec)
-    stack.callback(role.close)
-    return role, EventLog(driver, run, arm, workload, layout) if run else None
+        client = Receiver(workload, layout, driver, task, task.consumer)
+    stack.callback(client.close)
+    log = EventLog(driver, task.run, task.arm, workload, layout) if task.run else None
+    return client, log
 
 
-def main(open_role: Callable[..., Any] = _open) -> None:
-    """Serve commands until standard input ends; `open_role` takes the first."""
+def serve(task: ArmClient, talk: Talk) -> None:
+    """Answer once the client is open, then to each command: a round, or a round's events."""
     # By default the kernel may end a wait up to 50 µs late.
     ctypes.CDLL(None).prctl(_PR_SET_TIMERSLACK, _TIMER_SLACK_NS)
     with ExitStack() as stack:
-        role: ProducerThread | Receiver | None = None
-        for line in sys.stdin:
-            command = json.loads(line)
-            try:
-                if role is None:
-                    role, log = open_role(command, stack)
-                    _answer({"open": True})
-                elif command.get("events"):
-                    assert log is not None, "a run without a name has no events"
-                    _answer({"events": role.write_events(log, command)})
-                else:
-                    gc.collect()
-                    gc.freeze()  # as a service would: the set-up objects are not scanned again
-                    _answer(role.round(command))
-            except AmcastError as error:
-                _answer({"error": str(error)})
-
-
-if __name__ == "__main__":
-    main()
+        client, log = _open(task, stack)
+        talk.answer({"open": True})
+        for command in talk.commands():
+            if command.get("events"):
+                assert log is not None, "a run without a name has no events"
+                talk.answer({"events": client.write_events(log, command)})
+            else:
+                gc.collect()
+                gc.freeze()  # as a service would: the set-up objects are not scanned again
+                talk.answer(client.round(command, talk))

@@ -21,7 +21,6 @@ from bench.comparison import results
 from bench.comparison.arms import Arm, MeasuredCluster, Round
 from bench.comparison.workload import SATURATE, Workload
 from bench.harness import facts
-from bench.harness.cores import SERVERS, on_core
 from bench.harness.histogram import DIGITS, Latencies
 from multicast.drivers import open_driver
 from multicast.local.cluster import LocalCluster
@@ -35,21 +34,15 @@ _SHARE_S = 2.5  # the longest round at a share of the maximum; ten times more wo
 
 @dataclass(frozen=True, slots=True)
 class Brokers:
-    """A cluster to measure on; `pids` and `kafka` (its version) are known for a local one.
-
-    If it is `pinned`, brokers and collectors run on one core, and all clients on another.
-    """
+    """A cluster to measure on; `pids` and `kafka` (its version) are known for a local one."""
 
     bootstrap: str
     pids: tuple[int, ...] = ()
     kafka: str = "not ours"
-    pinned: bool = False
 
 
 @contextmanager
-def own_broker(
-    progress: Callable[[str], None], *, count: int = 1, pinned: bool = False
-) -> Iterator[Brokers]:
+def own_broker(progress: Callable[[str], None], *, count: int = 1) -> Iterator[Brokers]:
     """Start brokers on the loopback; they end with the context. Topics are on all of them.
 
     Java uses all its compilers, as for a long-running server. Brokers for tests use only the first
@@ -57,11 +50,9 @@ def own_broker(
     """
     progress("starting a broker" if count == 1 else f"starting {count} brokers")
     own = LocalCluster(brokers=count, heap_mb=1024, java=("-XX:TieredStopAtLevel=4",))
-    with ExitStack() as stack:
-        with on_core(SERVERS if pinned else None):
-            stack.enter_context(own)
+    with own:
         pids = tuple(broker.pid for broker in own.status().brokers if broker.pid)
-        yield Brokers(own.bootstrap, pids, own.version, pinned)
+        yield Brokers(own.bootstrap, pids, own.version)
 
 
 def run(
@@ -69,7 +60,6 @@ def run(
     *,
     bootstrap: str | None = None,
     brokers: int = 1,
-    pinned: bool = False,
     events: str | None = None,
     progress: Callable[[str], None],
 ) -> dict[str, Any]:
@@ -80,7 +70,7 @@ def run(
     """
     if bootstrap is not None:
         return measure(workload, Brokers(bootstrap), events=events, progress=progress)
-    with own_broker(progress, count=brokers, pinned=pinned) as own:
+    with own_broker(progress, count=brokers) as own:
         return measure(workload, own, progress=progress)
 
 
@@ -100,9 +90,7 @@ def measure(
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="amcast-bench-")))
         driver = open_driver(workload.driver, brokers.bootstrap)
         stack.callback(driver.close)
-        cluster = MeasuredCluster(
-            brokers.bootstrap, driver, brokers.pids, folder, pinned=brokers.pinned
-        )
+        cluster = MeasuredCluster(brokers.bootstrap, driver, brokers.pids, folder)
         if workload.share is not None:
             maximum = _maximum(workload, cluster, progress)
             workload = _at_rate(workload, maximum * workload.share)
@@ -120,7 +108,6 @@ def measure(
         "r": round(workload.label, 3),
         **rate_figures,
         **({"events": events} if events else {}),
-        **({"pinned": True} if brokers.pinned else {}),
         **({"brokers": len(brokers.pids)} if brokers.pids else {}),
         "seed": workload.seed,
         "began": began.isoformat(timespec="seconds"),

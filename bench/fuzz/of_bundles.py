@@ -12,7 +12,7 @@ from typing import Any
 
 from bench.fuzz.mutation import Shape
 from bench.fuzz.target import FuzzTarget, require
-from bench.orderer.transactions import user
+from bench.osn.transactions import user
 from ordering_osn.chain import transactions
 from ordering_osn.chain.bundles.bundle import (
     BadBundle,

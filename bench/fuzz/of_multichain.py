@@ -16,7 +16,7 @@ from typing import Any
 from bench.fuzz.mutation import Shape
 from bench.fuzz.of_ordering import RewrittenFile
 from bench.fuzz.target import FuzzTarget, require
-from bench.orderer.transactions import user
+from bench.osn.transactions import user
 from ordering_osn.api.multi import deliver_multi, status
 from ordering_osn.api.multi.ledger_entries import LedgerEntries
 from ordering_osn.api.multi.signed_request import read_signed_request, signed_request

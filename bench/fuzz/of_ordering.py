@@ -11,7 +11,7 @@ from pathlib import Path
 
 from bench.fuzz.mutation import Shape
 from bench.fuzz.target import FuzzTarget
-from bench.orderer.transactions import FOLDER, read_envelopes, user
+from bench.osn.transactions import FOLDER, read_envelopes, user
 from multicast.errors import UnknownVersion, UsageError
 from ordering_osn.api import receipt_request, responses, seek
 from ordering_osn.chain import blocks, transactions

@@ -20,13 +20,11 @@ from bench.harness import facts
 SCHEMA_VERSION = 1
 
 
-def parser(
-    benchmark: str, description: str | None, *, room: str = "micro"
-) -> argparse.ArgumentParser:
-    """Make the parser of `python -m bench.…`, with `-o table|json`."""
+def parser(module: str, description: str | None) -> argparse.ArgumentParser:
+    """Make the parser of `python -m MODULE`, with `-o table|json`."""
     facts.at_start()
     made = argparse.ArgumentParser(
-        prog=f"python -m bench.{room}.{benchmark}",
+        prog=f"python -m {module}",
         description=description,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
@@ -35,20 +33,14 @@ def parser(
 
 
 def document(
-    benchmark: str,
-    figures: Mapping[str, Any],
-    *,
-    kafka: str,
-    arguments: Sequence[str],
-    room: str = "micro",
+    module: str, figures: Mapping[str, Any], *, kafka: str, arguments: Sequence[str]
 ) -> dict[str, Any]:
-    """Make the document of one run; `kafka` is the brokers' version, or "none"."""
-    module = benchmark.replace("-", "_")
+    """Make the document of one run of a module; `kafka` is the brokers' version, or "none"."""
     return {
         "schema_version": SCHEMA_VERSION,
-        "benchmark": benchmark,
+        "benchmark": module.rpartition(".")[2].replace("_", "-"),
         "figures": dict(figures),
-        "command": shlex.join(["python", "-m", f"bench.{room}.{module}", *arguments]),
+        "command": shlex.join(["python", "-m", module, *arguments]),
         "versions": facts.versions(kafka),
         **facts.at_start(),
     }

@@ -10,13 +10,12 @@ import json
 import os
 import queue
 import subprocess
-import sys
 import threading
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, Self
 
-from collectors.testing.processes import CollectorProcesses as CollectorProcesses  # noqa: PLC0414
+from bench.harness.client import Role, command
 from collectors.testing.processes import end
 from multicast.errors import AmcastError, TimedOut
 
@@ -50,40 +49,39 @@ def resident_bytes(pids: Iterable[int]) -> int:
     return pages * os.sysconf("SC_PAGE_SIZE")
 
 
-class ClientProcess:
-    """A process of `bench.comparison.client`, or like it; it answers commands in order."""
+def peak_mib(pid: int | str) -> float:
+    """Return the largest resident size of a process so far ("self": of this one), in MiB."""
+    status = Path(f"/proc/{pid}/status").read_text(encoding="ascii", errors="replace")
+    return int(status.partition("VmHWM:")[2].split()[0]) / 1024
 
-    def __init__(
-        self,
-        name: str,
-        spec: Mapping[str, Any],
-        folder: Path,
-        module: str = "bench.comparison.client",
-    ) -> None:
-        self._module = module
+
+class ClientProcess:
+    """A process of `bench.harness.client`; a context manager that ends it."""
+
+    def __init__(self, name: str, role: Role, task: Any, folder: Path) -> None:
         self._name = name
-        self._spec = spec
+        self._command = command(role, task)
         self._log = folder / f"{name}.log"
         self._answers: queue.Queue[str | None] = queue.Queue()
         self._process: subprocess.Popen[str]
 
     def __enter__(self) -> Self:
-        with self._log.open("wb") as err:
+        with self._log.open("ab") as err:
             self._process = subprocess.Popen(
-                [sys.executable, "-m", self._module],
+                self._command,
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=err,
                 text=True,
             )
         threading.Thread(target=self._read, daemon=True).start()
-        self.tell(self._spec)
         return self
 
     def __exit__(self, *_: object) -> None:
         assert self._process.stdin is not None
         with contextlib.suppress(OSError):
             self._process.stdin.close()
+        self._process.terminate()
         end(self._process)
 
     @property
@@ -91,7 +89,12 @@ class ClientProcess:
         """The process ID."""
         return self._process.pid
 
-    def tell(self, command: Mapping[str, Any]) -> None:
+    def kill(self) -> None:
+        """End it as a crash would."""
+        self._process.kill()
+        self.__exit__()
+
+    def tell(self, **command: Any) -> None:
         """Send a command."""
         assert self._process.stdin is not None
         with contextlib.suppress(OSError):  # if the process has ended, `answer` raises
@@ -99,18 +102,24 @@ class ClientProcess:
             self._process.stdin.flush()
 
     def answer(self, timeout_s: float) -> dict[str, Any]:
-        """Wait for the next answer; raises `TimedOut`, or `AmcastError` with the client's error."""
+        """Wait for the next answer; raises `TimedOut`, or `AmcastError` if the process ended."""
         try:
             line = self._answers.get(timeout=timeout_s)
         except queue.Empty:
             raise TimedOut(f"{self._name} did not answer within {timeout_s:g} s") from None
         if line is None:
-            log_end = self._log.read_text(errors="replace").strip()
-            raise AmcastError(f"{self._name} has ended; its log ends: {log_end[-500:]}")
+            raise self._ended()
         answer: dict[str, Any] = json.loads(line)
-        if "error" in answer:
-            raise AmcastError(f"{self._name}: {answer['error']}")
         return answer
+
+    def check(self) -> None:
+        """Raise `AmcastError` if it has failed."""
+        if self._process.poll():
+            raise self._ended()
+
+    def _ended(self) -> AmcastError:
+        log_end = self._log.read_text(errors="replace").strip()
+        return AmcastError(f"{self._name} has ended; its log ends: {log_end[-500:]}")
 
     def _read(self) -> None:
         assert self._process.stdout is not None
@@ -118,33 +127,3 @@ class ClientProcess:
             for line in lines:
                 self._answers.put(line)
         self._answers.put(None)
-
-
-class Poster:
-    """The poster's collector as a process (`bench.baselines.poster`)."""
-
-    def __init__(self, bootstrap: str, topic: str, partitions: int, folder: Path) -> None:
-        self._command = [
-            sys.executable,
-            "-m",
-            "bench.baselines.poster",
-            bootstrap,
-            topic,
-            str(partitions),
-        ]
-        self._log = folder / "poster.log"
-        self._process: subprocess.Popen[bytes]
-
-    def __enter__(self) -> Self:
-        with self._log.open("wb") as err:
-            self._process = subprocess.Popen(self._command, stderr=err, stdout=err)
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._process.terminate()
-        end(self._process)
-
-    @property
-    def pids(self) -> list[int]:
-        """The process ID."""
-        return [self._process.pid]

@@ -24,6 +24,7 @@ from bench.harness.hosts import cpu_seconds, resident_bytes
 from bench.harness.rig import Rig, append_all, pause, standing, ticks
 from multicast.producer import Producer
 
+_MODULE = "bench.micro.collector_cpu"
 _PARTITIONS = 2  # the fewest that need a collector
 _TICK_S = 0.001  # between two bursts, so that the load is nearly even
 _SETTLE_S = 2.0  # before the idle measurement, for timers and checkpoints of the load to end
@@ -90,7 +91,7 @@ def _share(pids: Sequence[int], what: Callable[[], int]) -> tuple[float, float]:
 
 def main(arguments: Sequence[str]) -> None:
     """Measure once, and print the figures."""
-    parser = figures.parser("collector_cpu", __doc__)
+    parser = figures.parser(_MODULE, __doc__)
     parser.add_argument("--rate", type=int, default=100_000, help="messages/s")
     parser.add_argument("--seconds", type=float, default=10.0)
     parser.add_argument("--idle-seconds", type=float, default=20.0)
@@ -103,7 +104,7 @@ def main(arguments: Sequence[str]) -> None:
         measured = loads(())
         if options.check:
             measured |= {f"check_{name}": figure for name, figure in loads(["--check"]).items()}
-        document = figures.document("collector-cpu", measured, kafka=rig.kafka, arguments=arguments)
+        document = figures.document(_MODULE, measured, kafka=rig.kafka, arguments=arguments)
     figures.show(document, options.output)
 
 

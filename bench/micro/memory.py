@@ -9,17 +9,19 @@ The figures are the differences of the peak resident sizes (VmHWM).
 from __future__ import annotations
 
 import json
-import subprocess
 import sys
 import time
 from collections.abc import Sequence
-from pathlib import Path
+from dataclasses import dataclass
 
 from bench.harness import figures
+from bench.harness.client import Talk
+from bench.harness.hosts import ClientProcess, peak_mib
 from bench.harness.rig import Rig, pause, standing
 from multicast.consumer import Consumer
 from multicast.errors import AmcastError, TimedOut
 
+_MODULE = "bench.micro.memory"
 _PARTITIONS = 2  # the fewest that need a collector
 _MESSAGE_BYTES = 100
 _SLOWEST_PER_S = 20_000  # messages/s; sets the time-out, so a slower run fails
@@ -32,8 +34,8 @@ def measure(rig: Rig, *, near: int, behind: int) -> dict[str, float]:
     measured: dict[str, float] = {}
     for role in small:
         measured[f"{role}_growth_mib"] = round(large[role] - small[role], 1)
-        measured[f"{role}_peak_mib_near"] = round(small[role], 1)
-        measured[f"{role}_peak_mib_behind"] = round(large[role], 1)
+        measured[f"{role}peak_mib_near"] = round(small[role], 1)
+        measured[f"{role}peak_mib_behind"] = round(large[role], 1)
     return measured
 
 
@@ -50,56 +52,39 @@ def _catch_up(rig: Rig, more: int, total: int) -> dict[str, float]:
             if time.monotonic() > deadline:
                 raise TimedOut(f"some messages were not ordered within {timeout_s:g} s")
             pause(0.1)
-        ordering = _peak_mib(collectors.pids[0])
+        ordering = peak_mib(collectors.pids[0])
     figures.progress(f"consuming {total}")
-    done = subprocess.run(
-        [
-            sys.executable,
-            "-m",
-            "bench.micro.memory",
-            "--consume",
-            rig.bootstrap,
-            "--near",
-            str(total),
-        ],
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=timeout_s,
-    )
-    if done.returncode:
-        raise AmcastError(f"the consumer ended with {done.returncode}: {done.stderr[-500:]}")
-    return {"collector": ordering, "consumer": float(done.stdout)}
+    task = CatchUp(rig.bootstrap)
+    with ClientProcess(f"consumer-{total}", catch_up, task, rig.folder) as client:
+        answer = client.answer(timeout_s)
+    if answer["read"] != total:
+        raise AmcastError(f"{answer['read']} of {total} messages were delivered")
+    return {"collector": ordering, "consumer": answer["peak_mib"]}
 
 
-def _consume(bootstrap: str, total: int) -> float:
-    """Deliver all messages, in batches; return this process's peak memory in MiB."""
-    with Consumer(bootstrap, topic="bench", name="C1", committed=False) as consumer:
+@dataclass(frozen=True, slots=True)
+class CatchUp:
+    """Deliver all messages of the rig."""
+
+    bootstrap: str
+
+
+def catch_up(task: CatchUp, talk: Talk) -> None:
+    """Deliver them in batches; the answer is their number, and the process's peak memory."""
+    with Consumer(task.bootstrap, topic="bench", name="C1", committed=False) as consumer:
         read = sum(len(batch.records) for batch in consumer.until_end())
-    if read != total:
-        raise AmcastError(f"{read} of {total} messages were delivered")
-    return _peak_mib("self")
-
-
-def _peak_mib(pid: int | str) -> float:
-    status = Path(f"/proc/{pid}/status").read_text(encoding="ascii")
-    (line,) = [line for line in status.splitlines() if line.startswith("VmHWM:")]
-    return int(line.split()[1]) / 1024
+    talk.answer({"read": read, "peak_mib": peak_mib("self")})
 
 
 def main(arguments: Sequence[str]) -> None:
     """Measure once, and print the figures."""
-    parser = figures.parser("memory", __doc__)
+    parser = figures.parser(_MODULE, __doc__)
     parser.add_argument("--behind", type=int, default=10_000_000, help="messages")
     parser.add_argument("--near", type=int, default=10_000, help="messages")
-    parser.add_argument("--consume", metavar="BOOTSTRAP", help="be the consumer of `near` messages")
     options = parser.parse_args(arguments)
-    if options.consume:
-        sys.stdout.write(f"{_consume(options.consume, options.near)}\n")
-        return
     with standing(_PARTITIONS) as rig:
         measured = measure(rig, near=options.near, behind=options.behind)
-        document = figures.document("memory", measured, kafka=rig.kafka, arguments=arguments)
+        document = figures.document(_MODULE, measured, kafka=rig.kafka, arguments=arguments)
     figures.show(document, options.output)
 
 

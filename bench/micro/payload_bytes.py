@@ -15,6 +15,7 @@ from bench.harness import figures
 from bench.harness.rig import Rig, append_all, pause, standing, ticks
 from bench.harness.sockets import traffic
 
+_MODULE = "bench.micro.payload_bytes"
 _PARTITIONS = 2  # the fewest that need a collector
 _SIZES = {"10kB": (10_000, 500), "100kB": (100_000, 100), "1MB": (1_000_000, 20)}
 _WARM_S = 3.0  # before the measurement, so that connections exist
@@ -54,12 +55,12 @@ def _send(rig: Rig, size: int, rate: int, seconds: float) -> int:
 
 def main(arguments: Sequence[str]) -> None:
     """Measure once, and print the figures."""
-    parser = figures.parser("payload_bytes", __doc__)
+    parser = figures.parser(_MODULE, __doc__)
     parser.add_argument("--seconds", type=float, default=10.0)
     options = parser.parse_args(arguments)
     with standing(_PARTITIONS) as rig:
         measured = measure(rig, seconds=options.seconds)
-        document = figures.document("payload-bytes", measured, kafka=rig.kafka, arguments=arguments)
+        document = figures.document(_MODULE, measured, kafka=rig.kafka, arguments=arguments)
     figures.show(document, options.output)
 
 

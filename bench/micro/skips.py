@@ -17,6 +17,7 @@ from bench.harness.rig import Rig, standing, ticks
 from multicast.drivers import open_driver
 from multicast.producer import Producer
 
+_MODULE = "bench.micro.skips"
 _PARTITIONS = 2  # the fewest that need a collector
 _PRODUCERS = 2  # the fewest whose tickets meet in one log
 _TICK_S = 0.002
@@ -59,7 +60,7 @@ def _stored(rig: Rig) -> int:
 
 def main(arguments: Sequence[str]) -> None:
     """Count once, and print the figures."""
-    parser = figures.parser("skips", __doc__)
+    parser = figures.parser(_MODULE, __doc__)
     parser.add_argument("--messages", type=int, default=100_000)
     parser.add_argument("--rate", type=int, default=2000, help="messages/s")
     options = parser.parse_args(arguments)
@@ -67,7 +68,7 @@ def main(arguments: Sequence[str]) -> None:
         parser.error("--messages and --rate are at least 1")
     with standing(_PARTITIONS) as rig:
         measured = measure(rig, messages=options.messages, rate=options.rate)
-        document = figures.document("skips", measured, kafka=rig.kafka, arguments=arguments)
+        document = figures.document(_MODULE, measured, kafka=rig.kafka, arguments=arguments)
     figures.show(document, options.output)
 
 

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import json
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from bench.harness.client import Notes
 from multicast.errors import AmcastError
 from multicast.producer import Producer
 
@@ -19,7 +19,7 @@ class ManualProducer:
         self._producer = producer
         self._name = name
         self._calls = 0
-        self._file = (folder / f"produce-{name}.0.jsonl").open("w", encoding="utf-8")
+        self._notes = Notes(str(folder / f"produce-{name}.0.jsonl"))
         self._note({"producer": name, "instance": "0"})
 
     def multicast(self, to: Sequence[str], timeout_s: float = 20.0) -> str:
@@ -50,8 +50,6 @@ class ManualProducer:
     def close(self) -> None:
         """End the history."""
         self._note({"end": True})
-        self._file.close()
 
     def _note(self, line: Mapping[str, Any]) -> None:
-        self._file.write(json.dumps({**line, "ns": time.monotonic_ns()}) + "\n")
-        self._file.flush()
+        self._notes.write({**line, "ns": time.monotonic_ns()})

@@ -1,41 +1,34 @@
-"""The clients of a nemesis run, as processes: `python -m bench.nemesis.programs produce JSON`.
+"""The clients of a nemesis run, as roles of `bench.harness.client`.
 
-JSON describes a `Produce`, a `Consume` or a `ConsumerAudit`. Each process writes its own history
-file (`bench.nemesis.histories` has the format); the first line is written once the client is open.
-After SIGTERM a process finishes within bounds, and notes this at the end of its file.
+Each process writes its own history file (`bench.nemesis.histories` has the format); the first line
+is written once the client is open. After SIGTERM a process finishes within bounds, and notes this
+at the end of its file.
 
     begun       the line of a call is written BEFORE the message is sent, so a call that a kill
                 interrupts is known
     noted       the line of a delivery is written BEFORE its cursor is committed, so a killed
                 consumer delivers some messages again, and skips none
     retried     a retriable error means that the cluster is away for a while. Any other error ends
-                the process with a sentence on stderr and the error's exit code
-
-A kill loses no line, because each has reached the operating system.
+                the process
 """
 
 from __future__ import annotations
 
 import contextlib
-import errno
-import faulthandler
-import json
-import os
-import signal
-import sys
 import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, TypeVar
+from typing import Any
 
+from bench.harness.client import Notes, Talk
 from bench.nemesis.histories import AUDIT
 from multicast.consumer import Consumer
 from multicast.delivery import Batch
 from multicast.drivers.protocol import Appended, AppendFailed, AppendOutcome
-from multicast.errors import AmcastError, TimedOut, UsageError
+from multicast.errors import AmcastError, TimedOut
 from multicast.producer import Producer
 
 _NS = 10**9
@@ -43,11 +36,9 @@ _TICK_S = 0.02  # the longest wait between two looks at outcomes
 _POLL_S = 0.1  # how long a poll waits: a process notices SIGTERM in this time
 _AGAIN_S = 0.2  # between two attempts while the cluster is away: five a second load no broker
 _LATE_S = 1.0  # after a freeze, the calls of at most this time are made at once
-_DISK_FULL_S = 120.0  # how long a process waits for room on a full disk
 _CLOSE_S = 5.0  # for the driver to close, after its delivery time-out
 FILLING = b"!"  # of the messages of a bulk, and of no other
 _pause = threading.Event()  # never set; used to sleep
-_Opened = TypeVar("_Opened")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,7 +71,8 @@ class Consume:
     """Deliver to one consumer of the plan, from its committed cursor until SIGTERM.
 
     Then deliver up to the current end, for at most `end_timeout_s`. `late` marks a consumer that
-    joins in a later epoch.
+    joins in a later epoch. With `audits`, deliver everything that is addressed to the consumer from
+    the start, under the auditor's own name; note the values, and commit nothing.
     """
 
     bootstrap: str
@@ -93,97 +85,16 @@ class Consume:
     commit_every_s: float = 0.2
     end_timeout_s: float = 60.0
     late: bool = False
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ConsumerAudit:
-    """Deliver everything that is addressed to one consumer, from the start; note the values."""
-
-    bootstrap: str
-    topic: str
-    name: str
-    history: str
-    instance: str = "audit"
-    driver: str = "librdkafka"
-    client: Mapping[str, str] = field(default_factory=dict)
-    timeout_s: float = 60.0
-
-
-ClientTask = Produce | Consume | ConsumerAudit
-
-
-def command(task: ClientTask) -> list[str]:
-    """Return the command line of a task's process."""
-    verb = next(verb for verb, (made, _) in _VERBS.items() if isinstance(task, made))
-    return [sys.executable, "-m", "bench.nemesis.programs", verb, json.dumps(asdict(task))]
-
-
-class HistoryFile:
-    """An append-only file of JSON lines, which this process creates.
-
-    A write waits for room on a full disk, at most `_DISK_FULL_S`: the process does nothing that it
-    has not noted.
-    """
-
-    def __init__(self, path: str) -> None:
-        try:
-            self._file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND, 0o644)
-        except OSError as error:
-            raise UsageError(f"cannot create {path}: {error.strerror}") from error
-        self._path = path
-
-    def write(self, lines: Iterable[Mapping[str, Any]]) -> None:
-        """Append lines; afterwards they survive this process. Raises `AmcastError`."""
-        text = "".join(json.dumps(line, separators=(",", ":")) + "\n" for line in lines)
-        left = memoryview(text.encode())
-        deadline = time.monotonic() + _DISK_FULL_S
-        while left:
-            try:
-                left = left[os.write(self._file, left) :]
-            except OSError as error:
-                full = error.errno in (errno.ENOSPC, errno.EDQUOT)
-                if not full or time.monotonic() > deadline:
-                    raise AmcastError(f"cannot write {self._path}: {error.strerror}") from error
-                _pause.wait(_TICK_S)
-
-
-class Stop:
-    """Whether to stop: after SIGTERM, or after the end of the parent process."""
-
-    def __init__(self) -> None:
-        self._parent = os.getppid()
-        self._requested = False
-        signal.signal(signal.SIGTERM, self._tell)
-
-    @property
-    def requested(self) -> bool:
-        """Whether this process shall stop."""
-        return self._requested or os.getppid() != self._parent
-
-    def _tell(self, *_: object) -> None:
-        # No lock here: the handler runs in the main thread, which may hold that lock.
-        self._requested = True
-
-
-def _opened(make: Callable[[], _Opened], stop: Stop) -> _Opened | None:
-    """Open a client as soon as the cluster answers; None if the process shall stop before."""
-    while not stop.requested:
-        try:
-            return make()
-        except AmcastError as error:
-            if not error.retriable:
-                raise
-            _pause.wait(_AGAIN_S)
-    return None
+    audits: bool = False
 
 
 # -- producing ----------------------------------------------------------------------------------
 
 
-def produce(task: Produce) -> None:
-    """Multicast until SIGTERM; then wait for the outstanding outcomes."""
-    stop, notes = Stop(), HistoryFile(task.history)
-    producer = _opened(
+def produce(task: Produce, talk: Talk) -> None:
+    """Multicast until told to end; then wait for the outstanding outcomes."""
+    notes = Notes(task.history)
+    producer = talk.opened(
         lambda: Producer(
             task.bootstrap,
             topic=task.topic,
@@ -191,8 +102,7 @@ def produce(task: Produce) -> None:
             client=task.client,
             block_s=0.0,
             delivery_timeout_s=task.delivery_timeout_s,
-        ),
-        stop,
+        )
     )
     if producer is None:
         return
@@ -201,26 +111,26 @@ def produce(task: Produce) -> None:
         return
     calling = _Calling(task, producer, notes)
     try:
-        while not stop.requested:
+        while not talk.stop:
             calling.turn()
     finally:
         calling.end()
 
 
-def _bulk(task: Produce, producer: Producer, notes: HistoryFile) -> None:
+def _bulk(task: Produce, producer: Producer, notes: Notes) -> None:
     """Multicast one message, and once it has its outcome many by one call."""
-    notes.write([{"producer": task.name, "instance": task.instance, "ns": _now()}])
+    notes.write({"producer": task.name, "instance": task.instance, "ns": _now()})
     for numbers, filling in (range(1), b""), (range(1, task.bulk + 1), FILLING):
-        notes.write([{"begun": n, "to": task.sets[0], "ns": _now()} for n in numbers])
+        notes.write(*({"begun": n, "to": task.sets[0], "ns": _now()} for n in numbers))
         values = [_value(task, number, filling) for number in numbers]
         receipts = producer.multicast_all(values, to=task.sets[0])
         with contextlib.suppress(TimedOut):
             receipts.wait(task.delivery_timeout_s + _CLOSE_S)
         outcomes = zip(numbers, receipts.outcomes, strict=True)
         name = receipts.log.name
-        notes.write([_line(n, _now(), one, name) for n, one in outcomes if one is not None])
+        notes.write(*(_line(n, _now(), one, name) for n, one in outcomes if one is not None))
     producer.close(_CLOSE_S)
-    notes.write([{"end": True, "ns": _now()}])
+    notes.write({"end": True, "ns": _now()})
 
 
 def _value(task: Produce, number: int, filling: bytes = b"") -> bytes:
@@ -238,7 +148,7 @@ def _line(number: int, ns: int, outcome: AppendOutcome, log: str) -> dict[str, A
 class _Calling:
     """An open loop of multicasts, and their outcomes."""
 
-    def __init__(self, task: Produce, producer: Producer, notes: HistoryFile) -> None:
+    def __init__(self, task: Produce, producer: Producer, notes: Notes) -> None:
         self._task = task
         self._producer = producer
         self._notes = notes
@@ -248,7 +158,7 @@ class _Calling:
         self._dropped = 0
         self._outcomes: deque[tuple[int, int, AppendOutcome]] = deque()
         self._logs: dict[int, str] = {}  # by call without an outcome
-        notes.write([{"producer": task.name, "instance": task.instance, "ns": _now()}])
+        notes.write({"producer": task.name, "instance": task.instance, "ns": _now()})
         self._began_ns = _now()
 
     def turn(self) -> None:
@@ -268,7 +178,7 @@ class _Calling:
             lines.append({"dropped": self._dropped})
         numbers = range(self._begun, self._begun + count)
         lines += [{"begun": n, "to": self._to(n), "ns": _now()} for n in numbers]
-        self._notes.write(lines)
+        self._notes.write(*lines)
         self._begun += count
         for number in numbers:
             self._call(number)
@@ -278,7 +188,7 @@ class _Calling:
         with contextlib.suppress(TimedOut):  # the remaining outcomes become unknown by closing
             self._producer.flush(self._task.delivery_timeout_s + _CLOSE_S)
         self._producer.close(_CLOSE_S)
-        self._notes.write([*self._take_outcomes(), {"end": True, "ns": _now()}])
+        self._notes.write(*self._take_outcomes(), {"end": True, "ns": _now()})
 
     def _to(self, number: int) -> Sequence[str]:
         return self._task.sets[number % len(self._task.sets)]
@@ -320,73 +230,47 @@ def _word(outcome: AppendOutcome) -> str:
 # -- consuming ----------------------------------------------------------------------------------
 
 
-def consume(task: Consume) -> None:
-    """Deliver until SIGTERM, then up to the current end."""
-    stop, notes = Stop(), HistoryFile(task.history)
-    consumer = _opened(
+def consume(task: Consume, talk: Talk) -> None:
+    """Deliver until told to end, then up to the current end; an auditor only the latter."""
+    notes = Notes(task.history)
+    consumer = talk.opened(
         lambda: Consumer(
             task.bootstrap,
             topic=task.topic,
             name=task.name,
+            committed=not task.audits,
             driver=task.driver,
             client=task.client,
-        ),
-        stop,
+        )
     )
     if consumer is None:
         return
     with consumer:
-        delivering = _Delivering(consumer, task.name, task.instance, notes)
-        while not stop.requested:
+        # Of an auditor: earlier epochs did not cover its interest.
+        late = task.late or (task.audits and consumer.position.epoch > 1)
+        delivering = _Delivering(consumer, task, notes)
+        while not (task.audits or talk.stop):
             delivering.turn(lambda: consumer.poll(_POLL_S))
             delivering.commit(every_s=task.commit_every_s)
-        delivering.to_end(task.end_timeout_s, late=task.late)
-        delivering.commit(every_s=0.0)
-
-
-def audit(task: ConsumerAudit) -> None:
-    """Deliver everything from the start to the current end, under the auditor's own name."""
-    stop, notes = Stop(), HistoryFile(task.history)
-    consumer = _opened(
-        lambda: Consumer(
-            task.bootstrap,
-            topic=task.topic,
-            name=task.name,
-            committed=False,
-            driver=task.driver,
-            client=task.client,
-        ),
-        stop,
-    )
-    if consumer is None:
-        return
-    with consumer:
-        late = consumer.position.epoch > 1  # earlier epochs did not cover its interest
-        delivering = _Delivering(consumer, task.name + AUDIT, task.instance, notes, values=True)
-        delivering.to_end(task.timeout_s, late=late)
+        delivering.to_end(task.end_timeout_s, late=late)
+        if not task.audits:
+            delivering.commit(every_s=0.0)
 
 
 class _Delivering:
     """One process's deliveries: first noted, then committed."""
 
-    def __init__(
-        self,
-        consumer: Consumer,
-        label: str,
-        instance: str,
-        notes: HistoryFile,
-        *,
-        values: bool = False,
-    ) -> None:
+    def __init__(self, consumer: Consumer, task: Consume, notes: Notes) -> None:
         self._consumer = consumer
-        self._who = {"consumer": label, "instance": instance}
+        label = task.name + AUDIT if task.audits else task.name
+        self._who = {"consumer": label, "instance": task.instance}
         self._notes = notes
-        self._values = values
+        self._values = task.audits
         self._sequence = 0
         self._cursor = self._committed = consumer.position
         self._committed_s = time.monotonic()
         interest = {"interest": consumer.interest, "from": str(self._cursor), "ns": _now()}
-        notes.write([{**self._who, **interest}])
+        notes.write({**self._who, **interest})
 
     def turn(self, poll: Callable[[], Iterable[Batch]]) -> bool:
         """Note the deliveries of one poll; False if the cluster is away."""
@@ -432,7 +316,7 @@ class _Delivering:
         if time.monotonic() > deadline:
             raise TimedOut(f"the end was not reached within {timeout_s:g} s")
         end = {"end": True, "ns": _now()}
-        self._notes.write([{**self._who, **end, **({"late": True} if late else {})}])
+        self._notes.write({**self._who, **end, **({"late": True} if late else {})})
 
     def _note(self, batch: Batch) -> None:
         """Note a batch BEFORE the cursor moves behind it."""
@@ -453,40 +337,9 @@ class _Delivering:
             self._sequence += 1
         cursor = batch.cursor()
         lines[-1]["cursor"] = str(cursor)
-        self._notes.write(lines)
+        self._notes.write(*lines)
         self._cursor = cursor
 
 
 def _now() -> int:
     return time.monotonic_ns()
-
-
-# -- the command --------------------------------------------------------------------------------
-
-_VERBS: dict[str, tuple[Any, Callable[[Any], None]]] = {
-    "produce": (Produce, produce),
-    "consume": (Consume, consume),
-    "audit": (ConsumerAudit, audit),
-}
-
-
-def main(arguments: Sequence[str]) -> int:
-    """Run the command; return the exit code. SIGUSR1 prints the stack of every thread."""
-    faulthandler.register(signal.SIGUSR1)
-    try:
-        if len(arguments) != 2 or arguments[0] not in _VERBS:
-            raise UsageError(f"give one of {', '.join(_VERBS)}, and a JSON object")
-        made, work = _VERBS[arguments[0]]
-        try:
-            task = made(**json.loads(arguments[1]))
-        except (TypeError, ValueError) as error:
-            raise UsageError(f"the JSON object is not a {arguments[0]} task: {error}") from error
-        work(task)
-    except AmcastError as error:
-        sys.stderr.write(f"{' '.join(arguments[:1])}: {error}\n")
-        return error.exit_code
-    return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))

@@ -11,7 +11,6 @@ Each process carries the run's token, and ends with the process that started it,
 
 from __future__ import annotations
 
-import json
 import os
 import signal
 import subprocess
@@ -24,6 +23,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, Self
 
+from bench.harness.client import FollowedNotes
 from multicast.errors import AmcastError, TimedOut
 from multicast.local.process import argument_of
 
@@ -153,8 +153,12 @@ class Program:
 
 def marked(token: str, module: str, *arguments: str) -> list[str]:
     """Return the command line of a Python module, marked with the token of this run."""
-    # Python ignores an unknown -X option.
-    return [sys.executable, "-X", argument_of(token), "-m", module, *arguments]
+    return [sys.executable, *flags_of(token), "-m", module, *arguments]
+
+
+def flags_of(token: str) -> tuple[str, ...]:
+    """Return the flags of Python that mark a process: it ignores an unknown -X option."""
+    return "-X", argument_of(token)
 
 
 class Starvation:
@@ -217,7 +221,7 @@ class Canary:
 
     def __init__(self, folder: Path, due: Mapping[str, Sequence[str]]) -> None:
         self._folder = folder
-        self._read: dict[Path, int] = {}
+        self._files: dict[Path, FollowedNotes] = {}
         self._begun: dict[tuple[Path, int], tuple[str, int]] = {}
         self._accepted: dict[str, deque[tuple[int, int]]] = {}
         self._delivered = {(name, log): -1 for name, logs in due.items() for log in logs}
@@ -227,13 +231,8 @@ class Canary:
     def look(self) -> None:
         """Read the new lines of all files."""
         for file in sorted(self._folder.glob("*.jsonl")):
-            with file.open("rb") as lines:
-                lines.seek(self._read.get(file, 0))
-                text = lines.read()
-            whole = text.rfind(b"\n") + 1
-            self._read[file] = self._read.get(file, 0) + whole
-            for line in text[:whole].splitlines():
-                self._take(file, json.loads(line))
+            for line in self._files.setdefault(file, FollowedNotes(file)).new():
+                self._take(file, line)
 
     def behind(self, since_ns: int) -> list[str]:
         """Name the consumers and logs without a delivery of a message sent after `since_ns`."""

@@ -25,11 +25,13 @@ from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple, Self
 
+from bench.harness.client import command
 from bench.harness.interests import file_of
 from bench.nemesis.manual import ManualProducer
 from bench.nemesis.network import DESK, Network
+from bench.nemesis.programs import Consume, Produce, consume, produce
 from bench.nemesis.proxy import Proxy
-from bench.nemesis.running import Canary, MakeCommand, Program, Starvation, marked, until
+from bench.nemesis.running import Canary, MakeCommand, Program, Starvation, flags_of, marked, until
 from collectors.cli.main import control_of
 from collectors.reconfiguration.apply import apply
 from multicast import Producer
@@ -77,12 +79,8 @@ _ON_KAFKA_PYTHON = ("C4",)
 CLIENT_HOSTS = ("c1", "c2", "c3", "c4")
 HOSTS = (*(f"b{number}" for number in BROKERS), *CLIENT_HOSTS)
 PROXIED = "c4"
-_PROGRAMS = "bench.nemesis.programs"
 # A restarted consumer and an auditor may read the whole run, on a loaded machine.
-_LIMITS: Mapping[str, Mapping[str, float]] = {
-    "consume": {"end_timeout_s": 150.0},
-    "audit": {"timeout_s": 300.0},
-}
+_CONSUMED_S, _AUDITED_S = 150.0, 300.0
 _MESSAGE_BYTES = 100
 _START_S = 90.0  # three Java brokers and a dozen Python processes on two loaded cores
 _ADMIN_TIMEOUT_S = 4.0  # for one answer of a broker, which may be frozen or cut off
@@ -243,18 +241,19 @@ class System:
 
     def _consumer(self, name: str, host: str) -> MakeCommand:
         def make_command(start: int) -> list[str]:
-            spec = self._spec("consume", name, host, start)
-            return marked(self.token, _PROGRAMS, "consume", json.dumps(spec))
+            about = self._about("consume", name, host, start)
+            task = Consume(**about, end_timeout_s=_CONSUMED_S)
+            return command(consume, task, *flags_of(self.token))
 
         return make_command
 
     def _producer(self, name: str, host: str) -> MakeCommand:
         def make_command(start: int) -> list[str]:
-            spec = self._spec("produce", name, host, start)
+            about = self._about("produce", name, host, start)
             sets, rate = _STEADY.get(name, (SETS, self._rate / len(_STRUCK)))
-            spec |= {"delivery_timeout_s": _DELIVERY_TIMEOUTS_S[name], "bytes": _MESSAGE_BYTES}
-            spec |= self._bulk if name == _BULK[0] else {"sets": sets, "rate": rate}
-            return marked(self.token, _PROGRAMS, "produce", json.dumps(spec))
+            load = self._bulk if name == _BULK[0] else {"sets": sets, "rate": rate}
+            about |= {"delivery_timeout_s": _DELIVERY_TIMEOUTS_S[name], "bytes": _MESSAGE_BYTES}
+            return command(produce, Produce(**{**about, **load}), *flags_of(self.token))
 
         return make_command
 
@@ -264,13 +263,12 @@ class System:
         self.programs[_BULK[0]].start()
         return self.programs[_BULK[0]]
 
-    def _spec(self, verb: str, name: str, host: str, start: int) -> dict[str, Any]:
+    def _about(self, verb: str, name: str, host: str, start: int) -> dict[str, Any]:
         return {
             "bootstrap": self.bootstrap_at(host),
             "topic": self.topic,
             "driver": "kafka-python" if name in _ON_KAFKA_PYTHON else "librdkafka",
             "client": {"client.id": name},
-            **_LIMITS.get(verb, {}),
             "name": name,
             "instance": str(start),
             "history": str(self.folder / f"{verb}-{name}.{start}.jsonl"),
@@ -449,8 +447,9 @@ class System:
         self.manual_producer.close()
         audits = []
         for name in _CONSUMERS:
-            spec = self._spec("audit", name, "c3", 0)
-            argv = marked(self.token, _PROGRAMS, "audit", json.dumps(spec | {"instance": "audit"}))
+            about = {**self._about("audit", name, "c3", 0), "instance": "audit"}
+            task = Consume(**about, end_timeout_s=_AUDITED_S, audits=True)
+            argv = command(consume, task, *flags_of(self.token))
             audits.append(self._add(f"{name}.audit", "c3", partial(_same, argv)))
         for some in (_PRODUCERS, _CONSUMERS):
             wrong += self._stopped([self.programs[name] for name in some])

@@ -18,7 +18,7 @@ from rich.console import Console
 from rich.table import Table
 
 from bench.harness.interrupts import end_at_signals
-from bench.pipeline.inputs import LocalFolder, check_events, check_settings, claim, is_url
+from bench.pipeline.inputs import check_events, check_settings, claim, is_url
 from multicast.drivers import open_driver
 from multicast.drivers.kafka_python import Admin
 from multicast.errors import AmcastError, UsageError
@@ -47,13 +47,6 @@ def pipeline(
         str | None,
         typer.Option("--out", help="A folder or URL to keep the Parquet files in; default: none."),
     ] = None,
-    stream: Annotated[
-        bool, typer.Option("--stream", help="Read by Structured Streaming, up to the present end.")
-    ] = False,
-    follow: Annotated[
-        float | None,
-        typer.Option("--follow", min=0, help="Read by Structured Streaming for so many seconds."),
-    ] = None,
     master: Annotated[
         str, typer.Option("--master", help="Spark's master: local threads, or a cluster's URL.")
     ] = "local[2]",
@@ -71,15 +64,15 @@ def pipeline(
 ) -> None:
     """Compute latencies, rates and losses of runs by Spark, and check their order."""
     _refuse_without_spark()
-    from bench.pipeline.report import PipelineRequest, report  # noqa: PLC0415 - pyspark may be missing
-    from bench.pipeline.session import SparkFolder, spark  # noqa: PLC0415
+    from bench.pipeline.report import report  # noqa: PLC0415 - pyspark may be missing
+    from bench.pipeline.session import spark  # noqa: PLC0415
     from bench.pipeline.sources import RunSource, arms  # noqa: PLC0415
 
     source = RunSource(bootstrap, tuple(runs), _pairs("--kafka", kafka))
     settings = _pairs("--conf", conf)
     _check(source)
     if out is not None and not is_url(out):
-        claim(LocalFolder(out), out, runs)
+        claim(out)
     end_at_signals()
     with ExitStack() as stack:
         if out is None:
@@ -88,10 +81,7 @@ def pipeline(
         else:
             out, kept = out if is_url(out) else str(Path(out).absolute()), True
         session = stack.enter_context(spark(master=master, settings=settings, progress=_say))
-        if is_url(out):  # only Spark can look there
-            claim(SparkFolder(session, out), out, runs)
-        request = PipelineRequest(out, follow if follow is not None else 0.0 if stream else None)
-        document = report(session, source, request, progress=_say)
+        document = report(session, source, out, progress=_say)
         topics = {arm.topic for arm in arms(session, source)} if remove_topics else set()
     if not kept:
         del document["out"]

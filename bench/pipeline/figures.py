@@ -1,7 +1,7 @@
 """Latencies, rates and losses of runs, from their events.
 
-There are two steps, so that batches and streams share the second: `counted` counts events by
-value and by everything that figures are grouped by; `latencies` and `rates` compute the figures.
+There are two steps: `counted` counts events by value and by everything that figures are grouped by;
+`latencies` and `rates` compute the figures.
 
     end_to_end   delivered - intended, of each delivery
     ordered      ordered - intended, of each delivery for which an order was read
@@ -29,14 +29,10 @@ QUANTILES = {"p50": 0.5, "p75": 0.75, "p95": 0.95, "p99": 0.99, "p999": 0.999, "
 _LATENCIES = ("end_to_end", "ordered", "accepted", "publish")
 _STAMPS = ("delivered_at", "accepted_at")
 _PRECISION_BITS = 13  # of a latency's value; see above
-WINDOW = "10 seconds"  # of event time: so often a stream's watermark can drop state
 
 
-def counted(events: DataFrame, *, windows: bool = False) -> DataFrame:
-    """Count measured events by side, round, consumer, measure and value.
-
-    With `windows` also by windows of event time, which a stream's watermark can drop.
-    """
+def counted(events: DataFrame) -> DataFrame:
+    """Count measured events by side, round, consumer, measure and value."""
 
     def measure(name: str, value: str) -> Column:
         return F.struct(F.lit(name).alias("measure"), F.expr(value).alias("exact"))
@@ -49,20 +45,16 @@ def counted(events: DataFrame, *, windows: bool = False) -> DataFrame:
         measure("delivered_at", "delivered"),
         measure("accepted_at", "accepted"),
     )
-    keys = [*SIDES, "round", "consumer", "measure", "value"]
     rows = (
         events.where("measured")
-        .select(*SIDES, "round", "consumer", "at", F.explode(all_measures).alias("each"))
+        .select(*SIDES, "round", "consumer", F.explode(all_measures).alias("each"))
         .select("*", "each.measure", "each.exact")
         .where("exact is not null")
         .withColumn(
             "value", F.when(_is(_STAMPS), F.expr("exact div 1000000")).otherwise(_rounded())
         )
     )
-    grouping: list[Column | str] = [*keys]
-    if windows:
-        grouping.append(F.window("at", WINDOW).alias("window"))
-    return rows.groupBy(*grouping).agg(
+    return rows.groupBy(*SIDES, "round", "consumer", "measure", "value").agg(
         F.count("*").alias("n"),
         F.sum(F.when(_is(_LATENCIES), F.col("exact"))).alias("total"),
         F.max("exact").alias("greatest"),

@@ -6,7 +6,6 @@ Kafka's client, and reads a log that lost its oldest records as if it were whole
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Protocol
@@ -16,7 +15,6 @@ from multicast.drivers.client_settings import REFUSED
 from multicast.drivers.protocol import TopicPartition
 from multicast.errors import UsageError
 
-_ABOUT = "_runs"  # in --out: the runs whose figures it holds; Spark passes over such names
 # Of the consumer settings of Kafka's client in Java, those that neither the pipeline nor Spark sets
 # itself: how to log in (all that begin so), how to reach the brokers, and how much to fetch.
 _LOGIN = ("sasl.", "ssl.")
@@ -94,67 +92,21 @@ def check_events(topics: Topics, logs: LogStarts, runs: Sequence[str]) -> None:
             raise trimmed(topic, f"partition {number} begins at offset {start}")
 
 
-class Folder(Protocol):
-    """A folder for figures, on this machine or where Spark reaches it; raises `OSError`."""
-
-    def names(self) -> list[str]:
-        """Make the folder, and list what is in it."""
-
-    def read(self, name: str) -> bytes:
-        """Read a file."""
-
-    def write(self, name: str, content: bytes) -> None:
-        """Write a file."""
-
-
-class LocalFolder:
-    """A folder on this machine."""
-
-    def __init__(self, path: str) -> None:
-        self._path = Path(path)
-
-    def names(self) -> list[str]:
-        """Make the folder, and list what is in it."""
-        self._path.mkdir(parents=True, exist_ok=True)
-        return [path.name for path in self._path.iterdir()]
-
-    def read(self, name: str) -> bytes:
-        """Read a file."""
-        return (self._path / name).read_bytes()
-
-    def write(self, name: str, content: bytes) -> None:
-        """Write a file."""
-        (self._path / name).write_bytes(content)
-
-
 def is_url(out: str) -> bool:
     """Whether figures go to a URL, which only Spark can read."""
     return "://" in out
 
 
-def claim(folder: Folder, out: str, runs: Sequence[str]) -> None:
-    """Make a folder that of some runs' figures; raises `UsageError` if it holds anything else.
-
-    Figures are written over what the folder has, and a stream resumes at its checkpoints.
-    """
-    wanted = json.dumps(sorted(runs))
+def claim(out: str) -> None:
+    """Make an empty folder on this machine; raises `UsageError` if it holds anything."""
+    folder = Path(out)
     try:
-        names = folder.names()
-        others = any(name != _ABOUT for name in names)
-        if others and _ABOUT not in names:
-            raise UsageError(
-                f"{out} is not empty, and does not say of which runs its figures are; name "
-                f"another folder (or write {wanted} to {out}/{_ABOUT}, if an earlier version "
-                f"wrote them)"
-            )
-        if not others:
-            folder.write(_ABOUT, wanted.encode())
-        held = json.loads(folder.read(_ABOUT))
-    except (OSError, ValueError) as error:
-        raise UsageError(f"{out} cannot be used for --out: {error}") from error
-    if held != sorted(runs):
-        named = ", ".join(map(str, held)) if isinstance(held, list) else held
-        raise UsageError(f"{out} holds the figures of {named}; name another folder")
+        folder.mkdir(parents=True, exist_ok=True)
+        holds = any(folder.iterdir())
+    except OSError as error:
+        raise UsageError(f"{out} cannot be used for --out: {error.strerror or error}") from error
+    if holds:
+        raise UsageError(f"{out} is not empty; name another folder")
 
 
 def trimmed(topic: str, why: str) -> UsageError:

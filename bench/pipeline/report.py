@@ -8,21 +8,18 @@ Kafka is read once; all later steps read the Parquet written from it. The folder
     order       the result of `rule.py` on the order records: runs with places, void records with
                 reasons
     placed      deliveries with their places (`judge.py`)
-    live/       the files of the streaming queries, if streaming was requested (`live.py`)
 """
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from pyspark.sql import DataFrame, SparkSession
 
 from bench.pipeline import figures, judge
 from bench.pipeline.inputs import trimmed
-from bench.pipeline.live import follow
 from bench.pipeline.rule import PlannedOrder, Statement, read_control
 from bench.pipeline.session import SPARK_ERRORS, SparkFailed, sentence_of
 from bench.pipeline.sources import RecordedArm, RunSource, arms, order_records, statements, typed
@@ -31,18 +28,10 @@ from multicast.errors import AmcastError, ClusterUnreachable
 SCHEMA_VERSION = 1  # of the document that `-o json` prints
 
 
-@dataclass(frozen=True, slots=True)
-class PipelineRequest:
-    """How to read: `follow_s` None as a batch, 0 as a stream to the present end, else so long."""
-
-    out: str
-    follow_s: float | None = None
-
-
 def report(
     spark: SparkSession,
     source: RunSource,
-    request: PipelineRequest,
+    out: str,
     *,
     progress: Callable[[str], None],
 ) -> dict[str, Any]:
@@ -51,18 +40,19 @@ def report(
     try:
         progress("reading the runs' descriptions")
         described = arms(spark, source)
-        counts, events, late = _events(spark, source, described, request, progress)
+        progress("reading the events")
+        raw = source.batch(spark, source.event_partitions)
+        events = _kept(typed(raw, described), f"{out}/events")
         planned = sorted({arm.topic for arm in described if arm.planned})
         order = read_order(statements(spark, source, planned))
         progress("reading the order streams")
         records = order_records(spark, source, planned) if planned else None
         document = examine(
             events,
-            counts,
             records,
             order=order,
             described=described,
-            request=request,
+            out=out,
             progress=progress,
         )
     except SPARK_ERRORS as error:
@@ -70,43 +60,41 @@ def report(
     return {
         "schema_version": SCHEMA_VERSION,
         "runs": list(source.runs),
-        "mode": "batch" if request.follow_s is None else "stream",
-        "late": late,
         "complete": all(arm.complete for arm in described),
         **document,
-        "out": request.out,
+        "out": out,
         "seconds": round(time.monotonic() - began, 1),
     }
 
 
 def examine(
     events: DataFrame,
-    counts: DataFrame,
     records: DataFrame | None,
     *,
     order: PlannedOrder,
     described: Sequence[RecordedArm],
-    request: PipelineRequest,
+    out: str,
     progress: Callable[[str], None],
 ) -> dict[str, Any]:
-    """Compute the figures and check the order, from events, counts and raw order records."""
+    """Compute the figures and check the order, from events and raw order records."""
     spark = events.sparkSession
     progress("computing the figures")
-    latencies = _kept(figures.latencies(counts), f"{request.out}/latencies")
-    rates = _kept(figures.rates(counts), f"{request.out}/rates")
+    counts = _kept(figures.counted(events), f"{out}/counts")
+    latencies = _kept(figures.latencies(counts), f"{out}/latencies")
+    rates = _kept(figures.rates(counts), f"{out}/rates")
     addressed = figures.interests(spark, described)
-    losses = _kept(figures.losses(events, addressed), f"{request.out}/losses")
+    losses = _kept(figures.losses(events, addressed), f"{out}/losses")
     progress("checking the order")
     if records is None:
         records = spark.createDataFrame(
             [], "topic string, partition int, offset bigint, value binary"
         )
-    read = _kept(judge.read_streams(records, order.rules), f"{request.out}/order")
+    read = _kept(judge.read_streams(records, order.rules), f"{out}/order")
     void = judge.voids(read)
     runs = judge.runs(read)
     bucket = judge.bucket_of(runs)
     placed = judge.placed(events, runs, order, described, bucket)
-    verdict = judge.verdict(_kept(placed, f"{request.out}/placed"), runs, order, bucket)
+    verdict = judge.verdict(_kept(placed, f"{out}/placed"), runs, order, bucket)
     lost = [row.asDict() for row in losses.collect()]
     complete = {(arm.run, arm.name) for arm in described if arm.complete}
     return {
@@ -137,27 +125,12 @@ def read_order(statements_by_topic: Mapping[str, Sequence[Statement]]) -> Planne
     return order
 
 
-def _events(
-    spark: SparkSession,
-    source: RunSource,
-    described: Sequence[RecordedArm],
-    request: PipelineRequest,
-    progress: Callable[[str], None],
-) -> tuple[DataFrame, DataFrame, int]:
-    """Return the counts, the events, and how many events were too late to be counted."""
-    if request.follow_s is None:
-        progress("reading the events")
-        raw = source.batch(spark, source.event_partitions)
-        events = _kept(typed(raw, described), f"{request.out}/events")
-        return _kept(figures.counted(events), f"{request.out}/counts"), events, 0
-    progress("following the events")
-    result = follow(spark, source, described, f"{request.out}/live", seconds=request.follow_s)
-    return _kept(result.counts, f"{request.out}/counts"), result.events, result.late
-
-
 def _kept(frame: DataFrame, path: str) -> DataFrame:
-    """Write a frame as Parquet and read it back, so that Spark computes it only once."""
-    frame.write.mode("overwrite").parquet(path)
+    """Write a frame as Parquet and read it back, so that Spark computes it only once.
+
+    Spark fails where there is something already.
+    """
+    frame.write.parquet(path)
     return frame.sparkSession.read.schema(frame.schema).parquet(path)
 
 

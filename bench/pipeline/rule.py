@@ -29,7 +29,7 @@ EPOCH_PLACES = (
 )  # more messages than one epoch orders; 2**19 epochs fit into 63 bits above them
 OFFSET_LIMIT = 2**63  # Kafka's offsets are signed 64-bit integers
 ORDERED_LIMIT = 2**24  # offsets that one record may order (docs/protocol.md, clause 6)
-ORDER_VERSION = 2
+ORDER_VERSION = 3
 
 FOREIGN, FROZEN, MALFORMED, IMPOSSIBLE = "foreign", "frozen", "malformed", "impossible"
 
@@ -164,11 +164,15 @@ class Said:
                 epoch = whole_text(rest.partition("/")[0], EPOCH_MAX)
                 document = json_object(statement.value or b"")
                 positions = part(document, "positions")
-                if isinstance(positions, dict) and self._counts(kind, epoch, positions):
+                follows = part(document, "previous") == self._previous.hex()
+                facts = self.markers if kind == "markers" else self.ends
+                if not follows or epoch in facts or not isinstance(positions, dict):
+                    return
+                if self._counts(kind, epoch, positions):
                     if kind == "ends":
-                        self.recovered.setdefault(epoch, self._recovered(epoch, document))
-                    facts = self.markers if kind == "markers" else self.ends
-                    facts.setdefault(epoch, positions)
+                        self.recovered[epoch] = self._recovered(epoch, document)
+                    facts[epoch] = positions
+                    self._previous = digest(statement.value or b"")
         except (UnicodeDecodeError, NotReadable, InvalidPlan):
             return
 

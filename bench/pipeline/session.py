@@ -45,7 +45,6 @@ _SETTINGS = {
     "spark.sql.session.timeZone": "UTC",
     "spark.sql.shuffle.partitions": "8",
     "spark.sql.adaptive.enabled": "true",
-    "spark.sql.streaming.metricsEnabled": "false",
 }
 
 
@@ -60,54 +59,6 @@ def sentence_of(error: Exception) -> str:
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     caused = [line.removeprefix(":").strip() for line in lines if line.startswith(":")]
     return (caused or lines or [type(error).__name__])[0]
-
-
-class SparkFolder:
-    """A folder at a URL, by the file systems that Spark knows; raises `OSError`."""
-
-    def __init__(self, session: SparkSession, url: str) -> None:
-        self._java = session._jvm.org.apache.hadoop.fs  # type: ignore[union-attr] # noqa: SLF001
-        self._settings = session._jsc.hadoopConfiguration()  # noqa: SLF001
-        self._url = url
-
-    def names(self) -> list[str]:
-        """Make the folder, and list what is in it."""
-        with _java_errors():
-            files, folder = self._opened(self._url)
-            files.mkdirs(folder)
-            return [status.getPath().getName() for status in files.listStatus(folder)]
-
-    def read(self, name: str) -> bytes:
-        """Read a file."""
-        with _java_errors():
-            files, path = self._opened(f"{self._url}/{name}")
-            stream = files.open(path)
-            try:
-                return bytes(stream.readAllBytes())
-            finally:
-                stream.close()
-
-    def write(self, name: str, content: bytes) -> None:
-        """Write a file."""
-        with _java_errors():
-            files, path = self._opened(f"{self._url}/{name}")
-            stream = files.create(path)
-            try:
-                stream.write(bytearray(content))
-            finally:
-                stream.close()
-
-    def _opened(self, url: str) -> tuple[Any, Any]:
-        path = self._java.Path(url)
-        return path.getFileSystem(self._settings), path
-
-
-@contextmanager
-def _java_errors() -> Iterator[None]:
-    try:
-        yield
-    except SPARK_ERRORS as error:
-        raise OSError(sentence_of(error)) from error
 
 
 @contextmanager
@@ -166,11 +117,6 @@ def _connector_jars(java: Java, progress: Callable[[str], None]) -> list[Path]:
         java=java,
         progress=progress,
     )
-
-
-def spark_class() -> Path:
-    """Give the program that runs a class of Spark, such as a standalone cluster's master."""
-    return Path(pyspark.__file__).parent / "bin" / "spark-class"
 
 
 def _end(session: SparkSession) -> None:

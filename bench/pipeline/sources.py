@@ -58,17 +58,6 @@ class RunSource:
         reader = spark.read.format("kafka").options(**self._options(partitions))
         return reader.option("endingOffsets", "latest").load()
 
-    def stream(
-        self,
-        spark: SparkSession,
-        partitions: Mapping[str, Sequence[int] | None],
-        *,
-        offsets_max: int,
-    ) -> DataFrame:
-        """Read Kafka topics from their start, at most `offsets_max` offsets in a micro-batch."""
-        reader = spark.readStream.format("kafka").options(**self._options(partitions))
-        return reader.option("maxOffsetsPerTrigger", str(offsets_max)).load()
-
     def _options(self, partitions: Mapping[str, Sequence[int] | None]) -> dict[str, str]:
         whole_topics = [topic for topic, numbers in partitions.items() if numbers is None]
         start = "earliest"

@@ -30,10 +30,12 @@ from bench.pipeline.rule import (
 )
 
 KNOWN, GAP, EARLY, OWED, FALSE = "known", "gap", "early", "owed", "false"
+OVERLAP, OTHER = "overlap", "other"
 _MESSAGES_LIMIT = 65_536  # of one ticket
 _PROMISED_LIMIT = 16_384  # the debt up to which tickets with messages promise more
 _HEAD_BYTES = 20  # magic, version, tag, kind
-_OWN, _RELAY, _FREEZE, _RESTORED, _CHECKPOINT = 1, 2, 3, 4, 5
+_OWN, _RELAY, _FREEZE, _RESTORED, _CHECKPOINT, _SIGHT = 1, 2, 3, 4, 5, 6
+_SEEN_LIMIT = 3  # ends of a log
 _Entries = list[tuple[int, ...]]
 _Ways = list[tuple[int, int, int]]  # log, from, to
 
@@ -78,6 +80,9 @@ class StreamReading:
     corrected: dict[int, int] = field(default_factory=dict)  # by log: the corrections that counted
     held: set[int] = field(default_factory=set)
     parent_next: int = 0
+    parent_last: int = 0
+    seen: dict[int, list[tuple[int, int]]] = field(default_factory=dict)  # (leader epoch, end)
+    lost: dict[int, int] = field(default_factory=dict)
     restored: int = 0
     ordered: int = 0
     frozen: bool = False
@@ -94,7 +99,7 @@ class StreamReading:
 
     def take(self, offset: int, raw: bytes) -> str | list[PlacedRun]:
         """Return the runs of the record at `offset`, or the reason why it does not count."""
-        if len(raw) < _HEAD_BYTES or raw[:19] != b"TO\2" + self.rule.anchor:
+        if len(raw) < _HEAD_BYTES or raw[:19] != b"TO\3" + self.rule.anchor:
             return FOREIGN
         kinds = {
             _OWN: self._own,
@@ -102,6 +107,7 @@ class StreamReading:
             _FREEZE: self._freeze,
             _RESTORED: self._restored,
             _CHECKPOINT: self._checkpoint,
+            _SIGHT: self._sight,
         }
         kind = kinds.get(raw[19])
         if kind is None:
@@ -120,7 +126,7 @@ class StreamReading:
 
     def _own(self, content: _Bytes, _: int) -> str | _Ways:
         tickets, corrections = content.numbers("HH")
-        own, changes = content.entries(tickets, "IIQ"), content.entries(corrections, "IIiB")
+        own, changes = content.entries(tickets, "IIQ"), content.entries(corrections, "IIIB")
         content.end()
         if any(held > 1 for *_, held in changes):
             raise _Malformed
@@ -161,7 +167,7 @@ class StreamReading:
         return log, first, self.positions[log]
 
     def _relay(self, content: _Bytes, _: int) -> str | _Ways:
-        first, after, count = content.numbers("QQH")
+        first, after, before, last, count = content.numbers("QQIIH")
         entries = content.entries(count, "IQ")
         content.end()
         _refuse_large(after, *(upto for _, upto in entries))
@@ -169,9 +175,15 @@ class StreamReading:
             return why
         if self.rule.parent_offset is None:
             return IMPOSSIBLE
-        ways = self._moved(first, after, entries, known=self.parent_next, logs=self.rule.inherited)
+        if after <= self.parent_next:
+            return KNOWN
+        if first != self.parent_next:
+            return OVERLAP if first < self.parent_next else GAP
+        if before != self.parent_last:
+            return OTHER
+        ways = self._moved(entries, self.rule.inherited)
         if not isinstance(ways, str):
-            self.parent_next = after
+            self.parent_next, self.parent_last = after, last
         return ways
 
     def _restored(self, content: _Bytes, _: int) -> str | _Ways:
@@ -183,19 +195,17 @@ class StreamReading:
             return FROZEN
         if after > self.rule.restored or after - first != count:
             return IMPOSSIBLE
-        ways = self._moved(first, after, entries, known=self.restored, logs=self.positions)
+        if after <= self.restored:
+            return KNOWN
+        if first > self.restored:
+            return GAP
+        ways = self._moved(entries, self.positions)
         if not isinstance(ways, str):
             self.restored = after
         return ways
 
-    def _moved(
-        self, first: int, after: int, entries: _Entries, *, known: int, logs: Collection[int]
-    ) -> str | _Ways:
-        """Apply clause 4 to what counts up to `known`, for these logs."""
-        if after <= known:
-            return KNOWN
-        if first > known:
-            return GAP
+    def _moved(self, entries: _Entries, logs: Collection[int]) -> str | _Ways:
+        """Move the positions of these logs forward, as clause 4 says of entries."""
         positions, ways = dict(self.positions), []
         for log, upto in entries:
             if log not in logs:
@@ -206,6 +216,28 @@ class StreamReading:
             return IMPOSSIBLE
         self.positions = positions
         return ways
+
+    def _sight(self, content: _Bytes, _: int) -> str | _Ways:
+        ends, losses = content.numbers("HH")
+        seen, lost = content.entries(ends, "IQI"), content.entries(losses, "IQ")
+        content.end()
+        _refuse_large(*(offset for _, offset, *_ in (*seen, *lost)))
+        if self.frozen:
+            return FROZEN
+        if not {entry[0] for entry in (*seen, *lost)} <= self.positions.keys():
+            return IMPOSSIBLE
+        if any(end > self.positions[log] + ORDERED_LIMIT for log, end, _ in seen):
+            return IMPOSSIBLE
+        for log, end, epoch in seen:
+            pairs = [*self.seen.get(log, []), (epoch, end)]
+            pairs = [pair for pair in pairs if pair[1] > self.positions[log]]
+            kept = {pair for pair in pairs if not any(_hides(other, pair) for other in pairs)}
+            self.seen[log] = sorted(kept)
+            while len(self.seen[log]) > _SEEN_LIMIT:
+                self.seen[log].pop(-2)
+        for log, first in lost:
+            self.lost[log] = min(first, self.lost.get(log, first))
+        return []
 
     def _freeze(self, content: _Bytes, _: int) -> str | _Ways:
         parent_next, count = content.numbers("QH")
@@ -221,22 +253,25 @@ class StreamReading:
         return []
 
     def _checkpoint(self, content: _Bytes, offset: int) -> str | _Ways:
-        mark, parent_next, restored, owns, inherits = content.numbers("QQIHH")
+        mark, parent_next, *counts = content.numbers("QQIIHHHH")
+        last, restored, owns, inherits, ends, losses = counts
         own = content.entries(owns, "IQQIB")
         inherited = content.entries(inherits, "IQ")
+        seen, lost = content.entries(ends, "IQI"), content.entries(losses, "IQ")
         content.end()
-        _refuse_large(mark, parent_next, *(upto for _, upto in inherited))
-        for logs in (own, inherited):
-            numbers = [entry[0] for entry in logs]
-            if any(after <= log for log, after in pairwise(numbers)):
-                raise _Malformed
+        _refuse_large(mark, parent_next, *(each[1] for each in (*inherited, *seen, *lost)))
+        rising = [[entry[:1] for entry in logs] for logs in (own, inherited, lost)]
+        rising.append([(log, epoch) for log, _, epoch in seen])
+        if any(after <= key for keys in rising for key, after in pairwise(keys)):
+            raise _Malformed
         if any(held > 1 for *_, held in own):
             raise _Malformed
         if why := self._barred():
             return why
         if mark < self.mark:
             return KNOWN
-        if (mark, parent_next, restored, tuple(own), tuple(inherited)) != (self.mark, *self.marked):
+        named = (parent_next, last, restored, own, inherited, seen, lost)
+        if (mark, *named) != (self.mark, *self.marked):
             return FALSE
         self.mark, self.marked = offset + 1, self._state()
         return []
@@ -247,7 +282,14 @@ class StreamReading:
             for log in sorted(self.rule.own)
         ]
         inherited = [(log, self.positions[log]) for log in sorted(self.rule.inherited)]
-        return self.parent_next, self.restored, tuple(own), tuple(inherited)
+        seen = [
+            (log, end, epoch)
+            for log, pairs in sorted(self.seen.items())
+            for epoch, end in pairs
+            if end > self.positions[log]
+        ]
+        lost = sorted(self.lost.items())
+        return self.parent_next, self.parent_last, self.restored, own, inherited, seen, lost
 
     def _placed(self, ways: Sequence[tuple[int, int, int]]) -> list[PlacedRun]:
         placed = []
@@ -260,6 +302,11 @@ class StreamReading:
                 )
                 self.ordered += after - first
         return placed
+
+
+def _hides(other: tuple[int, int], pair: tuple[int, int]) -> bool:
+    """Whether what one pair (leader epoch, end) shows makes another one needless."""
+    return other != pair and other[0] <= pair[0] and other[1] >= pair[1]
 
 
 def _refuse_large(*offsets: int) -> None:

@@ -1,9 +1,8 @@
-"""`amcast bench suite`, `report` and `poster`: measure what targets and page need; report it."""
+"""`amcast bench suite` and `report`: measure what the targets need; report it."""
 
 from __future__ import annotations
 
 import json
-import os
 from pathlib import Path
 from typing import Annotated
 
@@ -15,16 +14,13 @@ from bench.cli import Force, refuse_files
 from bench.harness.interrupts import end_at_signals
 from bench.report import targets
 from bench.report.data import collect, described
-from bench.report.poster import FULL, QUICK
-from bench.report.poster import run as run_poster
-from bench.report.report import write_poster_page, write_report
-from bench.report.suite import chosen, run_small, run_suite, write
+from bench.report.report import write_report
+from bench.report.suite import chosen, run_small, run_suite
 from multicast.errors import UsageError
 from topology.files import write_text
 from topology.output import Output, OutputOption
 
 app = typer.Typer()
-_EXIT_VIOLATED = 3
 
 
 def _say(what: str) -> None:
@@ -36,7 +32,11 @@ def suite(
     *,
     out: Annotated[Path, typer.Option("--out", help="The folder for the documents.")],
     quick: Annotated[
-        bool, typer.Option("--quick", help="Fewer workloads, rounds and messages: two minutes.")
+        bool,
+        typer.Option(
+            "--quick",
+            help="Fewer workloads, rounds and messages, and no small benchmark: two minutes.",
+        ),
     ] = False,
     only: Annotated[
         list[str] | None,
@@ -50,7 +50,8 @@ def suite(
     """
     entries, small = chosen(list(only or []), quick=quick)
     if not entries and not small:
-        raise UsageError(f"--only {', '.join(only or [])} names no workload of the suite")
+        suite_text = "a quick suite" if quick else "the suite"
+        raise UsageError(f"--only {', '.join(only or [])} names no workload of {suite_text}")
     try:
         out.mkdir(parents=True, exist_ok=True)
     except OSError as error:
@@ -60,41 +61,6 @@ def suite(
     failed += run_suite(entries, out, quick=quick, progress=_say)
     if failed:
         _say(f"{len(failed)} of {len(entries) + len(small)} failed: {', '.join(failed)}")
-        raise typer.Exit(1)
-
-
-@app.command()
-def poster(
-    *,
-    out: Annotated[Path, typer.Option("--out", help="The folder for poster.json and poster.html.")],
-    quick: Annotated[
-        bool, typer.Option("--quick", help="Fewer configurations and data sets: ten minutes.")
-    ] = False,
-    force: Force = False,
-) -> None:
-    """Repeat the poster's experiment: measure, compute the figures by Spark, draw one page.
-
-    Exit code 1: something was lost, or could not be measured; 3: the order was violated.
-    """
-    page, figures = out / "poster.html", out / "poster.json"
-    try:
-        out.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise UsageError(f"{out} cannot be made: {error.strerror or error}") from error
-    refuse_files(page, figures, force=force)
-    end_at_signals()
-    words = ("amcast bench poster", "--out DIR", *(["--quick"] if quick else []))
-    document = run_poster(QUICK if quick else FULL, command=" ".join(words), progress=_say)
-    text = write_poster_page(document)
-    try:
-        write(figures, document)
-        page.write_text(text, encoding="utf-8")
-    except OSError as error:
-        raise UsageError(f"{out}: {error.strerror or error}") from error
-    typer.echo(os.fspath(page))
-    if not document["pipeline"]["order"]["holds"]:
-        raise typer.Exit(_EXIT_VIOLATED)
-    if document["pipeline"]["lost"] or document["failed"]:
         raise typer.Exit(1)
 
 

@@ -29,10 +29,6 @@ ARM_NAMES = {
     "single-root": "ordered, single root",
     "one-partition": "one partition",
     "algorithm1": "Algorithm 1, kafka-python",
-    "tree": "ordered, tree height",
-    "bottleneck": "ordered, bottleneck size",
-    "small": "smallest messages",
-    "large": "largest messages",
 }
 ROLES = ("producers", "consumers", "collectors", "brokers")
 # The share of all cores above which a point is drawn hollow. Below it the cores were idle for a
@@ -51,24 +47,13 @@ class PlotLine:
     low: list[float] = field(default_factory=list)
     high: list[float] = field(default_factory=list)
     hollow: list[bool] = field(default_factory=list)
-    rate: str = ""  # only in plots that hold several rates, or several sizes of messages
+    rate: str = ""  # only in plots that hold several rates
 
     @property
     def label(self) -> str:
         """Name the line in the legend."""
         name = ARM_NAMES.get(self.arm, self.arm)
         return f"{name}, {self.rate}" if self.rate else name
-
-
-@dataclass(frozen=True, slots=True)
-class ClaimedRange:
-    """What others reported for x from `first` to `last`: y from `low` to `high`, or one y."""
-
-    label: str
-    first: float
-    last: float
-    low: float
-    high: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,7 +70,6 @@ class Plot:
     y_log: bool = True
     ticks: Sequence[str] = ()
     bars: bool = False
-    reported: Sequence[ClaimedRange] = ()
 
 
 def collect(paths: Sequence[Path]) -> dict[str, Document]:

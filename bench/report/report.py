@@ -14,10 +14,8 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from bench.report import poster_plots
 from bench.report.data import Plot, PlotLine, plots
 from bench.report.page import page
-from bench.report.poster_page import poster_page
 from bench.report.targets import Document, Judged
 from multicast.errors import UsageError
 
@@ -29,10 +27,6 @@ _STYLES = {
     "single-root": ("#009E73", "^", "-."),
     "one-partition": ("#E69F00", "v", ":"),
     "algorithm1": ("#D55E00", "X", "--"),
-    "tree": ("#0072B2", "s", "-"),
-    "bottleneck": ("#009E73", "^", "-."),
-    "small": ("#0072B2", "s", "-"),
-    "large": ("#D55E00", "v", "--"),
     "producers": ("#E69F00", "", ""),
     "consumers": ("#56B4E9", "", ".."),
     "collectors": ("#0072B2", "", "//"),
@@ -57,11 +51,6 @@ def write_report(documents: Mapping[str, Document], judged: Sequence[Judged]) ->
     return page(documents, judged, drawn)
 
 
-def write_poster_page(document: Document) -> str:
-    """Return the HTML page of the poster's experiment; raises as `write_report` does."""
-    return poster_page(document, [(plot, draw(plot)) for plot in poster_plots.plots(document)])
-
-
 def draw(plot: Plot) -> str:
     """Draw a plot as an SVG element; its ids begin with the plot's name."""
     matplotlib, figures, ticker = map(_package, ("", ".figure", ".ticker"))
@@ -69,7 +58,6 @@ def draw(plot: Plot) -> str:
         figure = figures.Figure(figsize=(7.6, 4.2), layout="constrained")
         axes = figure.add_subplot()
         (_bars if plot.bars else _lines)(axes, plot)
-        _reported(axes, plot)
         _axes(axes, plot, ticker)
         out = io.StringIO()
         figure.savefig(out, format="svg", metadata={"Date": None, "Creator": None})
@@ -115,16 +103,6 @@ def _markers(axes: Any, line: PlotLine, colour: str, marker: str) -> None:
             linestyle="none",
             markersize=6,
         )
-
-
-def _reported(axes: Any, plot: Plot) -> None:
-    for claim in plot.reported:
-        ends = [claim.first, claim.last]
-        if claim.low == claim.high:
-            axes.plot(ends, [claim.low] * 2, ":", color=_OTHER[0], linewidth=4, label=claim.label)
-        else:
-            axes.fill_between(ends, claim.low, claim.high, color=_OTHER[0], alpha=0.35, linewidth=0,
-                              label=claim.label)  # fmt: skip
 
 
 def _bars(axes: Any, plot: Plot) -> None:

@@ -5,7 +5,8 @@ suite continues where it stopped. A failure is recorded as a document with its e
 run repeats it.
 
     entry     a packaged workload with changed settings; its name is the one that `targets.py` uses
-    quick     further changes, for a run of two minutes; it leaves out entries without any
+    quick     further changes, for a run of two minutes; it leaves out entries without any, and all
+              small ones
     command   the command that repeats one entry
     small     a benchmark that is not a workload: a program of `bench/micro` that prints a document
 """
@@ -33,7 +34,7 @@ _QUICK = ("pairs=2", "messages=100", "warm_up=20")  # two pairs: the fewest that
 _PLOTTED = ("pairs=3", "messages=300", "warm_up=50")
 _TOPOLOGY_SIZES = (1, 2, 4, 8, 16, 32)
 # The poster's data sets that this project measures: a name, messages, bytes of a message.
-POSTER = (
+_DATA_SETS = (
     ("100x10kB", 100, 10_000),
     ("1000x10kB", 1000, 10_000),
     ("10000x10kB", 10_000, 10_000),
@@ -173,7 +174,7 @@ def _poster() -> list[Entry]:
             (f"messages={messages}", f"message_bytes={size}", f"warm_up={messages // 10}"),
             ("pairs=2",) if name == "100x10kB" else None,
         )
-        for name, messages, size in POSTER
+        for name, messages, size in _DATA_SETS
     ]
 
 

@@ -100,7 +100,7 @@ class SearchedStreams:
                     not messages and upto <= state.positions[log] for log, messages, upto in tickets
                 ) and all(number <= state.corrections[log] for log, number, _, _ in corrections)
             case RelayRecord():
-                known = record.next <= state.parent_next
+                known = record.first < state.parent_next
             case CheckpointRecord():
                 known = record.mark < whole.mark
             case FreezeRecord():
@@ -117,7 +117,7 @@ class SearchedStreams:
         before = self.nodes[stream]
         whole = fork(before.whole)
         offset = whole.offset_next
-        judged = whole.read(offset, raw)
+        judged = whole.read(offset, raw, offset + 1)  # a checksum: equal effects have equal ones
         if judged is NotCounted.FALSE:
             raise Wrong("a checkpoint names a state that was not there")
         runs: tuple[Run, ...] = ()
@@ -216,7 +216,8 @@ class SearchedInstances:
                 core.own_read(core.own.offset_next, raw, now)
             for raw in parent:
                 assert core.relay is not None
-                core.parent_read(core.relay.parent.offset_next, raw)
+                offset = core.relay.parent.offset_next
+                core.parent_read(offset, raw, offset + 1)
             if core.relay is not None and core.relay.strayed:
                 raise Wrong("a collector takes its stream for one that has strayed")
             for log, end, _ in ends:
@@ -386,7 +387,7 @@ def content(value: Any) -> Any:
     """Give a value's content: of a stream's reader without what nothing depends on."""
     kind = type(value)
     if kind in (RecordStream, Relay):
-        left_out = ("counted", "last", "_own", "_compared")
+        left_out = ("counted", "last", "checksum", "_own", "_compared", "_checksums")
         return tuple([content(one) for name, one in vars(value).items() if name not in left_out])
     if kind is StreamShape:
         return value.tag
@@ -394,7 +395,7 @@ def content(value: Any) -> Any:
         return (
             *[tuple(one.items()) for one in (value.positions, value.debts, value.corrections)],
             tuple(sorted(value.held)),
-            (value.parent_next, value.restored, value.frozen),
+            (value.parent_next, value.parent_last, value.restored, value.frozen),
         )
     if kind is dict:
         return tuple(sorted(value.items()))

@@ -22,6 +22,7 @@ from collectors.standby import Standby
 from multicast.control import running_record
 from multicast.drivers.protocol import AppendFailed, AppendOutcome
 from multicast.errors import AmcastError, ProtocolViolation
+from multicast.order import order_checksum
 from multicast.tickets.stream import OrderStream, StreamCheckpoint
 
 AMOUNTS = (1, 2, 5, READ_ALL)  # records of one read; small ones put faults between records
@@ -171,7 +172,7 @@ class SimulatedInstance:
         fetched = self.world.read(self.assignment.parent, parent.offset_next, amount)
         if fetched is not None:
             for record in fetched.records:
-                core.parent_read(record.offset, record.value)
+                core.parent_read(record.offset, record.value, order_checksum(record))
                 if core.parent_paused:
                     return
             core.parent_passed(fetched.position)

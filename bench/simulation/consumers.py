@@ -125,7 +125,7 @@ class SimulatedConsumer:
         if fetched is None:
             return
         for record in fetched.records:
-            delivery.order_read(record.offset, record.value)
+            delivery.order_read(record)
             if delivery.order_paused():
                 return
         delivery.order_passed(fetched.position)

@@ -125,6 +125,7 @@ class ForeignWriters:
         """
         state = self._view.refresh()
         ends = {log.name: log.first + 1000 for log in state.plan().logs}
+        attempt = f"stranger {self._world.now}"
         web = {"host": "a" * 70, "port": 99999999999, "process": "00" * 8}
         page = json.dumps({"epoch": state.epoch, "web": web}).encode()
         node = state.plan().collectors[0].name if state.plan().collectors else ""
@@ -135,10 +136,10 @@ class ForeignWriters:
             (b"ends/1/x/y", b'{"positions":{"P1":1e999}}'),
             (b"markers/1/x/y", b'{"positions":{"P1":-1}}'),
             (b"ends/1/x/y", b'{"positions":{}}'),
-            markers_record(state.epoch, ends, attempt=f"stranger {self._world.now}"),
-            ends_record(state.epoch, ends, attempt=f"stranger {self._world.now}"),
+            markers_record(state.previous, state.epoch, ends, attempt=attempt),
+            ends_record(state.previous, state.epoch, ends, attempt=attempt),
             (f"running/{node}".encode(), page),
-            (f"address/{node}".encode(), page),
+            (f"stranger/{node}".encode(), page),
             (f"checkpoint/{state.epoch}/{node}/0".encode(), b'{"positions":{"999":1}}'),
         )
         key, value = odd[(bits >> 8) % len(odd)]

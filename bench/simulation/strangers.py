@@ -147,7 +147,8 @@ class Strangers:
         state = stream.state
         upto = state.positions[log] + (bits >> 2 & 3)
         entries = (Position(log, upto),) if bits & 3 else ()
-        relay = RelayRecord(state.parent_next, state.parent_next + 1 + (bits >> 4 & 7), entries)
+        upto = state.parent_next + 1 + (bits >> 4 & 7)
+        relay = RelayRecord(state.parent_next, upto, entries, state.parent_last, bits)
         self._put(stream, "wrong record: relay", encode(stream.shape.tag, relay))
 
     def _overtake(self, state: ControlState, name: str) -> None:

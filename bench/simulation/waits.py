@@ -296,7 +296,7 @@ class WaitSimulation:
 
     def _producer(self) -> TicketingAppender:
         state = self.world.view().state
-        return TicketingAppender(state, self.producing.appender)
+        return TicketingAppender(state, self.producing.appender, writer=self.world.writer())
 
     def _send(self, appender: TicketingAppender, name: str, count: int = 1) -> None:
         partition = log_partition(self.plan.log(name))

@@ -45,7 +45,7 @@ from topology.tree import Log
 CONTROL = control_partition(TOPIC)
 GROUPS_MAX = 8  # partitions of the groups topic: at most 3 + 1 + 1 declared sets in three epochs
 READ_ALL = 1_000_000  # records of one read: more than any schedule writes
-_KIND_AT, _EMPTY_RELAY_BYTES = 19, 18  # docs/protocol.md has the bytes
+_KIND_AT, _EMPTY_RELAY_BYTES = 19, 26  # docs/protocol.md has the bytes
 Event = tuple[object, ...]
 
 
@@ -116,6 +116,10 @@ class WorldClock:
         """Give the time in seconds."""
         return self._world.now / 1000
 
+    def writer(self) -> bytes:
+        """Give the next number."""
+        return self._world.writer()
+
     def wait_for(
         self,
         changed: Condition,  # noqa: ARG002 - nobody else runs meanwhile
@@ -133,6 +137,7 @@ class World:
         self.schedule = schedule
         self.now = 0  # ms
         self.calm = False
+        self._writers = 0
         self.stats = Stats()
         self.trace: list[Event] = []
         self.stores = 0  # all records, and what ends a transaction: else readers find nothing new
@@ -295,6 +300,11 @@ class World:
         return self.log.topic_ids((topic,)) == {topic: self.topic_ids[topic]}
 
     # -- reading ----------------------------------------------------------------------------
+
+    def writer(self) -> bytes:
+        """Give what the next writer of order records has for a key."""
+        self._writers += 1
+        return self._writers.to_bytes(8, "big")
 
     def read(self, partition: TopicPartition, position: int, amount: int) -> Fetched | None:
         """Read as a reader of `MemoryDriver` does."""

@@ -46,6 +46,7 @@ class SimulatedProducer:
                 self.view.state,
                 brokers.driver.appender,
                 monotonic=lambda: world.now / 1000,
+                writer=world.writer(),
             )
 
     def refresh(self) -> None:

@@ -19,7 +19,7 @@ from multicast.errors import TimedOut
 from multicast.settings import Settings
 from topology.output import Output
 
-WAIT_S = 60.0  # a deployment of many collectors starts in half of it (docs/operating.md)
+WAIT_S = 60.0  # forty times what a deployment of 200 collectors takes (docs/operating.md)
 _EVERY_S = 1.0  # a person reads no faster
 _FIRST_S = 30.0  # for the control topic and the streams to be read to their ends
 _ANSWERS_S = 3.0  # then for the status pages; the observer waits a second for one that hangs

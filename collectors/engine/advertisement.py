@@ -40,6 +40,12 @@ class Advertisement:
             self._engine.write_control(*running_record(epoch, name, page))
         self.advertised = True
 
+    def renew(self) -> None:
+        """Advertise again where the record of an earlier epoch's instance came after ours."""
+        opened = self._engine.control.running.get(self._assignment.name, 0)
+        if self.advertised and 0 < opened < self._assignment.plan.epoch:
+            self.advertise()
+
     def offer(self, writer: int) -> None:
         """Write that this instance, with this writer, hands the collector over."""
         name, epoch, page = self._assignment.name, self._assignment.plan.epoch, self._engine.page

@@ -251,7 +251,7 @@ class CoreRunner:
         for action in self.core.step() if acts else ():
             match action:
                 case Append(raw):
-                    self._own.append(raw, acked=self._acked)
+                    self._own.append(raw, writer=self.core.writer, acked=self._acked)
                 case SaveCheckpoint(checkpoint):
                     self._name(checkpoint)
                 case Fill():

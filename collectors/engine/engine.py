@@ -32,6 +32,7 @@ from multicast.control import (
     control_partition,
     sentinel_topic,
 )
+from multicast.drivers.clock import WRITER_BYTES
 from multicast.drivers.protocol import AppendOutcome, Driver, TopicPartition
 from multicast.errors import BufferFull
 
@@ -127,14 +128,20 @@ class Engine:
             self._instances.pop(instance, None)
 
     def append(
-        self, partition: TopicPartition, raw: bytes, *, done: Callable[[AppendOutcome], None]
+        self,
+        partition: TopicPartition,
+        raw: bytes,
+        *,
+        writer: int,
+        done: Callable[[AppendOutcome], None],
     ) -> bool:
         """Start an append to an order stream; False where the buffer is full: nothing was started.
 
         `done` is called once, from any thread, perhaps before this returns; it must not block.
         """
         try:
-            self._appender.append(partition, raw, done=done)
+            key = writer.to_bytes(WRITER_BYTES, "big")
+            self._appender.append(partition, raw, key=key, done=done)
         except BufferFull:
             return False
         return True

@@ -118,6 +118,9 @@ class CollectorInstance:
         if not self.begun:
             if self.is_open and self._is_due(state):
                 self._engine.chores.begin(self)
+            elif self.is_open and not self.over:
+                with self._runner.lock:
+                    self._runner.advertisement.renew()
             return
         offered = state.offered_by(self.plan.epoch, self.name)
         seen = state.epoch, len(state.markers), offered, state.pages.get(self.name)

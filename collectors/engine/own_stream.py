@@ -49,7 +49,7 @@ class OwnStream:
         """Whether an append has failed since the last `restart_if_failed`."""
         return self._failed.is_set()
 
-    def append(self, raw: bytes, *, acked: Callable[[], None]) -> None:
+    def append(self, raw: bytes, *, writer: int, acked: Callable[[], None]) -> None:
         """Start an append; `acked` is called, from any thread, once its ack is queued.
 
         After a failure it is not called: `restart_if_failed` reports that at the next event.
@@ -68,7 +68,7 @@ class OwnStream:
             acked()
 
         self.appended += 1
-        if not self._engine.append(self._partition, raw, done=done):
+        if not self._engine.append(self._partition, raw, writer=writer, done=done):
             self._failed.set()
 
     def restart_if_failed(self, core: Collector) -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collectors.collector import Collector
 from collectors.engine.stream_loop import StreamBatch, StreamLoop, StreamSink
 from multicast.drivers.protocol import TopicPartition
+from multicast.order import order_checksum
 
 
 class ParentStream:
@@ -23,7 +24,7 @@ class ParentStream:
     def take_records(self, core: Collector, batch: StreamBatch) -> None:
         """Give fetched records to the core."""
         for record in batch.records:
-            core.parent_read(record.offset, record.value)
+            core.parent_read(record.offset, record.value, order_checksum(record))
         core.parent_passed(batch.position)
 
     def read_while_room(self, core: Collector) -> None:

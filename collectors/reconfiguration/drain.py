@@ -137,15 +137,27 @@ class Drain:
         streams = self._open_streams(opened)
         if epoch not in state.markers:
             positions = self._mark()
-            self._write(*markers_record(epoch, positions, attempt=self._attempt()))
+            attempt = self._attempt()
+            self._write(*markers_record(state.previous, epoch, positions, attempt=attempt))
             state = self._control.refresh()
+            if epoch not in state.markers:
+                raise self._overtaken()
         self._say(f"epoch {epoch}: its collectors freeze")
         ends = self._wait_for_freeze(streams, state.markers[epoch], opened)
         ended = self._settle(streams, ends)
         self._fill({**ends, **ordered_to(streams.places.values())})
-        if epoch not in self._control.refresh().ends:
-            self._write(*ends_record(epoch, ends, attempt=self._attempt(), ended=ended))
+        if epoch not in (state := self._control.refresh()).ends:
+            attempt = self._attempt()
+            self._write(*ends_record(state.previous, epoch, ends, attempt=attempt, ended=ended))
+            if epoch not in self._control.refresh().ends:
+                raise self._overtaken()
         self._say(f"epoch {epoch} has ended")
+
+    def _overtaken(self) -> Conflict:
+        return Conflict(
+            f"another operator changes topic {self._plan.topic} at the same time: run "
+            f"'amcast topology apply' again"
+        )
 
     def _attempt(self) -> str:
         """Give a name that no other attempt to write to the control topic has."""

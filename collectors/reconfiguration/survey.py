@@ -19,7 +19,7 @@ from multicast.control import (
 )
 from multicast.drivers.protocol import Driver, TopicPartition
 from multicast.errors import Conflict, TimedOut, Trimmed
-from multicast.order import Run
+from multicast.order import Run, order_checksum
 from multicast.tickets.stream import OrderStream
 
 
@@ -76,8 +76,9 @@ def _positions_at(
 ) -> Mapping[int, int] | None:
     """Give a parent's positions after the records that its child has relayed.
 
-    None if the parent has fewer records. If the parent's records are deleted, the result is the
-    child's own positions: nothing contradicts them.
+    None if the parent has fewer records, or another one before them than the child has relayed. If
+    the parent's records are deleted, the result is the child's own positions: nothing contradicts
+    them.
     """
     relayed = child.state.parent_next
     if parent.offset_next < relayed:  # the child may have been read later than this
@@ -90,6 +91,8 @@ def _positions_at(
             pass
     except Trimmed:  # retention has deleted these records
         return dict(child.state.positions)
+    if again.checksum not in (0, child.state.parent_last):
+        return None
     # While runs are restored, one of the two is ahead, as `multicast/tickets/relay.py` says.
     if any(stream.state.restored < stream.shape.owed for stream in (again, child)):
         return dict(child.state.positions)
@@ -117,7 +120,7 @@ def counted_runs(
                 for record in fetched.records:
                     if record.offset >= end:
                         return
-                    judged = stream.read(record.offset, record.value)
+                    judged = stream.read(record.offset, record.value, order_checksum(record))
                     if isinstance(judged, tuple):
                         yield record.offset, judged
                 stream.passed(fetched.position)

@@ -27,12 +27,14 @@ _ANSWER_S = 30.0  # for a page of a process, on a busy machine
 class CollectorProcess:
     """One process of `amcast collectors run` with these options, from its creation to `close`.
 
-    `module` is what runs as `amcast`.
+    `python` has the interpreter's options, of which the last ones name what runs as `amcast`.
     """
 
-    def __init__(self, log: Path, *options: str, module: str = "multicast") -> None:
+    def __init__(
+        self, log: Path, *options: str, python: Sequence[str] = ("-m", "multicast")
+    ) -> None:
         self._log = log
-        command = [sys.executable, "-m", module, "collectors", "run", "--web-port", "0"]
+        command = [sys.executable, *python, "collectors", "run", "--web-port", "0"]
         with log.open("wb") as out:
             self._process = subprocess.Popen([*command, *options], stdout=out, stderr=out)
         self.pid = self._process.pid

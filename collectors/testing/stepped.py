@@ -39,6 +39,7 @@ from multicast.control import (
 from multicast.drivers.clock import clock_of
 from multicast.drivers.protocol import AppendFailed, AppendOutcome
 from multicast.errors import ProtocolViolation
+from multicast.order import order_checksum
 from multicast.testing.parties import DoubledCluster
 from multicast.tickets.stream import OrderStream, StreamCheckpoint
 from topology.tree import Plan
@@ -152,7 +153,7 @@ class SteppedInstance:
         if fetched is None:
             return False
         for record in fetched.records:
-            self.core.parent_read(record.offset, record.value)
+            self.core.parent_read(record.offset, record.value, order_checksum(record))
             if self.core.parent_paused:
                 return True
         self.core.parent_passed(fetched.position)

@@ -100,7 +100,7 @@ class DeliveryReaders:
             if spans is not None:
                 spans.order_read(records)
             for record in records:
-                delivery.order_read(record.offset, record.value)
+                delivery.order_read(record)
             delivery.order_passed(position)
 
     def balance(self, delivery: Delivery) -> None:

@@ -6,7 +6,8 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-from multicast.control.documents import WRITER_BYTES, Ended, StatusPage
+from multicast.control.documents import Ended, StatusPage
+from multicast.drivers.clock import WRITER_BYTES
 from multicast.order import digest_of
 from multicast.tickets.stream import StreamCheckpoint
 from topology.tree import Plan
@@ -15,28 +16,33 @@ SCHEMA_VERSION = 1  # of the JSON values
 
 
 def plan_record(previous: bytes, plan: Plan, *, attempt: str) -> tuple[bytes, bytes]:
-    """Make the statement that proposes a plan; `previous` is the digest of the one before it.
+    """Make the statement that proposes a plan.
 
-    `attempt` must differ for every append, even of the same plan: compaction keeps one record for
-    each key.
+    `previous` is the digest of the last accepted statement of plans, markers and ends. `attempt`
+    must differ for every append, even of the same plan: compaction keeps one record for each key.
     """
     value = _dump({"previous": previous.hex(), "plan": plan.to_json()})
     return _key("plan", plan.epoch, value, attempt), value
 
 
 def markers_record(
-    epoch: int, positions: Mapping[str, int], *, attempt: str
+    previous: bytes, epoch: int, positions: Mapping[str, int], *, attempt: str
 ) -> tuple[bytes, bytes]:
     """Make the statement of the position to which each log must be ordered before the freeze."""
-    value = _dump({"positions": dict(positions)})
+    value = _dump({"previous": previous.hex(), "positions": dict(positions)})
     return _key("markers", epoch, value, attempt), value
 
 
 def ends_record(
-    epoch: int, positions: Mapping[str, int], *, attempt: str, ended: Ended | None = None
+    previous: bytes,
+    epoch: int,
+    positions: Mapping[str, int],
+    *,
+    attempt: str,
+    ended: Ended | None = None,
 ) -> tuple[bytes, bytes]:
     """Make the statement of the offset at which each log ends the epoch."""
-    document: dict[str, Any] = {"positions": dict(positions)}
+    document: dict[str, Any] = {"previous": previous.hex(), "positions": dict(positions)}
     if ended is not None and ended.resumed:
         document["resumed"] = {name: dict(begins) for name, begins in ended.resumed.items()}
     if ended is not None and ended.restored:

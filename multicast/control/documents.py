@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
+from multicast.drivers.clock import WRITER_BYTES
 from multicast.order import anchor
 from multicast.tickets.encoding import CheckpointRecord, decode
 from multicast.tickets.stream import StreamCheckpoint
@@ -20,7 +21,6 @@ HOST_BYTES_MAX = 253  # the longest name in the DNS (RFC 1035: 255 bytes on the 
 PORT_MAX = 65535  # of UDP and TCP: 16 bits
 PROCESS_BYTES = 8  # of a process's random number: two are never equal by chance
 MACHINE_BYTES = 8  # of what names a machine, likewise
-WRITER_BYTES = 8  # of an instance's random number in its order records
 
 
 @dataclass(frozen=True, slots=True)

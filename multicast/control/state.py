@@ -2,21 +2,22 @@
 
 `ControlState` takes the records of the compacted topic `A.topology` in offset order. It is the same
 for all readers that have read as far. A malformed statement is skipped, whatever its bytes are.
-Plans form a digest chain. Of other statements that occur twice, the first is
-accepted that comes at a possible time: `markers` and `ends` of an epoch after the next plan, a
-checkpoint after its own plan.
+Plans, markers and ends form a digest chain: each names the accepted one before it. Markers and ends
+of an epoch come after the next plan, a checkpoint after its own.
 
 Every statement has its own key, so compaction removes none that is still needed. A repeated
 statement has another ATTEMPT in its key: with the same key compaction would keep the later copy
 only, and a rival statement between the two would become the first.
 
     plan/EPOCH/DIGEST/ATTEMPT      {"previous": hex, "plan": {…}}; accepted iff `previous` is the
-                                   digest of the last accepted plan record and EPOCH is the next
-    markers/EPOCH/DIGEST/ATTEMPT   {"positions": {log: offset}}: the collectors of this epoch freeze
-                                   once each log is ordered up to there
-    ends/EPOCH/DIGEST/ATTEMPT      {"positions": {log: offset}}: where each log ends this epoch,
-                                   except those retained by the next (`topology/carry_over.py`).
-                                   After a recovery also `resumed` and `restored`: see `Ended`
+                                   digest of the last accepted plan, markers or ends, and EPOCH is
+                                   the next
+    markers/EPOCH/DIGEST/ATTEMPT   {"previous": hex, "positions": {log: offset}}: the collectors of
+                                   this epoch freeze once each log is ordered up to there
+    ends/EPOCH/DIGEST/ATTEMPT      {"previous": hex, "positions": {log: offset}}: where each log
+                                   ends this epoch, except those retained by the next
+                                   (`topology/carry_over.py`). After a recovery also `resumed` and
+                                   `restored`: see `Ended`
     checkpoint/NAME/LEVEL/SLOT     a copy of a checkpoint record of a collector's stream, and where
                                    it is; later ones replace it (`checkpoints.py`), and an empty
                                    value deletes it
@@ -152,11 +153,14 @@ class ControlState:
             positions = positions_of(part(document, "positions"))
             self._refuse_untimely(kind, epoch, positions)
             facts = self.markers if kind == "markers" else self.ends
+            if epoch in facts:
+                return
+            self._refuse_other_chain(document)
             if kind == "ends":
-                ended = ended_of(document, self._plan(epoch + 1))
-                self.recovered.setdefault(epoch, ended)
-                self.ended_ms.setdefault(epoch, timestamp_ms)
-            facts.setdefault(epoch, positions)
+                self.recovered[epoch] = ended_of(document, self._plan(epoch + 1))
+                self.ended_ms[epoch] = timestamp_ms
+            facts[epoch] = positions
+            self.previous = digest_of(value or b"")
         else:
             raise NotReadable(f"its kind {kind!r} is unknown")
 
@@ -170,15 +174,19 @@ class ControlState:
     def _read_plan(self, value: bytes, document: Mapping[str, Any]) -> None:
         # A plan of an unknown version counts, so that its epoch stops this program by name.
         plan = Plan.from_json(part(document, "plan"), any_order=True)
-        previous = part(document, "previous")
-        if previous != self.previous.hex() or plan.epoch != len(self.plans) + 1:
-            raise InvalidPlan("it does not extend the last accepted plan")
+        self._refuse_other_chain(document)
+        if plan.epoch != len(self.plans) + 1:
+            raise InvalidPlan("its epoch is not the next one")
         if plan.topic != self.topic:
             raise InvalidPlan("it is for another topic")
         if self.plans:
             self._retained.append(retained(self.plans[-1], plan))
         self.plans.append(plan)
         self.previous = digest_of(value)
+
+    def _refuse_other_chain(self, document: Mapping[str, Any]) -> None:
+        if part(document, "previous") != self.previous.hex():
+            raise NotReadable("it does not follow the last accepted plan, markers or ends")
 
     def _refuse_untimely(self, kind: str, epoch: int, positions: Mapping[str, int]) -> None:
         """Raise `NotReadable` for a statement that comes too early or omits a log that needs it.

@@ -1,4 +1,4 @@
-"""The time of a driver's clients, and how they wait for what others do.
+"""The time of a driver's clients, how they wait for what others do, and their random numbers.
 
 On a cluster that is reached by sockets, other threads and processes make progress while a client
 waits. The test double (`multicast/testing/`) has one thread and a virtual time: there a wait itself
@@ -7,6 +7,7 @@ runs the others. A driver with an attribute `clock` says so; all others have the
 
 from __future__ import annotations
 
+import os
 import threading
 import time
 from collections.abc import Callable
@@ -14,6 +15,8 @@ from numbers import Real
 from typing import Final, Protocol
 
 from multicast.errors import UsageError
+
+WRITER_BYTES = 8  # two are never equal by chance
 
 
 class ClientClock(Protocol):
@@ -29,6 +32,9 @@ class ClientClock(Protocol):
 
     def monotonic(self) -> float:
         """Return the time in seconds; it never goes back."""
+
+    def writer(self) -> bytes:
+        """Return 8 bytes that no other writer of order records has."""
 
     def wait_for(
         self, changed: threading.Condition, ready: Callable[[], bool], timeout_s: float
@@ -48,6 +54,10 @@ class SystemClock:
     def monotonic(self) -> float:
         """Return `time.monotonic()`."""
         return time.monotonic()
+
+    def writer(self) -> bytes:
+        """Return random bytes."""
+        return os.urandom(WRITER_BYTES)
 
     def wait_for(
         self, changed: threading.Condition, ready: Callable[[], bool], timeout_s: float

@@ -47,13 +47,17 @@ Headers = Sequence[tuple[str, bytes | None]]
 
 
 class Record(NamedTuple):
-    """One committed record of a Kafka partition; a timestamp of -1 means that it has none."""
+    """One committed record of a Kafka partition; a timestamp of -1 means that it has none.
+
+    `leader_epoch` is that of the leader which took the record; -1 if that is unknown.
+    """
 
     offset: int
     value: bytes | None
     key: bytes | None = None
     headers: Headers = ()
     timestamp_ms: int = -1
+    leader_epoch: int = -1
 
 
 class Fetched(NamedTuple):

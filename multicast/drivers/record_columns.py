@@ -85,6 +85,7 @@ class RecordColumns(Sequence[Record]):
             self.key.of(self.raw),
             repeat(()) if self.headers is None else self._headers(self.headers),
             self.timestamp_ms.tolist(),
+            repeat(-1),  # tables need no leader epochs
             strict=False,
         ):
             yield make(Record, fields)

@@ -26,11 +26,10 @@ from pyspark.sql.datasource import (
 )
 from pyspark.sql.types import StructType
 
-from multicast.cursor import Cursor
+from multicast.cursor import Cursor, interest_digest
 from multicast.drivers import open_driver
 from multicast.drivers.protocol import Driver
 from multicast.errors import TopicChanged, Trimmed, UncoveredInterest, UsageError
-from multicast.group_positions import interest_digest
 from multicast.tables.arrow import COLUMNS, record_batch, schema
 from multicast.tables.options import TableOptions, table_options
 from multicast.tables.order_walk import OrderWalk, Piece, between

@@ -110,7 +110,7 @@ def _fields(records: Sequence[Record], types: Mapping[str, Any]) -> tuple[Any, .
             _pieces(records.raw, records.value),
             _header_lists(records, types["headers"]),
         )
-    offsets, values, keys, headers, stamps = zip(*records, strict=True)
+    offsets, values, keys, headers, stamps, _ = zip(*records, strict=True)
     return (
         pa.array(offsets, pa.int64()),
         pa.array(stamps, pa.int64()),

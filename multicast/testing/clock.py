@@ -15,6 +15,7 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
+from multicast.drivers.clock import WRITER_BYTES
 from multicast.errors import TimedOut, UsageError
 
 # A turn in which something happened takes so long, so timestamps of what happens in order differ.
@@ -44,10 +45,16 @@ class VirtualClock:
         self._in_turn = False
         self._paused = False
         self._idle_waits = 0
+        self._writers = 0
 
     def monotonic(self) -> float:
         """Return the virtual time in seconds."""
         return self.now_us / 1_000_000
+
+    def writer(self) -> bytes:
+        """Return the next number: those of two runs are the same."""
+        self._writers += 1
+        return self._writers.to_bytes(WRITER_BYTES, "big")
 
     def later(self, seconds: float, what: Callable[[], object]) -> None:
         """Call `what` after so many seconds of virtual time."""

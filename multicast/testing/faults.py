@@ -58,17 +58,13 @@ class _Planned:
 
 
 class FaultyLog(MemoryLog):
-    """The logs, which note every record that is stored.
+    """The logs, which note every record that is stored."""
 
-    Keys of records in `order_topic`, which name their writers for people, differ from run to run.
-    """
-
-    def __init__(self, clock: VirtualClock, note: Callable[[str], None], order_topic: str) -> None:
+    def __init__(self, clock: VirtualClock, note: Callable[[str], None]) -> None:
         super().__init__(clock=clock, now_ms=lambda: EPOCH_MS + clock.now_us // 1000)
         self.stopped: dict[TopicPartition, None] = {}
         self.readable = False  # stopped logs, for the check
         self._note = note
-        self._order_topic = order_topic
 
     def write(
         self,
@@ -80,8 +76,7 @@ class FaultyLog(MemoryLog):
     ) -> int:
         """Store one record and return its offset."""
         offset = super().write(partition, value, key=key, headers=headers)
-        noted = None if partition.topic == self._order_topic else key
-        content = repr((noted, value, list(headers))).encode()
+        content = repr((key, value, list(headers))).encode()
         digest = hashlib.blake2b(content, digest_size=8).hexdigest()
         self._note(f"stored {name(partition)}:{offset} {digest}")
         return offset

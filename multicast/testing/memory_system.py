@@ -22,7 +22,6 @@ from multicast.control import (
     ControlReader,
     control_partition,
     log_partition,
-    order_topic,
     stream_partition,
 )
 from multicast.drivers.protocol import Driver, TopicPartition
@@ -58,7 +57,7 @@ class MemorySystem(TopicClients):
         self._clock = VirtualClock()
         self.later = self._clock.later
         self._recorder = Recorder()
-        self.log = FaultyLog(self._clock, self.note, order_topic(plan.topic))
+        self.log = FaultyLog(self._clock, self.note)
         self._brokers = FaultyBrokers(self._clock, self.log, self.note)
         driver = DoubleDriver(self._brokers, self._clock, self._recorder.observe)
         super().__init__(plan.topic, driver)

@@ -101,7 +101,8 @@ class TicketingAppender:
     """An appender of a producer; `multicast.drivers.protocol.Appender` says what its calls do.
 
     `open_appender` opens the driver's appender, with the producer's settings. Any thread may call
-    it, but only one at a time calls `learn`, and none does after `close`.
+    it, but only one at a time calls `learn`, and none does after `close`. `writer` is the key of
+    its tickets, 8 bytes that no other writer has: by default random ones.
     """
 
     def __init__(
@@ -110,10 +111,11 @@ class TicketingAppender:
         open_appender: OpenAppender,
         *,
         monotonic: Callable[[], float] = time.monotonic,
+        writer: bytes | None = None,
     ) -> None:
         self._monotonic = monotonic
         self._topic = state.topic
-        self._writer = os.urandom(8)  # the key of tickets, for people
+        self._writer = writer or os.urandom(8)
         self._books = threading.Lock()  # of all books; no append is made with it held
         self._sent: dict[TopicPartition, deque[_Sent]] = {}
         self._epoch = 0  # whose places are known

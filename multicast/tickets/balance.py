@@ -32,7 +32,7 @@ from typing import NamedTuple
 
 WINDOW_TICKS = 4  # 1 s with ticks of 0.25 s
 WINDOWS = 4  # a stall of a garbage collector or of a broker's disk is over after that
-AMOUNT_MAX = 2**31 - 1  # what a correction can say
+AMOUNT_MAX = 2**32 - 1  # what a correction can say
 
 
 @dataclass(frozen=True, slots=True)

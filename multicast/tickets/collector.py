@@ -138,7 +138,7 @@ class CollectorCore:
         if is_first or self.own.mark > mark:
             self._mark_time = now if stored is None else stored
         if isinstance(judged, NotCounted):
-            if judged is NotCounted.GAP:  # perhaps ours, behind one that was lost
+            if judged in (NotCounted.GAP, NotCounted.OTHER):  # perhaps ours, behind a lost one
                 self.append_failed()
             return judged
         record = self.own.last
@@ -155,10 +155,12 @@ class CollectorCore:
             self.relay.own_moved()
         return judged
 
-    def parent_read(self, offset: int, raw: bytes | None) -> tuple[Run, ...] | NotCounted:
+    def parent_read(
+        self, offset: int, raw: bytes | None, checksum: int = 0
+    ) -> tuple[Run, ...] | NotCounted:
         """Read the next record of the parent's stream; not while `relay.full`. Give its verdict."""
         assert self.relay is not None
-        return self.relay.parent_read(offset, raw)
+        return self.relay.parent_read(offset, raw, checksum)
 
     def log_end(self, log: int, end: int, now: int) -> None:
         """Report the end of an own log."""

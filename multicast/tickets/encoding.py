@@ -8,6 +8,7 @@ from __future__ import annotations
 import enum
 import functools
 import struct
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -23,11 +24,15 @@ PROMISE_MAX = 2**14
 _HEAD = struct.Struct(f">2sB{DIGEST_BYTES}sB")
 _OWN = struct.Struct(">HH")  # tickets, corrections
 _TICKET = struct.Struct(">IIQ")
-_CORRECTION = struct.Struct(">IIi?")
-_RELAY = struct.Struct(">QQH")
+_CORRECTION = struct.Struct(">III?")
+_RELAY = struct.Struct(">QQIIH")
+_RESTORED = struct.Struct(">QQH")
 _POSITION = struct.Struct(">IQ")
 _FREEZE = struct.Struct(">QH")
-_CHECKPOINT = struct.Struct(">QQIHH")  # mark, parent_next, restored, own logs, inherited logs
+_SIGHT = struct.Struct(">HH")  # ends that were seen, losses
+_SEEN = struct.Struct(">IQI")
+# mark, parent_next, parent_last, restored; own logs, inherited logs, ends that were seen, losses
+_CHECKPOINT = struct.Struct(">QQIIHHHH")
 _OWN_LOG = struct.Struct(">IQQI?")
 _MARK = MAGIC + bytes([VERSION])
 _TICKETS_AT = _HEAD.size + _OWN.size
@@ -43,6 +48,7 @@ class Kind(enum.IntEnum):
     FREEZE = 3
     RESTORED = 4
     CHECKPOINT = 5
+    SIGHT = 6
 
 
 _OWN_KIND = int(Kind.OWN)
@@ -62,8 +68,7 @@ class Ticket(NamedTuple):
 class Correction(NamedTuple):
     """The `number`-th correction of a log, from 1: `amount` of its debt will not be paid.
 
-    A negative amount makes as many tickets count for nothing. While the last correction says
-    `held`, no producer's ticket of the log counts.
+    While the last correction says `held`, no producer's ticket of the log counts.
     """
 
     log: int
@@ -77,6 +82,21 @@ class Position(NamedTuple):
 
     log: int
     upto: int
+
+
+class SeenEnd(NamedTuple):
+    """Log number `log` ended at `end` or later while the leader of epoch `leader_epoch` led it."""
+
+    log: int
+    end: int
+    leader_epoch: int
+
+
+class Loss(NamedTuple):
+    """Log number `log` lost its messages from offset `first` on."""
+
+    log: int
+    first: int
 
 
 class OwnLog(NamedTuple):
@@ -99,11 +119,17 @@ class OwnRecord:
 
 @dataclass(frozen=True, slots=True)
 class RelayRecord:
-    """All that the parent's stream from `first` to below `next` ordered of the bag, in order."""
+    """All that the parent's stream from `first` to below `next` ordered of the bag, in order.
+
+    `before` is the checksum of the parent's last record below `first`, 0 if there is none in the
+    epoch, and `last` that of its last record below `next`.
+    """
 
     first: int
     next: int
     entries: tuple[Position, ...]
+    before: int = 0
+    last: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,6 +150,14 @@ class FreezeRecord:
 
 
 @dataclass(frozen=True, slots=True)
+class SightRecord:
+    """What a collector saw of logs of the bag: how far they reached, and what they have lost."""
+
+    seen: tuple[SeenEnd, ...] = ()
+    lost: tuple[Loss, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
 class CheckpointRecord:
     """The state after all records of the stream below offset `mark`; logs in rising order."""
 
@@ -132,9 +166,14 @@ class CheckpointRecord:
     restored: int
     own: tuple[OwnLog, ...]
     inherited: tuple[Position, ...]
+    parent_last: int = 0
+    seen: tuple[SeenEnd, ...] = ()
+    lost: tuple[Loss, ...] = ()
 
 
-StreamRecord = OwnRecord | RelayRecord | RestoredRecord | FreezeRecord | CheckpointRecord
+StreamRecord = (
+    OwnRecord | RelayRecord | RestoredRecord | FreezeRecord | CheckpointRecord | SightRecord
+)
 
 
 class Unread(enum.Enum):
@@ -151,19 +190,29 @@ def encode(tag: bytes, record: StreamRecord) -> bytes:
             kind, parts = Kind.OWN, [_OWN.pack(len(tickets), len(corrections))]
             parts += [_TICKET.pack(*ticket) for ticket in tickets]
             parts += [_CORRECTION.pack(*correction) for correction in corrections]
-        case RelayRecord(first, end, entries) | RestoredRecord(first, end, entries):
-            kind = Kind.RELAY if isinstance(record, RelayRecord) else Kind.RESTORED
-            parts = [_RELAY.pack(first, end, len(entries))]
+        case RelayRecord(first, end, entries, before, last):
+            kind, parts = Kind.RELAY, [_RELAY.pack(first, end, before, last, len(entries))]
+            parts += [_POSITION.pack(*entry) for entry in entries]
+        case RestoredRecord(first, end, entries):
+            kind, parts = Kind.RESTORED, [_RESTORED.pack(first, end, len(entries))]
             parts += [_POSITION.pack(*entry) for entry in entries]
         case FreezeRecord(parent_next, positions):
             kind, parts = Kind.FREEZE, [_FREEZE.pack(parent_next, len(positions))]
             parts += [_POSITION.pack(*position) for position in positions]
-        case CheckpointRecord(mark, parent_next, restored, own, inherited):
+        case SightRecord(seen, lost):
+            kind, parts = Kind.SIGHT, [_SIGHT.pack(len(seen), len(lost)), *_sight(seen, lost)]
+        case CheckpointRecord(mark, parent_next, restored, own, inherited, last, seen, lost):
+            counts = len(own), len(inherited), len(seen), len(lost)
             kind = Kind.CHECKPOINT
-            parts = [_CHECKPOINT.pack(mark, parent_next, restored, len(own), len(inherited))]
+            parts = [_CHECKPOINT.pack(mark, parent_next, last, restored, *counts)]
             parts += [_OWN_LOG.pack(*log) for log in own]
             parts += [_POSITION.pack(*position) for position in inherited]
+            parts += _sight(seen, lost)
     return _HEAD.pack(MAGIC, VERSION, tag, kind) + b"".join(parts)
+
+
+def _sight(seen: Sequence[SeenEnd], lost: Sequence[Loss]) -> list[bytes]:
+    return [_SEEN.pack(*each) for each in seen] + [_POSITION.pack(*each) for each in lost]
 
 
 def tag_of(raw: bytes) -> bytes | None:
@@ -215,28 +264,53 @@ def _decode(kind: int, raw: bytes, place: int) -> StreamRecord:
             parent_next, _ = _FREEZE.unpack_from(raw, place)
             return FreezeRecord(_below_2_63(parent_next), _positions(raw[place + _FREEZE.size :]))
         case Kind.CHECKPOINT:
-            mark, parent_next, restored, own, _ = _CHECKPOINT.unpack_from(raw, place)
+            fields = _CHECKPOINT.unpack_from(raw, place)
+            mark, parent_next, last, restored, own, inherited, seen, _ = fields
             logs, rest = _split(_OWN_LOG, own, raw[place + _CHECKPOINT.size :])
+            below, rest = _split(_POSITION, inherited, rest)
             record = CheckpointRecord(
                 _below_2_63(mark),
                 _below_2_63(parent_next),
                 restored,
                 tuple([OwnLog(*fields) for fields in _OWN_LOG.iter_unpack(logs)]),
-                _positions(rest),
+                _positions(below),
+                last,
+                *_sight_of(seen, rest),
             )
-            for numbers in ([log.log for log in record.own], [log for log, _ in record.inherited]):
-                if numbers != sorted(set(numbers)):
-                    raise ValueError("its logs are not in rising order")
+            rising: Sequence[Sequence[tuple[int, ...]]] = (
+                [log[:1] for log in record.own],
+                [log[:1] for log in record.inherited],
+                [(log, epoch) for log, _, epoch in record.seen],
+                [log[:1] for log in record.lost],
+            )
+            if any(list(keys) != sorted(set(keys)) for keys in rising):
+                raise ValueError("its entries are not in rising order")
             return record
-        case relay:
-            first, end, _ = _RELAY.unpack_from(raw, place)
+        case Kind.SIGHT:
+            seen, _ = _SIGHT.unpack_from(raw, place)
+            return SightRecord(*_sight_of(seen, raw[place + _SIGHT.size :]))
+        case Kind.RELAY:
+            first, end, before, last, _ = _RELAY.unpack_from(raw, place)
             entries = _positions(raw[place + _RELAY.size :])
-            shape = RelayRecord if relay is Kind.RELAY else RestoredRecord
-            return shape(first, _below_2_63(end), entries)
+            return RelayRecord(first, _below_2_63(end), entries, before, last)
+        case Kind.RESTORED:
+            first, end, _ = _RESTORED.unpack_from(raw, place)
+            entries = _positions(raw[place + _RESTORED.size :])
+            return RestoredRecord(first, _below_2_63(end), entries)
 
 
 def _split(entry: struct.Struct, count: int, raw: bytes) -> tuple[bytes, bytes]:
     return raw[: count * entry.size], raw[count * entry.size :]
+
+
+def _sight_of(seen: int, raw: bytes) -> tuple[tuple[SeenEnd, ...], tuple[Loss, ...]]:
+    ends, losses = _split(_SEEN, seen, raw)
+    return (
+        tuple(
+            [SeenEnd(log, _below_2_63(end), epoch) for log, end, epoch in _SEEN.iter_unpack(ends)]
+        ),
+        tuple([Loss(log, _below_2_63(first)) for log, first in _POSITION.iter_unpack(losses)]),
+    )
 
 
 def _positions(raw: bytes) -> tuple[Position, ...]:

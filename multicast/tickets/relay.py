@@ -1,8 +1,9 @@
 """What a collector relays of its parent's stream. No I/O, no clock.
 
 It also compares: after `parent_next` is relayed, our positions of inherited logs are the parent's
-at that offset. If not, some record, in this stream or in another, is wrong: the stream has strayed,
-and relays no more; `amcast topology recover` mends it.
+at that offset, and the parent's last record below it has the checksum that the relay named. If not,
+some record, in this stream or in another, is wrong, or the parent's stream has lost its tail: the
+stream has strayed, and relays no more; `amcast topology recover` mends it.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from multicast.order import ORDERED_MAX, Run
 from multicast.tickets.encoding import Position, RelayRecord
 from multicast.tickets.rule import NotCounted, RecordStream
 
+CHECKSUMS_MAX = 1024  # of the parent's last records: what others have relayed is compared with them
 RELAYS_MAX = 2  # in flight: what comes meanwhile goes into the next one
 ENTRIES_MAX = 512  # of a relay: 6 kB
 WAITING_MAX = 4096  # runs of the parent that are kept; bounds memory
@@ -30,9 +32,12 @@ class Relay:
         self._own = own
         self.parent = parent
         self._next = own.state.parent_next  # handed out up to here
-        # Of the parent: the record's offset, what it ordered of our bag, and how many offsets.
-        self._waiting: deque[tuple[int, Position, int]] = deque()
-        self._in_flight: deque[int] = deque()  # the `next` of each relay in flight
+        self._before = own.state.parent_last  # the checksum of the parent's last record below
+        # Of the parent: the record's offset, what it ordered of our bag, how many offsets, and the
+        # checksum of the record before it.
+        self._waiting: deque[tuple[int, Position, int, int]] = deque()
+        self._checksums: deque[tuple[int, int]] = deque(maxlen=CHECKSUMS_MAX)  # by offset
+        self._in_flight: deque[tuple[int, int]] = deque()  # `first` and `next` of each relay
         inherited = own.shape.inherited
         # The parent's positions at own.state.parent_next, once it is read so far.
         self._positions = {log: parent.state.positions[log] for log in inherited}
@@ -54,46 +59,60 @@ class Relay:
         parent = self.parent
         return parent.state.frozen and self._own.state.parent_next >= parent.relevant_next
 
-    def parent_read(self, offset: int, raw: bytes | None) -> tuple[Run, ...] | NotCounted:
+    def parent_read(
+        self, offset: int, raw: bytes | None, checksum: int = 0
+    ) -> tuple[Run, ...] | NotCounted:
         """Read the next record of the parent's stream; give its verdict."""
-        judged = self.parent.read(offset, raw)
+        before = self.parent.checksum
+        judged = self.parent.read(offset, raw, checksum)
+        self._checksums.append((offset, checksum))
         self._note_restored()
         if not isinstance(judged, NotCounted):
             for log, first, end in judged:
                 if log in self._own.shape.inherited:
-                    self._waiting.append((offset, Position(log, end), end - first))
+                    self._waiting.append((offset, Position(log, end), end - first, before))
         self.own_moved()
         return judged
 
     def own_moved(self) -> None:
         """Note that our own stream was read: forget what it has, and compare."""
-        known = self._own.state.parent_next
-        while self._in_flight and self._in_flight[0] <= known:
+        state = self._own.state
+        known = state.parent_next
+        while self._in_flight and self._in_flight[0][1] <= known:
             self._in_flight.popleft()
         while self._waiting and self._waiting[0][0] < known:
-            _, (log, upto), _ = self._waiting.popleft()
+            _, (log, upto), _, _ = self._waiting.popleft()
             self._positions[log] = upto
-        self._next = max(self._next, known)
-        state = self._own.state
+        # What others have relayed ends within what is in flight, which therefore will not count.
+        if self._next < known or (self._in_flight and self._in_flight[0][0] < known):
+            self.restart()
         begun = self._restored_at is not None and self._restored_at <= known
         if not begun or known > self.parent.offset_next or state.restored < self._own.shape.owed:
             return
         # Most of our records are tickets, which leave inherited logs as they are.
         if self._compared != (known, state.restored):
             self._compared = (known, state.restored)
-            self.strayed = any(
+            contradicts = any(
                 state.positions[log] != upto for log, upto in self._positions.items()
-            )
+            ) or self._read_below(known) not in (None, state.parent_last)
+            self.strayed = self.strayed or contradicts
 
     def _note_restored(self) -> None:
         parent = self.parent
         if self._restored_at is None and parent.state.restored == parent.shape.owed:
             self._restored_at = parent.offset_next if parent.shape.owed else parent.shape.first
 
+    def _read_below(self, known: int) -> int | None:
+        """Give the checksum of the parent's last record below an offset; None: not known here."""
+        for offset, checksum in reversed(self._checksums):
+            if offset < known:
+                return checksum
+        return None
+
     def restart(self) -> None:
         """Hand all out again that our own stream does not have."""
         self._in_flight.clear()
-        self._next = self._own.state.parent_next
+        self._next, self._before = self._own.state.parent_next, self._own.state.parent_last
 
     def due(self, *, even_empty: bool = False) -> RelayRecord | None:
         """Give the next relay, if there is one and not too many are in flight.
@@ -101,28 +120,29 @@ class Relay:
         What orders nothing of our bag waits for the next relay that does, unless `even_empty`: a
         restart needs the parent's records from `parent_next` on, which retention removes.
         """
-        first, end = self._next, self.parent.relevant_next
+        first, end, end_at = self._next, self.parent.relevant_next, self.parent.relevant_checksum
         if self.strayed or len(self._in_flight) >= RELAYS_MAX or end <= first:
             return None
         entries: list[Position] = []
-        border, last, ordered = (0, first), -1, 0
-        for offset, entry, length in self._waiting:
+        border, last, ordered = (0, first, 0), -1, 0
+        for offset, entry, length, before in self._waiting:
             if offset < first:
                 continue
             if offset > last:
-                border, last = (len(entries), offset), offset
+                border, last = (len(entries), offset, before), offset
             entries.append(entry)
             ordered += length
             # A relay has whole records of the parent, each of which is within the limits.
             if border[0] and (len(entries) > ENTRIES_MAX or ordered > ORDERED_MAX):
                 del entries[border[0] :]
-                end = border[1]
+                _, end, end_at = border
                 break
         if not (entries or even_empty or self.parent.state.frozen):
             return None
-        self._in_flight.append(end)
-        self._next = end
-        return RelayRecord(first, end, joined(entries))
+        relay = RelayRecord(first, end, joined(entries), self._before, end_at)
+        self._in_flight.append((first, end))
+        self._next, self._before = end, end_at
+        return relay
 
 
 def joined(entries: Sequence[Position]) -> tuple[Position, ...]:

@@ -12,12 +12,15 @@ another one, so there is no digest chain. No I/O, no clock, no randomness.
                    log ends at `upto` or later once they are stored. A collector that saw the end of
                    a log writes a ticket of 0 messages
     debt           of an own log: offsets that were ordered although no ticket had counted them
-    correction     (log, number, amount, held): `amount` of the debt will not be paid; if it is
-                   negative, that many tickets were counted for which no message came
+    correction     (log, number, amount, held): `amount` of the debt will not be paid
     held           of an own log: an open transaction hides its messages, so only its collector
                    orders them; set and ended by corrections
     parent_next    the first offset of the parent's stream whose effect is not taken over yet
+    parent_last    the checksum of the parent's last record below it
     restored       how many of the runs are taken over that a recovery restores
+    seen           (log, end, leader epoch): a collector saw the log end there or later under that
+                   leader. A record below `end` with a later leader epoch has replaced another one
+    lost           (log, first): the log lost its messages from offset `first` on
     mark           the offset at which the next checkpoint describes the state: behind the last
                    checkpoint that counted, or the stream's first offset
 
@@ -30,23 +33,32 @@ Clauses:
     If the log is held, a ticket with messages does nothing, and one without makes no debt.
  3. A correction counts iff its number is the next one of its log. It lowers the debt by `amount`,
     not below 0, and sets `held`.
- 4. A relay (first, next, entries) counts iff first <= parent_next < next. Each entry (log, upto)
-    moves an inherited log's position to `upto`, if that is higher; so a relay that overlaps what is
-    known adds only the rest. Then parent_next becomes `next`.
+ 4. A relay (first, next, before, last, entries) counts iff first = parent_next < next and before =
+    parent_last. Each entry (log, upto) moves an inherited log's position to `upto`, if that is
+    higher. Then parent_next becomes `next`, and parent_last `last`.
  5. A freeze (parent_next, positions) counts iff the state has reached what it names. One that names
     nothing always counts; only a recovery writes it.
  6. A record orders at most ORDERED_MAX offsets: messages and the way to the highest `upto` of each
     log together. A record with an impossible entry, or one that asks for more, is void as a whole.
- 7. While fewer runs are restored than the epoch's start owes, only records of restored runs count:
-    as relays by clause 4, with `restored` in place of parent_next, and for all logs of the bag.
+ 7. While fewer runs are restored than the epoch's start owes, only records of restored runs (first,
+    next, entries) count, iff first <= restored < next, for all logs of the bag. Their entries act
+    as those of a relay, so one that overlaps what is known adds only the rest; then `restored`
+    becomes `next`.
  8. A checkpoint (mark, state) counts iff it names the mark, and the state that was there. It moves
     the mark behind itself and changes nothing else.
+ 9. What a collector saw counts iff all its logs are in the bag and no end is more than ORDERED_MAX
+    above its log's position; clause 7 does not hold it up. Its entries act one after the other. Of
+    a log's seen ends, those at or below its position are dropped, then each for which another one
+    has the same or a higher end and the same or a lower epoch, one of equal ones staying; if more
+    than SEEN_MAX are left, the one before the last by rising end. Of a log's losses the lowest
+    stays.
 
 Why writers need no agreement: an entry of clause 2 can only bring a position forward, and a wrong
 one costs time (a hole is filled by a skip, a debt is corrected). What a relay says is determined by
 the parent's bytes between `first` and `next`, so it does not matter which instance wrote it, and
-clause 4 admits no gap. A correction computed from an old state has an old number. A checkpoint is
-checked by all who read it; who begins at one is where all others were.
+clause 4 admits no gap, nor what follows another tail of the parent's stream. A correction computed
+from an old state has an old number. A checkpoint is checked by all who read it; who begins at one
+is where all others were.
 
 Invariants, for each log: positions never go back; the runs of a log continue each other without a
 gap; debt >= 0.
@@ -65,15 +77,22 @@ from multicast.tickets.encoding import (
     PROMISE_MAX,
     CheckpointRecord,
     FreezeRecord,
+    Loss,
     OwnLog,
     OwnRecord,
     Position,
     RelayRecord,
     RestoredRecord,
+    SeenEnd,
+    SightRecord,
     StreamRecord,
     Unread,
     decode,
 )
+
+# Of the ends that were seen of a log. Two failures of a leader within one checkpoint's time are
+# rare; of more, the lowest epochs and the largest end show each loss but those between them.
+SEEN_MAX = 3
 
 
 class NotCounted(enum.Enum):
@@ -84,6 +103,8 @@ class NotCounted(enum.Enum):
     FROZEN = "the stream is frozen"
     IMPOSSIBLE = "one of its entries is impossible"
     GAP = "it relays what comes after a part that is missing here"
+    OVERLAP = "it begins before what is relayed here ends"
+    OTHER = "it continues another tail of the parent's stream"
     KNOWN = "it says what is known here"
     EARLY = "the stream has not reached what the freeze names"
     OWED = "the runs that a recovery restores come first"
@@ -118,6 +139,9 @@ class StreamState:
     held: set[int] = field(default_factory=set)
     restored: int = 0
     frozen: bool = False
+    parent_last: int = 0
+    seen: dict[int, tuple[SeenEnd, ...]] = field(default_factory=dict)  # by log, in rising order
+    lost: dict[int, int] = field(default_factory=dict)  # by log: the first offset
 
     def copy(self) -> StreamState:
         """Give a copy."""
@@ -127,6 +151,8 @@ class StreamState:
             debts=dict(self.debts),
             corrections=dict(self.corrections),
             held=set(self.held),
+            seen=dict(self.seen),
+            lost=dict(self.lost),
         )
 
 
@@ -155,6 +181,8 @@ class RecordStream:
         # Behind the last record that was read before the stream was frozen, and behind its freeze.
         # Producers may go on to write tickets, so a child must not wait for the stream's end.
         self.relevant_next = self.offset_next
+        self.checksum = 0  # of the last record that was read; 0: none
+        self.relevant_checksum = 0  # of the last record below `relevant_next`
         self.mark = self.offset_next
         self.marked = self.checkpoint()
         self.checkpoint_at: int | None = None  # where a checkpoint last counted
@@ -169,8 +197,13 @@ class RecordStream:
                 state.held.add(log)
         state.positions.update(checkpoint.inherited)
         state.parent_next, state.restored = checkpoint.parent_next, checkpoint.restored
+        state.parent_last = checkpoint.parent_last
+        for each in checkpoint.seen:
+            state.seen[each.log] = (*state.seen.get(each.log, ()), each)
+        state.lost.update(checkpoint.lost)
         logs = {log.log for log in checkpoint.own}, {log for log, _ in checkpoint.inherited}
-        if logs != (set(self.shape.own), set(self.shape.inherited)):
+        strange = (state.seen.keys() | state.lost.keys()) - state.positions.keys()
+        if strange or logs != (set(self.shape.own), set(self.shape.inherited)):
             raise ProtocolViolation("a checkpoint has other logs than its stream")
 
     def checkpoint(self) -> CheckpointRecord:
@@ -191,27 +224,43 @@ class RecordStream:
                 for log in own
             ),
             tuple(Position(log, state.positions[log]) for log in sorted(self.shape.inherited)),
+            state.parent_last,
+            tuple(
+                each
+                for log in sorted(state.seen)
+                for each in state.seen[log]
+                if each.end > state.positions[log]
+            ),
+            tuple(Loss(*each) for each in sorted(state.lost.items())),
         )
 
-    def read(self, offset: int, raw: bytes | None) -> tuple[Run, ...] | NotCounted:
+    def read(
+        self, offset: int, raw: bytes | None, checksum: int = 0
+    ) -> tuple[Run, ...] | NotCounted:
         """Read the record at `offset`; give the runs that it orders, or why it does not count.
 
         Offsets must rise from call to call; those of aborted records and markers may be left out.
+        `checksum` is the record's (`order_checksum`); who needs none may leave it out.
         """
         assert offset >= self.offset_next, "records are read in offset order, each once"
-        self.offset_next = offset + 1
+        self.offset_next, self.checksum = offset + 1, checksum
         if not self.state.frozen:
-            self.relevant_next = offset + 1
+            self.relevant_next, self.relevant_checksum = offset + 1, checksum
         self.last = record = decode(self.shape.tag, raw or b"")
         if isinstance(record, Unread):
             return NotCounted[record.name]
         if self.state.frozen:
             return NotCounted.FROZEN
-        if isinstance(record, RestoredRecord):
-            return self._restored(record)
-        if self.state.restored < self.shape.owed:
-            return NotCounted.OWED
+        return self._judge(record)
+
+    def _judge(self, record: StreamRecord) -> tuple[Run, ...] | NotCounted:
         match record:
+            case RestoredRecord():
+                return self._restored(record)
+            case SightRecord():
+                return self._sight(record)
+            case _ if self.state.restored < self.shape.owed:
+                return NotCounted.OWED
             case OwnRecord():
                 return self._own(record)
             case RelayRecord():
@@ -258,33 +307,53 @@ class RecordStream:
         return tuple(runs)
 
     def _relay(self, record: RelayRecord) -> tuple[Run, ...] | NotCounted:
+        state = self.state
         if self.shape.parent_first is None:
             return NotCounted.IMPOSSIBLE
-        judged = self._overlapped(record, self.state.parent_next, self.shape.inherited)
-        if not isinstance(judged, NotCounted):
-            self.state.parent_next = record.next
-        return judged
+        if record.next <= state.parent_next:
+            return NotCounted.KNOWN
+        if record.first != state.parent_next:
+            return NotCounted.GAP if record.first > state.parent_next else NotCounted.OVERLAP
+        if record.before != state.parent_last:
+            return NotCounted.OTHER
+        runs = self._advanced(record.entries, self.shape.inherited)
+        if not isinstance(runs, NotCounted):
+            state.parent_next, state.parent_last = record.next, record.last
+        return runs
 
     def _restored(self, record: RestoredRecord) -> tuple[Run, ...] | NotCounted:
         if record.next > self.shape.owed or record.next - record.first != len(record.entries):
             return NotCounted.IMPOSSIBLE
-        judged = self._overlapped(record, self.state.restored, self.state.positions)
-        if not isinstance(judged, NotCounted):
-            self.state.restored = record.next
-        return judged
-
-    def _overlapped(
-        self, record: RelayRecord | RestoredRecord, known: int, allowed: Mapping[int, int]
-    ) -> tuple[Run, ...] | NotCounted:
-        if record.next <= known:
+        if record.next <= self.state.restored:
             return NotCounted.KNOWN
-        if record.first > known:
+        if record.first > self.state.restored:
             return NotCounted.GAP
-        runs = advance(self.state.positions, record.entries, allowed)
+        runs = self._advanced(record.entries, self.state.positions)
+        if not isinstance(runs, NotCounted):
+            self.state.restored = record.next
+        return runs
+
+    def _advanced(
+        self, entries: Sequence[Position], allowed: Mapping[int, int]
+    ) -> tuple[Run, ...] | NotCounted:
+        runs = advance(self.state.positions, entries, allowed)
         if runs is None:
             return NotCounted.IMPOSSIBLE
         self.state.positions.update([(run.log, run.next) for run in runs])
         return runs
+
+    def _sight(self, record: SightRecord) -> tuple[Run, ...] | NotCounted:
+        state = self.state
+        if any(each[0] not in state.positions for each in (*record.seen, *record.lost)):
+            return NotCounted.IMPOSSIBLE
+        if any(each.end > state.positions[each.log] + ORDERED_MAX for each in record.seen):
+            return NotCounted.IMPOSSIBLE
+        for each in record.seen:
+            above = [*state.seen.get(each.log, ()), each]
+            state.seen[each.log] = undominated(above, state.positions[each.log])
+        for log, first in record.lost:
+            state.lost[log] = min(first, state.lost.get(log, first))
+        return ()
 
     def _freeze(self, record: FreezeRecord) -> tuple[Run, ...] | NotCounted:
         state = self.state
@@ -304,6 +373,17 @@ class RecordStream:
         self.mark = self.offset_next
         self.marked = self.checkpoint()
         return ()
+
+
+def undominated(seen: Sequence[SeenEnd], position: int) -> tuple[SeenEnd, ...]:
+    """Give the seen ends of one log that clause 9 keeps, by rising end and leader epoch."""
+    kept: list[SeenEnd] = []
+    for each in sorted(seen, key=lambda each: (each.leader_epoch, -each.end)):
+        if each.end > max(position, kept[-1].end if kept else 0):
+            kept.append(each)
+    while len(kept) > SEEN_MAX:
+        del kept[-2]
+    return tuple(kept)
 
 
 def advance(

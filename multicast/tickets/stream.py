@@ -99,12 +99,14 @@ class OrderStream(RecordStream):
         self.proven = checkpoint is None
         self._proof_at = -1 if checkpoint is None else checkpoint.offset
 
-    def read(self, offset: int, raw: bytes | None) -> tuple[Run, ...] | NotCounted:
+    def read(
+        self, offset: int, raw: bytes | None, checksum: int = 0
+    ) -> tuple[Run, ...] | NotCounted:
         """Read the record at `offset`, as `RecordStream.read` does.
 
         Raises `ProtocolViolation` if the checkpoint's record does not count at its offset.
         """
-        judged = super().read(offset, raw)
+        judged = super().read(offset, raw, checksum)
         if not isinstance(judged, NotCounted):
             self.count += 1
         self._prove()

@@ -31,7 +31,7 @@ _REPLICAS_EVERY_S = 5.0
 _PLAN_EVERY_S = 30.0
 # A block takes longer than this to fill. With 5 ms three nodes at 750/s used 1.07 cores instead of
 # 0.82 and their broker 0.45 instead of 0.26, for a p50 of 84 ms instead of 87; with 0 it was 102
-# (python -m bench.orderer.osn latency).
+# (python -m bench.osn latency).
 _LINGER_MS = 20
 # What a reader of several chains buffers of each log: it needs the places of records, not what they
 # hold, and a node may have `READERS_MAX` such readers of up to 64 chains.

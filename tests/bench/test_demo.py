@@ -11,7 +11,7 @@ from importlib import resources
 
 import pytest
 
-from bench.demo import lay_out, read_commits
+from bench.demo.cli import lay_out, read_commits
 from multicast.errors import UsageError
 from tests.helpers.system import PATIENCE_S, amcast, until
 

@@ -2,8 +2,8 @@
 
 import pytest
 
-from bench import demo_screen
-from bench.demo_screen import (
+from bench.demo import screen
+from bench.demo.screen import (
     Delivered,
     affected_teams,
     common_order,
@@ -148,7 +148,7 @@ def test_the_screen_tells_the_phases_the_order_the_verdict_and_what_to_try(capsy
     }
     assert any("5 (5) entries passed on, 2 (2) dropped" in line for line in lines)
     tries = [line.strip() for line in lines[lines.index("Try next:") + 1 :]]
-    program = demo_screen.program()
+    program = screen.program()
     assert [line.removeprefix(f"{program} ").split()[:2] for line in tries] == [
         ["demo", "--force"],
         ["osn", "demo"],
@@ -158,13 +158,13 @@ def test_the_screen_tells_the_phases_the_order_the_verdict_and_what_to_try(capsy
 
 
 def test_the_demos_own_environment_sends_on_to_the_whole_one(monkeypatch):
-    monkeypatch.setattr(demo_screen.sys, "prefix", "/x/.venv-demo")
-    assert demo_screen.program() == ".venv/bin/amcast"
+    monkeypatch.setattr(screen.sys, "prefix", "/x/.venv-demo")
+    assert screen.program() == ".venv/bin/amcast"
 
 
 @pytest.mark.parametrize(
     ("called", "shown"), [("/x/bin/amcast", "/x/bin/amcast"), ("pytest", "-m multicast")]
 )
 def test_the_commands_to_try_name_the_program_that_was_called(monkeypatch, called, shown):
-    monkeypatch.setattr(demo_screen.sys, "argv", [called])
-    assert demo_screen.program().endswith(shown)
+    monkeypatch.setattr(screen.sys, "argv", [called])
+    assert screen.program().endswith(shown)

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from bench.demo_setup import EXTRAS, locked
+from bench.demo.setup import EXTRAS, locked
 
 ROOT = Path(__file__).parents[2]
 

@@ -4,8 +4,8 @@ import json
 
 import pytest
 
+from bench.harness.hosts import peak_mib
 from bench.micro import skips
-from bench.micro.memory import _peak_mib
 
 
 @pytest.mark.kafka
@@ -21,7 +21,7 @@ def test_skips_are_the_offsets_that_no_message_has(capsys):
 
 
 def test_the_peak_of_a_process_holds_what_it_had():
-    before = _peak_mib("self")
+    before = peak_mib("self")
     held = bytearray(b"x") * (64 << 20)
-    assert _peak_mib("self") >= before
-    assert _peak_mib("self") > len(held) / 2**20
+    assert peak_mib("self") >= before
+    assert peak_mib("self") > len(held) / 2**20

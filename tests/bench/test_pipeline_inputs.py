@@ -11,8 +11,8 @@ from bench.comparison.arms import Arm, MeasuredCluster
 from bench.comparison.events import PARTITIONS, events_topic
 from bench.comparison.workload import from_document
 from bench.pipeline.cli import pipeline
-from bench.pipeline.inputs import LocalFolder, check_events, claim
-from bench.pipeline.session import SparkFolder, spark
+from bench.pipeline.inputs import check_events, claim
+from bench.pipeline.session import spark
 from multicast.drivers import open_driver
 from multicast.drivers.kafka_python import Admin, TopicSpec
 from multicast.drivers.memory.driver import MemoryDriver
@@ -54,37 +54,14 @@ def test_a_run_without_events_or_with_trimmed_events_is_refused():
     assert str(refused.value).startswith("topic r2.events has lost its oldest events")
 
 
-def claimed_locally(out, runs):
-    claim(LocalFolder(out), str(out), runs)
-
-
-def refuses_the_figures_of_other_runs(claimed, tmp_path):
-    out, mine = tmp_path / "new" / "out", tmp_path / "mine"
-    claimed(out, ["x"])  # Spark did not start
-    claimed(out, ["a", "b"])
-    (out / "events").mkdir()
-    claimed(out, ["b", "a"])
-    with pytest.raises(UsageError, match="holds the figures of a, b; name another folder"):
-        claimed(out, ["c"])
-    mine.mkdir()
-    (mine / "events").mkdir()
-    with pytest.raises(UsageError, match="is not empty"):
-        claimed(mine, ["a"])
-    assert [path.name for path in mine.iterdir()] == ["events"]
-    for about in ("5", "[5]", "null", "{}"):
-        (mine / "_runs").write_text(about)
-        with pytest.raises(UsageError, match="holds the figures of"):
-            claimed(mine, ["a"])
-    (mine / "_runs").write_text("no JSON")
-    with pytest.raises(UsageError, match="cannot be used for --out"):
-        claimed(mine, ["a"])
+def test_a_folder_that_holds_anything_is_refused(tmp_path):
+    claim(str(tmp_path / "new" / "out"))
+    claim(str(tmp_path / "new" / "out"))  # Spark did not start
+    with pytest.raises(UsageError, match="is not empty; name another folder"):
+        claim(str(tmp_path))
     (tmp_path / "file").write_text("x")
     with pytest.raises(UsageError, match="cannot be used for --out"):
-        claimed(tmp_path / "file", ["a"])
-
-
-def test_a_folder_holds_the_figures_of_the_same_runs_only(tmp_path):
-    refuses_the_figures_of_other_runs(claimed_locally, tmp_path)
+        claim(str(tmp_path / "file"))
 
 
 @pytest.mark.kafka
@@ -116,22 +93,10 @@ def session():
         yield opened
 
 
-@pytest.mark.campaign
-@pytest.mark.slow
-@pytest.mark.timeout(300)
-def test_a_url_holds_the_figures_of_the_same_runs_only(session, tmp_path):
-    def claimed(out, runs):
-        claim(SparkFolder(session, f"file://{out}"), f"file://{out}", runs)
-
-    refuses_the_figures_of_other_runs(claimed, tmp_path)
-    with pytest.raises(UsageError, match="nosuch://host/out cannot be used for --out: "):
-        claim(SparkFolder(session, "nosuch://host/out"), "nosuch://host/out", ["a"])
-
-
 @pytest.mark.kafka
 @pytest.mark.campaign
 @pytest.mark.timeout(900)
-def test_trimmed_events_are_refused_by_spark_too(kafka_cluster, session, tmp_path):
+def test_trimmed_events_are_refused_by_spark_too(kafka_cluster, session):
     """With --kafka only Spark can reach the brokers."""
     assert session is not None
     run = f"t{uuid.uuid4().hex}"
@@ -151,6 +116,6 @@ def test_trimmed_events_are_refused_by_spark_too(kafka_cluster, session, tmp_pat
         assert appender.flush(PATIENCE_S)
         appender.close()
         admin.delete_records({TopicPartition(topic, 1): 2, TopicPartition(topic, 2): 1})
-    for options in ({"kafka": ["client.id=x"]}, {"kafka": ["client.id=x"], "stream": True}, {}):
+    for options in ({"kafka": ["client.id=x"]}, {}):
         with pytest.raises(UsageError, match="has lost its oldest events"):
-            pipeline([run], bootstrap=kafka_cluster.bootstrap, out=str(tmp_path), **options)
+            pipeline([run], bootstrap=kafka_cluster.bootstrap, **options)

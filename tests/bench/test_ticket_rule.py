@@ -11,16 +11,19 @@ from bench.pipeline.rule import EPOCH_PLACES, PlannedOrder, Statement, read_cont
 from bench.pipeline.streams import scan
 from bench.pipeline.ticket_rule import StreamReading
 from collectors.reconfiguration.survey import counted_runs
-from multicast.control import plan_record, stream_partition
+from multicast.control import ends_record, markers_record, plan_record, stream_partition
 from multicast.drivers.protocol import TopicPartition
 from multicast.order import anchor, digest_of
 from multicast.tickets.encoding import (
     Correction,
     FreezeRecord,
+    Loss,
     OwnRecord,
     Position,
     RelayRecord,
     RestoredRecord,
+    SeenEnd,
+    SightRecord,
     Ticket,
     encode,
 )
@@ -66,7 +69,8 @@ def drawn(stream, rng):
         entries = rng.choices([*entries, Position(99, 1)], [9] * len(entries) + [1], k=2)
         entries = entries[: rng.randint(0, 2)]
         return RestoredRecord(first, first + len(entries) + rng.choice((0, 0, 0, 1)), (*entries,))
-    kind = rng.choice(("tickets", "tickets", "tickets", "corrections", "relay", "relay", "mark"))
+    kinds = ("tickets", "tickets", "tickets", "corrections", "relay", "relay", "mark", "sight")
+    kind = rng.choice(kinds)
     if kind == "tickets":
         tickets = []
         for log in rng.choices(own, k=rng.randint(0, 3)):
@@ -81,7 +85,7 @@ def drawn(stream, rng):
                 Correction(
                     log,
                     state.corrections.get(log, 0) + rng.choice((0, 1, 1, 2)),
-                    rng.randint(-3, 5),
+                    rng.randint(0, 5),
                     rng.random() < 0.3,
                 )
                 for log in own
@@ -94,10 +98,30 @@ def drawn(stream, rng):
             for log in rng.choices(inherited, k=rng.randint(0, 3))
         )
         first = max(0, state.parent_next + rng.choice((0, 0, -2, 1)))
-        shape = RestoredRecord if rng.random() < 0.05 else RelayRecord
-        return shape(first, state.parent_next + rng.choice((0, 1, 4)), entries)
+        end = state.parent_next + rng.choice((0, 1, 4))
+        if rng.random() < 0.05:
+            return RestoredRecord(first, end, entries)
+        before = state.parent_last + (rng.random() < 0.1)
+        return RelayRecord(first, end, entries, before, rng.randrange(5))
+    if kind == "sight":
+        logs = rng.choices([*positions, 99], [9] * len(positions) + [1], k=rng.randint(0, 3))
+        seen = [
+            SeenEnd(log, positions.get(log, 0) + rng.choice((-2, 1, 5, 9, 30, 2**25)), 3)
+            for log in logs
+        ]
+        seen = [each._replace(end=max(0, each.end), leader_epoch=rng.randrange(6)) for each in seen]
+        lost = [Loss(log, rng.randrange(100)) for log in logs if rng.random() < 0.2]
+        return SightRecord(tuple(seen), tuple(lost))
     point = stream.marked if rng.random() < 0.7 else stream.checkpoint()
     return replace(point, mark=max(0, point.mark + rng.choice((0, 0, 0, -1, 1))))
+
+
+def the_same(point):
+    """A checkpoint's state as the judge keeps it."""
+    own = [(*log[:4], int(log.held)) for log in point.own]
+    seen, lost = [tuple(each) for each in point.seen], [tuple(each) for each in point.lost]
+    inherited = [tuple(each) for each in point.inherited]
+    return point.parent_next, point.parent_last, point.restored, own, inherited, seen, lost
 
 
 def judged(seed):
@@ -120,6 +144,8 @@ def judged(seed):
         yield real.read(offset, raw), mine.take(offset, raw)
         assert {**mine.debts} == {log: real.state.debts[log] for log in mine.debts}
         assert mine.positions == real.state.positions
+        assert (mine.parent_last, mine.lost) == (real.state.parent_last, real.state.lost)
+        assert mine.marked == the_same(real.marked)
 
 
 @pytest.mark.parametrize("seed", SEEDS)
@@ -201,8 +227,9 @@ def test_places_rise_by_one_message_after_the_other():
     after = replace(chain(epoch=2), collectors=nodes)
     first = plan_record(digest_of(b"amcast genesis\0A"), PLAN, attempt="a")
     second = plan_record(digest_of(first[1]), after, attempt="a")
-    ends = b'{"positions": {"P1": 3, "P2": 2, "P3": 0, "P4": 0}}'
-    said = [first, second, (b"markers/1/x/a", ends), (b"ends/1/x/a", ends)]
+    ends = {"P1": 3, "P2": 2, "P3": 0, "P4": 0}
+    markers = markers_record(digest_of(second[1]), 1, ends, attempt="a")
+    said = [first, second, markers, ends_record(digest_of(markers[1]), 1, ends, attempt="a")]
     order = PlannedOrder()
     read_control("A", [Statement(*statement) for statement in said], order)
     assert [rule.epoch for rule in order.rules] == [1, 1, 2, 2]

@@ -163,7 +163,7 @@ def test_a_consumer_counts_what_it_reads_and_drops_from_its_cursor_on(cluster, n
         later = entries.sums()
 
         # Check: each entry after the cursor is counted, none before it is.
-        assert later.read == entries_after(cluster, Cursor.parse(cursor))
+        assert later.read == entries_after(cluster, Cursor.of(cursor))
         count = sum(later.read.values())
         wanted = count - sum(later.dropped.values())
         assert wanted == len(rest.delivered) == len(cursors) - place - 1

@@ -14,6 +14,7 @@ from multicast.control import (
 )
 from multicast.cursor import single_log_cursor
 from multicast.drivers.protocol import Record
+from multicast.order import digest_of
 from multicast.subscription import Bounds, SubscriptionRequest, resume
 from tests.helpers.in_memory_cluster import CONTROL, InMemoryCluster
 from topology.carry_over import Retained
@@ -71,7 +72,7 @@ def test_a_statement_made_again_stays_first_when_the_control_topic_is_compacted(
     else:
         made = [plan_record(state.previous, plan, attempt="first")]
         made += [
-            markers_record(1, {"P1": offset, "P2": 0}, attempt=str(number))
+            markers_record(digest_of(made[0][1]), 1, {"P1": offset, "P2": 0}, attempt=str(number))
             for number, offset in enumerate((4, 5, 4))
         ]
     for key, value in made:

@@ -151,7 +151,7 @@ class Story:
     # -- consumers ------------------------------------------------------------------------------
 
     def do_consumer(self, name, *, cursor=None):
-        return [f"begins at {self.cluster.consumer(name, cursor=cursor).cursor}"]
+        return [f"begins at {self.cluster.consumer(name, cursor=cursor).cursor.place}"]
 
     def do_order(self, name):
         self.cluster.consumers[name].read_order()
@@ -170,7 +170,7 @@ class Story:
         messages = consumer.deliver(int(most))
         return [
             *([" ".join(messages)] if messages else ["nothing"]),
-            f"stands at {consumer.cursor}",
+            f"stands at {consumer.cursor.place}",
         ]
 
     def do_drain(self, name):

@@ -99,6 +99,7 @@ def jump(records, *, log=None, by=0):
         if log is not None:
             number = stream.plan.number(log)
             entries = (Position(number, stream.state.positions[number] + by),)
-        return encode(stream.shape.tag, RelayRecord(begin, begin + records, entries))
+        relay = RelayRecord(begin, begin + records, entries, stream.state.parent_last, 1)
+        return encode(stream.shape.tag, relay)
 
     return make

@@ -24,7 +24,7 @@ from multicast.control import (
 from multicast.cursor import Cursor
 from multicast.drivers.memory.driver import MemoryLog
 from multicast.messages import covered_header, epoch_header
-from multicast.order import Run
+from multicast.order import Run, order_checksum
 from multicast.subscription import Bounds, SubscriptionRequest, earliest, follow, resume
 from multicast.tickets.encoding import (
     CheckpointRecord,
@@ -120,7 +120,7 @@ class InMemoryCluster:
             + 1
             for name in logs_to_mark(plan, state.retained(plan.epoch))
         }
-        key, value = markers_record(plan.epoch, markers, attempt=self._attempt())
+        key, value = markers_record(state.previous, plan.epoch, markers, attempt=self._attempt())
         self.log.write(CONTROL, value, key=key)
         return markers
 
@@ -138,7 +138,7 @@ class InMemoryCluster:
         }
         ends = ends_of(plan, streams, state.markers[plan.epoch], carried)
         if ends is not None:
-            key, value = ends_record(plan.epoch, ends, attempt=self._attempt())
+            key, value = ends_record(state.previous, plan.epoch, ends, attempt=self._attempt())
             self.log.write(CONTROL, value, key=key)
         return ends
 
@@ -236,7 +236,7 @@ class OneNode:
             parent = self.core.parent
             fetched = self.cluster.log.read(self.parent_at, parent.offset_next, ALL)
             for record in fetched.records if fetched else ():
-                self.core.parent_read(record.offset, record.value)
+                self.core.parent_read(record.offset, record.value, order_checksum(record))
         for number in sorted(self.core.own.own):
             log = self.plan.logs[number]
             if not logs or log.name in logs:
@@ -295,7 +295,7 @@ class OneConsumer:
         if cursor is None:
             self._take(earliest(state, self.wanted, bounds=cluster.bounds))
         else:
-            self._take(resume(state, self.wanted, Cursor.parse(cursor), bounds=cluster.bounds))
+            self._take(resume(state, self.wanted, Cursor.of(cursor), bounds=cluster.bounds))
         self.delivered = []
 
     def _take(self, delivery):
@@ -310,7 +310,7 @@ class OneConsumer:
         fetched = self.cluster.log.read(at, order.offset_next, ALL)
         if fetched:
             for record in fetched.records:
-                self.delivery.order_read(record.offset, record.value)
+                self.delivery.order_read(record)
             self.delivery.order_passed(fetched.position)
 
     def read_payloads(self, *logs):
@@ -369,7 +369,7 @@ class OneConsumer:
 
     @property
     def cursor(self):
-        return str(self.delivery.position)
+        return self.delivery.position
 
 
 def runs_of(plan, runs: tuple[Run, ...]):

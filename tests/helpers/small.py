@@ -2,6 +2,7 @@
 
 import threading
 import time
+from contextlib import closing
 
 from collectors.engine.engine import Engine
 from collectors.engine.instance import CollectorInstance
@@ -61,10 +62,14 @@ class Small:
         key, value = record
         self.log.write(control_partition(self.plan.topic), value, key=key)
 
+    @property
+    def previous(self):
+        """What the next plan, markers or ends name as the statement before them."""
+        with closing(ControlReader(self.driver, self.plan.topic)) as control:
+            return control.refresh().previous
+
     def propose(self, plan):
-        control = ControlReader(self.driver, plan.topic)
-        self.write(plan_record(control.refresh().previous, plan, attempt="1"))
-        control.close()
+        self.write(plan_record(self.previous, plan, attempt="1"))
 
     def run(self, name, *, page=None, **options):
         """Run an instance in an engine of its own, as in a process of its own.

@@ -46,8 +46,8 @@ def two_epochs(system):
     collectors = (plan.collectors[0], CollectorSpec("K2", ("P2", "P3", "P4"), "K1", 1))
     consumers = (*plan.consumers[:2], Subscription("C4", ("P4",), None))
     system.propose(replace(chain(epoch=2), collectors=collectors, consumers=consumers))
-    system.write(markers_record(1, {"P4": 2}, attempt="1"))
-    system.write(ends_record(1, {"P1": 0, "P2": 0, "P3": 0, "P4": 2}, attempt="1"))
+    system.write(markers_record(system.previous, 1, {"P4": 2}, attempt="1"))
+    system.write(ends_record(system.previous, 1, {"P1": 0, "P2": 0, "P3": 0, "P4": 2}, attempt="1"))
 
 
 def read(consumer):

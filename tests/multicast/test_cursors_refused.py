@@ -117,15 +117,34 @@ def test_a_name_with_another_interest_does_not_take_the_place_of_the_name(double
         opened(double, "C1")
 
 
-def test_what_a_group_stores_is_read_as_a_cursor_too(double):
+def stored_by(consumer):
+    """The text of the cursor that its group holds."""
+    partition = control_partition(consumer._topic)
+    (stored,) = consumer._driver.committed(consumer._group_cursor._group, [partition]).values()
+    return stored[1]
+
+
+def test_what_a_group_stores_is_its_cursor_and_names_the_interest(double):
     write(double, 1, {"P1"})
     with opened(double, "C1") as consumer:
         list(consumer.until_end())
         consumer.commit()
-        partition = control_partition(double.topic)
-        (stored,) = double.driver.committed(consumer._group_cursor._group, [partition]).values()
-        assert Cursor.parse(stored[1]) == consumer.position
-        assert stored[1] != str(consumer.position)
+        assert stored_by(consumer) == str(consumer.position)
+        consumer.commit(consumer.position.place)
+        assert Cursor.parse(stored_by(consumer)).interest == consumer.position.interest != ""
+
+
+def test_a_cursor_that_was_kept_elsewhere_is_refused_by_a_reader_of_another_interest(double):
+    write(double, 5, {"P1"}, {"P2"}, {"P1", "P2"})
+    with opened(double, interest={"P1"}) as consumer:
+        list(consumer.until_end())
+        kept = str(consumer.position)
+    with pytest.raises(UsageError, match="made by a consumer of another interest than P1, P2"):
+        opened(double, interest={"P1", "P2"}, start=Cursor.parse(kept), committed=False)
+    wide = opened(double, interest={"P1", "P2"}, committed=False)
+    with pytest.raises(UsageError, match="another interest"):
+        wide.seek(kept)
+    assert len(values(wide.until_end())) == 15
 
 
 def test_a_change_of_the_plan_changes_an_interest_and_its_group_goes_on(double):
@@ -185,7 +204,15 @@ def test_a_name_that_is_no_text_is_refused(double, options):
         opened(double, **{"interest": {"P1"}, **options})
 
 
-@pytest.mark.parametrize("text", [None, b"1/K1/0/0/0", 5, ""])
+@pytest.mark.parametrize(
+    "text",
+    [
+        None, b"1/K1/0/0/0", 5, "", "1/K1/0/0", "1/K1/0/0/0/", "1/K1/0/0/0/a76d04cd454b56b4",
+        "1/K1/0/0/0/a76d04cd454b56b/00000000/00000000",
+        "1/K1/0/0/0/a76d04cd454b56b4/0000000/00000000",
+        "1/K1/0/0/0/A76d04cd454b56b4/00000000/00000000",
+    ],
+)  # fmt: skip
 def test_what_is_no_text_of_a_cursor_is_refused(text):
     with pytest.raises(UsageError, match="is not a cursor"):
         Cursor.parse(text)

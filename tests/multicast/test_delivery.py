@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from multicast.cursor import Cursor, single_log_cursor, start_cursor
 from multicast.delivery import Delivery, Waiting
 from multicast.drivers.protocol import Record
-from multicast.errors import UsageError
+from multicast.errors import Truncated, UsageError
 from multicast.messages import covered_header, epoch_header, skip_header
 from multicast.order import Run, anchor
 from multicast.tickets.encoding import (
@@ -55,15 +55,48 @@ def test_a_message_waits_for_its_order_and_an_order_for_its_message():
     core.payload_read(0, plain(0, 2), 2)
     assert core.deliver(10) == []
     for offset, raw in enumerate(stream_of([Run(0, 0, 1), Run(1, 0, 1)], [Run(0, 1, 2)])):
-        core.order_read(offset, raw)
+        core.order_read(Record(offset, raw))
     assert ids(core.deliver(10)) == ["P1:0"]
     core.payload_read(1, plain(0, 1), 1)
     assert ids(core.deliver(10)) == ["P2:0", "P1:1"]
 
 
+def test_a_cursor_goes_on_only_where_the_order_record_is_the_one_from_which_it_was_made():
+    raws = stream_of([Run(0, 0, 1), Run(1, 0, 1)], [Run(0, 1, 2)], [Run(1, 1, 2)])
+    core = opened()
+    core.payload_read(0, plain(0, 2), 2)
+    core.payload_read(1, plain(0, 2), 2)
+    for offset, raw in enumerate(raws):
+        core.order_read(Record(offset, raw, b"writer", timestamp_ms=7))
+    first, second = (batch.cursor() for batch in core.deliver(2))
+
+    def goes_on(*records, cursor=second):
+        again = opened(Cursor.parse(str(cursor)))
+        for record in records:
+            again.order_read(record)
+        again.payload_read(0, plain(1, 2), 2)
+        return ids(again.deliver(10))
+
+    there, after = Record(0, raws[0], b"writer", timestamp_ms=7), Record(1, raws[1], b"w")
+    assert goes_on(there, after) == ["P1:1"]
+    assert goes_on(there, cursor=first) == []
+    for other in (
+        [there._replace(timestamp_ms=8)],
+        [there._replace(key=b"another")],
+        [there._replace(value=raws[1])],
+        [after],
+    ):
+        with pytest.raises(Truncated, match="order record 0 of collector K1 in epoch 1 is not"):
+            goes_on(*other)
+    again = opened(second)
+    with pytest.raises(Truncated, match="lost the end"):
+        again.order_passed(1)
+    assert goes_on(there._replace(key=b"another"), cursor=Cursor.parse(second.place)) == []
+
+
 def test_an_offset_that_is_ordered_before_it_is_filled_is_waited_for():
     core = opened()
-    core.order_read(0, stream_of([Run(0, 0, 3)])[0])
+    core.order_read(Record(0, stream_of([Run(0, 0, 3)])[0]))
     core.payload_read(0, plain(0, 1), 1)
     assert ids(core.deliver(10)) == ["P1:0"]
     assert core.deliver(10) == []
@@ -74,7 +107,7 @@ def test_an_offset_that_is_ordered_before_it_is_filled_is_waited_for():
 def test_who_waits_for_a_log_that_is_ordered_ahead_of_its_end_can_say_so():
     core = opened()
     for offset, raw in enumerate(stream_of([Run(0, 0, 3)], [Run(1, 0, 2)])):
-        core.order_read(offset, raw)
+        core.order_read(Record(offset, raw))
     core.payload_read(0, plain(0, 1), 1, now=5.0)
     assert ids(core.deliver(10)) == ["P1:0"]
     assert core.waiting(6.0) is None, "no message is at hand that could not be delivered"
@@ -95,7 +128,7 @@ def test_who_has_messages_whose_order_is_missing_can_say_so():
     core.payload_read(0, plain(0, 1), 1, now=4.0)
     assert core.deliver(10) == []
     assert core.waiting(5.0) == Waiting("P2", 0, 0, 3.0, {"P1": 1, "P2": 2})
-    core.order_read(0, stream_of([Run(1, 0, 1)])[0])
+    core.order_read(Record(0, stream_of([Run(1, 0, 1)])[0]))
     assert ids(core.deliver(10)) == ["P2:0"]
     assert core.waiting(5.0) == Waiting("P2", 1, 1, 3.0, {"P1": 1, "P2": 1})
 
@@ -109,7 +142,7 @@ def test_who_reads_one_log_waits_for_no_order():
 def test_offsets_that_were_passed_without_a_message_are_dropped():
     core = opened()
     for offset, raw in enumerate(stream_of([Run(0, 0, 5)], [Run(1, 0, 1)])):
-        core.order_read(offset, raw)
+        core.order_read(Record(offset, raw))
     core.payload_read(1, plain(0, 1), 1)
     core.payload_read(0, [Record(1, b"x"), Record(3, b"y")], 4)
     assert ids(core.deliver(10)) == ["P1:1", "P1:3"]
@@ -119,7 +152,7 @@ def test_offsets_that_were_passed_without_a_message_are_dropped():
 
 def test_skips_and_epoch_markers_are_not_delivered_in_an_order_stream():
     core = opened()
-    core.order_read(0, stream_of([Run(0, 0, 4)])[0])
+    core.order_read(Record(0, stream_of([Run(0, 0, 4)])[0]))
     special = [
         Record(0, b"", None, [skip_header("P1")]),
         Record(1, None, None, [epoch_header("P1", 2)]),
@@ -141,7 +174,7 @@ def test_a_covered_message_reaches_only_whom_its_exact_set_names():
             record = RelayRecord(0, 1, (Position(number, 3),))
         raw = encode(anchor(plan, node.name), record)
         core = Delivery(plan, interest, order, start_cursor(plan, node.name))
-        core.order_read(0, raw)
+        core.order_read(Record(0, raw))
         records = [
             Record(0, b"all"),
             Record(1, b"", None, [covered_header("P2+P3+P4", ["P3", "P4"])]),
@@ -156,7 +189,7 @@ def test_a_covered_message_reaches_only_whom_its_exact_set_names():
 
 def test_only_the_logs_of_the_interest_are_delivered():
     core = opened(interest=("P2",))
-    core.order_read(0, stream_of([Run(0, 0, 9), Run(1, 0, 2)])[0])
+    core.order_read(Record(0, stream_of([Run(0, 0, 9), Run(1, 0, 2)])[0]))
     core.payload_read(1, plain(0, 2), 2)
     assert ids(core.deliver(10)) == ["P2:0", "P2:1"]
 
@@ -164,7 +197,7 @@ def test_only_the_logs_of_the_interest_are_delivered():
 def test_a_freeze_ends_the_epoch_once_all_before_it_is_delivered():
     core = opened()
     for offset, raw in enumerate(stream_of([Run(0, 0, 1)], [])):
-        core.order_read(offset, raw)
+        core.order_read(Record(offset, raw))
     assert not core.ended
     core.payload_read(0, plain(0, 1), 1)
     core.deliver(10)
@@ -174,7 +207,7 @@ def test_a_freeze_ends_the_epoch_once_all_before_it_is_delivered():
 
 def test_the_log_at_the_head_of_the_order_is_never_paused():
     core = opened(buffer_bytes_max=1)
-    core.order_read(0, stream_of([Run(0, 0, 2), Run(1, 0, 1)])[0])
+    core.order_read(Record(0, stream_of([Run(0, 0, 2), Run(1, 0, 1)])[0]))
     core.payload_read(0, plain(0, 1), 1)
     core.payload_read(1, plain(0, 1), 1)
     assert core.paused() == [1]
@@ -186,7 +219,7 @@ def test_the_log_at_the_head_of_the_order_is_never_paused():
 
 def test_a_full_queue_of_runs_pauses_the_order():
     core = opened(runs_max=2)
-    core.order_read(0, stream_of([Run(0, 0, 1), Run(1, 0, 1)])[0])
+    core.order_read(Record(0, stream_of([Run(0, 0, 1), Run(1, 0, 1)])[0]))
     assert core.order_paused()
     core.payload_read(0, plain(0, 1), 1)
     core.deliver(10)
@@ -199,7 +232,7 @@ def test_a_lone_reader_needs_no_order_stream():
     core.payload_read(3, plain(0, 3), 3)
     batches = core.deliver(10)
     assert ids(batches) == ["P4:0", "P4:1", "P4:2"]
-    assert str(batches[0].cursor()) == "1/@P4/0/0/3"
+    assert batches[0].cursor().place == "1/@P4/0/0/3"
 
 
 def test_a_lone_reader_stops_at_the_epoch_marker_until_it_knows_where_the_epoch_ends():
@@ -274,7 +307,7 @@ def run_through(core: Delivery, seed: int, history_seed: int) -> list[tuple[str,
     for step in range(10_000):
         choice = rng.randrange(4)
         if choice == 0 and order_offset < len(raws):
-            core.order_read(order_offset, raws[order_offset])
+            core.order_read(Record(order_offset, raws[order_offset]))
             order_offset += 1
         elif choice in (1, 2) and core.payload_starts is not None:
             log = choice - 1

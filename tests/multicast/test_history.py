@@ -43,7 +43,7 @@ def plan(consumer="C1", interest=("P1",), epoch=1):
             "collectors": [],
             "consumers": [{"name": consumer, "interest": list(interest), "collector": None}],
             "objective": {"hops": 0.0, "foreign": 0.0, "cost": 0.0, "gap": 0.0},
-            "order_version": 2,
+            "order_version": 3,
         }
     )
 

@@ -105,8 +105,10 @@ def next_plan(system):
 
 
 def end_epoch(system, end):
-    system.write(markers_record(1, {"P4": end}, attempt="1"))
-    system.write(ends_record(1, {"P1": 0, "P2": 0, "P3": 0, "P4": end}, attempt="1"))
+    system.write(markers_record(system.previous, 1, {"P4": end}, attempt="1"))
+    system.write(
+        ends_record(system.previous, 1, {"P1": 0, "P2": 0, "P3": 0, "P4": end}, attempt="1")
+    )
 
 
 def deliveries(consumer, count):
@@ -174,10 +176,12 @@ def test_ends_that_leave_out_a_log_do_not_count():
         write(system, b"one")
         next_plan(system)
         write(system, 2, b"two")
-        system.write(markers_record(1, {}, attempt="x"))
-        system.write(markers_record(1, {"P4": 2}, attempt="1"))
-        system.write(ends_record(1, {"P4": 2}, attempt="x"))
-        system.write(ends_record(1, {"P1": 0, "P2": 0, "P3": 0, "P4": -1}, attempt="y"))
+        system.write(markers_record(system.previous, 1, {}, attempt="x"))
+        system.write(markers_record(system.previous, 1, {"P4": 2}, attempt="1"))
+        system.write(ends_record(system.previous, 1, {"P4": 2}, attempt="x"))
+        system.write(
+            ends_record(system.previous, 1, {"P1": 0, "P2": 0, "P3": 0, "P4": -1}, attempt="y")
+        )
         assert deliveries(consumer, 1) == [(1, b"one")]
 
         end_epoch(system, 2)

@@ -74,13 +74,16 @@ def test_a_collector_that_was_frozen_while_its_topic_was_made_again_names_it(sit
     with Deployment(site, "frozen") as deployment:
         host = deployment.collectors()
         deployment.multicast(100)
-        until(lambda: sum(sum(one["ordered"].values()) for one in host.nodes()) > 100, "an order")
-        host.process.send_signal(signal.SIGSTOP)
+        until(
+            lambda: sum(sum(one["ordered"].values()) for one in host.status()["nodes"]) > 100,
+            "an order",
+        )
+        os.kill(host.pid, signal.SIGSTOP)
         try:
             recreate(deployment)
             refill(deployment)
         finally:
-            host.process.send_signal(signal.SIGCONT)
+            os.kill(host.pid, signal.SIGCONT)
         until(lambda: named(host), "a collector that names its topic", 180)
 
 

@@ -159,7 +159,7 @@ def test_what_a_page_names_wrongly_is_found(tmp_path):
         "[a](#one-heading-two) [b](#again-1) [c](page.md#again) [d](https://example.org/#x)\n"
         "[e](#no-heading) [f](page.md#again-2) [g](none.md)\n"
         "`multicast/order.py:anchor` `multicast/order.py:no_name` `elsewhere/none.py:f`\n"
-        "`order.py` `order.pml` `none.py` `other/order.py`\n",
+        "`order.py` `tickets.pml` `none.py` `other/order.py`\n",
         encoding="utf-8",
     )
     assert wrong_links(page) == ["#no-heading", "page.md#again-2", "none.md"]

@@ -93,8 +93,9 @@ def two_levels():
 def relay_turned_round(stream):
     """K2's record that relays the first message of P2 before that of P1."""
     entries = tuple(Position(stream.plan.number(log), 1) for log in ("P2", "P1"))
-    first = stream.state.parent_next
-    return encode(stream.shape.tag, RelayRecord(first, first + 2, entries))
+    state = stream.state
+    first, before = state.parent_next, state.parent_last
+    return encode(stream.shape.tag, RelayRecord(first, first + 2, entries, before, 1))
 
 
 def test_a_relay_that_turns_two_messages_round_is_found_logged_and_told(

@@ -24,7 +24,7 @@ consumer = [{{ name = "C1", interest = ["P1", "P2"] }}]
 """
 
 
-@pytest.fixture(scope="module", params=[1, 3])
+@pytest.fixture(scope="module", params=[1, 2, 4])
 def topic(kafka_cluster, request):
     """A topic with a plan of that version; in version 1 plans did not name it."""
     name = f"versions-{request.param}"

@@ -8,7 +8,7 @@ import json
 import pytest
 
 from multicast.control.codecs import named_record
-from multicast.tickets.encoding import CheckpointRecord, OwnLog, Position, encode
+from multicast.tickets.encoding import CheckpointRecord, Loss, OwnLog, Position, SeenEnd, encode
 from multicast.tickets.stream import StreamCheckpoint
 from tests.topology.test_plan import POSTER, interests
 from topology.check import (
@@ -231,10 +231,12 @@ def test_a_collector_of_so_many_logs_that_its_epoch_could_never_end_is_refused()
     most = (CHECKPOINT_BYTES_MAX - checkpoint_bytes(0, 0)) // OWN_LOG_BYTES
     with pytest.raises(PlanRejected, match=f"K1 has {most + 1} logs, .* {most} logs of its own: "):
         check(of_one_collector(most + 1))
-    record = CheckpointRecord(0, 0, 0, (OwnLog(1, 0, 0, 0, held=False),) * most, ())
+    seen, lost = (SeenEnd(1, 0, 0),) * 3 * most, (Loss(1, 0),) * most
+    own = (OwnLog(1, 0, 0, 0, held=False),) * most
+    record = CheckpointRecord(0, 0, 0, own, (), 0, seen, lost)
     raw = encode(bytes(16), record)
     assert len(raw) == checkpoint_bytes(most, 0)
     statement = named_record(StreamCheckpoint(2**31, "K" * 249, 2**63 - 1, raw), 2**63 - 1, (26, 4))
     assert RECORD_BYTES_MAX - 500 > sum(map(len, statement)) > RECORD_BYTES_MAX - 1100
-    inherited = CheckpointRecord(0, 0, 0, (), (Position(1, 0),) * most)
+    inherited = CheckpointRecord(0, 0, 0, (), (Position(1, 0),) * most, 0, seen, lost)
     assert len(encode(bytes(16), inherited)) == checkpoint_bytes(0, most)

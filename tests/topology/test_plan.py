@@ -62,17 +62,18 @@ def test_the_posters_example_gets_the_posters_tree():
 
 def test_a_plan_is_read_as_it_was_written_and_names_the_version_of_its_order_records():
     made = plan(interests(POSTER))
-    assert made.to_json()["order_version"] == 2
+    assert made.to_json()["order_version"] == 3
     assert Plan.from_json(json.loads(json.dumps(made.to_json()))) == made
-    assert made.digest != replace(made, order_version=1).digest
+    assert made.digest != replace(made, order_version=2).digest
 
 
 @pytest.mark.parametrize(
     ("version", "says"),
     [
-        (None, "order_version is 1; this program reads and writes version 2 of the order records"),
-        (3, "order_version is 3; this program reads and writes version 2 of the order records"),
-        ("2", "order_version is '2', not a whole number"),
+        (None, "order_version is 1; this program reads and writes version 3 of the order records"),
+        (2, "order_version is 2; this program reads and writes version 3 of the order records"),
+        (4, "order_version is 4; this program reads and writes version 3 of the order records"),
+        ("3", "order_version is '3', not a whole number"),
     ],
 )
 def test_a_plan_with_order_records_of_an_unknown_version_is_refused(version, says):

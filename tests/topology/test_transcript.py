@@ -19,7 +19,7 @@ from topology.cli import app
 
 ROOT = Path(__file__).parents[2]
 EXAMPLES = ROOT / "docs" / "examples"
-DOCUMENTS = [ROOT / "docs" / "topology.md", ROOT / "docs" / "multichain.md"]
+DOCUMENTS = [ROOT / "docs" / "topology.md"]
 PROMPT = "$ amcast topology "
 BLOCK = re.compile(r"```console\n(.*?)```", re.DOTALL)
 

@@ -103,9 +103,9 @@ def foreign_statements(system: System, _: random.Random) -> Iterator[str]:
     writer.statement(b"ends/77/x/y", b"[" * 100_000)
     writer.statement(b"\xff", b"\xff")
     writer.statement(b"plan/2/x/y", b'{"plan":{"epoch":1e999}}')
-    writer.statement(b"address/K1", b'{"host":"%s","port":99999999999}' % (b"a" * 70))
-    writer.statement(*markers_record(epoch, everywhere, attempt="stranger"))
-    writer.statement(*ends_record(epoch, everywhere, attempt="stranger"))
+    writer.statement(b"stranger/K1", b'{"host":"%s","port":99999999999}' % (b"a" * 70))
+    writer.statement(*markers_record(bytes(16), epoch, everywhere, attempt="stranger"))
+    writer.statement(*ends_record(bytes(16), epoch, everywhere, attempt="stranger"))
     yield f"epoch {epoch}"
 
 

@@ -6,12 +6,10 @@ which `multicast.properties` judges. Leaving the context ends all processes and 
 
 from __future__ import annotations
 
-import json
 import subprocess
 import sys
 import threading
 import time
-import urllib.request
 import uuid
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
@@ -21,7 +19,7 @@ from pathlib import Path
 from typing import Any, Literal, Self
 
 from collectors.reconfiguration.apply import apply
-from collectors.testing.processes import end
+from collectors.testing.processes import CollectorProcess
 from multicast import history
 from multicast.consumer import Consumer
 from multicast.control import control_partition, sentinel_topic, stream_partition
@@ -162,10 +160,12 @@ class Deployment:
 
     # -- programs -----------------------------------------------------------------------------
 
-    def _argv(self, program: Sequence[str], verb: Sequence[str], driver: str) -> list[str]:
-        token = ["-X", argument_of(self._token)]  # by which the guard finds the process
-        common = ["-b", self.bootstrap, "-t", self.topic, "--driver", driver]
-        return [sys.executable, *token, "-m", *program, *verb, *common]
+    def _python(self, program: Sequence[str]) -> list[str]:
+        """Return the options of Python: the guard finds the process by its token."""
+        return ["-X", argument_of(self._token), "-m", *program]
+
+    def _common(self, driver: str) -> list[str]:
+        return ["-b", self.bootstrap, "-t", self.topic, "--driver", driver]
 
     def run(
         self,
@@ -178,7 +178,8 @@ class Deployment:
         stdout: Path | None = None,
     ) -> EndedProgram:
         """Run a verb of `amcast` to its end; `before` is put before it, such as `prlimit`."""
-        argv = [*before, *self._argv(program, verb, driver), *flags]
+        words = [*self._python(program), *verb, *self._common(driver), *flags]
+        argv = [*before, sys.executable, *words]
         with ExitStack() as opened:
             out = subprocess.PIPE if stdout is None else opened.enter_context(stdout.open("wb"))
             try:
@@ -197,13 +198,14 @@ class Deployment:
 
     def collectors(
         self, *flags: str, program: Sequence[str] = ("multicast",), driver: str = "librdkafka"
-    ) -> CollectorsProgram:
+    ) -> CollectorProcess:
         """Start a process that hosts all collectors; wait until they run."""
         log = self.folder / f"collectors-{uuid.uuid4().hex[:8]}.log"
-        argv = self._argv(program, ("collectors", "run"), driver)
-        made = CollectorsProgram([*argv, "--web-port", "0", *flags], log)
-        self._stack.callback(made.stop)
-        until(made.healthy, "a process of healthy collectors")
+        options = (*self._common(driver), *flags)
+        made = self._stack.enter_context(
+            CollectorProcess(log, *options, python=self._python(program))
+        )
+        until(lambda: _is_healthy(made), "a process of healthy collectors")
         return made
 
     # -- multicasting and delivering ----------------------------------------------------------
@@ -340,6 +342,14 @@ class Deployment:
         return FaultEffect(name, report.messages, report.deliveries, says)
 
 
+def _is_healthy(host: CollectorProcess) -> bool:
+    """Whether it has collectors and all run; raises `Unexpected` if the process has ended."""
+    if host.ended():
+        raise Unexpected(f"a process of collectors has ended; its log ends: {host.log_end()}")
+    nodes = host.status()["nodes"]
+    return bool(nodes) and all(node["state"] == "running" for node in nodes)
+
+
 def planned(topic: str, *, prefer: Literal["genuine", "latency"] = "genuine") -> Plan:
     """Plan a few interests: collectors below each other, and a log with a lone reader."""
     document: dict[str, Any] = {
@@ -349,43 +359,3 @@ def planned(topic: str, *, prefer: Literal["genuine", "latency"] = "genuine") ->
         "consumer": [{"name": n, "interest": list(i)} for n, i in INTERESTS.items()],
     }
     return solve(from_document(document), prefer=prefer)
-
-
-class CollectorsProgram:
-    """One process of `amcast collectors run`."""
-
-    def __init__(self, argv: Sequence[str], log: Path) -> None:
-        self._log = log
-        with log.open("wb") as out:
-            self.process = subprocess.Popen(
-                list(argv), stdin=subprocess.DEVNULL, stdout=out, stderr=out
-            )
-
-    def stop(self) -> None:
-        """End it within bounded time."""
-        self.process.terminate()
-        end(self.process)
-
-    def healthy(self) -> bool:
-        """Whether it has collectors and all run; raises `Unexpected` if the process has ended."""
-        if self.process.poll() is not None:
-            raise Unexpected(f"a process of collectors has ended; its log ends: {self.says()}")
-        nodes = self.nodes()
-        return bool(nodes) and all(node["state"] == "running" for node in nodes)
-
-    def says(self) -> str:
-        """Return the end of its log."""
-        return self._log.read_text(errors="replace").strip()[-500:]
-
-    def nodes(self) -> list[dict[str, Any]]:
-        """Return the status of its collectors; empty while it does not answer."""
-        log = self._log.read_text(errors="replace")
-        address = next((word for word in log.split() if word.startswith("http://127.0.0.1:")), None)
-        if address is None:
-            return []
-        try:
-            with urllib.request.urlopen(address, timeout=5) as answer:  # noqa: S310 - loopback
-                nodes: list[dict[str, Any]] = json.load(answer)["nodes"]
-        except (OSError, ValueError):
-            return []
-        return nodes

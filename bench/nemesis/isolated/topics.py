@@ -12,13 +12,13 @@ from bench.nemesis.isolated.deployment import (
     INTERESTS,
     PATIENCE_S,
     SETS,
-    CollectorsProgram,
     Deployment,
     FaultEffect,
     FaultSite,
     expect,
     until,
 )
+from collectors.testing.processes import CollectorProcess
 from multicast.consumer import Consumer
 from multicast.control import control_partition, log_partition, stream_partition
 from multicast.drivers import open_driver
@@ -163,9 +163,9 @@ def _partitions(deployment: Deployment) -> list[TopicPartition]:
     ]
 
 
-def named(host: CollectorsProgram) -> bool:
+def named(host: CollectorProcess) -> bool:
     """Whether a collector reports that its topic is not the one of its plan."""
-    errors = [node.get("error") or "" for node in host.nodes()]
+    errors = [node.get("error") or "" for node in host.status()["nodes"]]
     return any("is not the one that epoch" in error for error in errors)
 
 

@@ -108,6 +108,7 @@ def decoded(partition: TopicPartition, batch: Any) -> list[Record]:
             base=batch.base_offset,
             first_ms=batch.max_timestamp if append_time else batch.first_timestamp,
             append_time=append_time,
+            leader_epoch=batch.leader_epoch,
         )
     except (_Malformed, IndexError) as error:
         raise ProtocolViolation(
@@ -121,7 +122,14 @@ class _Malformed(ValueError):
 
 
 def _records(
-    raw: bytes, pos: int, count: int, *, base: int, first_ms: int, append_time: bool
+    raw: bytes,
+    pos: int,
+    count: int,
+    *,
+    base: int,
+    first_ms: int,
+    append_time: bool,
+    leader_epoch: int,
 ) -> list[Record]:
     records: list[Record] = []
     offset_next = base
@@ -143,7 +151,7 @@ def _records(
         if pos != end:
             raise _Malformed("a record's length is wrong")
         time_ms = first_ms if append_time else first_ms + delta_ms
-        records.append(make(Record, (offset, value, key, headers, time_ms)))
+        records.append(make(Record, (offset, value, key, headers, time_ms, leader_epoch)))
     if pos != len(raw):
         raise _Malformed("it has more bytes than records")
     return records

@@ -230,6 +230,7 @@ class LibrdkafkaReader:
                     message.key(),
                     headers,
                     message.timestamp()[1],
+                    -1 if (epoch := message.leader_epoch()) is None else epoch,
                 ),
             )
             place = (message.topic(), message.partition())

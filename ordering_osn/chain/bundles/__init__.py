@@ -9,5 +9,5 @@
     saved.py        the rule's state as bytes
     metadata.py     what a block says of the parts of bundles in it
 
-No I/O, no clock. No node uses this package yet. docs/multichain.md states the rules.
+No I/O, no clock. docs/multichain.md states the rules.
 """

@@ -1,6 +1,6 @@
 """While a plan changes: an instance that stands ready reads on, and its engine hurries."""
 
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import replace
 from functools import partial
 
@@ -19,6 +19,7 @@ from multicast.control import (
     ends_record,
     log_partition,
     markers_record,
+    running_record,
     stream_partition,
 )
 from multicast.drivers.memory.driver import MemoryDriver
@@ -85,8 +86,8 @@ def test_an_instance_that_stands_ready_misses_no_record_of_its_epoch():
         for _ in range(3):
             system.log.write(K1, tickets(PLAN))
             system.log.write(K1, tickets(NEXT))
-        system.write(markers_record(1, ENDS, attempt="1"))
-        system.write(ends_record(1, ENDS, attempt="1"))
+        system.write(markers_record(system.previous, 1, ENDS, attempt="1"))
+        system.write(ends_record(system.previous, 1, ENDS, attempt="1"))
         until(lambda: node.begun and node.core.own.offset_next == 6)
         system.log.write(K1, tickets(NEXT))
         until(lambda: node.core.own.offset_next == 7)
@@ -105,8 +106,8 @@ def test_an_epoch_that_is_written_long_before_it_begins_is_kept_up_to_a_bound(mo
             system.log.write(K1, tickets(NEXT))
         ends = system.driver.last_stable_offsets([K1])
         kept = len(node._runner._ahead.batches()[0].records)
-        system.write(markers_record(1, ENDS, attempt="1"))
-        system.write(ends_record(1, ENDS, attempt="1"))
+        system.write(markers_record(system.previous, 1, ENDS, attempt="1"))
+        system.write(ends_record(system.previous, 1, ENDS, attempt="1"))
         until(lambda: node.begun and node.core.own.count == ends[K1])
         assert kept <= 20, "what came after it was full was left in the stream"
         assert node.error is None
@@ -118,8 +119,8 @@ def test_an_engine_that_starts_while_the_plan_changes_hurries_until_the_epoch_ha
         with Engine(system.driver, PLAN.topic) as engine:
             assert engine.ends.hurries
             assert engine.streams._is_urgent()
-            system.write(markers_record(1, ENDS, attempt="1"))
-            system.write(ends_record(1, ENDS, attempt="1"))
+            system.write(markers_record(system.previous, 1, ENDS, attempt="1"))
+            system.write(ends_record(system.previous, 1, ENDS, attempt="1"))
             until(lambda: not engine.ends.hurries and not engine.streams._is_urgent())
 
 
@@ -150,3 +151,12 @@ def test_a_plan_that_was_not_refused_ends_the_epoch_however_many_offsets_lack_a_
         ends = system.driver.high_watermarks([log_partition(log) for log in logs])
         control.close()
         assert sum(ends.values()) >= len(logs) * COUNT_MAX
+
+
+def test_the_record_of_an_earlier_epochs_instance_that_came_late_does_not_stay():
+    # `apply` would wait for the next epoch's collector, and `doctor` would say that none is open.
+    with ready() as (system, engine, _):
+        until(lambda: "K1" in engine.control.collectors_open(2))
+        system.write(running_record(1, "K1", None))
+        with closing(ControlReader(system.driver, PLAN.topic)) as control:
+            until(lambda: "K1" in control.refresh().collectors_open(2))

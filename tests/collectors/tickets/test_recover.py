@@ -86,6 +86,10 @@ def ordered(system, count):
         return [str(receipt.ordered(60)) for receipt in receipts]
 
 
+def found_in(system):
+    return find_damage(system.driver, state_of(system))
+
+
 def recovered(system, **options):
     return recover(system.driver, Topics(system), system.plan.topic, timeout_s=60, **options)
 
@@ -126,6 +130,23 @@ def test_a_stream_that_was_frozen_too_early_goes_on_in_the_next_epoch(name):
         system.run_all(epoch=2)
         sent += ordered(system, 21)
         assert find_damage(system.driver, state_of(system)) == ()
+        check(system, sent)
+
+
+def test_a_child_that_has_relayed_another_record_than_its_parent_has_there_is_mended():
+    with Small(PLAN) as system:
+        system.run_all()
+        sent = ordered(system, 21)
+        forge(system, CHILD, jump(1))
+        # It orders nothing, so only its checksum tells that it is not the one that was relayed.
+        parent = PLAN.collector(CHILD).parent
+        system.log.write(stream_partition(PLAN, parent), b"another record")
+        harms = {(CHILD, Harm.STRAYED)}
+        until(lambda: harms == {(d.collector, d.harm) for d in found_in(system)})
+        assert recovered(system).epoch == 2
+        system.run_all(epoch=2)
+        sent += ordered(system, 21)
+        assert found_in(system) == ()
         check(system, sent)
 
 

@@ -19,11 +19,9 @@ from tests.running.parts import sample
         ("generate", "compose", "--out"),
         ("topology", "plan", "INTERESTS", "--out"),
         ("bench", "run", "ci", "--out"),
-        ("bench", "poster", "--out"),
         ("demo", "--history"),
         ("send", "-b", "127.0.0.1:1", "--to", "P1", "--history"),
         ("receive", "-b", "127.0.0.1:1", "-n", "C1", "--history"),
-        ("osn", "demo", "--picture"),
     ],
     ids=" ".join,
 )

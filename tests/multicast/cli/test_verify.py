@@ -174,7 +174,7 @@ def test_a_plan_gives_interests_and_planned_work(verify, tmp_path):
         "collectors": [{"name": "K1", "bag": ["P1"], "parent": None, "stream": 0}],
         "consumers": [{"name": "C1", "interest": ["P1"], "collector": "K1"}],
         "objective": {"hops": 1.0, "foreign": 0.0, "cost": 1.0, "gap": 0.0},
-        "order_version": 2,
+        "order_version": 3,
     }
     plan.write_text(json.dumps(document))
     work = '{"process": "K1", "log": "P1", "records": 2}\n'

@@ -152,6 +152,52 @@ def test_a_relay_is_within_the_limits_of_one_record():
     assert core.own.state.positions[B] == 10 + 2 * ORDERED_MAX
 
 
+def ticket_of_parent(core, offset):
+    core.parent_read(offset, encode(PARENT_TAG, OwnRecord((Ticket(B, 1, 0),))), 100 + offset)
+
+
+def test_each_relay_names_the_record_of_the_parent_where_it_begins_and_where_it_ends():
+    core = collector(RecordStream(StreamShape(PARENT_TAG, {B: 10}, {})))
+    ticket_of_parent(core, 0)
+    ticket_of_parent(core, 2)
+    first = records(core, 0)
+    assert first == [RelayRecord(0, 3, (Position(B, 12),), 0, 102)]
+    feed(core, first, 0)
+    ticket_of_parent(core, 3)
+    assert records(core, 0) == [RelayRecord(3, 4, (Position(B, 13),), 102, 103)]
+
+
+def test_relays_in_flight_that_another_instance_overtakes_are_written_anew_from_its_end():
+    core = collector(RecordStream(StreamShape(PARENT_TAG, {B: 10}, {})))
+    for offset in range(3):
+        ticket_of_parent(core, offset)
+    ours = records(core, 0)
+    feed(core, [RelayRecord(0, 2, (Position(B, 12),), 0, 101)], 0)
+    again = records(core, 0)
+    assert again == [RelayRecord(2, 3, (Position(B, 13),), 101, 102)]
+    assert core.own.read(core.own.offset_next, encode(TAG, ours[0])) is NotCounted.OVERLAP
+    feed(core, again, 0)
+    assert core.own.state.positions[B] == 13
+    assert not core.relay.strayed
+
+
+@pytest.mark.parametrize("opened_at", [0, 1, 2])
+def test_what_was_relayed_of_another_tail_of_the_parents_stream_is_found(opened_at):
+    # Init: a part of the parent's stream was relayed, is lost, and written otherwise.
+    parent = RecordStream(StreamShape(PARENT_TAG, {B: 10}, {}))
+    core = collector(parent)
+    relay = [RelayRecord(0, 2, (Position(B, 12),), 0, 999)]
+    for offset in range(4):
+        if offset == opened_at:
+            feed(core, relay, 0)
+        ticket_of_parent(core, offset)
+    assert core.relay.strayed
+    assert records(core, 0) == []
+    # What is relayed behind it, by whoever has the other tail, does not heal it.
+    feed(core, [RelayRecord(2, 4, (Position(B, 14),), 999, 103)], 0)
+    assert core.relay.strayed
+
+
 def test_a_collector_that_has_strayed_relays_no_more_and_freezes_without_its_parent():
     parent = RecordStream(StreamShape(PARENT_TAG, {B: 10}, {}))
     core = collector(parent)

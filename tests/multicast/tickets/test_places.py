@@ -28,8 +28,9 @@ def state_of(*plans):
         previous = digest_of(statements[-1][1])
         if plan.epoch > 1:
             positions = {log.name: 0 for log in plan.logs}
-            statements.append(markers_record(plan.epoch - 1, positions, attempt="1"))
-            statements.append(ends_record(plan.epoch - 1, positions, attempt="1"))
+            for make in (markers_record, ends_record):
+                statements.append(make(previous, plan.epoch - 1, positions, attempt="1"))
+                previous = digest_of(statements[-1][1])
     for offset, (key, value) in enumerate(statements):
         state.read(Record(offset, value, key))
     assert state.begun_epoch == plans[-1].epoch

@@ -12,11 +12,14 @@ from multicast.tickets.encoding import (
     CheckpointRecord,
     Correction,
     FreezeRecord,
+    Loss,
     OwnLog,
     OwnRecord,
     Position,
     RelayRecord,
     RestoredRecord,
+    SeenEnd,
+    SightRecord,
     Ticket,
     Unread,
     decode,
@@ -48,11 +51,22 @@ def stream():
 @pytest.mark.parametrize(
     "record",
     [
-        OwnRecord((Ticket(A, 3, 9), Ticket(B, 0, 2**40)), (Correction(A, 1, -2),)),
-        RelayRecord(3, 9, (Position(2, 6), Position(2, 8))),
+        OwnRecord((Ticket(A, 3, 9), Ticket(B, 0, 2**40)), (Correction(A, 1, 2),)),
+        RelayRecord(3, 9, (Position(2, 6), Position(2, 8)), 4, 2**32 - 1),
         FreezeRecord(4, (Position(0, 3), Position(1, 12))),
         RestoredRecord(0, 2, (Position(2, 6), Position(0, 8))),
         CheckpointRecord(9, 3, 0, (OwnLog(0, 1, 2, 3, True),), (Position(2, 8),)),
+        CheckpointRecord(
+            9,
+            3,
+            0,
+            (OwnLog(0, 1, 2, 3, True),),
+            (Position(2, 8),),
+            5,
+            (SeenEnd(0, 8, 1), SeenEnd(0, 9, 2), SeenEnd(2, 9, 1)),
+            (Loss(0, 7), Loss(2, 4)),
+        ),
+        SightRecord((SeenEnd(2, 8, 1), SeenEnd(0, 2**63 - 1, 2**32 - 1)), (Loss(0, 7),)),
         OwnRecord(),
     ],
 )
@@ -107,17 +121,45 @@ def test_a_correction_counts_once_and_leaves_no_negative_debt(stream):
     stream.tickets(Ticket(A, 0, 4))
     stream.take(correction)
     assert stream.state.debts[A] == 2
-    stream.take(OwnRecord((), (Correction(A, 2, -1),)))
-    assert stream.state.debts[A] == 3
 
 
-def test_a_relay_adds_only_what_is_new_and_admits_no_gap(stream):
+def test_a_relay_begins_where_the_last_one_ended_in_the_same_tail_of_the_parents_stream(stream):
     first, second = Position(INHERITED, 6), Position(INHERITED, 8)
     assert stream.take(RelayRecord(4, 6, (second,))) is NotCounted.GAP
-    assert stream.take(RelayRecord(3, 4, (first,))) == (Run(INHERITED, 5, 6),)
-    assert stream.take(RelayRecord(3, 6, (first, second))) == (Run(INHERITED, 6, 8),)
-    assert stream.take(RelayRecord(4, 6, (second,))) is NotCounted.KNOWN
-    assert stream.state.parent_next == 6
+    assert stream.take(RelayRecord(3, 4, (first,), 0, 9)) == (Run(INHERITED, 5, 6),)
+    assert stream.take(RelayRecord(3, 6, (first, second), 0, 7)) is NotCounted.OVERLAP
+    assert stream.take(RelayRecord(4, 6, (second,), 8, 7)) is NotCounted.OTHER
+    assert stream.take(RelayRecord(4, 6, (second,), 9, 7)) == (Run(INHERITED, 6, 8),)
+    assert stream.take(RelayRecord(4, 6, (second,), 9, 7)) is NotCounted.KNOWN
+    assert (stream.state.parent_next, stream.state.parent_last) == (6, 7)
+
+
+def test_of_the_ends_that_were_seen_stay_those_that_show_a_loss(stream):
+    def seen(*ends):
+        assert stream.take(SightRecord(tuple(SeenEnd(A, *each) for each in ends))) == ()
+        return [(each.end, each.leader_epoch) for each in stream.state.seen[A]]
+
+    assert seen((5, 3)) == [(5, 3)]
+    assert seen((7, 3)) == [(7, 3)]  # the same leader went on
+    assert seen((6, 4)) == [(7, 3)]  # under the next one it was shorter: the loss shows already
+    assert seen((9, 4), (12, 7), (15, 8)) == [(7, 3), (9, 4), (15, 8)]
+    stream.tickets(Ticket(A, 8, 0))
+    assert [each.end for each in stream.checkpoint().seen] == [9, 15]
+    assert seen((10, 5)) == [(9, 4), (10, 5), (15, 8)]
+
+
+def test_of_a_logs_losses_the_lowest_stays(stream):
+    for first in (9, 7, 8):
+        assert stream.take(SightRecord((), (Loss(B, first),))) == ()
+    assert stream.state.lost == {B: 7}
+    assert stream.checkpoint().lost == (Loss(B, 7),)
+
+
+def test_what_was_seen_and_lost_goes_through_a_checkpoint(stream):
+    stream.take(SightRecord((SeenEnd(A, 5, 3), SeenEnd(A, 9, 4)), (Loss(INHERITED, 6),)))
+    stream.take(RelayRecord(3, 4, (), 0, 9))
+    opened = RecordStream(stream.shape, stream.checkpoint())
+    assert opened.state == stream.state
 
 
 def test_a_freeze_counts_only_where_the_stream_has_come_so_far(stream):
@@ -135,6 +177,9 @@ def test_a_freeze_counts_only_where_the_stream_has_come_so_far(stream):
         OwnRecord((Ticket(A, 0, ORDERED_MAX + 1),)),
         OwnRecord((Ticket(INHERITED, 1, 0),)),
         OwnRecord((Ticket(A, 1, 0),), (Correction(9, 1, 1),)),
+        SightRecord((SeenEnd(9, 1, 1),)),
+        SightRecord((), (Loss(9, 1),)),
+        SightRecord((SeenEnd(A, ORDERED_MAX + 1, 1),)),
         RelayRecord(3, 4, (Position(A, 1),)),
         RelayRecord(3, 4, (Position(INHERITED, ORDERED_MAX + 6),)),
     ],

@@ -77,7 +77,7 @@ def plan(*, epoch=1):
                 {"name": "C2", "interest": ["P2"], "collector": "K2"},
             ],
             "objective": {"hops": 0.0, "foreign": 0.0, "cost": 0.0, "gap": 0.0},
-            "order_version": 2,
+            "order_version": 3,
         }
     )
 

@@ -5,7 +5,7 @@ import random
 import pytest
 
 from bench.fuzz.mutation import Shape, mutated
-from bench.orderer.transactions import read_envelopes
+from bench.osn.transactions import read_envelopes
 from ordering_osn.chain import transactions
 from ordering_osn.chain.bundles.parts import read_part
 from ordering_osn.chain.bundles.wire_format import BadWireFormat, message_field, number_field

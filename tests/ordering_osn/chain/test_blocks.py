@@ -15,7 +15,7 @@ from cryptography.hazmat.primitives.serialization import load_pem_private_key
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from bench.orderer.transactions import FOLDER as FABRIC
+from bench.osn.transactions import FOLDER as FABRIC
 from ordering_osn.chain.blocks import (
     BrokenChain,
     CorruptMetadata,

@@ -1,6 +1,6 @@
 """Blocks that the core cut from real transactions, as parts of bundles and without one.
 
-The transactions, the genesis block and the orderer's keys are those of `bench/orderer/fabric`: a
+The transactions, the genesis block and the orderer's keys are those of `bench/osn/fabric`: a
 real peer made and endorsed them, and Fabric's tools made the rest.
 """
 

@@ -9,7 +9,7 @@ import threading
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime
 
-from bench.orderer.transactions import FOLDER as FABRIC
+from bench.osn.transactions import FOLDER as FABRIC
 from ordering_osn.api.grpc_server import NodeClient, Server
 from ordering_osn.api.metrics import Metrics
 from ordering_osn.api.tls_files import TlsFiles

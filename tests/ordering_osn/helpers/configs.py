@@ -1,11 +1,11 @@
-"""Channel configs and their members: those of bench/orderer/fabric, and changed ones."""
+"""Channel configs and their members: those of bench/osn/fabric, and changed ones."""
 
 import struct
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import cache
 
-from bench.orderer.transactions import FOLDER as FABRIC
+from bench.osn.transactions import FOLDER as FABRIC
 from ordering_osn.chain.envelopes import canonical, signed_envelope
 from ordering_osn.config.channel_config import ChannelConfig
 from ordering_osn.config.compute_update import (

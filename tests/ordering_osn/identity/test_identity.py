@@ -9,7 +9,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.asymmetric.utils import decode_dss_signature
 from cryptography.x509.oid import ExtendedKeyUsageOID
 
-from bench.orderer.transactions import FOLDER as FABRIC
+from bench.osn.transactions import FOLDER as FABRIC
 from ordering_osn.identity import (
     MalformedMsp,
     Msp,

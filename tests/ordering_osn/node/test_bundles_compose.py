@@ -1,7 +1,7 @@
 """Acceptance row M11 at real nodes: the tests of a coordinator with votes, where there is neither.
 
 What a vote is there is admission here, before anything is appended, and a time-out is an expiry:
-an offset of the set's log (docs/multichain.md has the table).
+an offset of the set's log (docs/multichain.md has the rule).
 """
 
 import pytest

@@ -171,14 +171,14 @@ def drained(system, after):
         partition = log_partition(system.plan.log(name))
         offset = system.log.write(partition, None, headers=[epoch_header(name, 2)])
         marks[name] = offset + 1
-    system.write(markers_record(1, marks, attempt="1"))
+    system.write(markers_record(system.previous, 1, marks, attempt="1"))
     for _, thread in old:
         thread.join(60)
         assert not thread.is_alive()
     streams = {node.name: node.core.own for node, _ in old}
     ends = ends_of(system.plan, streams, marks, kept)
     assert ends is not None
-    system.write(ends_record(1, ends, attempt="1"))
+    system.write(ends_record(system.previous, 1, ends, attempt="1"))
     system.plan = after
     system.run_all()
 

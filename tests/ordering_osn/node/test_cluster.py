@@ -13,7 +13,7 @@ from itertools import pairwise
 
 import pytest
 
-from bench.orderer.nodes import NodeProcesses, Service
+from bench.osn.nodes import NodeProcesses, Service
 from collectors.reconfiguration.apply import apply
 from multicast.control import log_partition
 from multicast.drivers.kafka_python import Admin, TopicSpec

@@ -1,0 +1,1 @@
+"""The demo of `make demo`: real commits, ordered for five teams."""

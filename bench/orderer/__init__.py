@@ -1,1 +1,0 @@
-"""Benchmarks of the ordering service: speed, and a long run with kills."""

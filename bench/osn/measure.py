@@ -1,0 +1,357 @@
+"""Measure the ordering service: each function makes one run and returns its figures by name.
+
+    ordered      frozen nodes are released, and order a log that already holds all transactions
+    broadcast    signed envelopes are sent to all nodes as fast as these answer
+    latency      at a fixed rate, from the intended time of sending to the arrival of the block
+    deliver      many readers of one chain at one node, from its first block on
+
+A node is finished when it returns a receipt for the last transaction sent: its ledger then holds
+that transaction and all before it. After the run all ledgers are checked: each must hold every
+transaction, and all must hold the same blocks; otherwise there are no figures.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack
+from pathlib import Path
+
+from bench.harness.client import FollowedNotes
+from bench.harness.figures import progress
+from bench.harness.histogram import Latencies
+from bench.harness.hosts import ClientProcess, cpu_seconds, peak_mib, resident_bytes
+from bench.osn.client import (
+    TRANSACTIONS,
+    BlocksRead,
+    ReadBlocks,
+    Submit,
+    SubmitResult,
+    read_blocks,
+    submit,
+)
+from bench.osn.clients import ready
+from bench.osn.nodes import NodeProcesses, OrdererDeployment
+from bench.osn.transactions import Maker, user
+from multicast.errors import AmcastError, TimedOut
+from multicast.producer import Producer
+from ordering_osn.api.channels import Status
+from ordering_osn.api.grpc_server import NodeClient
+from ordering_osn.api.receipt_request import WAIT_MS_MAX, receipt_envelope
+from ordering_osn.chain.blocks import check_next, header_hash
+from ordering_osn.chain.records import Regular, RegularKind, encode
+from ordering_osn.chain.transactions import transaction_id
+from ordering_osn.ledger.ledger import Ledger
+from ordering_osn.protos import Block
+
+Figures = dict[str, float]
+_ANSWER_S = 30.0  # beyond the time-out of a receipt or a client itself, for the answer to arrive
+_BATCH_TRANSACTIONS = 500  # appended in one call: a block's, so few calls even for 50,000
+_ACCEPTED_S = 60.0  # for each batch to be acknowledged by a loaded broker
+_DRAIN_S = 120.0  # `latency`: for blocks to arrive after the last was sent
+_LATENCY_WINDOW = 30_000  # so large that a slow answer never delays the intended times
+_NS_PER_S = 10**9
+_MIB = 2**20
+
+
+class RunCost:
+    """The CPU time of each kind of process, from its creation to `figures`."""
+
+    def __init__(self, deployment: OrdererDeployment, **others: Sequence[int]) -> None:
+        self._pids: dict[str, Sequence[int]] = {**deployment.pids, **others}
+        self._before = {name: cpu_seconds(pids) for name, pids in self._pids.items()}
+        self._began = time.monotonic()
+
+    def figures(self, transactions: int) -> Figures:
+        """Return for each kind the CPU time per transaction in µs, and the cores it kept busy."""
+        took = time.monotonic() - self._began
+        costs: Figures = {}
+        for name, pids in self._pids.items():
+            if pids:
+                used = cpu_seconds(pids) - self._before[name]
+                costs[f"cpu_us_{name}"] = round(used / transactions * 1e6, 1)
+                costs[f"cores_{name}"] = round(used / took, 2)
+        return costs
+
+
+def ordered(deployment: OrdererDeployment, transactions: int, *, warm_up: int) -> Figures:
+    """Fill a log while the nodes are frozen; release them, and measure until all have read it."""
+    nodes, chain = deployment.nodes, deployment.nodes.service.chains[0]
+    maker = Maker.of(nodes.service.material)
+    nodes.start_all()
+    with Producer(deployment.bootstrap, topic=deployment.plan.topic, tickets=False) as producer:
+        if warm_up:
+            progress(f"warming up with {warm_up} transactions")
+            received(nodes, {chain: [_append(producer, maker, chain, warm_up)]})
+        nodes.freeze()
+        progress(f"appending {transactions} transactions to the log")
+        last = _append(producer, maker, chain, transactions)
+    progress("releasing the nodes")
+    cost = RunCost(deployment)
+    began = time.monotonic()
+    nodes.release()
+    rates = [transactions / (time_s - began) for time_s in received(nodes, {chain: [last]})]
+    costs = cost.figures(transactions)
+    blocks = verify(deployment, {chain: warm_up + transactions})
+    return {
+        "ordered_per_s": round(min(rates), 1),
+        **{f"ordered_per_s_node_{number}": round(rate, 1) for number, rate in enumerate(rates)},
+        "transactions": transactions,
+        "blocks": blocks[chain],
+        **costs,
+    }
+
+
+def broadcast(
+    deployment: OrdererDeployment, transactions: int, *, warm_up: int, streams: int, window: int
+) -> Figures:
+    """Send prepared transactions to all nodes, as fast as they are answered."""
+    nodes, chain = deployment.nodes, deployment.nodes.service.chains[0]
+    nodes.start_all()
+
+    def task(count: int) -> Submit:
+        return Submit(
+            what=TRANSACTIONS,
+            addresses=nodes.addresses,
+            sets=[[chain]],
+            count=count,
+            material=str(nodes.service.material),
+            streams=streams,
+            window=window * streams * len(nodes.addresses),
+            prepared=True,
+        )
+
+    if warm_up:
+        with ready(submit, task(warm_up), nodes.folder, 1) as sender:
+            progress(f"warming up with {warm_up} transactions")
+            received(nodes, {chain: _sent(sender, task(warm_up)).last.values()})
+    with ready(submit, task(transactions), nodes.folder) as sender:
+        progress(f"broadcasting {transactions} transactions")
+        cost = RunCost(deployment, clients=[sender.pid])
+        result = _sent(sender, task(transactions))
+        reached = received(nodes, {chain: result.last.values()})
+        costs = cost.figures(transactions)
+    blocks = verify(deployment, {chain: warm_up + transactions})
+    began = result.began_ns / _NS_PER_S
+    rates = [transactions / (time_s - began) for time_s in reached]
+    return {
+        "broadcast_per_s": round(min(rates), 1),
+        **{f"broadcast_per_s_node_{number}": round(rate, 1) for number, rate in enumerate(rates)},
+        "acknowledged_per_s": round(transactions / (result.ended_ns / _NS_PER_S - began), 1),
+        **_latencies("acknowledged", result),
+        "transactions": transactions,
+        "blocks": blocks[chain],
+        "again": result.again,
+        **costs,
+    }
+
+
+def latency(
+    deployment: OrdererDeployment, transactions: int, *, rate: float, warm_up: int
+) -> Figures:
+    """Send at a rate to all nodes; a reader at one node records when the blocks arrive."""
+    nodes, chain = deployment.nodes, deployment.nodes.service.chains[0]
+    nodes.start_all()
+    total = warm_up + transactions
+    sending = Submit(
+        what=TRANSACTIONS,
+        addresses=nodes.addresses,
+        sets=[[chain]],
+        count=total,
+        material=str(nodes.service.material),
+        window=_LATENCY_WINDOW,
+        rate=rate,
+        prepared=True,
+        notes=str(nodes.folder / "sent"),
+    )
+    reading = ReadBlocks(
+        address=nodes.addresses[-1],
+        chain=chain,
+        transactions=total,
+        times=str(nodes.folder / "times"),
+        material=str(nodes.service.material),
+        timeout_s=total / rate + _DRAIN_S,
+    )
+    with (
+        ready(submit, sending, nodes.folder) as sender,
+        ready(read_blocks, reading, nodes.folder) as reader,
+    ):
+        progress(f"broadcasting {total} transactions at {rate:g}/s")
+        cost = RunCost(deployment, clients=[sender.pid, reader.pid])
+        reader.tell()
+        result = _sent(sender, sending)
+        reader.answer(reading.timeout_s + _ANSWER_S)
+        costs = cost.figures(total)
+    verify(deployment, {chain: total})
+    histogram = Latencies()
+    histogram.record(_arrivals(Path(sending.notes), Path(reading.times), warm_up))
+    p50, p99, p999 = histogram.percentile([50.0, 99.0, 99.9])
+    return {
+        "broadcast_to_block_p50_ms": p50,
+        "broadcast_to_block_p99_ms": p99,
+        "broadcast_to_block_p999_ms": p999,
+        **_latencies("acknowledged", result),
+        "rate": rate,
+        "reached_rate": round(total / ((result.ended_ns - result.began_ns) / _NS_PER_S), 1),
+        "transactions": transactions,
+        "again": result.again,
+        **costs,
+    }
+
+
+def deliver(
+    deployment: OrdererDeployment, transactions: int, *, readers: int, processes: int
+) -> Figures:
+    """Have many readers read a complete chain from one node, at the same time."""
+    nodes, chain = deployment.nodes, deployment.nodes.service.chains[0]
+    nodes.start_all()
+    height = 1 + transactions // nodes.service.messages_max
+    with Producer(deployment.bootstrap, topic=deployment.plan.topic, tickets=False) as producer:
+        progress(f"ordering {transactions} transactions")
+        maker = Maker.of(nodes.service.material)
+        received(nodes, {chain: [_append(producer, maker, chain, transactions)]})
+    reading = ReadBlocks(
+        address=nodes.addresses[0],
+        chain=chain,
+        readers=readers // processes,
+        stop=height - 1,
+        material=str(nodes.service.material),
+    )
+    with ExitStack() as stack:
+        clients = [
+            stack.enter_context(ready(read_blocks, reading, nodes.folder, number))
+            for number in range(processes)
+        ]
+        before = resident_bytes(nodes.pids) / _MIB
+        cost = RunCost(deployment, clients=[client.pid for client in clients])
+        progress(f"{readers} readers of {height} blocks")
+        for client in clients:
+            client.tell()
+        results = [BlocksRead(**client.answer(reading.timeout_s + _ANSWER_S)) for client in clients]
+        costs = cost.figures(sum(result.blocks for result in results))
+        peak = peak_mib(nodes.pids[0])
+    began = min(result.began_ns for result in results)
+    ended = sorted(time_ns for result in results for time_ns in result.ended_ns)
+    took = (ended[-1] - began) / _NS_PER_S
+    blocks, size = (
+        sum(result.blocks for result in results),
+        sum(result.payload_bytes for result in results),
+    )
+    return {
+        "deliver_blocks_per_s": round(blocks / took, 1),
+        "deliver_mb_per_s": round(size / took / 1e6, 1),
+        "deliver_transactions_per_s": round(transactions * readers / took),
+        "readers": readers,
+        "blocks": height,
+        "block_kb": round(size / blocks / 1e3, 1),
+        "slowest_over_median": round((ended[-1] - began) / (ended[len(ended) // 2] - began), 3),
+        "streams_ended": sum(result.streams_ended for result in results),
+        "node_mib_before": round(before, 1),
+        "node_mib_peak": round(peak, 1),
+        **{name.replace("cpu_us", "cpu_us_per_block"): value for name, value in costs.items()},
+    }
+
+
+def received(nodes: NodeProcesses, transactions: Mapping[str, Iterable[str]]) -> list[float]:
+    """Wait until each node has written these transactions, by chain; returns each node's time.
+
+    Times are `time.monotonic`. Raises `TimedOut`.
+    """
+    signer = user(nodes.service.material)
+
+    async def wait(address: str, chain: str, transaction: str) -> float:
+        request = receipt_envelope(signer, chain, transaction, WAIT_MS_MAX)
+        async with NodeClient(address) as client:
+            answer = await client.wait(request, timeout_s=WAIT_MS_MAX / 1000 + _ANSWER_S)
+        if answer["status"] != Status.SUCCESS:
+            raise TimedOut(f"{address} has no receipt of {transaction}: {answer}")
+        return time.monotonic()
+
+    async def wait_all(address: str) -> float:
+        waiting = (
+            wait(address, chain, transaction)
+            for chain, of_chain in transactions.items()
+            for transaction in of_chain
+        )
+        return max(await asyncio.gather(*waiting))
+
+    async def everywhere() -> list[float]:
+        return list(await asyncio.gather(*(wait_all(address) for address in nodes.addresses)))
+
+    return asyncio.run(everywhere())
+
+
+def verify(deployment: OrdererDeployment, transactions: Mapping[str, int]) -> dict[str, int]:
+    """Stop the nodes and check their ledgers: the expected transactions, the same blocks.
+
+    `transactions` is the number for each chain. Returns the chains' heights; raises `AmcastError`
+    where a ledger holds anything else.
+    """
+    nodes = deployment.nodes
+    nodes.stop()
+    heights = {}
+    for chain, count in transactions.items():
+        ledgers = [_contents(nodes.ledger(n, chain)) for n in range(len(nodes.addresses))]
+        hashes, seen = ledgers[0]
+        if any(other != hashes for other, _ in ledgers):
+            raise AmcastError(f"the ledgers of {chain} are not the same at all nodes")
+        if seen != count:
+            raise AmcastError(f"the ledgers of {chain} hold {seen} transactions, not {count}")
+        heights[chain] = len(hashes)
+    return heights
+
+
+def _contents(folder: Path) -> tuple[list[bytes], int]:
+    """Read a ledger; returns its blocks' header hashes and its number of distinct transactions."""
+    hashes: list[bytes] = []
+    seen: set[str] = set()
+    previous = None
+    with Ledger.open(folder, read_only=True) as ledger:
+        for number in range(ledger.base, ledger.height):
+            block = Block.FromString(ledger.read(number))
+            check_next(block, previous)
+            previous = block.header
+            hashes.append(header_hash(block.header))
+            if number:
+                seen.update(transaction_id(envelope) for envelope in block.data.data)
+    return hashes, len(seen)
+
+
+def _append(producer: Producer, maker: Maker, chain: str, transactions: int) -> str:
+    """Append transactions to a chain's log, as a node's ingress does; returns the last ID."""
+    receipts = []
+    for first in range(0, transactions, _BATCH_TRANSACTIONS):
+        batch = [maker.make(chain) for _ in range(min(_BATCH_TRANSACTIONS, transactions - first))]
+        records = [
+            encode(Regular(made.envelope, config_seq=0, kind=RegularKind.NORMAL)) for made in batch
+        ]
+        receipts.append(producer.multicast_all(records, to=[chain]))
+    for receipt in receipts:
+        receipt.accepted(_ACCEPTED_S)
+    return batch[-1].transaction
+
+
+def _sent(sender: ClientProcess, task: Submit) -> SubmitResult:
+    """Let a client submit everything; returns its result once all is acknowledged."""
+    sender.tell()
+    return SubmitResult(**sender.answer(task.timeout_s + _ANSWER_S))
+
+
+def _latencies(name: str, result: SubmitResult) -> Figures:
+    histogram = Latencies()
+    histogram.add(result.latencies)
+    p50, p99 = histogram.percentile([50.0, 99.0])
+    return {f"{name}_p50_ms": p50, f"{name}_p99_ms": p99}
+
+
+def _arrivals(sent: Path, times: Path, warm_up: int) -> Iterator[int]:
+    """Give the time from the intended time to the arrival, of all but the first `warm_up`."""
+    lines = (line.split() for line in times.read_text(encoding="ascii").splitlines())
+    came = {transaction: int(came_ns) for transaction, came_ns in lines}
+    intended: dict[int, int] = {}
+    for line in FollowedNotes(sent).new():
+        if "begun" in line:
+            intended[line["begun"]] = line["ns"]
+        elif line.get("call", -1) >= warm_up:
+            yield came[line["id"]] - intended[line["call"]]

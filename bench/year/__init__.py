@@ -1,1 +1,0 @@
-"""A year in half an hour: `python -m bench.year`."""

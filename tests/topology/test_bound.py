@@ -112,7 +112,8 @@ def least_cost(part, drop):
             cost += part.hop * sum(part.weight[d] for d in bits(part.readers[number] & below))
         return cost
 
-    return least_of_all_trees(part, price) - part.own_hops
+    own_hops = part.hop * sum(w * own for w, own in zip(part.weight, part.own, strict=True))
+    return least_of_all_trees(part, price) - own_hops
 
 
 @pytest.mark.parametrize("level", [0, 1, 2, 3, 5])

@@ -50,7 +50,7 @@ class Restricted:
 
     A demand's own logs, which have no other reader, are only in the bag of its own collector, one
     hop from their leaders. So they are a number, `own`, and in no bit set; their hops are the same
-    in all trees, and are not counted (`own_hops`). They are given by `own_rates`, or as logs with
+    in all trees, and are not counted. They are given by `own_rates`, or as logs with
     one reader in `readers`; both are added.
     """
 
@@ -89,11 +89,6 @@ class Restricted:
     def shared(self) -> int:
         """The number of logs with two readers or more."""
         return sum(1 for mask in self.readers if mask & (mask - 1))
-
-    @property
-    def own_hops(self) -> int:
-        """The price of the hops of all own logs."""
-        return self.hop * sum(w * rate for w, rate in zip(self.weight, self.own, strict=True))
 
     def touched(self, demands: int) -> int:
         """Give the shared logs that at least one demand of a set needs."""

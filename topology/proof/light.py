@@ -95,7 +95,6 @@ class LightCollectors:
         self.prices: list[list[int]] = [[] for _ in self.sets]
         self.keys: list[list[int]] = [[] for _ in self.sets]
         self.families: list[list[Family]] = []
-        self.family_of: list[Family] = []
         self._extend(0, 0, 0, near=self._near(0, 0), key=0, budget=budget)
         divided = self._divided(budget)
         for place, demands in enumerate(self.sets):
@@ -110,7 +109,7 @@ class LightCollectors:
             if boundary.bit_count() <= level:
                 self._extend(demands, boundary, 1, near=near, key=place + 1, budget=budget)
         self.steps: int = left - budget.steps  # without those for the sets
-        self.count = len(self.family_of) + sum(map(len, self.keys))
+        self.count = self.nodes - 1 - len(self.sets) + sum(map(len, self.keys))
 
     def _divided(self, budget: Budget) -> list[list[tuple[int, int]]]:
         """List for each set the ways to divide it in two whose boundaries fit in a light bag.
@@ -143,7 +142,6 @@ class LightCollectors:
                     family = Family(self.nodes, logs, children, [], [])
                     by_logs[logs, children] = family
                     self.nodes += 1
-                    self.family_of.append(family)
                 family.firsts.append(first)
                 family.others.append(others)
         return list(by_logs.values())

@@ -22,7 +22,7 @@ from bench.harness.rig import ticks
 from bench.year.speed import sped_up
 from collectors.reconfiguration.apply import apply
 from collectors.testing.processes import CollectorProcess, end
-from multicast.control import control_partition, order_topic
+from multicast.control import collectors_partition, control_topics, order_topic
 from multicast.drivers import open_driver
 from multicast.drivers.kafka_python import Admin
 from multicast.drivers.protocol import Driver, Record, TopicPartition
@@ -56,7 +56,7 @@ class Year:
     def __init__(self, cluster: LocalCluster, driver: Driver, plan: Plan, folder: Path) -> None:
         self.bootstrap, self.driver, self.plan = cluster.bootstrap, driver, plan
         self.messages = 0
-        self.control = control_partition(plan.topic)
+        self.control = collectors_partition(plan.topic)  # the one that grows
         self.named: dict[str, set[str]] = defaultdict(set)  # by collector: its checkpoints
         self.acted: Counter[str] = Counter()  # by collector: instances that began to act
         self._cluster, self.folder = cluster, folder
@@ -68,7 +68,8 @@ class Year:
 
     def speed_up(self) -> None:
         """Divide the topics' times; not before collectors write checkpoints."""
-        topics = [*self.plan.topic_ids, order_topic(self.plan.topic), self.control.topic]
+        own = order_topic(self.plan.topic), *control_topics(self.plan.topic)
+        topics = [*self.plan.topic_ids, *own]
         with Admin(self.bootstrap) as admin:
             self.settings = admin.topic_settings(topics)
             for topic in topics:

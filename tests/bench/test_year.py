@@ -12,7 +12,7 @@ from bench.harness.interests import file_of
 from bench.year import __main__ as command
 from bench.year.measures import MEASURES, PLAIN, Samples
 from bench.year.speed import sped_up
-from multicast.control import control_partition, order_topic
+from multicast.control import collectors_partition, order_topic
 from topology.planner.solver import plan as solve
 
 MINUTES = 30
@@ -38,7 +38,7 @@ def year_of(*, checkpoints=1500):
     """A year of this plan that had enough of all, but for checkpoints."""
     plan = solve(file_of({"C1": ["P1", "P2"], "C2": ["P2", "P3"]}))
     first, second = (each.name for each in plan.collectors)
-    control = control_partition(plan.topic)
+    control = collectors_partition(plan.topic)
     segments = {"segment.ms": str(7 * 24 * 3600 * 1000)}
     return SimpleNamespace(
         plan=plan,

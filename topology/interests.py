@@ -26,8 +26,8 @@ from typing import Any
 from topology.tree import InvalidPlan, Plan, log_name
 
 NAME = re.compile(r"[A-Za-z0-9._-]+")
-# Kafka allows 249 characters; the longest topic we derive adds ".topology" to the data topic's.
-NAME_LENGTH_MAX = 240
+# Kafka allows 249 characters; the longest topic we derive adds ".collectors" to the data topic's.
+NAME_LENGTH_MAX = 238
 # Of a count of partitions. Kafka's own advice ends at some 200,000 for a whole cluster; without a
 # bound a slip of the finger would fill the memory with names.
 PARTITION_COUNT_MAX = 100_000

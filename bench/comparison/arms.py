@@ -25,7 +25,7 @@ from bench.harness.sockets import Traffic, traffic
 from collectors.reconfiguration.apply import apply
 from collectors.reconfiguration.topics import topics_of
 from collectors.testing.processes import CollectorProcesses
-from multicast.control import control_partition, order_topic, sentinel_topic
+from multicast.control import control_partition, control_topics, order_topic, sentinel_topic
 from multicast.drivers.kafka_python import Admin, TopicSpec
 from multicast.drivers.protocol import Driver
 from multicast.errors import AmcastError
@@ -225,7 +225,7 @@ class Arm:
         partitions = 1 if self.name == "one-partition" else len(self._layout.partitions)
         with Admin(bootstrap) as admin:
             if plan is not None:
-                self._topics = [*topics_of(plan), control_partition(plan.topic).topic]
+                self._topics = [*topics_of(plan), *control_topics(plan.topic)]
                 self._topics.append(sentinel_topic(plan.topic))
                 plan = apply(self._cluster.driver, admin, plan).plan
             else:

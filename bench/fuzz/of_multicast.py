@@ -157,9 +157,15 @@ _STARTED = [Record(offset, value, key) for offset, (key, value) in enumerate(_GI
 def _begun(statements: list[Record]) -> tuple[ControlState, Said]:
     state, reading = ControlState("A"), Said("A")
     for record in statements:
-        state.read(record)
+        _read(state, record)
         reading.take(Statement(record.key, record.value))
     return state, reading
+
+
+def _read(state: ControlState, record: Record) -> None:
+    """Read a record as if it were in both topics: in one of them it is void."""
+    state.read(record)
+    state.read_collectors(record)
 
 
 _STATE, _READING = _begun(_STARTED)
@@ -179,7 +185,7 @@ def _read_statement(raw: bytes) -> None:
     records = [Record(2, value, key), Record(2, _GIVEN[2][1], _GIVEN[2][0]), Record(2, value, key)]
     records += [Record(3 + index, value, key) for index, (key, value) in enumerate(_GIVEN[2:])]
     for record in records:
-        state.read(record)
+        _read(state, record)
         reading.take(Statement(record.key, record.value))
     plans = [plan.epoch for plan in state.plans]
     require(plans == [plan["epoch"] for plan in reading.plans], "the judge reads other plans")
@@ -196,9 +202,12 @@ def _read_first_statement(raw: bytes) -> None:
     """Read the input as the first record of a topic, and again after a valid plan."""
     key, _, value = raw.partition(b"\0")
     control = Control(ControlState("A"))
+    control.read_collectors(Record(0, value, key))
     control.read(Record(0, value, key))
     control.read(_STARTED[0])
     control.read(Record(9, value, key))
+    control.read_collectors(Record(9, value, key))
+    require(len(control.collectors_foreign) <= 2, "a record is foreign more than once")
     _look(control.state)
 
 
@@ -353,7 +362,7 @@ def _read_cursor(raw: bytes) -> None:
     cursor = Cursor.parse(raw.decode("utf-8", "replace"))
     state = ControlState("A")
     for record in _STARTED:
-        state.read(record)
+        _read(state, record)
     resume(state, SubscriptionRequest.of("C1", None), cursor, bounds=Bounds())
 
 

@@ -35,7 +35,7 @@ from bench.nemesis.running import Canary, MakeCommand, Program, Starvation, flag
 from collectors.cli.main import control_of
 from collectors.reconfiguration.apply import apply
 from multicast import Producer
-from multicast.control import log_partition, order_topic, stream_partition
+from multicast.control import control_topics, log_partition, order_topic, stream_partition
 from multicast.drivers import open_driver
 from multicast.drivers.kafka_python import Admin
 from multicast.drivers.protocol import Driver, TopicPartition
@@ -366,7 +366,7 @@ class System:
         try:
             _, alive = self.admin.members()
             topics = {log.topic for log in self.layouts[0].logs}
-            names = sorted({*topics, order_topic(self.topic), f"{self.topic}.topology"})
+            names = sorted({*topics, order_topic(self.topic), *control_topics(self.topic)})
             names.append("__consumer_offsets")
             held = self.admin.holders(names)
         except AmcastError:

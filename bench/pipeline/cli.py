@@ -118,7 +118,7 @@ def _say(what: str) -> None:
 
 
 def _remove(bootstrap: str, topics: list[str], runs: list[str]) -> None:
-    ends = ("", ".groups", ".Msg-TO", ".topology", ".bells")
+    ends = ("", ".groups", ".Msg-TO", ".topology", ".collectors", ".bells")
     with Admin(bootstrap) as admin:
         admin.delete_topics([topic + end for topic in topics for end in ends])
         admin.delete_topics([f"{run}.events" for run in runs])

@@ -137,15 +137,12 @@ def typed(raw: DataFrame, described: Sequence[RecordedArm]) -> DataFrame:
 def statements(
     spark: SparkSession, source: RunSource, topics: Iterable[str]
 ) -> dict[str, list[Statement]]:
-    """Read these topics' control topics, without checkpoints; by topic, in offset order."""
+    """Read these topics' plans, markers and ends; by topic, in offset order."""
     by_topic: dict[str, list[Statement]] = {topic: [] for topic in topics}
     if not by_topic:
         return by_topic
     frame = source.batch(spark, {f"{topic}.topology": None for topic in by_topic})
-    kept = frame.select("topic", "offset", "key", "value").where(
-        "cast(key as string) not like 'checkpoint/%'"
-    )
-    rows = kept.collect()
+    rows = frame.select("topic", "offset", "key", "value").collect()
     for row in sorted(rows, key=lambda row: (row["topic"], row["offset"])):
         topic = row["topic"].removesuffix(".topology")
         by_topic[topic].append(Statement(_bytes(row["key"]), _bytes(row["value"])))

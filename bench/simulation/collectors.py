@@ -13,7 +13,7 @@ This module contains no rule of the protocol.
 
 from __future__ import annotations
 
-from bench.simulation.world import CONTROL, READ_ALL, World
+from bench.simulation.world import COLLECTORS, READ_ALL, World
 from collectors.actions import Append, Fill, SaveCheckpoint
 from collectors.collector import Collector
 from collectors.engine.assignment import Assignment
@@ -97,7 +97,7 @@ class SimulatedInstance:
         """Say that the collector is open, as the engine does."""
         if self.view.state.offered_by(self.epoch, self.name) is not None:
             key, value = running_record(self.epoch, self.name)
-            self.world.append(CONTROL, value, key=key, done=_ignore)
+            self.world.append(COLLECTORS, value, key=key, done=_ignore)
 
     # -- one turn ---------------------------------------------------------------------------
 
@@ -216,11 +216,11 @@ class SimulatedInstance:
         return crash_after is None
 
     def _name(self, checkpoint: StreamCheckpoint, bits: int) -> None:
-        """Name a checkpoint on the control topic, unless it has newer ones enough."""
+        """Name a checkpoint on the control topics, unless it has newer ones enough."""
         statement = self.view.state.naming(checkpoint, self.world.stated_ms)
         if statement is not None:
             key, value = statement
-            self.world.append(CONTROL, value, key=key, bits=bits, done=_ignore)
+            self.world.append(COLLECTORS, value, key=key, bits=bits, done=_ignore)
 
     def _fill(self, number: int, below: int) -> None:
         """Append a skip if the log ends below an offset, as the engine does."""

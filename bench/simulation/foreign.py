@@ -10,7 +10,7 @@ from dataclasses import replace
 
 from bench.simulation.judge import Judge
 from bench.simulation.trees import STREAMS, TOPIC
-from bench.simulation.world import CONTROL, World
+from bench.simulation.world import COLLECTORS, CONTROL, World
 from multicast.control import (
     ends_record,
     log_partition,
@@ -18,7 +18,7 @@ from multicast.control import (
     order_topic,
     stream_partition,
 )
-from multicast.control.checkpoints import SLOTS
+from multicast.control.checkpoints import LEVELS, SLOTS
 from multicast.control.codecs import named_record
 from multicast.drivers.protocol import Headers, TopicPartition
 from multicast.messages import EPOCH, SKIP, TO
@@ -119,7 +119,7 @@ class ForeignWriters:
         self._judge.acknowledged("plain", log.to, "accepted", f"{log.name}:{offset}")
 
     def _statement(self, bits: int) -> None:
-        """Write a record to the control topic that no state of the system can mean.
+        """Write a record to a control topic that no state of the system can mean.
 
         False but possible statements are out of scope: their writer is Byzantine.
         """
@@ -141,9 +141,11 @@ class ForeignWriters:
             (f"running/{node}".encode(), page),
             (f"stranger/{node}".encode(), page),
             (f"checkpoint/{state.epoch}/{node}/0".encode(), b'{"positions":{"999":1}}'),
+            # Early, in a slot that no checkpoint of such a short run has.
+            (f"checkpoint/{node}/{LEVELS}/0".encode(), b'{"epoch":%d}' % (state.epoch + 1)),
         )
         key, value = odd[(bits >> 8) % len(odd)]
-        self._world.log.write(CONTROL, value, key=key)
+        self._world.log.write((CONTROL, COLLECTORS)[bits >> 6 & 1], value, key=key)
         self._world.fault("foreign statement")
 
     def _order_garbage(self, bits: int) -> None:
@@ -197,7 +199,7 @@ class ForeignWriters:
         lie = lies[(bits >> 16) % len(lies)]
         slot = bits >> 32 & 3, (bits >> 34) % SLOTS
         key, value = named_record(lie, world.stated_ms, slot)
-        world.log.write(CONTROL, value, key=key)
+        world.log.write(COLLECTORS, value, key=key)
         world.fault("poisoned checkpoint")
         self._lies.append(lie)
 
@@ -205,10 +207,10 @@ class ForeignWriters:
         """Delete every false checkpoint, as an operator does after reading the error."""
         for key, point in self._view.refresh().checkpoint_keys.items():
             if point in self._lies:
-                self._world.log.write(CONTROL, None, key=key)
+                self._world.log.write(COLLECTORS, None, key=key)
 
     def compaction(self, _: int) -> None:
-        """Compact the control topic."""
+        """Compact the control topics."""
         self._world.compact()
         self._world.fault("compaction")
 

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from bench.simulation.collectors import SimulatedInstance
 from bench.simulation.judge import Violation
 from bench.simulation.waits import Incident, WaitSchedule, WaitSimulation
-from bench.simulation.world import CONTROL
+from bench.simulation.world import COLLECTORS
 from collectors.collector import LIMITS
 from multicast.control import stream_partition
 from multicast.control.checkpoints import SLOTS
@@ -87,7 +87,7 @@ class MonthSimulation(WaitSimulation):
             for name, partition in streams.items():
                 world.log.trim(partition, self._ends_by_hour[hour - KEPT_HOURS][name])
         if hour % COMPACTED_HOURS == 0:
-            world.log.compact(CONTROL)
+            world.log.compact(COLLECTORS)
 
     def _work(self) -> None:
         """Let each process do what it does in half a second."""

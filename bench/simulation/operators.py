@@ -14,7 +14,7 @@ from threading import Condition
 
 from bench.simulation.appends import FatedAppender, PendingAppend
 from bench.simulation.trees import TOPIC
-from bench.simulation.world import CONTROL, View, World
+from bench.simulation.world import COLLECTORS, CONTROL, View, World
 from collectors.engine.skips import fill_up
 from collectors.mending import Harm, damage, ordered_to, recovery_plan
 from collectors.reconfiguration.drain import Drain, Streams
@@ -137,14 +137,14 @@ class _Reader(MemoryReader):
 
 
 class _Control(ControlReader):
-    """The control topic, of which all processes together read the beginning only once."""
+    """The control topics, of which all processes together read the beginning only once."""
 
     def __init__(self, driver: OperatorDriver, view: View) -> None:
         self.state = view.state.copy()
-        self.position = view.position
-        self._partition = CONTROL
+        self._operators, self._collectors = CONTROL, COLLECTORS
+        self._positions = dict(view.positions)
         self._driver = driver
-        self._reader = driver.reader({CONTROL: self.position})
+        self._reader = driver.reader(self._positions)
 
 
 class _PatientDrain(Drain):

@@ -7,7 +7,7 @@ shows: `Trimmed` below the log start, nothing beyond an open transaction.
 
     late        events that are still in the network, by the time at which they arrive
     telling     of a stored record: not one of those that collectors write for ever, as checkpoints
-    view        the state of the control topic up to some record; a process may hold an old one
+    view        the state of the control topics up to some record; a process may hold an old one
     trace       every event in order; equal schedules have equal traces
 """
 
@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import heapq
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from threading import Condition
 
@@ -24,6 +24,7 @@ from bench.simulation.schedule import Fate, Schedule
 from bench.simulation.trees import STREAMS, TOPIC
 from multicast.control import (
     ControlState,
+    collectors_partition,
     control_partition,
     groups_topic,
     order_topic,
@@ -42,7 +43,7 @@ from multicast.errors import AppendRefused, AppendUnknown
 from multicast.tickets.encoding import Kind
 from topology.tree import Log
 
-CONTROL = control_partition(TOPIC)
+CONTROL, COLLECTORS = control_partition(TOPIC), collectors_partition(TOPIC)
 GROUPS_MAX = 8  # partitions of the groups topic: at most 3 + 1 + 1 declared sets in three epochs
 READ_ALL = 1_000_000  # records of one read: more than any schedule writes
 _KIND_AT, _EMPTY_RELAY_BYTES = 19, 26  # docs/protocol.md has the bytes
@@ -50,28 +51,32 @@ Event = tuple[object, ...]
 
 
 class ControlViews:
-    """The control state after each record of the control topic, read once and shared by all."""
+    """The control state after each record of the control topics, read once and shared by all.
+
+    What collectors state is read first, as the worst reader might: checkpoints before their plans.
+    """
 
     def __init__(self, log: MemoryLog) -> None:
         self._log = log
-        self.position = 0
+        self.positions = {COLLECTORS: 0, CONTROL: 0}
         self.states = [ControlState(TOPIC)]
 
     def newest(self) -> int:
         """Read on; return the number of the newest prefix."""
-        fetched = self._log.read(CONTROL, self.position, READ_ALL)
-        if fetched is not None:
-            for record in fetched.records:
-                state = self.states[-1].copy()
-                state.read(record)
-                self.states.append(state)
-            self.position = fetched.position
+        for partition, position in list(self.positions.items()):
+            fetched = self._log.read(partition, position, READ_ALL)
+            if fetched is not None:
+                for record in fetched.records:
+                    state = self.states[-1].copy()
+                    state.read_from(partition, record)
+                    self.states.append(state)
+                self.positions[partition] = fetched.position
         return len(self.states) - 1
 
 
 @dataclass(slots=True)
 class View:
-    """One process's knowledge of the control topic: its state after `number` records."""
+    """One process's knowledge of the control topics: its state after `number` records."""
 
     views: ControlViews
     number: int
@@ -82,13 +87,13 @@ class View:
         return self.views.states[self.number]
 
     @property
-    def position(self) -> int:
-        """The end of the control topic, if this view is the newest one."""
+    def positions(self) -> Mapping[TopicPartition, int]:
+        """The ends of the control topics, if this view is the newest one."""
         assert self.number == len(self.views.states) - 1
-        return self.views.position
+        return self.views.positions
 
     def refresh(self) -> ControlState:
-        """Read to the control topic's end."""
+        """Read to the control topics' ends."""
         self.number = self.views.newest()
         return self.views.states[self.number]
 
@@ -148,6 +153,7 @@ class World:
                 groups_topic(TOPIC): GROUPS_MAX,
                 order_topic(TOPIC): 2 * STREAMS,  # a recovery moves streams to free ones
                 CONTROL.topic: 1,
+                COLLECTORS.topic: 1,
             },
             clock=WorldClock(self),
             now_ms=self.now_ms,
@@ -157,7 +163,7 @@ class World:
         self.topic_ids = self.log.topic_ids((TOPIC, groups_topic(TOPIC)))
         self.work: dict[tuple[str, str], int] = {}
         self.overtaken: list[str] = []  # collectors that need what retention has removed
-        self._orders = (order_topic(TOPIC), CONTROL.topic)
+        self._orders = (order_topic(TOPIC), CONTROL.topic, COLLECTORS.topic)
         self._views = ControlViews(self.log)
         self._late: list[tuple[int, int, Callable[[], None]]] = []
         self._lates = 0
@@ -246,7 +252,7 @@ class World:
     def carry(self, append: PendingAppend, bits: int) -> None:
         """Carry out one append with the fate that the bits choose."""
         fate, delay = self.fate(bits), self.delay(bits)
-        if append.partition == CONTROL and fate is Fate.DOUBLED:
+        if append.partition in (CONTROL, COLLECTORS) and fate is Fate.DOUBLED:
             fate = Fate.STORED  # an idempotent producer writes it
         if fate is Fate.STORED:
             append.settle(self._store(append))
@@ -319,12 +325,13 @@ class World:
         return self.log.last_stable_offsets((partition,))[partition]
 
     def view(self) -> View:
-        """Read the control topic from its start to its end."""
+        """Read the control topics from their starts to their ends."""
         return View(self._views, self._views.newest())
 
     def compact(self) -> None:
-        """Compact the control topic: from now on, a reader from its start reads fewer records."""
+        """Compact the control topics: from now on, a reader from the start reads fewer records."""
         self.log.compact(CONTROL)
+        self.log.compact(COLLECTORS)
         self._views = ControlViews(self.log)
 
     # A place for a later fault: the tail of a partition is lost.

@@ -12,7 +12,12 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from multicast.control import control_partition, order_topic, sentinel_topic
+from multicast.control import (
+    collectors_partition,
+    control_partition,
+    order_topic,
+    sentinel_topic,
+)
 from multicast.control.topics import groups_topic
 from topology.interests import NAME_LENGTH_MAX
 from topology.tree import Plan
@@ -62,9 +67,9 @@ class AdoptionFacts:
 
 
 def base_of(topic: str, exists: Iterable[str]) -> str | None:
-    """Give the topic whose own topic this is (its plans, order, sets or bells); None: of no one."""
+    """Give the topic that amcast made this one for (its plans, order, sets …); None: for no one."""
     existing = set(exists)
-    for make in (_control_topic, order_topic, groups_topic, sentinel_topic):
+    for make in (_control_topic, _collectors_topic, order_topic, groups_topic, sentinel_topic):
         suffix = make("")
         base = topic.removesuffix(suffix)
         if base and base != topic and {base, _control_topic(base)} <= existing:
@@ -74,6 +79,10 @@ def base_of(topic: str, exists: Iterable[str]) -> str | None:
 
 def _control_topic(topic: str) -> str:
     return control_partition(topic).topic
+
+
+def _collectors_topic(topic: str) -> str:
+    return collectors_partition(topic).topic
 
 
 def consumers_of(
@@ -145,6 +154,7 @@ def topics_made(plan: Plan, exists: Iterable[str]) -> dict[str, str]:
     topic = plan.topic
     wanted = {
         _control_topic(topic): "plans",
+        _collectors_topic(topic): "checkpoints, and where collectors run",
         order_topic(topic): "the order of message IDs",
         groups_topic(topic): "messages to sets of several partitions",
         sentinel_topic(topic): "one small record on each broker",

@@ -91,7 +91,11 @@ def _document(facts: Facts, findings: Sequence[Finding], wrong: int) -> dict[str
         "begun": facts.plan is not None and facts.begun_epoch == facts.plan.epoch,
         "brokers": [{"broker": broker.broker, "away": broker.away} for broker in facts.brokers],
         "topics": [_topic(topic) for topic in facts.topics],
-        "control": {"foreign": len(facts.control_foreign), "plans_lost": facts.plans_lost},
+        "control": {
+            "foreign": len(facts.control_foreign),
+            "collectors_foreign": len(facts.collectors_foreign),
+            "plans_lost": facts.plans_lost,
+        },
         "collectors": [_collector(collector) for collector in facts.collectors],
         "consumers": [
             {**asdict(group), "lag": sum(place.lag for place in group.places)}
@@ -167,11 +171,9 @@ def _headline(facts: Facts) -> str:
     if facts.plan is None:
         return f"topic {facts.topic}: no plan; {brokers}"
     begun = "has begun" if facts.begun_epoch == facts.plan.epoch else "has not begun"
-    foreign = f"; {len(facts.control_foreign)} foreign records in the control topic"
-    return (
-        f"topic {facts.topic}: epoch {facts.plan.epoch} {begun}; {brokers}"
-        f"{foreign if facts.control_foreign else ''}"
-    )
+    count = len(facts.control_foreign) + len(facts.collectors_foreign)
+    foreign = f"; {count} foreign records in the control topics" if count else ""
+    return f"topic {facts.topic}: epoch {facts.plan.epoch} {begun}; {brokers}{foreign}"
 
 
 def _table(console: Console, columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
@@ -196,7 +198,7 @@ def _topic_row(topic: TopicFacts, of: str) -> tuple[str, ...]:
         str(len(topic.partitions)),
         str(topic.replication),
         f"min {topic.in_sync_min}",
-        "for ever" if topic.role is Role.CONTROL else kept,
+        "for ever" if topic.role in (Role.CONTROL, Role.COLLECTORS) else kept,
     )
 
 

@@ -102,6 +102,7 @@ def findings(facts: Facts) -> tuple[Finding, ...]:
         *(of_unordered(facts.plan, facts.topics) if facts.plan else ()),
         *of_epoch(facts),
         *_of_foreign(f"the control topic {facts.topic}.topology", facts.control_foreign),
+        *_of_foreign(f"the control topic {facts.topic}.collectors", facts.collectors_foreign),
         *of_damage(facts.damages),
         *of_ahead(facts.collectors, facts.damages),
         *of_held_logs(facts.held, now_ms=facts.now_ms),
@@ -201,10 +202,11 @@ def _of_cleanup(topic: TopicFacts) -> list[Finding]:
     policies = topic.settings["cleanup.policy"].split(",")
     name = f"topic {topic.name}"
     state = f"{name} has cleanup.policy={topic.settings['cleanup.policy']}"
-    if topic.role is not Role.CONTROL and "compact" in policies:
+    stated = {Role.CONTROL: "plans", Role.COLLECTORS: "checkpoints"}.get(topic.role)
+    if stated is None and "compact" in policies:
         says, do = f"{state}, so messages or their order may be deleted", "set it to delete"
-    elif topic.role is Role.CONTROL and policies != ["compact"]:
-        says, do = f"{state}, so plans may be deleted", "set it to compact"
+    elif stated is not None and policies != ["compact"]:
+        says, do = f"{state}, so {stated} may be deleted", "set it to compact"
     else:
         return []
     return [Finding(Weight.REFUSE, Check.COMPACTION, name, says, do)]

@@ -33,6 +33,7 @@ class Role(enum.StrEnum):
     DATA = "data"
     ORDER = "order"
     CONTROL = "control"
+    COLLECTORS = "collectors"
 
 
 @dataclass(frozen=True, slots=True)
@@ -264,6 +265,7 @@ class Facts:
     brokers: tuple[BrokerFacts, ...] = ()
     topics: tuple[TopicFacts, ...] = ()
     control_foreign: tuple[int, ...] = ()
+    collectors_foreign: tuple[int, ...] = ()
     plans_lost: int = 0
     collectors: tuple[CollectorFacts, ...] = ()
     held: tuple[HeldLog, ...] = ()

@@ -47,6 +47,7 @@ from collectors.mending import Damage, Harm
 from collectors.reconfiguration.survey import find_damage
 from multicast.control import (
     ControlState,
+    collectors_partition,
     control_partition,
     log_partition,
     order_topic,
@@ -120,6 +121,7 @@ def inspect_topics(admin: Admin, plan: Plan, unseen: list[str]) -> tuple[TopicFa
     roles = dict.fromkeys((plan.topic, *(log.topic for log in plan.logs)), Role.DATA)
     roles[order_topic(plan.topic)] = Role.ORDER
     roles[control_partition(plan.topic).topic] = Role.CONTROL
+    roles[collectors_partition(plan.topic).topic] = Role.COLLECTORS
     topics = []
     for name, role in roles.items():
         what = f"topic {name} and its settings"
@@ -215,10 +217,16 @@ def inspect(driver: Driver, admin: Admin, topic: str, *, patience_s: float = 2.0
     try:
         control = read_control(driver, topic)
     except TopicMissing:
+        if admin.partitions([control_partition(topic).topic]):
+            raise
         return replace(facts, stamps=tuple(stamps), unseen=tuple(unseen), now_ms=now_ms())
     state = control.state
     facts = replace(
-        facts, control_foreign=tuple(control.foreign), plans_lost=control.lost, unseen=()
+        facts,
+        control_foreign=tuple(control.foreign),
+        collectors_foreign=control.collectors_foreign,
+        plans_lost=control.lost,
+        unseen=(),
     )
     if state.epoch:
         plan = state.plan()

@@ -1,6 +1,6 @@
-"""Reads the control topic and the order streams to their ends, and gives facts for the checks.
+"""Reads the control topics and the order streams to their ends, and gives facts for the checks.
 
-The facts are: the foreign records of the control topic; of each collector, what it has ordered of
+The facts are: the foreign records of the control topics; of each collector, what it has ordered of
 the offsets that were filled when the inspection began. Writes nothing.
 """
 
@@ -9,7 +9,7 @@ from __future__ import annotations
 import enum
 import time
 from collections import Counter
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field, replace
 
 from collectors.doctor.facts import AheadLog, CollectorFacts, Stamp
@@ -18,14 +18,23 @@ from multicast.control import (
     ControlState,
     StatusPage,
     best_checkpoint,
+    collectors_partition,
     control_partition,
+    control_topics,
     groups_topic,
     log_partition,
     order_topic,
     stream_partition,
 )
 from multicast.drivers.protocol import Driver, Record, TopicPartition
-from multicast.errors import AccessDenied, AmcastError, ClusterUnreachable, TimedOut, Trimmed
+from multicast.errors import (
+    AccessDenied,
+    AmcastError,
+    ClusterUnreachable,
+    TimedOut,
+    TopicMissing,
+    Trimmed,
+)
 from multicast.order import anchor
 from multicast.tickets.encoding import OwnRecord, StreamRecord, Unread, tag_of
 from multicast.tickets.rule import NotCounted
@@ -52,17 +61,19 @@ def now_ms() -> int:
 
 @dataclass
 class Control:
-    """The control topic: its state, and the offsets of its foreign records.
+    """The control topics: their state, and the offsets of their foreign records.
 
-    `lost` counts plans that lost to an earlier plan for the same epoch; that is not a fault.
+    `lost` counts plans that lost to an earlier plan for the same epoch; that is not a fault. Plans
+    are read first.
     """
 
     state: ControlState
     foreign: list[int] = field(default_factory=list)
     lost: int = 0
+    _void: list[int] = field(default_factory=list)  # of what collectors state
 
     def read(self, record: Record) -> None:
-        """Read the next record."""
+        """Read the next record that operators wrote."""
         before = self.state.void
         self.state.read(record)
         if self.state.void > before:
@@ -70,6 +81,19 @@ class Control:
                 self.lost += 1
             else:
                 self.foreign.append(record.offset)
+
+    def read_collectors(self, record: Record) -> None:
+        """Read the next record that collectors wrote."""
+        before = self.state.void
+        self.state.read_collectors(record)
+        if self.state.void > before:
+            self._void.append(record.offset)
+
+    @property
+    def collectors_foreign(self) -> tuple[int, ...]:
+        """The foreign records that stand where collectors write; those of no plan are, too."""
+        early = (each.offset for each in self.state.early.values())
+        return tuple(sorted({*self._void, *early}))
 
 
 def _is_plan(record: Record) -> bool:
@@ -81,11 +105,32 @@ def _is_plan(record: Record) -> bool:
 
 
 def read_control(driver: Driver, topic: str) -> Control:
-    """Read a control topic to its end; raises `TopicMissing` if it does not exist."""
-    partition = control_partition(topic)
+    """Read the control topics to their ends; raises `TopicMissing` if one does not exist.
+
+    If that is the collectors', it raises `UnknownVersion` for a plan of another version.
+    """
     control = Control(ControlState(topic))
+    operators, collectors = control_partition(topic), collectors_partition(topic)
+    # This end first: what collectors state of a plan comes after the plan.
+    try:
+        end = driver.last_stable_offsets([collectors])[collectors]
+    except TopicMissing:
+        _read_upto(driver, operators, None, control.read)
+        if control.state.epoch:
+            control.state.plan()
+        raise
+    _read_upto(driver, operators, None, control.read)
+    _read_upto(driver, collectors, end, control.read_collectors)
+    return control
+
+
+def _read_upto(
+    driver: Driver, partition: TopicPartition, end: int | None, read: Callable[[Record], None]
+) -> None:
+    """Read a topic from its start to an offset; None: to its present end."""
+    if end is None:
+        end = driver.last_stable_offsets([partition])[partition]
     position = driver.log_start_offsets([partition])[partition]
-    end = driver.last_stable_offsets([partition])[partition]
     reader = driver.reader({partition: position})
     try:
         while position < end:
@@ -97,11 +142,10 @@ def read_control(driver: Driver, topic: str) -> Control:
                 )
             for fetched in moved:
                 for record in fetched.records:
-                    control.read(record)
+                    read(record)
                 position = fetched.position
     finally:
         reader.close()
-    return control
 
 
 @dataclass(frozen=True)
@@ -234,7 +278,8 @@ def _ended_at(page: StatusPage | None) -> str:
 
 
 def _gone(plan: Plan, name: str, partition: TopicPartition, begin: int) -> str:
-    derived = groups_topic(plan.topic), order_topic(plan.topic), control_partition(plan.topic).topic
+    topic = plan.topic
+    derived = groups_topic(topic), order_topic(topic), *control_topics(topic)
     return (
         f"retention has deleted what the stream of collector {name} ({partition.topic}/"
         f"{partition.partition}) held before offset {begin}, and there is no later checkpoint, as "

@@ -1,19 +1,19 @@
 """What all collectors of a process share: a fixed number of threads, sockets and clients.
 
-    streams    one reader for the control topic and all order streams (`stream_loop.py`)
+    streams    one reader for the control topics and all order streams (`stream_loop.py`)
     ends       one watcher for all logs (`log_end_loop.py`)
     clock      ticks (`clock.py`)
     chores     what blocks: opening instances, filling holes, checking topic ids (`chores.py`)
 
 They share one appender (a Kafka producer), too. An instance (`instance.py`) has no thread and no
-client of its own: the loops bring it events, and it asks the engine to append. The control topic is
-read once; every instance gets the same snapshot of its state, which nobody changes.
+client of its own: the loops bring it events, and it asks the engine to append. The control topics
+are read once; every instance gets the same snapshot of its state, which nobody changes.
 """
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from typing import Self
 
@@ -29,7 +29,7 @@ from multicast.control import (
     ControlReader,
     ControlState,
     StatusPage,
-    control_partition,
+    collectors_partition,
     sentinel_topic,
 )
 from multicast.drivers.clock import WRITER_BYTES
@@ -44,11 +44,11 @@ _APPENDER_CLOSE_S = 1.0
 class Engine:
     """Runs instances of collectors of one topic; a context manager.
 
-    The constructor reads the control topic to its end, and blocks for as long as that takes. It
+    The constructor reads the control topics to their ends, and blocks for as long as that takes. It
     raises `UncoveredInterest` where no plan was ever applied. `page` is where the process serves
     its status.
 
-    `control` is the newest snapshot of the control topic; it is replaced, never changed.
+    `control` is the newest snapshot of the control topics; it is replaced, never changed.
     """
 
     def __init__(
@@ -62,14 +62,14 @@ class Engine:
         self.page = page
         self.ended_processes = EndedProcesses()
         self.pauses = ChangePauses()
-        self._control_partition = control_partition(topic)
+        self._collectors_partition = collectors_partition(topic)
         self._instances: dict[Hosted, None] = {}
         self._lock = threading.Lock()  # of the instances
         with ExitStack() as opened:
             reader = ControlReader(driver, topic)
             try:
                 self.control = reader.refresh()
-                position = reader.position
+                positions = reader.positions
             finally:
                 reader.close()
             self._appender = driver.appender()
@@ -80,7 +80,7 @@ class Engine:
             opened.callback(self.ends.close)
             self.clock = Clock(failed=self.fail_all)
             self.chores = Chores(driver, self._appender, lambda: self.control, failed=self.fail_all)
-            self._control_sink = _ControlSink(self, self._control_partition, position)
+            self._control_sink = _ControlSink(self, positions)
             self._control_sink.subscribe()
             self.ends.hurries = self.plan_changes
             self._loops = [self.streams.loop, self.ends.loop, self.clock.loop, self.chores.loop]
@@ -147,14 +147,14 @@ class Engine:
         return True
 
     def write_control(self, key: bytes, value: bytes) -> None:
-        """Start an append to the control topic whose loss does no harm."""
+        """Start an append of a collector's statement, whose loss does no harm."""
         with suppress(BufferFull):
-            self._appender.append(self._control_partition, value, key=key, done=log_refused)
+            self._appender.append(self._collectors_partition, value, key=key, done=log_refused)
 
     # -- from the loops -----------------------------------------------------------------------
 
     def control_changed(self, state: ControlState) -> None:
-        """Give every instance the control topic's new state."""
+        """Give every instance the control topics' new state."""
         self.control = state
         self.ends.hurries = self.plan_changes
         self._control_sink.urge(urgent=self.plan_changes)
@@ -172,22 +172,21 @@ class Engine:
 
 
 class _ControlSink:
-    """Reads the control topic on, for all instances."""
+    """Reads the control topics on, for all instances."""
 
-    def __init__(self, engine: Engine, partition: TopicPartition, position: int) -> None:
+    def __init__(self, engine: Engine, positions: Mapping[TopicPartition, int]) -> None:
         self._engine = engine
-        self._partition = partition
-        self._position = position
+        self._positions = dict(positions)
 
     def subscribe(self) -> None:
-        """Read on from the position reached so far."""
-        self._engine.streams.subscribe(
-            self, {self._partition: self._position}, urgent=self._engine.plan_changes
-        )
+        """Read on from the positions reached so far."""
+        urgent = self._engine.plan_changes
+        self._engine.streams.subscribe(self, self._positions, urgent=urgent)
 
     def urge(self, *, urgent: bool) -> None:
         """Read what comes at once, or as often as streams for which nothing waits."""
-        self._engine.streams.urge(self, self._partition, urgent=urgent)
+        for partition in self._positions:
+            self._engine.streams.urge(self, partition, urgent=urgent)
 
     def on_batches(self, batches: Sequence[StreamBatch]) -> None:
         """Make the next snapshot, and another one before each statement that replaces an earlier.
@@ -203,11 +202,11 @@ class _ControlSink:
                     state = state.copy()
                     keys.clear()
                 keys.add(record.key)
-                state.read(record)
-            self._position = batch.position
+                state.read_from(batch.partition, record)
+            self._positions[batch.partition] = batch.position
         self._engine.control_changed(state)
 
     def fail(self, error: Exception) -> None:
-        """Subscribe again, and fail all instances: none can work without the control topic."""
+        """Subscribe again, and fail all instances: none can work without the control topics."""
         self.subscribe()
         self._engine.fail_all(error)

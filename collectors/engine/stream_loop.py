@@ -1,8 +1,8 @@
 """One thread and one reader for all streams that the collectors of a process read.
 
-Subscribers name Kafka partitions (order streams, and the control topic) and get their records, each
-from its own position on. A stream that several collectors read, as children read their parent's,
-is fetched once.
+Subscribers name Kafka partitions (order streams, and the control topics) and get their records,
+each from its own position on. A stream that several collectors read, as children read their
+parent's, is fetched once.
 
     position    of a subscription: the next offset that it gets
     fetched     of a Kafka partition: the next offset that the reader hands out
@@ -33,8 +33,8 @@ from multicast.drivers.protocol import Driver, Fetched, Reader, Record, TopicPar
 # long would delay a takeover or a change of epoch by 0.5 s.
 _POLL_S = 0.05
 # How long the first reading waits for a collector's streams, which come some 10 ms after the
-# control topic. A reader that reads the control topic already gets them 0.15 s later: it waits for
-# a long poll (0.1 s), once for their leaders and once for their records.
+# control topics. A reader that reads these already gets them 0.15 s later: it waits for a long poll
+# (0.1 s), once for their leaders and once for their records.
 _GATHER_S = 0.1
 # For how long brokers leave a question open while nothing is urgent; then another stream may come.
 _WAIT_S = 0.5
@@ -85,7 +85,7 @@ class StreamLoop:
         self._lock = threading.Lock()  # of the two below
         self._subscriptions: dict[TopicPartition, dict[StreamSink, _Subscription]] = {}
         self._changed: dict[TopicPartition, None] = {}  # partitions that `_arrange` has to look at
-        self._several = threading.Event()  # more than the control topic is subscribed to
+        self._several = threading.Event()  # more than one sink: not only that of the control topics
         self._woken = threading.Event()
         self._reader: Reader | None = None  # and all below: set by the loop's thread only
         self._ahead = True  # of the reader
@@ -110,7 +110,7 @@ class StreamLoop:
                 subscription = _Subscription(sink, offset, paused, urgent)
                 self._subscriptions.setdefault(partition, {})[sink] = subscription
                 self._changed[partition] = None
-            if len(self._subscriptions) > 1:
+            if not self._several.is_set() and len(set().union(*self._subscriptions.values())) > 1:
                 self._several.set()
         self._wake()
 

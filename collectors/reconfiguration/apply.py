@@ -47,6 +47,7 @@ from multicast.control import (
     ControlReader,
     ControlState,
     StatusPage,
+    collectors_partition,
     control_partition,
     log_partition,
     plan_record,
@@ -181,10 +182,13 @@ def _check_for_cluster(admin: Admin, plan: Plan) -> str:
 
 
 def _control_state(driver: Driver, admin: Admin, topic: str) -> ControlState:
-    """Read the control topic; give an empty state if it does not exist."""
+    """Read the control topics; give an empty state if there is no plan."""
     if not admin.partitions([control_partition(topic).topic]):
         return ControlState(topic)
-    control = ControlReader(driver, topic)
+    try:
+        control = ControlReader(driver, topic)
+    except UncoveredInterest:  # the collectors' topic is missing, too
+        return ControlState(topic)
     try:
         return control.refresh()
     finally:
@@ -351,7 +355,7 @@ def _fill_in(driver: Driver, admin: Admin, plan: Plan, cluster: str) -> Plan:
 
 
 def forget_checkpoints(driver: Driver, state: ControlState, timeout_s: float) -> None:
-    """Delete from the control topic the checkpoints that begin where records are gone.
+    """Delete from the control topics the checkpoints that begin where records are gone.
 
     Nobody can begin there. Those of collectors that run are replaced in time; others would stay.
     """
@@ -361,11 +365,12 @@ def forget_checkpoints(driver: Driver, state: ControlState, timeout_s: float) ->
         for key, point in points.items()
     }
     begins = driver.log_start_offsets(list(dict.fromkeys(places.values()))) if places else {}
+    partition = collectors_partition(state.topic)
     appender = driver.appender()
     try:
         for key, place in places.items():
             if points[key].read_from < begins[place]:
-                appender.append(control_partition(state.topic), None, key=key, done=ignore)
+                appender.append(partition, None, key=key, done=ignore)
         appender.flush(timeout_s)
     finally:
         appender.close()

@@ -11,7 +11,12 @@ from dataclasses import replace
 
 from collectors.doctor.facts import FOR_EVER, PartitionFacts, Role, TopicFacts
 from collectors.doctor.inspection import inspect_topics
-from multicast.control import control_partition, order_topic, plan_record
+from multicast.control import (
+    collectors_partition,
+    control_partition,
+    order_topic,
+    plan_record,
+)
 from multicast.drivers.kafka_python import Admin, TopicSpec
 from multicast.drivers.protocol import Driver, TopicPartition
 from multicast.errors import Conflict, UsageError
@@ -27,7 +32,7 @@ _OF_MESSAGES = ("max.message.bytes", "retention.ms", "retention.bytes")
 
 
 def topics_of(plan: Plan) -> dict[str, int]:
-    """Give the plan's topics, without the control topic, and their least partition counts."""
+    """Give the plan's topics, without the control topics, and their least partition counts."""
     counts: dict[str, int] = {plan.topic: len(plan.partitions)}
     for log in plan.logs:
         counts[log.topic] = max(counts.get(log.topic, 1), log.partition + 1)
@@ -42,14 +47,11 @@ def topics_ahead(admin: Admin, plan: Plan) -> tuple[TopicFacts, ...]:
     Raises `AmcastError` if the brokers would refuse to create one, or to take the plan or a
     collector's checkpoint. Topics whose settings this user may not see are left out.
     """
-    control = control_partition(plan.topic).topic
     existing = {topic.name: topic for topic in inspect_topics(admin, plan, [])}
-    orders = order_topic(plan.topic)
     topics: list[TopicFacts] = []
     for name, spec in _data_specs(admin, plan, existing).items():
         topics += _ahead(admin, existing, name, Role.DATA, spec)
-    order = _order_spec(plan, [topic.kept_ms for topic in topics])
-    for name, role, spec in ((orders, Role.ORDER, order), (control, Role.CONTROL, _CONTROL)):
+    for name, (role, spec) in _own_specs(plan, [topic.kept_ms for topic in topics]).items():
         like = _like(admin, plan, existing, name, spec)
         topics += _ahead(admin, existing, name, role, like)
     _refuse_large(plan, topics)
@@ -71,8 +73,8 @@ def _refuse_large(plan: Plan, topics: Iterable[TopicFacts]) -> None:
     for node in plan.collectors:
         own = len(plan.own_logs(node.name))
         checkpoint = max(checkpoint, checkpoint_bytes(own, len(node.bag) - own))
-    stated = max(len(plan_record(b"", filled, attempt="")[1]), 2 * checkpoint)
-    sizes = {Role.CONTROL: stated, Role.ORDER: checkpoint}
+    stated = len(plan_record(b"", filled, attempt="")[1])
+    sizes = {Role.CONTROL: stated, Role.COLLECTORS: 2 * checkpoint, Role.ORDER: checkpoint}
     for topic in topics:
         most = int(topic.settings.get("max.message.bytes", RECORD_BYTES_MAX))
         needed = sizes.get(topic.role, 0) + _AROUND_BYTES
@@ -101,7 +103,7 @@ def _ahead(
 # A collector's clock may be wrong, and a producer's even more: when order records were stored, the
 # brokers say. Retention and the time of the next checkpoint depend on that.
 _OF_ORDER = {"message.timestamp.type": "LogAppendTime"}
-# Everybody reads the control topic as a whole. Kafka compacts no segment that is still written to,
+# Everybody reads the control topics as a whole. Kafka compacts no segment that is still written to,
 # and by default begins another one after 1 GiB or seven days; then it waits until half is waste.
 # Whoever reads it must need no codec's package, whatever the brokers' own compression.type is.
 _OF_CONTROL = {
@@ -175,8 +177,17 @@ def _order_spec(plan: Plan, kept_ms: Iterable[int]) -> TopicSpec:
     return TopicSpec(topics_of(plan)[order_topic(plan.topic)], settings=settings)
 
 
+def _own_specs(plan: Plan, kept_ms: Iterable[int]) -> dict[str, tuple[Role, TopicSpec]]:
+    """Give the topics beside those of messages; the last one tells that all of them exist."""
+    return {
+        order_topic(plan.topic): (Role.ORDER, _order_spec(plan, kept_ms)),
+        collectors_partition(plan.topic).topic: (Role.COLLECTORS, _CONTROL),
+        control_partition(plan.topic).topic: (Role.CONTROL, _CONTROL),
+    }
+
+
 def make_topics(admin: Admin, plan: Plan) -> list[str]:
-    """Create missing topics, the control topic last; give the names of those that it created.
+    """Create missing topics, that of plans last; give the names of those that it created.
 
     They get the cluster's default replication. If the plan's topic exists, they get at least its
     replication, and messages to wider sets are kept as long as its messages.
@@ -186,8 +197,7 @@ def make_topics(admin: Admin, plan: Plan) -> list[str]:
     made = admin.create_topics(data)
     settings = admin.topic_settings(list(data)).values()
     kept = [int(setting["retention.ms"]) for setting in settings]
-    control = control_partition(plan.topic).topic
-    for name, spec in ((order_topic(plan.topic), _order_spec(plan, kept)), (control, _CONTROL)):
+    for name, (_, spec) in _own_specs(plan, kept).items():
         made += admin.create_topics({name: _like(admin, plan, existing, name, spec)})
     return made
 
@@ -195,10 +205,10 @@ def make_topics(admin: Admin, plan: Plan) -> list[str]:
 def bring_settings(admin: Admin, plan: Plan, say: Callable[[str], None]) -> None:
     """Give topics that exist already what `make_topics` gives others; say what is refused.
 
-    Without it nothing is wrong, only slower or larger: the control topic grows, and a wrong clock
+    Without it nothing is wrong, only slower or larger: the control topics grow, and a wrong clock
     of a producer decides when a checkpoint is written.
     """
-    wanted = {Role.ORDER: _OF_ORDER, Role.CONTROL: _OF_CONTROL}
+    wanted = {Role.ORDER: _OF_ORDER, Role.CONTROL: _OF_CONTROL, Role.COLLECTORS: _OF_CONTROL}
     for topic in inspect_topics(admin, plan, []):
         settings = wanted.get(topic.role, {})
         if any(topic.settings.get(name) != value for name, value in settings.items()):
@@ -216,7 +226,9 @@ def refuse_partitions(
     partitions, or would have to grow it without `add_partitions`. The other topics belong to this
     project: `Conflict` if one of them holds records although no plan created it.
     """
-    counts = admin.partitions(list(topics_of(plan)))
+    # Without a plan, what collectors state is of a topic that was deleted.
+    stated = [collectors_partition(plan.topic).topic] if running is None else []
+    counts = admin.partitions([*topics_of(plan), *stated])
     refuse_fewer(plan.topic, plan.partitions, counts.get(plan.topic))
     wanted, partition_count = topics_of(plan)[plan.topic], counts.get(plan.topic, 0)
     if 0 < partition_count < wanted and not add_partitions:

@@ -15,7 +15,7 @@ from typing import Any, cast
 from collectors.engine.engine import Engine
 from collectors.engine.instance import CollectorInstance
 from collectors.reconfiguration.apply import apply
-from multicast.control import control_partition, groups_topic, order_topic, sentinel_topic
+from multicast.control import control_topics, groups_topic, order_topic, sentinel_topic
 from multicast.drivers import open_driver
 from multicast.drivers.clock import SYSTEM_CLOCK
 from multicast.drivers.kafka_python import Admin
@@ -156,7 +156,7 @@ class RunningTopic(TopicClients):
 
     def _delete(self) -> None:
         topics = [self.topic, groups_topic(self.topic), order_topic(self.topic)]
-        topics += [control_partition(self.topic).topic, sentinel_topic(self.topic)]
+        topics += [*control_topics(self.topic), sentinel_topic(self.topic)]
         with Admin(self.bootstrap, self._client) as admin, suppress(TopicMissing):
             admin.delete_topics(sorted(admin.partitions(topics)))
 

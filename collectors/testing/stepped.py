@@ -31,6 +31,7 @@ from multicast.control import (
     ControlReader,
     ControlState,
     best_checkpoint,
+    collectors_partition,
     control_partition,
     log_partition,
     plan_record,
@@ -204,8 +205,8 @@ class SteppedInstance:
                 case SaveCheckpoint(checkpoint):
                     statement = state.naming(checkpoint, self._cluster.now_ms())
                     if statement is not None:
-                        control = control_partition(self._cluster.topic)
-                        self._appender.append(control, statement[1], key=statement[0], done=ignore)
+                        stated = collectors_partition(self._cluster.topic)
+                        self._appender.append(stated, statement[1], key=statement[0], done=ignore)
                 case Fill(number, below):
                     self._fill(number, below)
         return bool(actions)

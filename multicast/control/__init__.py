@@ -1,4 +1,4 @@
-"""The control topic `A.topology`: plans by epoch, the ends of epochs, and checkpoints.
+"""The control topics: plans and the ends of epochs in `A.topology`, checkpoints in `A.collectors`.
 
 Other rooms import from here, not from the modules:
 
@@ -9,8 +9,8 @@ Other rooms import from here, not from the modules:
     sources      which stream is read in which epoch; no I/O
     checkpoints  which checkpoint a stream is opened at
     streams      what readers of a stream rely on, in both versions of order records; no I/O
-    reader       reads the topic from a cluster
-    follower     reads it again and again, for the parts of a producer
+    reader       reads both topics from a cluster
+    follower     reads them again and again, for the parts of a producer
 """
 
 from multicast.control.checkpoints import best_checkpoint
@@ -27,7 +27,9 @@ from multicast.control.sources import source_of
 from multicast.control.state import NOBODY, ControlState, genesis
 from multicast.control.topics import (
     SINGLE_LOG,
+    collectors_partition,
     control_partition,
+    control_topics,
     groups_topic,
     log_partition,
     order_topic,
@@ -45,7 +47,9 @@ __all__ = [
     "ControlState",
     "StatusPage",
     "best_checkpoint",
+    "collectors_partition",
     "control_partition",
+    "control_topics",
     "ends_record",
     "genesis",
     "groups_topic",

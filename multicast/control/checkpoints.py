@@ -1,6 +1,6 @@
 """Chooses the checkpoint from which an order stream is read, and those that are kept. No I/O.
 
-All clients read and hold the checkpoints that the control topic names, and all that are named go on
+All clients read and hold the checkpoints that collectors name, and all that are named go on
 costing, so their number is bounded: each one has a *slot*, and replaces what is there.
 
     level    of a checkpoint, by the times when it and the collector's last one were named: 0 if
@@ -48,4 +48,4 @@ def best_checkpoint(
         for point in checkpoints
         if point.epoch == epoch and point.collector == collector and point.offset < below
     ]
-    return max(earlier, key=attrgetter("offset"), default=None)
+    return max(earlier, key=attrgetter("offset", "raw"), default=None)

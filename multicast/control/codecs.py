@@ -1,4 +1,4 @@
-"""Encodes the statements of the control topic as keys and values; `state.py` decodes them."""
+"""Encodes the statements of both control topics as keys and values; `state.py` decodes them."""
 
 from __future__ import annotations
 

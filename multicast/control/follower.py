@@ -1,6 +1,6 @@
-"""Follows the control topic for the parts of a producer: one thread and one reader for all of them.
+"""Follows the control topics for the parts of a producer: one thread and one reader for all.
 
-Every producer pays for each read, and all of them ask one broker: so a read is a long poll.
+Every producer pays for each read, and all of them ask the same brokers: so a read is a long poll.
 """
 
 from __future__ import annotations
@@ -82,9 +82,9 @@ class ControlFollower:
     def _turn(self) -> bool:
         """Learn what is new, in place of the thread."""
         self._control = self._control or ControlReader(self._driver, self._state.topic)
-        position = self._control.position
+        before = self._control.positions
         self._state = self._control.refresh()
-        moved = self._control.position > position
+        moved = self._control.positions != before
         if moved:
             self._teach(self._state)
         return moved

@@ -1,10 +1,12 @@
-"""Reads a control topic through a driver."""
+"""Reads the control topics through a driver."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from multicast.control.state import ControlState
-from multicast.control.topics import control_partition, refuse_topic
-from multicast.drivers.protocol import Driver
+from multicast.control.topics import collectors_partition, control_partition, refuse_topic
+from multicast.drivers.protocol import Driver, TopicPartition
 from multicast.errors import ClusterUnreachable, TopicMissing
 
 # The time-out of a request to the cluster. It outlives the election of a new leader after a broker
@@ -16,47 +18,80 @@ _WAIT_S = 5.0
 
 
 class ControlReader:
-    """Reads a control topic into `state`; `position` is the next offset to read.
+    """Reads both control topics into `state`, from their starts.
 
-    Raises `UncoveredInterest` if the control topic does not exist: no plan was ever applied, and
-    `UsageError` for what is no name of a topic. Used from one thread at a time.
+    Raises `UncoveredInterest` if no plan was ever applied, `UnknownVersion` if the topic of the
+    collectors' statements is missing because the plan has another version, and `UsageError` for
+    what is no name of a topic. Used from one thread at a time.
     """
 
     def __init__(self, driver: Driver, topic: str) -> None:
         refuse_topic(topic)
         self.state = ControlState(topic)
-        self._partition = control_partition(topic)
+        self._operators, self._collectors = control_partition(topic), collectors_partition(topic)
         self._driver = driver
         try:
-            self.position = driver.log_start_offsets([self._partition])[self._partition]
+            self._open(self._operators, self._collectors)
         except TopicMissing:
-            self.state.plan()  # raises `UncoveredInterest`, which says what to do
+            self._refuse_without_plan()
             raise
-        self._reader = driver.reader({self._partition: self.position}, wait_s=_WAIT_S)
+
+    def _open(self, *partitions: TopicPartition) -> None:
+        starts = self._driver.log_start_offsets(partitions)
+        self._positions = {partition: starts[partition] for partition in partitions}
+        self._reader = self._driver.reader(self._positions, wait_s=_WAIT_S)
+        # Until the first `refresh` has read the plans: their checkpoints are not early then.
+        self._reader.pause([self._collectors])
+
+    def _refuse_without_plan(self) -> None:
+        """Raise what says what to do if there is no plan, or one of another version."""
+        try:
+            self._open(self._operators)
+        except TopicMissing:
+            self.state.plan()
+        try:
+            self.refresh().plan()
+        finally:
+            self.close()
+
+    @property
+    def position(self) -> int:
+        """The next offset to read of what operators state; a group's commit stores it."""
+        return self._positions[self._operators]
+
+    @property
+    def positions(self) -> Mapping[TopicPartition, int]:
+        """The next offsets to read; a copy."""
+        return dict(self._positions)
 
     def refresh(self, timeout_s: float = REFRESH_S) -> ControlState:
-        """Read up to the present end of the control topic; block until that is done.
+        """Read up to the present ends of the control topics; block until that is done.
 
         Afterwards `state` contains every statement that was committed before the call. Raises
         `ClusterUnreachable` if no record comes for `timeout_s` seconds.
         """
-        end = self._driver.last_stable_offsets([self._partition])[self._partition]
-        while self.position < end:
-            before = self.position
-            self.follow(timeout_s)
-            if self.position == before:
-                raise ClusterUnreachable(
-                    f"the control topic {self._partition.topic} could not be read to its end "
-                    f"within {timeout_s:g} s"
-                )
+        ends = self._driver.last_stable_offsets(list(self._positions))
+        for partition in self._positions:
+            self._reader.resume([partition])
+            while self._positions[partition] < ends[partition]:
+                before = self.positions
+                self.follow(timeout_s)
+                if self._positions == before:
+                    raise ClusterUnreachable(
+                        f"the control topic {partition.topic} could not be read to its end "
+                        f"within {timeout_s:g} s"
+                    )
         return self.state
 
     def follow(self, timeout_s: float) -> ControlState:
-        """Read the records that have come; wait for the first one at most `timeout_s` seconds."""
+        """Read the records that have come; wait for the first one at most `timeout_s` seconds.
+
+        Before a `refresh` it reads plans only.
+        """
         for fetched in self._reader.poll(timeout_s):
             for record in fetched.records:
-                self.state.read(record)
-            self.position = fetched.position
+                self.state.read_from(fetched.partition, record)
+            self._positions[fetched.partition] = fetched.position
         return self.state
 
     def wake(self) -> None:

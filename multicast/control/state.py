@@ -1,13 +1,14 @@
-"""The state of the control topic: plans by epoch, the ends of epochs, and checkpoints.
+"""The state of the control topics: plans by epoch, the ends of epochs, and checkpoints.
 
-`ControlState` takes the records of the compacted topic `A.topology` in offset order. It is the same
-for all readers that have read as far. A malformed statement is skipped, whatever its bytes are.
-Plans, markers and ends form a digest chain: each names the accepted one before it. Markers and ends
-of an epoch come after the next plan, a checkpoint after its own.
+`ControlState` takes the records of two compacted topics, each in offset order. It is the same for
+all readers that have read both as far, whatever they read first. A malformed statement, and one in
+the other's topic, is skipped, whatever its bytes are.
 
-Every statement has its own key, so compaction removes none that is still needed. A repeated
-statement has another ATTEMPT in its key: with the same key compaction would keep the later copy
-only, and a rival statement between the two would become the first.
+What operators state, in `A.topology`: plans, markers and ends form a digest chain; each names the
+accepted one before it. Markers and ends of an epoch come after the next plan. Each has its own key,
+so compaction removes none that is still needed. A repeated statement has another ATTEMPT in its
+key: with the same key compaction would keep the later copy only, and a rival statement between the
+two would become the first.
 
     plan/EPOCH/DIGEST/ATTEMPT      {"previous": hex, "plan": {…}}; accepted iff `previous` is the
                                    digest of the last accepted plan, markers or ends, and EPOCH is
@@ -18,21 +19,27 @@ only, and a rival statement between the two would become the first.
                                    ends this epoch, except those retained by the next
                                    (`topology/carry_over.py`). After a recovery also `resumed` and
                                    `restored`: see `Ended`
+
+What collectors state, in `A.collectors`: the newest statement of a key replaces the others. One
+that names an epoch without a plan is *early*: it is kept until the plan is accepted.
+
     checkpoint/NAME/LEVEL/SLOT     a copy of a checkpoint record of a collector's stream, and where
-                                   it is; later ones replace it (`checkpoints.py`), and an empty
-                                   value deletes it
+                                   it is; `checkpoints.py` chooses the slot. An empty value
+                                   deletes it
     running/NAME                   {"epoch": e}: an instance has opened this epoch's collector. It
                                    may say where the instance's process serves its web pages, and
                                    that the instance hands the collector over (`released`)
 
-Invariant: plans[i].epoch = i + 1.
+Invariants: plans[i].epoch = i + 1; early statements name later epochs, and no key is both early and
+among the checkpoints.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any
+from operator import attrgetter
+from typing import Any, NamedTuple
 
 from multicast.control.checkpoints import LEVELS, SLOTS, best_checkpoint, slot_of
 from multicast.control.codecs import named_record, slot_key
@@ -54,7 +61,8 @@ from multicast.control.sources import (
     single_log_end,
     single_log_start,
 )
-from multicast.drivers.protocol import Record
+from multicast.control.topics import collectors_partition
+from multicast.drivers.protocol import Record, TopicPartition
 from multicast.errors import UncoveredInterest, UnknownVersion
 from multicast.order import digest_of
 from multicast.tickets.stream import OrderStream, StreamCheckpoint
@@ -64,6 +72,25 @@ from topology.tree import EPOCH_MAX, ORDER_VERSION, InvalidPlan, Plan
 
 NOBODY = 0  # no writer: theirs are random numbers of 8 bytes
 _ORDINARY = Ended()
+# Who reads the operators' topic first meets an early statement only where a plan came meanwhile:
+# one of each new collector at the most. So it bounds what foreign ones cost; the oldest go.
+EARLY_MAX = 1000
+
+
+class _Named(NamedTuple):
+    """A checkpoint, the offset of its statement, and the time that this gives."""
+
+    point: StreamCheckpoint
+    offset: int
+    time_ms: int
+
+
+class _Early(NamedTuple):
+    """A checkpoint of an epoch that has no plan yet."""
+
+    epoch: int
+    offset: int
+    value: bytes
 
 
 def _slot(rest: str) -> tuple[str, int, int]:
@@ -79,7 +106,7 @@ def genesis(topic: str) -> bytes:
 
 @dataclass
 class ControlState:
-    """The content of the control topic as far as it was read: `read` adds a record."""
+    """The content of the control topics as far as they were read: `read_from` adds a record."""
 
     topic: str
     plans: list[Plan] = field(default_factory=list)
@@ -92,8 +119,8 @@ class ControlState:
     pages: dict[str, StatusPage | None] = field(default_factory=dict)  # by name
     offers: dict[str, Offer] = field(default_factory=dict)  # by name: the newest
     recovered: dict[int, Ended] = field(default_factory=dict)
-    named_ms: dict[str, int] = field(default_factory=dict)  # by name: its last checkpoint
-    _checkpoints: dict[bytes, StreamCheckpoint] = field(default_factory=dict)
+    early: dict[bytes, _Early] = field(default_factory=dict)  # by key, in the order of reading
+    _checkpoints: dict[bytes, _Named] = field(default_factory=dict)
     _retained: list[Retained] = field(default_factory=list)  # [e - 1]: what epoch e + 1 keeps of e
 
     def __post_init__(self) -> None:
@@ -112,7 +139,7 @@ class ControlState:
             running=dict(self.running),
             pages=dict(self.pages),
             offers=dict(self.offers),
-            named_ms=dict(self.named_ms),
+            early=dict(self.early),
             _retained=list(self._retained),
             _checkpoints=dict(self._checkpoints),
         )
@@ -123,8 +150,15 @@ class ControlState:
         """Whether this state may be read later from the same topic; not if it was recreated."""
         return self.plans[: len(earlier.plans)] == earlier.plans
 
+    def read_from(self, partition: TopicPartition, record: Record) -> None:
+        """Process the next record of one of the two topics."""
+        if partition == collectors_partition(self.topic):
+            self.read_collectors(record)
+        else:
+            self.read(record)
+
     def read(self, record: Record) -> None:
-        """Process the next record; a malformed or untimely statement is void, and only counted.
+        """Process the operators' next record; a malformed or untimely one is void, and counted.
 
         Never raises: anybody may write anything to a topic by mistake.
         """
@@ -133,21 +167,19 @@ class ControlState:
         except (NotReadable, InvalidPlan, UnicodeDecodeError):
             self.void += 1
 
+    def read_collectors(self, record: Record) -> None:
+        """Process the collectors' next record, as `read` does."""
+        try:
+            self._take_collectors(record.key or b"", record.value, record.offset)
+        except (NotReadable, InvalidPlan, UnicodeDecodeError):
+            self.void += 1
+
     def _take(self, key: bytes, value: bytes | None, timestamp_ms: int) -> None:
         kind, _, rest = key.decode().partition("/")
-        if kind == "checkpoint" and value is None:
-            self._checkpoints.pop(key, None)
-            return
         document = json_object(value or b"")
-        if kind == "checkpoint":
-            self._checkpoints[key] = self._checkpoint(key, rest, document)
-        elif kind == "running":
-            epoch, page = whole(part(document, "epoch"), EPOCH_MAX), page_of(document)
-            writer = writer_of(document)
-            self.running[rest] = epoch
-            self._opened(rest, epoch, page, writer)
-        elif kind == "plan":
+        if kind == "plan":
             self._read_plan(value or b"", document)
+            self._take_early()
         elif kind in ("markers", "ends"):
             epoch = whole_text(rest.partition("/")[0], EPOCH_MAX)
             positions = positions_of(part(document, "positions"))
@@ -161,6 +193,23 @@ class ControlState:
                 self.ended_ms[epoch] = timestamp_ms
             facts[epoch] = positions
             self.previous = digest_of(value or b"")
+        else:
+            raise NotReadable(f"its kind {kind!r} is unknown")
+
+    def _take_collectors(self, key: bytes, value: bytes | None, offset: int) -> None:
+        kind, _, rest = key.decode().partition("/")
+        if kind == "checkpoint":
+            # Compaction removes it, so it does not count, whatever replaces it.
+            self._checkpoints.pop(key, None)
+            self.early.pop(key, None)
+            if value is not None:
+                self._take_checkpoint(key, value, offset)
+        elif kind == "running":
+            document = json_object(value or b"")
+            epoch, page = whole(part(document, "epoch"), EPOCH_MAX), page_of(document)
+            writer = writer_of(document)
+            self.running[rest] = epoch
+            self._opened(rest, epoch, page, writer)
         else:
             raise NotReadable(f"its kind {kind!r} is unknown")
 
@@ -205,16 +254,35 @@ class ControlState:
             if is_due and log.name not in kept and positions.get(log.name, -1) < starts[log.name]:
                 raise NotReadable(f"it omits log {log.name}, or ends it below its start")
 
-    def _checkpoint(self, key: bytes, rest: str, document: Mapping[str, Any]) -> StreamCheckpoint:
-        """Decode a checkpoint, which must name a collector of a plan, and a slot."""
-        name, level, number = _slot(rest)
+    def _take_checkpoint(self, key: bytes, value: bytes, offset: int) -> None:
+        """Take a checkpoint, which must name a collector of a plan, and a slot."""
+        name, level, number = _slot(key.decode().partition("/")[2])
         if key != slot_key(name, level, number):
             raise NotReadable("it names no slot")
-        plan = self._plan_with(whole(part(document, "epoch"), EPOCH_MAX), name)
+        document = json_object(value)
+        epoch = whole(part(document, "epoch"), EPOCH_MAX)
+        if epoch > self.epoch:
+            self._keep_early(key, _Early(epoch, offset, value))
+            return
         time_ms = whole(part(document, "time_ms"))
-        point = named_checkpoint_of(document, plan, name)
-        self.named_ms[name] = time_ms
-        return point
+        point = named_checkpoint_of(document, self._plan_with(epoch, name), name)
+        self._checkpoints[key] = _Named(point, offset, time_ms)
+
+    def _keep_early(self, key: bytes, early: _Early) -> None:
+        self.early[key] = early
+        if len(self.early) > EARLY_MAX:
+            del self.early[next(iter(self.early))]
+            self.void += 1
+
+    def _take_early(self) -> None:
+        """Take what was stated of the newest plan's epoch before that plan was read."""
+        for key, (epoch, offset, value) in list(self.early.items()):
+            if epoch == self.epoch:
+                del self.early[key]
+                try:
+                    self._take_checkpoint(key, value, offset)
+                except (NotReadable, InvalidPlan):
+                    self.void += 1
 
     def _plan_with(self, epoch: int, collector: str) -> Plan:
         if not (1 <= epoch <= self.epoch and self._plan(epoch).has_collector(collector)):
@@ -321,7 +389,8 @@ class ControlState:
         `UncoveredInterest` if the epoch has not begun, and `UnknownVersion`.
         """
         epoch = self.first_epoch(epoch, collector)
-        point = best_checkpoint(list(self._checkpoints.values()), epoch, collector, below)
+        points = [named.point for named in self._checkpoints.values()]
+        point = best_checkpoint(points, epoch, collector, below)
         return self.opened(epoch, collector, point)
 
     def opened(
@@ -357,20 +426,23 @@ class ControlState:
 
     def naming(self, point: StreamCheckpoint, now_ms: int) -> tuple[bytes, bytes] | None:
         """Make the statement of a checkpoint that counts; None if it was made before."""
-        if point in self._checkpoints.values():
+        named = self._checkpoints.values()
+        if any(each.point == point for each in named):
             return None
-        return named_record(point, now_ms, slot_of(now_ms, self.named_ms.get(point.collector, 0)))
+        mine = [each for each in named if each.point.collector == point.collector]
+        last_ms = max(mine, key=attrgetter("offset")).time_ms if mine else 0
+        return named_record(point, now_ms, slot_of(now_ms, last_ms))
 
     @property
     def checkpoint_keys(self) -> Mapping[bytes, StreamCheckpoint]:
         """All checkpoints, by the keys of their statements."""
-        return self._checkpoints
+        return {key: named.point for key, named in self._checkpoints.items()}
 
     def checkpoints(self, epoch: int, collector: str) -> list[StreamCheckpoint]:
         """List the checkpoints of a stream by offset."""
         points = [
             point
-            for point in self._checkpoints.values()
+            for point, _, _ in self._checkpoints.values()
             if (point.epoch, point.collector) == (epoch, collector)
         ]
         return sorted(points, key=lambda point: point.offset)

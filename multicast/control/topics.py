@@ -20,8 +20,18 @@ def refuse_topic(topic: object) -> None:
 
 
 def control_partition(topic: str) -> TopicPartition:
-    """Give the one Kafka partition of the control topic."""
+    """Give the one Kafka partition of the operators' statements: plans, markers and ends."""
     return TopicPartition(f"{topic}.topology", 0)
+
+
+def collectors_partition(topic: str) -> TopicPartition:
+    """Give the one Kafka partition of the collectors' statements: checkpoints, and who runs."""
+    return TopicPartition(f"{topic}.collectors", 0)
+
+
+def control_topics(topic: str) -> tuple[str, str]:
+    """Give the Kafka topics of both kinds of statements."""
+    return control_partition(topic).topic, collectors_partition(topic).topic
 
 
 def groups_topic(topic: str) -> str:

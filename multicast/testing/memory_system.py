@@ -20,7 +20,7 @@ from typing import overload
 from multicast.consumer import Consumer
 from multicast.control import (
     ControlReader,
-    control_partition,
+    control_topics,
     log_partition,
     stream_partition,
 )
@@ -62,7 +62,8 @@ class MemorySystem(TopicClients):
         driver = DoubleDriver(self._brokers, self._clock, self._recorder.observe)
         super().__init__(plan.topic, driver)
         self._unwatched: Driver = DoubleDriver(self._brokers, self._clock, None)
-        self.log.create(control_partition(self.topic).topic, 1)
+        for name in control_topics(self.topic):
+            self.log.create(name, 1)
         self._control = ControlReader(self._unwatched, self.topic)
         self.collectors: OrderingParty = load("collectors")(self)
         self._clock.parties.append(self.collectors.turn)

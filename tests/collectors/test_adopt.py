@@ -82,7 +82,7 @@ def test_without_groups_one_consumer_reads_all_and_given_ones_come_first():
     assert consumers_of(read, {"mine": ["P2", "P3"]}) == {"mine": ("P2", "P3")}
 
 
-@pytest.mark.parametrize("suffix", ["topology", "Msg-TO", "groups", "bells"])
+@pytest.mark.parametrize("suffix", ["topology", "collectors", "Msg-TO", "groups", "bells"])
 def test_a_topic_of_ours_is_known_by_its_control_topic(suffix):
     assert base_of(f"a.b.{suffix}", ["a.b", "a.b.topology"]) == "a.b"
     assert base_of(f"a.b.{suffix}", ["a.b.topology"]) is None  # somebody else's, by its name
@@ -95,7 +95,8 @@ def test_the_report_tells_what_groups_will_not_see():
     text = interests_text(read, consumers_of(read, {}), [("P1", "P2")])
     plan = solve(parse(text))
     made = topics_made(plan, ["orders.topology"])
-    assert set(made) == {"orders.Msg-TO", "orders.groups", "orders.bells"}
+    ours = {"orders.collectors", "orders.Msg-TO", "orders.groups", "orders.bells"}
+    assert set(made) == ours
     said = "\n".join(report(read, plan, made))
     assert "old: P1, P2, P3, 7 records behind" in said
     assert "They also see empty records with a header of amcast: amcast.epoch in each" in said

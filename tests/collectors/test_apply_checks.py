@@ -17,7 +17,9 @@ from collectors.reconfiguration.appends import append_one
 from collectors.reconfiguration.apply import apply
 from collectors.reconfiguration.topics import topics_of
 from multicast.control import (
+    collectors_partition,
     control_partition,
+    control_topics,
     groups_topic,
     order_topic,
     sentinel_topic,
@@ -54,7 +56,7 @@ class Bench:
 
     def topics(self):
         """Give the topics of that name with their partition counts."""
-        names = [*topics_of(self.plan), control_partition(self.topic).topic]
+        names = [*topics_of(self.plan), *control_topics(self.topic)]
         return self.admin.partitions([*names, sentinel_topic(self.topic)])
 
     def apply(self, plan=None, **options):
@@ -229,7 +231,7 @@ def test_the_settings_that_new_topics_would_get_are_judged_before_they_are_made(
     assert bench.topics() == {}
     until(lambda: not would_compact(), "brokers that make usual topics")
     assert sorted(bench.apply().topics_made) == sorted(
-        [*topics_of(bench.plan), control_partition(bench.topic).topic]
+        [*topics_of(bench.plan), *control_topics(bench.topic)]
     )
 
 
@@ -245,20 +247,27 @@ def test_a_topic_that_brokers_would_not_make_is_known_before_it_is_made(bench):
 
 def test_topics_of_before_get_the_settings_of_new_ones(bench):
     control, orders = control_partition(bench.topic).topic, order_topic(bench.topic)
-    bench.admin.create_topics({control: TopicSpec(1, settings={"cleanup.policy": "compact"})})
+    stated = collectors_partition(bench.topic).topic
+    compacted = TopicSpec(1, settings={"cleanup.policy": "compact"})
+    bench.admin.create_topics({control: compacted, stated: compacted})
     bench.admin.create_topics({orders: TopicSpec(1, settings={"retention.ms": "-1"})})
     bench.apply()
-    settings = bench.admin.topic_settings([control, orders])
-    assert settings[control]["segment.ms"] == "600000"
-    assert settings[control]["max.compaction.lag.ms"] == "3600000"
+    settings = bench.admin.topic_settings([control, stated, orders])
+    for name in (control, stated):
+        assert settings[name]["segment.ms"] == "600000"
+        assert settings[name]["max.compaction.lag.ms"] == "3600000"
     assert settings[orders]["message.timestamp.type"] == "LogAppendTime"
     assert settings[orders]["retention.ms"] == "-1"
 
 
-@pytest.mark.parametrize("role", [control_partition, lambda topic: (order_topic(topic), 0)])
+@pytest.mark.parametrize(
+    "role",
+    [control_partition, collectors_partition, lambda topic: (order_topic(topic), 0)],
+    ids=["plans", "checkpoints", "order"],
+)
 def test_a_plan_that_a_topic_cannot_hold_is_refused_before_anything_is_made(bench, role):
     name = role(bench.topic)[0]
-    policy = "compact" if role is control_partition else "delete"
+    policy = "compact" if role in (control_partition, collectors_partition) else "delete"
     small = {"max.message.bytes": "1100", "cleanup.policy": policy}
     bench.admin.create_topics({name: TopicSpec(1, settings=small)})
     before = bench.topics()

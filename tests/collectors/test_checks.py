@@ -51,6 +51,7 @@ DATA = topic("A", Role.DATA)
 ORDER = topic("A.Msg-TO", Role.ORDER, retention_ms=str(8 * DAY))
 CONTROL = topic("A.topology", Role.CONTROL, cleanup_policy="compact")
 ABOVE = CollectorFacts("K1", None, is_open=True, records=5, last_ms=NOW - 100)
+STATED = topic("A.collectors", Role.COLLECTORS, cleanup_policy="compact")
 AHEAD = AheadLog("P1", "K1", 12, 9, "a producer's ticket at offset 7", 14_000)
 BELOW = CollectorFacts("K2", "K1", is_open=True, records=5, last_ms=NOW - 100)
 HELD = HeldLog("P1", "A", 0, 5, 9, (OpenTransaction(7, 0, 5, NOW - HOUR),))
@@ -63,7 +64,7 @@ SOUND = Facts(
     begun_epoch=1,
     topic_ids=IDS,
     brokers=tuple(BrokerFacts(number, False, BROKER) for number in (1, 2, 3)),
-    topics=(DATA, ORDER, CONTROL),
+    topics=(DATA, ORDER, CONTROL, STATED),
     collectors=(ABOVE, BELOW),
     groups=(GROUP,),
     stamps=(Stamp("the controller", NOW, NOW + 20, NOW - 20), Stamp("K1", NOW - DAY, NOW)),
@@ -144,6 +145,10 @@ PLANTED = [
         (Weight.REFUSE, Check.COMPACTION, "so plans may be deleted"),
     ),
     (
+        with_topic(topic("A.collectors", Role.COLLECTORS)),
+        (Weight.REFUSE, Check.COMPACTION, "so checkpoints may be deleted"),
+    ),
+    (
         with_topic(topic("A.Msg-TO", Role.ORDER, retention_ms=str(DAY))),
         (Weight.REFUSE, Check.RETENTION, "messages may outlive their order"),
     ),
@@ -186,6 +191,10 @@ PLANTED = [
     (
         replace(SOUND, control_foreign=(3, 8)),
         (Weight.WARN, Check.FOREIGN, "A.topology holds 2 foreign records, the last at offset 8"),
+    ),
+    (
+        replace(SOUND, collectors_foreign=(3,)),
+        (Weight.WARN, Check.FOREIGN, "A.collectors holds a foreign record, the last at offset 3"),
     ),
     (
         with_collectors(replace(ABOVE, foreign=(17,))),

@@ -15,7 +15,13 @@ from collectors.doctor.inspection import inspect
 from collectors.doctor.streams import read_control
 from collectors.reconfiguration.apply import refuse_unsound
 from multicast import Consumer, Producer
-from multicast.control import control_partition, order_topic, stream_partition
+from multicast.control import (
+    collectors_partition,
+    control_partition,
+    control_topics,
+    order_topic,
+    stream_partition,
+)
 from multicast.drivers import open_driver
 from multicast.drivers.kafka_python import Admin
 from multicast.drivers.protocol import TopicPartition
@@ -157,12 +163,13 @@ def test_a_deployment_that_works_is_told_apart_from_one_whose_collector_stopped(
 
 def test_a_setting_that_breaks_a_guarantee_is_found_and_refused(system, admin, examined):
     assert examined()[1] == {}
-    orders, control = order_topic(system.topic), control_partition(system.topic).topic
+    orders, (control, stated) = order_topic(system.topic), control_topics(system.topic)
     for topic, check, settings in (
         (system.topic, Check.UNCLEAN, {"unclean_leader_election_enable": "true"}),
         (system.topic, Check.COMPACTION, {"cleanup_policy": "compact"}),
         (orders, Check.COMPACTION, {"cleanup_policy": "compact,delete"}),
         (control, Check.COMPACTION, {"cleanup_policy": "delete"}),
+        (stated, Check.COMPACTION, {"cleanup_policy": "delete"}),
         (orders, Check.RETENTION, {"retention_ms": "60000"}),
         (orders, Check.RETENTION, {"retention_bytes": "1000000"}),
     ):
@@ -181,6 +188,8 @@ def test_foreign_records_are_skipped_counted_and_reported(system, examined):
     wrong = append(system.driver, stream_partition(system.plan, "K2"), b"not an order record")
     append(system.driver, control_partition(system.topic), b"hello", b"plans/1")
     last = append(system.driver, control_partition(system.topic), b"{}", b"plan/2/x/y")
+    theirs = collectors_partition(system.topic)
+    early = append(system.driver, theirs, b'{"epoch":2}', b"checkpoint/K1/26/0")
     facts, results = examined()
     assert facts.begun_epoch == 1
     foreign = {key: each for key, each in results.items() if key[0] is Check.FOREIGN}
@@ -188,7 +197,9 @@ def test_foreign_records_are_skipped_counted_and_reported(system, examined):
     assert f"a foreign record, the last at offset {wrong}" in by_about["the stream of collector K2"]
     control = by_about[f"the control topic {system.topic}.topology"]
     assert f"2 foreign records, the last at offset {last}" in control
-    assert len(results) == 2
+    stated = by_about[f"the control topic {system.topic}.collectors"]
+    assert f"a foreign record, the last at offset {early}" in stated
+    assert len(results) == 3
     assert [each.void for each in facts.collectors if each.name == "K2"] == [{"foreign": 1}]
 
 

@@ -10,7 +10,12 @@ from collectors.engine import clock, stream_loop
 from collectors.engine.engine import Engine
 from collectors.engine.instance import CollectorInstance
 from collectors.engine.stream_loop import StreamLoop
-from multicast.control import control_partition, log_partition, order_topic, stream_partition
+from multicast.control import (
+    collectors_partition,
+    log_partition,
+    order_topic,
+    stream_partition,
+)
 from multicast.control.codecs import named_record
 from multicast.drivers.kafka_python import Admin
 from multicast.drivers.memory.driver import MemoryDriver, MemoryLog
@@ -87,7 +92,7 @@ def test_a_collector_that_fails_of_its_stream_stops_no_other():
         state = OrderStream(plan, "K4", from_start(plan)).checkpoint()
         point = StreamCheckpoint(1, "K4", 0, encode(anchor(plan, "K4"), state))
         key, value = named_record(point, 1, (0, 0))
-        system.log.write(control_partition("A"), value, key=key)
+        system.log.write(collectors_partition("A"), value, key=key)
         system.log.write(stream_partition(plan, "K4"), b"no checkpoint")
         with Hosted(system) as hosted:
             until(hosted.nodes["K4"].ended.is_set)

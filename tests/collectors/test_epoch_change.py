@@ -112,7 +112,7 @@ def test_a_control_state_that_is_copied_reads_on_without_touching_the_other():
     other = state.copy()
     key, value = running_record(1, "K1")
 
-    other.read(Record(9, value, key))
+    other.read_collectors(Record(9, value, key))
 
     assert (state.running, other.running) == ({}, {"K1": 1})
     assert (other.plans, other.previous) == (state.plans, state.previous)

@@ -65,14 +65,14 @@ def document(*nodes, process=PROCESS):
 
 def runs_at(state, name, page):
     key, value = running_record(1, name, page)
-    state.read(Record(state.epoch, value, key))
+    state.read_collectors(Record(state.epoch, value, key))
 
 
 def test_the_control_topic_carries_the_page_and_its_loss_is_the_newest_word(state):
     page = StatusPage("127.0.0.1", 6066, PROCESS)
     for record in (running_record(1, "K1", page), running_record(1, "K1")):
         before = state.copy()
-        state.read(Record(0, record[1], record[0]))
+        state.read_collectors(Record(0, record[1], record[0]))
         assert state.running == {"K1": 1}
         assert state.pages == {"K1": page if record[1].count(b"6066") else None}
         assert before.pages != state.pages  # a copy reads on by itself
@@ -86,7 +86,7 @@ def test_the_control_topic_carries_the_page_and_its_loss_is_the_newest_word(stat
 )  # fmt: skip
 def test_a_malformed_page_voids_its_statement(state, web):
     value = json.dumps({"schema_version": 1, "epoch": 1, "web": web}).encode()
-    state.read(Record(0, value, b"running/K1"))
+    state.read_collectors(Record(0, value, b"running/K1"))
     assert (state.void, state.running, state.pages) == (1, {}, {})
 
 

@@ -12,6 +12,7 @@ from collectors.collector import LIMITS, Collector
 from collectors.epoch_change import ends_of, freeze_positions, logs_to_mark
 from multicast.control import (
     ControlState,
+    collectors_partition,
     control_partition,
     ends_record,
     genesis,
@@ -37,7 +38,7 @@ from multicast.tickets.rule import NotCounted
 from topology.tree import CollectorSpec, Log, Objective, Plan, Subscription
 
 TOPIC = "A"
-CONTROL = control_partition(TOPIC)
+CONTROL, COLLECTORS = control_partition(TOPIC), collectors_partition(TOPIC)
 ALL = 1_000_000
 
 
@@ -46,7 +47,10 @@ class InMemoryCluster:
 
     def __init__(self):
         self.log = MemoryLog(
-            {TOPIC: 9, f"{TOPIC}.groups": 9, order_topic(TOPIC): 9, CONTROL.topic: 1},
+            {
+                **dict.fromkeys((TOPIC, f"{TOPIC}.groups", order_topic(TOPIC)), 9),
+                **dict.fromkeys((CONTROL.topic, COLLECTORS.topic), 1),
+            },
             now_ms=lambda: self.now,
         )
         self.sets = []
@@ -62,9 +66,10 @@ class InMemoryCluster:
 
     def control(self):
         state = ControlState(TOPIC)
-        fetched = self.log.read(CONTROL, 0, ALL)
-        for record in fetched.records if fetched else ():
-            state.read(record)
+        for partition in (CONTROL, COLLECTORS):
+            fetched = self.log.read(partition, 0, ALL)
+            for record in fetched.records if fetched else ():
+                state.read_from(partition, record)
         return state
 
     def plan(self, logs, collectors, consumers=(), *, streams=None):
@@ -259,7 +264,7 @@ class OneNode:
             elif isinstance(action, SaveCheckpoint):
                 named = self.cluster.control().naming(action.checkpoint, self.cluster.now)
                 if named is not None:
-                    self.cluster.log.write(CONTROL, named[1], key=named[0])
+                    self.cluster.log.write(COLLECTORS, named[1], key=named[0])
                 told.append(f"save the checkpoint at offset {action.checkpoint.offset}")
             else:
                 told.append(f"fill {self.plan.logs[action.log].name} below {action.below}")

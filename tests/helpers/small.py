@@ -9,7 +9,9 @@ from collectors.engine.instance import CollectorInstance
 from multicast import Consumer, Producer
 from multicast.control import (
     ControlReader,
+    collectors_partition,
     control_partition,
+    control_topics,
     groups_topic,
     order_topic,
     plan_record,
@@ -39,7 +41,7 @@ class Small:
                 plan.topic: len(plan.partitions),
                 groups_topic(plan.topic): max(4, len(plan.logs)),
                 order_topic(plan.topic): max(4, len(plan.collectors)),
-                control_partition(plan.topic).topic: 1,
+                **dict.fromkeys(control_topics(plan.topic), 1),
             },
             threaded=True,
         )
@@ -60,7 +62,9 @@ class Small:
 
     def write(self, record):
         key, value = record
-        self.log.write(control_partition(self.plan.topic), value, key=key)
+        states = key.startswith((b"checkpoint/", b"running/"))
+        partition = collectors_partition if states else control_partition
+        self.log.write(partition(self.plan.topic), value, key=key)
 
     @property
     def previous(self):

@@ -9,7 +9,7 @@ import pytest
 from collectors.reconfiguration.apply import apply, unapplied
 from collectors.reconfiguration.topics import topics_of
 from multicast import Consumer, Producer, topic_identity
-from multicast.control import control_partition, follower
+from multicast.control import control_topics, follower
 from multicast.drivers.kafka_python import Admin, TopicSpec
 from multicast.drivers.memory.driver import MemoryDriver
 from multicast.errors import AmcastError, ClusterUnreachable, NotAuthorized, TopicChanged
@@ -194,7 +194,7 @@ def test_a_process_of_collectors_begins_anew_where_all_topics_were_recreated(
             for consumer in consumers:
                 assert payloads(until(partial(consumer.poll, 0.1))) == [b"old"]
 
-            admin.delete_topics([*topics_of(running.plan), control_partition(name).topic])
+            admin.delete_topics([*topics_of(running.plan), *control_topics(name)])
             apply(running.driver, admin, unapplied(running.plan))
             with Producer(bootstrap, topic=name) as producer:
                 producer.multicast(b"new", to={"P1"}).ordered(PATIENCE_S)

@@ -17,6 +17,7 @@ from collectors.reconfiguration import drain
 from multicast import Consumer, Producer
 from multicast.control import (
     control_partition,
+    control_topics,
     log_partition,
     order_topic,
     stream_partition,
@@ -337,7 +338,8 @@ def test_a_producer_without_the_right_to_write_the_order_topic_multicasts_withou
         system.order()
         topic, orders = system.topic, order_topic(system.topic)
         rights = [("Write", "topic", topic), ("Write", "topic", f"{topic}.groups")]
-        rights += [("Read", "topic", f"{topic}.topology"), ("Describe", "topic", topic)]
+        rights += [("Read", "topic", name) for name in control_topics(topic)]
+        rights.append(("Describe", "topic", topic))
         if reads_the_order:
             rights.append(("Read", "topic", orders))
         user = authorized.user(*rights)

@@ -37,6 +37,8 @@ def topic(kafka_cluster, request):
     driver = open_driver("librdkafka", kafka_cluster.bootstrap)
     with Admin(kafka_cluster.bootstrap) as admin:
         topics = {name: 4, f"{name}.Msg-TO": 2, f"{name}.topology": 1}
+        if request.param > 2:
+            topics[f"{name}.collectors"] = 1
         admin.create_topics({each: TopicSpec(count) for each, count in topics.items()})
     append_one(driver, control_partition(name), key, value, PATIENCE_S)
     driver.close()

@@ -1,4 +1,4 @@
-"""Foreign writers: odd headers and markers in logs, and nonsense in the control topic.
+"""Foreign writers: odd headers and markers in logs, and nonsense in the control topics.
 
 A record with the form of a marker is no message, so it is not in the history. A record whose header
 only resembles ours is an ordinary message: it is in the history, and must be delivered.
@@ -12,7 +12,13 @@ from collections.abc import Iterator
 from bench.nemesis.faults.kinds import kind
 from bench.nemesis.faults.plans import Replanning
 from bench.nemesis.system import SETS, System
-from multicast.control import control_partition, ends_record, log_partition, markers_record
+from multicast.control import (
+    collectors_partition,
+    control_partition,
+    ends_record,
+    log_partition,
+    markers_record,
+)
 from multicast.drivers.protocol import (
     Appended,
     AppendFailed,
@@ -71,8 +77,9 @@ class ForeignWriter:
         self.write(log_partition(log), b"?", headers=[epoch_header(log.name, epoch)])
 
     def statement(self, key: bytes, value: bytes) -> None:
-        """Write to the control topic."""
+        """Write to both control topics."""
         self.write(control_partition(self.plan.topic), value, key=key)
+        self.write(collectors_partition(self.plan.topic), value, key=key)
 
 
 @kind("foreign-messages", hold_s=(0.5, 1.0))
@@ -96,7 +103,7 @@ def foreign_messages(system: System, pick: random.Random) -> Iterator[str]:
 
 @kind("foreign-statements", hold_s=(0.5, 1.0))
 def foreign_statements(system: System, _: random.Random) -> Iterator[str]:
-    """Write records without a possible meaning to the control topic."""
+    """Write records without a possible meaning to the control topics."""
     writer = ForeignWriter(system)
     epoch = writer.plan.epoch
     everywhere = {log.name: 1 << 40 for log in writer.plan.logs}

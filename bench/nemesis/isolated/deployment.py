@@ -22,7 +22,7 @@ from collectors.reconfiguration.apply import apply
 from collectors.testing.processes import CollectorProcess
 from multicast import history
 from multicast.consumer import Consumer
-from multicast.control import control_partition, sentinel_topic, stream_partition
+from multicast.control import control_topics, sentinel_topic, stream_partition
 from multicast.delivery import Batch
 from multicast.drivers import open_driver
 from multicast.drivers.kafka_python import Admin
@@ -150,9 +150,7 @@ class Deployment:
     def _delete(self) -> None:
         """Delete every topic that `apply` may have created."""
         names = [self.topic, f"{self.topic}.groups", f"{self.topic}.Msg-TO"]
-        self.admin.delete_topics(
-            [*names, control_partition(self.topic).topic, sentinel_topic(self.topic)]
-        )
+        self.admin.delete_topics([*names, *control_topics(self.topic), sentinel_topic(self.topic)])
 
     def stream(self, collector: str) -> TopicPartition:
         """Name the Kafka partition of a collector's stream."""

@@ -20,7 +20,12 @@ from bench.nemesis.isolated.deployment import (
 )
 from collectors.testing.processes import CollectorProcess
 from multicast.consumer import Consumer
-from multicast.control import control_partition, log_partition, stream_partition
+from multicast.control import (
+    collectors_partition,
+    control_partition,
+    log_partition,
+    stream_partition,
+)
 from multicast.drivers import open_driver
 from multicast.drivers.kafka_python import TopicSpec
 from multicast.drivers.protocol import Driver, TopicPartition
@@ -190,9 +195,11 @@ def foreign(site: FaultSite) -> FaultEffect:
                 deployment.append_foreign(partition, value)
             written += len(noise)
         _write_odd_messages(deployment)
-        deployment.append_foreign(
-            control_partition(deployment.topic), b"{", key=b"plan/2/00/stranger"
-        )
+        for partition in (
+            control_partition(deployment.topic),
+            collectors_partition(deployment.topic),
+        ):
+            deployment.append_foreign(partition, b"{", key=b"plan/2/00/stranger")
         deployment.multicast(_MESSAGES)
         for name, known in before.items():
             after = deployment.read_all(name)

@@ -16,7 +16,7 @@ from multicast.control import (
     ControlReader,
     ControlState,
     StatusPage,
-    control_partition,
+    collectors_partition,
     running_record,
 )
 from multicast.drivers.memory.driver import MemoryDriver
@@ -129,7 +129,7 @@ def test_the_control_topic_carries_an_offer_until_another_instance_advertises_it
 
     def read(raw):
         key, value = raw
-        state.read(Record(next(offsets), value, key))
+        state.read_collectors(Record(next(offsets), value, key))
 
     read(record(releases=2**64 - 1))
     before = state.copy()
@@ -201,11 +201,11 @@ def test_a_standby_that_acts_steps_back_once_another_instance_advertises_itself(
 
 
 class LateControl:
-    """A view of a log in memory whose readers do not see the control topic from `below` on."""
+    """A view of a log in memory whose readers do not see some statements from `below` on."""
 
     def __init__(self, log, topic):
         self._log = log
-        self._control = control_partition(topic)
+        self._control = collectors_partition(topic)
         self.below = None  # None: they see everything
 
     def __getattr__(self, name):
@@ -312,7 +312,7 @@ def primaries(shared, number):
 
 def statements(system, name):
     """Give the control topic's statements of where a collector runs, in order."""
-    partition = control_partition(system.topic)
+    partition = collectors_partition(system.topic)
     end = system.driver.last_stable_offsets([partition])[partition]
     reader = system.driver.reader({partition: 0})
     found, position = [], 0

@@ -19,7 +19,13 @@ from collectors.reconfiguration.survey import (
     read_streams,
     refuse_damaged,
 )
-from multicast.control import ControlReader, control_partition, log_partition, stream_partition
+from multicast.control import (
+    ControlReader,
+    collectors_partition,
+    control_partition,
+    log_partition,
+    stream_partition,
+)
 from multicast.errors import Conflict, Trimmed
 from multicast.order import anchor
 from multicast.tickets.encoding import OwnRecord, Ticket, encode
@@ -285,7 +291,8 @@ def test_what_a_plan_of_another_layout_would_lose_is_accepted_only_as_a_loss():
             replace(CHAIN, epoch=2, base_epoch=1, consumers=fewer, collectors=tuple(collectors))
         )
         places = [stream_partition(CHAIN, node.name) for node in CHAIN.collectors]
-        before = system.driver.high_watermarks([*places, control_partition(CHAIN.topic)])
+        control = control_partition(CHAIN.topic), collectors_partition(CHAIN.topic)
+        before = system.driver.high_watermarks([*places, *control])
         with pytest.raises(Conflict, match=r"another layout.*--accept-loss"):
             recovered(system)
         after = system.driver.high_watermarks(list(before))
@@ -407,5 +414,7 @@ def test_a_recovery_says_what_to_do_where_retention_has_left_neither_start_nor_c
         thread.join(60)
         stream = stream_partition(CHAIN, "K1")
         system.log.trim(stream, system.driver.last_stable_offsets([stream])[stream])
-        with pytest.raises(Trimmed, match=r"delete the topics A\.groups, A\.Msg-TO, A\.topology "):
+        with pytest.raises(
+            Trimmed, match=r"delete the topics A\.groups, A\.Msg-TO, A\.topology, A\.collectors "
+        ):
             recovered(system)

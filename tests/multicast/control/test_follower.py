@@ -7,7 +7,13 @@ from types import SimpleNamespace
 import pytest
 from kafka.future import Future
 
-from multicast.control import ControlFollower, ControlReader, control_partition, plan_record
+from multicast.control import (
+    ControlFollower,
+    ControlReader,
+    control_partition,
+    control_topics,
+    plan_record,
+)
 from multicast.control import follower as follower_module
 from multicast.drivers.kafka_python.fetcher import Fetching
 from multicast.drivers.memory.driver import MemoryDriver, MemoryLog, MemoryReader
@@ -23,7 +29,7 @@ class Asked(MemoryDriver):
     """Notes what its clients ask; a wait of a reader ends with a record, a wake, or `error`."""
 
     def __init__(self):
-        super().__init__(MemoryLog({CONTROL.topic: 1}, threaded=True))
+        super().__init__(MemoryLog(dict.fromkeys(control_topics(PLAN.topic), 1), threaded=True))
         self.questions = queue.Queue()
         self.error = None
         self.last_stable_offsets = self._ends

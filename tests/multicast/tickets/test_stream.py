@@ -37,7 +37,8 @@ def control(plan=PLAN, *more):
     state = ControlState(plan.topic)
     first = plan_record(genesis(plan.topic), plan, attempt="1")
     for offset, (key, value) in enumerate([first, *more]):
-        state.read(Record(offset, value, key))
+        read = state.read_collectors if key.startswith(b"checkpoint/") else state.read
+        read(Record(offset, value, key))
     return state
 
 

@@ -81,7 +81,7 @@ TABLE = 'topic = "T"\n[chains]\nb = {}\n'
         ('topic = "T"\nchains = 3', "chains is 3, not a list of names or a table"),
         ('topic = "T"\nchains = []', "chains is empty: name at least one chain"),
         ('topic = "T"\nchains = [["a"]]', "chain ['a'] is not a valid name"),
-        ('topic = "T"\nchains = ["A"]', "chain 'A' is not a valid name: use 1 to 240 characters"),
+        ('topic = "T"\nchains = ["A"]', "chain 'A' is not a valid name: use 1 to 238 characters"),
         ('topic = "T"\nchains = ["9a"]', "chain '9a' is not a valid name"),
         ('topic = "T"\nchains = ["a_b"]', "chain 'a_b' is not a valid name"),
         ('topic = "T"\nchains = ["a\\n"]', "chain 'a\\n' is not a valid name"),

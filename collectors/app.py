@@ -4,7 +4,7 @@
 consumer, producer and tables are off: the engine (`engine/engine.py`), with a fixed number of
 threads, polls Kafka for all collectors of the process through one of our drivers. (A Faust agent
 cannot merge partitions and append the result exactly once. The acceptance rule of
-`multicast/order.py` does that without transactions.)
+`multicast/order/runs.py` does that without transactions.)
 
     AMCAST_BOOTSTRAP, AMCAST_TOPIC, AMCAST_DRIVER   as for all commands; or `amcast.toml`
     AMCAST_NODES                                    collectors, comma-separated; default: a share

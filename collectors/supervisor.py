@@ -12,9 +12,9 @@ import time
 from contextlib import suppress
 from typing import Any
 
+from collectors.core.entry_counts import EntryCounts
 from collectors.engine.engine import Engine
 from collectors.engine.instance import CollectorInstance
-from collectors.entry_counts import EntryCounts
 from multicast.errors import AmcastError, ProtocolViolation, TopicChanged
 from topology import extra
 

@@ -15,9 +15,10 @@ from multicast import installed  # first: it refuses a user's own `topology`
 if TYPE_CHECKING:
     from multicast.conditional.condition import Expectation, LogPosition, nothing_after
     from multicast.conditional.judge import Decision, WhyVoid
-    from multicast.consumer import Consumer
-    from multicast.cursor import Cursor
-    from multicast.delivery import Batch, Message, Waiting
+    from multicast.consuming.consumer import Consumer
+    from multicast.consuming.cursor import Cursor
+    from multicast.consuming.delivery import Batch, Message, Waiting
+    from multicast.consuming.subscription import Bounds
     from multicast.drivers.protocol import Appended, AppendFailed, AppendOutcome
     from multicast.errors import (
         AccessDenied,
@@ -47,9 +48,8 @@ if TYPE_CHECKING:
     )
     from multicast.keyed import Keys, keys
     from multicast.messages import MessageID
-    from multicast.producer import Producer
-    from multicast.receipts import KeyedReceipts, Receipt, Receipts
-    from multicast.subscription import Bounds
+    from multicast.producing.producer import Producer
+    from multicast.producing.receipts import KeyedReceipts, Receipt, Receipts
 
     __version__: str
 
@@ -105,16 +105,16 @@ if not TYPE_CHECKING:
     _HOMES = (
         "conditional.condition",
         "conditional.judge",
-        "consumer",
-        "cursor",
-        "delivery",
+        "consuming.consumer",
+        "consuming.cursor",
+        "consuming.delivery",
+        "consuming.subscription",
         "drivers.protocol",
         "errors",
         "keyed",
         "messages",
-        "producer",
-        "receipts",
-        "subscription",
+        "producing.producer",
+        "producing.receipts",
     )
 
     def __getattr__(name: str) -> Any:

@@ -11,13 +11,13 @@ from bench.baselines.algorithm1 import Merge, Tagged, merge, tagged
 from multicast.drivers.memory.driver import MemoryDriver, MemoryLog
 from multicast.drivers.protocol import TopicPartition
 from multicast.history import HistoryBuilder
-from multicast.order import anchor
+from multicast.order.records import Ticket, decode
+from multicast.order.runs import anchor
 from multicast.properties import (
     check_all,
     uniform_acyclic_order,
     uniform_prefix_order,
 )
-from multicast.tickets.encoding import Ticket, decode
 from tests.helpers.in_memory_cluster import ALL, InMemoryCluster
 
 P1, P2 = TopicPartition("A", 0), TopicPartition("A", 1)

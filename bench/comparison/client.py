@@ -25,7 +25,7 @@ from bench.comparison.stamps import DeliveryStamp, RoundTally, pack, padding
 from bench.comparison.workload import BACKLOG, Workload, from_document
 from bench.harness.client import Talk
 from bench.harness.histogram import Latencies
-from multicast.consumer import Consumer
+from multicast.consuming.consumer import Consumer
 from multicast.drivers import open_driver
 from multicast.drivers.protocol import (
     Appender,
@@ -35,8 +35,8 @@ from multicast.drivers.protocol import (
     TopicPartition,
 )
 from multicast.errors import BufferFull, TimedOut
-from multicast.producer import Producer
-from multicast.receipts import Receipt, Receipts
+from multicast.producing.producer import Producer
+from multicast.producing.receipts import Receipt, Receipts
 
 _PR_SET_TIMERSLACK = 29
 _TIMER_SLACK_NS = 1000

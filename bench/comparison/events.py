@@ -39,7 +39,7 @@ from multicast.drivers.protocol import (
     TopicPartition,
 )
 from multicast.errors import AmcastError, BufferFull, TimedOut
-from multicast.tickets.stream import OrderStream
+from multicast.order.stream import OrderStream
 
 PARTITIONS = 5  # one for descriptions; four for events, so that Spark reads them in parallel
 DESCRIBED = 0  # the Kafka partition of descriptions

@@ -36,17 +36,17 @@ from collectors.reconfiguration.apply import apply
 from collectors.testing.processes import CollectorProcesses
 from multicast import history
 from multicast.cli.options import DriverName
-from multicast.consumer import Consumer
-from multicast.delivery import Batch
+from multicast.consuming.consumer import Consumer
+from multicast.consuming.delivery import Batch
+from multicast.consuming.entries_read import ConsumerEntries
 from multicast.drivers import open_driver
 from multicast.drivers.kafka_python import Admin
 from multicast.drivers.protocol import Appended, Driver
-from multicast.entries_read import ConsumerEntries
 from multicast.errors import AmcastError, TimedOut, UsageError
 from multicast.local.cluster import LocalCluster
-from multicast.producer import Producer
+from multicast.producing.producer import Producer
+from multicast.producing.receipts import Receipt
 from multicast.properties import check_all
-from multicast.receipts import Receipt
 from multicast.verification.report import OrderViolation, Report
 from topology import draw, interests
 from topology.check import figures

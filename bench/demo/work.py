@@ -15,9 +15,9 @@ from typing import Self
 
 from bench.measured_work import MeasuredWork, WorkRow, measured_work
 from collectors.reconfiguration.status_pages import ReportedCounts, reported_counts
+from multicast.consuming.entries_read import ConsumerEntries
 from multicast.control import ControlReader, log_partition
 from multicast.drivers.protocol import Driver
-from multicast.entries_read import ConsumerEntries
 from topology.tree import Plan
 
 # For the last entries to reach the last collector, which takes tens of milliseconds; what was not

@@ -24,6 +24,8 @@ from multicast import history, messages, settings
 from multicast.cli import lines, verify
 from multicast.conditional.condition import EXPECT, TAGS, Expectation, expect_header, marks
 from multicast.conditional.judge import LogJudge, border
+from multicast.consuming.cursor import Cursor
+from multicast.consuming.subscription import Bounds, SubscriptionRequest, earliest, resume
 from multicast.control import (
     PROCESS_BYTES,
     ControlState,
@@ -36,7 +38,6 @@ from multicast.control import (
 )
 from multicast.control.codecs import named_record
 from multicast.control.documents import Ended
-from multicast.cursor import Cursor
 from multicast.drivers.appender.record_batch import written_batch, written_record
 from multicast.drivers.kafka_python.column_reader import columns_of
 from multicast.drivers.kafka_python.fetch_request import EndsRequest, FetchPartition, frame_size
@@ -46,9 +47,7 @@ from multicast.drivers.kafka_python.records import committed, decoded, decompres
 from multicast.drivers.protocol import Record, TopicPartition
 from multicast.errors import AmcastError, ProtocolViolation, UsageError
 from multicast.history import HistoryBuilder, HistoryError
-from multicast.order import anchor, digest_of
-from multicast.subscription import Bounds, SubscriptionRequest, earliest, resume
-from multicast.tickets.encoding import (
+from multicast.order.records import (
     Correction,
     FreezeRecord,
     Loss,
@@ -62,8 +61,9 @@ from multicast.tickets.encoding import (
     decode,
     encode,
 )
-from multicast.tickets.rule import NotCounted
-from multicast.tickets.stream import OrderStream, StreamCheckpoint
+from multicast.order.rule import NotCounted
+from multicast.order.runs import anchor, digest_of
+from multicast.order.stream import OrderStream, StreamCheckpoint
 from topology.check import PlanRejected, check
 from topology.interests import InvalidInterests, from_document, parse
 from topology.planner.solver import plan as solve

@@ -22,7 +22,7 @@ from functools import partial
 from bench.harness import figures
 from bench.harness.hosts import cpu_seconds, resident_bytes
 from bench.harness.rig import Rig, append_all, pause, standing, ticks
-from multicast.producer import Producer
+from multicast.producing.producer import Producer
 
 _MODULE = "bench.micro.collector_cpu"
 _PARTITIONS = 2  # the fewest that need a collector

@@ -18,7 +18,7 @@ from bench.harness import figures
 from bench.harness.client import Talk
 from bench.harness.hosts import ClientProcess, peak_mib
 from bench.harness.rig import Rig, pause, standing
-from multicast.consumer import Consumer
+from multicast.consuming.consumer import Consumer
 from multicast.errors import AmcastError, TimedOut
 
 _MODULE = "bench.micro.memory"

@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from bench.harness import figures
 from bench.harness.rig import Rig, standing, ticks
 from multicast.drivers import open_driver
-from multicast.producer import Producer
+from multicast.producing.producer import Producer
 
 _MODULE = "bench.micro.skips"
 _PARTITIONS = 2  # the fewest that need a collector

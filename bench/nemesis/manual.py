@@ -9,7 +9,7 @@ from typing import Any
 
 from bench.harness.client import Notes
 from multicast.errors import AmcastError
-from multicast.producer import Producer
+from multicast.producing.producer import Producer
 
 
 class ManualProducer:

@@ -25,11 +25,11 @@ from typing import Any
 
 from bench.harness.client import Notes, Talk
 from bench.nemesis.histories import AUDIT
-from multicast.consumer import Consumer
-from multicast.delivery import Batch
+from multicast.consuming.consumer import Consumer
+from multicast.consuming.delivery import Batch
 from multicast.drivers.protocol import Appended, AppendFailed, AppendOutcome
 from multicast.errors import AmcastError, TimedOut
-from multicast.producer import Producer
+from multicast.producing.producer import Producer
 
 _NS = 10**9
 _TICK_S = 0.02  # the longest wait between two looks at outcomes

@@ -35,7 +35,7 @@ from bench.osn.clients import ready
 from bench.osn.nodes import NodeProcesses, OrdererDeployment
 from bench.osn.transactions import Maker, user
 from multicast.errors import AmcastError, TimedOut
-from multicast.producer import Producer
+from multicast.producing.producer import Producer
 from ordering_osn.api.channels import Status
 from ordering_osn.api.grpc_server import NodeClient
 from ordering_osn.api.receipt_request import WAIT_MS_MAX, receipt_envelope

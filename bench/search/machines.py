@@ -18,16 +18,16 @@ from dataclasses import astuple, dataclass, field, replace
 from types import NoneType
 from typing import Any
 
-from multicast.order import Run
-from multicast.tickets.balance import Balance, BalanceLimits, OffBalance
-from multicast.tickets.collector import (
+from collectors.core.balance import Balance, BalanceLimits, OffBalance
+from collectors.core.collector_core import (
     CollectorCore,
     CollectorLimits,
     FillHole,
     NameCheckpoint,
     WriteRecord,
 )
-from multicast.tickets.encoding import (
+from collectors.core.relay import Relay
+from multicast.order.records import (
     CheckpointRecord,
     Correction,
     FreezeRecord,
@@ -39,9 +39,9 @@ from multicast.tickets.encoding import (
     decode,
     encode,
 )
-from multicast.tickets.producer import TicketBook
-from multicast.tickets.relay import Relay
-from multicast.tickets.rule import NotCounted, RecordStream, StreamShape, StreamState
+from multicast.order.rule import NotCounted, RecordStream, StreamShape, StreamState
+from multicast.order.runs import Run
+from multicast.producing.ticket_book import TicketBook
 
 Message = tuple[int, int]  # log and offset
 NEVER = 2**40  # a time that does not come

@@ -12,10 +12,10 @@ from itertools import product
 
 from bench.search.machines import SearchedBooks, SearchedInstances, SearchedStreams, Turn, Wrong
 from bench.search.scopes import PLAIN, Scope, ScopeInstance, ScopeState, TicketTree
-from multicast.tickets.collector import CollectorCore
-from multicast.tickets.encoding import CheckpointRecord, OwnRecord, Ticket, decode, encode
-from multicast.tickets.producer import TicketBook
-from multicast.tickets.rule import RecordStream, StreamShape
+from collectors.core.collector_core import CollectorCore
+from multicast.order.records import CheckpointRecord, OwnRecord, Ticket, decode, encode
+from multicast.order.rule import RecordStream, StreamShape
+from multicast.producing.ticket_book import TicketBook
 
 IN_FLIGHT_MAX = 3  # appends of an instance; it takes no turn while there are more
 FIRSTS = (3, 5)  # where the streams of an epoch begin, by collector

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from bench.search.machines import NEVER
-from multicast.tickets.balance import BalanceLimits
-from multicast.tickets.collector import CollectorLimits
+from collectors.core.balance import BalanceLimits
+from collectors.core.collector_core import CollectorLimits
 
 PLAIN = -1  # in place of a producer: a message without a ticket
 # Kinds of events that a scope allows a number of times; the order is that of `ScopeState.left`.

@@ -1,7 +1,7 @@
 """Simulated auditors: during a run they fix an end, read every consumer's messages up to it, judge.
 
 Like `amcast verify`, an auditor reads for every consumer from its earliest position, while
-messages, epochs and faults go on. `multicast.subscription.missing` says when it has reached the
+messages, epochs and faults go on. `subscription.missing` says when it has reached the
 end. The audits are judged when the run is at rest.
 
     audit     an end, and a reader for each consumer. A crashed reader restarts from the beginning
@@ -20,11 +20,11 @@ from bench.simulation.consumers import Seat, SimulatedConsumer
 from bench.simulation.judge import Judge, Violation, judge
 from bench.simulation.schedule import ConsumerSeat
 from bench.simulation.world import READ_ALL, World
+from multicast.consuming.delivery import Batch
+from multicast.consuming.subscription import Bounds, End, SubscriptionRequest, logs_wanted, missing
 from multicast.control import ControlState, log_partition
-from multicast.delivery import Batch
 from multicast.errors import ProtocolViolation, TopicChanged, Trimmed, UnknownVersion
 from multicast.history import History
-from multicast.subscription import Bounds, End, SubscriptionRequest, logs_wanted, missing
 from multicast.verification.audit import AuditCollector
 from topology.tree import Log
 

@@ -1,8 +1,8 @@
 """Simulated collectors: instances that read late, write with faults, crash and restart.
 
-Each turn runs the core `collectors.collector.Collector` on the faulty cluster; the turn's bits
+Each turn runs the core `collectors.core.collector.Collector` on the faulty cluster; the turn's bits
 choose what it does. Several instances of one collector run at once. Each decides as in the engine
-(`collectors.standby`) whether it acts; several may be primaries.
+(`collectors.core.standby`) whether it acts; several may be primaries.
 
     instance    one process that runs a collector's core in one epoch; a crash ends it
     fallback    after a protocol error about a checkpoint, a collector starts without one
@@ -14,16 +14,16 @@ This module contains no rule of the protocol.
 from __future__ import annotations
 
 from bench.simulation.world import COLLECTORS, READ_ALL, World
-from collectors.actions import Append, Fill, SaveCheckpoint
-from collectors.collector import Collector
+from collectors.core.actions import Append, Fill, SaveCheckpoint
+from collectors.core.collector import Collector
+from collectors.core.standby import Standby
 from collectors.engine.assignment import Assignment
 from collectors.engine.skips import fill
-from collectors.standby import Standby
 from multicast.control import running_record
 from multicast.drivers.protocol import AppendFailed, AppendOutcome
 from multicast.errors import AmcastError, ProtocolViolation
-from multicast.order import order_checksum
-from multicast.tickets.stream import OrderStream, StreamCheckpoint
+from multicast.order.runs import order_checksum
+from multicast.order.stream import OrderStream, StreamCheckpoint
 
 AMOUNTS = (1, 2, 5, READ_ALL)  # records of one read; small ones put faults between records
 TICK_MS = 250  # as in the engine

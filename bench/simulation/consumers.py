@@ -1,6 +1,6 @@
 """Simulated consumers: they read late and little, deliver, commit, crash, and resume from cursors.
 
-Each turn runs `multicast.subscription` and `multicast.delivery`; the turn's bits choose what it
+Each turn runs `subscription` and `delivery` of the product; the turn's bits choose what it
 does. Every delivery is reported to the judge.
 
     seat        one consumer instance over its restarts: its commits survive its processes
@@ -17,12 +17,18 @@ from bench.simulation.judge import Judge, Label
 from bench.simulation.schedule import ConsumerSeat
 from bench.simulation.world import READ_ALL, World
 from multicast.conditional.lookback import Lookback
+from multicast.consuming.cursor import Cursor
+from multicast.consuming.delivery import Batch, Delivery
+from multicast.consuming.subscription import (
+    SubscriptionRequest,
+    earliest,
+    follow,
+    pass_marker,
+    resume,
+)
 from multicast.control import SINGLE_LOG, ControlState, log_partition, stream_partition
-from multicast.cursor import Cursor
-from multicast.delivery import Batch, Delivery
 from multicast.drivers.protocol import TopicPartition
 from multicast.errors import AmcastError, ProtocolViolation, TopicChanged, Trimmed, UnknownVersion
-from multicast.subscription import SubscriptionRequest, earliest, follow, pass_marker, resume
 
 _STEPS_MAX = 200  # of a calm turn: a reader that goes on for ever may not hold up the others
 

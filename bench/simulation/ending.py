@@ -19,8 +19,8 @@ from bench.simulation.world import READ_ALL, World
 from bench.simulation.writers import Producers
 from multicast.control import ControlState, log_partition, stream_partition
 from multicast.errors import Trimmed
-from multicast.tickets.rule import NotCounted, StreamState
-from multicast.tickets.stream import OrderStream, StreamCheckpoint
+from multicast.order.rule import NotCounted, StreamState
+from multicast.order.stream import OrderStream, StreamCheckpoint
 from topology.tree import Log
 
 BUSY_MS = 200  # between two messages of each log: a log with so many never rests for a tick

@@ -22,7 +22,7 @@ from multicast.control.checkpoints import LEVELS, SLOTS
 from multicast.control.codecs import named_record
 from multicast.drivers.protocol import Headers, TopicPartition
 from multicast.messages import EPOCH, SKIP, TO
-from multicast.tickets.encoding import (
+from multicast.order.records import (
     CheckpointRecord,
     Correction,
     FreezeRecord,
@@ -33,7 +33,7 @@ from multicast.tickets.encoding import (
     Ticket,
     encode,
 )
-from multicast.tickets.stream import StreamCheckpoint
+from multicast.order.stream import StreamCheckpoint
 from topology.tree import Log
 
 _TAG = slice(3, 19)  # of an order record: docs/protocol.md

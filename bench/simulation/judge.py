@@ -16,9 +16,9 @@ from dataclasses import dataclass
 
 from bench.simulation.trees import Scene
 from multicast.conditional.judge import Decision
+from multicast.consuming.cursor import Cursor
+from multicast.consuming.delivery import Batch
 from multicast.control import ControlState
-from multicast.cursor import Cursor
-from multicast.delivery import Batch
 from multicast.history import History, HistoryBuilder
 from multicast.properties import check_all
 from multicast.verification.audit import epoch_of

@@ -18,10 +18,10 @@ from bench.simulation.collectors import SimulatedInstance
 from bench.simulation.judge import Violation
 from bench.simulation.waits import Incident, WaitSchedule, WaitSimulation
 from bench.simulation.world import COLLECTORS
-from collectors.collector import LIMITS
+from collectors.core.collector import LIMITS
 from multicast.control import stream_partition
 from multicast.control.checkpoints import SLOTS
-from multicast.tickets.stream import StreamCheckpoint
+from multicast.order.stream import StreamCheckpoint
 
 HOUR_MS = 3_600_000
 LIVES_HOURS = 5  # of an instance: below the time after which a checkpoint is due

@@ -15,8 +15,8 @@ from threading import Condition
 from bench.simulation.appends import FatedAppender, PendingAppend
 from bench.simulation.trees import TOPIC
 from bench.simulation.world import COLLECTORS, CONTROL, View, World
+from collectors.core.mending import Harm, damage, ordered_to, recovery_plan
 from collectors.engine.skips import fill_up
-from collectors.mending import Harm, damage, ordered_to, recovery_plan
 from collectors.reconfiguration.drain import Drain, Streams
 from collectors.reconfiguration.recovery import recover
 from collectors.reconfiguration.survey import read_streams, refuse_damaged

@@ -25,9 +25,9 @@ from bench.simulation.trees import (
     random_scene,
     random_sets,
 )
-from collectors.collector import LIMITS
-from multicast.subscription import Bounds
-from multicast.tickets.collector import CollectorLimits
+from collectors.core.collector import LIMITS
+from collectors.core.collector_core import CollectorLimits
+from multicast.consuming.subscription import Bounds
 from topology.tree import Plan
 
 MULTICASTS = 64  # of each schedule: short ones find more in the same time

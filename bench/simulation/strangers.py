@@ -16,7 +16,7 @@ from bench.simulation.collectors import SimulatedCollectors
 from bench.simulation.world import READ_ALL, World
 from multicast.control import ControlState, log_partition, stream_partition
 from multicast.errors import AmcastError
-from multicast.tickets.encoding import (
+from multicast.order.records import (
     FreezeRecord,
     OwnRecord,
     Position,
@@ -24,7 +24,7 @@ from multicast.tickets.encoding import (
     Ticket,
     encode,
 )
-from multicast.tickets.stream import OrderStream
+from multicast.order.stream import OrderStream
 
 _MESSAGES = (0, 1, 1, 2, 3, 200)  # that a surplus ticket counts
 _AWAY_MS = 60_000  # longer than a schedule

@@ -30,17 +30,17 @@ from bench.simulation.operators import place
 from bench.simulation.schedule import CALM, ConsumerSeat, Schedule
 from bench.simulation.trees import TOPIC, Scene
 from bench.simulation.world import CONTROL, READ_ALL, World
-from collectors.collector import LIMITS
+from collectors.core.collector import LIMITS
+from multicast.consuming.cursor import Cursor
+from multicast.consuming.delivery import Batch
+from multicast.consuming.subscription import Bounds, SubscriptionRequest
 from multicast.control import ControlState, genesis, log_partition, order_topic, plan_record
-from multicast.cursor import Cursor
-from multicast.delivery import Batch
 from multicast.drivers.appender.dispatcher import Limits
 from multicast.drivers.memory.brokers import MemoryBrokers, MemoryRequest
 from multicast.drivers.memory.driver import MemoryDriver
 from multicast.drivers.protocol import TopicPartition
 from multicast.errors import ClusterUnreachable
-from multicast.subscription import Bounds, SubscriptionRequest
-from multicast.tickets.appender import TicketingAppender
+from multicast.producing.ticketing import TicketingAppender
 from topology.tree import CollectorSpec, Log, Objective, Plan, Subscription
 
 BOUND_MS = 2000

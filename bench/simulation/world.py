@@ -40,7 +40,7 @@ from multicast.drivers.protocol import (
     TopicPartition,
 )
 from multicast.errors import AppendRefused, AppendUnknown
-from multicast.tickets.encoding import Kind
+from multicast.order.records import Kind
 from topology.tree import Log
 
 CONTROL, COLLECTORS = control_partition(TOPIC), collectors_partition(TOPIC)

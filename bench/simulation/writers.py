@@ -2,7 +2,7 @@
 
 Producers repeat a multicast until it is acknowledged, so a message with an unknown outcome may be
 stored twice, under two IDs. One with tickets appends as the product does, by
-`multicast.tickets.appender`; one without stands for any Kafka client.
+`multicast.producing.ticketing`; one without stands for any Kafka client.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from multicast.conditional.condition import LogPosition, expect_header, nothing_
 from multicast.control import log_partition
 from multicast.drivers.protocol import Appended, AppendOutcome, Headers
 from multicast.messages import covered_header
-from multicast.tickets.appender import TicketingAppender
+from multicast.producing.ticketing import TicketingAppender
 from topology.tree import Log
 
 # How many messages a multicast has. So many hundred are sent only where none of them is stored.

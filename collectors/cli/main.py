@@ -31,9 +31,9 @@ from multicast.control import (
 from multicast.drivers import open_driver
 from multicast.drivers.protocol import Driver
 from multicast.errors import TimedOut, UsageError
+from multicast.order.rule import NotCounted
+from multicast.order.stream import OrderStream
 from multicast.settings import Settings, settings
-from multicast.tickets.rule import NotCounted
-from multicast.tickets.stream import OrderStream
 from topology.output import Output, OutputOption
 from topology.tree import Plan
 

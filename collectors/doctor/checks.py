@@ -16,6 +16,7 @@ import enum
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
+from collectors.core.mending import Damage, Harm
 from collectors.doctor.facts import (
     AHEAD_MS,
     FOR_EVER,
@@ -30,7 +31,6 @@ from collectors.doctor.facts import (
     TopicFacts,
     length,
 )
-from collectors.mending import Damage, Harm
 from multicast.errors import TopicChanged, UnsafeCluster
 from topology.draw import shortened
 from topology.tree import Plan

@@ -11,6 +11,7 @@ from dataclasses import replace
 
 from collectors.doctor.facts import FOR_EVER, GroupFacts, GroupPosition, TopicFacts
 from collectors.doctor.streams import READ_S, now_ms
+from multicast.consuming.cursor import Cursor
 from multicast.control import (
     SINGLE_LOG,
     ControlState,
@@ -18,11 +19,10 @@ from multicast.control import (
     log_partition,
     stream_partition,
 )
-from multicast.cursor import Cursor
 from multicast.drivers.protocol import Driver, TopicPartition
 from multicast.errors import AccessDenied, AmcastError, ClusterUnreachable, TimedOut, UsageError
-from multicast.order import Run
-from multicast.tickets.stream import OrderStream
+from multicast.order.runs import Run
+from multicast.order.stream import OrderStream
 from topology.tree import Log, Plan
 
 # For the first unread records of lagging groups. A log that does not answer in time is left out;

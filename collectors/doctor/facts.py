@@ -13,7 +13,7 @@ import enum
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from collectors.mending import Damage
+from collectors.core.mending import Damage
 from multicast.drivers.kafka_python import OpenTransaction
 from topology.tree import Plan
 

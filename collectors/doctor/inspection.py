@@ -19,6 +19,7 @@ from dataclasses import replace
 from functools import partial
 from typing import TypeVar
 
+from collectors.core.mending import Damage, Harm
 from collectors.doctor.checks import (
     Finding,
     of_brokers,
@@ -43,7 +44,6 @@ from collectors.doctor.facts import (
     TopicFacts,
 )
 from collectors.doctor.streams import InspectionStart, inspect_collector, now_ms, read_control
-from collectors.mending import Damage, Harm
 from collectors.reconfiguration.survey import find_damage
 from multicast.control import (
     ControlState,

@@ -35,10 +35,10 @@ from multicast.errors import (
     TopicMissing,
     Trimmed,
 )
-from multicast.order import anchor
-from multicast.tickets.encoding import OwnRecord, StreamRecord, Unread, tag_of
-from multicast.tickets.rule import NotCounted
-from multicast.tickets.stream import OrderStream
+from multicast.order.records import OwnRecord, StreamRecord, Unread, tag_of
+from multicast.order.rule import NotCounted
+from multicast.order.runs import anchor
+from multicast.order.stream import OrderStream
 from topology.documents import NotReadable, json_object, part
 from topology.tree import InvalidPlan, Plan
 

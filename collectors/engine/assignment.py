@@ -10,12 +10,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from collectors.epoch_change import freeze_positions
+from collectors.core.epoch_change import freeze_positions
 from multicast.control import ControlState, log_partition, stream_partition
 from multicast.drivers.protocol import TopicPartition
 from multicast.errors import UsageError
-from multicast.order import anchor
-from multicast.tickets.stream import OrderStream
+from multicast.order.runs import anchor
+from multicast.order.stream import OrderStream
 from topology.tree import Plan
 
 

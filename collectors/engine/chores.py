@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import TypeVar
 
-from collectors.actions import Fill
+from collectors.core.actions import Fill
 from collectors.engine.hosted import Hosted, Working
 from collectors.engine.loops import Loop
 from collectors.engine.skips import fill

@@ -20,8 +20,9 @@ import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 
-from collectors.actions import Append, Fill, SaveCheckpoint
-from collectors.collector import Collector
+from collectors.core.actions import Append, Fill, SaveCheckpoint
+from collectors.core.collector import Collector
+from collectors.core.standby import Standby
 from collectors.engine.advertisement import Advertisement
 from collectors.engine.assignment import Assignment
 from collectors.engine.engine import Engine
@@ -32,9 +33,8 @@ from collectors.engine.read_ahead import ReadAhead
 from collectors.engine.status import Progress, TroubleLog, progress_of, troubles
 from collectors.engine.stream_loop import StreamBatch
 from collectors.engine.tick_subscription import TickSubscription
-from collectors.standby import Standby
 from multicast.drivers.protocol import TopicPartition
-from multicast.tickets.stream import StreamCheckpoint
+from multicast.order.stream import StreamCheckpoint
 
 
 class CoreRunner:

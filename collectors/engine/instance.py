@@ -4,7 +4,7 @@
     begun   the epoch before has ended, and the core works (`core_runner.py`)
     over    it was stopped, it failed, or its epoch is over; it stays so
 
-What is right to do is decided in `collector.py` and `multicast/tickets/rule.py`. Any number of
+What is right to do is decided in `collector.py` and `multicast/order/rule.py`. Any number of
 instances of a collector may run at once, anywhere: the order stream decides which records are
 accepted. Those that stand by (`standby.py`) follow the streams and hold back what they would
 append.
@@ -18,15 +18,15 @@ import time
 from collections.abc import Callable, Hashable, Mapping
 from typing import Any
 
-from collectors.collector import LIMITS, Collector
+from collectors.core.collector import LIMITS, Collector
+from collectors.core.collector_core import CollectorLimits
+from collectors.core.entry_counts import EntryCounts, entries_of
+from collectors.core.standby import PATIENCE_S, Standby
 from collectors.engine.assignment import Assignment
 from collectors.engine.core_runner import CoreRunner
 from collectors.engine.engine import Engine
 from collectors.engine.status import Snapshot
-from collectors.entry_counts import EntryCounts, entries_of
-from collectors.standby import PATIENCE_S, Standby
 from multicast.control import ControlState
-from multicast.tickets.collector import CollectorLimits
 from multicast.topic_identity import refuse_other_topics
 
 

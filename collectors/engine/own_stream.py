@@ -15,7 +15,7 @@ import time
 from collections import deque
 from collections.abc import Callable
 
-from collectors.collector import Collector
+from collectors.core.collector import Collector
 from collectors.engine.engine import Engine
 from collectors.engine.skips import is_lasting
 from collectors.engine.stream_loop import StreamBatch

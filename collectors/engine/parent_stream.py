@@ -6,10 +6,10 @@ of these are relayed (`Collector.parent_paused`).
 
 from __future__ import annotations
 
-from collectors.collector import Collector
+from collectors.core.collector import Collector
 from collectors.engine.stream_loop import StreamBatch, StreamLoop, StreamSink
 from multicast.drivers.protocol import TopicPartition
-from multicast.order import order_checksum
+from multicast.order.runs import order_checksum
 
 
 class ParentStream:

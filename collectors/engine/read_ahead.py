@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 
 from collectors.engine.stream_loop import StreamBatch
 from multicast.drivers.protocol import Record, TopicPartition
-from multicast.tickets.encoding import tag_of
+from multicast.order.records import tag_of
 
 # Records of one stream that are kept: some 20 MB. That is what producers write in 50 s at 2,000
 # messages a second, each with a ticket of its own; a change of the plan takes a few seconds.

@@ -10,11 +10,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from collectors.collector import Collector
+from collectors.core.collector import Collector
+from collectors.core.entry_counts import CollectorEntries
+from collectors.core.standby import Standby
 from collectors.engine.assignment import Assignment
 from collectors.engine.log_waits import LogWaits
-from collectors.entry_counts import CollectorEntries
-from collectors.standby import Standby
 from multicast.metrics.families import LatencyCounts
 
 _log = logging.getLogger("amcast.collectors")

@@ -5,8 +5,8 @@ An instance to which nothing happens rests, so it costs next to nothing; the nex
 
 from __future__ import annotations
 
+from collectors.core.balance import WINDOW_TICKS
 from collectors.engine.clock import Clock, Timed
-from multicast.tickets.balance import WINDOW_TICKS
 
 # So that no debt is left unsettled: that takes two windows (2 s). Ten times as long costs 20 s of
 # ticks after each message.

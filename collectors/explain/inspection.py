@@ -22,8 +22,8 @@ from multicast.drivers.kafka_python import Admin
 from multicast.drivers.protocol import Driver, Record, TopicPartition
 from multicast.errors import AmcastError, TimedOut, Trimmed, UsageError
 from multicast.messages import Covered, EpochMarker, MessageID, special
-from multicast.tickets.encoding import OwnRecord, RestoredRecord, decode
-from multicast.tickets.stream import OrderStream
+from multicast.order.records import OwnRecord, RestoredRecord, decode
+from multicast.order.stream import OrderStream
 from multicast.verification.audit import epoch_at, epochs_of
 from topology.tree import CollectorSpec, Log, Plan
 

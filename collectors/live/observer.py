@@ -24,8 +24,8 @@ from multicast.control import (
 from multicast.drivers import open_driver
 from multicast.drivers.protocol import Driver, TopicPartition
 from multicast.errors import AmcastError, ProtocolViolation, TimedOut
+from multicast.order.stream import OrderStream
 from multicast.settings import Settings
-from multicast.tickets.stream import OrderStream
 from topology.tree import Plan
 
 _T = TypeVar("_T")

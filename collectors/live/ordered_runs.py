@@ -9,8 +9,8 @@ from bisect import bisect_right
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from multicast.order import Run
-from multicast.tickets.stream import OrderStream
+from multicast.order.runs import Run
+from multicast.order.stream import OrderStream
 
 _RUNS_MAX = 100_000  # of all logs: some 20 MB
 _RUNS_OF_LOG_MIN = 100  # however many logs there are

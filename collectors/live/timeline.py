@@ -14,13 +14,13 @@ from dataclasses import dataclass
 from typing import Any
 
 from collectors.live.observer import LOOKBACK_RECORDS, Observer
-from multicast.consumer import Consumer
+from multicast.consuming.consumer import Consumer
+from multicast.consuming.cursor import Cursor
+from multicast.consuming.delivery import Batch
+from multicast.consuming.subscription import SubscriptionRequest
 from multicast.control import SINGLE_LOG, ControlState, log_partition, stream_partition
-from multicast.cursor import Cursor
-from multicast.delivery import Batch
 from multicast.drivers.protocol import Record
 from multicast.errors import AmcastError
-from multicast.subscription import SubscriptionRequest
 
 WINDOW_ROWS = 2_000  # what is kept and searched: some 5 MB at most
 _ROWS_PER_S = 2_000  # nobody reads more; a busy topic would take a processor

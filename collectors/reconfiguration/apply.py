@@ -43,6 +43,7 @@ from collectors.reconfiguration.topics import (
     topics_ahead,
     topics_of,
 )
+from multicast.consuming.subscription import SubscriptionRequest
 from multicast.control import (
     ControlReader,
     ControlState,
@@ -62,7 +63,6 @@ from multicast.errors import (
     UncoveredInterest,
     UsageError,
 )
-from multicast.subscription import SubscriptionRequest
 from topology.changes import refuse_moved_logs
 from topology.check import PlanRejected, check
 from topology.tree import Plan

@@ -20,11 +20,11 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from uuid import uuid4
 
+from collectors.core.epoch_change import ends_of, logs_to_mark
+from collectors.core.mending import ordered_to, resumed
 from collectors.engine.engine import Engine
 from collectors.engine.instance import CollectorInstance
 from collectors.engine.skips import fill_up
-from collectors.epoch_change import ends_of, logs_to_mark
-from collectors.mending import ordered_to, resumed
 from multicast.control import (
     ControlReader,
     control_partition,
@@ -45,7 +45,7 @@ from multicast.drivers.protocol import (
 )
 from multicast.errors import AccessDenied, AppendRefused, AppendUnknown, Conflict, TimedOut
 from multicast.messages import epoch_header
-from multicast.tickets.stream import OrderStream
+from multicast.order.stream import OrderStream
 from topology.tree import Plan
 
 # How long to wait for the next epoch's collectors. Without the wait the change only pauses

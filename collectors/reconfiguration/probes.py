@@ -24,15 +24,15 @@ from dataclasses import dataclass
 from itertools import chain, groupby
 from typing import Self
 
-from multicast.consumer import Consumer
+from multicast.consuming.consumer import Consumer
+from multicast.consuming.delivery import Batch
+from multicast.consuming.subscription import End, SubscriptionRequest
 from multicast.control import SINGLE_LOG, ControlReader, ControlState
-from multicast.delivery import Batch
 from multicast.drivers.protocol import Driver
 from multicast.errors import AmcastError
 from multicast.history import History
-from multicast.order import OFFSET_MAX
+from multicast.order.runs import OFFSET_MAX
 from multicast.properties import check_all
-from multicast.subscription import End, SubscriptionRequest
 from multicast.verification.audit import AuditCollector
 from topology.carry_over import Retained, retained
 from topology.tree import Plan

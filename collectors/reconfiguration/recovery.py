@@ -24,9 +24,8 @@ from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from uuid import uuid4
 
-from collectors.collector import LIMITS
-from collectors.engine.skips import fill_up, ignore, missing
-from collectors.mending import (
+from collectors.core.collector import LIMITS
+from collectors.core.mending import (
     Damage,
     Harm,
     StreamRead,
@@ -35,6 +34,7 @@ from collectors.mending import (
     resumed,
     same_trees,
 )
+from collectors.engine.skips import fill_up, ignore, missing
 from collectors.reconfiguration.appends import append_one
 from collectors.reconfiguration.drain import Drain, Streams
 from collectors.reconfiguration.restoring import (
@@ -60,8 +60,8 @@ from multicast.control.documents import Ended
 from multicast.drivers.kafka_python import Admin, TopicSpec
 from multicast.drivers.protocol import Driver
 from multicast.errors import AppendUnknown, Conflict
-from multicast.order import Run
-from multicast.tickets.stream import OrderStream
+from multicast.order.runs import Run
+from multicast.order.stream import OrderStream
 from topology.carry_over import retained
 from topology.tree import Plan
 

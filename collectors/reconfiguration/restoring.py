@@ -1,6 +1,6 @@
 """What a recovery appends: freezes, and the runs that it restores.
 
-`multicast/tickets/recovery.py` computes the runs. This module reads what that needs of the ended
+`collectors/core/restored_runs.py` computes the runs. This module reads what that needs of the ended
 streams, and appends the runs to the streams of the next epoch, before that epoch begins.
 
     gap     records of a parent's stream that retention has deleted although a child has not ordered
@@ -20,20 +20,20 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
 
-from collectors.engine.skips import ignore
-from collectors.reconfiguration.survey import counted_runs, read_to_end
-from multicast.control import ControlState, log_partition, stream_partition
-from multicast.drivers.protocol import Appender, Driver
-from multicast.errors import Conflict, TimedOut
-from multicast.order import Run
-from multicast.tickets.encoding import FreezeRecord, encode
-from multicast.tickets.recovery import (
+from collectors.core.restored_runs import (
     EndedStream,
     restored_records,
     restored_runs,
     runs_ahead,
 )
-from multicast.tickets.stream import OrderStream
+from collectors.engine.skips import ignore
+from collectors.reconfiguration.survey import counted_runs, read_to_end
+from multicast.control import ControlState, log_partition, stream_partition
+from multicast.drivers.protocol import Appender, Driver
+from multicast.errors import Conflict, TimedOut
+from multicast.order.records import FreezeRecord, encode
+from multicast.order.runs import Run
+from multicast.order.stream import OrderStream
 
 OWED_MAX = 2**32 - 1  # in the bytes of a checkpoint
 _AT_ONCE_MAX = 100  # records of 6 kB at most; a client's buffer holds many times that

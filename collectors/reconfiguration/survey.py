@@ -1,6 +1,6 @@
 """Reads all streams of an epoch to their ends, and finds what a wrong order record has damaged.
 
-Writes nothing. `collectors/mending.py` decides what is damaged; `recovery.py` repairs it.
+Writes nothing. `collectors/core/mending.py` decides what is damaged; `recovery.py` repairs it.
 """
 
 from __future__ import annotations
@@ -8,9 +8,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 
+from collectors.core.epoch_change import freeze_positions
+from collectors.core.mending import Damage, StreamRead, damage
 from collectors.doctor.streams import READ_S, open_near_end
-from collectors.epoch_change import freeze_positions
-from collectors.mending import Damage, StreamRead, damage
 from collectors.reconfiguration.drain import Streams
 from multicast.control import (
     ControlState,
@@ -19,8 +19,8 @@ from multicast.control import (
 )
 from multicast.drivers.protocol import Driver, TopicPartition
 from multicast.errors import Conflict, TimedOut, Trimmed
-from multicast.order import Run, order_checksum
-from multicast.tickets.stream import OrderStream
+from multicast.order.runs import Run, order_checksum
+from multicast.order.stream import OrderStream
 
 
 def read_streams(driver: Driver, state: ControlState) -> dict[str, StreamRead]:
@@ -93,7 +93,7 @@ def _positions_at(
         return dict(child.state.positions)
     if again.checksum not in (0, child.state.parent_last):
         return None
-    # While runs are restored, one of the two is ahead, as `multicast/tickets/relay.py` says.
+    # While runs are restored, one of the two is ahead, as `collectors/core/relay.py` says.
     if any(stream.state.restored < stream.shape.owed for stream in (again, child)):
         return dict(child.state.positions)
     return dict(again.state.positions)

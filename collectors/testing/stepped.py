@@ -1,12 +1,12 @@
 """Collectors that work in turns on a cluster in memory: the shell of `multicast.testing.system`.
 
-The core (`collectors/collector.py`), the streams, checkpoints and the drain are the product's.
+The core (`collectors/core/collector.py`), the streams, checkpoints and the drain are the product's.
 This module stands in place of the engine's threads: a turn reads what there is, and carries out
 what the core decides. The cluster's random numbers choose who works first, and how much is read.
 
     instance    one process that runs a collector in the epoch in which it began
     leaving     an instance beside which another one was started; it ends once a record of another
-                instance is accepted, as an acting standby does (`collectors/standby.py`)
+                instance is accepted, as an acting standby does (`collectors/core/standby.py`)
     down        a collector that crashed: no instance of it starts before `restart`
 
     tick        each 0.25 s of virtual time, as in the engine, the core judges holes and debts: for
@@ -21,10 +21,10 @@ from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import replace
 
-from collectors.actions import Append, Fill, SaveCheckpoint
-from collectors.collector import Collector
+from collectors.core.actions import Append, Fill, SaveCheckpoint
+from collectors.core.collector import Collector
+from collectors.core.epoch_change import freeze_positions
 from collectors.engine.skips import fill, ignore
-from collectors.epoch_change import freeze_positions
 from collectors.reconfiguration.apply import refuse_unfit
 from collectors.reconfiguration.drain import Drain, Streams
 from multicast.control import (
@@ -40,9 +40,9 @@ from multicast.control import (
 from multicast.drivers.clock import clock_of
 from multicast.drivers.protocol import AppendFailed, AppendOutcome
 from multicast.errors import ProtocolViolation
-from multicast.order import order_checksum
+from multicast.order.runs import order_checksum
+from multicast.order.stream import OrderStream, StreamCheckpoint
 from multicast.testing.parties import DoubledCluster
-from multicast.tickets.stream import OrderStream, StreamCheckpoint
 from topology.tree import Plan
 
 # Records that one turn reads of a stream: small ones put other parties' turns between records.

@@ -29,15 +29,15 @@ from multicast.aio.reader_thread import ReaderThread
 from multicast.aio.threads import Threads
 from multicast.aio.turns import Turns
 from multicast.conditional.condition import LogPosition
-from multicast.consumer import Consumer, Start, VoidMessages
+from multicast.consuming.consumer import Consumer, Start, VoidMessages
+from multicast.consuming.cursor import Cursor
+from multicast.consuming.delivery import Batch, Message, Waiting
+from multicast.consuming.entries_read import ConsumerEntries
+from multicast.consuming.subscription import Bounds, End
 from multicast.consuming.wrong_calls import refuse_no_messages
-from multicast.cursor import Cursor
-from multicast.delivery import Batch, Message, Waiting
 from multicast.drivers.protocol import Driver, Record
-from multicast.entries_read import ConsumerEntries
 from multicast.errors import TimedOut, UsageError
 from multicast.metrics.counts import ConsumerCounts
-from multicast.subscription import Bounds, End
 
 _POLL_S = 1.0  # as `Consumer.poll`
 _MESSAGES_MAX = 5000  # as `Consumer.poll`

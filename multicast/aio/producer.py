@@ -32,8 +32,8 @@ from multicast.errors import BufferFull
 from multicast.keyed import Key, Keys, Partitioner, addressed, batched
 from multicast.messages import MessageID
 from multicast.metrics.counts import ProducerCounts
-from multicast.producer import Producer
-from multicast.receipts import FAILOVER_S, not_decided, not_ordered
+from multicast.producing.producer import Producer
+from multicast.producing.receipts import FAILOVER_S, not_decided, not_ordered
 from topology.tree import Plan
 
 # A call that found the buffer full tries again after this long, if no outcome wakes it first. A

@@ -22,10 +22,10 @@ from concurrent.futures import Future
 from typing import Any, NamedTuple, TypeVar
 
 from multicast.aio.inbox import Inbox
-from multicast.consumer import Consumer
-from multicast.delivery import Batch
+from multicast.consuming.consumer import Consumer
+from multicast.consuming.delivery import Batch
+from multicast.consuming.subscription import End
 from multicast.errors import UsageError
-from multicast.subscription import End
 
 # How late a call or a stop is noticed while no message comes. A message ends a poll at once. Twenty
 # polls a second cost an idle consumer less than 1 % of a core.

@@ -19,7 +19,7 @@ from multicast.aio.inbox import Inbox
 from multicast.conditional.judge import Decision
 from multicast.drivers.protocol import AppendOutcome
 from multicast.messages import MessageID
-from multicast.receipts import FAILOVER_S, OneMessage, Receipts, Route, Settlement
+from multicast.producing.receipts import FAILOVER_S, OneMessage, Receipts, Route, Settlement
 from topology.tree import Log
 
 _STILL_OPEN = (

@@ -19,10 +19,10 @@ from multicast.cli.options import (
     partitions_of,
     start_of,
 )
+from multicast.consuming.subscription import SubscriptionRequest
 from multicast.drivers import open_driver
 from multicast.errors import UsageError
 from multicast.settings import settings
-from multicast.subscription import SubscriptionRequest
 from multicast.tables.arrow import pyarrow
 from multicast.tables.export import Export, export, locked
 from topology import extra

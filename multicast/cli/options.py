@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal
 
 import typer
 
-from multicast.cursor import Cursor
+from multicast.consuming.cursor import Cursor
 from multicast.errors import UsageError
 from topology.output import SECONDS_MAX
 

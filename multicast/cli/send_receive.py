@@ -29,14 +29,14 @@ from multicast.cli.options import (
     partitions_of,
     start_of,
 )
-from multicast.consumer import Consumer
-from multicast.cursor import Cursor
-from multicast.delivery import Batch, Message
+from multicast.consuming.consumer import Consumer
+from multicast.consuming.cursor import Cursor
+from multicast.consuming.delivery import Batch, Message
 from multicast.drivers.protocol import Appended, AppendFailed
 from multicast.errors import AmcastError, AppendUnknown, TimedOut
 from multicast.metrics.counts import CountedClient
-from multicast.producer import Producer
-from multicast.receipts import FAILOVER_S, Receipt
+from multicast.producing.producer import Producer
+from multicast.producing.receipts import FAILOVER_S, Receipt
 from multicast.settings import settings
 from multicast.verification.recorder import HistoryWriter, stored_in
 from topology.output import Output

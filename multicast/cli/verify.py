@@ -23,7 +23,7 @@ from typing import IO, Annotated
 import typer
 
 from multicast.cli.options import Bootstrap, DriverName, Topic, partitions_of
-from multicast.delivery import Batch
+from multicast.consuming.delivery import Batch
 from multicast.drivers import open_driver
 from multicast.errors import UsageError
 from multicast.history import LINE_BYTES_MAX, History, HistoryBuilder, HistoryError, read

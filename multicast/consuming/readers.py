@@ -13,8 +13,8 @@ from collections.abc import Sequence
 from contextlib import ExitStack
 from typing import TYPE_CHECKING
 
+from multicast.consuming.delivery import Delivery
 from multicast.control import ControlReader, log_partition, stream_partition
-from multicast.delivery import Delivery
 from multicast.drivers.clock import clock_of
 from multicast.drivers.protocol import Driver, Fetched, Reader, TopicPartition
 from multicast.errors import Trimmed

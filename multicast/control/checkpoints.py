@@ -19,7 +19,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from operator import attrgetter
 
-from multicast.tickets.stream import StreamCheckpoint
+from multicast.order.stream import StreamCheckpoint
 
 # The order topic keeps a quarter (and a day) more than messages live: the 1 / (SLOTS - 1) above.
 SLOTS = 5

@@ -8,8 +8,8 @@ from typing import Any
 
 from multicast.control.documents import Ended, StatusPage
 from multicast.drivers.clock import WRITER_BYTES
-from multicast.order import digest_of
-from multicast.tickets.stream import StreamCheckpoint
+from multicast.order.runs import digest_of
+from multicast.order.stream import StreamCheckpoint
 from topology.tree import Plan
 
 SCHEMA_VERSION = 1  # of the JSON values

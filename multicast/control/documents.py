@@ -11,9 +11,9 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from multicast.drivers.clock import WRITER_BYTES
-from multicast.order import anchor
-from multicast.tickets.encoding import CheckpointRecord, decode
-from multicast.tickets.stream import StreamCheckpoint
+from multicast.order.records import CheckpointRecord, decode
+from multicast.order.runs import anchor
+from multicast.order.stream import StreamCheckpoint
 from topology.documents import NotReadable, octets, part, text, whole
 from topology.tree import Plan
 

@@ -64,8 +64,8 @@ from multicast.control.sources import (
 from multicast.control.topics import collectors_partition
 from multicast.drivers.protocol import Record, TopicPartition
 from multicast.errors import UncoveredInterest, UnknownVersion
-from multicast.order import digest_of
-from multicast.tickets.stream import OrderStream, StreamCheckpoint
+from multicast.order.runs import digest_of
+from multicast.order.stream import OrderStream, StreamCheckpoint
 from topology.carry_over import Retained, retained
 from topology.documents import NotReadable, json_object, part, whole, whole_text
 from topology.tree import EPOCH_MAX, ORDER_VERSION, InvalidPlan, Plan

@@ -5,7 +5,6 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterable
 
-from multicast.append_counts import AppendCounters
 from multicast.control import ControlReader, ControlState, log_partition
 from multicast.drivers.clock import clock_of
 from multicast.drivers.protocol import Driver
@@ -13,7 +12,8 @@ from multicast.keyed.destinations import find_log, required_log
 from multicast.keyed.partitioners import Keys, Partitioner
 from multicast.keyed.router import KeyRouter
 from multicast.messages import covered_header, name_set, refuse_no_name
-from multicast.receipts import Route
+from multicast.producing.append_counts import AppendCounters
+from multicast.producing.receipts import Route
 from multicast.topic_identity import refuse_recreated_logs
 from topology.tree import Log, Plan, log_name
 

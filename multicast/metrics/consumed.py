@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import threading
 
+from multicast.consuming.delivery import Batch, Delivery
+from multicast.consuming.entries_read import ConsumerEntries, EntriesRead
 from multicast.control import log_partition
-from multicast.delivery import Batch, Delivery
 from multicast.drivers.clock import ClientClock
 from multicast.drivers.protocol import Driver
-from multicast.entries_read import ConsumerEntries, EntriesRead
 from multicast.metrics.counts import ConsumerCounts
 
 

@@ -26,7 +26,7 @@ from pyspark.sql.datasource import (
 )
 from pyspark.sql.types import StructType
 
-from multicast.cursor import Cursor, interest_digest
+from multicast.consuming.cursor import Cursor, interest_digest
 from multicast.drivers import open_driver
 from multicast.drivers.protocol import Driver
 from multicast.errors import TopicChanged, Trimmed, UncoveredInterest, UsageError

@@ -5,5 +5,5 @@
     arrow        rows as Arrow record batches; the only file that imports pyarrow
     options      what a user asks for, as Spark's options say it
 
-Positions and cursors are those of `multicast.consumer.Consumer`; no other rule is applied here.
+Positions and cursors are those of `multicast.Consumer`; no other rule is applied here.
 """

@@ -26,12 +26,12 @@ from operator import itemgetter
 from pathlib import Path
 from typing import IO, Any, Literal
 
-from multicast.cursor import Cursor
-from multicast.delivery import Batch
+from multicast.consuming.cursor import Cursor
+from multicast.consuming.delivery import Batch
+from multicast.consuming.subscription import SubscriptionRequest
 from multicast.drivers.clock import clock_of
 from multicast.drivers.protocol import Driver, Record
 from multicast.errors import AmcastError, Conflict, TimedOut, UsageError
-from multicast.subscription import SubscriptionRequest
 from multicast.tables.arrow import pyarrow, record_batch, schema
 from multicast.tables.order_walk import OrderWalk, Piece, Where
 from multicast.tables.slices import read, slices

@@ -12,11 +12,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
-from multicast.cursor import Cursor
+from multicast.consuming.cursor import Cursor
+from multicast.consuming.subscription import SubscriptionRequest
 from multicast.drivers.client_settings import check_client
 from multicast.errors import UsageError
-from multicast.order import OFFSET_MAX
-from multicast.subscription import SubscriptionRequest
+from multicast.order.runs import OFFSET_MAX
 from multicast.tables.order_walk import Where
 
 SERVERS = "kafka.bootstrap.servers"

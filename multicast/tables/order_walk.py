@@ -1,6 +1,6 @@
 """Reads an order without its payloads: pieces, which are runs of offsets with their positions.
 
-Which stream is read in which epoch is decided by `multicast.subscription`, and what a stream says
+Which stream is read in which epoch is decided by `subscription.py`, and what a stream says
 by `multicast.control.OrderStream`, as for a `Consumer`. A piece contains only offsets that are
 both ordered and stored, so whoever reads it need not wait.
 
@@ -19,27 +19,9 @@ from collections.abc import Iterator
 from datetime import datetime
 from typing import Literal, NamedTuple, Self
 
-from multicast.control import (
-    SINGLE_LOG,
-    ControlReader,
-    log_partition,
-    stream_partition,
-)
-from multicast.cursor import Cursor
-from multicast.drivers.clock import clock_of
-from multicast.drivers.protocol import Driver, Reader, TopicPartition
-from multicast.ends import cursor_at, end_now, refuse_beyond_end
-from multicast.errors import (
-    AmcastError,
-    ClusterUnreachable,
-    ProtocolViolation,
-    TimedOut,
-    TopicChanged,
-    Trimmed,
-    UsageError,
-)
-from multicast.order import OFFSET_MAX, ordered_by
-from multicast.subscription import (
+from multicast.consuming.cursor import Cursor
+from multicast.consuming.ends import cursor_at, end_now, refuse_beyond_end
+from multicast.consuming.subscription import (
     Bounds,
     End,
     Reached,
@@ -49,7 +31,25 @@ from multicast.subscription import (
     lacking,
     resume,
 )
-from multicast.tickets.stream import OrderStream
+from multicast.control import (
+    SINGLE_LOG,
+    ControlReader,
+    log_partition,
+    stream_partition,
+)
+from multicast.drivers.clock import clock_of
+from multicast.drivers.protocol import Driver, Reader, TopicPartition
+from multicast.errors import (
+    AmcastError,
+    ClusterUnreachable,
+    ProtocolViolation,
+    TimedOut,
+    TopicChanged,
+    Trimmed,
+    UsageError,
+)
+from multicast.order.runs import OFFSET_MAX, ordered_by
+from multicast.order.stream import OrderStream
 from multicast.topic_identity import refuse_changed_topics
 from topology.tree import Log
 

@@ -2,7 +2,7 @@
 
 A slice is consecutive offsets of one log, with the pieces that give them their positions. A task
 reads one slice, or several small ones. Which records are messages for the reader is what
-`multicast.delivery` decides: skips and markers are dropped, and so are covered messages whose exact
+`delivery.py` decides: skips and markers are dropped, and so are covered messages whose exact
 set misses the interest, and void messages (docs/conditional.md).
 """
 

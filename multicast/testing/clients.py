@@ -8,11 +8,11 @@ from contextlib import AbstractContextManager, ExitStack, nullcontext
 from types import TracebackType
 from typing import Any, Self
 
-from multicast.consumer import Consumer
-from multicast.delivery import Message
+from multicast.consuming.consumer import Consumer
+from multicast.consuming.delivery import Message
 from multicast.drivers.protocol import Driver
 from multicast.errors import UsageError
-from multicast.producer import Producer
+from multicast.producing.producer import Producer
 from multicast.properties import Report
 
 

@@ -17,7 +17,7 @@ from datetime import UTC, datetime
 from random import Random
 from typing import overload
 
-from multicast.consumer import Consumer
+from multicast.consuming.consumer import Consumer
 from multicast.control import (
     ControlReader,
     control_topics,

@@ -11,12 +11,12 @@ from importlib.metadata import entry_points
 from random import Random
 from typing import Any, Protocol
 
-from multicast.consumer import Consumer
-from multicast.delivery import Message
+from multicast.consuming.consumer import Consumer
+from multicast.consuming.delivery import Message
 from multicast.drivers.memory.logs import MemoryLog
 from multicast.drivers.protocol import Driver
 from multicast.errors import UsageError
-from multicast.producer import Producer
+from multicast.producing.producer import Producer
 from multicast.properties import Report
 from multicast.testing.interests import Interests
 from topology.tree import Plan

@@ -13,12 +13,12 @@ import itertools
 import threading
 from collections.abc import Sequence
 
+from multicast.consuming.cursor import Cursor
+from multicast.consuming.delivery import Batch
+from multicast.consuming.subscription import SubscriptionRequest
 from multicast.control import ControlState
-from multicast.cursor import Cursor
-from multicast.delivery import Batch
 from multicast.drivers.protocol import Record
 from multicast.properties import OrderViolation
-from multicast.subscription import SubscriptionRequest
 from multicast.verification.observer import AtEnd, HandedOut
 from multicast.verification.window import DeliveryWindow
 

@@ -14,15 +14,15 @@ from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 
-from multicast.consumer import Consumer
+from multicast.consuming.consumer import Consumer
+from multicast.consuming.cursor import Cursor
+from multicast.consuming.delivery import Batch
+from multicast.consuming.ends import end_now
+from multicast.consuming.subscription import SubscriptionRequest
 from multicast.control import ControlReader, ControlState
-from multicast.cursor import Cursor
-from multicast.delivery import Batch
 from multicast.drivers.protocol import Driver, Record
-from multicast.ends import end_now
 from multicast.errors import TimedOut
 from multicast.properties import Report, verify
-from multicast.subscription import SubscriptionRequest
 from multicast.verification.audit import AuditCollector
 from multicast.verification.from_cluster import read_messages
 from multicast.verification.observer import AtEnd, HandedOut

@@ -25,8 +25,8 @@ from collections import deque
 from collections.abc import Sequence
 from operator import attrgetter
 
+from multicast.consuming.delivery import Batch
 from multicast.control import SINGLE_LOG
-from multicast.delivery import Batch
 from multicast.drivers.protocol import Record
 from multicast.tracing.context import carried, may_be_sampled, tracer
 from topology import extra

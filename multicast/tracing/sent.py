@@ -22,7 +22,7 @@ from typing import Any
 
 from multicast.drivers.protocol import Appended, AppendOutcome, DoneAll, Headers
 from multicast.keyed import Batched
-from multicast.receipts import Route
+from multicast.producing.receipts import Route
 from multicast.tracing.context import carried, first_header, injected, tracer
 from topology import extra
 

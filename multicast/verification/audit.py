@@ -21,13 +21,13 @@ from collections.abc import Iterable
 from contextlib import suppress
 
 from multicast.conditional.judge import LogJudge
+from multicast.consuming.delivery import Batch
+from multicast.consuming.subscription import End, SubscriptionRequest
 from multicast.control import SINGLE_LOG, ControlState
-from multicast.delivery import Batch
 from multicast.drivers.protocol import Record
 from multicast.errors import UncoveredInterest, UsageError
 from multicast.history import History, HistoryBuilder
 from multicast.messages import Covered, special
-from multicast.subscription import End, SubscriptionRequest
 from topology.tree import Log
 
 

@@ -10,14 +10,14 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from multicast.consumer import Consumer
+from multicast.consuming.consumer import Consumer
+from multicast.consuming.delivery import Batch
+from multicast.consuming.ends import end_now
+from multicast.consuming.subscription import SubscriptionRequest
 from multicast.control import ControlReader, ControlState, log_partition
-from multicast.delivery import Batch
 from multicast.drivers.protocol import Driver
-from multicast.ends import end_now
 from multicast.errors import TimedOut
 from multicast.history import History
-from multicast.subscription import SubscriptionRequest
 from multicast.verification.audit import AuditCollector
 from topology.tree import Log
 

@@ -10,11 +10,11 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
+from multicast.consuming.cursor import Cursor
+from multicast.consuming.delivery import Batch
+from multicast.consuming.subscription import End, SubscriptionRequest
 from multicast.control import ControlState
-from multicast.cursor import Cursor
-from multicast.delivery import Batch
 from multicast.drivers.protocol import Record
-from multicast.subscription import End, SubscriptionRequest
 
 # Called with a batch, and those of its records that the application gets now.
 HandedOut = Callable[[Batch, Sequence[Record]], None]

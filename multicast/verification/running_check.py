@@ -21,12 +21,12 @@ from collections.abc import Callable
 from contextlib import ExitStack, suppress
 from typing import Any
 
-from multicast.consumer import Consumer
+from multicast.consuming.consumer import Consumer
+from multicast.consuming.subscription import SubscriptionRequest
 from multicast.control import ControlReader, ControlState
 from multicast.drivers.protocol import Driver
 from multicast.errors import AmcastError, ProtocolViolation, Trimmed, UncoveredInterest
 from multicast.properties import OrderViolation
-from multicast.subscription import SubscriptionRequest
 from multicast.verification.window import DeliveryWindow
 
 _log = logging.getLogger("amcast.check")

@@ -19,13 +19,13 @@ from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+from multicast.consuming.delivery import Batch
+from multicast.consuming.subscription import End, SubscriptionRequest
 from multicast.control import ControlState
-from multicast.delivery import Batch
 from multicast.drivers.protocol import Record
 from multicast.history import READINGS_MAX
-from multicast.order import OFFSET_MAX
+from multicast.order.runs import OFFSET_MAX
 from multicast.properties import Report, check_all
-from multicast.subscription import End, SubscriptionRequest
 from multicast.verification.audit import AuditCollector
 
 

@@ -12,8 +12,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from multicast.delivery import Batch
-from multicast.subscription import End
+from multicast.consuming.delivery import Batch
+from multicast.consuming.subscription import End
 from ordering_osn.chain.bundles.rule import VoidReason
 from ordering_osn.config.policies import SignedData
 

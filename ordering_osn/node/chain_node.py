@@ -28,9 +28,9 @@ from collections.abc import Callable, Iterable
 from functools import partial
 from pathlib import Path
 
-from multicast.consumer import Consumer
-from multicast.delivery import Batch
-from multicast.entries_read import ConsumerEntries
+from multicast.consuming.consumer import Consumer
+from multicast.consuming.delivery import Batch
+from multicast.consuming.entries_read import ConsumerEntries
 from multicast.errors import (
     AccessDenied,
     ClusterUnreachable,

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from multicast.consumer import Consumer
+from multicast.consuming.consumer import Consumer
 from ordering_osn.api.metrics import Metrics
 from ordering_osn.chain.bundles.log_records import RecordReader, read_bundle_record
 from ordering_osn.chain.bundles.metadata import BundleMetadata

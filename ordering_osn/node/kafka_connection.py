@@ -10,13 +10,13 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import TypeVar
 
-from multicast.consumer import Consumer
+from multicast.consuming.consumer import Consumer
+from multicast.consuming.delivery import Batch
+from multicast.consuming.subscription import Bounds
 from multicast.control import ControlReader, log_partition
-from multicast.delivery import Batch
 from multicast.drivers.protocol import Driver, TopicPartition
 from multicast.errors import AmcastError, ClusterUnreachable
-from multicast.producer import Producer
-from multicast.subscription import Bounds
+from multicast.producing.producer import Producer
 from ordering_osn.node.in_sync import Replicas
 from topology.tree import Log, Plan
 

@@ -24,7 +24,7 @@ from functools import partial
 
 from multicast.drivers.protocol import Appended, AppendFailed, AppendOutcome
 from multicast.errors import AmcastError, ClusterUnreachable
-from multicast.producer import Producer
+from multicast.producing.producer import Producer
 from ordering_osn.node.kafka_connection import SharedAttempts
 from topology.tree import Log, Plan, log_name
 

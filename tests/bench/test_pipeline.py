@@ -25,8 +25,8 @@ from multicast.drivers import open_driver
 from multicast.drivers.kafka_python import Admin, TopicSpec
 from multicast.drivers.protocol import Appended, TopicPartition
 from multicast.errors import UnknownVersion
-from multicast.order import digest_of
-from multicast.tickets import encoding as tickets
+from multicast.order import records as tickets
+from multicast.order.runs import digest_of
 from tests.helpers.plans import chain
 from tests.helpers.system import PATIENCE_S, until
 from topology.output import Output

@@ -13,8 +13,7 @@ from bench.pipeline.ticket_rule import StreamReading
 from collectors.reconfiguration.survey import counted_runs
 from multicast.control import ends_record, markers_record, plan_record, stream_partition
 from multicast.drivers.protocol import TopicPartition
-from multicast.order import anchor, digest_of
-from multicast.tickets.encoding import (
+from multicast.order.records import (
     Correction,
     FreezeRecord,
     Loss,
@@ -27,8 +26,9 @@ from multicast.tickets.encoding import (
     Ticket,
     encode,
 )
-from multicast.tickets.rule import NotCounted
-from multicast.tickets.stream import OrderStream
+from multicast.order.rule import NotCounted
+from multicast.order.runs import anchor, digest_of
+from multicast.order.stream import OrderStream
 from tests.bench.test_pipeline import (
     session,  # noqa: F401 - a fixture
 )

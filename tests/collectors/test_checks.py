@@ -5,6 +5,7 @@ from dataclasses import replace
 import pytest
 
 from collectors.cli.doctor import _clocks
+from collectors.core.mending import Damage, Harm
 from collectors.doctor.checks import Check, Weight, findings, of_unordered, refuse
 from collectors.doctor.facts import (
     AheadLog,
@@ -20,7 +21,6 @@ from collectors.doctor.facts import (
     TopicFacts,
     length,
 )
-from collectors.mending import Damage, Harm
 from multicast.drivers.kafka_python import OpenTransaction
 from multicast.drivers.kafka_python.connection import kafka_python_settings
 from multicast.drivers.librdkafka.settings import librdkafka_settings

@@ -21,9 +21,9 @@ from multicast.drivers.kafka_python import Admin
 from multicast.drivers.memory.driver import MemoryDriver, MemoryLog
 from multicast.drivers.protocol import TopicPartition
 from multicast.errors import AmcastError, AppendRefused, ProtocolViolation, Trimmed
-from multicast.order import anchor
-from multicast.tickets.encoding import encode
-from multicast.tickets.stream import OrderStream, StreamCheckpoint
+from multicast.order.records import encode
+from multicast.order.runs import anchor
+from multicast.order.stream import OrderStream, StreamCheckpoint
 from tests.helpers.plans import chain, from_start, poster, tree_plan
 from tests.helpers.small import Small, until
 from tests.helpers.system import PATIENCE_S, System, set_topic

@@ -2,11 +2,11 @@
 
 import pytest
 
-from collectors.entry_counts import entries_of
+from collectors.core.entry_counts import entries_of
+from multicast.consuming.cursor import Cursor
+from multicast.consuming.entries_read import EntriesRead
 from multicast.control import stream_partition
-from multicast.cursor import Cursor
-from multicast.entries_read import EntriesRead
-from multicast.tickets.rule import NotCounted
+from multicast.order.rule import NotCounted
 from tests.helpers.in_memory_cluster import InMemoryCluster
 from topology.work import collector_work, consumer_work
 

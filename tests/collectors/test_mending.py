@@ -2,10 +2,10 @@
 
 from dataclasses import replace
 
-from collectors.mending import Harm, StreamRead, damage, recovery_plan, resumed
+from collectors.core.mending import Harm, StreamRead, damage, recovery_plan, resumed
 from multicast.control import ControlState, genesis, plan_record
 from multicast.drivers.protocol import Record
-from multicast.tickets.encoding import (
+from multicast.order.records import (
     FreezeRecord,
     OwnRecord,
     Position,
@@ -13,7 +13,7 @@ from multicast.tickets.encoding import (
     Ticket,
     encode,
 )
-from multicast.tickets.stream import OrderStream
+from multicast.order.stream import OrderStream
 from tests.helpers.plans import chain, from_start
 from topology.carry_over import retained
 

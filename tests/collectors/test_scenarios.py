@@ -10,12 +10,12 @@ from pathlib import Path
 
 import pytest
 
+from multicast.consuming.subscription import Bounds
 from multicast.control import log_partition, stream_partition
 from multicast.errors import AmcastError
 from multicast.messages import skip_header
-from multicast.order import anchor
-from multicast.subscription import Bounds
-from multicast.tickets.encoding import OwnRecord, Ticket, encode
+from multicast.order.records import OwnRecord, Ticket, encode
+from multicast.order.runs import anchor
 from tests.helpers.in_memory_cluster import InMemoryCluster, in_words
 
 SCENARIOS = sorted((Path(__file__).parent / "scenarios").glob("*.txt"))

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collectors.reconfiguration.survey import counted_runs, read_streams
 from multicast.control import ControlReader, stream_partition
 from multicast.drivers.protocol import Appended
-from multicast.tickets.encoding import (
+from multicast.order.records import (
     FreezeRecord,
     OwnRecord,
     Position,

@@ -7,9 +7,11 @@ one instance of a collector; in a plan (`CollectorSpec`), a collector.
 
 from dataclasses import replace
 
-from collectors.actions import Append, SaveCheckpoint
-from collectors.collector import LIMITS, Collector
-from collectors.epoch_change import ends_of, freeze_positions, logs_to_mark
+from collectors.core.actions import Append, SaveCheckpoint
+from collectors.core.collector import LIMITS, Collector
+from collectors.core.epoch_change import ends_of, freeze_positions, logs_to_mark
+from multicast.consuming.cursor import Cursor
+from multicast.consuming.subscription import Bounds, SubscriptionRequest, earliest, follow, resume
 from multicast.control import (
     ControlState,
     collectors_partition,
@@ -22,19 +24,17 @@ from multicast.control import (
     plan_record,
     stream_partition,
 )
-from multicast.cursor import Cursor
 from multicast.drivers.memory.driver import MemoryLog
 from multicast.messages import covered_header, epoch_header
-from multicast.order import Run, order_checksum
-from multicast.subscription import Bounds, SubscriptionRequest, earliest, follow, resume
-from multicast.tickets.encoding import (
+from multicast.order.records import (
     CheckpointRecord,
     FreezeRecord,
     OwnRecord,
     RelayRecord,
     decode,
 )
-from multicast.tickets.rule import NotCounted
+from multicast.order.rule import NotCounted
+from multicast.order.runs import Run, order_checksum
 from topology.tree import CollectorSpec, Log, Objective, Plan, Subscription
 
 TOPIC = "A"

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-import multicast.consumer
+import multicast.consuming.consumer
 from multicast import Consumer
 from multicast.errors import ClusterUnreachable, UsageError
 from multicast.testing import system
@@ -15,7 +15,7 @@ INTERESTS = {
     "consumers": {"C1": {"P1", "P2"}, "C2": {"P2"}},
     "destinations": [{"P1", "P2"}],
 }
-ROOT = Path(multicast.consumer.__file__).parent
+ROOT = Path(multicast.consuming.consumer.__file__).parent
 # Where an exception out of a signal handler is tried: what belongs to a consumer.
 CUT = {
     str(ROOT / name)
@@ -55,7 +55,7 @@ def test_a_seek_that_fails_changes_nothing(double, sent, monkeypatch):
         if len(received) == 3:
             before = consumer.position
             with monkeypatch.context() as patch:
-                patch.setattr(multicast.consumer, "refuse_changed_topics", away)
+                patch.setattr(multicast.consuming.consumer, "refuse_changed_topics", away)
                 with pytest.raises(ClusterUnreachable):
                     consumer.seek("earliest")
             assert consumer.position == before
@@ -253,13 +253,13 @@ def test_before_the_first_message_is_handed_out_the_position_is_the_start(double
 def test_during_a_seek_another_thread_commits_what_was_handed_out(double, sent, monkeypatch):
     consumer = double.consumer("C1")
     assert next(iter(consumer)).payload == sent[0]
-    before, seen, look = consumer.position, [], multicast.consumer.refuse_changed_topics
+    before, seen, look = consumer.position, [], multicast.consuming.consumer.refuse_changed_topics
 
     def looked_at(*arguments):
         seen.append(consumer.position)
         look(*arguments)
 
-    monkeypatch.setattr(multicast.consumer, "refuse_changed_topics", looked_at)
+    monkeypatch.setattr(multicast.consuming.consumer, "refuse_changed_topics", looked_at)
     consumer.seek("latest")
     assert seen == [before]
 

@@ -5,8 +5,8 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from multicast import Consumer
+from multicast.consuming.cursor import Cursor
 from multicast.control import control_partition, log_partition
-from multicast.cursor import Cursor
 from multicast.errors import Trimmed, UsageError
 from multicast.testing import system
 from tests.helpers.plans import chain

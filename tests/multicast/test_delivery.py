@@ -6,13 +6,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from multicast.cursor import Cursor, single_log_cursor, start_cursor
-from multicast.delivery import Delivery, Waiting
+from multicast.consuming.cursor import Cursor, single_log_cursor, start_cursor
+from multicast.consuming.delivery import Delivery, Waiting
 from multicast.drivers.protocol import Record
 from multicast.errors import Truncated, UsageError
 from multicast.messages import covered_header, epoch_header, skip_header
-from multicast.order import Run, anchor
-from multicast.tickets.encoding import (
+from multicast.order.records import (
     FreezeRecord,
     OwnRecord,
     Position,
@@ -20,7 +19,8 @@ from multicast.tickets.encoding import (
     Ticket,
     encode,
 )
-from multicast.tickets.stream import OrderStream
+from multicast.order.runs import Run, anchor
+from multicast.order.stream import OrderStream
 from tests.helpers.plans import chain, from_start, poster
 
 PLAN = chain()

@@ -11,10 +11,10 @@ import sys
 
 import pytest
 
+from multicast.consuming.subscription import End, logs_wanted, missing
 from multicast.control import log_partition
 from multicast.history import HistoryBuilder
 from multicast.properties import check_all
-from multicast.subscription import End, logs_wanted, missing
 from multicast.verification.audit import AuditCollector
 from tests.helpers.in_memory_cluster import ALL, InMemoryCluster
 from tests.helpers.system import PATIENCE_S, amcast

@@ -5,11 +5,11 @@ from confluent_kafka import ConsumerGroupTopicPartitions
 from confluent_kafka.admin import AdminClient, OffsetSpec
 
 from multicast import Consumer, Producer
+from multicast.consuming.cursor import Cursor
+from multicast.consuming.delivery import Batch
+from multicast.consuming.group_positions import GroupPositions
 from multicast.control import log_partition
-from multicast.cursor import Cursor
-from multicast.delivery import Batch
 from multicast.drivers.protocol import Record
-from multicast.group_positions import GroupPositions
 from multicast.testing import system
 from tests.helpers.plans import chain, poster
 from tests.helpers.small import Small

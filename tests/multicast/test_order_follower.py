@@ -5,11 +5,11 @@ import threading
 
 import pytest
 
-from multicast import order_follower
 from multicast.aio import AsyncProducer
 from multicast.conditional import follower as decision_follower
 from multicast.drivers.memory.driver import MemoryDriver, MemoryReader
 from multicast.errors import AmcastError, ClusterUnreachable, NotAuthorized, UsageError
+from multicast.producing import order_follower
 from tests.helpers.plans import chain
 from tests.helpers.small import Small, until
 

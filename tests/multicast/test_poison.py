@@ -7,10 +7,10 @@ from types import SimpleNamespace
 
 import pytest
 
-from multicast import subscription
 from multicast.cli import send_receive
+from multicast.consuming import subscription
+from multicast.consuming.delivery import Batch, Message
 from multicast.control import ends_record, log_partition, markers_record
-from multicast.delivery import Batch, Message
 from multicast.drivers import open_driver
 from multicast.drivers.kafka_python import Admin, TopicSpec
 from multicast.drivers.protocol import Record, TopicPartition

@@ -6,7 +6,7 @@ The larger worlds are `make model`'s.
 from bench.search.__main__ import main
 from bench.search.explorer import ScopeExplorer
 from bench.search.scopes import SCOPES
-from multicast.tickets.collector import CollectorCore
+from collectors.core.collector_core import CollectorCore
 
 
 def test_the_command_prints_the_number_of_states(capsys):

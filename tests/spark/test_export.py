@@ -10,8 +10,8 @@ import pyarrow.dataset
 import pyarrow.parquet
 import pytest
 
+from multicast.consuming.subscription import SubscriptionRequest
 from multicast.errors import Conflict, TopicChanged
-from multicast.subscription import SubscriptionRequest
 from multicast.tables.export import ABOUT, Export, export, files, locked, rows_of
 from multicast.testing import system
 from tests.helpers.system import PATIENCE_S, amcast, until

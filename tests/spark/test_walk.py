@@ -5,11 +5,11 @@ from datetime import UTC, datetime
 
 import pytest
 
+from multicast.consuming.cursor import Cursor
+from multicast.consuming.subscription import SubscriptionRequest
 from multicast.control import log_partition
-from multicast.cursor import Cursor
 from multicast.drivers.kafka_python import Admin
 from multicast.errors import TimedOut, Trimmed, UncoveredInterest, UsageError
-from multicast.subscription import SubscriptionRequest
 from multicast.tables.options import table_options
 from multicast.tables.order_walk import OrderWalk, between
 from multicast.tables.slices import Place, Slice, read, slices, tasks

@@ -158,10 +158,10 @@ def test_what_a_page_names_wrongly_is_found(tmp_path):
         "# One `heading`, two\n## Again\n## Again\n```\n# no heading\n[x](none.md)\n```\n"
         "[a](#one-heading-two) [b](#again-1) [c](page.md#again) [d](https://example.org/#x)\n"
         "[e](#no-heading) [f](page.md#again-2) [g](none.md)\n"
-        "`multicast/order.py:anchor` `multicast/order.py:no_name` `elsewhere/none.py:f`\n"
-        "`order.py` `tickets.pml` `none.py` `other/order.py`\n",
+        "`multicast/order/runs.py:anchor` `multicast/order/runs.py:no_name` `elsewhere/none.py:f`\n"
+        "`rule.py` `tickets.pml` `none.py` `other/order.py`\n",
         encoding="utf-8",
     )
     assert wrong_links(page) == ["#no-heading", "page.md#again-2", "none.md"]
-    assert wrong_functions(page) == ["multicast/order.py:no_name", "elsewhere/none.py:f"]
+    assert wrong_functions(page) == ["multicast/order/runs.py:no_name", "elsewhere/none.py:f"]
     assert wrong_sources(page) == ["none.py", "other/order.py"]

@@ -14,10 +14,10 @@ import pytest
 from kafka import KafkaProducer
 
 from multicast import Consumer, Producer
+from multicast.consuming.subscription import Bounds
 from multicast.drivers.kafka_python import Admin, TopicSpec
 from multicast.errors import TimedOut, UncoveredInterest, UndeclaredDestination, UsageError
 from multicast.local.broker import free_ports
-from multicast.subscription import Bounds
 from tests.helpers.plans import poster
 from tests.helpers.system import (
     EACH_DRIVER,

@@ -10,7 +10,7 @@ from collectors.reconfiguration.apply import apply
 from multicast import Producer
 from multicast.drivers import open_driver
 from multicast.drivers.kafka_python import Admin
-from multicast.tickets.encoding import Position, RelayRecord, encode
+from multicast.order.records import Position, RelayRecord, encode
 from multicast.verification.running_check import RunningCheck
 from tests.collectors.test_replanning import planned
 from tests.helpers.forged import forge

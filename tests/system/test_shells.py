@@ -4,12 +4,12 @@ from dataclasses import replace
 
 import pytest
 
-from collectors.collector import LIMITS
+from collectors.core.collector import LIMITS
+from multicast.consuming.subscription import Bounds
 from multicast.control import ControlReader
 from multicast.control.codecs import named_record
-from multicast.order import anchor
-from multicast.subscription import Bounds
-from multicast.tickets.encoding import encode
+from multicast.order.records import encode
+from multicast.order.runs import anchor
 from tests.helpers.plans import chain, poster
 from tests.helpers.small import Small, until
 

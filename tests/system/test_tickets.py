@@ -15,6 +15,7 @@ from bench.pipeline.rule import EPOCH_PLACES, PlannedOrder, Statement, read_cont
 from bench.pipeline.streams import scan
 from collectors.reconfiguration import drain
 from multicast import Consumer, Producer
+from multicast.consuming.subscription import SubscriptionRequest
 from multicast.control import (
     control_partition,
     control_topics,
@@ -23,10 +24,9 @@ from multicast.control import (
     stream_partition,
 )
 from multicast.drivers.protocol import Appended, TopicPartition
-from multicast.order import anchor
-from multicast.subscription import SubscriptionRequest
+from multicast.order.records import OwnRecord, decode
+from multicast.order.runs import anchor
 from multicast.tables.order_walk import between
-from multicast.tickets.encoding import OwnRecord, decode
 from tests.collectors.test_replanning import Load, applied, judged
 from tests.helpers.authorized import authorized_broker
 from tests.helpers.plans import poster

@@ -185,7 +185,7 @@ def test_mypy_sees_the_types_from_another_project(installed, project):
     mypy = (sys.executable, "-m", "mypy", "--strict", "--python-executable")
     done = run(*mypy, installed / "bin" / "python", "program.py", cwd=project, expected=1)
     lines = done.stdout.splitlines()
-    assert "-> multicast.producer.Producer" in lines[0]
+    assert "-> multicast.producing.producer.Producer" in lines[0]
     assert "-> multicast.aio.consumer.AsyncConsumer" in lines[1]
     assert 'Argument 1 to "Producer" has incompatible type "int"' in lines[2]
     assert lines[3].startswith("Found 1 error")

@@ -8,8 +8,8 @@ import json
 import pytest
 
 from multicast.control.codecs import named_record
-from multicast.tickets.encoding import CheckpointRecord, Loss, OwnLog, Position, SeenEnd, encode
-from multicast.tickets.stream import StreamCheckpoint
+from multicast.order.records import CheckpointRecord, Loss, OwnLog, Position, SeenEnd, encode
+from multicast.order.stream import StreamCheckpoint
 from tests.topology.test_plan import POSTER, interests
 from topology.check import (
     CHECKPOINT_BYTES_MAX,

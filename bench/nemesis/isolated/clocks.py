@@ -27,8 +27,8 @@ from bench.nemesis.isolated.deployment import (
 from collectors.reconfiguration.apply import apply
 from multicast.control import log_partition
 from multicast.errors import AmcastError
-from multicast.producer import Producer
-from multicast.receipts import Receipt
+from multicast.producing.producer import Producer
+from multicast.producing.receipts import Receipt
 from topology.rollback import back
 
 _HOUR_S = 3600  # more than any time-out of the system

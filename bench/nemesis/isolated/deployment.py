@@ -21,9 +21,9 @@ from typing import Any, Literal, Self
 from collectors.reconfiguration.apply import apply
 from collectors.testing.processes import CollectorProcess
 from multicast import history
-from multicast.consumer import Consumer
+from multicast.consuming.consumer import Consumer
+from multicast.consuming.delivery import Batch
 from multicast.control import control_topics, sentinel_topic, stream_partition
-from multicast.delivery import Batch
 from multicast.drivers import open_driver
 from multicast.drivers.kafka_python import Admin
 from multicast.drivers.protocol import (
@@ -37,9 +37,9 @@ from multicast.drivers.protocol import (
 from multicast.errors import AmcastError, TimedOut
 from multicast.local.cluster import LocalCluster
 from multicast.local.process import Guard, argument_of
-from multicast.producer import Producer
+from multicast.producing.producer import Producer
+from multicast.producing.receipts import Receipt
 from multicast.properties import check_all
-from multicast.receipts import Receipt
 from multicast.verification.report import OrderViolation, Report
 from topology.interests import from_document
 from topology.planner.solver import plan as solve

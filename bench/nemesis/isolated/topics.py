@@ -19,7 +19,8 @@ from bench.nemesis.isolated.deployment import (
     until,
 )
 from collectors.testing.processes import CollectorProcess
-from multicast.consumer import Consumer
+from multicast.consuming.consumer import Consumer
+from multicast.consuming.subscription import Bounds
 from multicast.control import (
     collectors_partition,
     control_partition,
@@ -31,7 +32,6 @@ from multicast.drivers.kafka_python import TopicSpec
 from multicast.drivers.protocol import Driver, TopicPartition
 from multicast.errors import AmcastError, Trimmed
 from multicast.messages import EPOCH, SKIP, TO
-from multicast.subscription import Bounds
 
 _MESSAGES = 300
 _SLEEPS_AT = 40  # messages that a consumer delivers before it sleeps

@@ -22,9 +22,9 @@ from concurrent.futures import ThreadPoolExecutor
 from datetime import datetime
 from typing import Any
 
-from multicast.cursor import Cursor
+from multicast.consuming.cursor import Cursor
+from multicast.consuming.subscription import End
 from multicast.errors import AmcastError, Trimmed, UncoveredInterest, UsageError
-from multicast.subscription import End
 from ordering_osn.api.broadcast import Stream
 from ordering_osn.api.channels import Channel, Channels, OrderReader, Status
 from ordering_osn.api.multi.ledger_entries import LedgerEntries

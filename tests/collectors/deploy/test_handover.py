@@ -8,7 +8,7 @@ from itertools import count
 
 import pytest
 
-from collectors.standby import Standby
+from collectors.core.standby import Standby
 from multicast import Producer
 from multicast.control import (
     NOBODY,

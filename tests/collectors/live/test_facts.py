@@ -15,7 +15,7 @@ from collectors.live.facts import (
     worst_check,
 )
 from collectors.live.ordered_runs import OrderedRuns
-from multicast.order import Run
+from multicast.order.runs import Run
 from tests.helpers.plans import chain
 
 RUNNING = Reported(state="running", process="a")

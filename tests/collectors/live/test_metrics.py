@@ -9,7 +9,7 @@ import pytest
 from collectors.metrics import FAMILIES, page_of
 from multicast import Producer
 from multicast.metrics.families import MetricKind
-from multicast.order import MAGIC
+from multicast.order.runs import MAGIC
 from tests.helpers.forged import far, forge
 from tests.helpers.plans import poster
 from tests.helpers.scraped import samples

@@ -5,8 +5,8 @@ import pytest
 from collectors.doctor.facts import AheadLog
 from collectors.doctor.streams import InspectionStart, inspect_collector, now_ms
 from multicast.control import ControlReader, log_partition, stream_partition
-from multicast.order import anchor
-from multicast.tickets.encoding import OwnRecord, Ticket, encode
+from multicast.order.records import OwnRecord, Ticket, encode
+from multicast.order.runs import anchor
 from tests.helpers.plans import chain
 from tests.helpers.small import Small
 

@@ -4,13 +4,13 @@ from dataclasses import replace
 
 import pytest
 
-from collectors.actions import Append, Fill, SaveCheckpoint
-from collectors.collector import LIMITS, Collector
-from collectors.standby import Standby
-from multicast.order import anchor
-from multicast.tickets.encoding import OwnRecord, Ticket, encode
-from multicast.tickets.rule import NotCounted
-from multicast.tickets.stream import OrderStream
+from collectors.core.actions import Append, Fill, SaveCheckpoint
+from collectors.core.collector import LIMITS, Collector
+from collectors.core.standby import Standby
+from multicast.order.records import OwnRecord, Ticket, encode
+from multicast.order.rule import NotCounted
+from multicast.order.runs import anchor
+from multicast.order.stream import OrderStream
 from tests.helpers.plans import chain, from_start
 
 PLAN = chain()

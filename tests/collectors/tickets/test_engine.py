@@ -3,10 +3,10 @@
 from collections import Counter
 from dataclasses import replace
 
-from collectors.collector import LIMITS
+from collectors.core.collector import LIMITS
 from multicast.control import ControlReader, log_partition, stream_partition
-from multicast.order import anchor
-from multicast.tickets.encoding import OwnRecord, Ticket, encode
+from multicast.order.records import OwnRecord, Ticket, encode
+from multicast.order.runs import anchor
 from tests.helpers.plans import poster
 from tests.helpers.small import Small, until
 

@@ -1,9 +1,9 @@
 """What a collector counts: each entry once, whatever is read again."""
 
-from collectors.entry_counts import EntryCounts
+from collectors.core.entry_counts import EntryCounts
 from multicast.control import stream_partition
-from multicast.order import anchor
-from multicast.tickets.encoding import OwnRecord, Ticket, encode
+from multicast.order.records import OwnRecord, Ticket, encode
+from multicast.order.runs import anchor
 from tests.helpers.plans import with_foreign_work
 from tests.helpers.small import Small, until
 from topology.work import collector_work

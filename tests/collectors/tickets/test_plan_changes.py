@@ -25,8 +25,8 @@ from multicast.control import (
 from multicast.drivers.memory.driver import MemoryDriver
 from multicast.drivers.memory.logs import MemoryLog
 from multicast.drivers.protocol import Record
-from multicast.order import anchor
-from multicast.tickets.encoding import COUNT_MAX, OwnRecord, Ticket, encode
+from multicast.order.records import COUNT_MAX, OwnRecord, Ticket, encode
+from multicast.order.runs import anchor
 from tests.helpers.plans import chain
 from tests.helpers.small import Small, until
 

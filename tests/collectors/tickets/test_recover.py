@@ -6,11 +6,11 @@ from dataclasses import replace
 
 import pytest
 
+import collectors.core.mending
 import collectors.engine.instance
-import collectors.mending
 import collectors.reconfiguration.recovery
-from collectors.collector import LIMITS
-from collectors.mending import Harm
+from collectors.core.collector import LIMITS
+from collectors.core.mending import Harm
 from collectors.reconfiguration.drain import drain
 from collectors.reconfiguration.recovery import SKIPS_MAX, RecoveringDrain, recover
 from collectors.reconfiguration.survey import (
@@ -27,8 +27,8 @@ from multicast.control import (
     stream_partition,
 )
 from multicast.errors import Conflict, Trimmed
-from multicast.order import anchor
-from multicast.tickets.encoding import OwnRecord, Ticket, encode
+from multicast.order.records import OwnRecord, Ticket, encode
+from multicast.order.runs import anchor
 from tests.helpers.forged import far, freeze, is_relayed, jump
 from tests.helpers.plans import chain, poster
 from tests.helpers.small import Small, until
@@ -218,7 +218,8 @@ def test_a_child_that_ordered_what_is_its_parents_to_order_loses_and_doubles_not
 
 
 def test_a_log_that_is_ordered_too_far_is_filled_and_its_epoch_goes_on(monkeypatch):
-    modules = (collectors.engine.instance, collectors.mending, collectors.reconfiguration.recovery)
+    core, changes = collectors.core, collectors.reconfiguration
+    modules = (collectors.engine.instance, core.mending, changes.recovery)
     for module in modules:  # else the log would be large
         monkeypatch.setattr(module, "LIMITS", replace(LIMITS, fill_max=1000))
     with Small(PLAN) as system:

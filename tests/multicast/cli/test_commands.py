@@ -32,7 +32,7 @@ ABSENT = {
     "osn": ["cryptography", "fabric_protos", "grpc"],
     "planner": ["networkx", "pulp"],
 }
-TOLD = sorted({*HEAVY, "typer", "multicast.consumer"})
+TOLD = sorted({*HEAVY, "typer", "multicast.consuming.consumer"})
 PROGRAM = f"""
 import json, os, sys
 from amcast.__main__ import main
@@ -67,7 +67,7 @@ def test_help_a_typing_error_and_completion_import_no_room_and_no_client():
     loaded["amcast send --hist"].remove("pydantic")  # by which typer checks values
     assert {words: modules & HEAVY for words, modules in loaded.items() if modules & HEAVY} == {}
     assert "typer" not in loaded["--version",]
-    assert "multicast.consumer" not in loaded["topology", "aply"]
+    assert "multicast.consuming.consumer" not in loaded["topology", "aply"]
     assert "Did you mean 'topology'" in done.stderr
     assert "Did you mean 'apply'" in done.stderr
     assert done.stdout.splitlines()[-3:] == list(COMPLETED.values())

@@ -4,7 +4,7 @@ import pytest
 
 from multicast.control import ControlState, ends_record, genesis, markers_record, plan_record
 from multicast.drivers.protocol import Record
-from multicast.order import digest_of
+from multicast.order.runs import digest_of
 from tests.helpers.plans import chain
 
 ENDS = {log.name: 7 for log in chain().logs}

@@ -24,9 +24,9 @@ from multicast.control.state import EARLY_MAX
 from multicast.drivers.memory.driver import MemoryDriver, MemoryLog
 from multicast.drivers.protocol import Record
 from multicast.errors import TopicMissing, UncoveredInterest, UnknownVersion
-from multicast.order import anchor, digest_of
-from multicast.tickets.encoding import encode
-from multicast.tickets.stream import OrderStream, StreamCheckpoint
+from multicast.order.records import encode
+from multicast.order.runs import anchor, digest_of
+from multicast.order.stream import OrderStream, StreamCheckpoint
 from tests.helpers.plans import chain, from_start
 
 FIRST = chain()

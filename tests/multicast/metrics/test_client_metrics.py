@@ -11,15 +11,15 @@ import pytest
 from prometheus_client import CollectorRegistry
 
 from multicast import nothing_after
+from multicast.consuming.subscription import Bounds
 from multicast.control import log_partition, stream_partition
 from multicast.errors import ClusterUnreachable, UsageError
 from multicast.metrics import ClientMetrics, clients
 from multicast.metrics.exposition import MetricsPage
 from multicast.metrics.families import MetricKind
-from multicast.order import anchor
-from multicast.subscription import Bounds
+from multicast.order.records import OwnRecord, Ticket, encode
+from multicast.order.runs import anchor
 from multicast.testing import system
-from multicast.tickets.encoding import OwnRecord, Ticket, encode
 from tests.helpers.plans import chain
 from tests.helpers.scraped import samples
 from tests.helpers.small import Small, until

@@ -4,9 +4,9 @@ import threading
 
 import pytest
 
-from multicast.append_counts import AppendCounters, LogAppends
 from multicast.errors import AppendNotAuthorized, AppendRefused, AppendUnknown
 from multicast.metrics.families import BUCKETS_S, LatencyCounts
+from multicast.producing.append_counts import AppendCounters, LogAppends
 
 
 class Watch:

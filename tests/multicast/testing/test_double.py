@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from collectors.actions import Append
-from collectors.collector import Collector
+from collectors.core.actions import Append
+from collectors.core.collector import Collector
 from collectors.testing import stepped
 from multicast import Consumer, Producer
 from multicast.control import log_partition
@@ -25,8 +25,8 @@ from multicast.errors import (
     UsageError,
 )
 from multicast.messages import skip_header
+from multicast.order.records import RelayRecord, decode, encode
 from multicast.testing import MemorySystem, OrderViolation, system
-from multicast.tickets.encoding import RelayRecord, decode, encode
 from tests.helpers.plans import chain, poster
 
 ROOT = Path(__file__).parents[3]

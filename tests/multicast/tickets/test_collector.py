@@ -2,16 +2,15 @@
 
 import pytest
 
-from multicast.order import ORDERED_MAX
-from multicast.tickets.balance import BalanceLimits
-from multicast.tickets.collector import (
+from collectors.core.balance import BalanceLimits
+from collectors.core.collector_core import (
     CollectorCore,
     CollectorLimits,
     FillHole,
     NameCheckpoint,
     WriteRecord,
 )
-from multicast.tickets.encoding import (
+from multicast.order.records import (
     Correction,
     FreezeRecord,
     OwnRecord,
@@ -20,7 +19,8 @@ from multicast.tickets.encoding import (
     Ticket,
     encode,
 )
-from multicast.tickets.rule import NotCounted, RecordStream, StreamShape
+from multicast.order.rule import NotCounted, RecordStream, StreamShape
+from multicast.order.runs import ORDERED_MAX
 
 TAG, PARENT_TAG = b"t" * 16, b"u" * 16
 A, B = 0, 1

@@ -4,8 +4,8 @@ from dataclasses import replace
 
 from multicast.control import ControlState, ends_record, genesis, markers_record, plan_record
 from multicast.drivers.protocol import Record, TopicPartition
-from multicast.order import anchor, digest_of
-from multicast.tickets.appender import places_of
+from multicast.order.runs import anchor, digest_of
+from multicast.producing.ticketing import places_of
 from tests.helpers.plans import chain
 from topology.tree import CollectorSpec, Log, Subscription
 

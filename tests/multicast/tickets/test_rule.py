@@ -4,9 +4,9 @@ import tracemalloc
 
 import pytest
 
+from collectors.core.restored_runs import EndedStream, restored_records, restored_runs
 from multicast.errors import ProtocolViolation
-from multicast.order import ORDERED_MAX, Run
-from multicast.tickets.encoding import (
+from multicast.order.records import (
     COUNT_MAX,
     PROMISE_MAX,
     CheckpointRecord,
@@ -25,9 +25,9 @@ from multicast.tickets.encoding import (
     decode,
     encode,
 )
-from multicast.tickets.producer import RECORD_COUNT_MAX, TicketBook
-from multicast.tickets.recovery import EndedStream, restored_records, restored_runs
-from multicast.tickets.rule import NotCounted, RecordStream, StreamShape
+from multicast.order.rule import NotCounted, RecordStream, StreamShape
+from multicast.order.runs import ORDERED_MAX, Run
+from multicast.producing.ticket_book import RECORD_COUNT_MAX, TicketBook
 
 TAG, OTHER_TAG = b"t" * 16, b"u" * 16
 A, B, INHERITED = 0, 1, 2

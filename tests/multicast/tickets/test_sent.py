@@ -7,9 +7,9 @@ import pytest
 from multicast.control import ControlState, log_partition
 from multicast.drivers.protocol import Appended, AppendFailed
 from multicast.errors import AppendNotStored, AppendRefused, AppendUnknown
-from multicast.order import anchor
-from multicast.tickets.appender import TicketingAppender
-from multicast.tickets.encoding import decode
+from multicast.order.records import decode
+from multicast.order.runs import anchor
+from multicast.producing.ticketing import TicketingAppender
 from tests.helpers.plans import chain
 from tests.multicast.tickets.test_places import state_of
 

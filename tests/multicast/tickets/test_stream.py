@@ -4,6 +4,8 @@ from dataclasses import replace
 
 import pytest
 
+from multicast.consuming.cursor import Cursor, start_cursor
+from multicast.consuming.delivery import Delivery
 from multicast.control import (
     ControlState,
     ends_record,
@@ -12,12 +14,9 @@ from multicast.control import (
     plan_record,
 )
 from multicast.control.documents import Ended
-from multicast.cursor import Cursor, start_cursor
-from multicast.delivery import Delivery
 from multicast.drivers.protocol import Record
 from multicast.errors import ProtocolViolation, UnknownVersion
-from multicast.order import Run, anchor, digest_of
-from multicast.tickets.encoding import (
+from multicast.order.records import (
     FreezeRecord,
     OwnRecord,
     Position,
@@ -25,8 +24,9 @@ from multicast.tickets.encoding import (
     Ticket,
     encode,
 )
-from multicast.tickets.rule import NotCounted
-from multicast.tickets.stream import OrderStream, StreamCheckpoint
+from multicast.order.rule import NotCounted
+from multicast.order.runs import Run, anchor, digest_of
+from multicast.order.stream import OrderStream, StreamCheckpoint
 from tests.helpers.plans import chain, from_start
 
 PLAN = chain()

@@ -5,8 +5,8 @@ from dataclasses import replace
 
 import pytest
 
+from multicast.consuming.subscription import SubscriptionRequest
 from multicast.control import ControlReader
-from multicast.subscription import SubscriptionRequest
 from multicast.testing import system
 from multicast.verification.window import DeliveryWindow
 

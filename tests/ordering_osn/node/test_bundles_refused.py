@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 
-from collectors.epoch_change import ends_of, logs_to_mark
+from collectors.core.epoch_change import ends_of, logs_to_mark
 from multicast.control import ends_record, log_partition, markers_record
 from multicast.messages import epoch_header
 from ordering_osn.api.channels import FateKind

@@ -17,7 +17,7 @@ from multicast.control import ControlReader, stream_partition
 from multicast.drivers.clock import clock_of
 from multicast.drivers.protocol import Driver, Reader, TopicPartition
 from multicast.errors import AmcastError, ProtocolViolation, UsageError
-from multicast.tickets.stream import OrderStream
+from multicast.order.stream import OrderStream
 from multicast.topic_identity import refuse_recreated_logs
 
 # How often the control topic is read for a newer epoch. While a plan changes, receipts wait up to

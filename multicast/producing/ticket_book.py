@@ -25,7 +25,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from multicast.tickets.encoding import COUNT_MAX, OwnRecord, Ticket
+from multicast.order.records import COUNT_MAX, OwnRecord, Ticket
 
 # Messages that one record counts, over all logs: far below what a record may order.
 RECORD_COUNT_MAX = 2**20

@@ -18,9 +18,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from multicast.order import Run
-from multicast.tickets.balance import AMOUNT_MAX, Balance, BalanceLimits, OffBalance
-from multicast.tickets.encoding import (
+from collectors.core.balance import AMOUNT_MAX, Balance, BalanceLimits, OffBalance
+from collectors.core.relay import Relay
+from multicast.order.records import (
     COUNT_MAX,
     Correction,
     FreezeRecord,
@@ -29,8 +29,8 @@ from multicast.tickets.encoding import (
     StreamRecord,
     Ticket,
 )
-from multicast.tickets.relay import Relay
-from multicast.tickets.rule import NotCounted, RecordStream
+from multicast.order.rule import NotCounted, RecordStream
+from multicast.order.runs import Run
 
 # In milliseconds. Nobody notices 5; ends are up to 50 old (`_TICKETED_SPACING_S` of the engine).
 BALANCE = BalanceLimits(urgent=100, slack=5, stale=60)

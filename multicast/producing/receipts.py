@@ -17,14 +17,14 @@ from array import array
 from collections.abc import Callable, Sequence
 from typing import NamedTuple, TypeVar
 
-from multicast.append_counts import LogAppends
 from multicast.conditional.follower import DecisionFollower
 from multicast.conditional.judge import Decision
 from multicast.drivers.clock import ClientClock, seconds
 from multicast.drivers.protocol import Appended, AppendFailed, AppendOutcome, TopicPartition
 from multicast.errors import AmcastError, BufferFull, TimedOut
 from multicast.messages import MessageID
-from multicast.order_follower import OrderFollower
+from multicast.producing.append_counts import LogAppends
+from multicast.producing.order_follower import OrderFollower
 from topology.tree import Log
 
 # A broker's failure must not end a wait: Kafka elects other leaders once the broker's session has

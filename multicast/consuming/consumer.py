@@ -1,6 +1,6 @@
 """Consumer: reads the order of one collector and the payloads of an interest's logs, and delivers.
 
-`Consumer` polls Kafka and carries out what `multicast.delivery` decides.
+`Consumer` polls Kafka and carries out what `multicast.consuming.delivery` decides.
 """
 
 from __future__ import annotations
@@ -16,21 +16,13 @@ from typing import Literal, Self
 from multicast.conditional.condition import LogPosition
 from multicast.conditional.judge import WhyVoid
 from multicast.conditional.lookback import Lookback
+from multicast.consuming.cursor import Cursor
+from multicast.consuming.delivery import Batch, Delivery, Message, Waiting
+from multicast.consuming.ends import end_now, opened_at
+from multicast.consuming.entries_read import ConsumerEntries
+from multicast.consuming.group_positions import GroupCursor, GroupPositions, kafka_group, seen_in
 from multicast.consuming.readers import open_clients
-from multicast.consuming.wrong_calls import OneUser, refuse_no_messages
-from multicast.control import ControlState
-from multicast.cursor import Cursor
-from multicast.delivery import Batch, Delivery, Message, Waiting
-from multicast.drivers import open_driver
-from multicast.drivers.clock import clock_of, seconds
-from multicast.drivers.protocol import Driver, TopicPartition
-from multicast.ends import end_now, opened_at
-from multicast.entries_read import ConsumerEntries
-from multicast.errors import AmcastError, ProtocolViolation, TimedOut, UsageError
-from multicast.group_positions import GroupCursor, GroupPositions, kafka_group, seen_in
-from multicast.metrics.consumed import ConsumptionCounter
-from multicast.metrics.counts import ConsumerCounts
-from multicast.subscription import (
+from multicast.consuming.subscription import (
     Bounds,
     End,
     SubscriptionRequest,
@@ -40,6 +32,14 @@ from multicast.subscription import (
     pass_marker,
     resume,
 )
+from multicast.consuming.wrong_calls import OneUser, refuse_no_messages
+from multicast.control import ControlState
+from multicast.drivers import open_driver
+from multicast.drivers.clock import clock_of, seconds
+from multicast.drivers.protocol import Driver, TopicPartition
+from multicast.errors import AmcastError, ProtocolViolation, TimedOut, UsageError
+from multicast.metrics.consumed import ConsumptionCounter
+from multicast.metrics.counts import ConsumerCounts
 from multicast.topic_identity import refuse_changed_topics
 from multicast.tracing import spans_of_consumer
 from multicast.verification.observer import HandedOut, observer_of
@@ -256,7 +256,7 @@ class Consumer:
         """Deliver everything that the interest's logs contain now, then stop.
 
         "Now" is the moment at which the first batch is requested, or at which `end` was taken.
-        `multicast.subscription.End` defines the end, over the logs of all epochs up to the newest
+        `subscription.End` defines the end, over the logs of all epochs up to the newest
         plan's. Messages that come later may be delivered too. Raises `TimedOut` if no message came
         for `timeout` seconds before the end, and what `poll` raises; `UncoveredInterest` comes only
         after all messages of the epochs that cover the interest.

@@ -12,7 +12,7 @@ The repair of a log that is ordered too far is to fill it. For all other damage 
 the next one has the same layout. Its beginning repairs the contradictions between the streams:
 
     resumed     where a stream of the next epoch begins: at its own positions in this one. What
-                other streams have ordered beyond them is restored (`multicast/tickets/recovery.py`)
+                other streams have ordered beyond them is restored (`restored_runs.py`)
 
 Invariant: in its streams of both epochs together, a collector orders each offset of its logs once.
 """
@@ -24,8 +24,8 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
 from itertools import count
 
-from collectors.collector import LIMITS
-from multicast.tickets.stream import OrderStream
+from collectors.core.collector import LIMITS
+from multicast.order.stream import OrderStream
 from topology.tree import Plan
 
 

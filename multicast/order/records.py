@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from multicast.order import MAGIC, OFFSET_MAX
+from multicast.order.runs import MAGIC, OFFSET_MAX
 from topology.tree import DIGEST_BYTES, ORDER_VERSION
 
 VERSION = ORDER_VERSION  # of the bytes

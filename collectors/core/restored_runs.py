@@ -12,9 +12,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from multicast.order import ORDERED_MAX, Run
-from multicast.tickets.encoding import Position, RestoredRecord
-from multicast.tickets.relay import ENTRIES_MAX
+from collectors.core.relay import ENTRIES_MAX
+from multicast.order.records import Position, RestoredRecord
+from multicast.order.runs import ORDERED_MAX, Run
 
 
 @dataclass(frozen=True, slots=True)

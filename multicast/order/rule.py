@@ -71,8 +71,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from multicast.errors import ProtocolViolation
-from multicast.order import ORDERED_MAX, Run
-from multicast.tickets.encoding import (
+from multicast.order.records import (
     COUNT_MAX,
     PROMISE_MAX,
     CheckpointRecord,
@@ -89,6 +88,7 @@ from multicast.tickets.encoding import (
     Unread,
     decode,
 )
+from multicast.order.runs import ORDERED_MAX, Run
 
 # Of the ends that were seen of a log. Two failures of a leader within one checkpoint's time are
 # rare; of more, the lowest epochs and the largest end show each loss but those between them.

@@ -19,9 +19,9 @@ from dataclasses import replace
 from typing import NamedTuple
 
 from multicast.conditional.condition import LogPosition
+from multicast.consuming.cursor import Cursor, interest_digest
+from multicast.consuming.delivery import Batch, Delivery
 from multicast.control import control_partition, log_partition
-from multicast.cursor import Cursor, interest_digest
-from multicast.delivery import Batch, Delivery
 from multicast.drivers.clock import ClientClock
 from multicast.drivers.protocol import Driver, TopicPartition
 from multicast.errors import Trimmed, UsageError

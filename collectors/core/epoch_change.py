@@ -20,7 +20,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from multicast.tickets.stream import OrderStream
+from multicast.order.stream import OrderStream
 from topology.carry_over import Retained
 from topology.tree import Plan
 

@@ -1,4 +1,4 @@
-"""A collector as the engine runs it: `multicast.tickets.collector`, told of events.
+"""A collector as the engine runs it: `collectors.core.collector_core`, told of events.
 
 The engine tells neither the time nor who wrote a record, and it asks a standby what it would do.
 
@@ -23,9 +23,8 @@ from collections import Counter, deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
-from collectors.actions import Action, Append, Fill, SaveCheckpoint
-from collectors.entry_counts import EntryCounts
-from multicast.tickets.collector import (
+from collectors.core.actions import Action, Append, Fill, SaveCheckpoint
+from collectors.core.collector_core import (
     CollectorAction,
     CollectorCore,
     CollectorLimits,
@@ -33,15 +32,16 @@ from multicast.tickets.collector import (
     NameCheckpoint,
     WriteRecord,
 )
-from multicast.tickets.encoding import (
+from collectors.core.entry_counts import EntryCounts
+from multicast.order.records import (
     CheckpointRecord,
     Correction,
     OwnRecord,
     StreamRecord,
     encode,
 )
-from multicast.tickets.rule import NotCounted
-from multicast.tickets.stream import OrderStream, StreamCheckpoint
+from multicast.order.rule import NotCounted
+from multicast.order.stream import OrderStream, StreamCheckpoint
 
 # Times are in milliseconds. A message without a ticket waits for `patience` in a log whose other
 # messages have tickets; a message and its ticket are stored within milliseconds of each other. Ten

@@ -8,19 +8,9 @@ from __future__ import annotations
 import threading
 from datetime import datetime
 
-from multicast.control import (
-    SINGLE_LOG,
-    ControlReader,
-    ControlState,
-    log_partition,
-    stream_partition,
-)
-from multicast.cursor import Cursor
-from multicast.delivery import Delivery
-from multicast.drivers.clock import ClientClock
-from multicast.drivers.protocol import Driver
-from multicast.errors import Trimmed, UsageError
-from multicast.subscription import (
+from multicast.consuming.cursor import Cursor
+from multicast.consuming.delivery import Delivery
+from multicast.consuming.subscription import (
     Bounds,
     End,
     SubscriptionRequest,
@@ -29,6 +19,16 @@ from multicast.subscription import (
     logs_wanted,
     resume,
 )
+from multicast.control import (
+    SINGLE_LOG,
+    ControlReader,
+    ControlState,
+    log_partition,
+    stream_partition,
+)
+from multicast.drivers.clock import ClientClock
+from multicast.drivers.protocol import Driver
+from multicast.errors import Trimmed, UsageError
 
 # A leader that was just elected may report an end that is too low until its followers have fetched
 # from it; they do so every 0.5 s at the latest (replica.fetch.wait.max.ms).

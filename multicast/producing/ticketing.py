@@ -35,9 +35,9 @@ from multicast.drivers.protocol import (
     TopicPartition,
 )
 from multicast.errors import AccessDenied, AmcastError
-from multicast.order import anchor
-from multicast.tickets.encoding import OwnRecord, encode
-from multicast.tickets.producer import TicketBook
+from multicast.order.records import OwnRecord, encode
+from multicast.order.runs import anchor
+from multicast.producing.ticket_book import TicketBook
 
 _log = logging.getLogger("amcast.tickets")
 

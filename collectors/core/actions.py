@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from multicast.tickets.stream import StreamCheckpoint
+from multicast.order.stream import StreamCheckpoint
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,9 +17,9 @@ from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 
+from multicast.consuming.cursor import Cursor, interest_digest, single_log_cursor, start_cursor
+from multicast.consuming.delivery import BUFFER_BYTES_MAX, RUNS_MAX, Delivery
 from multicast.control import SINGLE_LOG, ControlState, source_of
-from multicast.cursor import Cursor, interest_digest, single_log_cursor, start_cursor
-from multicast.delivery import BUFFER_BYTES_MAX, RUNS_MAX, Delivery
 from multicast.errors import UncoveredInterest, UsageError
 from multicast.messages import name_set, refuse_no_name
 from topology.tree import Log, Plan

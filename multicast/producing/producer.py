@@ -15,7 +15,6 @@ from contextlib import ExitStack
 from functools import partial
 from typing import Self, TypeVar, overload
 
-from multicast.append_counts import AppendCounters
 from multicast.conditional.condition import Expectation, boundary, reserved_headers
 from multicast.conditional.follower import DecisionFollower
 from multicast.control import ControlFollower
@@ -52,8 +51,9 @@ from multicast.keyed import (
 )
 from multicast.keyed.routes import Routes
 from multicast.metrics.counts import ProducerCounts
-from multicast.order_follower import OrderFollower
-from multicast.receipts import (
+from multicast.producing.append_counts import AppendCounters
+from multicast.producing.order_follower import OrderFollower
+from multicast.producing.receipts import (
     FAILOVER_S,
     KeyedReceipts,
     OneMessage,
@@ -62,7 +62,7 @@ from multicast.receipts import (
     Route,
     Settlement,
 )
-from multicast.tickets.appender import TicketingAppender
+from multicast.producing.ticketing import TicketingAppender
 from multicast.topic_identity import RecreatedLogs
 from multicast.tracing import spans_of_producer
 from topology.tree import Plan

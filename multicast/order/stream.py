@@ -14,9 +14,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from multicast.errors import ProtocolViolation
-from multicast.order import Run, anchor
-from multicast.tickets.encoding import CheckpointRecord, decode, tag_of
-from multicast.tickets.rule import NotCounted, RecordStream, StreamShape
+from multicast.order.records import CheckpointRecord, decode, tag_of
+from multicast.order.rule import NotCounted, RecordStream, StreamShape
+from multicast.order.runs import Run, anchor
 from topology.tree import Plan
 
 

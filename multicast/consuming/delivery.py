@@ -27,10 +27,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from operator import itemgetter
 
-from multicast.buffers import LogBuffer, RunQueue, WaitingRun
 from multicast.conditional.judge import EFFECTIVE, Decision
 from multicast.conditional.judges import LogJudges
-from multicast.cursor import Cursor, interest_digest, truncated
+from multicast.consuming.buffers import LogBuffer, RunQueue, WaitingRun
+from multicast.consuming.cursor import Cursor, interest_digest, truncated
 from multicast.drivers.protocol import Headers, Record
 from multicast.messages import (
     Covered,
@@ -41,8 +41,8 @@ from multicast.messages import (
     message_checksum,
     special,
 )
-from multicast.order import OFFSET_MAX, Run, order_checksum
-from multicast.tickets.stream import OrderStream
+from multicast.order.runs import OFFSET_MAX, Run, order_checksum
+from multicast.order.stream import OrderStream
 from topology.tree import Log, Plan
 
 # By index instead of by name: that cuts the cost of looking at every record to a third.
@@ -163,7 +163,7 @@ class Delivery:
 
     `order` is the stream of the collector that serves the interest; None for a single-log
     subscription, whose interest must meet exactly one log. Delivery begins at `cursor`;
-    `multicast.cursor` makes one for the epoch's start. A log's buffer is full from
+    `multicast.consuming.cursor` makes one for the epoch's start. A log's buffer is full from
     `buffer_bytes_max` bytes on (`paused`), the queue of runs from `runs_max` runs on
     (`order_paused`).
     """

@@ -11,9 +11,9 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Sequence
 
-from multicast.order import ORDERED_MAX, Run
-from multicast.tickets.encoding import Position, RelayRecord
-from multicast.tickets.rule import NotCounted, RecordStream
+from multicast.order.records import Position, RelayRecord
+from multicast.order.rule import NotCounted, RecordStream
+from multicast.order.runs import ORDERED_MAX, Run
 
 CHECKSUMS_MAX = 1024  # of the parent's last records: what others have relayed is compared with them
 RELAYS_MAX = 2  # in flight: what comes meanwhile goes into the next one

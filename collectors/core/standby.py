@@ -23,7 +23,7 @@ instance has advertised itself, or the successor is made a primary.
 
 from __future__ import annotations
 
-from collectors.collector import Collector
+from collectors.core.collector import Collector
 from multicast.control.state import NOBODY
 
 # A primary appends within milliseconds, and a needless takeover costs only a void record or two.

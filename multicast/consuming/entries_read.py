@@ -16,7 +16,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from multicast.delivery import Delivery
+from multicast.consuming.delivery import Delivery
 
 
 @dataclass(frozen=True, slots=True)

@@ -38,8 +38,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from multicast.order import Run
-from multicast.tickets.stream import OrderStream
+from multicast.order.runs import Run
+from multicast.order.stream import OrderStream
 from topology.tree import Plan
 from topology.work import collector_work
 

@@ -1,0 +1,1 @@
+"""What a collector decides. No I/O."""

@@ -148,7 +148,7 @@ class Strangers:
         upto = state.positions[log] + (bits >> 2 & 3)
         entries = (Position(log, upto),) if bits & 3 else ()
         upto = state.parent_next + 1 + (bits >> 4 & 7)
-        relay = RelayRecord(state.parent_next, upto, entries, state.parent_last, bits)
+        relay = RelayRecord(state.parent_next, upto, entries, state.parent_last, bits % 2**32)
         self._put(stream, "wrong record: relay", encode(stream.shape.tag, relay))
 
     def _overtake(self, state: ControlState, name: str) -> None:

@@ -105,7 +105,7 @@ def rows_of(messages):
             message.payload,
             [tuple(pair) for pair in message.headers],
             message.timestamp_ms,
-            str(message.cursor),
+            message.cursor.place,
         )
         for message in messages
     ]

@@ -43,7 +43,7 @@ def cursors(rows):
 
 def delivered(topic, name):
     messages = topic.drain(topic.consumer(name, committed=False))
-    return [str(message.cursor) for message in messages]
+    return [message.cursor.place for message in messages]
 
 
 def all_now(topic, request, start="earliest", until=None):
@@ -114,7 +114,7 @@ def test_a_time_in_an_epoch_that_has_ended_is_a_place_in_that_epoch(amcast_topic
 
     def read(start="earliest"):
         consumer = topic.consumer(interest=interest, committed=False, start=start)
-        return [str(message.cursor) for message in topic.drain(consumer)]
+        return [message.cursor.place for message in topic.drain(consumer)]
 
     moments, counts = [datetime.now(UTC)], [0]
     for seed in range(4):

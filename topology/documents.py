@@ -25,7 +25,8 @@ class NotReadable(ValueError):
 def json_object(raw: bytes | str) -> dict[str, Any]:
     """Read one JSON object whose strings are Unicode, numbers finite, and depth bounded."""
     try:
-        document = json.loads(raw, parse_constant=_refuse_constant)
+        text = raw.decode("utf-8") if isinstance(raw, bytes) else raw
+        document = json.loads(text, parse_constant=_refuse_constant)
     except RecursionError:
         raise NotReadable("it is nested too deeply") from None
     except ValueError as error:

@@ -295,14 +295,15 @@ class Plan:
 
     def canonical(self) -> bytes:
         """Give the canonical bytes of this plan; equal for equal plans."""
-        return json.dumps(
-            self.to_json(), sort_keys=True, separators=(",", ":"), ensure_ascii=True
-        ).encode("ascii")
+        return _canonical(self.to_json())
 
     @cached_property
     def digest(self) -> bytes:
-        """BLAKE2b of the canonical bytes, 16 bytes."""
-        return hashlib.blake2b(self.canonical(), digest_size=DIGEST_BYTES).digest()
+        """BLAKE2b of the canonical bytes, 16 bytes; of a plan that was read, of what it said.
+
+        So programs agree that know other fields of plans.
+        """
+        return _digest(self.canonical())
 
     @staticmethod
     def from_json(document: Any, *, any_order: bool = False) -> Plan:
@@ -320,6 +321,7 @@ class Plan:
             )
         try:
             plan = _read(document)
+            vars(plan)["digest"] = _digest(_canonical(document))
         except InvalidPlan:
             raise
         except KeyError as missing:
@@ -340,6 +342,15 @@ class Plan:
             return Plan.from_json(json_object(raw))
         except NotReadable as wrong:
             raise InvalidPlan(f"the plan cannot be read: {wrong}") from wrong
+
+
+def _canonical(document: dict[str, Any]) -> bytes:
+    text = json.dumps(document, sort_keys=True, separators=(",", ":"), ensure_ascii=True)
+    return text.encode("ascii")
+
+
+def _digest(raw: bytes) -> bytes:
+    return hashlib.blake2b(raw, digest_size=DIGEST_BYTES).digest()
 
 
 def _read(document: dict[str, Any]) -> Plan:

@@ -226,18 +226,22 @@ class StreamReading:
             return FROZEN
         if not {entry[0] for entry in (*seen, *lost)} <= self.positions.keys():
             return IMPOSSIBLE
-        if any(end > self.positions[log] + ORDERED_LIMIT for log, end, _ in seen):
-            return IMPOSSIBLE
         for log, end, epoch in seen:
-            pairs = [*self.seen.get(log, []), (epoch, end)]
-            pairs = [pair for pair in pairs if pair[1] > self.positions[log]]
-            kept = {pair for pair in pairs if not any(_hides(other, pair) for other in pairs)}
-            self.seen[log] = sorted(kept)
-            while len(self.seen[log]) > _SEEN_LIMIT:
-                self.seen[log].pop(-2)
+            if end <= self.positions[log] + ORDERED_LIMIT:
+                known = self._kept(log, self.seen.get(log, []))
+                self.seen[log] = self._kept(log, [*known, (epoch, end)])
         for log, first in lost:
             self.lost[log] = min(first, self.lost.get(log, first))
         return []
+
+    def _kept(self, log: int, pairs: list[tuple[int, int]]) -> list[tuple[int, int]]:
+        """Give what clause 9 keeps of the seen ends of a log."""
+        kept = sorted({one for one in pairs if not any(_hides(other, one) for other in pairs)})
+        ordered = [one for one in kept if one[1] <= self.positions[log]][-1:]
+        above = [one for one in kept if one[1] > self.positions[log]]
+        while len(above) > _SEEN_LIMIT:
+            above.pop(-2)
+        return ordered + above
 
     def _freeze(self, content: _Bytes, _: int) -> str | _Ways:
         parent_next, count = content.numbers("QH")
@@ -285,8 +289,7 @@ class StreamReading:
         seen = [
             (log, end, epoch)
             for log, pairs in sorted(self.seen.items())
-            for epoch, end in pairs
-            if end > self.positions[log]
+            for epoch, end in self._kept(log, pairs)
         ]
         lost = sorted(self.lost.items())
         return self.parent_next, self.parent_last, self.restored, own, inherited, seen, lost

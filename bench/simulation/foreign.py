@@ -126,6 +126,8 @@ class ForeignWriters:
         state = self._view.refresh()
         ends = {log.name: log.first + 1000 for log in state.plan().logs}
         attempt = f"stranger {self._world.now}"
+        # These follow the chain, so that what is wrong with them is what says so.
+        follows = b'{"previous":"%s","positions":%%s}' % state.previous.hex().encode()
         web = {"host": "a" * 70, "port": 99999999999, "process": "00" * 8}
         page = json.dumps({"epoch": state.epoch, "web": web}).encode()
         node = state.plan().collectors[0].name if state.plan().collectors else ""
@@ -133,9 +135,9 @@ class ForeignWriters:
             (None, _GARBAGE[bits % len(_GARBAGE)]),
             (b"plan/2/x/y", b"{not JSON"),
             (b"ends/77/x/y", b"[" * 100_000),
-            (b"ends/1/x/y", b'{"positions":{"P1":1e999}}'),
-            (b"markers/1/x/y", b'{"positions":{"P1":-1}}'),
-            (b"ends/1/x/y", b'{"positions":{}}'),
+            (b"ends/1/x/y", follows % b'{"P1":1e999}'),
+            (b"markers/1/x/y", follows % b'{"P1":-1}'),
+            (b"ends/1/x/y", follows % b"{}"),
             markers_record(state.previous, state.epoch, ends, attempt=attempt),
             ends_record(state.previous, state.epoch, ends, attempt=attempt),
             (f"running/{node}".encode(), page),

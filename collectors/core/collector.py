@@ -33,6 +33,7 @@ from collectors.core.collector_core import (
     WriteRecord,
 )
 from collectors.core.entry_counts import EntryCounts
+from collectors.core.relay import CHECKSUMS_MAX
 from multicast.order.records import (
     CheckpointRecord,
     Correction,
@@ -271,8 +272,15 @@ class Collector:
 
     @property
     def parent_paused(self) -> bool:
-        """Whether to pause reading of the parent's stream."""
-        return self._core.relay is not None and self._core.relay.full
+        """Whether to pause reading of the parent's stream.
+
+        Until our own stream is read, what it has relayed must still be compared with the parent's
+        records: few of these are known by their checksums.
+        """
+        relay = self._core.relay
+        if relay is None or relay.full or self.caught_up():
+            return relay is not None and relay.full
+        return relay.parent.offset_next >= self.own.state.parent_next + CHECKSUMS_MAX
 
     def unordered(self, log: int, end: int) -> int:
         """Count the offsets below `end` that wait for a collector, not for a ticket."""

@@ -61,12 +61,11 @@ class Assignment:
             starts[self.parent] = self.plan.collector(spec.parent).stream_first
         return starts
 
-    def tags(self) -> dict[TopicPartition, bytes]:
-        """Give the tag of the records of each stream."""
-        parent = self.plan.collector(self.name).parent
-        tags = {self.own: anchor(self.plan, self.name)}
-        if self.parent is not None and parent is not None:
-            tags[self.parent] = anchor(self.plan, parent)
+    def tags(self) -> dict[TopicPartition, bytes | None]:
+        """Give each stream with the tag by which its records matter; None: all of them do."""
+        tags: dict[TopicPartition, bytes | None] = {self.own: anchor(self.plan, self.name)}
+        if self.parent is not None:
+            tags[self.parent] = None
         return tags
 
     def open_streams(

@@ -269,7 +269,9 @@ class CoreRunner:
 
     def _records(self, batches: Sequence[StreamBatch]) -> None:
         ahead, self._ahead = self._ahead, None
-        for batch in (*(ahead.batches() if ahead else ()), *batches):
+        every = [*(ahead.batches() if ahead else ()), *batches]
+        # Our own first: what it has relayed is compared with the parent's records as they come.
+        for batch in sorted(every, key=lambda batch: batch.partition != self.assignment.own):
             if batch.partition == self.assignment.own:
                 self._own.take_records(self.core, batch)
             elif self._parent is not None and self.core.parent is not None:

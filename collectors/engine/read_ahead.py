@@ -21,13 +21,15 @@ _RECORDS_MAX = 100_000
 
 
 class ReadAhead:
-    """Keeps, for the core, the records that carry their stream's tag.
+    """Keeps, for the core, the records of its streams; of one with a tag only those that carry it.
+
+    The parent's has none: relays name the last record of its partition, whatever it is.
 
     full   the streams of which enough is kept
     """
 
     def __init__(
-        self, tags: Mapping[TopicPartition, bytes], *, records_max: int = _RECORDS_MAX
+        self, tags: Mapping[TopicPartition, bytes | None], *, records_max: int = _RECORDS_MAX
     ) -> None:
         self.full: list[TopicPartition] = []
         self._tags = tags
@@ -36,7 +38,7 @@ class ReadAhead:
         self._positions: dict[TopicPartition, int] = {}
 
     def take(self, batches: Sequence[StreamBatch]) -> list[TopicPartition]:
-        """Keep the records of the epoch, and how far each stream is read.
+        """Keep the records, and how far each stream is read.
 
         Returns the streams that have become full: read them no further, until what was kept is
         given on.
@@ -45,7 +47,7 @@ class ReadAhead:
         for partition, records, position in batches:
             ours = self._tags[partition]
             self._records[partition] += [
-                record for record in records if tag_of(record.value or b"") == ours
+                record for record in records if ours in (None, tag_of(record.value or b""))
             ]
             self._positions[partition] = position
             is_full = len(self._records[partition]) >= self._records_max

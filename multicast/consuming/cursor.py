@@ -75,7 +75,8 @@ class Cursor:
             raise UsageError(f"{given} is not a cursor; give a Cursor, or its text form as a str")
         place, rest = text.split("/")[:5], text.split("/")[5:]
         numbers = [place[0], *place[2:]]
-        said = not rest or [len(part) for part in rest if _HEX.fullmatch(part)] == _LENGTHS
+        told = [len(part) for part in rest[:3] if _HEX.fullmatch(part)]
+        said = not rest or told == _LENGTHS
         if len(place) != 5 or not place[1] or not all(map(_is_number, numbers)) or not said:
             raise UsageError(
                 f"{text!r} is not a cursor (EPOCH/SOURCE/RECORD/RUN/NEXT, or with "
@@ -84,7 +85,7 @@ class Cursor:
         cursor = Cursor(int(place[0]), place[1], int(place[2]), int(place[3]), int(place[4]))
         if not rest:
             return cursor
-        interest, proof, message = rest
+        interest, proof, message = rest[:3]  # later programs may say more
         return replace(cursor, interest=interest, proof=int(proof, 16), message=int(message, 16))
 
     @staticmethod

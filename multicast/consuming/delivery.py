@@ -61,8 +61,7 @@ RUNS_MAX = 100_000
 class Batch:
     """Consecutive deliveries: messages of one log that have one destination set.
 
-    `epoch`, `source`, `record` and `run` place them in the order, as in a `Cursor`; `interest` and
-    `proof` go into it, too. `decision`: they take effect, if the consumer wants no void ones.
+    Fields from `epoch` on are as in a `Cursor`; `decision` says whether they take effect.
     """
 
     log: Log
@@ -220,6 +219,8 @@ class Delivery:
         if offset >= self._start.record:
             self._refuse_other(offset, checksum)
         result = self.order.read(offset, record.value, checksum)
+        if self.order.state.frozen and self._proof:  # it ends below the cursor now
+            raise truncated(self._start)
         if isinstance(result, enum.Enum):
             self.void[result] = self.void.get(result, 0) + 1
         elif result is not None and offset >= self._start.record:
@@ -227,10 +228,10 @@ class Delivery:
         self._reach(self.order.offset_next)
 
     def _refuse_other(self, offset: int, checksum: int) -> None:
-        """Compare the first record at or behind the cursor's with the one that it names."""
-        start, proof, self._proof = self._start, self._proof, 0
-        if proof and (offset, checksum) != (start.record, proof):
-            raise truncated(start)
+        """Compare the first record at or behind the cursor's with that of the cursor."""
+        if self._proof and (offset, checksum) != (self._start.record, self._proof):
+            raise truncated(self._start)
+        self._proof = 0
 
     def order_passed(self, position: int) -> None:
         """Report that the order stream has no more records below `position`."""
@@ -495,6 +496,5 @@ class Delivery:
         )
         batches.append(batch)
         run.first = records[-1].offset + 1
-        # Without the message's checksum, which is computed where somebody asks for the cursor.
         self.position = Cursor(*place, run.first, self._digest, run.proof)
         return len(records)

@@ -130,4 +130,6 @@ def named_checkpoint_of(
         numbers - own
     ):
         raise NotReadable("its logs are not those of the bag")
+    if not {each[0] for each in (*record.seen, *record.lost)} <= numbers:
+        raise NotReadable("it says what was seen of a log that is not in the bag")
     return StreamCheckpoint(plan.epoch, collector, offset, raw)

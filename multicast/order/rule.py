@@ -46,12 +46,13 @@ Clauses:
     becomes `next`.
  8. A checkpoint (mark, state) counts iff it names the mark, and the state that was there. It moves
     the mark behind itself and changes nothing else.
- 9. What a collector saw counts iff all its logs are in the bag and no end is more than ORDERED_MAX
-    above its log's position; clause 7 does not hold it up. Its entries act one after the other. Of
-    a log's seen ends, those at or below its position are dropped, then each for which another one
-    has the same or a higher end and the same or a lower epoch, one of equal ones staying; if more
-    than SEEN_MAX are left, the one before the last by rising end. Of a log's losses the lowest
-    stays.
+ 9. What a collector saw counts iff all its logs are in the bag; clause 7 does not hold it up. Its
+    entries act one after the other, but for an end that is more than ORDERED_MAX above its log's
+    position; before each, what its log has is judged anew. Of a log's seen ends, each is dropped
+    for which another one has the same or a higher end and the same or a lower epoch, one of equal
+    ones staying; of those at or below the position the largest stays; of those above it, while more
+    than SEEN_MAX are left, the one before the last by rising end is dropped. Of a log's losses the
+    lowest stays.
 
 Why writers need no agreement: an entry of clause 2 can only bring a position forward, and a wrong
 one costs time (a hole is filled by a skip, a debt is corrected). What a relay says is determined by
@@ -228,8 +229,7 @@ class RecordStream:
             tuple(
                 each
                 for log in sorted(state.seen)
-                for each in state.seen[log]
-                if each.end > state.positions[log]
+                for each in undominated(state.seen[log], state.positions[log])
             ),
             tuple(Loss(*each) for each in sorted(state.lost.items())),
         )
@@ -346,11 +346,12 @@ class RecordStream:
         state = self.state
         if any(each[0] not in state.positions for each in (*record.seen, *record.lost)):
             return NotCounted.IMPOSSIBLE
-        if any(each.end > state.positions[each.log] + ORDERED_MAX for each in record.seen):
-            return NotCounted.IMPOSSIBLE
         for each in record.seen:
-            above = [*state.seen.get(each.log, ()), each]
-            state.seen[each.log] = undominated(above, state.positions[each.log])
+            position = state.positions[each.log]
+            if each.end <= position + ORDERED_MAX:
+                # First as a checkpoint has it: who began at one knows no more.
+                known = undominated(state.seen.get(each.log, ()), position)
+                state.seen[each.log] = undominated([*known, each], position)
         for log, first in record.lost:
             state.lost[log] = min(first, state.lost.get(log, first))
         return ()
@@ -379,11 +380,13 @@ def undominated(seen: Sequence[SeenEnd], position: int) -> tuple[SeenEnd, ...]:
     """Give the seen ends of one log that clause 9 keeps, by rising end and leader epoch."""
     kept: list[SeenEnd] = []
     for each in sorted(seen, key=lambda each: (each.leader_epoch, -each.end)):
-        if each.end > max(position, kept[-1].end if kept else 0):
+        if not kept or each.end > kept[-1].end:
             kept.append(each)
-    while len(kept) > SEEN_MAX:
-        del kept[-2]
-    return tuple(kept)
+    ordered = [each for each in kept if each.end <= position]
+    above = kept[len(ordered) :]
+    while len(above) > SEEN_MAX:
+        del above[-2]
+    return (*ordered[-1:], *above)
 
 
 def advance(

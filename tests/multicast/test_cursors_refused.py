@@ -218,6 +218,12 @@ def test_what_is_no_text_of_a_cursor_is_refused(text):
         Cursor.parse(text)
 
 
+def test_a_cursor_may_say_more_in_later_programs():
+    text = "1/K1/0/0/0/a76d04cd454b56b4/00000001/00000002"
+    for more in ("0badcafe", "P1~1", "", "a/b"):
+        assert str(Cursor.parse(f"{text}/{more}")) == text
+
+
 def test_a_commit_takes_the_text_of_a_cursor(double):
     write(double, 3, {"P1"})
     with opened(double, "C1") as consumer:

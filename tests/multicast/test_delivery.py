@@ -91,7 +91,24 @@ def test_a_cursor_goes_on_only_where_the_order_record_is_the_one_from_which_it_w
     again = opened(second)
     with pytest.raises(Truncated, match="lost the end"):
         again.order_passed(1)
+    for _ in range(2):  # who goes on all the same gets it again, and nothing else
+        with pytest.raises(Truncated):
+            again.order_read(after)
+    assert again.deliver(10) == []
     assert goes_on(there._replace(key=b"another"), cursor=Cursor.parse(second.place)) == []
+
+
+def test_a_cursor_behind_the_new_end_of_its_stream_is_no_end_of_the_epoch():
+    core = opened()
+    core.payload_read(0, plain(0, 2), 2)
+    tickets = stream_of([Run(0, 0, 1)], [Run(0, 1, 2)])
+    for offset, raw in enumerate(tickets):
+        core.order_read(Record(offset, raw))
+    cursor = core.deliver(2)[-1].cursor()
+    # The stream has lost its end, and a freeze stands where the first ticket was.
+    again = opened(cursor)
+    with pytest.raises(Truncated):
+        again.order_read(Record(0, *stream_of([])))
 
 
 def test_an_offset_that_is_ordered_before_it_is_filled_is_waited_for():

@@ -231,7 +231,7 @@ def test_a_collector_of_so_many_logs_that_its_epoch_could_never_end_is_refused()
     most = (CHECKPOINT_BYTES_MAX - checkpoint_bytes(0, 0)) // OWN_LOG_BYTES
     with pytest.raises(PlanRejected, match=f"K1 has {most + 1} logs, .* {most} logs of its own: "):
         check(of_one_collector(most + 1))
-    seen, lost = (SeenEnd(1, 0, 0),) * 3 * most, (Loss(1, 0),) * most
+    seen, lost = (SeenEnd(1, 0, 0),) * 4 * most, (Loss(1, 0),) * most
     own = (OwnLog(1, 0, 0, 0, held=False),) * most
     record = CheckpointRecord(0, 0, 0, own, (), 0, seen, lost)
     raw = encode(bytes(16), record)

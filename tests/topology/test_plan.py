@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.helpers.plans import poster
 from topology.check import check, figures
 from topology.interests import InterestFile, from_document
 from topology.planner.solver import Infeasible, plan
@@ -279,3 +280,13 @@ def test_one_input_gives_one_plan_under_two_hash_seeds():
     ]
     assert plans[0] == plans[1]
     assert Plan.from_json(json.loads(plans[0])).objective.gap is None, "the heuristic was at work"
+
+
+def test_the_digest_of_a_plan_that_was_read_is_that_of_what_it_said():
+    # Programs that know other fields of a plan must agree on the tags of its streams.
+    document = json.loads(poster().canonical())
+    more = {**document, "a later field": 1}
+    read = Plan.from_json(more)
+    assert read.digest != poster().digest
+    assert Plan.from_json(document).digest == poster().digest
+    assert replace(read, epoch=2).digest == replace(poster(), epoch=2).digest

@@ -60,6 +60,13 @@ def test_the_records_of_the_epoch_are_kept_and_how_far_each_stream_is_read():
     assert ahead.batches() == [StreamBatch(K1, kept, 30)]
 
 
+def test_of_the_parents_stream_all_records_are_kept_as_relays_name_the_last_one():
+    ahead = ReadAhead({K1: None})
+    ahead.take([batch(10, tickets(NEXT), tickets(PLAN), *FOREIGN)])
+    (kept,) = ahead.batches()
+    assert [record.offset for record in kept.records] == [10, 11, 12, 13, 14]
+
+
 def test_a_stream_of_which_enough_is_kept_is_named_once():
     ahead = ReadAhead({K1: anchor(NEXT, "K1")}, records_max=2)
     assert ahead.take([batch(10, tickets(NEXT), tickets(PLAN))]) == []

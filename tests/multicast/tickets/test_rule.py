@@ -143,9 +143,23 @@ def test_of_the_ends_that_were_seen_stay_those_that_show_a_loss(stream):
     assert seen((7, 3)) == [(7, 3)]  # the same leader went on
     assert seen((6, 4)) == [(7, 3)]  # under the next one it was shorter: the loss shows already
     assert seen((9, 4), (12, 7), (15, 8)) == [(7, 3), (9, 4), (15, 8)]
-    stream.tickets(Ticket(A, 8, 0))
+    # Of those that are ordered the largest stays: nothing may be filled below it.
+    stream.tickets(Ticket(A, 9, 0))
     assert [each.end for each in stream.checkpoint().seen] == [9, 15]
-    assert seen((10, 5)) == [(9, 4), (10, 5), (15, 8)]
+    assert seen((10, 5), (11, 6)) == [(9, 4), (10, 5), (11, 6), (15, 8)]
+    assert seen((ORDERED_MAX + 10, 9)) == [(9, 4), (10, 5), (11, 6), (15, 8)]
+
+
+def test_what_stays_of_seen_ends_does_not_depend_on_where_a_reader_began(stream):
+    def sight(*ends):
+        return SightRecord(tuple(SeenEnd(A, *each) for each in ends))
+
+    stream.take(sight((10, 1), (20, 3)))
+    stream.tickets(Ticket(A, 30, 0))
+    later = RecordStream(stream.shape, stream.checkpoint())
+    late = encode(TAG, sight((40, 2)))  # of an instance that still sees the leader before
+    assert later.read(later.offset_next, late) == stream.take(sight((40, 2))) == ()
+    assert later.state.seen == stream.state.seen == {A: (SeenEnd(A, 40, 2),)}
 
 
 def test_of_a_logs_losses_the_lowest_stays(stream):
@@ -179,7 +193,6 @@ def test_a_freeze_counts_only_where_the_stream_has_come_so_far(stream):
         OwnRecord((Ticket(A, 1, 0),), (Correction(9, 1, 1),)),
         SightRecord((SeenEnd(9, 1, 1),)),
         SightRecord((), (Loss(9, 1),)),
-        SightRecord((SeenEnd(A, ORDERED_MAX + 1, 1),)),
         RelayRecord(3, 4, (Position(A, 1),)),
         RelayRecord(3, 4, (Position(INHERITED, ORDERED_MAX + 6),)),
     ],

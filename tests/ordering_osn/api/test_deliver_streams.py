@@ -245,7 +245,7 @@ def test_a_server_stops_within_seconds_and_tells_its_tails(runner, channels):
                 await anext(stream)
             loop = asyncio.get_running_loop()
             began = loop.time()
-            await server.stop(1.0)
+            await server.stop(10.0)
             took = loop.time() - began
             return [await gathered(stream) for stream in streams], took
 

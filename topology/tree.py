@@ -115,7 +115,9 @@ class Objective:
 
 @dataclass(frozen=True)
 class Plan:
-    """The layout of one epoch. Immutable; equal plans have equal digests.
+    """The layout of one epoch. Immutable.
+
+    Equal plans that this program has made have equal digests; see `digest` for one that was read.
 
     `order_version` is the version of the order records in all streams of the epoch.
 

@@ -2,7 +2,8 @@
 
 A stream may lie in a partition to which producers write tickets of the epoch before,
 until they learn of the next one. All these must be read before the instance may act, and messages
-wait meanwhile; so they are read ahead, and the records of other epochs are left out at once.
+wait meanwhile; so they are read ahead, and of our own stream the records of other epochs are left
+out at once.
 
 Bound: of a stream with as many records as are kept, the rest is read once the epoch has begun.
 """

@@ -14,7 +14,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 
 from multicast.control import order_topic
-from multicast.drivers.kafka_python.group_member import Membership
+from multicast.drivers.kafka.group_member import Membership
 from multicast.errors import AmcastError
 
 _log = logging.getLogger("amcast.collectors")

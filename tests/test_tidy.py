@@ -72,8 +72,8 @@ LAYERS = {
 }  # fmt: skip
 # Big foreign packages, and the only place where each is imported (tests apart).
 DOORS = {
-    "kafka": ("multicast/drivers/kafka_python/", "bench/nemesis/faults/tickets.py"),
-    "confluent_kafka": ("multicast/drivers/librdkafka/", "examples/cdc/"),
+    "kafka": ("multicast/drivers/kafka/", "bench/nemesis/faults/tickets.py"),
+    "confluent_kafka": ("multicast/drivers/librdkafka_reader/", "examples/cdc/"),
     "faust": ("collectors/app.py", "multicast/faust/", "examples/faust_totals/"),
     "mode": ("collectors/app.py", "collectors/supervisor.py", "multicast/faust/"),
     "pulp": ("topology/planner/integer_program.py",),
@@ -132,10 +132,10 @@ PURE = [
     "multicast/consuming/delivery.py",
     "multicast/consuming/entries_read.py",
     "multicast/errors.py",
-    "multicast/drivers/kafka_python/fetch_request.py",
+    "multicast/drivers/kafka/fetch_request.py",
     "multicast/drivers/appender/outbox.py",
     "multicast/drivers/appender/partition_appends.py",
-    "multicast/drivers/kafka_python/joint/request.py",
+    "multicast/drivers/kafka/appender/request.py",
     "multicast/drivers/appender/record_batch.py",
     "multicast/history.py",
     "multicast/keyed/partitioners.py",

@@ -26,7 +26,7 @@ from collectors.reconfiguration.apply import apply
 from collectors.reconfiguration.topics import topics_of
 from collectors.testing.processes import CollectorProcesses
 from multicast.control import control_partition, control_topics, order_topic, sentinel_topic
-from multicast.drivers.kafka_python import Admin, TopicSpec
+from multicast.drivers.kafka import Admin, TopicSpec
 from multicast.drivers.protocol import Driver
 from multicast.errors import AmcastError
 

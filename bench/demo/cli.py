@@ -40,7 +40,7 @@ from multicast.consuming.consumer import Consumer
 from multicast.consuming.delivery import Batch
 from multicast.consuming.entries_read import ConsumerEntries
 from multicast.drivers import open_driver
-from multicast.drivers.kafka_python import Admin
+from multicast.drivers.kafka import Admin
 from multicast.drivers.protocol import Appended, Driver
 from multicast.errors import AmcastError, TimedOut, UsageError
 from multicast.local.cluster import LocalCluster

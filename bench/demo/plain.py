@@ -11,7 +11,7 @@ import time
 from typing import Self
 
 from bench.demo.screen import Delivered
-from multicast.drivers.kafka_python import Admin, TopicSpec
+from multicast.drivers.kafka import Admin, TopicSpec
 from multicast.drivers.protocol import AppendOutcome, Driver, TopicPartition
 
 EVERY = 4  # each fourth message: 50 a second give a median, and take little from the others

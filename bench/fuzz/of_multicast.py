@@ -39,11 +39,11 @@ from multicast.control import (
 from multicast.control.codecs import named_record
 from multicast.control.documents import Ended
 from multicast.drivers.appender.record_batch import written_batch, written_record
-from multicast.drivers.kafka_python.column_reader import columns_of
-from multicast.drivers.kafka_python.fetch_request import EndsRequest, FetchPartition, frame_size
-from multicast.drivers.kafka_python.group_member import _assignments, _members
-from multicast.drivers.kafka_python.joint.request import answered
-from multicast.drivers.kafka_python.records import committed, decoded, decompress
+from multicast.drivers.kafka.appender.request import answered
+from multicast.drivers.kafka.column_reader import columns_of
+from multicast.drivers.kafka.fetch_request import EndsRequest, FetchPartition, frame_size
+from multicast.drivers.kafka.group_member import _assignments, _members
+from multicast.drivers.kafka.records import committed, decoded, decompress
 from multicast.drivers.protocol import Record, TopicPartition
 from multicast.errors import AmcastError, ProtocolViolation, UsageError
 from multicast.history import HistoryBuilder, HistoryError

@@ -19,7 +19,7 @@ from collectors.reconfiguration.apply import apply
 from collectors.testing.processes import CollectorProcesses
 from multicast.control import log_partition
 from multicast.drivers import open_driver
-from multicast.drivers.kafka_python import Admin
+from multicast.drivers.kafka import Admin
 from multicast.drivers.protocol import Appender, AppendOutcome, Driver, TopicPartition
 from multicast.errors import TimedOut
 from multicast.local.cluster import LocalCluster

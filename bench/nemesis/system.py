@@ -37,7 +37,7 @@ from collectors.reconfiguration.apply import apply
 from multicast import Producer
 from multicast.control import control_topics, log_partition, order_topic, stream_partition
 from multicast.drivers import open_driver
-from multicast.drivers.kafka_python import Admin
+from multicast.drivers.kafka import Admin
 from multicast.drivers.protocol import Driver, TopicPartition
 from multicast.errors import AmcastError, TimedOut
 from multicast.local.broker import BrokerHost, free_ports

@@ -28,7 +28,7 @@ from bench.osn import transactions
 from collectors.reconfiguration.apply import apply
 from collectors.testing.processes import CollectorProcesses, end
 from multicast.drivers import open_driver
-from multicast.drivers.kafka_python import Admin
+from multicast.drivers.kafka import Admin
 from multicast.errors import AmcastError, TimedOut
 from multicast.local.broker import free_ports
 from multicast.local.cluster import LocalCluster

@@ -20,7 +20,7 @@ from rich.table import Table
 from bench.harness.interrupts import end_at_signals
 from bench.pipeline.inputs import check_events, check_settings, claim, is_url
 from multicast.drivers import open_driver
-from multicast.drivers.kafka_python import Admin
+from multicast.drivers.kafka import Admin
 from multicast.errors import AmcastError, UsageError
 from topology.output import Output, OutputOption
 

@@ -27,7 +27,7 @@ from multicast.control import (
     order_topic,
     plan_record,
 )
-from multicast.drivers.kafka_python import Admin, TopicSpec
+from multicast.drivers.kafka import Admin, TopicSpec
 from multicast.drivers.memory.driver import MemoryDriver, MemoryReader
 from multicast.drivers.protocol import Fetched, TopicPartition
 from multicast.errors import AmcastError, Conflict

@@ -11,7 +11,7 @@ from collectors.doctor.checks import Weight, of_brokers, of_topics, refuse
 from collectors.doctor.inspection import inspect_brokers
 from collectors.reconfiguration.topics import refuse_partitions, topics_ahead
 from multicast.control import ControlReader, control_partition
-from multicast.drivers.kafka_python import Admin
+from multicast.drivers.kafka import Admin
 from multicast.drivers.protocol import Driver, TopicPartition
 from multicast.errors import Conflict, UsageError
 from topology.interests import NAME, NAME_LENGTH_MAX

@@ -32,7 +32,7 @@ from collectors.reconfiguration.apply import apply
 from multicast.cli.options import Bootstrap, DriverName, partitions_of
 from multicast.control import sentinel_topic
 from multicast.drivers import open_driver
-from multicast.drivers.kafka_python import Admin
+from multicast.drivers.kafka import Admin
 from multicast.errors import NotAuthorized, UsageError
 from multicast.settings import settings
 from topology.files import FileExists, refuse_existing, write_text

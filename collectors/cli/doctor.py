@@ -32,7 +32,7 @@ from collectors.doctor.facts import (
 from collectors.doctor.inspection import inspect
 from multicast.cli.options import WAIT_RANGE, Bootstrap, Topic
 from multicast.drivers import open_driver
-from multicast.drivers.kafka_python import Admin
+from multicast.drivers.kafka import Admin
 from multicast.settings import settings
 from topology.output import Output, OutputOption
 

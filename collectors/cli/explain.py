@@ -17,7 +17,7 @@ from collectors.cli.main import control_of
 from collectors.explain.facts import document, lines, waits
 from collectors.explain.inspection import explain, message_of
 from multicast.cli.options import Bootstrap, DriverName, Topic
-from multicast.drivers.kafka_python import Admin
+from multicast.drivers.kafka import Admin
 from multicast.settings import settings
 from topology.output import Output, OutputOption
 

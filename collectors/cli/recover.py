@@ -11,7 +11,7 @@ import typer
 from collectors.reconfiguration.recovery import Recovered, recover
 from multicast.cli.options import WAIT_RANGE, Bootstrap, DriverName, Topic
 from multicast.drivers import open_driver
-from multicast.drivers.kafka_python import Admin
+from multicast.drivers.kafka import Admin
 from multicast.settings import settings
 from topology.output import Output, OutputOption
 

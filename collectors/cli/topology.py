@@ -26,7 +26,7 @@ from collectors.reconfiguration.probes import Probes, Seen
 from multicast.cli.options import WAIT_RANGE, Bootstrap, DriverName, Topic
 from multicast.control import ControlReader
 from multicast.drivers import open_driver
-from multicast.drivers.kafka_python import Admin
+from multicast.drivers.kafka import Admin
 from multicast.drivers.protocol import Driver
 from multicast.errors import AmcastError, UncoveredInterest, UsageError
 from multicast.settings import Settings, settings

@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from collectors.core.mending import Damage
-from multicast.drivers.kafka_python import OpenTransaction
+from multicast.drivers.kafka import OpenTransaction
 from topology.tree import Plan
 
 FOR_EVER = -1  # Kafka's value of retention.ms and retention.bytes for no limit

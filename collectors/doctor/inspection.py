@@ -53,7 +53,7 @@ from multicast.control import (
     order_topic,
     stream_partition,
 )
-from multicast.drivers.kafka_python import Admin
+from multicast.drivers.kafka import Admin
 from multicast.drivers.protocol import Driver, TopicPartition
 from multicast.errors import (
     AmcastError,

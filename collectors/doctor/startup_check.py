@@ -15,7 +15,7 @@ from collectors.doctor.checks import Check, Weight, refuse
 from collectors.doctor.inspection import of_settings, overtaken_groups
 from multicast.control import ControlReader
 from multicast.drivers import open_driver
-from multicast.drivers.kafka_python import Admin
+from multicast.drivers.kafka import Admin
 from multicast.errors import AmcastError, TopicChanged, UncoveredInterest, UnsafeCluster
 from multicast.settings import Settings
 

@@ -18,7 +18,7 @@ from collectors.explain.facts import (
 from multicast.conditional.condition import EXPECT
 from multicast.conditional.follower import DecisionFollower
 from multicast.control import ControlState, log_partition, stream_partition
-from multicast.drivers.kafka_python import Admin
+from multicast.drivers.kafka import Admin
 from multicast.drivers.protocol import Driver, Record, TopicPartition
 from multicast.errors import AmcastError, TimedOut, Trimmed, UsageError
 from multicast.messages import Covered, EpochMarker, MessageID, special

@@ -28,7 +28,7 @@ from collectors.live.facts import LivePicture, layout, moment
 from collectors.live.observer import TICK_S, Observer, observe
 from collectors.live.timeline import Timeline
 from collectors.web import EventStream, Request, Route, WebDocument
-from multicast.drivers.kafka_python import Admin
+from multicast.drivers.kafka import Admin
 from multicast.errors import AmcastError
 from multicast.settings import Settings
 

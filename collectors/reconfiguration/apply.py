@@ -55,7 +55,7 @@ from multicast.control import (
     sentinel_topic,
     stream_partition,
 )
-from multicast.drivers.kafka_python import Admin
+from multicast.drivers.kafka import Admin
 from multicast.drivers.protocol import Driver, TopicPartition
 from multicast.errors import (
     AmcastError,

@@ -11,7 +11,7 @@ import time
 
 from multicast.control import ControlReader, log_partition
 from multicast.drivers import open_driver
-from multicast.drivers.kafka_python import Admin
+from multicast.drivers.kafka import Admin
 from multicast.errors import UncoveredInterest
 from multicast.settings import settings
 from topology.changes import measured_rates

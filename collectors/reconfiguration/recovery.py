@@ -57,7 +57,7 @@ from multicast.control import (
     stream_partition,
 )
 from multicast.control.documents import Ended
-from multicast.drivers.kafka_python import Admin, TopicSpec
+from multicast.drivers.kafka import Admin, TopicSpec
 from multicast.drivers.protocol import Driver
 from multicast.errors import AppendUnknown, Conflict
 from multicast.order.runs import Run

@@ -17,7 +17,7 @@ from multicast.control import (
     order_topic,
     plan_record,
 )
-from multicast.drivers.kafka_python import Admin, TopicSpec
+from multicast.drivers.kafka import Admin, TopicSpec
 from multicast.drivers.protocol import Driver, TopicPartition
 from multicast.errors import Conflict, UsageError
 from topology.check import RECORD_BYTES_MAX, checkpoint_bytes

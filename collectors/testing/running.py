@@ -18,7 +18,7 @@ from collectors.reconfiguration.apply import apply
 from multicast.control import control_topics, groups_topic, order_topic, sentinel_topic
 from multicast.drivers import open_driver
 from multicast.drivers.clock import SYSTEM_CLOCK
-from multicast.drivers.kafka_python import Admin
+from multicast.drivers.kafka import Admin
 from multicast.drivers.protocol import Driver
 from multicast.errors import TimedOut, TopicMissing
 from multicast.properties import Report

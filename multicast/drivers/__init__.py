@@ -40,7 +40,7 @@ def open_driver(
             f'addresses as "host:port,host:port"'
         )
     if name == "kafka-python":
-        from multicast.drivers.kafka_python import KafkaPythonDriver  # noqa: PLC0415
+        from multicast.drivers.kafka import KafkaPythonDriver  # noqa: PLC0415
 
         return KafkaPythonDriver(
             bootstrap,
@@ -49,8 +49,8 @@ def open_driver(
             delivery_timeout_s=delivery_timeout_s,
         )
     if name == "librdkafka":
-        from multicast.drivers.kafka_python import KafkaPythonDriver  # noqa: PLC0415
-        from multicast.drivers.librdkafka import LibrdkafkaDriver  # noqa: PLC0415
+        from multicast.drivers.kafka import KafkaPythonDriver  # noqa: PLC0415
+        from multicast.drivers.librdkafka_reader import LibrdkafkaDriver  # noqa: PLC0415
 
         return LibrdkafkaDriver(
             bootstrap,

@@ -1,7 +1,7 @@
 """The driver protocol: the part of Kafka that the rest of the project uses.
 
 Three drivers implement it and pass one set of contract tests
-(`tests/multicast/drivers/test_contract.py`): `librdkafka/` (the default), `kafka_python/` (whose
+(`tests/multicast/drivers/test_contract.py`): `librdkafka_reader/` (the default), `kafka/` (whose
 appender, watcher and single requests the librdkafka driver uses, too) and `memory/` (simulation).
 
     end           the last stable offset: every record below it is committed or aborted. All

@@ -430,7 +430,7 @@ def membership(bootstrap: str) -> tuple[str, set[int]] | None:
     Returns None if it does not answer within seconds.
     """
     # Imported here, while Java starts: the import takes 0.2 s, and a stopped cluster needs none.
-    from multicast.drivers.kafka_python import Admin  # noqa: PLC0415
+    from multicast.drivers.kafka import Admin  # noqa: PLC0415
 
     try:
         with Admin(bootstrap, request_timeout_s=_ADMIN_TIMEOUT_S) as admin:

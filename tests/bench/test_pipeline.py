@@ -22,7 +22,7 @@ from bench.pipeline.rule import (
 from bench.pipeline.session import spark
 from multicast.control import ends_record, markers_record, plan_record
 from multicast.drivers import open_driver
-from multicast.drivers.kafka_python import Admin, TopicSpec
+from multicast.drivers.kafka import Admin, TopicSpec
 from multicast.drivers.protocol import Appended, TopicPartition
 from multicast.errors import UnknownVersion
 from multicast.order import records as tickets

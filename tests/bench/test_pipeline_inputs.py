@@ -14,7 +14,7 @@ from bench.pipeline.cli import pipeline
 from bench.pipeline.inputs import check_events, claim
 from bench.pipeline.session import spark
 from multicast.drivers import open_driver
-from multicast.drivers.kafka_python import Admin, TopicSpec
+from multicast.drivers.kafka import Admin, TopicSpec
 from multicast.drivers.memory.driver import MemoryDriver
 from multicast.drivers.memory.logs import MemoryLog
 from multicast.drivers.protocol import TopicPartition

@@ -32,7 +32,7 @@ from multicast.order.stream import OrderStream
 from tests.bench.test_pipeline import (
     session,  # noqa: F401 - a fixture
 )
-from tests.collectors.tickets.test_recover import (
+from tests.collectors.core.test_recover import (
     CHILD,
     forge,
     multicast,
@@ -40,7 +40,7 @@ from tests.collectors.tickets.test_recover import (
     recovered,
     state_of,
 )
-from tests.collectors.tickets.test_recover import PLAN as RECOVERED
+from tests.collectors.core.test_recover import PLAN as RECOVERED
 from tests.helpers.forged import jump
 from tests.helpers.plans import chain, from_start
 from tests.helpers.small import Small

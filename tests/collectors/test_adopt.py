@@ -21,7 +21,7 @@ from collectors.adoption.facts import (
 from collectors.doctor.facts import PartitionFacts, Role, TopicFacts
 from collectors.reconfiguration.topics import spec_like
 from multicast import Consumer, Producer
-from multicast.drivers.kafka_python import Admin, TopicSpec
+from multicast.drivers.kafka import Admin, TopicSpec
 from multicast.local.broker import install
 from multicast.local.cluster import DEFAULT_VERSION
 from tests.helpers.hosting import hosting

@@ -26,7 +26,7 @@ from multicast.control import (
     stream_partition,
 )
 from multicast.drivers import open_driver
-from multicast.drivers.kafka_python import Admin, TopicSpec
+from multicast.drivers.kafka import Admin, TopicSpec
 from multicast.drivers.protocol import TopicPartition
 from multicast.errors import AmcastError, Conflict, UnsafeCluster, UsageError
 from tests.helpers.plans import poster

@@ -21,9 +21,9 @@ from collectors.doctor.facts import (
     TopicFacts,
     length,
 )
-from multicast.drivers.kafka_python import OpenTransaction
-from multicast.drivers.kafka_python.connection import kafka_python_settings
-from multicast.drivers.librdkafka.settings import librdkafka_settings
+from multicast.drivers.kafka import OpenTransaction
+from multicast.drivers.kafka.connection import kafka_python_settings
+from multicast.drivers.librdkafka_reader.settings import librdkafka_settings
 from multicast.errors import TopicChanged, UnsafeCluster, UsageError
 from tests.helpers.plans import poster
 

@@ -23,7 +23,7 @@ from multicast.control import (
     stream_partition,
 )
 from multicast.drivers import open_driver
-from multicast.drivers.kafka_python import Admin
+from multicast.drivers.kafka import Admin
 from multicast.drivers.protocol import TopicPartition
 from multicast.errors import UnsafeCluster
 from tests.helpers.plans import poster

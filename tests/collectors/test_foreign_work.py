@@ -8,7 +8,7 @@ import pytest
 
 from collectors.reconfiguration.apply import apply
 from multicast import Consumer, Producer
-from multicast.drivers.kafka_python import Admin
+from multicast.drivers.kafka import Admin
 from tests.helpers.plans import priced, with_foreign_work
 from tests.helpers.system import PATIENCE_S, System, amcast, until
 from topology.work import collector_work, consumer_work

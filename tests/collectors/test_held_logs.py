@@ -8,7 +8,7 @@ import pytest
 from collectors.doctor.checks import Check, findings
 from collectors.doctor.inspection import inspect
 from multicast import Consumer, Producer
-from multicast.drivers.kafka_python import Admin
+from multicast.drivers.kafka import Admin
 from tests.helpers.plans import poster
 from tests.helpers.system import PATIENCE_S, System, open_transaction, until
 

@@ -18,7 +18,7 @@ from collectors.placement import share_out
 from multicast import Producer
 from multicast.control import MACHINE_BYTES, PROCESS_BYTES, StatusPage, running_record
 from multicast.control.documents import page_of
-from multicast.drivers.kafka_python.group_member import Membership
+from multicast.drivers.kafka.group_member import Membership
 from multicast.errors import AmcastError
 from multicast.properties import check_all
 from multicast.verification.from_cluster import ReplayedConsumer, replayed

@@ -9,7 +9,7 @@ from collectors.reconfiguration.apply import apply
 from collectors.reconfiguration.recovery import recover
 from multicast import Producer
 from multicast.control import ControlReader
-from multicast.drivers.kafka_python import Admin
+from multicast.drivers.kafka import Admin
 from multicast.errors import Conflict
 from multicast.properties import check_all
 from multicast.verification.from_cluster import ReplayedConsumer, replayed

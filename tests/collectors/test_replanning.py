@@ -15,7 +15,7 @@ from collectors.reconfiguration import drain
 from collectors.reconfiguration.apply import apply
 from multicast import Consumer, Producer
 from multicast.control import ControlReader
-from multicast.drivers.kafka_python import Admin
+from multicast.drivers.kafka import Admin
 from multicast.errors import AmcastError, Conflict, UncoveredInterest, UsageError
 from multicast.properties import check_all
 from multicast.verification.from_cluster import ReplayedConsumer, replayed

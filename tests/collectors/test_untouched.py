@@ -6,7 +6,7 @@ from collectors.cli.main import describe
 from collectors.reconfiguration.apply import apply
 from multicast import Consumer, Producer
 from multicast.control import ControlReader
-from multicast.drivers.kafka_python import Admin
+from multicast.drivers.kafka import Admin
 from multicast.properties import check_all
 from multicast.verification.from_cluster import ReplayedConsumer, replayed
 from tests.helpers.system import PATIENCE_S, System, amcast, until

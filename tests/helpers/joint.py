@@ -5,7 +5,7 @@ import time
 import uuid
 from collections import Counter, defaultdict
 
-from multicast.drivers.kafka_python import Admin, KafkaPythonDriver, TopicSpec
+from multicast.drivers.kafka import Admin, KafkaPythonDriver, TopicSpec
 from multicast.drivers.protocol import Appended, JointRecord, TopicPartition
 from tests.helpers.driver_worlds import read, values
 from tests.helpers.system import PATIENCE_S, until

@@ -21,8 +21,8 @@ import pytest
 from kafka import KafkaConsumer, KafkaProducer
 
 from bench.nemesis.network import DESK, Network, own_namespace
-from multicast.drivers.kafka_python import Admin, TopicSpec
-from multicast.drivers.kafka_python.connection import kafka_python_settings
+from multicast.drivers.kafka import Admin, TopicSpec
+from multicast.drivers.kafka.connection import kafka_python_settings
 from multicast.errors import AmcastError, UsageError
 from multicast.local.broker import BrokerHost
 from multicast.local.cluster import LocalCluster

@@ -5,8 +5,8 @@ from struct import Struct
 
 from crc32c import crc32c
 
-from multicast.drivers.kafka_python.fetch_request import frame_size
-from multicast.drivers.kafka_python.joint.request import answered, settings, written
+from multicast.drivers.kafka.appender.request import answered, settings, written
+from multicast.drivers.kafka.fetch_request import frame_size
 from tests.helpers.system import until
 
 BATCH = Struct(">hiqqqhii")  # attributes, last delta, two times, producer, epoch, sequence, count

@@ -19,7 +19,7 @@ from collectors.testing.processes import CollectorProcesses
 from multicast import history
 from multicast.control import stream_partition
 from multicast.drivers import open_driver
-from multicast.drivers.kafka_python import Admin
+from multicast.drivers.kafka import Admin
 from multicast.properties import check_all
 from tests.helpers.hosting import hosting
 from tests.running.commands import PATIENCE_S, amcast

@@ -5,7 +5,7 @@ import uuid
 from collectors.reconfiguration.apply import append_sentinels
 from multicast.control import sentinel_topic
 from multicast.drivers import open_driver
-from multicast.drivers.kafka_python import Admin, TopicSpec
+from multicast.drivers.kafka import Admin, TopicSpec
 from multicast.drivers.protocol import TopicPartition
 from tests.helpers.driver_worlds import LARGE, watch
 

@@ -7,7 +7,7 @@ import uuid
 import pytest
 
 from multicast.drivers import home_process
-from multicast.drivers.kafka_python import Admin, TopicSpec
+from multicast.drivers.kafka import Admin, TopicSpec
 from multicast.errors import UsageError
 from tests.helpers.driver_worlds import REAL
 from tests.helpers.plans import chain

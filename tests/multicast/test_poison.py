@@ -12,7 +12,7 @@ from multicast.consuming import subscription
 from multicast.consuming.delivery import Batch, Message
 from multicast.control import ends_record, log_partition, markers_record
 from multicast.drivers import open_driver
-from multicast.drivers.kafka_python import Admin, TopicSpec
+from multicast.drivers.kafka import Admin, TopicSpec
 from multicast.drivers.protocol import Record, TopicPartition
 from multicast.messages import epoch_header
 from tests.helpers.driver_worlds import read

@@ -10,7 +10,7 @@ from collectors.reconfiguration.apply import apply, unapplied
 from collectors.reconfiguration.topics import topics_of
 from multicast import Consumer, Producer, topic_identity
 from multicast.control import control_topics, follower
-from multicast.drivers.kafka_python import Admin, TopicSpec
+from multicast.drivers.kafka import Admin, TopicSpec
 from multicast.drivers.memory.driver import MemoryDriver
 from multicast.errors import AmcastError, ClusterUnreachable, NotAuthorized, TopicChanged
 from tests.helpers.plans import chain, poster

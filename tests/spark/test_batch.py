@@ -5,7 +5,7 @@ from pyspark.errors import PySparkException
 
 from multicast import LogPosition, nothing_after
 from multicast.control import log_partition
-from multicast.drivers.kafka_python import Admin
+from multicast.drivers.kafka import Admin
 from multicast.spark import fold, state_after
 from tests.spark.query import small_spark
 from tests.spark.rows import (

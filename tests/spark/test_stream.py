@@ -7,7 +7,7 @@ import pytest
 from pyspark.sql.types import StringType, StructField, StructType
 
 from multicast.control import log_partition
-from multicast.drivers.kafka_python import Admin
+from multicast.drivers.kafka import Admin
 from multicast.errors import TopicChanged, UsageError
 from multicast.spark import AmcastSource
 from multicast.tables.arrow import schema

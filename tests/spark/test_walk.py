@@ -8,7 +8,7 @@ import pytest
 from multicast.consuming.cursor import Cursor
 from multicast.consuming.subscription import SubscriptionRequest
 from multicast.control import log_partition
-from multicast.drivers.kafka_python import Admin
+from multicast.drivers.kafka import Admin
 from multicast.errors import TimedOut, Trimmed, UncoveredInterest, UsageError
 from multicast.tables.options import table_options
 from multicast.tables.order_walk import OrderWalk, between

@@ -15,7 +15,7 @@ from kafka import KafkaProducer
 
 from multicast import Consumer, Producer
 from multicast.consuming.subscription import Bounds
-from multicast.drivers.kafka_python import Admin, TopicSpec
+from multicast.drivers.kafka import Admin, TopicSpec
 from multicast.errors import TimedOut, UncoveredInterest, UndeclaredDestination, UsageError
 from multicast.local.broker import free_ports
 from tests.helpers.plans import poster

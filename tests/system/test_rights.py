@@ -18,7 +18,7 @@ from typer.testing import CliRunner
 from multicast.cli.commands import build
 from multicast.control import control_partition, log_partition
 from multicast.drivers import open_driver
-from multicast.drivers.kafka_python import Admin, TopicSpec
+from multicast.drivers.kafka import Admin, TopicSpec
 from multicast.drivers.protocol import Appended, TopicPartition
 from multicast.errors import AppendNotAuthorized, AuthenticationFailed, NotAuthorized
 from ordering_osn.node.in_sync import Replicas

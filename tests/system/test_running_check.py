@@ -9,7 +9,7 @@ import pytest
 from collectors.reconfiguration.apply import apply
 from multicast import Producer
 from multicast.drivers import open_driver
-from multicast.drivers.kafka_python import Admin
+from multicast.drivers.kafka import Admin
 from multicast.order.records import Position, RelayRecord, encode
 from multicast.verification.running_check import RunningCheck
 from tests.collectors.test_replanning import planned

@@ -11,7 +11,7 @@ from multicast import Consumer, Producer
 from multicast.control import control_partition, genesis
 from multicast.control.codecs import plan_record
 from multicast.drivers import open_driver
-from multicast.drivers.kafka_python import Admin, TopicSpec
+from multicast.drivers.kafka import Admin, TopicSpec
 from multicast.errors import UnknownVersion
 from tests.helpers.plans import chain
 from tests.helpers.system import PATIENCE_S, amcast

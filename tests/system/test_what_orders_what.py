@@ -8,7 +8,7 @@ from confluent_kafka import Consumer as KafkaConsumer
 from confluent_kafka import Producer as KafkaProducer
 from confluent_kafka import TopicPartition
 
-from multicast.drivers.kafka_python import Admin, TopicSpec
+from multicast.drivers.kafka import Admin, TopicSpec
 from tests.helpers.system import PATIENCE_S
 
 PAGE = Path(__file__).parents[2] / "docs" / "what-orders-what.md"

@@ -25,7 +25,7 @@ from multicast.consuming.consumer import Consumer
 from multicast.consuming.delivery import Batch
 from multicast.control import control_topics, sentinel_topic, stream_partition
 from multicast.drivers import open_driver
-from multicast.drivers.kafka_python import Admin
+from multicast.drivers.kafka import Admin
 from multicast.drivers.protocol import (
     Appended,
     AppendOutcome,

@@ -28,7 +28,7 @@ from multicast.control import (
     stream_partition,
 )
 from multicast.drivers import open_driver
-from multicast.drivers.kafka_python import TopicSpec
+from multicast.drivers.kafka import TopicSpec
 from multicast.drivers.protocol import Driver, TopicPartition
 from multicast.errors import AmcastError, Trimmed
 from multicast.messages import EPOCH, SKIP, TO

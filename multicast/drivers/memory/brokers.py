@@ -1,6 +1,6 @@
 """Brokers of a `MemoryLog`: they take Produce requests, and check batches as Kafka's do.
 
-A joint appender in memory (`joint_appender.py`) sends its requests here. What happens to each is
+A joint appender in memory (`appender.py`) sends its requests here. What happens to each is
 decided by the hook `carry`, which gets it as soon as it is sent, and may keep it for later:
 
     request.store()         the broker stores the batches. Called again, they come a second time

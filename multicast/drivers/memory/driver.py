@@ -13,8 +13,8 @@ from math import inf
 from typing import Self
 
 from multicast.drivers.appender.dispatcher import Limits
+from multicast.drivers.memory.appender import MemoryJointAppender
 from multicast.drivers.memory.brokers import MemoryBrokers
-from multicast.drivers.memory.joint_appender import MemoryJointAppender
 from multicast.drivers.memory.logs import MemoryLog
 from multicast.drivers.protocol import (
     IN_FLIGHT_BYTES_MAX,

@@ -19,7 +19,7 @@ from collectors.explain.facts import (
 from collectors.explain.inspection import message_of
 from multicast import MessageID, Producer, UsageError, nothing_after
 from multicast.control import log_partition
-from multicast.drivers.kafka_python import Admin
+from multicast.drivers.kafka import Admin
 from tests.helpers.forged import far, forge
 from tests.helpers.plans import poster
 from tests.helpers.system import PATIENCE_S, System, amcast, open_transaction, until

@@ -15,7 +15,7 @@ import pytest
 
 from collectors.reconfiguration.apply import apply
 from multicast import Producer
-from multicast.drivers.kafka_python import Admin
+from multicast.drivers.kafka import Admin
 from tests.collectors.live.browser import browser, complaints
 from tests.collectors.live.serving import serving
 from tests.collectors.test_replanning import planned

@@ -15,7 +15,7 @@ from multicast.control import (
     plan_record,
 )
 from multicast.control import follower as follower_module
-from multicast.drivers.kafka_python.fetcher import Fetching
+from multicast.drivers.kafka.fetcher import Fetching
 from multicast.drivers.memory.driver import MemoryDriver, MemoryLog, MemoryReader
 from multicast.errors import AmcastError, Trimmed
 from tests.helpers.plans import chain

@@ -4,7 +4,7 @@ import uuid
 
 import pytest
 
-from multicast.drivers.kafka_python import Admin, TopicSpec
+from multicast.drivers.kafka import Admin, TopicSpec
 from multicast.errors import AmcastError, ClusterUnreachable, UsageError
 
 

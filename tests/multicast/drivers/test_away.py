@@ -8,7 +8,7 @@ from functools import partial
 import pytest
 
 from multicast.drivers import open_driver
-from multicast.drivers.kafka_python import Admin, TopicSpec
+from multicast.drivers.kafka import Admin, TopicSpec
 from multicast.drivers.protocol import Appended, AppendFailed, TopicPartition
 from multicast.errors import (
     AppendNotStored,

@@ -8,8 +8,8 @@ import time
 import pytest
 
 from multicast.drivers import open_driver
-from multicast.drivers.kafka_python import Admin
-from multicast.drivers.librdkafka import LibrdkafkaDriver
+from multicast.drivers.kafka import Admin
+from multicast.drivers.librdkafka_reader import LibrdkafkaDriver
 from multicast.drivers.memory.driver import MemoryDriver
 from multicast.drivers.memory.logs import MemoryLog
 from multicast.drivers.protocol import TopicPartition

@@ -17,9 +17,9 @@ from multicast.drivers.client_settings import (
     check_client,
     producer_settings,
 )
-from multicast.drivers.kafka_python import Admin, TopicSpec, reader
-from multicast.drivers.kafka_python.connection import kafka_python_settings
-from multicast.drivers.librdkafka.settings import librdkafka_settings
+from multicast.drivers.kafka import Admin, TopicSpec, reader
+from multicast.drivers.kafka.connection import kafka_python_settings
+from multicast.drivers.librdkafka_reader.settings import librdkafka_settings
 from multicast.drivers.memory.driver import MemoryDriver
 from multicast.drivers.protocol import Appended, Record, TopicPartition
 from multicast.errors import UsageError

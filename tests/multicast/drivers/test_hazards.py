@@ -13,7 +13,7 @@ from kafka import KafkaConsumer, KafkaProducer, TopicPartition
 from kafka import errors as kafka_errors
 
 from bench.nemesis.frames import Action, Api, RequestFault
-from multicast.drivers.kafka_python import Admin, TopicSpec
+from multicast.drivers.kafka import Admin, TopicSpec
 from multicast.errors import AppendUnknown
 from tests.helpers.proxied import proxied_broker, running
 from tests.helpers.system import PATIENCE_S, until

@@ -8,8 +8,8 @@ import uuid
 
 import pytest
 
-from multicast.drivers.kafka_python import Admin, KafkaPythonDriver, TopicSpec
-from multicast.drivers.librdkafka import LibrdkafkaDriver
+from multicast.drivers.kafka import Admin, KafkaPythonDriver, TopicSpec
+from multicast.drivers.librdkafka_reader import LibrdkafkaDriver
 from multicast.drivers.protocol import Appended, TopicPartition
 from multicast.errors import AmcastError, ClusterUnreachable
 from tests.helpers.system import until

@@ -2,7 +2,7 @@
 
 import pytest
 
-from multicast.drivers.kafka_python.connection import Connection
+from multicast.drivers.kafka.connection import Connection
 from tests.helpers.driver_worlds import REAL, append_all, read, watch
 
 MANY = 60

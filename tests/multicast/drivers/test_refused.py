@@ -9,7 +9,7 @@ import uuid
 import pytest
 
 from multicast.drivers import open_driver
-from multicast.drivers.kafka_python import Admin, TopicSpec
+from multicast.drivers.kafka import Admin, TopicSpec
 from multicast.drivers.protocol import Appended, AppendFailed, TopicPartition
 from multicast.errors import AppendRefused
 from multicast.messages import skip_header

@@ -10,9 +10,9 @@ from functools import partial
 import pytest
 
 from multicast.drivers import open_driver
-from multicast.drivers.kafka_python import Admin, TopicSpec
-from multicast.drivers.kafka_python.connection import kafka_python_settings
-from multicast.drivers.librdkafka.settings import librdkafka_settings
+from multicast.drivers.kafka import Admin, TopicSpec
+from multicast.drivers.kafka.connection import kafka_python_settings
+from multicast.drivers.librdkafka_reader.settings import librdkafka_settings
 from multicast.drivers.protocol import Appended, JointRecord, TopicPartition
 from multicast.errors import ClusterUnreachable, TlsFailed, UsageError
 from tests.helpers.certificates import certificate

@@ -12,14 +12,14 @@ from kafka.protocol.consumer import FetchRequest, FetchResponse
 
 from collectors.reconfiguration.apply import append_sentinels, apply
 from multicast.control import sentinel_topic
-from multicast.drivers.kafka_python import TopicSpec
-from multicast.drivers.kafka_python.fetch_request import (
+from multicast.drivers.kafka import TopicSpec
+from multicast.drivers.kafka.fetch_request import (
     EndsRequest,
     FetchAnswer,
     FetchPartition,
     frame_size,
 )
-from multicast.drivers.kafka_python.watch_connection import SentinelRecord, WatchConnection
+from multicast.drivers.kafka.watch_connection import SentinelRecord, WatchConnection
 from multicast.drivers.protocol import Appended, TopicPartition
 from multicast.errors import ProtocolViolation
 from tests.helpers.driver_worlds import (

@@ -7,7 +7,7 @@ import confluent_kafka
 import pytest
 from kafka.partitioner import murmur2 as of_kafka_python
 
-from multicast.drivers.kafka_python import Admin, TopicSpec
+from multicast.drivers.kafka import Admin, TopicSpec
 from multicast.errors import UsageError
 from multicast.keyed import PARTITIONERS, keys, partitioner_named
 from multicast.keyed.partitioners import murmur2

@@ -18,7 +18,7 @@ from kafka.admin import KafkaAdminClient
 from typer.testing import CliRunner
 
 from multicast.cli.local import app
-from multicast.drivers.kafka_python.connection import kafka_python_settings
+from multicast.drivers.kafka.connection import kafka_python_settings
 from multicast.errors import AmcastError, ClusterUnreachable, UsageError
 from multicast.local.broker import (
     Broker,

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from multicast.drivers.kafka_python import Admin
+from multicast.drivers.kafka import Admin
 from multicast.testing import OrderViolation
 from tests.multicast.testing.test_double import Forgetful
 

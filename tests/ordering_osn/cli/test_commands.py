@@ -10,7 +10,7 @@ from contextlib import contextmanager
 import pytest
 
 from multicast.control import log_partition
-from multicast.drivers.kafka_python import Admin
+from multicast.drivers.kafka import Admin
 from multicast.local.broker import free_ports
 from ordering_osn.ledger.ledger import Ledger
 from ordering_osn.node.joining import join, ledger_folder

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 import pytest
 
 from multicast.control import log_partition
-from multicast.drivers.kafka_python import Admin
+from multicast.drivers.kafka import Admin
 from ordering_osn.api.grpc_server import NodeClient
 from ordering_osn.api.seek import seek_envelope
 from ordering_osn.protos import Block

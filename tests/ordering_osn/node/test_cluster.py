@@ -16,7 +16,7 @@ import pytest
 from bench.osn.nodes import NodeProcesses, Service
 from collectors.reconfiguration.apply import apply
 from multicast.control import log_partition
-from multicast.drivers.kafka_python import Admin, TopicSpec
+from multicast.drivers.kafka import Admin, TopicSpec
 from multicast.drivers.protocol import TopicPartition
 from multicast.errors import AmcastError
 from multicast.local.cluster import LocalCluster

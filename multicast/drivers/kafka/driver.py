@@ -1,0 +1,322 @@
+"""The kafka-python driver: opens readers, watchers and appenders, and sends single requests.
+
+Each reader and watcher has its own connections: a broker answers the requests of one connection in
+order, so a single request must not queue behind a long poll.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from typing import Any, Self
+
+from kafka import errors as kafka_errors
+
+from multicast.drivers.client_settings import (
+    DELIVERY_TIMEOUT_S,
+    REQUEST_TIMEOUT_S,
+    check_linger,
+)
+from multicast.drivers.kafka.appender import KafkaPythonJointAppender
+from multicast.drivers.kafka.connection import EARLIEST, LATEST, Connection
+from multicast.drivers.kafka.group_member import find_coordinator
+from multicast.drivers.kafka.private import (
+    IsolationLevel,
+    MetadataRequest,
+    OffsetCommitRequest,
+    OffsetFetchRequest,
+)
+from multicast.drivers.kafka.reader import KafkaPythonReader
+from multicast.drivers.kafka.watcher import KafkaPythonWatcher
+from multicast.drivers.protocol import (
+    IN_FLIGHT_BYTES_MAX,
+    IN_FLIGHT_MAX,
+    Beside,
+    TopicPartition,
+)
+from multicast.errors import AmcastError
+
+_METADATA_VERSION_MIN = 10  # the first version of the Metadata request with topic IDs (KIP-516)
+_DENIED = kafka_errors.TopicAuthorizationFailedError.errno
+_CommitTopic = OffsetCommitRequest.OffsetCommitRequestTopic
+_FetchGroup = OffsetFetchRequest.OffsetFetchRequestGroup
+
+
+class KafkaPythonDriver:
+    """Access to one cluster. The constructor connects, or raises `ClusterUnreachable` in time.
+
+    `request_timeout_s` bounds each request, `delivery_timeout_s` the time to an append's outcome.
+    """
+
+    def __init__(
+        self,
+        bootstrap: str,
+        client: Mapping[str, str] | None = None,
+        *,
+        request_timeout_s: float = REQUEST_TIMEOUT_S,
+        delivery_timeout_s: float = DELIVERY_TIMEOUT_S,
+    ) -> None:
+        self._bootstrap = bootstrap
+        self._client = dict(client or {})
+        self._timeout_s = request_timeout_s
+        self._delivery_timeout_s = delivery_timeout_s
+        self._connection = self._open_connection()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    @property
+    def name(self) -> str:
+        """Return the driver's name."""
+        return "kafka-python"
+
+    def appender(
+        self,
+        *,
+        beside: Beside | None = None,
+        linger_ms: int = 0,
+        compression: str = "none",
+        batch_bytes: int | None = None,
+        in_flight_max: int = IN_FLIGHT_MAX,
+        in_flight_bytes_max: int = IN_FLIGHT_BYTES_MAX,
+    ) -> KafkaPythonJointAppender:
+        """Open an appender with its own producer ID and sockets; see `Driver.appender`.
+
+        The limits bound the memory of appends in flight: above them `append` raises `BufferFull`.
+        """
+        check_linger(linger_ms, self._delivery_timeout_s)
+        return KafkaPythonJointAppender(
+            self._open_connection,
+            timeout_s=self._timeout_s,
+            delivery_timeout_s=self._delivery_timeout_s,
+            beside=beside,
+            linger_ms=linger_ms,
+            compression=compression,
+            batch_bytes=batch_bytes,
+            in_flight_max=in_flight_max,
+            in_flight_bytes_max=in_flight_bytes_max,
+        )
+
+    def reader(
+        self, starts: Mapping[TopicPartition, int], *, wait_s: float | None = None
+    ) -> KafkaPythonReader:
+        """Open a reader with its own connections; it fetches in `poll` only."""
+        return KafkaPythonReader(self._open_connection, starts, wait_s=wait_s)
+
+    def column_reader(self, starts: Mapping[TopicPartition, int]) -> KafkaPythonReader:
+        """Open a column reader with its own connections; needs numpy."""
+        from multicast.drivers.kafka.column_reader import (  # noqa: PLC0415 - an extra
+            KafkaPythonColumnReader,
+        )
+
+        return KafkaPythonColumnReader(self._open_connection, starts)
+
+    def watcher(
+        self, starts: Mapping[TopicPartition, int], *, sentinel_topic: str | None = None
+    ) -> KafkaPythonWatcher:
+        """Open a watcher with its own connections."""
+        return KafkaPythonWatcher(self._open_connection, starts, sentinel_topic=sentinel_topic)
+
+    def log_start_offsets(self, partitions: Sequence[TopicPartition]) -> dict[TopicPartition, int]:
+        """Return the oldest retained offsets."""
+        return self._offsets(dict.fromkeys(partitions, EARLIEST))
+
+    def last_stable_offsets(
+        self, partitions: Sequence[TopicPartition]
+    ) -> dict[TopicPartition, int]:
+        """Return the last stable offsets."""
+        return self._offsets(dict.fromkeys(partitions, LATEST))
+
+    def high_watermarks(
+        self, partitions: Sequence[TopicPartition], *, timeout_s: float | None = None
+    ) -> dict[TopicPartition, int]:
+        """Return the offsets below which all in-sync replicas store the log."""
+        wanted = dict.fromkeys(partitions, LATEST)
+        return self._offsets(wanted, IsolationLevel.READ_UNCOMMITTED, timeout_s)
+
+    def offsets_at(
+        self, partitions: Sequence[TopicPartition], timestamp_ms: int
+    ) -> dict[TopicPartition, int]:
+        """Return the first offsets with a timestamp at or after that time, else the ends."""
+        # The ends come first: a record that arrives between the two requests is at or above the end
+        # that is returned, so it is not skipped.
+        ends = self.last_stable_offsets(partitions)
+        offsets = self._offsets(dict.fromkeys(partitions, max(0, timestamp_ms)))
+        return {
+            partition: offset if offset >= 0 else ends[partition]
+            for partition, offset in offsets.items()
+        }
+
+    def topic_ids(self, topics: Sequence[str], *, timeout_s: float | None = None) -> dict[str, str]:
+        """Return the IDs of the topics that exist, as one of the brokers knows them."""
+        described = self._described(topics, timeout_s)
+        return {name: str(topic.topic_id) for name, topic in described.items()}
+
+    def partition_counts(self, topics: Sequence[str]) -> dict[str, int]:
+        """Return how many Kafka partitions each topic has, as one of the brokers knows them."""
+        return {name: len(topic.partitions) for name, topic in self._described(topics).items()}
+
+    def _described(self, topics: Sequence[str], timeout_s: float | None = None) -> dict[str, Any]:
+        described: dict[str, Any] = {}
+        if topics:
+            described = self._connection.run(self._describe, topics, timeout_s=timeout_s)
+        return described
+
+    def commit(self, group: str, offsets: Mapping[TopicPartition, tuple[int, str]]) -> None:
+        """Store offsets and texts under a consumer group that has no members."""
+        if offsets:
+            self._connection.run(self._commit, group, offsets)
+
+    def committed(
+        self, group: str, partitions: Sequence[TopicPartition]
+    ) -> dict[TopicPartition, tuple[int, str]]:
+        """Return what `commit` stored."""
+        stored: dict[TopicPartition, tuple[int, str]] = {}
+        if partitions:
+            stored = self._connection.run(self._committed, group, partitions)
+        return stored
+
+    def close(self) -> None:
+        """Close the driver's own connections."""
+        self._connection.close()
+
+    def _open_connection(self) -> Connection:
+        return Connection(self._bootstrap, self._client, timeout_s=self._timeout_s)
+
+    def _offsets(
+        self,
+        wanted: Mapping[TopicPartition, int],
+        isolation: IsolationLevel = IsolationLevel.READ_COMMITTED,
+        timeout_s: float | None = None,
+    ) -> dict[TopicPartition, int]:
+        offsets: dict[TopicPartition, int] = self._connection.run(
+            self._connection.list_offsets, wanted, isolation, timeout_s=timeout_s
+        )
+        return {partition: offsets[partition] for partition in wanted}
+
+    async def _describe(self, topics: Sequence[str]) -> dict[str, Any]:
+        wanted = [
+            MetadataRequest.MetadataRequestTopic(topic_id=None, name=topic) for topic in topics
+        ]
+        request = MetadataRequest(
+            topics=wanted, allow_auto_topic_creation=False, min_version=_METADATA_VERSION_MIN
+        )
+        response, deadline = None, self._connection.deadline
+        while response is None:
+            try:
+                response = await self._connection.manager.send(request)
+            except kafka_errors.AuthorizationError:
+                raise
+            except (kafka_errors.KafkaError, OSError):
+                await self._connection.pause_before_retry(deadline)
+        described = {}
+        for topic in response.topics:
+            error = kafka_errors.for_code(topic.error_code)
+            if issubclass(error, kafka_errors.AuthorizationError):
+                raise self._connection.access.lacks("Describe", "topic", topic.name)
+            if error is not kafka_errors.UnknownTopicOrPartitionError:
+                # Other errors, such as a missing leader, concern a topic that exists.
+                described[topic.name] = topic
+        return described
+
+    async def _commit(self, group: str, offsets: Mapping[TopicPartition, tuple[int, str]]) -> None:
+        by_topic: dict[str, list[Any]] = defaultdict(list)
+        for partition, (offset, text) in offsets.items():
+            by_topic[partition.topic].append(
+                _CommitTopic.OffsetCommitRequestPartition(
+                    partition_index=partition.partition,
+                    committed_offset=offset,
+                    committed_leader_epoch=-1,
+                    committed_metadata=text,
+                )
+            )
+        topics = [
+            _CommitTopic(name=name, partitions=partitions) for name, partitions in by_topic.items()
+        ]
+
+        def request() -> Any:
+            return OffsetCommitRequest(
+                group_id=group,
+                generation_id_or_member_epoch=-1,
+                member_id="",
+                group_instance_id=None,
+                retention_time_ms=-1,
+                topics=topics,
+                max_version=8,
+            )
+
+        def errors(response: Any) -> list[tuple[str, int]]:
+            return [(t.name, p.error_code) for t in response.topics for p in t.partitions]
+
+        await self._ask_coordinator(group, request, errors, needs="Read")
+
+    async def _committed(
+        self, group: str, partitions: Sequence[TopicPartition]
+    ) -> dict[TopicPartition, tuple[int, str]]:
+        by_topic: dict[str, list[int]] = defaultdict(list)
+        for partition in partitions:
+            by_topic[partition.topic].append(partition.partition)
+
+        def request() -> Any:
+            topics = [
+                _FetchGroup.OffsetFetchRequestTopics(name=name, partition_indexes=numbers)
+                for name, numbers in by_topic.items()
+            ]
+            return OffsetFetchRequest(
+                groups=[_FetchGroup(group_id=group, topics=topics)],
+                require_stable=False,
+                min_version=8,
+                max_version=9,
+            )
+
+        def errors(response: Any) -> list[tuple[str, int]]:
+            topics = [topic for answer in response.groups for topic in answer.topics]
+            return [
+                ("", response.error_code or 0),
+                *(("", answer.error_code) for answer in response.groups),
+                *((topic.name, p.error_code) for topic in topics for p in topic.partitions),
+            ]
+
+        response = await self._ask_coordinator(group, request, errors, needs="Describe")
+        return {
+            TopicPartition(topic.name, partition.partition_index): (
+                partition.committed_offset,
+                partition.metadata or "",
+            )
+            for answer in response.groups
+            for topic in answer.topics
+            for partition in topic.partitions
+            if partition.committed_offset >= 0
+        }
+
+    async def _ask_coordinator(self, group: str, request: Any, errors: Any, *, needs: str) -> Any:
+        """Repeat a request to the group's coordinator until no retriable error is left.
+
+        `errors` gives the error codes of an answer, each with its topic. `needs` is the right that
+        the request takes on the group and on the topics.
+        """
+        manager, deadline = self._connection.manager, self._connection.deadline
+        while True:
+            try:
+                node = await find_coordinator(self._connection, group)
+                response = await manager.send(request(), node_id=node)
+                failed = [(topic, code) for topic, code in errors(response) if code]
+                denied = dict.fromkeys(topic for topic, code in failed if code == _DENIED)
+                if denied:
+                    raise self._connection.access.lacks(needs, "topic", ", ".join(denied))
+                if failed:
+                    raise kafka_errors.for_code(failed[0][1])
+            except kafka_errors.AuthorizationError as error:
+                raise self._connection.access.lacks(needs, "group", group) from error
+            except (kafka_errors.KafkaError, OSError) as error:
+                passing = getattr(error, "retriable", True) or isinstance(error, OSError)
+                if not passing:
+                    raise AmcastError(
+                        f"The brokers refused the offsets of group {group}: {error}."
+                    ) from error
+                await self._connection.pause_before_retry(deadline)
+            else:
+                return response

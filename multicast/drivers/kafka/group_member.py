@@ -1,0 +1,233 @@
+"""A member of a consumer group that reads nothing and lists the group's members.
+
+All members see the same sorted list, as of the group's last rebalance. Kafka's group coordinator
+does the rest: it notices members that died (no heartbeat for the session time-out) and new ones,
+and starts a rebalance.
+
+    member      the member ID that the coordinator assigned to us; empty before the first join
+    generation  the rebalance that we took part in; None: the next step joins the group again
+    members     the members of that generation; the group's leader writes the list for all
+
+The group is a classic one of type "consumer", which all brokers and tools know. No member is
+assigned partitions; what it does with the list is up to the caller. The list may be outdated by
+more than the session time-out, so no guarantee may depend on it.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from kafka import errors as kafka_errors
+
+from multicast.drivers.kafka.connection import Connection
+from multicast.drivers.kafka.private import (
+    ConsumerProtocolAssignment,
+    ConsumerProtocolSubscription,
+    ConsumerProtocolType,
+    CoordinatorType,
+    FindCoordinatorRequest,
+    HeartbeatRequest,
+    JoinGroupRequest,
+    LeaveGroupRequest,
+    SyncGroupRequest,
+)
+from multicast.errors import AmcastError
+
+# Session time-outs to try, the shortest first: it is the time until a dead member is noticed.
+# Brokers refuse one below their group.min.session.timeout.ms, which is 6 s by default.
+SESSIONS_S = (2.0, 6.0, 10.0, 30.0)
+# The least rebalance time-out; a longer session takes its place. Members call `step` several times
+# in a session, so all of them learn of a rebalance and join in time.
+_REBALANCE_S = 3.0
+_NETWORK_S = 5.0  # added to the coordinator's own waits, for a request on its way
+_LEAVE_S = 1.0  # nothing depends on it: a member that fails to leave is dropped after its session
+_PROTOCOL = "amcast-members"
+_VERSION = 0  # of the consumer protocol: later ones add what a rebalance of consumers needs
+
+
+class Membership:
+    """One member, for one thread. The constructor connects or raises `ClusterUnreachable`."""
+
+    def __init__(
+        self, bootstrap: str, client: Mapping[str, str], *, group: str, topic: str
+    ) -> None:
+        self.group = group
+        self.member = ""
+        self.members: tuple[str, ...] = ()
+        self._topic = topic
+        self._sessions = list(SESSIONS_S)
+        self._generation: int | None = None
+        self._coordinator: int | None = None
+        timeout_s = max(SESSIONS_S) + _NETWORK_S
+        self._connection = Connection(bootstrap, client, timeout_s=timeout_s)
+
+    @property
+    def session_s(self) -> float:
+        """The session time-out in seconds: after that without a heartbeat the group drops us."""
+        return self._sessions[0]
+
+    @property
+    def met(self) -> bool:
+        """Whether `members` is the newest list that we know of: no rebalance is due."""
+        return self._generation is not None
+
+    def step(self) -> bool:
+        """Send a heartbeat, or join the group if that is due; return whether it succeeded.
+
+        Call it several times in each `session_s`. A join blocks until the other members have joined
+        or the rebalance time-out is over. Raises `AmcastError` if the group is denied or unusable.
+        """
+        timeout_s = max(self.session_s, _REBALANCE_S) + _NETWORK_S
+        return bool(self._connection.run(self._step, timeout_s=timeout_s))
+
+    def leave(self) -> None:
+        """Leave the group, so that the others rebalance at once; waits at most 1 s."""
+        if self.member and self._coordinator is not None:
+            self._generation = None
+            self._connection.run(self._leave, timeout_s=_LEAVE_S)
+
+    def close(self) -> None:
+        """Close the connections; without `leave` the group keeps us for `session_s`."""
+        self._connection.close()
+
+    async def _step(self) -> bool:
+        try:
+            if self._coordinator is None:
+                self._coordinator = await find_coordinator(self._connection, self.group)
+            if self._generation is None:
+                await self._rejoin()
+            else:
+                await self._ask(
+                    HeartbeatRequest(
+                        group_id=self.group,
+                        generation_id=self._generation,
+                        member_id=self.member,
+                        group_instance_id=None,
+                        max_version=4,
+                    )
+                )
+        except (kafka_errors.KafkaError, OSError) as error:
+            self._take(error)
+            return False
+        return True
+
+    def _take(self, error: BaseException) -> None:
+        """Prepare the next step after an error; raise the error if no step can help."""
+        match error:
+            case kafka_errors.RebalanceInProgressError() | kafka_errors.IllegalGenerationError():
+                self._generation = None
+            case kafka_errors.UnknownMemberIdError():
+                self._generation, self.member = None, ""
+            case kafka_errors.InvalidSessionTimeoutError() if len(self._sessions) > 1:
+                del self._sessions[0]
+            case kafka_errors.AuthorizationError():
+                raise self._connection.access.lacks("Read", "group", self.group) from error
+            case kafka_errors.KafkaError() if not error.retriable:
+                raise AmcastError(
+                    f"The consumer group {self.group} is not usable: {error}."
+                ) from error
+            case _:
+                self._coordinator = None
+
+    async def _rejoin(self) -> None:
+        joined = await self._join()
+        self.member = joined.member_id
+        assignments = []
+        if joined.leader == self.member:
+            members = sorted(member.member_id for member in joined.members)
+            assignments = _assignments(members)
+        synced = await self._ask(
+            SyncGroupRequest(
+                group_id=self.group,
+                generation_id=joined.generation_id,
+                member_id=self.member,
+                group_instance_id=None,
+                protocol_type=ConsumerProtocolType,
+                protocol_name=_PROTOCOL,
+                assignments=assignments,
+                max_version=5,
+            )
+        )
+        self.members = _members(synced.assignment)
+        self._generation = joined.generation_id
+
+    async def _join(self) -> Any:
+        subscription = ConsumerProtocolSubscription(
+            topics=[self._topic], user_data=b"", version=_VERSION
+        )
+
+        def request() -> Any:
+            return JoinGroupRequest(
+                group_id=self.group,
+                session_timeout_ms=int(1000 * self.session_s),
+                rebalance_timeout_ms=int(1000 * max(self.session_s, _REBALANCE_S)),
+                member_id=self.member,
+                group_instance_id=None,
+                protocol_type=ConsumerProtocolType,
+                protocols=[(_PROTOCOL, subscription.encode())],
+                max_version=7,
+            )
+
+        response = await self._send(request())
+        if kafka_errors.for_code(response.error_code) is kafka_errors.MemberIdRequiredError:
+            self.member = response.member_id
+            response = await self._send(request())
+        return _checked(response)
+
+    async def _leave(self) -> None:
+        identity = LeaveGroupRequest.MemberIdentity(
+            member_id=self.member, group_instance_id=None, reason=None
+        )
+        request = LeaveGroupRequest(
+            group_id=self.group, member_id=self.member, members=[identity], max_version=4
+        )
+        await self._ask(request)
+
+    async def _ask(self, request: Any) -> Any:
+        return _checked(await self._send(request))
+
+    async def _send(self, request: Any) -> Any:
+        return await self._connection.manager.send(request, node_id=self._coordinator)
+
+
+async def find_coordinator(connection: Connection, group: str) -> int:
+    """Return the broker that coordinates a group; raises the package's errors."""
+    request = FindCoordinatorRequest(
+        key_type=CoordinatorType.GROUP.value, coordinator_keys=[group], min_version=4
+    )
+    response = await connection.manager.send(request)
+    node: int = _checked(response.coordinators[0]).node_id
+    if connection.cluster.broker_metadata(node) is None:
+        connection.cluster.request_update()
+        raise kafka_errors.NodeNotReadyError(node)
+    return node
+
+
+def _checked(response: Any) -> Any:
+    error = kafka_errors.for_code(response.error_code)
+    if error is not kafka_errors.NoError:
+        raise error()
+    return response
+
+
+def _assignments(members: Sequence[str]) -> list[tuple[str, bytes]]:
+    """Encode the same list of members for each member."""
+    user_data = json.dumps(members).encode()
+    assignment = ConsumerProtocolAssignment(
+        assigned_partitions=[], user_data=user_data, version=_VERSION
+    )
+    raw = assignment.encode()
+    return [(member, raw) for member in members]
+
+
+def _members(raw: bytes) -> tuple[str, ...]:
+    """Decode the list of members; empty if another program wrote something else."""
+    try:
+        members = json.loads(ConsumerProtocolAssignment.decode(raw).user_data)
+    except Exception:  # noqa: BLE001 - the package's decoder raises any kind of error
+        return ()
+    if not isinstance(members, list) or not all(isinstance(member, str) for member in members):
+        return ()
+    return tuple(members)

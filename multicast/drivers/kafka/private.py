@@ -1,0 +1,68 @@
+"""What this driver uses of kafka-python beyond its public interface, in one place.
+
+Public are the package itself, `kafka.errors` and `kafka.admin`. A release may change all that is
+below: `tests/multicast/drivers/kafka/test_private.py` says what it changed, and whom that
+concerns. Nothing but these imports may live here.
+"""
+
+from __future__ import annotations
+
+from kafka import codec
+from kafka.consumer.fetcher import FetchSessionHandler
+from kafka.future import Future
+from kafka.net.compat import KafkaNetClient
+from kafka.net.connection import KafkaConnection
+from kafka.net.inet import KafkaNetSocket, create_connection
+from kafka.net.manager import KafkaConnectionManager
+from kafka.net.selector import NetworkSelector
+from kafka.net.transport import KafkaSSLTransport, KafkaTCPTransport
+from kafka.protocol.consumer import (
+    FetchRequest,
+    HeartbeatRequest,
+    IsolationLevel,
+    JoinGroupRequest,
+    LeaveGroupRequest,
+    ListOffsetsRequest,
+    OffsetCommitRequest,
+    OffsetFetchRequest,
+    SyncGroupRequest,
+)
+from kafka.protocol.consumer.metadata import (
+    ConsumerProtocolAssignment,
+    ConsumerProtocolSubscription,
+    ConsumerProtocolType,
+)
+from kafka.protocol.metadata import CoordinatorType, FindCoordinatorRequest, MetadataRequest
+from kafka.protocol.producer import InitProducerIdRequest
+from kafka.record import MemoryRecords
+
+__all__ = [
+    "ConsumerProtocolAssignment",
+    "ConsumerProtocolSubscription",
+    "ConsumerProtocolType",
+    "CoordinatorType",
+    "FetchRequest",
+    "FetchSessionHandler",
+    "FindCoordinatorRequest",
+    "Future",
+    "HeartbeatRequest",
+    "InitProducerIdRequest",
+    "IsolationLevel",
+    "JoinGroupRequest",
+    "KafkaConnection",
+    "KafkaConnectionManager",
+    "KafkaNetClient",
+    "KafkaNetSocket",
+    "KafkaSSLTransport",
+    "KafkaTCPTransport",
+    "LeaveGroupRequest",
+    "ListOffsetsRequest",
+    "MemoryRecords",
+    "MetadataRequest",
+    "NetworkSelector",
+    "OffsetCommitRequest",
+    "OffsetFetchRequest",
+    "SyncGroupRequest",
+    "codec",
+    "create_connection",
+]

@@ -1,0 +1,161 @@
+"""Ctrl-C inside kafka-python's event loop reaches the caller, and the next call works."""
+
+import gc
+import sys
+from contextlib import closing
+from pathlib import Path
+
+import kafka
+import pytest
+
+import multicast.drivers.kafka
+from bench.nemesis.frames import Action, Api, RequestFault
+from bench.nemesis.proxy import Proxy
+from multicast.drivers import open_driver
+from multicast.drivers.kafka.connection import Connection
+from multicast.errors import ClusterUnreachable
+from tests.helpers.driver_worlds import PATIENCE_S, RealWorld
+
+pytestmark = [
+    pytest.mark.kafka,
+    # Ctrl-C may come between the making of a coroutine and its start.
+    pytest.mark.filterwarnings("ignore:coroutine .* was never awaited:RuntimeWarning"),
+    # Or between the making of a socket and its connecting: nobody else can close that one.
+    pytest.mark.filterwarnings("ignore:unclosed <socket.*laddr=.'0.0.0.0', 0.>:ResourceWarning"),
+]
+# Where Ctrl-C is tried: what runs inside the loop.
+INSIDE = (
+    str(Path(kafka.__file__).parent),
+    str(Path(multicast.drivers.kafka.__file__).parent / "quiet.py"),
+)
+CUTS = 60  # of the thousands of lines that a request runs
+
+
+class CtrlC:
+    """Raises KeyboardInterrupt once, at the n-th line inside the loop; counts the lines."""
+
+    def __init__(self, line):
+        self.lines = 0
+        self._line = line
+
+    def __call__(self, frame, event, _):
+        if not frame.f_code.co_filename.startswith(INSIDE):
+            return None
+        if event == "line":
+            self.lines += 1
+            if self.lines == self._line:
+                sys.settrace(None)
+                raise KeyboardInterrupt
+        return self
+
+    def during(self, call):
+        """Whether the call was interrupted."""
+        sys.settrace(self)
+        try:
+            call()
+        except KeyboardInterrupt:
+            return True
+        finally:
+            sys.settrace(None)
+        return False
+
+
+@pytest.fixture
+def partition(kafka_cluster):
+    world = RealWorld("kafka-python", kafka_cluster.bootstrap)
+    yield world.topic()[0]
+    world.close()
+
+
+@pytest.fixture(autouse=True)
+def nothing_is_left_open(caplog):
+    """A socket that is left open warns when it is collected, and a warning fails the test."""
+    yield
+    caplog.clear()  # its log lines hold the frames that were interrupted
+    gc.collect()
+
+
+@pytest.fixture
+def driver(kafka_cluster, partition):
+    with open_driver("kafka-python", kafka_cluster.bootstrap, request_timeout_s=5.0) as opened:
+        opened.log_start_offsets([partition])
+        yield opened
+
+
+def lose_loop(connection):
+    """Interrupt the loop inside a task: the next call needs another one."""
+
+    async def interrupted():
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        connection.run(interrupted)
+    assert connection.net.interrupted
+
+
+def lines_of(call):
+    counted = CtrlC(0)
+    assert not counted.during(call)
+    return counted.lines
+
+
+@pytest.mark.parametrize("connected", [True, False], ids=["a request", "a new loop"])
+def test_after_ctrl_c_in_a_request_the_next_one_is_answered(driver, partition, connected):
+    def ask():
+        assert driver.log_start_offsets([partition]) == {partition: 0}
+
+    def lose():
+        if not connected:
+            lose_loop(driver._connection)
+
+    lose()
+    lines = lines_of(ask)
+    raised = 0
+    for number in range(CUTS):
+        lose()
+        raised += CtrlC(1 + lines * number // CUTS).during(ask)
+        ask()
+    # A few lines of the package swallow whatever comes, and not all runs take the same lines.
+    assert raised > CUTS // 2
+
+
+def test_ctrl_c_while_a_reader_takes_an_answer_reaches_the_caller(driver, partition):
+    def interrupted(*_):
+        raise KeyboardInterrupt
+
+    reader = driver.reader({partition: 0})
+    reader.fetched = interrupted
+    with closing(reader), pytest.raises(KeyboardInterrupt):
+        reader.poll(PATIENCE_S)  # without it: ClusterUnreachable
+
+
+def test_a_driver_closes_after_ctrl_c(driver, partition):
+    assert CtrlC(100).during(lambda: driver.log_start_offsets([partition]))
+    driver.close()
+
+
+@pytest.mark.parametrize("action", [Action.HOLD_ANSWER, Action.CUT], ids=["held", "cut"])
+def test_what_a_call_asks_does_not_begin_after_its_time_out(kafka_cluster, action):
+    # Init: a new loop has to find the brokers again, and none of them answers.
+    began = []
+
+    async def begin(name):
+        began.append(name)
+
+    host, _, port = kafka_cluster.bootstrap.split(",")[0].rpartition(":")
+    with (
+        Proxy({1: (host, int(port))}) as proxy,
+        closing(Connection(proxy.bootstrap, {}, timeout_s=PATIENCE_S)) as connection,
+    ):
+        lose_loop(connection)
+        fault = proxy.arm(RequestFault(api=Api.METADATA, action=action, nth=None))
+        with pytest.raises(ClusterUnreachable):
+            connection.run(begin, "late", timeout_s=0.5)
+        assert fault.fired.is_set()
+
+        # Test.
+        fault.release()
+        connection.run(begin, "next")
+
+        # Check.
+        assert began == ["next"]

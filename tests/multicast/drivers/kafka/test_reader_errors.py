@@ -1,0 +1,116 @@
+"""What is handed out besides a batch that cannot be read is not lost."""
+
+from types import SimpleNamespace
+
+import pytest
+from kafka.record.default_records import DefaultRecordBatch, DefaultRecordBatchBuilder
+from kafka.record.util import calc_crc32c
+
+from multicast.drivers.home_process import HomeProcess
+from multicast.drivers.kafka import codecs
+from multicast.drivers.kafka import reader as reader_module
+from multicast.drivers.kafka.column_reader import KafkaPythonColumnReader
+from multicast.drivers.kafka.reader import KafkaPythonReader
+from multicast.drivers.protocol import TopicPartition
+from multicast.errors import AmcastError, ProtocolViolation, Trimmed
+
+FIRST, SECOND = TopicPartition("A", 0), TopicPartition("B", 0)
+MAGIC, LARGE = 2, 1 << 30
+CRC = slice(17, 21)  # in a batch; it covers all that follows
+
+
+class NoFetching:
+    """Fetches nothing: the test hands the answers to the reader."""
+
+    def __init__(self, *_, **__):
+        pass
+
+    def __getattr__(self, _):
+        return lambda *_: None
+
+
+def batch(base, *values, malformed=False):
+    builder = DefaultRecordBatchBuilder(MAGIC, 0, False, -1, -1, -1, LARGE)
+    for place, value in enumerate(values):
+        builder.append(place, 0, None, value, [])
+    raw = bytearray(builder.build())
+    raw[:8] = base.to_bytes(8, "big")
+    if malformed:
+        raw[DefaultRecordBatch.HEADER_STRUCT.size] ^= 2  # the length of its first record
+        raw[CRC] = calc_crc32c(raw[CRC.stop :]).to_bytes(4, "big")
+    return bytes(raw)
+
+
+@pytest.fixture(params=[KafkaPythonReader, KafkaPythonColumnReader])
+def reader(request, monkeypatch):
+    monkeypatch.setattr(reader_module, "Fetching", NoFetching)
+    connection = SimpleNamespace(
+        close=lambda: None,
+        run=lambda _, wanted: dict.fromkeys(wanted, 6),
+        leaders=None,
+        list_offsets=None,
+        home=HomeProcess("client"),
+    )
+    made = request.param(lambda: connection, {FIRST: 0, SECOND: 0})
+    yield made
+    made.close()
+
+
+def answer(reader, partition, *batches):
+    fetched = SimpleNamespace(records=b"".join(batches), aborted_transactions=[])
+    reader.fetched(partition, fetched)
+
+
+def polled(reader):
+    return [
+        (partition, [record.value for record in records], position)
+        for partition, records, position in reader.poll(0)
+    ]
+
+
+def test_records_of_another_partition_are_handed_out_before_the_error(reader):
+    answer(reader, FIRST, batch(0, b"a", b"b"))
+    answer(reader, SECOND, batch(0, b"c", malformed=True))
+    assert polled(reader) == [(FIRST, [b"a", b"b"], 2)]
+    for _ in range(2):
+        with pytest.raises(ProtocolViolation, match=r"B/0 at offset 0 are malformed"):
+            reader.poll(0)
+    reader.remove([SECOND])
+    answer(reader, FIRST, batch(2, b"d"))
+    assert polled(reader) == [(FIRST, [b"d"], 3)]
+
+
+def test_records_before_the_batch_are_handed_out_before_the_error(reader):
+    answer(reader, FIRST, batch(0, b"a", b"b"), batch(2, b"c", malformed=True))
+    assert polled(reader) == [(FIRST, [b"a", b"b"], 2)]
+    with pytest.raises(ProtocolViolation, match=r"A/0 at offset 2 are malformed"):
+        reader.poll(0)
+
+
+def test_a_trimmed_log_is_said_by_a_poll_that_does_not_wait_while_another_log_has_records(reader):
+    answer(reader, FIRST, batch(0, b"a"))
+    reader.out_of_range(FIRST)
+    answer(reader, SECOND, batch(0, b"b"))
+    polls = polled(reader)  # what came before is handed out first
+    assert polls == [(FIRST, [b"a"], 1), (SECOND, [b"b"], 1)]
+    answer(reader, SECOND, batch(1, b"c"))
+    with pytest.raises(Trimmed, match=r"A/0 cannot be read from offset 1: the log holds 6 to 6"):
+        reader.poll(0)
+    reader.remove([FIRST])
+    assert polled(reader) == [(SECOND, [b"c"], 2)]
+
+
+@pytest.mark.parametrize(
+    ("number", "package"), [(2, "python-snappy"), (3, "lz4"), (4, "zstandard")]
+)
+def test_a_batch_whose_codec_is_not_installed_names_the_package(
+    reader, number, package, monkeypatch
+):
+    gone = tuple(one._replace(is_installed=lambda: False) for one in codecs._CODECS)
+    monkeypatch.setattr(codecs, "_CODECS", gone)
+    raw = bytearray(batch(0, b"a"))
+    raw[CRC.stop + 1] |= number  # the attributes are the two bytes after the checksum
+    raw[CRC] = calc_crc32c(raw[CRC.stop :]).to_bytes(4, "big")
+    answer(reader, FIRST, bytes(raw))
+    with pytest.raises(AmcastError, match=f"needs the package {package} with driver kafka-python"):
+        reader.poll(0)

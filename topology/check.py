@@ -28,8 +28,8 @@ TOLERANCE = 1e-6
 
 
 # A checkpoint of docs/protocol.md: its own fields, those of an own and of an inherited log. Of each
-# log it may say four ends that were seen (16 bytes each) and a loss (12).
-_SIGHT_BYTES = 4 * 16 + 12
+# log it may say four ends that were seen (20 bytes each) and a loss (12).
+_SIGHT_BYTES = 4 * 20 + 12
 CHECKPOINT_BYTES = 52
 OWN_LOG_BYTES, INHERITED_LOG_BYTES = 25 + _SIGHT_BYTES, 12 + _SIGHT_BYTES
 # Of a record, by default (message.max.bytes). Nobody needs a bag that takes a larger one.

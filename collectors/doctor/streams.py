@@ -37,7 +37,6 @@ from multicast.errors import (
 )
 from multicast.order.records import OwnRecord, StreamRecord, Unread, tag_of
 from multicast.order.rule import NotCounted
-from multicast.order.runs import anchor
 from multicast.order.stream import OrderStream
 from topology.documents import NotReadable, json_object, part
 from topology.tree import InvalidPlan, Plan
@@ -239,7 +238,7 @@ def inspect_collector(
     )
     try:
         opened = open_near_end(driver, state, plan, name)
-        tags = _tags_in(state, stream_partition(plan, name))
+        tags = state.tags_in(stream_partition(plan, name))
         inspection = _StreamInspection(opened, tags, start.ends)
         _read(driver, inspection, start)
         ahead = inspection.ahead(driver)
@@ -317,19 +316,6 @@ def open_near_end(
             raise Trimmed(_gone(plan, name, partition, begin))
         chosen = points[0]
     return state.opened(plan.epoch, name, chosen)
-
-
-def _tags_in(state: ControlState, partition: TopicPartition) -> set[bytes]:
-    """Give the tags of all streams that were ever in a partition.
-
-    A producer that does not know of a new epoch yet writes tickets with the tag of the last one.
-    """
-    return {
-        anchor(plan, node.name)
-        for plan in state.plans
-        for node in plan.collectors
-        if stream_partition(plan, node.name) == partition
-    }
 
 
 def _behind(stream: OrderStream, start: InspectionStart) -> dict[str, int]:

@@ -84,8 +84,10 @@ class CoreRunner:
 
     def stand_ready(self) -> None:
         """Follow our streams, so that `begin` loses no time."""
-        self._ahead = ReadAhead(self.assignment.tags())
-        self._engine.streams.subscribe(self, self.assignment.stream_starts())
+        own = self.assignment.own
+        starts = self.assignment.stream_starts()
+        self._ahead = ReadAhead(starts, own, earlier=self._engine.control.tags_in(own))
+        self._engine.streams.subscribe(self, starts)
 
     def begin(self, core: Collector) -> None:
         """Work with this core from now on, and read its streams from where it is."""

@@ -29,6 +29,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 
+from multicast.control.documents import Ended, SawEnd
 from multicast.control.topics import SINGLE_LOG
 from topology.carry_over import Retained
 from topology.tree import Plan
@@ -94,6 +95,22 @@ def log_starts(plan: Plan, ends: Mapping[int, Positions]) -> dict[str, int] | No
         ended = ends[earlier]
         starts.update({name: ended[name] for name in starts if name in ended})
     return starts
+
+
+def log_sights(
+    epoch: int, ends: Mapping[int, Positions], ended: Mapping[int, Ended]
+) -> tuple[dict[str, Sequence[SawEnd]], dict[str, int]]:
+    """Give what was seen, and what is lost, of logs before an epoch: each log's last `ends` say."""
+    seen: dict[str, Sequence[SawEnd]] = {}
+    lost: dict[str, int] = {}
+    for earlier in range(1, epoch):
+        said = ended[earlier]
+        for name in ends[earlier]:
+            seen[name] = said.seen.get(name, ())
+            lost.pop(name, None)
+            if name in said.lost:
+                lost[name] = said.lost[name]
+    return seen, lost
 
 
 def single_log_end(

@@ -25,11 +25,10 @@ from multicast.control import (
 )
 from multicast.drivers.protocol import Appended, TopicPartition
 from multicast.order.records import OwnRecord, decode
-from multicast.order.runs import anchor
 from multicast.tables.order_walk import between
 from tests.collectors.test_replanning import Load, applied, judged
 from tests.helpers.authorized import authorized_broker
-from tests.helpers.plans import poster
+from tests.helpers.plans import poster, tag_in
 from tests.helpers.system import EACH_DRIVER, PATIENCE_S, System, amcast, judge, until, verdicts
 
 pytestmark = [pytest.mark.kafka, pytest.mark.slow, pytest.mark.timeout(900)]
@@ -68,7 +67,7 @@ def ticketed(system):
     count = 0
     for node in system.plan.collectors:
         partition = stream_partition(system.plan, node.name)
-        tag = anchor(system.plan, node.name)
+        tag = tag_in(system.plan, node.name)
         for raw in records(system.driver, partition):
             record = decode(tag, raw)
             if isinstance(record, OwnRecord):

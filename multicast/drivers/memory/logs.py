@@ -246,7 +246,7 @@ class MemoryLog:
         self, partition: _Partition, value: bytes | None, key: bytes | None, headers: Headers
     ) -> int:
         offset = partition.next
-        partition.cells.append(Record(offset, value, key, tuple(headers), self.now_ms()))
+        partition.cells.append(Record(offset, value, key, tuple(headers), self.now_ms(), 0))
         partition.check()
         return offset
 

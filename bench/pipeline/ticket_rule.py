@@ -316,9 +316,9 @@ class StreamReading:
         return placed
 
 
-def _hides(other: _Seen, one: _Seen) -> bool:
+def _hides(other: _Seen, pair: _Seen) -> bool:
     """Whether what one end that was seen shows makes another one needless."""
-    return other[:2] != one[:2] and other[0] <= one[0] and other[1] >= one[1]
+    return other[:2] != pair[:2] and other[0] <= pair[0] and other[1] >= pair[1]
 
 
 def _refuse_large(*offsets: int) -> None:

@@ -4,6 +4,7 @@ from contextlib import closing
 from dataclasses import replace
 from functools import cache
 from itertools import combinations
+from pathlib import Path
 
 import pytest
 
@@ -28,7 +29,7 @@ from multicast.drivers.memory.driver import MemoryDriver, MemoryLog
 from multicast.drivers.protocol import Record
 from multicast.errors import TopicMissing, UncoveredInterest, UnknownVersion
 from multicast.order.records import Loss, SeenEnd, encode
-from multicast.order.runs import digest_of
+from multicast.order.runs import anchor, digest_of
 from multicast.order.stream import OrderStream, StreamCheckpoint
 from tests.helpers.plans import chain, from_start
 
@@ -155,6 +156,11 @@ def test_of_an_epoch_that_began_otherwise_no_checkpoint_counts_and_tags_differ()
     assert states[1].void == 1
     assert len({state.tag(2, "K1") for state in states}) == 2
     assert len({state.tag(1, "K1") for state in states}) == 1
+
+
+def test_the_tag_that_the_page_computes_as_an_example_is_ours():
+    page = (Path(__file__).parents[3] / "docs" / "protocol.md").read_text(encoding="utf-8")
+    assert f"K1's tag in epoch 1 is `{anchor(1, 'K1', bytes(16)).hex()}`" in page
 
 
 def test_a_stream_begins_with_what_the_last_ends_of_its_logs_say_of_them():

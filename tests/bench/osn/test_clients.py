@@ -61,13 +61,3 @@ def test_what_a_node_did_not_answer_before_it_ended_goes_to_another_one(tmp_path
     assert again >= 4
     assert read.blocks == 13  # the genesis block, and one for each
     assert sorted(ids(arrived)) == sorted(one.transaction for one in sent)
-
-
-# -- what is noted ---------------------------------------------------------------------------------
-
-
-class Memory(list):
-    """Notes in memory."""
-
-    def write(self, line):
-        self.append(line)

@@ -5,11 +5,7 @@ import threading
 import pytest
 
 from multicast.drivers.protocol import Appended, AppendFailed, JointRecord, TopicPartition
-from multicast.errors import (
-    AppendUnknown,
-    BufferFull,
-    UsageError,
-)
+from multicast.errors import AppendUnknown, BufferFull, UsageError
 from tests.helpers.driver_worlds import PATIENCE_S
 from tests.helpers.joint import Joint
 

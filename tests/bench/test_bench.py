@@ -14,12 +14,7 @@ from bench.cli import run as bench_run
 from bench.comparison.compare import compare
 from bench.comparison.layouts import lay_out
 from bench.comparison.stamps import RoundTally, pack
-from bench.comparison.workload import (
-    ARMS,
-    ORDERING,
-    InvalidWorkload,
-    from_document,
-)
+from bench.comparison.workload import ARMS, ORDERING, InvalidWorkload, from_document
 from bench.report.suite import ENTRIES
 from multicast.drivers.protocol import Record
 from multicast.errors import UsageError

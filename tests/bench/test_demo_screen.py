@@ -3,14 +3,7 @@
 import pytest
 
 from bench.demo import screen
-from bench.demo.screen import (
-    Delivered,
-    common_order,
-    document,
-    phases,
-    picture,
-    show,
-)
+from bench.demo.screen import Delivered, common_order, document, phases, picture, show
 from bench.measured_work import MeasuredWork, WorkRow
 from multicast.history import HistoryBuilder
 from multicast.properties import check_all

@@ -179,11 +179,6 @@ def batch(measured, session):
     return run_pipeline(measured, measured.run, out=f"{measured.folder}/out")
 
 
-def near(histogram, exact):
-    """Within the histogram's three digits, its microsecond, and our finer ranges."""
-    return abs(histogram - exact) <= 0.001 + 0.0012 * exact
-
-
 @pytest.mark.kafka
 @pytest.mark.campaign
 def test_rates_are_the_clients_and_nothing_is_lost_or_out_of_order(measured, batch):

@@ -59,11 +59,6 @@ def full():
     return {name: document(name, **changes) for name, changes in names.items()}
 
 
-def plot(name, documents):
-    (found,) = [one for one in plots(documents) if one.name == name]
-    return found
-
-
 # -- what is plotted ----------------------------------------------------------------------------
 
 

@@ -18,14 +18,7 @@ from multicast.drivers.kafka import Admin, TopicSpec
 from multicast.errors import TimedOut, UncoveredInterest, UndeclaredDestination, UsageError
 from multicast.local.broker import free_ports
 from tests.helpers.plans import poster
-from tests.helpers.system import (
-    PATIENCE_S,
-    System,
-    amcast,
-    judge,
-    until,
-    verdicts,
-)
+from tests.helpers.system import PATIENCE_S, System, amcast, judge, until, verdicts
 from topology.tree import Plan
 
 pytestmark = [pytest.mark.kafka, pytest.mark.slow, pytest.mark.timeout(900)]
@@ -217,16 +210,6 @@ def test_what_cannot_be_covered_is_refused_with_the_command_that_mends_it(busy):
         Consumer(busy.bootstrap, topic=busy.topic, name="C9")
 
 
-def test_a_bad_line_is_named_and_what_came_before_it_is_sent(running):
-    good = json.dumps({"to": ["P2"], "payload": "good"})
-    done = amcast("send", *running.common(), stdin=f"{good}\n{{oops\n")
-    assert done.returncode == 2
-    assert "standard input:2" in done.stderr
-    assert "1 accepted" in done.stderr
-    received = [message["payload"] for message in running.receive("-n", "C2", "--until-end")]
-    assert received.count("good") == 1
-
-
 def test_what_is_accepted_and_not_ordered_is_counted_and_in_the_history(
     system, tmp_path, monkeypatch
 ):
@@ -254,23 +237,6 @@ def test_the_faust_command_hosts_the_same_collectors_and_answers(system):
     try:
         amcast("send", *system.common(), "--to", "P2,P3,P4", "--ordered", stdin="x\n")
         assert [m["payload"] for m in system.receive("-n", "C3", "--until-end")] == ["x"]
-    finally:
-        process.terminate()
-        assert process.wait(PATIENCE_S) == 0, log.read_text()
-
-
-def test_one_process_hosts_all_nodes_answers_healthz_and_stops_on_sigterm(busy, tmp_path):
-    command = [sys.executable, "-m", "multicast", "collectors", "run", *busy.common()]
-    log = tmp_path / "run.log"
-    with log.open("w") as out:
-        process = subprocess.Popen([*command, "--web-port", "0"], stdout=out, stderr=out)
-    try:
-        until(lambda: "http://" in log.read_text(), "the address")
-        address = next(word for word in log.read_text().split() if word.startswith("http://"))
-        until(lambda: get(address.replace("status", "healthz"))[0] == 200, "health")
-        told = []
-        until(lambda: told.append(get(address)) or told[-1][0] == 200, "an answer")
-        assert [node["state"] for node in told[-1][1]["nodes"]] == ["running"] * 3
     finally:
         process.terminate()
         assert process.wait(PATIENCE_S) == 0, log.read_text()

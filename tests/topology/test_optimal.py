@@ -234,10 +234,6 @@ def test_the_heuristic_is_near_the_optimum_and_no_worse_than_one_root_or_the_gre
         assert made <= measure.cost(measure.priced(greedy(measure)))
 
 
-def chain(count: int) -> dict[str, list[str]]:
-    return {f"C{n:02}": [f"P{2 * n + k:02}" for k in range(3)] for n in range(count)}
-
-
 def test_fifty_sliding_windows_cost_what_their_join_tree_costs():
     windows = {f"C{n:02}": [f"P{n + k:02}" for k in range(4)] for n in range(50)}
     plan = proven(solve(interests(windows), effort=0.2))

@@ -2,11 +2,7 @@
 
 import asyncio
 
-from bench.osn.client import (
-    NodeStreams,
-    ReadBlocks,
-    all_blocks,
-)
+from bench.osn.client import NodeStreams, ReadBlocks, all_blocks
 from bench.osn.transactions import Maker
 from ordering_osn.chain.transactions import transaction_id
 from ordering_osn.protos import Block

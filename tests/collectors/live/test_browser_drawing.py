@@ -1,6 +1,5 @@
 """How the live page draws a large plan, in a real headless Chromium; the plan is made up."""
 
-import re
 from types import SimpleNamespace
 
 import pytest
@@ -66,13 +65,6 @@ def test_what_stands_still_says_so(large):
     assert float(large.page.run(link)[1]) < 1
     large.page.run("openEvents()")
     until(lambda: large.page.run(link) == ["live", "1"], "news again")
-
-
-def luminance(colour):
-    """The relative luminance of "rgb(r, g, b)", by the same guidelines."""
-    parts = [int(part) / 255 for part in re.findall(r"\d+", colour)[:3]]
-    linear = [p / 12.92 if p <= 0.04045 else ((p + 0.055) / 1.055) ** 2.4 for p in parts]
-    return sum(weight * p for weight, p in zip((0.2126, 0.7152, 0.0722), linear, strict=True))
 
 
 def test_the_verdict_of_the_running_check_is_a_total_with_its_witness(large):

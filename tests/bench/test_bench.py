@@ -1,8 +1,6 @@
 """The benchmarks: workloads, layouts, tallies, comparisons; and one small run on a real broker."""
 
 import json
-import os
-import socket
 import tomllib
 from importlib import resources
 
@@ -16,15 +14,7 @@ from bench.cli import run as bench_run
 from bench.comparison.compare import compare
 from bench.comparison.layouts import lay_out
 from bench.comparison.stamps import RoundTally, pack
-from bench.comparison.workload import (
-    ARMS,
-    ORDERING,
-    InvalidWorkload,
-    from_document,
-    load,
-)
-from bench.harness.histogram import Latencies
-from bench.harness.sockets import traffic
+from bench.comparison.workload import ARMS, ORDERING, InvalidWorkload, from_document
 from bench.report.suite import ENTRIES
 from multicast.drivers.protocol import Record
 from multicast.errors import UsageError
@@ -49,16 +39,6 @@ def workload(**changes):
 # -- workloads ------------------------------------------------------------------------------
 
 
-def test_a_workload_that_says_little_gets_what_is_usual():
-    read = load(
-        'kind = "one"\nsize = 2\nmessage_bytes = 24\nload = 5\nmessages = 1', name="a/b.toml"
-    )
-    assert (read.name, read.rate, read.pairs, read.producers) == ("b", 5.0, 7, 1)
-    assert read.arms == ("plain", "ordered")
-    assert workload(load="saturate").rate is None
-    assert workload(kind="plain", size=3).producers == 3
-
-
 @pytest.mark.parametrize(
     ("changes", "sentence"),
     [
@@ -79,16 +59,6 @@ def test_a_bad_value_is_one_sentence_that_names_the_key(changes, sentence):
     assert "\n" not in str(error.value)
 
 
-def test_a_change_is_stronger_than_the_file():
-    text = 'kind = "one"\nsize = 2\nmessage_bytes = 24\nload = 5\nmessages = 1'
-    read = load(text, name="w", changes=["load=saturate", "size=3", 'arms=["ordered"]'])
-    assert (read.load, read.size, read.arms) == ("saturate", 3, ("ordered",))
-    with pytest.raises(InvalidWorkload, match="key=value"):
-        load(text, name="w", changes=["load"])
-    with pytest.raises(InvalidWorkload, match="not TOML"):
-        load("kind = ", name="w")
-
-
 def test_every_workload_that_comes_along_can_be_run():
     folder = resources.files("bench").joinpath("workloads")
     names = [one.name for one in folder.iterdir() if one.name.endswith(".toml")]
@@ -103,22 +73,6 @@ def test_every_workload_that_comes_along_can_be_run():
 
 
 # -- layouts --------------------------------------------------------------------------------
-
-
-def test_a_tree_is_a_chain_whose_last_consumer_reads():
-    layout = lay_out(workload(kind="tree", size=3), "ordered", "A")
-    assert [node.parent for node in layout.plan.collectors] == [None, "K1", "K2"]
-    assert [reading.name for reading in layout.consumers] == ["C3"]
-    assert [layout.partitions[number] for number in layout.targets] == ["S"]
-    assert layout.plan.subscription("C3").collector == "K3"
-
-
-def test_a_bottleneck_is_one_collector_that_all_others_follow():
-    layout = lay_out(workload(kind="bottleneck", size=3, to="own"), "ordered", "A")
-    assert [node.parent for node in layout.plan.collectors] == [None, "K1", "K1"]
-    assert [layout.partitions[number] for number in layout.targets] == ["P1", "P2", "P3"]
-    sent = [1, 1, 2, 3]
-    assert [layout.expected(sent, reading) for reading in layout.consumers] == [2, 1, 1]
 
 
 @pytest.mark.parametrize("kind", ["one", "tree", "bottleneck"])
@@ -154,25 +108,6 @@ def test_a_latency_counts_from_the_intended_time_and_not_in_the_warm_up():
     for sequence, now in enumerate((150, 500, 1500)):
         backlog.count([record(sequence=sequence)], now)
     assert backlog.rate == 1e9 / 1000  # one message in the 1,000 ns after the first poll
-
-
-def test_a_filter_keeps_a_consumers_own_messages_only():
-    tally = RoundTally(1, warm_up=0, wanted={2})
-    tally.take([record(log=1), record(log=2)], 10)
-    tally.count([record(log=2, sequence=1), record(log=3)], 20)
-    assert tally.delivered == tally.measured == 2
-
-
-def test_histograms_add_up_and_are_named_as_openmessaging_does():
-    histogram, other = Latencies(), Latencies()
-    histogram.record([1_000_000] * 99)
-    other.record([5_000_000, -3])
-    histogram.add(other.encoded())
-    figures = histogram.figures("endToEndLatency")
-    assert histogram.count == 101
-    assert figures["endToEndLatency50pct"] == pytest.approx(1.0, rel=0.001)
-    assert figures["endToEndLatencyMax"] == pytest.approx(5.0, rel=0.001)
-    assert Latencies().figures("endToEndLatency") == {}
 
 
 # -- results and comparisons ----------------------------------------------------------------
@@ -247,21 +182,6 @@ def test_every_entry_of_the_suite_is_a_workload_that_can_be_run():
                 if plan is not None:
                     check(plan)
             assert read.messages * read.message_bytes <= 1_000_000_000
-
-
-def test_the_kernels_counters_tell_what_came_over_a_socket():
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        sender = socket.create_connection(server.getsockname())
-        receiver = server.accept()[0]
-        with sender, receiver:
-            before = traffic([os.getpid()])
-            sender.sendall(b"x" * 50_000)
-            left = 50_000
-            while left:
-                left -= len(receiver.recv(left))
-            after = traffic([os.getpid()])
-    assert after.received - before.received == 50_000
-    assert traffic([]) == (0, 0)
 
 
 # -- the real thing -------------------------------------------------------------------------

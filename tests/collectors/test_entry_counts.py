@@ -58,15 +58,6 @@ def shown(entries):
     return entries.appended, entries.passed_on, entries.read, entries.dropped
 
 
-@pytest.mark.parametrize("name", COLLECTORS)
-def test_a_drained_tree_has_counted_what_its_plan_predicts(cluster, name):
-    for each in COLLECTORS:
-        cluster.node(f"{each}.a")
-    multicast_all(cluster)
-    cluster.settle()
-    assert shown(counted(cluster.nodes[f"{name}.a"])) == as_planned(cluster, name)
-
-
 def test_a_process_that_begins_after_a_crash_counts_only_what_is_new(cluster):
     # Init: everything is ordered and relayed, then K1's process is killed.
     for each in COLLECTORS:
@@ -95,16 +86,6 @@ def test_entries_of_the_parent_that_nobody_had_relayed_are_new_to_a_successor(cl
     new = cluster.node("K1.b")
     cluster.settle("K1.b")
     assert shown(counted(new)) == as_planned(cluster, "K1")
-
-
-def append_all(cluster, core):
-    """Store what a core appends; nobody says so to the core."""
-    for action in core.step(0):
-        cluster.log.write(stream_partition(core.own.plan, "K1"), action.raw)
-
-
-def streams_of(core, *, own_first):
-    return (core.own, core.parent) if own_first else (core.parent, core.own)
 
 
 def test_doubled_and_foreign_records_are_no_entries(cluster):

@@ -2,14 +2,11 @@
 
 import json
 import urllib.request
-from dataclasses import replace
 
 import pytest
 
-from collectors.reconfiguration.apply import apply
 from multicast import Consumer, Producer
-from multicast.drivers.kafka import Admin
-from tests.helpers.plans import priced, with_foreign_work
+from tests.helpers.plans import with_foreign_work
 from tests.helpers.system import PATIENCE_S, System, amcast, until
 from topology.work import collector_work, consumer_work
 
@@ -155,29 +152,3 @@ def test_consumers_count_what_their_collectors_streams_hold(drained_system):
 
 def _read(consumer):
     return sum(consumer.entries().read.values())
-
-
-@pytest.mark.campaign
-def test_after_a_change_of_the_plan_counts_are_those_of_the_new_plan(system):
-    # Init: in the new plan C2 reads K0, which so passes on less, and K2 is gone.
-    system.order()
-    multicast(system)
-    before = predicted(system.plan, SENT)
-    assert drained(system, before) == before
-    old = system.plan
-    consumers = tuple(
-        replace(entry, interest=("P2", "P3"), collector="K0") if entry.name == "C2" else entry
-        for entry in old.consumers
-    )
-    nodes = tuple(node for node in old.collectors if node.name != "K2")
-    new = priced(replace(old, epoch=2, base_epoch=1, collectors=nodes, consumers=consumers))
-
-    # Test.
-    with Admin(system.bootstrap) as admin:
-        system.plan = apply(system.driver, admin, new, timeout_s=PATIENCE_S).plan
-    multicast(system)
-
-    # Check: the counts begin anew with the collectors of the new epoch, and K0 passes on only P1.
-    after = predicted(system.plan, SENT)
-    assert drained(system, after) == after
-    assert after["K0"]["passed_on"] == {"P1": SENT["P1"]}

@@ -125,30 +125,6 @@ def second(action, **more):
 
 @pytest.mark.kafka
 @pytest.mark.slow
-def test_requests_and_answers_pass_in_order_and_the_watch_sees_them(behind):
-    _, proxy, sightings = behind
-    before = sightings.counts["raw", Api.API_VERSIONS]
-    with Raw(proxy) as raw:
-        raw.socket.sendall(b"".join(request(number) for number in range(100)))
-        assert raw.numbers(100) == list(range(100))
-    assert sightings.counts["raw", Api.API_VERSIONS] - before == 100
-
-
-@pytest.mark.kafka
-@pytest.mark.slow
-def test_of_a_doubled_request_one_answer_reaches_the_client(proxy):
-    armed = proxy.arm(second(Action.DOUBLE))
-    with Raw(proxy) as raw:
-        raw.socket.sendall(b"".join(request(number) for number in range(5)))
-        assert raw.numbers(5) == [0, 1, 2, 3, 4]
-        assert armed.answered.wait(ANSWER_S)
-        raw.socket.sendall(request(5))
-        assert raw.numbers(1) == [5]
-    assert armed.count == 1
-
-
-@pytest.mark.kafka
-@pytest.mark.slow
 def test_a_held_request_waits_with_those_behind_it_and_no_other_connection_does(proxy):
     armed = proxy.arm(second(Action.DELAY))
     with Raw(proxy) as held, Raw(proxy) as free:
@@ -161,37 +137,6 @@ def test_a_held_request_waits_with_those_behind_it_and_no_other_connection_does(
         armed.release()
         assert held.numbers(2) == [1, 2]
         assert armed.answered.wait(ANSWER_S)
-
-
-@pytest.mark.kafka
-@pytest.mark.slow
-@pytest.mark.parametrize("action", [Action.CUT, Action.LOSE_ANSWER])
-def test_a_broken_connection_ends_before_the_answer(proxy, action):
-    armed = proxy.arm(second(action))
-    with Raw(proxy) as raw:
-        raw.socket.sendall(request(0))
-        assert raw.numbers(1) == [0]
-        raw.socket.sendall(request(1) + request(2))
-        assert raw.numbers(2) == [None]
-    assert armed.fired.is_set()
-    assert armed.answered.is_set() == (action is Action.LOSE_ANSWER)
-
-
-@pytest.mark.kafka
-@pytest.mark.slow
-@pytest.mark.parametrize("action", [Action.STRAND, Action.DELAY])
-def test_a_late_request_is_carried_out_though_its_client_has_gone(proxy, action):
-    armed = proxy.arm(second(action))
-    with Raw(proxy) as raw:
-        raw.socket.sendall(request(0))
-        assert raw.numbers(1) == [0]
-        raw.socket.sendall(request(1))
-        assert armed.fired.wait(ANSWER_S)
-        if action is Action.STRAND:
-            assert raw.numbers(1) == [None]
-    assert not armed.answered.is_set()
-    armed.release()
-    assert armed.answered.wait(ANSWER_S)
 
 
 @pytest.mark.kafka

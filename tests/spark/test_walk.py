@@ -14,7 +14,7 @@ from multicast.tables.options import table_options
 from multicast.tables.order_walk import OrderWalk, between
 from multicast.tables.slices import Place, Slice, read, slices, tasks
 from multicast.testing import MemorySystem, system
-from tests.helpers.system import PATIENCE_S, open_transaction, until
+from tests.helpers.system import PATIENCE_S
 from tests.spark.rows import INTERESTS, send, send_oddities
 from topology.tree import Log
 
@@ -90,22 +90,6 @@ def test_small_steps_and_any_start_give_the_same_rows_at_the_same_positions(amca
 
 @kafka
 @pytest.mark.slow
-@pytest.mark.parametrize("request_", [C1, C5], ids=["C1", "C5"])
-def test_up_to_a_time_and_from_this_time_on_each_message_is_read_once(amcast_topic, request_):
-    topic = amcast_topic(INTERESTS)
-    send(topic, 100)
-    before = len(delivered(topic, request_.name))
-    moment = datetime.now(UTC)
-    send(topic, 100, seed=2)
-    whole = rows_of(topic, all_now(topic, request_))
-    head = rows_of(topic, all_now(topic, request_, until=moment))
-    tail = rows_of(topic, all_now(topic, request_, moment))
-    assert head + tail == whole
-    assert len(head) == before < len(whole)
-
-
-@kafka
-@pytest.mark.slow
 @pytest.mark.parametrize("interest", [["P1", "P2", "P3"], ["P2"]], ids=["collector", "log"])
 def test_a_time_in_an_epoch_that_has_ended_is_a_place_in_that_epoch(amcast_topic, interest):
     # Init: moments before all messages, in each of two epochs, and between the two.
@@ -135,43 +119,6 @@ def test_a_time_in_an_epoch_that_has_ended_is_a_place_in_that_epoch(amcast_topic
 
         # Check.
         assert (head, tail, read(moment)) == (whole[:count], whole[count:], whole[count:])
-
-
-@kafka
-@pytest.mark.slow
-def test_an_open_transaction_holds_the_order_back_and_then_nothing_is_missing(amcast_topic):
-    topic = amcast_topic(INTERESTS)
-    send(topic, 50)
-    log = topic.plan.log("P1")
-    producer = open_transaction(topic, log)
-    send(topic, 50, seed=2)
-
-    def stable():
-        return topic.driver.last_stable_offsets([log_partition(log)])[log_partition(log)]
-
-    # Init: the walk goes as far as the log is stable, and nobody passes it.
-    with OrderWalk(topic.driver, topic.topic, C1, "earliest") as walk:
-        pieces = []
-
-        def begun():
-            pieces.extend(walk.advance())
-            return any(piece.log == log for piece in pieces)
-
-        until(begun, "a message of the log")
-        held = stable()
-        assert max(piece.next for piece in pieces if piece.log == log) <= held
-
-        # Test: it is committed. The broker writes the marker after it has answered.
-        producer.commit_transaction(60)
-        until(lambda: stable() > held, "the commit marker")
-        end = walk.end()
-
-        def complete():
-            pieces.extend(walk.advance())
-            return walk.lacks(end) is None
-
-        until(complete, "the end")
-    assert cursors(rows_of(topic, pieces)) == delivered(topic, "C1")
 
 
 @kafka

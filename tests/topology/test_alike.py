@@ -66,21 +66,6 @@ def first_set(part, demands):
     return result
 
 
-@pytest.mark.parametrize("seed", range(40))
-def test_the_demands_that_are_alike_can_be_exchanged(seed):
-    part = part_with_alike(seed)
-    for group in part.alike.groups:
-        members = list(bits(group))
-        low, high = members[0], members[-1]
-
-        def exchanged(mask, low=low, high=high):
-            moved = mask & ~(1 << low | 1 << high)
-            return moved | (mask >> low & 1) << high | (mask >> high & 1) << low
-
-        assert sorted(map(exchanged, part.readers)) == sorted(part.readers)
-        assert part.weight[low] == part.weight[high]
-
-
 @pytest.mark.parametrize("level", [1, 2, 4, 20])
 @pytest.mark.parametrize("seed", range(40))
 def test_one_of_all_sets_that_differ_by_exchanges_is_listed(seed, level):
@@ -96,25 +81,6 @@ def test_one_of_all_sets_that_differ_by_exchanges_is_listed(seed, level):
     assert {demands: logs.bit_count() for demands, logs in listed.items()} == expected
     for demands, logs in listed.items():
         assert logs == part.touched(demands) & part.touched(part.everyone & ~demands)
-
-
-@pytest.mark.parametrize("seed", range(40))
-def test_unions_count_the_members_of_each_group(seed):
-    part = part_with_alike(seed)
-    alike, sets = part.alike, range(1, part.everyone + 1)
-    firsts = [demands for demands in sets if first_set(part, demands) == demands]
-    for one in firsts:
-        for other in firsts:
-            fits = all(
-                (one & group).bit_count() + (other & group).bit_count() <= group.bit_count()
-                for group in [*alike.groups, *(1 << d for d in bits(~sum(alike.groups) & 63))]
-            )
-            assert fits == (not other & alike.highest(one))
-            if not fits:
-                continue
-            union = alike.union(one, other)
-            assert union == first_set(part, union)
-            assert union.bit_count() == one.bit_count() + other.bit_count()
 
 
 @pytest.mark.parametrize("level", [1, 3, 20])

@@ -221,19 +221,3 @@ def test_a_wait_for_collectors_that_do_not_run_ends_with_the_cause(kafka_cluster
         assert "not all collectors are up after 15 s: K1 is silent: no process" in done.stderr
         status = json.loads(amcast("collectors", "status", *idle.common(), "-o", "json").stdout)
     assert {row["state"] for row in status["collectors"]} == {"silent"}
-
-
-def test_watching_the_lag_shows_the_total_and_the_logs_that_have_one(kafka_cluster, tmp_path):
-    with System(kafka_cluster.bootstrap, poster(), tmp_path) as idle:
-        with Producer(topic=idle.topic, driver=idle.driver, tickets=False) as producer:
-            for to in ({"P1", "P3"}, {"P1", "P3"}, {"P3"}):
-                producer.multicast(b"x", to=to).accepted(PATIENCE_S)
-        watch = ("collectors", "lag", *idle.common(), "--watch", "--timeout", "1s")
-        shown = amcast(*watch).stdout.splitlines()
-        documents = [json.loads(line) for line in amcast(*watch, "-o", "json").stdout.splitlines()]
-    assert shown
-    assert {line.partition(" ")[2] for line in shown} == {"total 3: P3 1, P1+P3 2"}
-    assert documents
-    for document in documents:
-        assert document["total"] == 3
-        assert {log: lag for log, lag in document["logs"].items() if lag} == {"P1+P3": 2, "P3": 1}

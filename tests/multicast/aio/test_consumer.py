@@ -85,40 +85,6 @@ def test_until_end_stops_at_the_end_and_says_what_is_missing(alone):
     asyncio.run(run())
 
 
-def test_until_end_stops_although_messages_keep_coming(alone):
-    async def run():
-        write(alone, 1000, partitions=["P4"])
-        async with consumer_of(alone, "C4") as consumer:
-            seen = 0
-            async for batch in consumer.until_end():
-                seen += len(batch.records)
-                write(alone, 10 * len(batch.records), partitions=["P4"], start=10_000)
-            assert seen >= 1000
-
-    asyncio.run(run())
-
-
-def test_a_restart_begins_after_the_committed_message(alone):
-    async def run():
-        write(alone, 20, partitions=["P4"])
-        async with consumer_of(alone, "C4") as consumer:
-            assert len(await payloads(consumer, 5)) == 5
-            await consumer.commit()
-        async with consumer_of(alone, "C4") as consumer:
-            assert await payloads(consumer, 1) == [b"5"]
-            first = consumer.position
-            await payloads(consumer, 3)
-            await consumer.commit(first)
-        async with consumer_of(alone, "C4") as consumer:
-            start = consumer.position
-            assert await payloads(consumer, 1) == [b"6"]
-            await consumer.seek(start)
-            assert consumer.position == start
-            assert await payloads(consumer, 1) == [b"6"]
-
-    asyncio.run(run())
-
-
 def test_a_commit_stores_the_offsets_of_what_was_handed_out_not_of_what_was_read_ahead(alone):
     partition = log_partition(alone.plan.log("P4"))
 
@@ -216,20 +182,6 @@ def test_a_cluster_that_is_away_for_a_moment_raises_once_and_loses_nothing(alone
                     raised.append(type(error))
             assert raised == [RuntimeError, ClusterUnreachable]
             assert received == [b"0", b"1", b"2"]
-
-    asyncio.run(run())
-
-
-def test_a_poll_without_messages_ends_in_time_and_a_time_out_takes_none(alone):
-    async def run():
-        async with consumer_of(alone, "C4") as consumer:
-            assert await consumer.poll(0.0) == []
-            assert await consumer.poll(0.02) == []
-            with pytest.raises(TimeoutError):
-                async with asyncio.timeout(0.02):
-                    await anext(consumer)
-            write(alone, 1, partitions=["P4"])
-            assert await payloads(consumer, 1) == [b"0"]
 
     asyncio.run(run())
 

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from multicast.consuming.cursor import Cursor, single_log_cursor, start_cursor
 from multicast.consuming.delivery import Delivery, Waiting
 from multicast.drivers.protocol import Record
-from multicast.errors import Truncated, UsageError
+from multicast.errors import Truncated
 from multicast.messages import covered_header, epoch_header, skip_header
 from multicast.order.records import (
     FreezeRecord,
@@ -271,12 +271,6 @@ def test_only_a_marker_of_a_later_epoch_stops_a_lone_reader(epoch, stops):
     core = Delivery(PLAN, ("P4",), None, single_log_cursor(PLAN, "P4", 0))
     core.payload_read(3, [Record(0, None, None, [epoch_header("P4", epoch)]), *plain(1, 2)], 2)
     assert ids(core.deliver(10)) == ([] if stops else ["P4:1"])
-
-
-@pytest.mark.parametrize("text", ["", "1/K1/2/3", "x/K1/1/2/3", "1//1/2/3", "1/K1/-1/2/3"])
-def test_a_text_that_is_no_cursor_is_refused(text):
-    with pytest.raises(UsageError, match="not a cursor"):
-        Cursor.parse(text)
 
 
 def history(seed: int) -> tuple[list[bytes], dict[int, list[Record]], dict[int, int]]:

@@ -8,7 +8,6 @@ import threading
 from pathlib import Path
 
 import pytest
-from prometheus_client import CollectorRegistry
 
 from multicast import nothing_after
 from multicast.consuming.subscription import Bounds
@@ -248,18 +247,6 @@ def test_a_closed_client_keeps_its_counters_loses_its_gauges_and_is_let_go(doubl
     assert shown(metrics)("consumer_epoch", "C4") == 1
 
 
-def test_a_consumer_without_a_name_is_shown_by_its_interest_and_two_of_one_name_add_up(double):
-    consumers = [double.consumer(interest={"P2", "P3"}), *(double.consumer("C4") for _ in "ab")]
-    metrics = ClientMetrics(*consumers)
-    double.producer().multicast(b"x", to={"P4"})
-    for consumer in consumers:
-        double.drain(consumer)
-    now = shown(metrics)
-    assert now("consumer_epoch", "P2+P3") == 1
-    assert now("consumer_delivered_total", "C4", "P4") == 2
-    assert now("consumer_epoch", "C4") == 1
-
-
 def test_a_cluster_that_does_not_answer_leaves_out_the_lag_and_nothing_else(double, monkeypatch):
     consumer = double.consumer("C4")
     metrics = ClientMetrics(consumer)
@@ -303,13 +290,6 @@ def test_a_cluster_that_does_not_answer_leaves_out_the_lag_and_nothing_else(doub
     assert lag(metrics, "C4", "P4") == 0
 
 
-def test_a_registry_takes_the_metrics_once(double):
-    registry = CollectorRegistry()
-    registry.register(ClientMetrics(double.producer()))
-    with pytest.raises(ValueError, match="Duplicated"):
-        registry.register(ClientMetrics(double.producer()))
-
-
 def test_clients_of_an_event_loop_are_scraped_from_another_thread():
     async def run():
         async with (
@@ -336,39 +316,3 @@ def test_clients_of_an_event_loop_are_scraped_from_another_thread():
         assert producer.counts().closed
         assert shown(metrics)("producer_accepted_total", "P1") == 1
         assert shown(metrics)("consumer_epoch", "C1") is None
-
-
-@pytest.mark.slow
-def test_scrapes_from_many_threads_while_clients_work_fail_never_and_never_count_down():
-    with running() as world:
-        failures = []
-        done = threading.Event()
-
-        def scrape():
-            last = 0
-            try:
-                while not done.is_set():
-                    now = shown(metrics)
-                    count = now("consumer_delivered_total", "C1", "P1") or 0
-                    assert count >= last
-                    last = count
-            except Exception as error:  # noqa: BLE001 - whatever it is, the test fails of it
-                failures.append(error)
-
-        with world.producer() as producer, world.consumer("C1") as consumer:
-            metrics = ClientMetrics(producer, consumer)
-            threads = [threading.Thread(target=scrape) for _ in range(3)]
-            for thread in threads:
-                thread.start()
-            for _ in range(50):
-                producer.multicast_all([b"x"] * 20, to={"P1"})
-            count = 0
-            for batch in consumer.batches(messages_max=7):
-                count += len(batch.records)
-                if count == 1000:
-                    break
-            done.set()
-            for thread in threads:
-                thread.join(60)
-            assert not failures, failures
-            assert shown(metrics)("consumer_delivered_total", "C1", "P1") == 1000

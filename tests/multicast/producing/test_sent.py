@@ -96,16 +96,6 @@ def test_a_record_that_is_refused_at_once_disturbs_no_count(world):
     assert world.joint.send(P1=1) == {"P1": (1, 3)}
 
 
-def test_what_was_never_sent_disturbs_no_count(world):
-    outcomes = append(world, P1, b"a", b"b", b"c")
-    world.joint.send(P1=1)
-    never = AppendFailed(AppendNotStored("its time is up"), sent=False)
-    world.joint.settle(P1, Appended(0), never, never)
-    assert outcomes == [Appended(0), never, never]
-    append(world, P1, b"d")
-    assert world.joint.send(P1=1) == {"P1": (1, 2)}
-
-
 def test_what_was_never_sent_disturbs_no_count_though_it_is_told_after_a_later_one_was_sent(world):
     append(world, P1, b"a", b"b")
     tell_a = world.joint.waiting[P1].pop(0)

@@ -9,11 +9,9 @@ from pathlib import Path
 import grpc
 import pytest
 from grpc import aio
-from grpc._cython import cygrpc
 
 from multicast.errors import UsageError
-from ordering_osn.api import grpc_server
-from ordering_osn.api.connection_errors import ConnectionLost, TlsRefused
+from ordering_osn.api.connection_errors import ConnectionLost
 from ordering_osn.api.grpc_server import NodeClient, Server
 from ordering_osn.api.metrics import Metrics
 from ordering_osn.api.responses import read_answer
@@ -21,7 +19,6 @@ from ordering_osn.api.seek import ENDLESS, seek_envelope
 from ordering_osn.api.tls_files import TlsFiles
 from ordering_osn.chain.blocks import new_block
 from ordering_osn.protos import Block
-from tests.helpers.certificates import certificate
 from tests.ordering_osn.helpers.chains import (
     CLIENT_TLS,
     MUTUAL_TLS,
@@ -49,22 +46,6 @@ def test_over_tls_the_name_is_checked_against_the_certificate(runner, channels):
     assert runner.run(ask("orderer.example.com")) == ["block 0", 200]
     with pytest.raises(ConnectionLost):
         runner.run(ask("somebody.else"))
-
-
-@pytest.mark.parametrize("from_day", [-3, 1], ids=["expired", "not valid yet"])
-def test_a_certificate_out_of_its_dates_is_told_from_one_of_another_authority(
-    runner, channels, from_day
-):
-    authority, _, trusted = certificate("authority")
-    _, key, made = certificate("node", authority, from_day=from_day)
-
-    async def ask():
-        tls, client_tls = TlsFiles(made, key), TlsFiles(authorities=trusted)
-        async with served(channels, tls=tls, client_tls=client_tls) as client:
-            return await gathered(client.deliver(asking(b"")))
-
-    with pytest.raises(TlsRefused, match="has expired or is not valid yet; renew it"):
-        runner.run(ask())
 
 
 @pytest.mark.parametrize("tls", [None, CLIENT_TLS], ids=["no TLS", "no certificate"])
@@ -103,14 +84,6 @@ def test_the_binding_is_looked_at_before_the_channel(runner, channels):
 
 
 # Idle, many, slow, and the end.
-
-
-def test_grpc_knows_each_option_that_is_set():
-    """It takes any name, and does nothing for one that it does not know."""
-    library = Path(cygrpc.__file__).read_bytes()
-    options = [*grpc_server._SERVER_OPTIONS, *grpc_server._CLIENT_OPTIONS]
-    unknown = [name for name, _ in options if name.encode() not in library]
-    assert not unknown
 
 
 @pytest.mark.slow
@@ -254,34 +227,10 @@ def test_a_server_stops_within_seconds_and_tells_its_tails(runner, channels):
     assert took < 30
 
 
-def test_a_server_stops_though_a_reader_reads_nothing(runner, channels, channel):
-    for _ in range(16):
-        channel.add(b"z" * 2**20)
-
-    async def ask():
-        async with (
-            serving(channels) as server,
-            aio.insecure_channel(
-                f"127.0.0.1:{server.port}", [("grpc.max_receive_message_length", 100 << 20)]
-            ) as other,
-        ):
-            stopped = other.stream_stream("/orderer.AtomicBroadcast/Deliver")()
-            await stopped.write(seek_envelope(USER, "chain-a", 0, ENDLESS))
-            await stopped.read()
-            await asyncio.wait_for(server.stop(0.5), 60)
-
-    runner.run(ask())
-
-
 @pytest.mark.parametrize("tls", [TlsFiles(), TlsFiles(b"no", b"key")], ids=["none", "no PEM"])
 def test_tls_material_that_cannot_be_used_is_said_so(runner, channels, tls):
     with pytest.raises(UsageError):
         runner.run(Server(channels, tls=tls).start())
-
-
-def test_a_tls_file_that_is_not_there_is_said_so(tmp_path):
-    with pytest.raises(UsageError, match="nowhere"):
-        TlsFiles.read(tmp_path / "nowhere")
 
 
 def test_more_streams_than_a_server_takes_are_told_so(runner, channels):

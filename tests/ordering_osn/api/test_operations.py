@@ -13,7 +13,7 @@ import pytest
 
 from multicast.errors import UsageError
 from ordering_osn.api import operations
-from ordering_osn.api.log_levels import LogLevels, MalformedSpec
+from ordering_osn.api.log_levels import LogLevels
 from ordering_osn.api.metrics import Metrics
 from ordering_osn.api.operations import Operations
 from ordering_osn.api.seek import seek_envelope
@@ -197,22 +197,6 @@ def test_metrics_are_under_fabrics_names(started, metrics, channels):
     assert "_total" not in body.decode()
 
 
-def test_log_entries_are_counted_by_level_while_the_server_runs(started, metrics):
-    server = started()
-    log = logging.getLogger("amcast.osn.deliver")
-    before = metrics.logging_entries_written.value("error")
-    log.error("one")
-    log.error("two")
-    assert metrics.logging_entries_written.value("error") == before + 2
-    assert b'logging_entries_written{level="error"} 2.0' in ask(server, "GET", "/metrics")[2]
-
-
-def test_two_nodes_of_one_process_count_apart():
-    one, other = Metrics(), Metrics()
-    one.deliver_streams_opened.add()
-    assert (one.deliver_streams_opened.value(), other.deliver_streams_opened.value()) == (1, 0)
-
-
 # Log levels.
 
 
@@ -251,54 +235,12 @@ def test_a_log_spec_that_cannot_be_read_is_refused_and_changes_nothing(started, 
     assert json.loads(ask(server, "GET", "/logspec")[2]) == {"spec": "error"}
 
 
-def test_the_log_spec_knows_two_methods(started):
-    for method in ("POST", "DELETE"):
-        status, _, answer = ask(started(), method, "/logspec", "{}")
-        assert status == 400
-        assert method in json.loads(answer)["error"]
-
-
 def test_a_body_without_a_length_is_answered_that_one_is_required(started):
     body = iter([b'{"spec": "debug"}'])  # sent in chunks
     assert ask(started(), "PUT", "/logspec", body)[0] == 411
 
 
-def test_a_spec_of_very_many_loggers_is_refused():
-    with pytest.raises(MalformedSpec, match="more than"):
-        LogLevels().set(":".join(f"a{number}=info" for number in range(1000)))
-
-
 # The rest.
-
-
-def test_the_version_is_told(started):
-    status, _, body = ask(started(), "GET", "/version")
-    assert status == 200
-    assert json.loads(body) == {"Version": "0.1.0"}
-
-
-def test_other_paths_are_not_found(started):
-    assert ask(started(), "GET", "/")[0] == 404
-
-
-@pytest.mark.slow
-def test_clients_that_say_nothing_do_not_lock_out_the_others(started, monkeypatch):
-    monkeypatch.setattr(operations, "CLIENT_S", 0.2)
-    server = started()
-    idle = [socket.create_connection(("127.0.0.1", server.port)) for _ in range(100)]
-    try:
-        pause = threading.Event()
-        for _ in range(300):
-            try:
-                assert ask(server, "GET", "/healthz")[0] == 200
-                break
-            except (OSError, http.client.HTTPException):
-                pause.wait(0.1)
-        else:
-            pytest.fail("never served")
-    finally:
-        for connection in idle:
-            connection.close()
 
 
 @pytest.mark.parametrize("tls", [None, SERVER_TLS], ids=["plain", "TLS"])
@@ -340,12 +282,6 @@ def test_over_tls_metrics_and_log_levels_want_a_certificate(started, path, certi
     server = started(tls=MUTUAL_TLS)
     context = client_context(certificate=certificate)
     assert ask(server, "GET", path, context=context)[0] == status
-
-
-def test_over_tls_who_shows_no_certificate_sets_no_log_level(started):
-    server = started(tls=MUTUAL_TLS)
-    context = client_context(certificate=False)
-    assert ask(server, "PUT", "/logspec", '{"spec": "debug"}', context=context)[0] == 401
 
 
 def test_every_path_may_want_a_certificate(started):

@@ -17,7 +17,7 @@ from ordering_osn.node.joining import join, ledger_folder
 from tests.helpers.small import until
 from tests.helpers.system import System, amcast
 from tests.ordering_osn.helpers import configs
-from tests.ordering_osn.helpers.small import chains_plan, genesis, quick, transaction
+from tests.ordering_osn.helpers.small import chains_plan, quick, transaction
 
 pytestmark = [pytest.mark.kafka, pytest.mark.slow, pytest.mark.timeout(900)]
 PATIENCE_S = 240.0  # stops a hang, no more
@@ -137,44 +137,6 @@ def test_one_folder_serves_one_node_at_a_time(kafka_cluster, tmp_path):
 
 
 @pytest.mark.campaign
-def test_a_node_runs_more_channels_than_its_shells_limit_of_open_files_permits(tmp_path):
-    names = [f"chain-{number}" for number in range(60)]  # each has at least two open files
-    for name in names:
-        join(tmp_path / "n1", genesis(configs.genesis().config, name))
-    listen, operations = addresses(2)
-    shell = ("sh", "-c", 'ulimit -Sn 100; exec "$@"', "sh")
-    with node(tmp_path / "n1", listen, operations=operations, shell=shell):
-        checks = until(lambda: failed_checks(operations), PATIENCE_S)
-        assert len(checks) == len(names)
-        assert "open files" not in str(checks)
-
-
-@pytest.mark.campaign
-def test_a_node_adds_no_records_of_another_topic_to_its_blocks(kafka_cluster, tmp_path):
-    """As after a broker was wiped, and the folders of some nodes were not."""
-    raw = quick("chain-a", timeout="50ms", max_message_count=1)
-    listen, operations = addresses(2)
-    file = envelope_file(tmp_path / "envelopes", [transaction() for _ in range(3)])
-
-    def order(name, system):
-        join(tmp_path / name, raw)
-        ask = ("osn", "broadcast", file, "--node", listen, *READER, "--wait")
-        with node(tmp_path / name, listen, bootstrap=system.bootstrap, topic=system.topic):
-            until(lambda: amcast(*ask).returncode == 0, PATIENCE_S)
-
-    with System(kafka_cluster.bootstrap, chains_plan("chain-a"), tmp_path) as system:
-        order("kept", system)
-    with System(kafka_cluster.bootstrap, chains_plan("chain-a"), tmp_path) as system:
-        order("fresh", system)
-        where = {"bootstrap": system.bootstrap, "topic": system.topic}
-        with node(tmp_path / "kept", listen, operations=operations, **where):
-            refused = "made of the records of another topic"
-            until(lambda: refused in str(failed_checks(operations)), PATIENCE_S)
-    with Ledger.open(ledger_folder(tmp_path / "kept", "chain-a"), read_only=True) as ledger:
-        assert ledger.height == 4
-
-
-@pytest.mark.campaign
 def test_a_snapshot_of_one_node_is_the_beginning_of_another(kafka_cluster, tmp_path):
     raw = quick("chain-a", timeout="50ms", max_message_count=1)
     join(tmp_path / "n1", raw)
@@ -208,47 +170,3 @@ def test_a_snapshot_of_one_node_is_the_beginning_of_another(kafka_cluster, tmp_p
         assert done.returncode == 0, done.stderr
         (row,) = json.loads(done.stdout)["channels"]
         assert (row["height"], row["transactions"]) == (8, 8)
-
-
-def test_a_file_of_envelopes_that_is_not_there_ends_with_2_before_a_node_is_asked(tmp_path):
-    done = amcast("osn", "broadcast", "-n", "127.0.0.1:9", str(tmp_path / "none"))
-    assert done.returncode == 2
-    assert done.stderr == f"amcast: {tmp_path / 'none'} is not a file\n"
-
-
-@pytest.mark.campaign
-def test_a_pipe_may_pause_and_each_of_its_envelopes_has_its_receipt_at_once(
-    kafka_cluster, tmp_path
-):
-    join(tmp_path / "n1", quick("chain-a", timeout="50ms"))
-    (listen,) = addresses(1)
-    ask = ("osn", "broadcast", "--node", listen)
-    with System(kafka_cluster.bootstrap, chains_plan("chain-a"), tmp_path) as system:
-        where = {"bootstrap": system.bootstrap, "topic": system.topic}
-        with node(tmp_path / "n1", listen, **where):
-            ready = envelope_file(tmp_path / "ready", [transaction()])
-            until(lambda: amcast(*ask, ready).returncode == 0, PATIENCE_S)
-            command = [sys.executable, "-m", "multicast", *ask, *READER, "--wait"]
-            with subprocess.Popen(
-                command, stdin=subprocess.PIPE, stdout=subprocess.PIPE
-            ) as broadcast:
-                for _ in range(3):  # the next one is sent when the one before it has its receipt
-                    envelope = transaction()
-                    broadcast.stdin.write(len(envelope).to_bytes(4, "big") + envelope)
-                    broadcast.stdin.flush()
-                    assert json.loads(broadcast.stdout.readline())["status"] == 200
-                broadcast.stdin.close()
-                assert broadcast.wait(PATIENCE_S) == 0
-
-
-def test_a_refusal_ends_the_command_while_its_pipe_is_open(kafka_cluster, tmp_path):
-    join(tmp_path / "n1", quick("chain-a"))
-    (listen,) = addresses(1)
-    with node(tmp_path / "n1", listen, bootstrap=kafka_cluster.bootstrap):
-        until(lambda: listen in (tmp_path / "n1.log").read_text(), PATIENCE_S)
-        command = [sys.executable, "-m", "multicast", "osn", "broadcast", "--node", listen]
-        with subprocess.Popen(command, stdin=subprocess.PIPE) as broadcast:
-            envelope = transaction("chain-b")
-            broadcast.stdin.write(len(envelope).to_bytes(4, "big") + envelope)
-            broadcast.stdin.flush()
-            assert broadcast.wait(PATIENCE_S) == 1

@@ -1,7 +1,6 @@
 """`Client`: what it does with each answer, and when nodes are busy, gone or silent."""
 
 import asyncio
-from contextlib import aclosing
 
 import pytest
 
@@ -13,7 +12,6 @@ from ordering_osn.chain.bundles.rule import VoidReason
 from ordering_osn.client import (
     BundleIsVoid,
     BundlePlace,
-    BundleRefused,
     Client,
     RequestRefused,
     Submitted,
@@ -77,12 +75,6 @@ def test_an_envelope_for_another_chain_is_refused_before_anything_is_sent():
     parts = {"chain-a": transaction(), "chain-b": transaction(chain="chain-c")}
     with pytest.raises(BadBundle, match="is an envelope for channel 'chain-c'"):
         Client(["127.0.0.1:1"], USER).bundle(parts)
-
-
-@pytest.mark.parametrize("addresses", ["127.0.0.1:7050", []])
-def test_addresses_must_be_a_list(addresses):
-    with pytest.raises(UsageError, match="a list of the addresses"):
-        Client(addresses, USER)
 
 
 # -- submit ----------------------------------------------------------------------------------------
@@ -159,12 +151,6 @@ def test_a_silent_node_counts_as_lost():
     raised(TimedOut, call)
 
 
-def test_an_answer_to_another_bundle_is_an_error():
-    node = ScriptedNode(World(), ["other"])
-    error = raised(BadAnswer, calling([node], lambda client: client.submit(fresh())))
-    assert "instead of" in str(error)
-
-
 @pytest.mark.parametrize(
     "read", [lambda raw: read_submitted(raw, bytes(32)), read_fate, read_delivered]
 )
@@ -222,33 +208,6 @@ def test_at_most_so_many_bundles_are_not_answered():
     assert max(drawn - index for index, drawn in enumerate(taken)) <= 7
 
 
-def test_an_error_of_the_iterator_comes_after_the_answers():
-    def source():
-        yield fresh()
-        raise LookupError("no more")
-
-    answers = []
-
-    async def read(client):
-        nonlocal answers
-        async for answer in client.submit_many(source()):
-            answers += [answer.status]
-
-    raised(LookupError, calling([ScriptedNode(World())], read))
-    assert answers == [200]
-
-
-@pytest.mark.slow
-def test_a_slow_iterator_is_no_time_out():
-    async def slow():
-        yield fresh()
-        await asyncio.sleep(3.0)
-        yield fresh()
-
-    answers = many([ScriptedNode(World())], slow(), answer_s=2.0)
-    assert [answer.status for answer in answers] == [200, 200]
-
-
 def test_a_stream_that_gets_no_answer_goes_on_at_the_next_node():
     world, bundles = World(), [fresh() for _ in range(3)]
     nodes = [ScriptedNode(world, ["take", "silent"]), ScriptedNode(world)]
@@ -276,13 +235,6 @@ def test_the_places_of_a_committed_bundle():
     assert 0 < node.requests[0].status.wait_ms <= 60_000
 
 
-def test_chains_of_which_the_node_knows_nothing_are_named():
-    call, _, _ = waiting(committed("chain-a") | {"chains_not_covered": ["chain-b"]})
-    done = run(call)
-    assert done.chains_not_covered == ("chain-b",)
-    assert [place.chain for place in done.places] == ["chain-a"]
-
-
 @pytest.mark.parametrize("reason", [reason for reason in VoidReason if reason.name != "DUPLICATE"])
 def test_a_void_bundle_raises_its_reason_and_chain(reason):
     call, made, _ = waiting(void(reason.name, "chain-b"))
@@ -303,24 +255,10 @@ def test_a_fate_that_does_not_come_is_a_time_out():
     assert "may still count" in str(error)
 
 
-def test_a_node_that_does_not_answer_for_a_fate_is_left():
-    world, made = World(), fresh()
-    world.take(made)
-    nodes = [ScriptedNode(world, statuses=["break"]), ScriptedNode(world)]
-    assert run(calling(nodes, lambda client: client.wait(made.id, 60.0))).places
-
-
 def test_who_may_not_read_is_refused():
     call, _, _ = waiting(ACCEPTED, statuses=["forbid"])
     error = raised(RequestRefused, call)
     assert (error.status, error.info) == (403, "no reader")
-
-
-def test_submit_and_wait_raises_a_refusal():
-    node = ScriptedNode(World(), ["refuse"])
-    error = raised(BundleRefused, calling([node], lambda c: c.submit_and_wait(fresh(), 60.0)))
-    assert (error.status, error.chain) == (403, "chain-b")
-    assert error.definite
 
 
 def test_a_bundle_that_was_lost_with_its_node_is_submitted_again():
@@ -385,14 +323,6 @@ def test_entries_have_their_parts_and_places():
     assert tuple(request.deliver.chains) == AB
 
 
-def test_newest_begins_at_the_newest_and_a_cursor_behind_its_entry():
-    world = World(entries=entries())
-    everything = delivered([ScriptedNode(world)])
-    assert delivered([ScriptedNode(world)], "newest") == everything[-1:]
-    for index, entry in enumerate(everything):
-        assert delivered([ScriptedNode(world)], entry.cursor) == everything[index + 1 :]
-
-
 @pytest.mark.parametrize("trouble", ["break", "busy"])
 @pytest.mark.parametrize("count", [0, 1, 3])
 def test_a_stream_that_breaks_goes_on_behind_its_last_entry(trouble, count):
@@ -435,37 +365,12 @@ def test_nodes_that_can_be_reached_and_only_say_503_end_a_stream_in_bounded_time
     assert 2 <= len(node.requests) < 1000
 
 
-@pytest.mark.slow
-def test_an_entry_that_takes_too_long_is_a_time_out():
-    node = ScriptedNode(World(entries=entries()), streams=[(2, "silent")])
-    taken = []
-
-    async def read(client):
-        nonlocal taken
-        async with aclosing(client.deliver(AB, timeout_s=3.0)) as stream:
-            async for entry in stream:
-                taken += [entry]
-
-    raised(TimedOut, calling([node], read))
-    assert len(taken) == 2
-
-
-def test_another_start_is_refused():
-    call = calling([ScriptedNode(World())], lambda client: gathered(client.deliver(AB, "begin")))
-    assert "oldest, newest" in str(raised(UsageError, call))
-
-
 @pytest.mark.parametrize(("stop", "ends"), [("newest", True), ("never", False)])
 def test_a_stream_ends_at_the_newest_entry_or_never(stop, ends):
     node = ScriptedNode(World(entries=entries()))
     assert len(run(calling([node], lambda c: gathered(c.deliver(AB, stop=stop))))) == 6
     (request,) = node.requests
     assert request.deliver.HasField("stop") == ends
-
-
-def test_another_stop_is_refused():
-    call = calling([ScriptedNode(World())], lambda c: gathered(c.deliver(AB, stop="7")))
-    assert "newest or never" in str(raised(UsageError, call))
 
 
 def test_nodes_without_the_service_are_asked_once_each():

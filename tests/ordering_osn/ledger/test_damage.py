@@ -62,14 +62,6 @@ def test_zeros_that_a_file_system_left_behind_are_cut_off(tmp_path, zeros):
     assert reopened(tmp_path) == [block(number) for number in range(4)]
 
 
-@pytest.mark.parametrize("left", [b"", b"amcast", bytes(36), bytes(400)])
-def test_a_segment_without_its_header_is_removed(tmp_path, left):
-    fill(tmp_path, 4)
-    segments.segment_path(tmp_path, 4).write_bytes(left)
-    fill(tmp_path, 9)
-    assert reopened(tmp_path) == [block(number) for number in range(9)]
-
-
 @pytest.mark.parametrize("first", [0, 7])
 def test_a_ledger_whose_only_block_was_torn_begins_again(tmp_path, first):
     with Ledger.open(tmp_path, first=first) as ledger:
@@ -186,15 +178,6 @@ def test_damage_with_intact_blocks_behind_it_is_no_torn_tail(tmp_path):
     with pytest.raises(LedgerDamaged, match="block 0, but block 1 behind it is intact"):
         open_small(tmp_path)
     assert path.read_bytes() == written
-
-
-def test_a_block_that_stands_there_twice_is_damage(tmp_path):
-    fill(tmp_path, 1)
-    path = newest(tmp_path)
-    written = path.read_bytes()
-    path.write_bytes(written + written[segments.HEADER_BYTES :])
-    with pytest.raises(LedgerDamaged, match="block 1, but block 0 behind it is intact"):
-        open_small(tmp_path)
 
 
 def test_a_cut_off_full_segment_is_damage(tmp_path):
@@ -321,14 +304,6 @@ def test_a_disk_too_full_for_a_new_segment_leaves_the_ledger_as_it_was(tmp_path,
         ledger.append(height, b"next")
         assert ledger.last() == b"next"
     assert reopened(tmp_path)[height:] == [b"next"]
-
-
-def test_a_disk_too_full_for_the_first_segment_can_be_tried_again(tmp_path):
-    with Ledger.open(tmp_path) as ledger:
-        with file_bytes_max(10), pytest.raises(LedgerFull):
-            ledger.append(0, b"a")
-        ledger.append(0, b"a")
-    assert reopened(tmp_path) == [b"a"]
 
 
 def test_a_disk_too_full_for_the_base_prunes_nothing(tmp_path):

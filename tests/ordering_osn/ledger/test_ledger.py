@@ -19,7 +19,6 @@ from ordering_osn.ledger.ledger import Ledger, LedgerDamaged, LedgerLocked, NotN
 from ordering_osn.ledger.snapshots import restore, snapshot
 from tests.helpers.small import until
 from tests.ordering_osn.helpers.ledgers import (
-    SMALL,
     Unsigned,
     block,
     contents,
@@ -41,21 +40,6 @@ def test_what_is_appended_is_read(tmp_path):
         ledger.append(1, b"")
         assert (ledger.base, ledger.height, ledger.last()) == (0, 2, b"")
         assert contents(ledger) == [b"genesis", b""]
-
-
-def test_what_was_appended_is_read_after_a_restart_over_many_segments(tmp_path):
-    fill(tmp_path, 7)
-    fill(tmp_path, 20)
-    assert len(segments.listed(tmp_path)) > 4
-    assert reopened(tmp_path) == [block(number) for number in range(20)]
-
-
-def test_a_block_bigger_than_a_segment_has_one_of_its_own(tmp_path):
-    big = os.urandom(20 * SMALL)
-    with open_small(tmp_path) as ledger:
-        for raw in (b"a", big, b"c"):
-            ledger.append(ledger.height, raw)
-    assert reopened(tmp_path) == [b"a", big, b"c"]
 
 
 def test_a_block_that_is_not_there_yet_is_said_so(tmp_path):
@@ -130,18 +114,6 @@ def test_a_watcher_is_called_by_the_appender_once_the_block_can_be_read(tmp_path
     assert seen == [(b"a", threading.get_ident()), (b"b", threading.get_ident())]
 
 
-def test_the_same_watcher_twice_is_two(tmp_path):
-    seen = []
-    with Ledger.open(tmp_path) as ledger:
-        first, second = ledger.watch(lambda: seen.append(1)), ledger.watch(lambda: seen.append(2))
-        ledger.append(0, b"a")
-        first()
-        first()
-        ledger.append(1, b"b")
-        second()
-    assert seen == [1, 2, 2]
-
-
 def test_a_watcher_that_fails_stops_neither_the_appender_nor_the_others(tmp_path, caplog):
     seen = []
     with Ledger.open(tmp_path) as ledger:
@@ -212,12 +184,6 @@ def test_looking_leaves_a_torn_tail_and_a_missing_index_as_they_are(tmp_path):
     assert files(tmp_path) == before
 
 
-def test_looking_at_nothing_makes_nothing(tmp_path):
-    with pytest.raises(UsageError):
-        Ledger.open(tmp_path / "none", read_only=True)
-    assert not (tmp_path / "none").exists()
-
-
 class Forgetful(dict):
     """A cache of recent blocks that keeps none."""
 
@@ -281,24 +247,6 @@ def test_pruning_syncs_the_blocks_that_stay_before_the_base_moves(tmp_path, monk
         )
         ledger.prune(3)
         assert events == ["sync", "base"]
-
-
-def test_after_pruning_as_much_is_held_in_memory_as_before(tmp_path):
-    big = real_block_of(9, 3 << 20)
-    with Ledger.open(tmp_path, fsync="never") as ledger:
-        for _ in range(3):
-            ledger.append(ledger.height, big)
-            ledger.append(ledger.height, big)
-            ledger.prune(ledger.height - 1)
-            assert (ledger.last() is big, ledger._recent_bytes) == (True, len(big))
-
-
-def test_pruning_gives_the_space_back(tmp_path):
-    fill(tmp_path, 40, make=real_block)
-    before = sum(map(len, files(tmp_path).values()))
-    with open_small(tmp_path) as ledger:
-        ledger.prune(35)
-    assert sum(map(len, files(tmp_path).values())) < before / 4
 
 
 def test_the_newest_block_is_never_pruned(tmp_path):
@@ -399,16 +347,6 @@ def test_a_snapshot_is_a_ledger_that_goes_on_where_the_other_one_stood(tmp_path)
         assert ledger.read(10) == real_block(10)
         ledger.append(20, real_block(20))
         assert contents(ledger) == [real_block(number) for number in range(13, 21)]
-
-
-def test_a_snapshot_of_a_running_ledger_is_taken_from_another_process_too(tmp_path):
-    with open_small(tmp_path / "chain") as ledger:
-        for number in range(9):
-            ledger.append(number, real_block(number))
-        view = Ledger.open(tmp_path / "chain", read_only=True)
-        ledger.append(9, real_block(9))
-        snapshot(view, tmp_path / "snap", base=0)
-    assert reopened(tmp_path / "snap") == [real_block(number) for number in range(9)]
 
 
 @pytest.mark.parametrize("base", [-1, 3, 9])

@@ -11,7 +11,6 @@ import pytest
 from ordering_osn.chain.blocks import consenter_of, last_config_of
 from ordering_osn.chain.records import Regular, RegularKind, TimeToCut, decode, encode
 from ordering_osn.chain.transactions import transaction_id
-from ordering_osn.protos import ConsensusType
 from tests.helpers.small import until
 from tests.ordering_osn.helpers import configs
 from tests.ordering_osn.helpers.filters import admit_update
@@ -251,26 +250,6 @@ def test_a_transaction_that_is_sent_again_stands_once_and_both_are_told_success(
         until_alike(*nodes)
 
 
-def test_a_receipt_comes_when_the_block_is_written_to_whoever_waited(tmp_path):
-    with Nodes(LONE, tmp_path) as osn:
-        node, other = (osn.start(name, quick()) for name in ("n1", "n2"))
-        healthy(node, other)
-        envelope = transaction()
-
-        async def go():
-            waits = [
-                asyncio.create_task(each.receipt("chain-a", transaction_id(envelope), 60.0))
-                for each in (node, node, other)
-            ]
-            assert await node.receipt("chain-a", transaction_id(envelope), 0.01) is None
-            assert (await node.submit(envelope))[0] == 200
-            return await asyncio.gather(*waits)
-
-        assert asyncio.run(go()) == [(1, 0)] * 3
-        assert asyncio.run(other.receipt("chain-a", transaction_id(envelope), 0.0)) == (1, 0)
-        assert asyncio.run(other.receipt("chain-x", transaction_id(envelope), 0.0)) is None
-
-
 @pytest.mark.parametrize(
     ("envelope", "status", "text"),
     [
@@ -360,32 +339,3 @@ def test_a_config_that_is_judged_again_closes_the_ingress_until_it_is_back(tmp_p
         until(lambda: node.get("chain-a").status.ingress_open)
         accepted(node, transaction())
         until_ordered(node, 3)
-
-
-def test_in_maintenance_no_transaction_is_let_in(tmp_path):
-    with Nodes(LONE, tmp_path) as osn:
-        node = osn.start("n1", quick())
-        healthy(node)
-        config = node.get("chain-a").config
-
-        def state(of, to):
-            return configs.update(of, lambda new: configs.set_consensus(new, state=to))
-
-        accepted(node, state(config, ConsensusType.STATE_MAINTENANCE))
-        until(lambda: node.get("chain-a").config.maintenance)
-        ((status, _),) = submit(node, transaction())
-        assert status == 503
-        accepted(node, state(node.get("chain-a").config, ConsensusType.STATE_NORMAL))
-        until(lambda: not node.get("chain-a").config.maintenance)
-        accepted(node, transaction())
-        until_ordered(node, 3)
-
-
-@pytest.mark.parametrize("count", [20, 40, 60])
-def test_so_many_messages_are_a_tenth_as_many_blocks(tmp_path, count):
-    with Nodes(LONE, tmp_path) as osn:
-        node = osn.start("n1", quick(timeout="60s"))
-        healthy(node)
-        accepted(node, *[transaction() for _ in range(count)])
-        until_ordered(node, count)
-        assert node.get("chain-a").ledger.height == 1 + count // 10

@@ -399,23 +399,6 @@ def test_an_idle_chain_whose_log_was_dropped_behind_its_last_block_goes_on(tmp_p
         assert consenter_of(blocks(again)[-1]).last_offset_persisted >= 8
 
 
-@pytest.mark.parametrize("content", [b"", b"{", b"[]", b'{"schema_version": 1, "height": "x"}'])
-def test_a_note_of_where_the_chain_stood_that_cannot_be_read_does_no_harm(tmp_path, content):
-    with Nodes(LONE, tmp_path) as osn:
-        node = osn.start("n1", quick(timeout="30ms"))
-        healthy(node)
-        accepted(node, transaction())
-        until_ordered(node, 1)
-        osn.stop("n1")
-        file = tmp_path / "n1/chain-a/rest.json"
-        assert file.exists()
-        file.write_bytes(content)
-        again = osn.start("n1")
-        healthy(again)
-        accepted(again, transaction())
-        until_ordered(again, 2)
-
-
 def test_a_client_that_gives_no_more_records_is_replaced(tmp_path):
     with Nodes(LONE, tmp_path, stalled_s=0.3) as osn:
         driver = osn.faulty()

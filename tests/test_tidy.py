@@ -209,7 +209,6 @@ PURE = [
     "topology/planner/cost.py",
     "topology/planner/exact.py",
     "topology/planner/movable_tree.py",
-    "topology/svg.py",
     "topology/tree.py",
     "topology/safety.py",
 ]

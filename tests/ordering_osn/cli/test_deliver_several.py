@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import AsyncExitStack
 
 import pytest
@@ -129,7 +130,9 @@ def test_a_stream_without_end_gives_what_comes_later(filled, monkeypatch):
     def echo(line):
         printed.append(json.loads(line))
         if len(printed) == 9:  # all that was there
-            assert submit(nodes[0], transaction(A)) == [(200, "")]
+            # The command's event loop runs in this thread.
+            with ThreadPoolExecutor() as other:
+                assert other.submit(submit, nodes[0], transaction(A)).result() == [(200, "")]
         elif len(printed) == 10:
             raise Enough
 

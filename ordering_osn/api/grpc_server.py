@@ -17,7 +17,6 @@ import asyncio
 import contextlib
 import json
 import logging
-import socket
 from collections.abc import (
     AsyncGenerator,
     AsyncIterable,
@@ -30,6 +29,7 @@ from datetime import UTC, datetime
 from typing import Any, Protocol, Self
 
 from multicast.errors import TimedOut, UsageError
+from multicast.web import listen_at
 from ordering_osn.api.broadcast import Broadcast, Panicked
 from ordering_osn.api.channels import Channels, Status
 from ordering_osn.api.connection_errors import ConnectionLost, lost
@@ -206,7 +206,12 @@ class Server:
         )
         host = f"[{self.host}]" if ":" in self.host else self.host
         address = f"{host}:{self.port}"
-        await asyncio.to_thread(_check_address, self.host, self.port)
+        where = {"port_option": "--listen", "host_setting": "--listen"}
+        # gRPC would give no reason where nobody can listen there.
+        tried = await asyncio.to_thread(
+            listen_at, self.host, self.port, what="Broadcast and Deliver", **where
+        )
+        tried.close()
         try:
             if self._tls is None:
                 self.port = self._server.add_insecure_port(address)
@@ -317,29 +322,6 @@ class Server:
             return None
         (certificate,) = context.auth_context()["x509_pem_cert"]
         return fingerprint(certificate)
-
-
-def _check_address(host: str, port: int) -> None:
-    """Raise `UsageError` where nobody can listen there; gRPC would give no reason."""
-    try:
-        candidates = socket.getaddrinfo(
-            host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
-        )
-        refused: OSError | None = None
-        for family, kind, protocol, _, address in candidates:
-            with socket.socket(family, kind, protocol) as tried:
-                tried.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-                try:
-                    tried.bind(address)
-                    tried.listen(1)
-                except OSError as error:
-                    refused = error
-                else:
-                    return
-        if refused is not None:
-            raise refused
-    except OSError as error:
-        raise UsageError(f"cannot listen on {host}:{port}: {error.strerror}") from error
 
 
 class NodeClient:

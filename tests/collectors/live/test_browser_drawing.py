@@ -9,7 +9,7 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from collectors.web import STREAMS_MAX
+from multicast.web import STREAMS_MAX
 from tests.collectors.live import large_page
 from tests.collectors.live.browser import browser
 from tests.collectors.live.large_page import MadeUpObserver, large_plan

@@ -139,7 +139,10 @@ def test_an_operations_address_that_is_taken_is_named_and_the_node_does_not_run(
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         said = not_served(options(tmp_path, operations=("127.0.0.1", port)))
-    assert said == f"cannot listen on 127.0.0.1:{port}: Address already in use"
+    assert said == (
+        f"operations cannot be served at 127.0.0.1:{port} (Address already in use); "
+        "choose another port with --operations, or 0 for any free one"
+    )
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "192.0.2.1", "no.such.host.invalid"])
@@ -148,7 +151,7 @@ def test_an_address_that_nobody_can_listen_at_is_named_with_the_reason(host, cha
         server = Server(channels, host=host, port=taken.getsockname()[1])
         with pytest.raises(UsageError) as caught:
             asyncio.run(server.start())
-    assert f"cannot listen on {host}" in str(caught.value)
+    assert f"Broadcast and Deliver cannot be served at {host}" in str(caught.value)
     assert "Failed to bind" not in str(caught.value)
     # gRPC itself printed nothing: each of its lines names a file of its source.
     assert ".cc:" not in capfd.readouterr().err

@@ -30,12 +30,11 @@ from typing import Any, Protocol, Self
 
 from multicast.errors import TimedOut, UsageError
 from multicast.web import listen_at
-from ordering_osn.api.broadcast import Broadcast, Panicked
+from ordering_osn.api.broadcast import Panicked, serve_bundles, serve_envelopes
 from ordering_osn.api.channels import Channels, Status
 from ordering_osn.api.connection_errors import ConnectionLost, lost
 from ordering_osn.api.deliver import Deliver
 from ordering_osn.api.metrics import Metrics
-from ordering_osn.api.multi.broadcast_multi import BroadcastMulti
 from ordering_osn.api.multi.deliver_multi import DeliverMulti
 from ordering_osn.api.multi.log_end import log_end
 from ordering_osn.api.multi.status import bundle_status
@@ -254,10 +253,10 @@ class Server:
         await self._serve_stream(_MULTI, "DeliverMulti", context, serve)
 
     async def _broadcast(self, stream: _Stream, context: Any) -> None:
-        await self._until_panicked(Broadcast(self._channels, stream).serve(), context)
+        await self._until_panicked(serve_envelopes(self._channels, stream), context)
 
     async def _broadcast_multi(self, stream: _Stream, context: Any) -> None:
-        await self._until_panicked(BroadcastMulti(self._channels, stream).serve(), context)
+        await self._until_panicked(serve_bundles(self._channels, stream), context)
 
     @staticmethod
     async def _until_panicked(serving: Coroutine[Any, Any, None], context: Any) -> None:

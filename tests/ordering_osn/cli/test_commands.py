@@ -174,42 +174,6 @@ def test_a_node_adds_no_records_of_another_topic_to_its_blocks(kafka_cluster, tm
         assert ledger.height == 4
 
 
-@pytest.mark.campaign
-def test_a_snapshot_of_one_node_is_the_beginning_of_another(kafka_cluster, tmp_path):
-    raw = quick("chain-a", timeout="50ms", max_message_count=1)
-    join(tmp_path / "n1", raw)
-    (listen,) = addresses(1)
-    sent = [transaction() for _ in range(6)]
-    file = envelope_file(tmp_path / "envelopes", sent)
-    with System(kafka_cluster.bootstrap, chains_plan("chain-a"), tmp_path) as system:
-        where = {"bootstrap": system.bootstrap, "topic": system.topic}
-        ask = ("osn", "broadcast", file, "--node", listen, *READER, "--wait")
-        with node(tmp_path / "n1", listen, **where):
-            until(lambda: amcast(*ask).returncode == 0, PATIENCE_S)
-            home = ("--folder", str(tmp_path / "n1"), "-c", "chain-a")
-            taken = str(tmp_path / "taken")
-            done = amcast("osn", "snapshot", *home, "--base", "0", "--to", taken)
-            assert done.returncode == 0, done.stderr
-        join(tmp_path / "n2", raw)
-        home = ("--folder", str(tmp_path / "n2"), "-c", "chain-a")
-        done = amcast("osn", "restore", *home, "--from", taken)
-        assert done.returncode == 0, done.stderr
-        at = log_partition(system.plan.log("chain-a"))
-        with Admin(system.bootstrap) as admin:  # so that only the snapshot has the blocks
-            admin.delete_records({at: 6})
-        file = envelope_file(tmp_path / "more", [transaction()])
-        ask = ("osn", "broadcast", file, "--node", listen, *READER, "--wait")
-        with node(tmp_path / "n2", listen, **where):
-            done = until(
-                lambda: found if (found := amcast(*ask)).returncode == 0 else None, PATIENCE_S
-            )
-            assert json.loads(done.stdout)["block"] == 7
-        done = amcast("osn", "inspect", *home, "-o", "json")
-        assert done.returncode == 0, done.stderr
-        (row,) = json.loads(done.stdout)["channels"]
-        assert (row["height"], row["transactions"]) == (8, 8)
-
-
 def test_a_file_of_envelopes_that_is_not_there_ends_with_2_before_a_node_is_asked(tmp_path):
     done = amcast("osn", "broadcast", "-n", "127.0.0.1:9", str(tmp_path / "none"))
     assert done.returncode == 2

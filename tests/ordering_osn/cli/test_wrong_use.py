@@ -192,27 +192,6 @@ def test_a_folder_that_cannot_be_made_is_named(tmp_path):
     block = FABRIC / "chain-a.block"
     said = refused("join", "--folder", file / "node", "-b", block)
     assert said == f"{file / 'node/chain-a'} cannot be written: Not a directory"
-    amcast("osn", "join", "--folder", tmp_path / "n1", "-b", block)
-    ledger = SmallChannel(tmp_path / "n1/chain-a").store
-    ledger.close()
-    (tmp_path / "n1/chain-a/chain-a").rename(tmp_path / "n1/chain-a/ledger")
-    home = ("--folder", tmp_path / "n1", "-c", "chain-a", "--base", 0)
-    assert "cannot be created: Not a directory" in refused(
-        "snapshot", *home, "--to", file / "taken"
-    )
-
-
-def test_a_snapshot_overwrites_nothing(tmp_path):
-    store = SmallChannel(tmp_path / "n1/chain-a", "chain-a").store
-    store.close()
-    (tmp_path / "n1/chain-a/chain-a").rename(tmp_path / "n1/chain-a/ledger")
-    there = tmp_path / "there"
-    there.write_bytes(b"mine")
-    home = ("--folder", tmp_path / "n1", "-c", "chain-a", "--base", 0)
-    assert refused("snapshot", *home, "--to", there) == (
-        f"{there} exists already; name a folder that does not"
-    )
-    assert there.read_bytes() == b"mine"
 
 
 def test_a_file_of_envelopes_that_was_cut_off_is_named_before_a_node_is_asked(tmp_path):

@@ -192,7 +192,6 @@ PURE = [
     "ordering_osn/chain/state.py",
     "ordering_osn/api/seek.py",
     "ordering_osn/chain/transactions.py",
-    "ordering_osn/config/compute_update.py",
     "topology/check.py",
     "topology/planner/annealing.py",
     "topology/planner/assembly.py",
@@ -209,7 +208,6 @@ PURE = [
     "topology/planner/cost.py",
     "topology/planner/exact.py",
     "topology/planner/movable_tree.py",
-    "topology/svg.py",
     "topology/tree.py",
     "topology/safety.py",
 ]

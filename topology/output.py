@@ -52,12 +52,6 @@ TopicOption = Annotated[
     str | None,
     typer.Option("--topic", "-t", help="With --from-cluster: the topic [A; AMCAST_TOPIC]"),
 ]
-SvgOption = Annotated[
-    Path | None, typer.Option("--svg", help="Write a detailed drawing to this file (SVG).")
-]
-MermaidOption = Annotated[
-    Path | None, typer.Option("--mermaid", help="Write a drawing to this file (Mermaid).")
-]
 DotOption = Annotated[
     Path | None, typer.Option("--dot", help="Write a drawing to this file (Graphviz).")
 ]

@@ -10,7 +10,7 @@ identifies the epoch's layout. No Kafka, no solver and no files here.
     top         of a log: the one collector at which it enters the order
     interest    the partitions that a consumer subscribes to
 
-Invariants (`Plan` refuses a document that breaks one; `check.py` checks them independently):
+Invariants (`Plan` refuses a document that breaks one):
     each log in a bag is a log of the plan, each parent a collector of the plan;
     the parents form a forest;
     the collectors whose bags hold a given log form a connected subtree (running intersection).

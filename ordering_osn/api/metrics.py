@@ -21,7 +21,6 @@ with extra("osn"):
 
 # The default buckets of Prometheus' Go client, which Fabric's orderer uses.
 _BUCKETS_S = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
-CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
 
 class LabelledCounter(Collector):
@@ -201,7 +200,7 @@ class Metrics:
         )
 
     def expose(self) -> bytes:
-        """Return all metrics in Prometheus' text format 0.0.4 (`CONTENT_TYPE`)."""
+        """Return all metrics in Prometheus' text format 0.0.4."""
         text = generate_latest(self.registry).decode()
         for tally in self._tallies:
             # The library appends `_total` to a counter's name in its HELP and TYPE lines.

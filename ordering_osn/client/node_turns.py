@@ -12,8 +12,8 @@ from multicast.errors import AmcastError
 
 # Between two rounds over all nodes: refused connections come back at once.
 PAUSE_S, PAUSE_MAX_S = 0.1, 2.0
-# A connection that stood for so long while nobody waited for an answer shows that nodes can be
-# reached. One that is lost sooner may be of a node that ends as soon as it has started.
+# A connection that stood for so long shows that nodes can be reached. One that is lost sooner may
+# be of a node that ends as soon as it has started.
 _WORKED_S = 1.0
 # A stream that its node ended with 503 has worked if it stood for so long. A node whose cluster is
 # away says 503 only when its own requests have timed out, each time, after some 10 s.
@@ -40,14 +40,13 @@ class NodeTurns:
         """Note that the node has a connection."""
         self._connected_s = self._clock()
 
-    def lost(self, waits_since_s: float | None = None, *, busy: bool = False) -> None:
+    def lost(self, *, busy: bool) -> None:
         """Begin the time anew, but not the pauses, if the lost connection has worked.
 
-        `waits_since_s`: since when somebody waits for an answer; None: nobody does. `busy`: the
-        node itself has ended the stream, with 503.
+        `busy`: the node itself has ended the stream, with 503.
         """
-        end_s = self._clock() if waits_since_s is None else waits_since_s
-        if end_s - self._connected_s > (_WORKED_UNTIL_BUSY_S if busy else _WORKED_S):
+        stood_s = self._clock() - self._connected_s
+        if stood_s > (_WORKED_UNTIL_BUSY_S if busy else _WORKED_S):
             self._deadline = None
 
     async def next(self, failed: AmcastError | None = None) -> int | None:

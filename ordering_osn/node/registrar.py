@@ -340,7 +340,7 @@ class Registrar:
         None where time ran out. Transactions older than the chain's window are not found any more.
         """
         chain = self._chains.get(channel)
-        return None if chain is None else await chain.receipts.place_of(transaction, timeout_s)
+        return None if chain is None else await chain.receipt(transaction, timeout_s)
 
 
 def _refuse_unknown_signer(signer: Signer, config: ChannelConfig) -> None:

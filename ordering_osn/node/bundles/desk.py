@@ -57,9 +57,9 @@ from ordering_osn.chain.bundles.rule import (
 )
 from ordering_osn.identity import Verification
 from ordering_osn.node.bundles.admission import BundleRefusal, admit, read_signed
-from ordering_osn.node.bundles.changes import Changes
 from ordering_osn.node.bundles.fates import BundleFates
 from ordering_osn.node.bundles.needs import BundleChain, BundlePosts
+from ordering_osn.node.changes import Changes
 from ordering_osn.protos import Status as FabricStatus
 
 # How long a bundle waits for its chains and for the markers of their configs: some milliseconds as

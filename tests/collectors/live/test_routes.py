@@ -10,11 +10,10 @@ from contextlib import closing
 
 import pytest
 
-from collectors import web
 from collectors.live.routes import LivePages
-from collectors.web import WebServer, listen_at
-from multicast import Producer
+from multicast import Producer, web
 from multicast.settings import Settings
+from multicast.web import WebServer, listen_at
 from tests.helpers.plans import poster
 from tests.helpers.system import PATIENCE_S, System, amcast, until
 

@@ -1,8 +1,7 @@
 """The verbs of `amcast topology` that need a cluster: apply, recover, verify, history, rollback.
 
 Results go to stdout, progress to stderr. Exit code 1: the deployment differs from what was applied,
-or collectors of a new epoch do not run; 3: probes saw a violation; 4: time-out; 5: conflict with
-another plan.
+or collectors of a new epoch do not run; 4: time-out; 5: conflict with another plan.
 """
 
 from __future__ import annotations
@@ -20,9 +19,8 @@ from rich.table import Table
 
 from collectors.cli.main import control_of, describe
 from collectors.cli.recover import recover_damaged
-from collectors.reconfiguration.apply import Applied, apply, refuse_unsound, same_layout, unordered
+from collectors.reconfiguration.apply import Applied, apply, refuse_unsound, unordered
 from collectors.reconfiguration.drain import some
-from collectors.reconfiguration.probes import Probes, Seen
 from multicast.cli.options import WAIT_RANGE, Bootstrap, DriverName, Topic
 from multicast.control import ControlReader
 from multicast.drivers import open_driver
@@ -69,9 +67,6 @@ def apply_plan(
             "send some keys to other partitions.",
         ),
     ] = False,
-    probes: Annotated[
-        bool, typer.Option(help="Read as consumers during the change, and check the order.")
-    ] = True,
     rollback: Annotated[
         Path | None,
         typer.Option("--rollback", help="File for the rollback plan; default: FILE.rollback"),
@@ -83,14 +78,13 @@ def apply_plan(
 
     The next run finishes an interrupted one. A refused plan creates no topic; refused are plans
     with fewer partitions than their topic, and (without --add-partitions) with more. Exits with 1
-    if collectors of an epoch after the first do not run, with 3 if a probe saw a violation, with 4
-    if the running epoch did not end in time (run it again), and with 5 if the plan was made for
-    another cluster or epoch, or another operator was quicker.
+    if collectors of an epoch after the first do not run, with 4 if the running epoch did not end
+    in time (run it again), and with 5 if the plan was made for another cluster or epoch, or another
+    operator was quicker.
     """
     plan = read_plan(file)
     chosen = settings(bootstrap=bootstrap, topic=plan.topic, driver=driver)
     opened = open_driver(chosen.driver, chosen.bootstrap, chosen.client)
-    seen: Seen | None = None
     try:
         running = _running(opened, plan.topic)
 
@@ -100,28 +94,19 @@ def apply_plan(
                 _write_rollback(back_file, running, plan, force=force, option="--rollback")
 
         with Admin(chosen.bootstrap, chosen.client) as admin:
-
-            def applied() -> Applied:
-                return apply(
-                    opened,
-                    admin,
-                    plan,
-                    timeout_s=timeout,
-                    uncovered=uncovered,
-                    add_partitions=add_partitions,
-                    say=_say,
-                    before_change=before_change,
-                )
-
-            if running is None or not probes or same_layout(running, plan):
-                done = applied()
-            else:
-                with Probes(opened, running) as reading:
-                    done = applied()
-                    seen = reading.judged(done.plan)
+            done = apply(
+                opened,
+                admin,
+                plan,
+                timeout_s=timeout,
+                uncovered=uncovered,
+                add_partitions=add_partitions,
+                say=_say,
+                before_change=before_change,
+            )
     finally:
         opened.close()
-    _report(done, seen, running, output)
+    _report(done, output)
 
 
 def _running(driver: Driver, topic: str) -> Plan | None:
@@ -150,49 +135,21 @@ def _write_rollback(file: Path, running: Plan, plan: Plan, *, force: bool, optio
     _say(f"to roll back: amcast topology apply {file}")
 
 
-def _report(done: Applied, seen: Seen | None, before: Plan | None, output: Output) -> None:
-    document: dict[str, Any] = {
-        "schema_version": 1,
-        "topic": done.plan.topic,
-        "epoch": done.plan.epoch,
-        "changed": done.changed,
-        "topics_made": list(done.topics_made),
-        "collectors_not_running": list(done.not_running),
-    }
-    if seen is not None and before is not None:
-        document["probes"] = {
-            "from_epoch": before.epoch,
-            "messages": seen.messages,
-            "deliveries": seen.deliveries,
-            "violations": list(seen.violations),
-            "delay_p99_ms": seen.delay_p99_ms,
-            "consumers_probed": len(seen.delay_p99_ms_of),
-            "consumers": seen.consumers,
-            "stopped": list(seen.unread),
-        }
+def _report(done: Applied, output: Output) -> None:
     if output is Output.JSON:
+        document = {
+            "schema_version": 1,
+            "topic": done.plan.topic,
+            "epoch": done.plan.epoch,
+            "changed": done.changed,
+            "topics_made": list(done.topics_made),
+            "collectors_not_running": list(done.not_running),
+        }
         typer.echo(json.dumps(document))
     else:
         state = "runs" if done.changed else "runs already; nothing changed"
         typer.echo(f"epoch {done.plan.epoch} of topic {done.plan.topic} {state}")
-        if seen is not None and before is not None:
-            pause = (
-                "no message came" if seen.delay_p99_ms is None else f"{seen.delay_p99_ms:.0f} ms"
-            )
-            probed = len(seen.delay_p99_ms_of)
-            of = "" if probed == seen.consumers else f" ({probed} of {seen.consumers} consumers)"
-            typer.echo(
-                f"{len(seen.violations)} violations over {seen.messages} messages, "
-                f"epochs {before.epoch}→{done.plan.epoch}, pause p99 {pause}{of}"
-            )
-    if seen is not None:
-        for sentence in seen.unread:
-            _say(f"a probe stopped: {sentence}")
-        for sentence in seen.violations:
-            _say(sentence)
     _say_not_running(done)
-    if seen is not None and seen.violations:
-        raise typer.Exit(3)
     if done.not_running and done.plan.epoch > 1:
         raise typer.Exit(1)
 

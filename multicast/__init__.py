@@ -10,7 +10,7 @@ one set of them, each message once. docs/glossary.md explains all words.
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from multicast import installed  # first: it refuses a user's own `topology`
+from multicast import installed
 
 if TYPE_CHECKING:
     from multicast.conditional.condition import Expectation, LogPosition, nothing_after

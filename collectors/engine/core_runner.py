@@ -19,21 +19,22 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 from collectors.core.actions import Append, Fill, SaveCheckpoint
 from collectors.core.collector import Collector
 from collectors.core.standby import Standby
 from collectors.engine.advertisement import Advertisement
 from collectors.engine.assignment import Assignment
+from collectors.engine.clock import TickSubscription
 from collectors.engine.engine import Engine
 from collectors.engine.log_waits import LogWaits
 from collectors.engine.own_stream import OwnStream
-from collectors.engine.parent_stream import ParentStream
 from collectors.engine.read_ahead import ReadAhead
-from collectors.engine.status import Progress, TroubleLog, progress_of, troubles
+from collectors.engine.status import TroubleLog, progress_of, troubles
 from collectors.engine.stream_loop import StreamBatch
-from collectors.engine.tick_subscription import TickSubscription
 from multicast.drivers.protocol import TopicPartition
+from multicast.order.runs import order_checksum
 from multicast.order.stream import StreamCheckpoint
 
 
@@ -67,9 +68,7 @@ class CoreRunner:
         self._role = role
         self._end = end
         self._own = OwnStream(engine, assignment.own)
-        self._parent: ParentStream | None = None
-        if assignment.parent is not None:
-            self._parent = ParentStream(engine.streams, assignment.parent, self)
+        self._parent_paused = False  # while the core keeps too many of its records
         self._ticks = TickSubscription(engine.clock, self)
         self._trouble_log = TroubleLog()
 
@@ -257,8 +256,10 @@ class CoreRunner:
                 case Fill():
                     self._fills += 1
                     self._engine.chores.fill(self, action)
-        if self._parent is not None:
-            self._parent.read_while_room(self.core)
+        if self.core.parent_paused is not self._parent_paused:
+            self._parent_paused = not self._parent_paused
+            if self.assignment.parent is not None:
+                self._pause([self.assignment.parent], paused=self._parent_paused)
 
     def _name(self, checkpoint: StreamCheckpoint) -> None:
         statement = self._engine.control.naming(checkpoint, time.time_ns() // 1_000_000)
@@ -274,8 +275,11 @@ class CoreRunner:
         for batch in sorted(every, key=lambda batch: batch.partition != self.assignment.own):
             if batch.partition == self.assignment.own:
                 self._own.take_records(self.core, batch)
-            elif self._parent is not None and self.core.parent is not None:
-                self._parent.take_records(self.core, batch.since(self.core.parent.offset_next))
+            elif self.core.parent is not None:
+                _, records, position = batch.since(self.core.parent.offset_next)
+                for record in records:
+                    self.core.parent_read(record.offset, record.value, order_checksum(record))
+                self.core.parent_passed(position)
         self._catch_up()
 
     def _log_ends(self, ends: Mapping[TopicPartition, int]) -> None:
@@ -317,7 +321,7 @@ class CoreRunner:
         if may_rest and not due and not core.due:
             self._ticks.rest()
 
-    def progress(self, starts: Mapping[int, int]) -> Progress:
+    def progress(self, starts: Mapping[int, int]) -> dict[str, Any]:
         """Describe how far it is, after `begin`; from any thread. `starts` are the epoch's."""
         return progress_of(
             self.assignment,

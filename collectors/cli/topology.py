@@ -7,9 +7,7 @@ or collectors of a new epoch do not run; 4: time-out; 5: conflict with another p
 from __future__ import annotations
 
 import json
-import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -17,17 +15,17 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from collectors.cli.main import control_of, describe
+from collectors.cli.cluster import cluster_of, control_of, say
+from collectors.cli.main import describe
 from collectors.cli.recover import recover_damaged
 from collectors.reconfiguration.apply import Applied, apply, refuse_unsound, unordered
 from collectors.reconfiguration.drain import some
 from multicast.cli.options import WAIT_RANGE, Bootstrap, DriverName, Topic
 from multicast.control import ControlReader
-from multicast.drivers import open_driver
 from multicast.drivers.kafka import Admin
 from multicast.drivers.protocol import Driver
 from multicast.errors import AmcastError, UncoveredInterest, UsageError
-from multicast.settings import Settings, settings
+from multicast.settings import settings
 from topology.files import FileExists, write_text
 from topology.interests import refuse_names
 from topology.output import Output, OutputOption
@@ -43,10 +41,6 @@ Timeout = Annotated[float, typer.Option("--timeout", help="Seconds to wait.", **
 # too short.
 _TIMEOUT_S = 30.0
 Force = Annotated[bool, typer.Option("--force", help="Overwrite a file that exists.")]
-
-
-def _say(sentence: str) -> None:
-    sys.stderr.write(f"{sentence}\n")
 
 
 @app.command("apply")
@@ -84,8 +78,7 @@ def apply_plan(
     """
     plan = read_plan(file)
     chosen = settings(bootstrap=bootstrap, topic=plan.topic, driver=driver)
-    opened = open_driver(chosen.driver, chosen.bootstrap, chosen.client)
-    try:
+    with cluster_of(chosen) as (opened, admin):
         running = _running(opened, plan.topic)
 
         def before_change() -> None:
@@ -93,19 +86,16 @@ def apply_plan(
                 back_file = rollback or file.with_name(f"{file.name}.rollback")
                 _write_rollback(back_file, running, plan, force=force, option="--rollback")
 
-        with Admin(chosen.bootstrap, chosen.client) as admin:
-            done = apply(
-                opened,
-                admin,
-                plan,
-                timeout_s=timeout,
-                uncovered=uncovered,
-                add_partitions=add_partitions,
-                say=_say,
-                before_change=before_change,
-            )
-    finally:
-        opened.close()
+        done = apply(
+            opened,
+            admin,
+            plan,
+            timeout_s=timeout,
+            uncovered=uncovered,
+            add_partitions=add_partitions,
+            say=say,
+            before_change=before_change,
+        )
     _report(done, output)
 
 
@@ -114,11 +104,9 @@ def _running(driver: Driver, topic: str) -> Plan | None:
         control = ControlReader(driver, topic)
     except UncoveredInterest:
         return None
-    try:
+    with closing(control):
         state = control.refresh()
         return state.plan() if state.epoch else None
-    finally:
-        control.close()
 
 
 def _write_rollback(file: Path, running: Plan, plan: Plan, *, force: bool, option: str) -> None:
@@ -132,7 +120,7 @@ def _write_rollback(file: Path, running: Plan, plan: Plan, *, force: bool, optio
         raise UsageError(str(error)) from error
     except Infeasible as error:
         raise UsageError(f"no rollback can be planned: {error}") from error
-    _say(f"to roll back: amcast topology apply {file}")
+    say(f"to roll back: amcast topology apply {file}")
 
 
 def _report(done: Applied, output: Output) -> None:
@@ -159,22 +147,15 @@ def _say_not_running(done: Applied) -> None:
     names, count = done.not_running, len(done.plan.collectors)
     epoch, topic = done.plan.epoch, done.plan.topic
     if names and len(names) == count:
-        _say(
+        say(
             f"no collector of epoch {epoch} of topic {topic} runs: start 'amcast collectors run', "
             f"or, if it was started, read what it logs"
         )
     elif names:
-        _say(
+        say(
             f"{len(names)} of {count} collectors of epoch {epoch} of topic {topic} do not run: "
             f"{some(names)}; read what 'amcast collectors run' logs, or start another one"
         )
-
-
-@contextmanager
-def _opened(chosen: Settings) -> Iterator[tuple[Driver, Any]]:
-    client = dict(chosen.client)
-    with control_of(chosen.driver, chosen.bootstrap, client, chosen.topic) as opened:
-        yield opened
 
 
 @app.command("verify")
@@ -192,7 +173,7 @@ def verify_running(
     chosen = settings(bootstrap=bootstrap, topic=topic, driver=driver)
     wrong: list[str] = []
     unseen: list[str] = []
-    with _opened(chosen) as (opened, state):
+    with control_of(chosen) as (opened, state):
         plan = state.plan()
         with Admin(chosen.bootstrap, chosen.client) as admin:
             try:
@@ -219,7 +200,7 @@ def verify_running(
         for sentence in wrong:
             typer.echo(sentence)
     for sentence in unseen:
-        _say(f"not checked: {sentence}")
+        say(f"not checked: {sentence}")
     if wrong:
         raise typer.Exit(1)
 
@@ -234,7 +215,7 @@ def history(
 ) -> None:
     """List the epochs of a topic: its plans, and whether each has ended."""
     chosen = settings(bootstrap=bootstrap, topic=topic, driver=driver)
-    with _opened(chosen) as (_, state):
+    with control_of(chosen) as (_, state):
         rows = [
             {
                 "epoch": plan.epoch,
@@ -270,11 +251,8 @@ def _state_of(state: Any, epoch: int) -> str:
 
 @app.command("rollback")
 def rollback(
-    file: Annotated[Path | None, typer.Argument(help="The same as --out.", hidden=True)] = None,
     *,
-    out: Annotated[
-        Path | None, typer.Option("--out", help="Write the plan to this file (JSON).")
-    ] = None,
+    out: Annotated[Path, typer.Option("--out", help="Write the plan to this file (JSON).")],
     force: Force = False,
     to: Annotated[
         int | None, typer.Option("--to", help="The epoch to go back to; default: the one before.")
@@ -288,11 +266,7 @@ def rollback(
     Logs that were added since then stay, because they may hold messages.
     """
     chosen = settings(bootstrap=bootstrap, topic=topic, driver=driver)
-    if (file is None) == (out is None):
-        raise UsageError("no file is named for the plan: give one with --out")
-    target = out or file
-    assert target is not None
-    with _opened(chosen) as (_, state):
+    with control_of(chosen) as (_, state):
         running = state.plan()
         wanted = running.epoch - 1 if to is None else to
         if not 1 <= wanted < running.epoch:
@@ -300,7 +274,7 @@ def rollback(
                 f"epoch {running.epoch} of topic {chosen.topic} runs, and no earlier epoch has the "
                 f"number {wanted}; 'amcast topology history' lists the epochs"
             )
-        _write_rollback(target, state.plan(wanted), running, force=force, option="--out")
+        _write_rollback(out, state.plan(wanted), running, force=force, option="--out")
 
 
 def read_plan(file: Path) -> Plan:

@@ -15,6 +15,7 @@ from multicast.consuming.ends import end_now
 from multicast.consuming.subscription import SubscriptionRequest
 from multicast.control import ControlReader, ControlState, log_partition
 from multicast.drivers.protocol import Driver
+from multicast.drivers.reading import read_upto
 from multicast.errors import TimedOut
 from multicast.history import History
 from multicast.verification.audit import AuditCollector
@@ -84,19 +85,12 @@ def read_messages(
 
     Raises `TimedOut` if no record came for `timeout_s` seconds.
     """
+
+    def quiet(_: int) -> TimedOut:
+        return TimedOut(f"log {log.name} gave no record within {timeout_s:g} s")
+
     partition = log_partition(log)
-    position = driver.log_start_offsets([partition])[partition]
+    first = driver.log_start_offsets([partition])[partition]
     end = audit.end.positions[log.name]
-    if position >= end:
-        return
-    reader = driver.reader({partition: position})
-    try:
-        while position < end:
-            answers = reader.poll(timeout_s)
-            if not answers:
-                raise TimedOut(f"log {log.name} gave no record within {timeout_s:g} s")
-            for fetched in answers:
-                audit.logged(state, log, fetched.records)
-                position = fetched.position
-    finally:
-        reader.close()
+    for fetched in read_upto(driver, partition, first, end, quiet, wait_s=timeout_s):
+        audit.logged(state, log, fetched.records)

@@ -46,7 +46,7 @@ if TYPE_CHECKING:
         UnsafeCluster,
         UsageError,
     )
-    from multicast.keyed import Keys, keys
+    from multicast.keyed.partitioners import Keys, keys
     from multicast.messages import MessageID
     from multicast.producing.producer import Producer
     from multicast.producing.receipts import KeyedReceipts, Receipt, Receipts
@@ -111,7 +111,7 @@ if not TYPE_CHECKING:
         "consuming.subscription",
         "drivers.protocol",
         "errors",
-        "keyed",
+        "keyed.partitioners",
         "messages",
         "producing.producer",
         "producing.receipts",

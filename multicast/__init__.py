@@ -10,7 +10,7 @@ one set of them, each message once. docs/glossary.md explains all words.
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from multicast import installed  # first: it refuses a user's own `topology`
+from multicast import installed
 
 if TYPE_CHECKING:
     from multicast.conditional.condition import Expectation, LogPosition, nothing_after
@@ -46,7 +46,7 @@ if TYPE_CHECKING:
         UnsafeCluster,
         UsageError,
     )
-    from multicast.keyed import Keys, keys
+    from multicast.keyed.partitioners import Keys, keys
     from multicast.messages import MessageID
     from multicast.producing.producer import Producer
     from multicast.producing.receipts import KeyedReceipts, Receipt, Receipts
@@ -111,7 +111,7 @@ if not TYPE_CHECKING:
         "consuming.subscription",
         "drivers.protocol",
         "errors",
-        "keyed",
+        "keyed.partitioners",
         "messages",
         "producing.producer",
         "producing.receipts",

@@ -6,15 +6,15 @@ import enum
 import json
 import os
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Annotated, Any
 
 import typer
 from rich.console import Console
 from rich.table import Table
 
+from collectors.cli.cluster import control_of
 from collectors.cli.watching import WAIT_S, lag_of, status_of, wait_healthy, watch
+from collectors.doctor.streams import stream_records
 from collectors.reconfiguration.status_pages import (
     ENTRY_KINDS,
     CollectorCounts,
@@ -23,16 +23,13 @@ from collectors.reconfiguration.status_pages import (
 )
 from multicast.cli.options import Bootstrap, DriverName, Topic, seconds_of
 from multicast.control import (
-    ControlReader,
     ControlState,
     log_partition,
     stream_partition,
 )
-from multicast.drivers import open_driver
 from multicast.drivers.protocol import Driver
-from multicast.errors import TimedOut, UsageError
+from multicast.errors import UsageError
 from multicast.order.rule import NotCounted
-from multicast.order.stream import OrderStream
 from multicast.settings import Settings, settings
 from topology.output import Output, OutputOption
 from topology.tree import Plan
@@ -46,7 +43,6 @@ Watch = Annotated[
 Timeout = Annotated[
     str | None, typer.Option("--timeout", help="How long to wait or to watch: 60s, 500ms, 2m.")
 ]
-_READ_S = 10.0  # without a record for so long, a broker is taken to be unreachable
 
 
 class Goal(enum.StrEnum):
@@ -114,8 +110,7 @@ def run(
     if web_port is not None:
         os.environ["AMCAST_WEB_PORT"] = str(web_port)
     if node:
-        client = dict(chosen.client)
-        with control_of(chosen.driver, chosen.bootstrap, client, chosen.topic) as (_, state):
+        with control_of(chosen) as (_, state):
             for name in node:
                 if not state.plan().has_collector(name):
                     raise UsageError(
@@ -253,8 +248,7 @@ def _describe_all(
     chosen: Settings, *, counted: bool = True
 ) -> tuple[Plan, list[dict[str, Any]], ReportedCounts]:
     """Describe each collector of the running epoch; give what their processes have `counted`."""
-    client = dict(chosen.client)
-    with control_of(chosen.driver, chosen.bootstrap, client, chosen.topic) as (opened, state):
+    with control_of(chosen) as (opened, state):
         plan = state.plan()
         rows = [describe(opened, state, plan, node.name) for node in plan.collectors]
         return plan, rows, reported_counts(state) if counted else ReportedCounts({}, ())
@@ -273,7 +267,8 @@ def describe(driver: Driver, state: ControlState, plan: Plan, name: str) -> dict
     end = driver.last_stable_offsets([partition])[partition]
     stream = state.stream(plan.epoch, name, below=end)
     plan = stream.plan
-    void = _read_to(driver, stream, end)
+    read = stream_records(driver, stream, end)
+    void = sum(isinstance(judged, NotCounted) for _, judged in read)
     behind = {
         log: max(0, ends[place] - stream.state.positions[plan.number(log)])
         for log, place in logs.items()
@@ -288,44 +283,3 @@ def describe(driver: Driver, state: ControlState, plan: Plan, name: str) -> dict
         "state": "frozen" if stream.state.frozen else "behind" if waits else "up to date",
         "lag_by_log": behind,
     }
-
-
-def _read_to(driver: Driver, stream: OrderStream, end: int) -> int:
-    """Read a stream to an offset; give the number of void records.
-
-    Raises `TimedOut` if no record comes before that offset is reached.
-    """
-    partition = stream_partition(stream.plan, stream.collector)
-    reader = driver.reader({partition: stream.offset_next})
-    void = 0
-    try:
-        while stream.offset_next < end:
-            moved = reader.poll(_READ_S)
-            if not moved:
-                raise TimedOut(
-                    f"the stream of collector {stream.collector} ends at offset {end}, but no "
-                    f"record came for {_READ_S:g} s after offset {stream.offset_next}; try again"
-                )
-            for fetched in moved:
-                for record in fetched.records:
-                    void += isinstance(stream.read(record.offset, record.value), NotCounted)
-                stream.passed(fetched.position)
-    finally:
-        reader.close()
-    return void
-
-
-@contextmanager
-def control_of(
-    driver: str, bootstrap: str, client: dict[str, str], topic: str
-) -> Iterator[tuple[Driver, ControlState]]:
-    """Give a driver, and the control topic's state at its end; close both afterwards."""
-    opened = open_driver(driver, bootstrap, client)
-    try:
-        control = ControlReader(opened, topic)
-        try:
-            yield opened, control.refresh()
-        finally:
-            control.close()
-    finally:
-        opened.close()

@@ -18,10 +18,9 @@ from contextlib import ExitStack, suppress
 from typing import Self
 
 from collectors.change_pauses import ChangePauses
-from collectors.engine.chores import Chores
+from collectors.engine.chores import Chores, Hosted
 from collectors.engine.clock import Clock
 from collectors.engine.ended_processes import EndedProcesses
-from collectors.engine.hosted import Hosted
 from collectors.engine.log_end_loop import LogEndLoop
 from collectors.engine.skips import log_refused
 from collectors.engine.stream_loop import StreamBatch, StreamLoop

@@ -378,7 +378,6 @@ class Consumer:
             self._observed = self._observe(
                 self._request,
                 delivery.position,
-                self._control.state,
                 earliest=where == "earliest",
                 at_end=partial(self._at_end, self._readings),
             )

@@ -1,9 +1,9 @@
 """A collector's instances without threads, and processes that share a plan, as in operation."""
 
+from bench.harness.processes import CollectorProcess
 from collectors.core.actions import Append
 from collectors.core.collector import Collector
 from collectors.core.standby import Standby
-from collectors.testing.processes import CollectorProcess
 from tests.helpers.plans import chain, first_stream
 from tests.helpers.system import until
 

@@ -6,8 +6,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from multicast.consuming.buffers import Waiting
 from multicast.consuming.cursor import Cursor, single_log_cursor, start_cursor
-from multicast.consuming.delivery import Delivery, Waiting
+from multicast.consuming.delivery import Delivery
 from multicast.drivers.protocol import Record
 from multicast.errors import Truncated
 from multicast.messages import covered_header, epoch_header, skip_header

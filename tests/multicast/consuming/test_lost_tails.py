@@ -1,0 +1,95 @@
+"""A consumer that finds other records where it had read some stops, by one named error."""
+
+import pytest
+
+from multicast.control import log_partition, stream_partition
+from multicast.errors import Truncated
+from tests.helpers.plans import chain
+from tests.helpers.small import Small
+
+# Of each consumer: what may lose its end. The second one reads a log alone.
+LOST = {"C1": ["P1", "order"], "C4": ["P4"]}
+EACH = [(name, what) for name, all_of_it in LOST.items() for what in all_of_it]
+
+
+@pytest.fixture
+def world():
+    with Small(chain()) as made:
+        yield made
+
+
+def write(world, count, *, first=0):
+    """Send messages whose tickets order them: no collector runs, which would stop itself."""
+    with world.producer() as producer:
+        for number in range(first, first + count):
+            for to in ({"P1"}, {"P4"}):
+                producer.multicast(b"%d" % number, to=to).accepted(60)
+
+
+def values(consumer):
+    return [record.value for batch in consumer.until_end() for record in batch.records]
+
+
+def read_on(consumer):
+    with consumer:
+        for _ in range(100):
+            consumer.poll(0.05)
+
+
+def place(world, what):
+    plan = world.plan
+    return stream_partition(plan, "K1") if what == "order" else log_partition(plan.log(what))
+
+
+def lose(world, what, count):
+    """Lose the last records of a log or of the order; give its partition."""
+    partition = place(world, what)
+    end = world.driver.last_stable_offsets([partition])[partition]
+    world.log.lose(partition, end - count)
+    return partition
+
+
+@pytest.mark.parametrize(("name", "what"), EACH)
+@pytest.mark.parametrize("regrown", [False, True])
+def test_a_reader_that_is_there_stops(world, name, what, regrown):
+    write(world, 10)
+    with world.consumer(name) as consumer:
+        assert len(values(consumer)) == 10
+        lose(world, what, 3)
+        if regrown:
+            write(world, 9, first=100)
+        partition = place(world, what)
+        with pytest.raises(Truncated, match=f"^{partition.topic}/{partition.partition} has lost"):
+            read_on(consumer)
+
+
+@pytest.mark.parametrize(("name", "what"), EACH)
+@pytest.mark.parametrize("regrown", [False, True])
+def test_a_reader_that_goes_on_from_its_commit_stops(world, name, what, regrown):
+    write(world, 10)
+    with world.consumer(name) as consumer:
+        assert len(values(consumer)) == 10
+        consumer.commit()
+    lose(world, what, 3)
+    if regrown:
+        write(world, 9, first=100)
+    with pytest.raises(Truncated, match=r"committed=False|begin at another place"):
+        read_on(world.consumer(name))
+
+
+@pytest.mark.parametrize("name", LOST)
+def test_what_was_not_read_may_be_lost_and_another_leader_costs_nothing(world, name):
+    write(world, 10)
+    with world.consumer(name) as consumer:
+        batch = consumer.poll(1.0, messages_max=5)[-1]
+        cursor = batch.cursor()
+        assert batch.records[-1].offset == 4
+    for what in LOST[name]:
+        lose(world, what, 0 if what == "order" else 3)
+    write(world, 9, first=100)
+    with world.consumer(name, committed=False, start=cursor) as consumer:
+        assert values(consumer) == [b"5", b"6", *[b"%d" % n for n in range(100, 109)]]
+        for what in LOST[name]:
+            lose(world, what, 0)
+        write(world, 3, first=200)
+        assert values(consumer) == [b"200", b"201", b"202"]

@@ -1,8 +1,7 @@
 """`SyncClient`: the calls of `Client`, from threads."""
 
 import threading
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import closing, contextmanager
+from contextlib import contextmanager
 
 import pytest
 
@@ -12,8 +11,6 @@ from tests.ordering_osn.helpers.multi import (
     AB,
     ScriptedNode,
     World,
-    alone,
-    entry_of,
     fresh,
     scripted_elsewhere,
     void,
@@ -58,24 +55,3 @@ def test_many_bundles_of_an_iterator_that_blocks():
             statuses.append(answer.status)
             answered.set()
     assert statuses == [200, 200]
-
-
-def test_many_threads_share_a_client():
-    world = World()
-    bundles = [fresh() for _ in range(60)]
-    node = ScriptedNode(world, ["take", "busy", "break"])
-    with served(node) as client, ThreadPoolExecutor(6) as threads:
-        answers = list(threads.map(client.submit, bundles))
-    assert {answer.bundle_id for answer in answers} == {made.id for made in bundles}
-    assert sorted(world.taken) == sorted(made.id for made in bundles)
-
-
-def test_a_stream_of_entries_breaks_goes_on_and_may_be_left_early():
-    made = fresh()
-    world = World(entries=[alone("chain-a"), entry_of(made), alone("chain-b")])
-    node = ScriptedNode(world, streams=[(1, "break"), (1, "silent"), (None, "end")])
-    with served(node) as client:
-        with closing(client.deliver(AB)) as stream:
-            assert next(stream).chains == ("chain-a",)
-            assert next(stream).bundle_id == made.id
-        assert len(list(client.deliver(AB))) == 3

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -138,16 +137,6 @@ def test_a_tree_in_which_a_single_log_passes_a_collector_above_is_not_called_cle
     assert not any("touch nothing above" in sentence for sentence in said)
 
 
-def test_a_chain_in_no_set_has_no_collector():
-    document = plan(parse('topic = "T"\nchains = ["a", "b", "c"]\nsets = [["a", "b"]]'))
-    kinds = transactions(document)
-    (alone,) = [kind for kind in kinds if kind.transaction == "c"]
-    assert (alone.collectors, alone.handled, alone.foreign) == (0, 0, 0)
-    assert "no collector touches the own transactions of c: their log is their order" in sentences(
-        kinds
-    )
-
-
 # -- the command ----------------------------------------------------------------------------
 
 
@@ -176,19 +165,6 @@ def test_a_running_tree_that_stays_is_not_called_clean_if_it_passes_on_a_chain_t
     assert "touch nothing above" not in result.stdout
 
 
-def test_the_document_has_every_kind_of_transaction():
-    result = run("plan", "--chains", EXAMPLES / "chains-3.toml", "-o", "json")
-    document = json.loads(result.stdout)
-    assert Plan.from_json(document).objective.cost == 61
-    work = document["transactions"]
-    assert [(kind["transaction"], kind["foreign"]) for kind in work["kinds"]][:2] == [
-        ("amber", 1),
-        ("birch", 1),
-    ]
-    assert [row["chains"] for row in work["means"]] == [1, 2, None]
-    assert work["passing_above"] == []
-
-
 @pytest.mark.parametrize("arguments", [[], ["a.toml", "--chains", "b.toml"]])
 def test_the_command_wants_one_input(arguments):
     result = run("plan", *arguments)
@@ -196,10 +172,3 @@ def test_the_command_wants_one_input(arguments):
     assert result.stderr == (
         "amcast: plan needs one input: give an interest file, or --chains with a chain file\n"
     )
-
-
-def test_a_wrong_chain_file_ends_with_2_and_names_the_file(tmp_path):
-    path = tmp_path / "chains.toml"
-    path.write_text('topic = "T"\nchains = ["a", "a"]', encoding="utf-8")
-    result = run("plan", "--chains", path)
-    assert (result.exit_code, result.stderr) == (2, f"amcast: {path}: chain a is named twice\n")

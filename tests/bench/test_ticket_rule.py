@@ -11,7 +11,7 @@ from bench.pipeline.rule import EPOCH_PLACES, PlannedOrder, Statement, read_cont
 from bench.pipeline.streams import scan
 from bench.pipeline.ticket_rule import StreamReading
 from collectors.reconfiguration.survey import counted_runs
-from multicast.control import ends_record, markers_record, plan_record, stream_partition
+from multicast.control import plan_record, stream_partition
 from multicast.drivers.protocol import TopicPartition
 from multicast.order.records import (
     Correction,
@@ -220,36 +220,3 @@ def test_after_a_recovery_both_readings_count_the_same_restored_and_later_record
                 for _, found in counted
                 for run in found
             ]
-
-
-def test_places_rise_by_one_message_after_the_other():
-    # Init: two epochs, in other partitions of the order topic.
-    nodes = tuple(replace(node, stream=node.stream + 2) for node in PLAN.collectors)
-    after = replace(chain(epoch=2), collectors=nodes)
-    first = plan_record(digest_of(b"amcast genesis\0A"), PLAN, attempt="a")
-    second = plan_record(digest_of(first[1]), after, attempt="a")
-    ends = {"P1": 3, "P2": 2, "P3": 0, "P4": 0}
-    markers = markers_record(digest_of(second[1]), 1, ends, attempt="a")
-    said = [first, second, markers, ends_record(digest_of(markers[1]), 1, ends, attempt="a")]
-    order = PlannedOrder()
-    read_control("A", [Statement(*statement) for statement in said], order)
-    assert [rule.epoch for rule in order.rules] == [1, 1, 2, 2]
-
-    # Test: two producers' tickets, what a strange program wrote, a freeze, and a late ticket.
-    tag = tag_in(PLAN, "K1")
-    raws = [
-        encode(tag, OwnRecord((Ticket(0, 2, 0), Ticket(1, 1, 2)))),
-        b"other",
-        encode(tag, OwnRecord((Ticket(1, 1, 0), Ticket(0, 1, 0)))),
-        encode(tag, FreezeRecord(0, (Position(0, 3), Position(1, 2)))),
-        encode(tag, OwnRecord((Ticket(0, 1, 0),))),
-    ]
-    found = list(scan(order.rules, [("A", 0, offset, raw) for offset, raw in enumerate(raws)]))
-
-    # Check.
-    assert [entry for kind, entry in found if kind == "run"] == [
-        ("A", "K1", "P1", 0, 2, 2**44),
-        ("A", "K1", "P2", 0, 2, 2**44 + 2),
-        ("A", "K1", "P1", 2, 3, 2**44 + 4),
-    ]
-    assert [entry for kind, entry in found if kind == "void"] == [("A", "foreign"), ("A", "frozen")]

@@ -6,8 +6,6 @@ import confluent_kafka
 import pytest
 from pyspark.sql.types import StringType, StructField, StructType
 
-from multicast.control import log_partition
-from multicast.drivers.kafka import Admin
 from multicast.errors import TopicChanged, UsageError
 from multicast.spark import AmcastSource
 from multicast.tables.arrow import schema
@@ -144,30 +142,6 @@ def test_kills_at_random_moments_neither_lose_nor_double_a_row(amcast_topic, tmp
     held = stored(query)
     assert held == delivered(topic)
     assert len(held) > 100
-
-
-@pytest.mark.campaign
-def test_a_query_that_lags_behind_retention_ends_with_the_named_error(amcast_topic, tmp_path):
-    topic = amcast_topic(INTERESTS)
-    query = query_of(topic, tmp_path)
-    send(topic, 10)
-    before = delivered(topic)  # so all is ordered
-    assert query.finish(PATIENCE_S) == 0, query.log()
-
-    # Test: P1 loses all its messages, of which some were not read.
-    send(topic, 100, seed=2)
-    assert len(delivered(topic)) > len(before)
-    with Admin(topic.bootstrap) as admin:
-        ends = topic.driver.last_stable_offsets([log_partition(topic.plan.log("P1"))])
-        admin.delete_records(ends)
-    assert min(ends.values()) > 10
-    assert query.finish(PATIENCE_S) == 1, query.log()
-
-    # Check: the error says what helps a query that has a checkpoint.
-    assert "Trimmed: log P1 begins at offset" in query.log()
-    assert "a stream with a new checkpoint" in query.log()
-    assert query.messages() == before
-    topic.close()  # its own check at the end would read what is gone
 
 
 @pytest.mark.campaign

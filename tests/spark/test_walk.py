@@ -209,23 +209,6 @@ def test_an_epoch_between_that_does_not_cover_the_interest_is_an_error_and_no_ga
             all_now(topic, C1, first, until=last)
 
 
-def test_a_time_before_the_first_epoch_with_a_consumer_is_the_start_of_that_epoch():
-    with system(interests({"name": "C3", "interest": ["P1", "P2"]})) as topic:
-        moment = topic.now
-        topic.run(1)
-        send_in_memory(topic, 3)
-        topic.replan(
-            interests({"name": "C1", "interest": ["P1"]}, {"name": "C3", "interest": ["P1", "P2"]})
-        )
-        send_in_memory(topic, 3)
-        assert all_now(topic, C1, until=moment) == []
-        earliest, timed = (
-            [message.cursor for message in topic.drain(topic.consumer("C1", start=start))]
-            for start in ("earliest", moment)
-        )
-        assert timed == earliest
-
-
 def test_small_slices_share_a_task_and_large_ones_do_not():
     def part(offsets):
         return Slice(1, "K1", ("P1",), Log("P1", "A", 0), (Place(0, 0, 5, 5 + offsets, 0),))
@@ -265,13 +248,6 @@ def test_a_wrong_option_is_one_sentence(options, sentence):
     given = {"kafka.bootstrap.servers": "127.0.0.1:1", **options} if options else {}
     with pytest.raises(UsageError, match=sentence.replace(".", r"\.")):
         table_options(given, stream=False)
-
-
-def test_a_time_may_be_1970_and_the_names_of_an_interest_may_have_blanks_around_them():
-    given = {"kafka.bootstrap.servers": "h:1", "interest": " P2, P1", "startingTimestamp": "0"}
-    read_ = table_options(given, stream=False)
-    assert read_.start == datetime(1970, 1, 1, tzinfo=UTC)
-    assert read_.request.interest == ("P1", "P2")
 
 
 def test_options_have_no_case_and_settings_of_kafka_are_passed_through():

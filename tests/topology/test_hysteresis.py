@@ -138,21 +138,3 @@ def test_the_margin_is_what_a_new_plan_must_gain():
     gain = weigh(RUNNING["poster"], file).gain
     assert not weigh(RUNNING["poster"], file, margin=gain - 0.01).kept
     assert weigh(RUNNING["poster"], file, margin=gain + 0.01).kept
-
-
-def test_rates_of_zero_change_nothing():
-    running = RUNNING["poster"]
-    choice = weigh(running, at_rates(INPUTS["poster"], rate=0.0))
-    assert choice.kept
-    assert (choice.gain, choice.running.cost, choice.new.cost) == (0.0, 0.0, 0.0)
-    assert choice.chosen is running
-
-
-def test_what_is_shown_of_a_tree_that_stays_has_the_new_rates():
-    file = at_rates(INPUTS["poster"], rate=110.0)
-    choice = weigh(RUNNING["poster"], file)
-    assert choice.chosen.rates["P1"] == 100
-    assert choice.shown.rates["P1"] == 110
-    assert choice.shown.objective.cost == pytest.approx(1.1 * RUNNING["poster"].objective.cost)
-    assert choice.shown.collectors == RUNNING["poster"].collectors
-    check(choice.shown)

@@ -146,21 +146,6 @@ def test_every_hypergraph_on_four_logs_is_planned_at_the_least_cost_of_all_bags_
         check(solution.plan)
 
 
-@pytest.mark.slow
-@pytest.mark.campaign
-def test_random_hypergraphs_on_five_logs_are_planned_at_the_least_cost_of_all_bags_and_trees():
-    dice = random.Random(5)
-    masks = [mask for mask in range(32) if mask.bit_count() > 1]
-    for _ in range(200):
-        edges = dice.sample(masks, dice.randint(2, 6))
-        weights = [dice.randint(0, 3) for _ in edges]
-        solution = solve(as_file(edges, weights))
-        parts = components(list(zip(edges, weights, strict=True)))
-        expected = sum(least(10.0, part) for part in parts)
-        assert solution.plan.objective.cost == pytest.approx(expected), (edges, weights)
-        check(solution.plan)
-
-
 def components(needed: list[tuple[int, float]]) -> list[list[tuple[int, float]]]:
     """Split interests into groups without a common log: each has a tree of its own."""
     parts: list[list[tuple[int, float]]] = []

@@ -20,7 +20,6 @@ import yaml
 from typer.testing import CliRunner
 
 from collectors.cli.generate import app
-from collectors.deploy.dashboard import PANELS
 from collectors.deploy.files import KINDS, DeploymentSettings, generate
 from multicast.errors import UsageError
 from multicast.local.broker import free_ports
@@ -218,23 +217,6 @@ def test_helm_lints_the_chart_and_renders_what_kubernetes_reads(chart, helm):
     assert template["spec"]["securityContext"]["runAsNonRoot"] is True
 
 
-@pytest.mark.helm
-def test_helm_renders_every_option_of_the_chart(chart, helm):
-    options = [
-        "configSecret=login", "podMonitor.enabled=true", "prometheusRule.enabled=true",
-        "podAnnotations.a=b", "nodeSelector.disk=ssd", "imagePullSecrets[0].name=key",
-        "tolerations[0].key=only",
-    ]  # fmt: skip
-    words = [word for option in options for word in ("--set", option)]
-    rendered = list(yaml.safe_load_all(run(helm, "template", "r", chart, *words)))
-    by_kind = {document["kind"]: document for document in rendered}
-    rules = yaml.safe_load((chart / "files" / "amcast-rules.yaml").read_text())
-    assert by_kind["PrometheusRule"]["spec"] == rules
-    assert by_kind["PodMonitor"]["spec"]["podMetricsEndpoints"][0]["path"] == "/metrics"
-    pod = by_kind["Deployment"]["spec"]["template"]["spec"]
-    assert pod["volumes"][0]["secret"]["secretName"] == "login"
-
-
 @pytest.mark.needs("promtool")
 def test_promtool_accepts_the_rules(tmp_path):
     written(tmp_path, "prometheus-rules")
@@ -261,20 +243,3 @@ def test_each_alert_says_what_it_means_and_has_its_section_in_the_runbook():
     for rule in group["rules"]:
         assert set(rule["annotations"]) == {"summary", "description", "runbook"}
         assert rule["annotations"]["runbook"] == f"docs/runbook.md#{rule['alert'].lower()}"
-
-
-def test_the_dashboard_has_no_panels_that_overlap_and_none_without_a_query():
-    deployment = DeploymentSettings(bootstrap=BROKERS, topic="A", job="J")
-    document = json.loads(generate("grafana", deployment)["amcast-dashboard.json"])
-    cells = [
-        (panel["gridPos"]["x"] + x, panel["gridPos"]["y"] + y)
-        for panel in document["panels"]
-        for x in range(panel["gridPos"]["w"])
-        for y in range(panel["gridPos"]["h"])
-    ]
-    assert len(cells) == len(set(cells))
-    assert max(x for x, _ in cells) < 24
-    assert len({panel["id"] for panel in document["panels"]}) == len(PANELS)
-    for panel in document["panels"]:
-        assert all("JOB" not in target["expr"] for target in panel["targets"])
-        assert panel["targets"]

@@ -13,7 +13,7 @@ from multicast import Producer
 from tests.collectors.live.browser import browser, complaints
 from tests.collectors.live.serving import serving
 from tests.helpers.plans import poster
-from tests.helpers.system import PATIENCE_S, System, open_transaction, until
+from tests.helpers.system import PATIENCE_S, System, until
 
 pytestmark = [
     pytest.mark.needs("chromium", "chromedriver"),
@@ -146,12 +146,3 @@ def test_a_hostile_payload_is_text(live):
     assert live.page.run(inline) != "taken"  # the policy blocks what is not of the page's files
     assert [line for line in live.page.complaints() if "Content Security Policy" in line]
     live.page.search("")
-
-
-@pytest.mark.campaign
-def test_an_open_transaction_is_shown_as_held(live):
-    producer = open_transaction(live.system, live.system.plan.log("P2"))
-    top = live.system.plan.top("P2").name
-    until(lambda: live.page.state(top) == "held", "the held log")
-    producer.commit_transaction(PATIENCE_S)
-    until(lambda: all_up(live.page, live.system), "its end")

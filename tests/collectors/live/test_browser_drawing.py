@@ -6,7 +6,7 @@ import pytest
 
 from tests.collectors.live import large_page
 from tests.collectors.live.browser import browser
-from tests.collectors.live.large_page import MadeUpObserver, large_plan
+from tests.collectors.live.large_page import large_plan
 from tests.collectors.live.test_browser import Page
 from tests.helpers.system import until
 
@@ -23,21 +23,12 @@ ELEMENTS_MAX = 3000  # a row of each collector and of each log would be above te
 
 @pytest.fixture(scope="module")
 def large():
-    observers = []
-
-    class KeptObserver(MadeUpObserver):
-        def __init__(self, plan):
-            observers.append(self)
-            super().__init__(plan)
-
-    with pytest.MonkeyPatch.context() as patch, browser() as opened:
-        patch.setattr(large_page, "MadeUpObserver", KeptObserver)
-        with large_page.served(large_plan(COLLECTORS, LOGS)) as url:
-            opened.get(url)
-            page = Page(opened)
-            until(lambda: page.text("t-logs") == "1,000", "a page with all logs")
-            yield SimpleNamespace(opened=opened, page=page, observer=lambda: observers[-1])
-            assert page.complaints() == []
+    with browser() as opened, large_page.served(large_plan(COLLECTORS, LOGS)) as url:
+        opened.get(url)
+        page = Page(opened)
+        until(lambda: page.text("t-logs") == "1,000", "a page with all logs")
+        yield SimpleNamespace(page=page)
+        assert page.complaints() == []
 
 
 ACTIVE = """const box = document.getElementById(arguments[0]);
@@ -65,16 +56,3 @@ def test_what_stands_still_says_so(large):
     assert float(large.page.run(link)[1]) < 1
     large.page.run("openEvents()")
     until(lambda: large.page.run(link) == ["live", "1"], "news again")
-
-
-def test_the_verdict_of_the_running_check_is_a_total_with_its_witness(large):
-    until(lambda: large.page.text("t-check") == "off", "no check")
-    picture = large.observer().picture
-    picture.check = {"state": "ok", "messages": 4711}
-    until(lambda: large.page.text("t-check") == "in order", "the verdict")
-    assert large.page.text("t-check-sub") == "4,711 messages"
-    picture.check = {"state": "violated", "violations": 1, "witness": "C1 delivered a before b"}
-    until(lambda: large.page.text("t-check") == "violated", "the violation")
-    assert large.page.text("t-check-sub") == "C1 delivered a before b"
-    tone = "return document.getElementById('tile-check').dataset.tone"
-    assert large.page.run(tone) == "down"

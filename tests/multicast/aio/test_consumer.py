@@ -48,28 +48,6 @@ def test_messages_come_in_the_order_of_the_synchronous_consumer(system):
     assert asyncio.run(run()) == system.all("C1")
 
 
-def test_every_way_to_read_goes_on_where_the_last_one_stopped(alone):
-    async def run():
-        received = []
-        async with consumer_of(alone, "C4") as consumer:
-            received += await payloads(consumer, 7)
-            for batch in await consumer.poll(PATIENCE_S, messages_max=5):
-                received += [record.value for record in batch.records]
-                assert consumer.position == batch.cursor()
-            assert len(received) == 12
-            async for batch in consumer.batches(messages_max=10):
-                received += [record.value for record in batch.records]
-                if len(received) >= 32:
-                    break
-            received += await payloads(consumer, 3)
-            async for batch in consumer.until_end():
-                received += [record.value for record in batch.records]
-        return received
-
-    write(alone, 100, partitions=["P4"])
-    assert asyncio.run(run()) == [b"%d" % number for number in range(100)]
-
-
 def test_until_end_stops_at_the_end_and_says_what_is_missing(alone):
     async def run():
         async with consumer_of(alone, "C4") as consumer:

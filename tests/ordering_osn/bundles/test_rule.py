@@ -55,7 +55,34 @@ def test_a_marker_that_nobody_can_read_changes_nothing():
     assert log.rule.state.markers == ()
 
 
+def test_a_bundle_that_counted_does_not_count_again_under_any_stamps():
+    log = Log()
+    log.introduce(sequence=3)
+    made = bundle()
+    assert log.fate(bundle_record(made, 3, 3)) == "COUNTS"
+
+    assert log.fate(bundle_record(made, 3, 3)) == "DUPLICATE"
+    log.step(marker("chain-b", 4))
+    assert log.fate(bundle_record(made, 3, 3)) == "DUPLICATE"
+    assert log.fate(bundle_record(made, 3, 4)) == "DUPLICATE"
+
+
 # -- the window, and expiry ------------------------------------------------------------------------
+
+
+def test_the_window_holds_the_newest_bundles_that_counted_and_no_more():
+    log = Log(window_max=3)
+    log.introduce()
+    made = [bundle(nonce=number) for number in range(4)]
+    for each in made[:3]:
+        assert log.fate(bundle_record(each)) == "COUNTS"
+    assert log.fate(bundle_record(made[0])) == "DUPLICATE"  # does not renew its place
+    assert log.fate(bundle_record(made[3])) == "COUNTS"
+
+    assert log.rule.state.window == tuple(each.id for each in made[1:])
+    assert log.rule.state.counted == 4
+    assert log.fate(bundle_record(made[1])) == "DUPLICATE"
+    assert log.fate(bundle_record(made[0])) == "COUNTS"  # forgotten: an expiry prevents this
 
 
 def test_an_expired_bundle_is_final_whatever_its_stamps_are():

@@ -17,12 +17,6 @@ from ordering_osn.client import (
     Submitted,
     node_turns,
 )
-from ordering_osn.client.messages import (
-    BadAnswer,
-    read_delivered,
-    read_fate,
-    read_submitted,
-)
 from tests.ordering_osn.helpers.chains import USER, gathered, transaction
 from tests.ordering_osn.helpers.multi import (
     AB,
@@ -106,16 +100,6 @@ def test_the_next_node_gets_the_same_bundle(trouble):
     assert world.taken == [made.id]
 
 
-def test_the_client_stays_with_the_node_that_answered():
-    nodes = [ScriptedNode(World(), ["busy"]), ScriptedNode(World())]
-
-    async def twice(client):
-        return [await client.submit(fresh()) for _ in range(3)]
-
-    assert all(answer.accepted for answer in run(calling(nodes, twice)))
-    assert [len(node.received) for node in nodes] == [1, 3]
-
-
 def test_a_single_node_that_is_busy_for_a_while_is_asked_again():
     node = ScriptedNode(World(), ["busy", "break", "busy"])
     made = fresh()
@@ -151,14 +135,6 @@ def test_a_silent_node_counts_as_lost():
     raised(TimedOut, call)
 
 
-@pytest.mark.parametrize(
-    "read", [lambda raw: read_submitted(raw, bytes(32)), read_fate, read_delivered]
-)
-def test_an_answer_that_cannot_be_decoded_is_an_error(read):
-    with pytest.raises(BadAnswer, match="the node's answer cannot be decoded"):
-        read(b"\xff")
-
-
 # -- fates -----------------------------------------------------------------------------------------
 
 
@@ -188,21 +164,10 @@ def test_a_void_bundle_raises_its_reason_and_chain(reason):
     assert made.id.hex() in str(error)
 
 
-def test_a_duplicate_counted_before_so_its_places_are_awaited():
-    call, _, _ = waiting([void("DUPLICATE"), committed(*AB)])
-    assert len(run(call).places) == 2
-
-
 def test_a_fate_that_does_not_come_is_a_time_out():
     call, _, _ = waiting(ACCEPTED, timeout_s=0.5)
     error = raised(TimedOut, call)
     assert "may still count" in str(error)
-
-
-def test_who_may_not_read_is_refused():
-    call, _, _ = waiting(ACCEPTED, statuses=["forbid"])
-    error = raised(RequestRefused, call)
-    assert (error.status, error.info) == (403, "no reader")
 
 
 def test_a_bundle_that_was_lost_with_its_node_is_submitted_again():
@@ -211,11 +176,6 @@ def test_a_bundle_that_was_lost_with_its_node_is_submitted_again():
     done = run(calling(nodes, lambda client: client.submit_and_wait(made, 60.0)))
     assert done.places
     assert [node.received for node in nodes] == [[made.id], [made.id]]
-
-
-def test_submit_and_wait_is_bounded_as_a_whole():
-    node = ScriptedNode(World(), ["silent"])
-    raised(TimedOut, calling([node], lambda client: client.submit_and_wait(fresh(), 0.3)))
 
 
 # -- the end of a log, and expiries ----------------------------------------------------------------

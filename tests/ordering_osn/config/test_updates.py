@@ -32,7 +32,6 @@ from tests.ordering_osn.helpers.configs import (
     capabilities,
     changed,
     drop,
-    genesis,
     orderer,
     orderer_admin,
     org_admin,
@@ -46,11 +45,6 @@ from tests.ordering_osn.helpers.configs import (
     update,
 )
 from tests.ordering_osn.helpers.pki import assert_one_sentence, root
-
-
-@pytest.fixture(scope="module")
-def config():
-    return genesis()
 
 
 def config_envelope(config, raw_update):

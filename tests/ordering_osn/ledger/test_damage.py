@@ -62,6 +62,14 @@ def test_zeros_that_a_file_system_left_behind_are_cut_off(tmp_path, zeros):
     assert reopened(tmp_path) == [block(number) for number in range(4)]
 
 
+@pytest.mark.parametrize("left", [b"", b"amcast", bytes(36), bytes(400)])
+def test_a_segment_without_its_header_is_removed(tmp_path, left):
+    fill(tmp_path, 4)
+    segments.segment_path(tmp_path, 4).write_bytes(left)
+    fill(tmp_path, 9)
+    assert reopened(tmp_path) == [block(number) for number in range(9)]
+
+
 @pytest.mark.parametrize("first", [0, 7])
 def test_a_ledger_whose_only_block_was_torn_begins_again(tmp_path, first):
     with Ledger.open(tmp_path, first=first) as ledger:
@@ -304,6 +312,14 @@ def test_a_disk_too_full_for_a_new_segment_leaves_the_ledger_as_it_was(tmp_path,
         ledger.append(height, b"next")
         assert ledger.last() == b"next"
     assert reopened(tmp_path)[height:] == [b"next"]
+
+
+def test_a_disk_too_full_for_the_first_segment_can_be_tried_again(tmp_path):
+    with Ledger.open(tmp_path) as ledger:
+        with file_bytes_max(10), pytest.raises(LedgerFull):
+            ledger.append(0, b"a")
+        ledger.append(0, b"a")
+    assert reopened(tmp_path) == [b"a"]
 
 
 def test_a_disk_too_full_for_the_base_prunes_nothing(tmp_path):

@@ -21,7 +21,6 @@ from multicast.local.cluster import LocalCluster
 from ordering_osn.api.grpc_server import NodeClient
 from ordering_osn.api.receipt_request import receipt_envelope
 from ordering_osn.api.seek import seek_envelope
-from ordering_osn.chain.blocks import is_config
 from ordering_osn.chain.transactions import transaction_id
 from ordering_osn.config.channel_config import ChannelConfig
 from ordering_osn.node.catch_up import verified
@@ -193,49 +192,6 @@ def test_forty_real_transactions_are_ordered_once_while_nodes_are_killed(kafka_c
         (row,) = json.loads(told.stdout)["channels"]
         assert row["transactions"] == 41
         assert row["sound"]
-
-
-@pytest.mark.campaign
-def test_two_chains_that_collectors_order_go_on_while_a_config_changes_and_nodes_die(
-    kafka_cluster, tmp_path
-):
-    plan = chains_plan("chain-a", "chain-b", spanning=[("chain-a", "chain-b")])
-    raws = [quick(name, timeout="50ms", max_message_count=5) for name in plan.partitions]
-    with network(kafka_cluster, tmp_path, plan, *raws) as net:
-        chance = random.Random(3)
-        sent = {"chain-a": [], "chain-b": []}
-        for turn in range(60):
-            some = []
-            for _ in range(chance.randrange(1, 4)):
-                to = chance.choice(list(sent))
-                some.append(transaction(to))
-                sent[to].append(some[-1])
-            while some:  # sent again to the next node, until it was accepted
-                some = some[net.send(chance.randrange(3), *some).count(200) :]
-            if turn % 20 == 7:
-                net.restart(chance.randrange(3))
-            if turn == 30:
-                config = ChannelConfig.from_block(raws[0])
-                update = osn_configs.update(
-                    config, lambda new: osn_configs.set_batch(new, max_message_count=3)
-                )
-                net.send_all(1, update)
-        net.nodes.wait_healthy(PATIENCE_S)
-        seen = {}
-        for name, configs in (("chain-a", 1), ("chain-b", 0)):
-            seen[name] = net.until_ordered(name, len(sent[name]) + configs)
-            assert set(sent[name]) <= set(seen[name])
-        blocks = [Block.FromString(raw) for raw in net.deliver(0, "chain-a")]
-        sizes = [len(block.data.data) for block in blocks]
-        assert max(sizes) <= 5
-        changed = next(n for n, block in enumerate(blocks) if n and is_config(block))
-        assert max(sizes[changed:]) <= 3
-        # What stands in a block is not ordered again, whoever sends it to whom.
-        assert net.send(2, *sent["chain-a"][:2], sent["chain-b"][0]) == [200] * 3
-        for name, found in seen.items():
-            last = transaction(name)
-            assert net.send(0, last) == [200]
-            assert net.until_ordered(name, len(found) + 1) == [*found, last]
 
 
 def test_a_node_that_retention_left_behind_gets_its_blocks_from_its_peers(kafka_cluster, tmp_path):

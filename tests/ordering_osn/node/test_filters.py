@@ -39,7 +39,6 @@ from tests.ordering_osn.helpers.configs import (
     transaction,
     unsigned,
     update,
-    with_organisation,
     with_signature,
 )
 from tests.ordering_osn.helpers.filters import admit_normal, admit_update, route
@@ -52,11 +51,6 @@ from tests.ordering_osn.helpers.pki import (
     signature_policy,
     years,
 )
-
-
-@pytest.fixture(scope="module")
-def config():
-    return genesis()
 
 
 def refused(call, *args, **named):
@@ -153,16 +147,6 @@ def test_size_counts_payload_and_signature_and_the_absolute_size_is_let_in(confi
     # The signature is no good: what is let in by its size is refused for that, after.
     assert refused(admit_normal, limited, sized(absolute + over), now=NOW) == (400 if over else 403)
     assert refused(admit_normal, limited, sized(absolute - 1), now=NOW) == 403
-
-
-@pytest.fixture(scope="module")
-def authority():
-    return root()
-
-
-@pytest.fixture(scope="module")
-def with_org2(config, authority):
-    return with_organisation(config, authority)
 
 
 def test_an_expired_identity_is_a_bad_request(with_org2, authority):

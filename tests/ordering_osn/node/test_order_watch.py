@@ -194,8 +194,7 @@ def test_a_node_whose_collectors_go_answers_503_and_goes_on_when_they_are_back(t
 def test_what_was_accepted_before_it_was_known_is_ordered_when_the_collectors_are_back(tmp_path):
     with Switched(TWO, tmp_path) as osn:
         running = osn.collectors()
-        node = osn.start("n1", *genesis_blocks(), driver=osn.faulty(), stalled_s=0.5, probe_s=1e9)
-        healthy(node)
+        node = osn.running("n1", *genesis_blocks(), driver=osn.faulty(), stalled_s=0.5, probe_s=1e9)
         osn.stop_collectors(running)
         assert node.health() == []
         envelope = transaction()

@@ -39,19 +39,6 @@ from ordering_osn.identity import expires_at
 from ordering_osn.protos import HeaderType
 from ordering_osn.quoting import quoted
 
-__all__ = [
-    "ChannelRules",
-    "EnvelopeClass",
-    "Refusal",
-    "admit_creation",
-    "admit_normal",
-    "admit_update",
-    "check_writer",
-    "class_of",
-    "created_channel",
-    "route",
-]
-
 # In the names of destination sets, and in no channel's name: versions before bundles accepted
 # channel IDs of several names.
 _JOIN = "+"

@@ -152,13 +152,11 @@ def test_what_cannot_be_planned_names_the_limit_and_fails(tmp_path):
     assert "collector_rate_max = 2 cannot be kept: consumer C1 alone needs 3" in result.stderr
 
 
-def test_preferences_lead_to_their_trees():
-    plans = {
-        prefer: one_document(run("plan", POSTER, "-o", "json", "--prefer", prefer))
-        for prefer in ("genuine", "latency", "balance")
-    }
-    assert [len(plans[prefer]["collectors"]) for prefer in plans] == [3, 1, 3]
-    assert run("plan", POSTER, "--prefer", "beauty").exit_code == 2
+def test_the_price_of_foreign_work_decides_between_trees():
+    plans = [one_document(run("plan", POSTER, "-o", "json", *words)) for words in (
+        (), ("--phi", "10"), ("--phi", "0.1"),
+    )]  # fmt: skip
+    assert [len(each["collectors"]) for each in plans] == [3, 3, 1]
 
 
 def test_rates_are_measured_from_two_samples_of_offsets_and_the_file_has_the_last_word():
@@ -211,7 +209,6 @@ def test_a_file_that_exists_is_overwritten_only_where_that_is_asked_for(tmp_path
         *(("--phi", value) for value in ("1e308", "inf", "nan")),
         *(("--window", value) for value in ("1e308", "inf", "nan")),
         *(("--effort", value) for value in ("inf", "nan")),
-        *(("--time-limit", value) for value in ("inf", "nan")),
         ("--base-epoch", "999999999"),
     ],
 )

@@ -47,13 +47,14 @@ WRITERS_IN_MAINTENANCE = "/Channel/Orderer/Writers"
 
 
 class Refusal(AmcastError):
-    """An envelope is not accepted: the status and the text of Broadcast's answer."""
+    """An envelope or a bundle is not accepted: the status, the text and the chain of the answer."""
 
-    def __init__(self, status: Status, info: str) -> None:
+    def __init__(self, status: int, info: str, chain: str = "") -> None:
         super().__init__(info)
         self.status = int(status)
         self.info = info
-        self.retriable = status is Status.SERVICE_UNAVAILABLE
+        self.chain = chain
+        self.retriable = status == Status.SERVICE_UNAVAILABLE
 
 
 class EnvelopeClass(enum.Enum):

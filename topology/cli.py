@@ -10,7 +10,6 @@ import signal
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from enum import StrEnum
 from importlib.metadata import entry_points
 from pathlib import Path
 from time import perf_counter
@@ -47,7 +46,6 @@ from topology.output import (
     ProveOption,
     ShownFromClusterOption,
     TicketsOption,
-    TimeLimitOption,
     TopicOption,
     WindowOption,
 )
@@ -55,7 +53,7 @@ from topology.planner.solver import Infeasible, solve
 from topology.planner.watch import Watch
 from topology.proof.bound import proven
 from topology.safety import judged
-from topology.tree import InvalidPlan, Plan
+from topology.tree import PHI_DEFAULT, InvalidPlan, Plan
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -63,14 +61,6 @@ app = typer.Typer(
 )
 
 CHANGES_TO_MAKE = 6  # exit code; 1 to 5 are errors, see `multicast.errors`
-
-
-class Preference(StrEnum):
-    """What the planner optimises for."""
-
-    GENUINE = "genuine"
-    LATENCY = "latency"
-    BALANCE = "balance"
 
 
 InterestPath = Annotated[Path, typer.Argument(help="Interest file (TOML).", show_default=False)]
@@ -86,13 +76,6 @@ ChainsOption = Annotated[
 PlanPath = Annotated[Path, typer.Argument(help="Plan file (JSON).", show_default=False)]
 PlanPathOrNone = Annotated[Path | None, typer.Argument(help="Plan (JSON).", show_default=False)]
 OutputOption = Annotated[Output, typer.Option("--output", "-o", help="Format of stdout.")]
-PreferOption = Annotated[
-    Preference,
-    typer.Option(
-        help="genuine: little foreign work; latency: few hops; balance: the least load on the "
-        "busiest collector."
-    ),
-]
 MarginOption = Annotated[
     float | None,
     typer.Option(
@@ -152,13 +135,11 @@ def plan_command(  # noqa: PLR0917 - a command line, not a call
     output: OutputOption = Output.TABLE,
     out: OutOption = None,
     against: AgainstOption = None,
-    prefer: PreferOption = Preference.GENUINE,
-    phi: PhiOption = None,
+    phi: PhiOption = PHI_DEFAULT,
     cluster_id: ClusterIdOption = "",
     base_epoch: BaseEpochOption = None,
     effort: EffortOption = 1.0,
     prove: ProveOption = False,  # noqa: FBT002 - a flag
-    time_limit: TimeLimitOption = None,
     dot_file: DotOption = None,
     detailed_exitcode: Annotated[  # noqa: FBT002 - a flag
         bool, typer.Option("--detailed-exitcode", help="Exit with 6 if the plan changes anything.")
@@ -187,9 +168,7 @@ def plan_command(  # noqa: PLR0917 - a command line, not a call
         prove=prove,
         cluster_id=cluster_id,
         base_epoch=base,
-        prefer=prefer,
         phi=phi,
-        time_limit_s=time_limit,
         effort=effort,
     )
     report.solved(how, perf_counter() - started)

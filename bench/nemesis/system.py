@@ -205,7 +205,7 @@ class System:
         applied = apply(self.driver, self.admin, solve(interests), timeout_s=60.0)
         self.topic = applied.plan.topic
         # Another tree for the same consumers: with one root that knows all logs.
-        other = solve(interests, prefer="latency", base_epoch=1)
+        other = solve(interests, phi=0.1, base_epoch=1)
         self.layouts = (applied.plan, other)
         self._stack.callback(self._end_programs)
         self._say("starting collectors and clients")

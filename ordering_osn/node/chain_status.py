@@ -24,7 +24,10 @@ import threading
 import time
 from collections.abc import Callable
 
+from ordering_osn.api.channels import Status
+from ordering_osn.node.bundles.needs import Readiness
 from ordering_osn.node.changes import ChangeEvent
+from ordering_osn.node.filters import Refusal
 from ordering_osn.node.order_watch import OrderWatch
 
 _log = logging.getLogger("amcast.osn")
@@ -189,3 +192,10 @@ class ChainStatus:
         self.turned()
         if self.stopping:
             raise Stopped
+
+
+async def ready(name: str, status: Readiness, timeout_s: float) -> None:
+    """Return when the chain takes envelopes; raises `Refusal` where it does not in time."""
+    if not await status.ready(max(0.0, timeout_s)):
+        reason = status.trouble() or "a config update is judged again, and takes long"
+        raise Refusal(Status.SERVICE_UNAVAILABLE, f"channel {name}: {reason}", name)

@@ -178,7 +178,6 @@ def test_a_file_that_exists_is_overwritten_only_where_that_is_asked_for(tmp_path
         *(("--phi", value) for value in ("1e308", "inf", "nan")),
         *(("--window", value) for value in ("1e308", "inf", "nan")),
         *(("--effort", value) for value in ("inf", "nan")),
-        *(("--time-limit", value) for value in ("inf", "nan")),
         ("--base-epoch", "999999999"),
     ],
 )

@@ -4,7 +4,8 @@ import pytest
 
 from ordering_osn.chain.envelopes import canonical
 from ordering_osn.config.channel_config import ChannelConfig, config_of
-from ordering_osn.node.filters import Refusal, created_channel
+from ordering_osn.config.channel_creation import created_channel
+from ordering_osn.node.filters import Refusal
 from ordering_osn.protos import (
     ChannelHeader,
     Envelope,

@@ -13,7 +13,7 @@ from rich.console import Console
 from rich.table import Table
 
 from collectors.cli.cluster import control_of
-from collectors.cli.watching import WAIT_S, lag_of, status_of, wait_healthy, watch
+from collectors.cli.watching import WAIT_S, wait_healthy
 from collectors.doctor.streams import stream_records
 from collectors.reconfiguration.status_pages import (
     ENTRY_KINDS,
@@ -37,12 +37,7 @@ from topology.tree import Plan
 app = typer.Typer(no_args_is_help=True, help="Run collectors, and show their progress.")
 _WIDTH_COLUMNS = 100  # of the table at least: a narrower one would cut off numbers
 _NUMBERS = ("records", "void", "lag")  # columns of `status`
-Watch = Annotated[
-    bool, typer.Option("--watch", help="Print a line a second until Ctrl-C or --timeout.")
-]
-Timeout = Annotated[
-    str | None, typer.Option("--timeout", help="How long to wait or to watch: 60s, 500ms, 2m.")
-]
+Timeout = Annotated[str | None, typer.Option("--timeout", help="How long to wait: 60s, 500ms, 2m.")]
 
 
 class Goal(enum.StrEnum):
@@ -132,7 +127,6 @@ def status(
     topic: Topic = None,
     driver: DriverName = None,
     output: OutputOption = Output.TABLE,
-    watched: Watch = False,
     wait: Annotated[
         Goal | None, typer.Option("--wait", help="Wait until every collector is up.")
     ] = None,
@@ -150,15 +144,11 @@ def status(
     does not answer, more than a second of work waits, or a transaction holds up a log.
     """
     chosen = settings(bootstrap=bootstrap, topic=topic, driver=driver)
-    if wait is not None and watched:
-        raise UsageError("--wait and --watch exclude each other: give one of them")
     if wait is not None:
         wait_healthy(chosen, output, WAIT_S if timeout is None else seconds_of(timeout))
         return
-    if watched:
-        watch(chosen, status_of, output, None if timeout is None else seconds_of(timeout))
-        return
-    _refuse_lone(timeout)
+    if timeout is not None:
+        raise UsageError("--timeout goes with --wait: without it nothing is waited for")
     plan, rows, counted = _describe_all(chosen)
     for row in rows:
         counts = counted.counts.get(row["collector"])
@@ -210,18 +200,12 @@ def lag(
     topic: Topic = None,
     driver: DriverName = None,
     output: OutputOption = Output.TABLE,
-    watched: Watch = False,
-    timeout: Timeout = None,
 ) -> None:
     """Show for each log how many of its offsets some collector's order lacks.
 
     It has not ordered them yet, or not relayed them from its parent.
     """
     chosen = settings(bootstrap=bootstrap, topic=topic, driver=driver)
-    if watched:
-        watch(chosen, lag_of, output, None if timeout is None else seconds_of(timeout))
-        return
-    _refuse_lone(timeout)
     plan, rows, _ = _describe_all(chosen, counted=False)
     lags: dict[str, int] = {}
     for row in rows:
@@ -235,13 +219,6 @@ def lag(
     typer.echo(f"total {sum(lags.values())}")
     for name, behind in lags.items():
         typer.echo(f"{name} {behind}")
-
-
-def _refuse_lone(timeout: str | None) -> None:
-    if timeout is not None:
-        raise UsageError(
-            "--timeout goes with --watch or --wait: without them nothing is waited for"
-        )
 
 
 def _describe_all(

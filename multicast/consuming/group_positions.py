@@ -55,6 +55,13 @@ class GroupPositions:
         self._offsets: dict[TopicPartition, int] = {}
         self._place: _Place = (0, 0, 0, 0)
         self._trail: deque[_Entry] = deque()
+        self._followed: Delivery | None = None  # the one whose begin is known
+
+    def follow(self, delivery: Delivery) -> None:
+        """Note where a delivery begins, once it knows that."""
+        if self._followed is not delivery and delivery.payload_starts is not None:
+            self._followed = delivery
+            self.moved(delivery)
 
     def begins(self, cursor: Cursor, offsets: Mapping[TopicPartition, int]) -> None:
         """Set where delivery begins: at the start, and in each epoch that follows."""
@@ -93,17 +100,37 @@ class GroupPositions:
             offsets.update(dict.fromkeys(self._trail[0].offsets, cursor.next))
         return offsets
 
-    def offsets_at(self, cursor: Cursor, delivery: Delivery | None) -> dict[TopicPartition, int]:
+    def offsets_at(self, cursor: Cursor, delivery: Delivery) -> dict[TopicPartition, int]:
         """Give what `resume_from` gives; at a delivery's own position, what its logs have passed.
 
         These offsets are past skips and markers after the last message, too.
         """
         offsets = self.resume_from(cursor)
-        if delivery is not None and cursor == delivery.position:
+        if self._followed is delivery and cursor == delivery.position:
             progress = delivery.progress()
             logs = delivery.logs.values()
             offsets.update({log_partition(log): progress[log.name] for log in logs})
         return offsets
+
+    def seen(self, delivery: Delivery, log: Iterable[str], cursor: Cursor) -> LogPosition:
+        """Give the position in the log of a declared set at a cursor; before all reading it is 0.
+
+        Raises `UsageError` for a log of which nothing is known there.
+        """
+        known = self.offsets_at(cursor, delivery)
+        if isinstance(log, str):
+            raise UsageError(f"a log is named by its set of partitions, like {{{log!r}}}")
+        partitions = name_set(log, "the name of a log")
+        for each in partitions:
+            refuse_no_name(each, "a partition")
+        name = log_name(partitions)
+        logs = {log.name: log_partition(log) for log in delivery.logs.values()}
+        partition = logs.get(name)
+        if partition is not None and (partition in known or self._followed is not delivery):
+            return LogPosition(name, known.get(partition, 0))
+        raise UsageError(
+            f"this consumer reads no log {name} at that cursor; it reads {', '.join(sorted(logs))}"
+        )
 
     def _add(self, entry: _Entry) -> None:
         self._trail.append(entry)
@@ -113,33 +140,6 @@ class GroupPositions:
     def _take(self, entry: _Entry) -> None:
         self._offsets.update(entry.offsets)
         self._place = entry.place
-
-
-def seen_in(
-    delivery: Delivery,
-    log: Iterable[str],
-    known: Mapping[TopicPartition, int],
-    *,
-    all_known: bool,
-) -> LogPosition:
-    """Give the position in the log of a declared set, from the offsets at a cursor.
-
-    Raises `UsageError` for a log of which they say nothing. Without `all_known` nothing is read
-    yet, and each log is at 0.
-    """
-    if isinstance(log, str):
-        raise UsageError(f"a log is named by its set of partitions, like {{{log!r}}}")
-    partitions = name_set(log, "the name of a log")
-    for each in partitions:
-        refuse_no_name(each, "a partition")
-    name = log_name(partitions)
-    logs = {log.name: log_partition(log) for log in delivery.logs.values()}
-    partition = logs.get(name)
-    if partition is not None and (partition in known or not all_known):
-        return LogPosition(name, known.get(partition, 0))
-    raise UsageError(
-        f"this consumer reads no log {name} at that cursor; it reads {', '.join(sorted(logs))}"
-    )
 
 
 def kafka_group(topic: str, group: str) -> str:

@@ -132,6 +132,7 @@ class Consumer:
                     stored = self._group_cursor.stored()
                     if stored is not None:
                         self.seek(stored)
+                        self._go_on()
             if stored is None:
                 self.seek(start)
             self._opened = opened.pop_all()
@@ -366,7 +367,8 @@ class Consumer:
         with self._lock:
             cursor = self.position if cursor is None else Cursor.of(cursor)
             offsets = self._group_positions.offsets_at(cursor, self._delivery)
-        self._group_cursor.store(cursor, self._control.position, offsets)
+            last = self._group_positions.last_of_logs(cursor)
+        self._group_cursor.store(cursor, self._control.position, offsets, last)
 
     def close(self) -> None:
         """Release everything, after a call of another thread has ended (by `UsageError`)."""
@@ -384,6 +386,12 @@ class Consumer:
             self._clients.close()
         self._open_clients()
         self._seek(self.position)
+
+    def _go_on(self) -> None:
+        """Compare the last messages that the group's commit names with what is there now."""
+        last = self._group_cursor.last_of_logs(self._delivery.logs.values())
+        self._readers.refuse_others(last)
+        self._group_positions.goes_on(last)
 
     def _open_clients(self) -> None:
         self._control, self._readers, self._clients = open_clients(self._driver, self._topic)

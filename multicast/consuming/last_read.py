@@ -9,13 +9,15 @@ cursor that says which message was there. That is one small read; a message cost
 
 from __future__ import annotations
 
+import re
 import threading
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from contextlib import closing
 from typing import NamedTuple
 
 from multicast.drivers.clock import ClientClock, clock_of
-from multicast.drivers.protocol import Driver, Record, TopicPartition
-from multicast.drivers.reading import read_upto
+from multicast.drivers.protocol import Driver, Reader, Record, TopicPartition
+from multicast.drivers.reading import READ_S
 from multicast.errors import ClusterUnreachable, Truncated
 from multicast.messages import message_checksum
 from multicast.order.runs import order_checksum
@@ -24,14 +26,28 @@ from multicast.order.runs import order_checksum
 # from it; they do so every 0.5 s at the latest (replica.fetch.wait.max.ms).
 _END_LAGS_S = 3.0
 _LOOK_EVERY_S = 0.2  # one request each; a wrong cursor is rare
+_TEXT = re.compile("([0-9]{1,19})/([0-9a-f]{8})")
 
 
 class LastRead(NamedTuple):
-    """A record that was read; `checksum` is 0 where nobody knows it."""
+    """A record that was read; `checksum` is 0 where nobody knows it.
+
+    As text, in the metadata of a log's committed offset, it is OFFSET/CHECKSUM.
+    """
 
     offset: int
     checksum: int
     leader_epoch: int = -1
+
+    def __str__(self) -> str:
+        """Give the text form, which `parse` reads back."""
+        return f"{self.offset}/{self.checksum:08x}"
+
+    @staticmethod
+    def parse(text: str) -> LastRead | None:
+        """Read the text form; None for any other text."""
+        found = _TEXT.fullmatch(text)
+        return LastRead(int(found[1]), int(found[2], 16)) if found else None
 
 
 class LastReads:
@@ -59,7 +75,7 @@ class LastReads:
             return
         last, newest = self._last.get(partition), records[-1]
         if last is not None and records[0].leader_epoch != last.leader_epoch:
-            self.refuse_other(partition, last)
+            self.refuse_others({partition: last})
         checksum = self._checksum(partition, newest)
         self._last[partition] = LastRead(newest.offset, checksum, newest.leader_epoch)
 
@@ -67,30 +83,48 @@ class LastReads:
         """Raise `Truncated` if what was read last is gone. Blocks for two requests."""
         last = self._last.get(partition)
         if last is not None:
-            self.refuse_other(partition, last)
+            self.refuse_others({partition: last})
 
-    def refuse_other(self, partition: TopicPartition, known: LastRead) -> None:
-        """Raise `Truncated` if another record, or none, is where this one was read.
+    def refuse_others(self, known: Mapping[TopicPartition, LastRead]) -> None:
+        """Raise `Truncated` if other records, or none, are where these were read.
 
-        Nothing can be said of one that retention has removed. Blocks for two requests.
+        Nothing can be said of one that retention has removed. Blocks for two requests, and until
+        all are read again.
         """
-        begin = self._driver.log_start_offsets([partition])[partition]
-        if not known.checksum or begin > known.offset:
-            return
-        end = end_from(self._driver, self._clock, partition, known.offset + 1)
-        if end <= known.offset:
-            raise _truncated(partition, known, f"the partition ends at {end}")
-        name = f"{partition.topic}/{partition.partition}"
+        begins = self._driver.log_start_offsets(list(known)) if known else {}
+        left = {
+            partition: last
+            for partition, last in known.items()
+            if last.checksum and begins[partition] <= last.offset
+        }
+        ends = self._driver.last_stable_offsets(list(left)) if left else {}
+        for partition, last in left.items():
+            if ends[partition] <= last.offset:
+                end = end_from(self._driver, self._clock, partition, last.offset + 1)
+                if end <= last.offset:
+                    raise _truncated(partition, last, f"the partition ends at {end}")
+        if left:
+            starts = {partition: last.offset for partition, last in left.items()}
+            with closing(self._driver.reader(starts)) as reader:
+                self._compare(reader, left)
 
-        def quiet(_: int) -> ClusterUnreachable:
-            return ClusterUnreachable(f"record {known.offset} of {name} did not come within 10 s")
-
-        for fetched in read_upto(self._driver, partition, known.offset, known.offset + 1, quiet):
-            for record in fetched.records:
-                is_same = self._checksum(partition, record) == known.checksum
-                if record.offset == known.offset and is_same:
-                    return
-        raise _truncated(partition, known, "another record is there")
+    def _compare(self, reader: Reader, left: dict[TopicPartition, LastRead]) -> None:
+        while left:
+            answers = reader.poll(READ_S)
+            if not answers:
+                silent = next(iter(left))
+                raise ClusterUnreachable(
+                    f"a record of {silent.topic}/{silent.partition} did not come within "
+                    f"{READ_S:g} s"
+                )
+            for partition, records, position in answers:
+                last = left.get(partition)
+                if last is None or position <= last.offset:
+                    continue
+                found = [record for record in records if record.offset == last.offset]
+                if [self._checksum(partition, record) for record in found] != [last.checksum]:
+                    raise _truncated(partition, last, "another record is there")
+                del left[partition]
 
     def _checksum(self, partition: TopicPartition, record: Record) -> int:
         checksum_of = order_checksum if partition == self._order else message_checksum

@@ -9,7 +9,7 @@ paused    not read for now, because the delivery holds enough of it
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from typing import TYPE_CHECKING
 
@@ -54,6 +54,10 @@ class DeliveryReaders:
         self._watch.begin(delivery.plan, topics)
         self._last.begin(partition)
 
+    def refuse_others(self, known: Mapping[TopicPartition, LastRead]) -> None:
+        """Raise `Truncated` if other messages, or none, are where these were read; blocks."""
+        self._last.refuse_others(known)
+
     def refuse_recreated(self) -> None:
         """Raise `TopicChanged` a few seconds after a topic that is read was deleted or recreated.
 
@@ -70,7 +74,7 @@ class DeliveryReaders:
         if delivery.unproven is not None:
             number, offset, checksum = delivery.unproven
             partition = log_partition(delivery.logs[number])
-            self._last.refuse_other(partition, LastRead(offset, checksum))
+            self._last.refuse_others({partition: LastRead(offset, checksum)})
             delivery.unproven = None
         starts = delivery.payload_starts
         if starts is None or len(self._streams) >= len(starts) + (delivery.order is not None):

@@ -77,6 +77,24 @@ def test_a_reader_that_goes_on_from_its_commit_stops(world, name, what, regrown)
         read_on(world.consumer(name))
 
 
+@pytest.mark.parametrize("regrown", [False, True])
+def test_a_commit_knows_the_last_message_of_each_log(world, regrown):
+    write(world, 10)
+    with world.producer() as producer:
+        producer.multicast(b"last", to={"P2"}).accepted(60)
+    for _ in range(2):  # the second consumer delivers nothing, and commits what it knows
+        with world.consumer("C1") as consumer:
+            list(consumer.until_end())
+            consumer.commit()
+    lose(world, "P1", 3)
+    if regrown:
+        write(world, 9, first=100)
+    with pytest.raises(Truncated, match=r"^this consumer cannot continue .* A/0 has lost its end"):
+        world.consumer("C1")
+    with world.consumer("C1", committed=False) as consumer:
+        list(consumer.until_end()) if regrown else consumer.poll(0.1)
+
+
 @pytest.mark.parametrize("name", LOST)
 def test_what_was_not_read_may_be_lost_and_another_leader_costs_nothing(world, name):
     write(world, 10)

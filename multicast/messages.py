@@ -101,7 +101,10 @@ def message_checksum(record: Record) -> int:
     lengths = [-1 if part is None else len(part) for part in (record.key, record.value)]
     head = _CHECKED.pack(record.offset, record.timestamp_ms, record.leader_epoch, *lengths)
     checksum = zlib.crc32(value, zlib.crc32(key, zlib.crc32(head)))
-    for name, text in record.headers or ():
+    headers = record.headers or ()
+    if any(_NOT_UTF8 in name for name, _ in headers):  # clients read these in different ways
+        headers = ()
+    for name, text in headers:
         if reserved(name):
             checksum = zlib.crc32(b"%s\0%s\0" % (name.encode(), text or b""), checksum)
     return checksum or 1

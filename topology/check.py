@@ -218,19 +218,6 @@ def _met(plan: Plan, entry: Subscription) -> list[Log]:
 
 
 def _check_logs(plan: Plan) -> None:
-    placed: dict[tuple[str, int], str] = {}
-    for log in plan.logs:
-        parts = log.name.split("+")
-        if parts != sorted(set(parts)):
-            raise PlanRejected(
-                f"the name of log {log.name} is not the sorted list of its partitions, each once"
-            )
-        other = placed.setdefault((log.topic, log.partition), log.name)
-        if other != log.name:
-            raise PlanRejected(
-                f"logs {other} and {log.name} both use partition {log.partition} "
-                f"of topic {log.topic}"
-            )
     for partition in plan.partitions:
         if not plan.has_log(partition):
             raise PlanRejected(f"partition {partition} has no log of its own")

@@ -181,7 +181,9 @@ class Said:
                 if self._counts(kind, epoch, positions):
                     if kind == "ends":
                         self.ended[epoch] = self._ended(epoch, document, statement.value or b"")
-                    facts[epoch] = positions
+                    kept = self.kept[epoch - 1].logs
+                    names = {log["name"] for log in self.plans[epoch - 1]["logs"]} - kept
+                    facts[epoch] = {log: at for log, at in positions.items() if log in names}
                     self._previous = digest(statement.value or b"")
         except (UnicodeDecodeError, NotReadable, InvalidPlan):
             return
@@ -214,7 +216,9 @@ class Said:
         for name, begins in resumed.items():
             if not begins.keys() <= set(bags[name]):
                 raise NotReadable("it resumes a log that does not exist")
-        for number in (*restored.values(), *(each for begins in inner for each in begins.values())):
+        for number in restored.values():
+            whole(number, 2**32 - 1)
+        for number in (each for begins in inner for each in begins.values()):
             whole(number)
         seen, lost = document.get("seen", {}), document.get("lost", {})
         _refuse_malformed_sight(seen, lost)
@@ -230,12 +234,15 @@ class Said:
             return False
         plan, kept = self.plans[epoch - 1], self.kept[epoch - 1].logs
         collected = {log for node in plan["collectors"] for log in node["bag"]}
+        lives = {log["name"]: log.get("life", 0) for log in self.plans[epoch]["logs"]}
         for log in plan["logs"]:
             name, first = log["name"], log.get("first", 0)
             for earlier in range(1, epoch):
                 first = self.ends[earlier].get(name, first)
             if name in kept or (kind == "markers" and name in collected):
                 continue
+            if lives.get(name, 0) > log.get("life", 0):  # the operator gives its end up
+                first = 0
             if positions.get(name, -1) < first:
                 return False
         return True
@@ -280,7 +287,7 @@ def _rules_of(
     ended: Mapping[str, tuple[int, Any, int | None]],
     before: _Ended,
 ) -> Iterator[StreamRule]:
-    logs = {log["name"]: (log["first"], (), None) for log in plan["logs"]} | dict(ended)
+    logs = {log["name"]: (log.get("first", 0), (), None) for log in plan["logs"]} | dict(ended)
     head = b"amcast anchor\0%d\0%s\0" % (plan["epoch"], before.digest)
     numbers = {log["name"]: number for number, log in enumerate(plan["logs"])}
     nodes = {node["name"]: node for node in plan["collectors"]}
@@ -294,11 +301,11 @@ def _rules_of(
             epoch=plan["epoch"],
             collector=name,
             stream=node["stream"],
-            offset_first=node["stream_first"],
+            offset_first=node.get("stream_first", 0),
             anchor=digest(head + name.encode()),
             own=frozenset(numbers[log] for log in node["bag"] if log not in above),
             inherited=frozenset(numbers[log] for log in node["bag"] if log in above),
-            parent_offset=parent["stream_first"] if parent else None,
+            parent_offset=parent.get("stream_first", 0) if parent else None,
             starts={numbers[log]: resumed.get(log, logs[log][0]) for log in node["bag"]},
             logs={number: log for log, number in numbers.items()},
             restored=before.restored.get(name, 0),

@@ -59,7 +59,7 @@ from multicast.control.documents import Ended
 from multicast.drivers.kafka import Admin, TopicSpec
 from multicast.drivers.protocol import Driver
 from multicast.errors import AppendUnknown, Conflict
-from multicast.order.runs import Run
+from multicast.order.runs import Run, digest_of
 from multicast.order.stream import OrderStream
 from topology.carry_over import retained
 from topology.tree import Plan
@@ -103,7 +103,9 @@ class RecoveringDrain(Drain):
         self._owed = {
             name: self._renumbered(ended[name].plan, left) for name, left in runs.items() if left
         }
-        return Ended(begins, {name: len(left) for name, left in self._owed.items()})
+        return Ended(
+            begins, {name: len(left) for name, left in self._owed.items()}, runs=_digest(self._owed)
+        )
 
     def _restore(self, ends: Mapping[str, int], ended: Ended, *, began: bytes) -> None:
         """Append what the next streams are owed; `began` is the digest of the `ends` to come."""
@@ -123,6 +125,12 @@ class RecoveringDrain(Drain):
         """Give runs of a stream with the log numbers of the next plan; `plan` is the stream's."""
         names = [log.name for log in plan.logs]
         return [run._replace(log=self._next.number(names[run.log])) for run in runs]
+
+
+def _digest(owed: Mapping[str, Sequence[Run]]) -> bytes:
+    """Name what streams are owed: a recovery that restores other runs has other tags."""
+    each = [f"{name} {runs}" for name, runs in sorted(owed.items())]
+    return digest_of("\n".join(each).encode())
 
 
 def _other_layout(torn: str, following: Plan) -> Conflict:

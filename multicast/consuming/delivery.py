@@ -204,7 +204,8 @@ class Delivery:
         if offset >= self._start.record:
             self._refuse_other(offset, checksum)
         result = self.order.read(offset, record.value, checksum)
-        if self.order.state.frozen and self._proof:  # it ends below the cursor now
+        frozen_below = self.order.state.frozen and self._proof  # it ends below the cursor now
+        if frozen_below or (offset == self._start.record and self._is_void(result)):
             raise truncated(self._start)
         if isinstance(result, enum.Enum):
             self.void[result] = self.void.get(result, 0) + 1
@@ -217,6 +218,14 @@ class Delivery:
         if self._proof and (offset, checksum) != (self._start.record, self._proof):
             raise truncated(self._start)
         self._proof = 0
+
+    def _is_void(self, result: Sequence[Run] | enum.Enum) -> bool:
+        """Whether the cursor's record, which counted, orders less now, by another history."""
+        if not self._start.proof:
+            return False
+        number, last = self._start.run, self._start.next
+        run = () if isinstance(result, enum.Enum) else result[number : number + 1]
+        return not run or not run[0].first <= last <= run[0].next
 
     def order_passed(self, position: int) -> None:
         """Report that the order stream has no more records below `position`."""
@@ -477,16 +486,8 @@ class Delivery:
         decision: Decision = EFFECTIVE,
     ) -> int:
         place = self.plan.epoch, self.position.source, run.record, run.run
-        batch = Batch(
-            self.logs[run.log],
-            to,
-            records,
-            *place,
-            decision,
-            self._digest,
-            run.proof,
-        )
-        batches.append(batch)
+        log = self.logs[run.log]
+        batches.append(Batch(log, to, records, *place, decision, self._digest, run.proof))
         run.first = records[-1].offset + 1
         self.position = Cursor(*place, run.first, self._digest, run.proof)
         return len(records)

@@ -21,6 +21,7 @@ HOST_BYTES_MAX = 253  # the longest name in the DNS (RFC 1035: 255 bytes on the 
 PORT_MAX = 65535  # of UDP and TCP: 16 bits
 PROCESS_BYTES = 8  # of a process's random number: two are never equal by chance
 MACHINE_BYTES = 8  # of what names a machine, likewise
+RESTORED_MAX = 2**32 - 1  # runs of a stream, in the bytes of a checkpoint
 _SAW_MAX = (OFFSET_MAX, 2**32 - 1, 2**32 - 1)  # of the fields of `SawEnd`
 
 
@@ -39,13 +40,15 @@ class Ended:
     After a recovery `resumed` gives, by collector and log, where the collector's stream of the next
     epoch begins, if that is not the log's end: at the position of its stream of the ended epoch.
     `restored` gives, by collector, the number of runs with which its stream of the next epoch
-    begins, where not 0. `seen` and `lost` are what the ended streams had seen of the logs.
+    begins, where not 0, and `runs` a digest of all of them. `seen` and `lost` are what the ended
+    streams had seen of the logs.
     """
 
     resumed: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
     restored: Mapping[str, int] = field(default_factory=dict)
     seen: Mapping[str, Sequence[SawEnd]] = field(default_factory=dict)
     lost: Mapping[str, int] = field(default_factory=dict)
+    runs: bytes = b""  # in the statement alone, so that other runs make other tags
 
 
 class StatusPage(NamedTuple):
@@ -88,11 +91,7 @@ def writer_of(document: Mapping[str, Any]) -> int | None:
 
 def _endpoint_of(document: Mapping[str, Any]) -> tuple[str, int]:
     host = text(part(document, "host"))
-    try:
-        named = host.encode("idna")
-    except UnicodeError:
-        raise NotReadable("its host is neither a name nor an address") from None
-    if not named or len(named) > HOST_BYTES_MAX or not named.decode().isprintable():
+    if not (0 < len(host) <= HOST_BYTES_MAX and host.isascii() and host.isprintable()):
         raise NotReadable("its host is neither a name nor an address")
     return host, whole(part(document, "port"), PORT_MAX)
 
@@ -118,7 +117,10 @@ def ended_of(document: Mapping[str, Any], following: Plan) -> Ended:
         for log in resumed[name]:
             if log not in following.collector(name).bag:
                 raise NotReadable(f"log {log} is not in the bag of {name}")
-    restored = positions_of(document.get("restored", {}))
+    restored = {
+        name: whole(count, RESTORED_MAX)
+        for name, count in _object(document.get("restored", {})).items()
+    }
     if not all(map(following.has_collector, restored)):
         raise NotReadable("it restores runs of a collector that is not in the next epoch")
     seen = {
@@ -146,10 +148,8 @@ def named_checkpoint_of(
 ) -> StreamCheckpoint:
     """Decode the name of a checkpoint: it must be of the stream with this tag, and its logs."""
     offset = whole(part(document, "offset"))
-    try:
-        raw = bytes.fromhex(text(part(document, "record")))
-    except ValueError:
-        raise NotReadable("its record is no hexadecimal number") from None
+    digits = text(part(document, "record"))
+    raw = octets(digits, len(digits) // 2)
     record = decode(tag, raw)
     if not isinstance(record, CheckpointRecord) or record.mark > offset:
         raise NotReadable("its record is no checkpoint of this stream")

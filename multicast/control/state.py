@@ -78,6 +78,7 @@ _ORDINARY = Ended()
 # one of each new collector at the most. So it bounds what foreign ones cost; the oldest go.
 EARLY_MAX = 1000
 EARLY_BYTES_MAX = 64_000_000
+RUNNING_MAX = 100_000  # names of collectors in `running`, ten times what any plan has had so far
 
 
 class _Named(NamedTuple):
@@ -186,8 +187,7 @@ class ControlState:
             self._read_plan(value or b"", document)
         elif kind in ("markers", "ends"):
             epoch = whole_text(rest.partition("/")[0], EPOCH_MAX)
-            positions = positions_of(part(document, "positions"))
-            self._refuse_untimely(kind, epoch, positions)
+            positions = self._timely(kind, epoch, positions_of(part(document, "positions")))
             facts = self.markers if kind == "markers" else self.ends
             if epoch in facts:
                 return
@@ -212,6 +212,8 @@ class ControlState:
                 self._take_checkpoint(key, value, offset)
         elif kind == "running":
             document = json_object(value or b"")
+            if rest not in self.running and len(self.running) >= RUNNING_MAX:
+                raise NotReadable("too many collectors are named")
             epoch, page = whole(part(document, "epoch"), EPOCH_MAX), page_of(document)
             writer = writer_of(document)
             self.running[rest] = epoch
@@ -244,8 +246,8 @@ class ControlState:
         if part(document, "previous") != self.previous.hex():
             raise NotReadable("it does not follow the last accepted plan, markers or ends")
 
-    def _refuse_untimely(self, kind: str, epoch: int, positions: Mapping[str, int]) -> None:
-        """Raise `NotReadable` for a statement that comes too early or omits a log that needs it.
+    def _timely(self, kind: str, epoch: int, positions: Mapping[str, int]) -> dict[str, int]:
+        """Give the positions of logs that end; raise `NotReadable` if one is missing, or early.
 
         The next plan precedes the markers of an epoch, and these precede its ends; an epoch begins
         before it ends, and no log ends below its start.
@@ -258,8 +260,11 @@ class ControlState:
         plan, kept = self._plan(epoch), self.retained(epoch).logs
         for log in plan.logs:
             is_due = kind == "ends" or plan.top(log.name) is None
-            if is_due and log.name not in kept and positions.get(log.name, -1) < starts[log.name]:
+            least = 0 if self._is_cut(epoch, log.name) else starts[log.name]
+            if is_due and log.name not in kept and positions.get(log.name, -1) < least:
                 raise NotReadable(f"it omits log {log.name}, or ends it below its start")
+        names = {log.name for log in plan.logs} - kept
+        return {name: position for name, position in positions.items() if name in names}
 
     def _take_checkpoint(self, key: bytes, value: bytes, offset: int) -> None:
         """Take a checkpoint, which must name a collector of a plan, and a slot."""
@@ -458,11 +463,16 @@ class ControlState:
         They read up to the marker. The log's own end is lower only if a stream was frozen too
         early; other consumers then deliver the messages between the two in the next epoch.
         """
-        return single_log_end(self.ends, self.markers, epoch, log)
+        return single_log_end(self.ends, self.markers, self._is_cut, epoch, log)
+
+    def _is_cut(self, epoch: int, log: str) -> bool:
+        """Whether the next plan accepts that a log has lost its end: it has another life."""
+        following = self._plan(epoch + 1)
+        return following.has_log(log) and following.log(log).life > self._plan(epoch).log(log).life
 
     def single_log_start(self, epoch: int, log: str) -> int:
         """Say where an epoch begins for those who read a log alone."""
-        start = single_log_start(self.ends, self.markers, epoch, log)
+        start = single_log_start(self.ends, self.markers, self._is_cut, epoch, log)
         return self.begun(epoch)[log] if start is None else start
 
     def naming(self, point: StreamCheckpoint, now_ms: int) -> tuple[bytes, bytes] | None:

@@ -2,11 +2,18 @@
 
 import pytest
 
+from multicast.consuming.cursor import Cursor
+from multicast.consuming.delivery import Delivery
 from multicast.control import log_partition, stream_partition
+from multicast.drivers.protocol import Record
 from multicast.errors import Truncated
-from tests.helpers.plans import chain
+from multicast.messages import message_checksum
+from multicast.order.records import OwnRecord, Ticket, encode
+from multicast.order.runs import order_checksum
+from tests.helpers.plans import chain, first_stream, tag_in
 from tests.helpers.small import Small
 
+PLAN = chain()
 # Of each consumer: what may lose its end. The second one reads a log alone.
 LOST = {"C1": ["P1", "order"], "C4": ["P4"]}
 EACH = [(name, what) for name, all_of_it in LOST.items() for what in all_of_it]
@@ -111,3 +118,28 @@ def test_what_was_not_read_may_be_lost_and_another_leader_costs_nothing(world, n
             lose(world, what, 0)
         write(world, 3, first=200)
         assert values(consumer) == [b"200", b"201", b"202"]
+
+
+@pytest.mark.parametrize(("run", "last"), [(0, 3), (1, 1), (0, 0)])
+def test_a_cursor_into_a_record_that_orders_less_in_this_history_is_refused(run, last):
+    counts = encode(tag_in(PLAN, "K1"), OwnRecord((Ticket(0, 2, 0),)))
+    for raw in (counts, b"of another history"):
+        record = Record(0, raw)
+        cursor = Cursor(1, "K1", 0, run, last, "0" * 16, order_checksum(record))
+        delivery = Delivery(PLAN, ("P1", "P2"), first_stream(PLAN, "K1"), cursor)
+        if raw == counts and (run, last) == (0, 0):
+            delivery.order_read(record)
+        else:
+            with pytest.raises(Truncated):
+                delivery.order_read(record)
+
+
+def test_a_message_has_the_same_checksum_for_readers_of_each_library():
+    known = Record(5, b"v", b"k", (("amcast.to", b"A|B"),), 7, 3)
+    assert message_checksum(known) == message_checksum(known._replace(headers=[*known.headers]))
+    assert message_checksum(known) != message_checksum(known._replace(leader_epoch=4))
+    assert message_checksum(known._replace(leader_epoch=-1)) == 0
+    # A name that is not UTF-8: one library gives no header at all, others a substitute.
+    bare = message_checksum(known._replace(headers=()))
+    assert message_checksum(known._replace(headers=(("x\ufffd", b""), *known.headers))) == bare
+    assert message_checksum(known._replace(headers=(("x", b""), *known.headers))) != bare

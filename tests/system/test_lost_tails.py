@@ -1,6 +1,7 @@
 """A broker that is killed and loses the end of a partition: consumers stop by one named error."""
 
 import random
+import struct
 
 import pytest
 
@@ -8,13 +9,34 @@ from multicast import Consumer, Producer
 from multicast.control import log_partition, stream_partition
 from multicast.errors import Truncated
 from multicast.local.cluster import LocalCluster
-from tests.helpers.cut_logs import cut
 from tests.helpers.plans import chain, priced
 from tests.helpers.system import PATIENCE_S, System, until
 
 pytestmark = [pytest.mark.campaign, pytest.mark.slow, pytest.mark.timeout(900)]
 # Whose partition is cut, and which one; C4 reads a log alone.
+_BATCH = struct.Struct(">QI")  # the first offset, and how many bytes follow
 CUTS = [("C1", "P1"), ("C1", "order"), ("C4", "P4")]
+
+
+def cut(data, topic, partition, rng):
+    """Drop the newest batches of a partition, at least one; give the first offset that is lost.
+
+    The broker must not run. It makes the indexes anew when it starts.
+    """
+    segment = max((data / f"{topic}-{partition}").glob("*.log"))
+    raw, place, borders = segment.read_bytes(), 0, []
+    while place + _BATCH.size <= len(raw):
+        first, length = _BATCH.unpack_from(raw, place)
+        if not length:  # space that was kept for later batches
+            break
+        borders.append((place, first))
+        place += _BATCH.size + length
+    place, first = rng.choice(borders[len(borders) // 2 :])
+    with segment.open("r+b") as file:
+        file.truncate(place)
+    for index in segment.parent.glob(f"{segment.stem}.*index"):
+        index.unlink()
+    return first
 
 
 @pytest.fixture(scope="module")

@@ -3,7 +3,7 @@
 import pytest
 
 from bench.demo import screen
-from bench.demo.screen import Delivered, common_order, document, phases, picture, show
+from bench.demo.screen import Delivered, document, phases, show
 from bench.measured_work import MeasuredWork, WorkRow
 from multicast.history import HistoryBuilder
 from multicast.properties import check_all
@@ -40,21 +40,6 @@ def test_each_delivery_is_in_one_phase_and_the_failover_is_the_slowest_teams():
     assert (len(without.caught), without.failover_s) == (0, None)
     assert document(without)["caught_in_failover_ms"] == {"count": 0}
     assert document(without)["steady_p50_by_plain"] is None
-
-
-def test_the_common_order_contains_every_teams_order_and_is_empty_where_they_disagree():
-    teams = {
-        "one": [delivered(m, n, 9) for n, m in enumerate("acd")],
-        "two": [delivered(m, n, 1) for n, m in enumerate("abce")],
-    }
-    order = common_order(teams)
-    assert sorted(order) == list("abcde")
-    for team in teams.values():
-        own = [one.message for one in team]
-        assert [message for message in order if message in own] == own
-    teams["two"].reverse()
-    assert common_order(teams) == []
-    assert list(picture(teams)) == []
 
 
 @pytest.mark.parametrize("same", [True, False])

@@ -6,7 +6,6 @@ import pytest
 
 from bench.nemesis.histories import read_histories
 from bench.nemesis.recovery import Fault, by_kind, recoveries
-from multicast.history import HistoryError
 from multicast.properties import check_all
 
 INTERESTS = {"C1": ["P1", "P2", "P3"], "C2": ["P2", "P3", "P4"]}
@@ -222,30 +221,6 @@ ORDER = {"uniform prefix order", "uniform acyclic order"}
 def test_each_fault_is_found_by_its_name(story, tmp_path, spoil, kinds):
     spoil(story)
     assert judged(story, tmp_path) >= kinds
-
-
-def test_a_finding_names_the_message_and_the_call(story, tmp_path):
-    append_one_twice(story)
-    story.renumber()
-    run = story.write(tmp_path)
-    (finding,) = run.findings(run.history())
-    assert finding.sentence == "p1/a/3 is stored as P2+P3+P4:0 and P2+P3+P4:99."
-
-
-@pytest.mark.parametrize(
-    ("name", "line", "says"),
-    [
-        ("p1-b", '{"begun": 7, "to": ["P1"], "ns": 1}', "p1-b:65: call 7 follows 29"),
-        ("p1-b", '{"begun": 30, "to"', "no client writes such a line"),
-        ("C2-a", '{"odd": 1}', "not a delivery or end line"),
-    ],
-)
-def test_a_line_that_no_process_writes_is_named(story, tmp_path, name, line, says):
-    story.write(tmp_path)
-    with (tmp_path / name).open("a") as file:
-        file.write(line + "\n")
-    with pytest.raises(HistoryError, match=says):
-        read_histories(tmp_path.iterdir())
 
 
 # -- recovery ---------------------------------------------------------------------------------

@@ -1,4 +1,4 @@
-"""The clients of the ordering service: what they send again, what they note, what they read."""
+"""The clients of the ordering service send again what a node did not answer."""
 
 import asyncio
 

@@ -111,6 +111,16 @@ def test_verify_finds_a_lost_a_doubled_and_a_moved_row_in_an_export(topic, tmp_p
     assert judged.returncode == 0, judged.stdout + judged.stderr
 
 
+@pytest.mark.campaign
+def test_other_programs_read_the_folder_as_it_stands_also_while_it_is_written(topic, tmp_path):
+    for form in ("parquet", "json"):
+        folder = tmp_path / form
+        assert amcast(*command(topic, folder, "--format", form)).returncode == 0
+        (folder / f"_E000000001-P1-P2.{form}.part").write_bytes(b"unfinished")
+        table = pyarrow.dataset.dataset(folder, format=form).to_table()
+        assert table.sort_by("position")["cursor"].to_pylist() == [row[-1] for row in whole(topic)]
+
+
 def test_an_export_does_not_go_on_with_another_topic_of_the_same_name(tmp_path):
     """In memory: a topic that is deleted and recreated, as with a broker whose data was wiped."""
     interests = {"topic": "A", "partitions": ["P1", "P2"]}

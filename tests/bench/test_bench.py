@@ -17,7 +17,6 @@ from bench.comparison.stamps import RoundTally, pack
 from bench.comparison.workload import ARMS, ORDERING, InvalidWorkload, from_document
 from bench.report.suite import ENTRIES
 from multicast.drivers.protocol import Record
-from multicast.errors import UsageError
 from tests.helpers.system import PATIENCE_S, until
 from topology.check import check
 from topology.output import Output
@@ -135,38 +134,6 @@ def test_a_latency_that_grew_and_a_rate_that_fell_are_regressions():
     rows = compare(document(), document(rate=0.7), max_regression=1.25)
     assert [row.regression for row in rows] == [False, True]
     assert not any(row.regression for row in compare(document(), document(), max_regression=1))
-
-
-def test_what_the_pairs_of_either_result_reach_themselves_is_no_regression():
-    old = document()
-    old["ratios"]["ordered"]["endToEndLatency50pct"]["pairs"] = [1.2, 1.5, 2.0]
-    old["ratios"]["ordered"]["consumeRate"]["pairs"] = [0.6, 0.9, 1.0]
-    rows = compare(old, document(latency=2.0, rate=0.6), max_regression=1.25)
-    assert [(row.regression, row.in_spread) for row in rows] == [(False, True), (False, True)]
-    rows = compare(old, document(latency=2.01, rate=0.59), max_regression=1.25)
-    assert [(row.regression, row.in_spread) for row in rows] == [(True, False), (True, False)]
-    new = document(latency=3.0)
-    new["ratios"]["ordered"]["endToEndLatency50pct"]["pairs"] = [1.5, 3.0, 3.1]
-    assert compare(document(), new, max_regression=1.25)[0].in_spread
-    new["ratios"]["ordered"]["endToEndLatency50pct"]["pairs"] = [1.51, 3.0, 3.1]
-    assert compare(document(), new, max_regression=1.25)[0].regression
-
-
-def test_the_command_ends_with_1_on_a_regression_and_says_which(tmp_path, capsys):
-    old, new, broken = (tmp_path / name for name in ("old.json", "new.json", "broken.json"))
-    old.write_text(json.dumps(document()))
-    new.write_text(json.dumps(document(latency=3.0)))
-    broken.write_text("[1]")
-    with pytest.raises(typer.Exit) as ended:
-        bench_compare(old, new, max_regression=1.25, output=Output.TABLE)
-    assert ended.value.exit_code == 1
-    assert "REGRESSION" in capsys.readouterr().out
-    new.write_text(json.dumps(document(latency=3.0)), encoding="utf-8-sig")
-    bench_compare(old, new, max_regression=2.5, output=Output.JSON)
-    assert json.loads(capsys.readouterr().out)["rows"][0]["change"] == 2.0
-    for other in (broken, tmp_path / "none.json"):
-        with pytest.raises(UsageError, match=other.name):
-            bench_compare(old, other, max_regression=1.25, output=Output.TABLE)
 
 
 # -- the suite -------------------------------------------------------------------------------

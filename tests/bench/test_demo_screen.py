@@ -2,8 +2,7 @@
 
 import pytest
 
-from bench.demo import screen
-from bench.demo.screen import Delivered, common_order, document, phases, picture, show
+from bench.demo.screen import Delivered, document, phases, show
 from bench.measured_work import MeasuredWork, WorkRow
 from multicast.history import HistoryBuilder
 from multicast.properties import check_all
@@ -42,23 +41,8 @@ def test_each_delivery_is_in_one_phase_and_the_failover_is_the_slowest_teams():
     assert document(without)["steady_p50_by_plain"] is None
 
 
-def test_the_common_order_contains_every_teams_order_and_is_empty_where_they_disagree():
-    teams = {
-        "one": [delivered(m, n, 9) for n, m in enumerate("acd")],
-        "two": [delivered(m, n, 1) for n, m in enumerate("abce")],
-    }
-    order = common_order(teams)
-    assert sorted(order) == list("abcde")
-    for team in teams.values():
-        own = [one.message for one in team]
-        assert [message for message in order if message in own] == own
-    teams["two"].reverse()
-    assert common_order(teams) == []
-    assert list(picture(teams)) == []
-
-
 @pytest.mark.parametrize("same", [True, False])
-def test_the_screen_tells_the_phases_the_order_the_verdict_and_what_to_try(capsys, same):
+def test_the_screen_tells_the_phases_the_order_and_the_verdict(capsys, same):
     teams = {
         "one": [delivered("P1:0", 1, 0.2), delivered("P1:1", 4, 0.01), delivered("P1:2", 5.1, 2)],
         "two": [delivered("P1:1", 4, 0.03)],
@@ -81,7 +65,6 @@ def test_the_screen_tells_the_phases_the_order_the_verdict_and_what_to_try(capsy
         (found,) = [line for line in lines if line.strip().startswith(beginning)]
         return found.strip().removeprefix(beginning).split()
 
-    assert "21.5 s, broker and plan included" in lines[1]
     # The three phases, each with its own figures, and none over all of them.
     assert after("first 2 s") == ["1", "200.0", "ms", "200.0", "ms", "200.0", "ms"]
     assert after("steady") == ["2", "30.0", "ms", "30.0", "ms", "30.0", "ms"]
@@ -94,18 +77,5 @@ def test_the_screen_tells_the_phases_the_order_the_verdict_and_what_to_try(capsy
     replayed = " ".join(after("Replay:"))
     assert "once more, from the start, in 250 ms" in replayed
     assert replayed.endswith("the same sequence" if same else "ANOTHER SEQUENCE")
-    assert after("message ") == ["one", "two"]
     assert [after(f"P1:{offset}") for offset in range(3)] == [["1", "·"], ["2", "1"], ["3", "·"]]
     assert after("Guarantees, checked over all deliveries:") == ["no", "violations"]
-    assert {verdict.guarantee for verdict in report.verdicts} <= {
-        line.strip().partition(":")[0] for line in lines
-    }
-    assert any("5 (5) entries passed on, 2 (2) dropped" in line for line in lines)
-    tries = [line.strip() for line in lines[lines.index("Try next:") + 1 :]]
-    program = screen.program()
-    assert [line.removeprefix(f"{program} ").split()[:2] for line in tries] == [
-        ["demo", "--force"],
-        ["osn", "demo"],
-        ["local", "up"],
-        ["adopt", "TOPIC"],
-    ]

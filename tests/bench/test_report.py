@@ -59,27 +59,6 @@ def full():
     return {name: document(name, **changes) for name, changes in names.items()}
 
 
-# -- what is plotted ----------------------------------------------------------------------------
-
-
-def test_a_run_gives_the_plots_that_it_has_figures_for_and_no_other():
-    names = [one.name for one in plots(full())]
-    assert names == [
-        "cdf-latency-100B-200",
-        "cdf-latency-1MB-20",
-        "latency-by-size",
-        "throughput-by-size",
-        "poster-latency",
-        "poster-throughput",
-        "latency-by-tree",
-        "latency-by-bottleneck",
-        "latency-by-plain",
-        "cpuSeconds-by-role",
-        "bytesReceived-by-role",
-    ]
-    assert plots({"tree-1": {"error": "failed", "workload": {}}}) == []
-
-
 # -- the page -----------------------------------------------------------------------------------
 
 

@@ -63,22 +63,6 @@ def test_a_ratio_is_the_median_of_pairs_with_the_least_and_the_greatest():
     assert (judgement.figure.pairs, judgement.verdict) == (7, TargetVerdict.MET)
 
 
-def test_a_level_is_what_the_tree_costs_beyond_one_collector_in_times_of_plain():
-    given = document("tree-4", ordered={P50: 5.0}, plain={P50: 0.5}, **{"single-root": {P50: 2.0}})
-    judgement = judged("each further level of the tree, 200/s: p50, a tree of 4", {"tree-4": given})
-    assert (judgement.figure.median, judgement.verdict) == (
-        2.0,
-        TargetVerdict.MISSED,
-    )  # (5 - 2) / 3 / 0.5
-
-
-@pytest.mark.parametrize(("value", "verdict"), [(0.9, "met"), (0.91, "met"), (0.89, "missed")])
-def test_a_rate_has_to_reach_its_limit(value, verdict):
-    given = document("backlog-1kB", ordered={RATE: value})
-    row = "throughput of ordered delivery from a backlog"
-    assert judged(f"{row}, `batches()`: 1 kB", {"backlog-1kB": given}).verdict == verdict
-
-
 def test_few_pairs_are_not_enough_to_say_met_and_what_is_missing_is_not_measured():
     row = 'against "put it all into one partition"'
     judgement = judged(row, {"thirds": document("thirds", rounds=6, ordered={RATE: 9.0})})

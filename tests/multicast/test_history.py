@@ -97,6 +97,12 @@ def test_an_end_without_a_delivery_makes_an_empty_reading_that_can_go_on():
     assert (reading.ended, reading.first, list(reading.messages)) == (True, 7, [0])
 
 
+def test_a_gap_in_a_sequence_is_an_error_with_its_place():
+    assert error_of(delivery(0), delivery(3, "y")) == (
+        "h.jsonl:2: sequence 3 of C1/a follows 0: the lines between are missing"
+    )
+
+
 @pytest.mark.parametrize(
     ("line", "sentence"),
     [

@@ -11,7 +11,8 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 from opentelemetry.sdk.trace.sampling import ALWAYS_OFF, ALWAYS_ON, ParentBased, Sampler
 
 from collectors.testing.running import RunningTopic
-from multicast.tracing.context import PROPAGATOR, injected
+from multicast.errors import AppendRefused
+from multicast.tracing.context import PROPAGATOR, context_of, injected
 from tests.helpers.system import PATIENCE_S
 
 pytestmark = [pytest.mark.kafka, pytest.mark.slow, pytest.mark.timeout(300)]
@@ -20,6 +21,9 @@ INTERESTS = {
     "consumers": {"C1": {"P1", "P2"}, "C2": {"P2", "P3"}},
     "destinations": [{"P1", "P2"}],
 }
+
+
+TOO_LARGE = 17_000_000  # local brokers take 16 MiB
 
 
 class Switched(Sampler):
@@ -200,6 +204,16 @@ def test_each_message_of_a_backlog_has_the_span_of_its_own_order_record(topic, s
     received(topic, "C2", 100)
 
 
+def test_a_refused_message_is_an_error_of_its_span(topic, spans):
+    with topic.producer(tracing=True) as producer:
+        receipt = producer.multicast(bytes(TOO_LARGE), to={"P3"})
+        with pytest.raises(AppendRefused):
+            receipt.accepted(PATIENCE_S)
+    sent = one_of(spans("multicast"))
+    assert sent.status.status_code is trace.StatusCode.ERROR
+    assert sent.attributes["error.type"] == "AppendRefused"
+
+
 def test_a_single_log_is_its_own_order_and_has_no_span_of_it(topic, spans):
     with topic.producer(tracing=True) as producer:
         producer.multicast(b"x", to={"P3"}).accepted(PATIENCE_S)
@@ -210,6 +224,16 @@ def test_a_single_log_is_its_own_order_and_has_no_span_of_it(topic, spans):
     single, _ = spans("deliver")
     assert links(single) == [one_of(spans("multicast")).context.span_id]
     assert len(spans("order")) == 1  # C2's
+
+
+def test_a_span_of_the_application_can_continue_the_trace_of_a_message(topic, spans):
+    with topic.producer(tracing=True) as producer:
+        producer.multicast(b"x", to={"P1", "P2"}).accepted(PATIENCE_S)
+    for name in ("C1", "C2"):
+        (message,) = received(topic, name, 1)
+    with trace.get_tracer("test").start_as_current_span("work", context_of(message)) as work:
+        pass
+    assert work.parent.span_id == one_of(spans("multicast")).context.span_id
 
 
 @pytest.mark.parametrize("state", [[], [("vendor", "1"), ("other", "a=b")]])

@@ -1,12 +1,10 @@
-"""Histories of a nemesis run: restarts are correct, real violations are found; recovery times."""
+"""Histories of a nemesis run: restarts are correct, and real violations are found."""
 
 import json
 
 import pytest
 
 from bench.nemesis.histories import read_histories
-from bench.nemesis.recovery import Fault, by_kind, recoveries
-from multicast.history import HistoryError
 from multicast.properties import check_all
 
 INTERESTS = {"C1": ["P1", "P2", "P3"], "C2": ["P2", "P3", "P4"]}
@@ -222,71 +220,3 @@ ORDER = {"uniform prefix order", "uniform acyclic order"}
 def test_each_fault_is_found_by_its_name(story, tmp_path, spoil, kinds):
     spoil(story)
     assert judged(story, tmp_path) >= kinds
-
-
-def test_a_finding_names_the_message_and_the_call(story, tmp_path):
-    append_one_twice(story)
-    story.renumber()
-    run = story.write(tmp_path)
-    (finding,) = run.findings(run.history())
-    assert finding.sentence == "p1/a/3 is stored as P2+P3+P4:0 and P2+P3+P4:99."
-
-
-@pytest.mark.parametrize(
-    ("name", "line", "says"),
-    [
-        ("p1-b", '{"begun": 7, "to": ["P1"], "ns": 1}', "p1-b:65: call 7 follows 29"),
-        ("p1-b", '{"begun": 30, "to"', "no client writes such a line"),
-        ("C2-a", '{"odd": 1}', "not a delivery or end line"),
-    ],
-)
-def test_a_line_that_no_process_writes_is_named(story, tmp_path, name, line, says):
-    story.write(tmp_path)
-    with (tmp_path / name).open("a") as file:
-        file.write(line + "\n")
-    with pytest.raises(HistoryError, match=says):
-        read_histories(tmp_path.iterdir())
-
-
-# -- recovery ---------------------------------------------------------------------------------
-
-
-class Pair:
-    def __init__(self, *deliveries):
-        self.begun_ns = [begun for begun, _ in deliveries]
-        self.at_ns = [at for _, at in deliveries]
-
-
-S = 10**9
-WANTED = {"C1": ("P1",), "C2": ("P1", "P2")}
-
-
-def test_recovery_lasts_until_the_slowest_pair_delivered_something_begun_after_the_heal():
-    fault = Fault("cut", 9 * S, 10 * S)
-    (recovery,) = recoveries(
-        [fault],
-        load={"P1": [8 * S, 11 * S, 12 * S], "P2": [11 * S]},
-        delivered={
-            ("C1", "P1"): Pair((8 * S, 30 * S), (12 * S, 15 * S), (11 * S, 14 * S)),
-            ("C2", "P1"): Pair((11 * S, 13 * S)),
-            ("C2", "P2"): Pair((11 * S, 17 * S)),
-        },
-        interests=WANTED,
-    )
-    assert (recovery.took_s, recovery.waiting) == (7.0, ())
-
-
-def test_a_pair_that_delivers_nothing_more_is_named_and_counted():
-    times = recoveries(
-        [Fault("kill", 0, 10 * S), Fault("kill", 0, S)],
-        load={"P1": [2 * S, 11 * S]},
-        delivered={
-            ("C1", "P1"): Pair((2 * S, 3 * S)),
-            ("C2", "P1"): Pair((2 * S, 4 * S), (11 * S, 12 * S)),
-        },
-        interests=WANTED,
-    )
-    assert [(one.took_s, one.waiting) for one in times] == [(None, (("C1", "P1"),)), (3.0, ())]
-    figures = by_kind(times)["kill"]
-    assert (figures.count, figures.measured, figures.unrecovered) == (2, 1, 1)
-    assert (figures.p50_s, figures.worst_s) == (3.0, 3.0)

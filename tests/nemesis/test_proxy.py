@@ -9,7 +9,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bench.nemesis.frames import (
-    FRAME_BYTES_MAX,
     Action,
     Api,
     Frames,
@@ -17,8 +16,7 @@ from bench.nemesis.frames import (
     number_of_answer,
     read_request,
 )
-from bench.nemesis.proxy import Proxy
-from multicast.errors import AmcastError, ProtocolViolation
+from multicast.errors import ProtocolViolation
 from tests.helpers.proxied import proxied_broker
 
 ANSWER_S = 60.0
@@ -56,12 +54,6 @@ def test_rubbish_is_refused_or_waited_for_and_nothing_beyond_a_frame_is_kept(rub
             for frame in reader.feed(rubbish[at : at + 1]):
                 assert 4 <= len(frame) - 4 <= 64
             assert reader.kept() < 4 + 64
-
-
-@pytest.mark.parametrize("size", [-1, 0, 3, FRAME_BYTES_MAX + 1, 2**31 - 1])
-def test_a_size_that_no_frame_has_is_refused_at_its_four_bytes(size):
-    with pytest.raises(ProtocolViolation):
-        Frames().feed(struct.pack(">i", size))
 
 
 @given(
@@ -137,35 +129,3 @@ def test_a_held_request_waits_with_those_behind_it_and_no_other_connection_does(
         armed.release()
         assert held.numbers(2) == [1, 2]
         assert armed.answered.wait(ANSWER_S)
-
-
-@pytest.mark.kafka
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    "spoken",
-    [
-        b"GET / HTTP/1.1\r\n\r\n",
-        struct.pack(">i", 2**31 - 1),
-        struct.pack(">ihhih", 10, 18, 0, 1, 999),
-    ],
-)
-def test_who_speaks_no_kafka_is_closed_and_others_go_on(proxy, spoken):
-    with Raw(proxy) as other, Raw(proxy) as raw:
-        raw.socket.sendall(spoken)
-        assert raw.numbers(1) == [None]
-        other.socket.sendall(request(3))
-        assert other.numbers(1) == [3]
-
-
-def test_a_broker_that_is_away_closes_its_clients_and_a_closed_proxy_refuses_them():
-    with socket.socket() as away:
-        away.bind(("127.0.0.1", 0))  # nobody listens there, and nobody else may
-        free = away.getsockname()
-        with Proxy({1: free}) as proxy:
-            address = proxy.address(1)
-            with Raw(proxy) as raw:
-                assert raw.numbers(1) == [None]
-            with pytest.raises(AmcastError), Proxy({1: free}, ports={1: address[1]}):
-                pass
-    with pytest.raises(ConnectionRefusedError):
-        socket.create_connection(address, timeout=ANSWER_S)

@@ -210,6 +210,29 @@ def test_what_cannot_be_covered_is_refused_with_the_command_that_mends_it(busy):
         Consumer(busy.bootstrap, topic=busy.topic, name="C9")
 
 
+def test_a_bad_line_is_named_and_what_came_before_it_is_sent(running):
+    good = json.dumps({"to": ["P2"], "payload": "good"})
+    done = amcast("send", *running.common(), stdin=f"{good}\n{{oops\n")
+    assert done.returncode == 2
+    assert "standard input:2" in done.stderr
+    assert "1 accepted" in done.stderr
+    received = [message["payload"] for message in running.receive("-n", "C2", "--until-end")]
+    assert received.count("good") == 1
+
+
+def test_what_is_accepted_and_not_ordered_is_counted_and_in_the_history(
+    system, tmp_path, monkeypatch
+):
+    monkeypatch.setenv("AMCAST_TICKETS", "off")  # so only a collector could order it
+    history = tmp_path / "sent"
+    words = ("--to", "P2", "--ordered", "--timeout", "10", "--history", str(history))
+    done = amcast("send", *system.common(), *words, stdin="x\n")
+    assert done.returncode == 4
+    assert "sent 1: 1 accepted" in done.stderr
+    assert "message P2:0 was accepted, but not ordered in time" in done.stderr
+    assert '"P2:0"' in history.read_text()
+
+
 def test_the_faust_command_hosts_the_same_collectors_and_answers(system):
     env = {
         **os.environ,

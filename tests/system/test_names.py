@@ -79,6 +79,12 @@ def test_all_errors_are_exported():
     assert public <= set(multicast.__all__)
 
 
+def test_a_name_that_does_not_exist_is_an_attribute_error():
+    for package in (amcast, multicast):
+        with pytest.raises(AttributeError, match="has no attribute 'Prodcer'"):
+            package.Prodcer  # noqa: B018
+
+
 def test_the_version_is_the_one_of_the_distribution():
     line = next(
         line for line in (ROOT / "pyproject.toml").read_text().splitlines() if "version =" in line

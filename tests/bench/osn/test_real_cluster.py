@@ -1,4 +1,4 @@
-"""Bundles at three real nodes that are killed, and the same transfers as separate transactions.
+"""Bundles at three real nodes that are killed.
 
 The large run, by hand: `amcast bench bundles --bundles 100000`.
 """

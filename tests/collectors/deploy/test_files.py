@@ -217,6 +217,23 @@ def test_helm_lints_the_chart_and_renders_what_kubernetes_reads(chart, helm):
     assert template["spec"]["securityContext"]["runAsNonRoot"] is True
 
 
+@pytest.mark.helm
+def test_helm_renders_every_option_of_the_chart(chart, helm):
+    options = [
+        "configSecret=login", "podMonitor.enabled=true", "prometheusRule.enabled=true",
+        "podAnnotations.a=b", "nodeSelector.disk=ssd", "imagePullSecrets[0].name=key",
+        "tolerations[0].key=only",
+    ]  # fmt: skip
+    words = [word for option in options for word in ("--set", option)]
+    rendered = list(yaml.safe_load_all(run(helm, "template", "r", chart, *words)))
+    by_kind = {document["kind"]: document for document in rendered}
+    rules = yaml.safe_load((chart / "files" / "amcast-rules.yaml").read_text())
+    assert by_kind["PrometheusRule"]["spec"] == rules
+    assert by_kind["PodMonitor"]["spec"]["podMetricsEndpoints"][0]["path"] == "/metrics"
+    pod = by_kind["Deployment"]["spec"]["template"]["spec"]
+    assert pod["volumes"][0]["secret"]["secretName"] == "login"
+
+
 @pytest.mark.needs("promtool")
 def test_promtool_accepts_the_rules(tmp_path):
     written(tmp_path, "prometheus-rules")

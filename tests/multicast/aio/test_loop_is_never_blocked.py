@@ -7,6 +7,7 @@ for each of their calls.
 
 import asyncio
 import threading
+import time
 
 import pytest
 
@@ -17,7 +18,7 @@ from multicast.local.cluster import LocalCluster
 from tests.helpers.plans import chain, priced
 from tests.helpers.system import EACH_DRIVER, System
 from tests.helpers.system import until as wait_until
-from tests.multicast.aio.heart import watched
+from tests.multicast.aio.heart import COMPUTED_MAX_S, watched
 from tests.multicast.aio.worlds import (
     PATIENCE_S,
     HeldAppends,
@@ -80,6 +81,17 @@ def test_the_heart_finds_a_synchronous_producer_that_waits_for_room():
 def released_once_blocked(heart, held):
     wait_until(lambda: heart.blocked is not None, "the heart finds the block")
     held.release()
+
+
+def test_the_heart_finds_a_turn_that_computes_for_too_long():
+    async def run():
+        async with watched() as heart:
+            began_s = time.thread_time()
+            while time.thread_time() - began_s < 1.2 * COMPUTED_MAX_S:
+                pass
+        assert "computed" in heart.blocked
+
+    asyncio.run(run())
 
 
 def test_waiting_for_room_blocks_no_loop():

@@ -1,14 +1,17 @@
 """Conditional messages on a whole system in memory: all readers agree, whatever happens to them."""
 
+import asyncio
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from multicast import LogPosition, MessageID, WhyVoid, nothing_after
+from multicast.aio import AsyncConsumer, AsyncProducer
 from multicast.conditional.follower import DecisionFollower
 from multicast.control import log_partition
 from multicast.errors import AppendUnknown, Trimmed, UndeclaredDestination, UsageError
-from multicast.testing import system
+from multicast.testing import OrderViolation, system
 from tests.helpers.small import Small
 from tests.multicast.conditional.model import SEGMENT, Event, Expected, as_model, decisions
 from topology.interests import from_document
@@ -160,6 +163,24 @@ def test_what_a_producer_refuses_and_says():
         assert s.drain(s.consumer("C3")) == []
 
 
+def test_the_check_finds_a_void_message_that_was_delivered():
+    with pytest.raises(OrderViolation, match=r"delivered P1\+P2:1"):
+        deliver_a_void_message()
+
+
+def deliver_a_void_message():
+    with system(INTERESTS) as s:
+        start = LogPosition("P1+P2", 0)
+        for number in range(2):
+            s.producer().multicast(b"%d" % number, to=BOTH, **seat(start, 1))
+        s.settle()
+        consumer = s.consumer("C3", void="mark")
+        batches = list(consumer.until_end())
+        reading = s._recorder.readings[-1]
+        assert [batch.decision.takes_effect for batch in batches] == [True, False]
+        object.__setattr__(reading.batches[1], "decision", batches[0].decision)
+
+
 # -- every schedule ---------------------------------------------------------------------------
 
 STEPS = st.lists(
@@ -264,6 +285,34 @@ def small():
     with Small(solve(from_document(document))) as running:
         running.run_all()
         yield running
+
+
+def test_asyncio_awaits_the_decision(small):
+    async def run():
+        async with (
+            AsyncProducer(topic="A", driver=small.driver) as producer,
+            AsyncConsumer(topic="A", name="C3", driver=small.driver) as consumer,
+        ):
+            start = LogPosition("P1+P2", 0)
+            receipts = [
+                await producer.multicast(b"%d" % n, to=BOTH, **seat(start, n // 4))
+                for n in range(8)
+            ]
+            given_here = await asyncio.gather(*(receipt.decided() for receipt in receipts))
+            assert [d.takes_effect for d in given_here] == [True, False, False, False] * 2
+            with pytest.raises(UsageError, match="not a str"):
+                await producer.multicast(b"", to=BOTH, tags="seat")
+            taken = []
+            async for message in consumer:
+                taken.append(message.payload)
+                if len(taken) == 2:
+                    break
+            assert taken == [b"0", b"4"]
+            assert consumer.seen(BOTH).next >= 5
+            plain = await producer.multicast(b"", to={"P1"}, within=BOTH, tags={"x"})
+            assert (await plain.decided()).takes_effect
+
+    asyncio.run(run())
 
 
 def test_retention_that_removed_what_decides_is_a_named_error(small):

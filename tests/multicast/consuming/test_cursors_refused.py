@@ -1,6 +1,6 @@
 """A cursor that a consumer cannot continue at, and a wrong argument, is refused in one sentence."""
 
-from datetime import datetime
+from datetime import UTC, datetime, timedelta
 
 import pytest
 
@@ -177,6 +177,14 @@ def test_a_place_that_is_none_is_refused(double, where):
     consumer = double.consumer("C1")
     with pytest.raises(UsageError):
         consumer.seek(where)
+
+
+def test_a_time_before_1970_is_the_beginning(double):
+    write(double, 2, {"P5"})
+    consumer = double.consumer("S")
+    consumer.seek(datetime(1970, 1, 1, tzinfo=UTC) - timedelta(milliseconds=1))
+    assert consumer.position.next == 0
+    list(consumer.until_end())
 
 
 @pytest.mark.parametrize(

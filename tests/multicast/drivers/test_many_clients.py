@@ -1,4 +1,4 @@
-"""A closed reader or appender holds nothing, even if it is kept."""
+"""Closed readers hold nothing, even if they are kept."""
 
 import contextlib
 

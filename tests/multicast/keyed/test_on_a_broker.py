@@ -1,4 +1,4 @@
-"""Keys on a real broker: running collectors, the commands, and the keys that strangers write."""
+"""Keys on a real broker: running collectors, and the commands."""
 
 import json
 

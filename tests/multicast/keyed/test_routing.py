@@ -8,8 +8,10 @@ from multicast import keys
 from multicast.consuming.delivery import Message
 from multicast.drivers.memory.driver import MemoryDriver
 from multicast.errors import (
+    BufferFull,
     ClusterUnreachable,
     PartitionsDiffer,
+    TimedOut,
     TopicMissing,
     UndeclaredDestination,
     UsageError,
@@ -18,6 +20,7 @@ from multicast.keyed import router
 from multicast.keyed.partitioners import by_crc32, by_murmur2
 from multicast.messages import MessageID
 from tests.helpers.driver_worlds import PATIENCE_S
+from tests.helpers.held import SteppedDriver
 from tests.helpers.plans import chain, poster
 from tests.helpers.small import Small, until
 from topology.tree import Log
@@ -113,6 +116,28 @@ def test_many_go_where_their_keys_are_and_keep_their_order_there(small):
     assert by_payload[b"a"] == (b"k", ("P1", "P3"))
     assert by_payload[b"b"] == (None, ("P1", "P3"))
     assert by_payload[b"c"] == by_payload[b"d"] == (key_in("P2"), ("P2", "P4"))
+
+
+def test_many_by_keys_share_the_room_and_say_what_found_none(small):
+    held = []
+    driver = SteppedDriver(small.log, step=held.append)
+    appender = driver.appender
+    driver.appender = lambda **_: appender(in_flight_max=2)
+    with small.producer(driver=driver, tickets=False, block_s=0.1) as producer:
+        given = [key_in("P1"), key_in("P2"), key_in("P1"), key_in("P2")]
+        receipts = producer.multicast_all([b"0", b"1", b"2", b"3"], keys=given)
+        with pytest.raises(TimedOut):
+            receipts.accepted(0.05)
+        for append in held:
+            append.settle(append.store())
+        with pytest.raises(BufferFull):
+            receipts.accepted(PATIENCE_S)
+        assert [hasattr(outcome, "offset") for outcome in receipts.outcomes] == [
+            True,
+            False,
+            True,
+            False,
+        ]
 
 
 def test_what_names_no_place_is_refused_before_anything_is_sent(small):

@@ -200,6 +200,26 @@ def test_a_consumer_says_for_which_log_its_messages_wait_and_for_how_long():
         assert shown(metrics)("consumer_waiting_seconds", "C1", "P1") is None
 
 
+def test_a_pause_begins_where_the_consumer_stops_and_a_forged_marker_begins_none(double):
+    counter = double.consumer("C4")._counter
+    delivery = counter._delivery
+    counter.resumed(1.0)
+    assert counter.counts().replanning_s is None
+    delivery.marker = 5
+    counter.stopped(delivery, 10.0)  # at what only looks like a marker
+    delivery.marker = 9
+    counter.stopped(delivery, 20.0)
+    counter.stopped(delivery, 21.0)
+    counter.resumed(23.5)
+    assert counter.counts().replanning_s == 3.5
+    counter.stopped(delivery, 30.0)
+    other = double.consumer("C4")._counter._delivery
+    other.marker = 9
+    counter.stopped(other, 40.0)  # after a seek
+    counter.resumed(41.0)
+    assert counter.counts().replanning_s == 1.0
+
+
 def test_a_closed_client_keeps_its_counters_loses_its_gauges_and_is_let_go(double):
     first, second = double.producer(), double.producer()
     consumer = double.consumer("C4")

@@ -348,6 +348,19 @@ def test_what_is_not_read_yet_is_no_violation():
         assert late.poll(1) == []
 
 
+def test_a_seek_begins_another_reading():
+    with system(INTERESTS) as double:
+        producer, consumer = double.producer(), double.consumer("C1")
+        for number in range(4):
+            producer.multicast(b"%d" % number, to={"P1"})
+        first, *_ = double.drain(consumer)
+        consumer.seek(first.cursor)
+        assert payloads(double.drain(consumer)) == [b"1", b"2", b"3"]
+        consumer.seek("latest")
+        producer.multicast(b"4", to={"P1"})
+        assert payloads(double.drain(consumer)) == [b"4"]
+
+
 def test_a_test_that_would_wait_for_ever_ends_with_a_sentence():
     with system(INTERESTS) as double, pytest.raises(TimedOut, match="waits for ever"):
         for _ in double.consumer("C1"):

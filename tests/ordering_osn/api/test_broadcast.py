@@ -153,6 +153,11 @@ def test_nothing_behind_a_refused_envelope_is_let_in(runner, channels):
     assert len(channels.submitted) == 6
 
 
+def test_a_client_hears_of_a_refusal_though_it_goes_on_sending(runner, channels):
+    sent = [*envelopes()[:5], transaction(signer=STRANGER), *envelopes() * 50]
+    assert statuses(runner, channels, *sent) == [200] * 5 + [403]
+
+
 def test_answers_come_in_the_order_of_the_envelopes_and_many_are_in_flight(runner):
     class Backwards(SmallChannels):
         """Stores the envelopes in reverse order."""
@@ -320,6 +325,16 @@ def test_a_server_stops_within_seconds_though_streams_are_open(runner, channels)
     runner.run(ask())
 
 
+def test_streams_are_counted(runner, channels):
+    metrics = Metrics()
+    statuses(runner, channels, *envelopes()[:3], metrics=metrics)
+    name = ("orderer.AtomicBroadcast", "Broadcast")
+    assert metrics.grpc_server_stream_requests_received.value(*name) == 1
+    assert metrics.grpc_server_stream_messages_received.value(*name) == 3
+    assert metrics.grpc_server_stream_messages_sent.value(*name) == 3
+    assert metrics.grpc_server_stream_requests_completed.value(*name, "OK") == 1
+
+
 # Answers, as bytes.
 
 
@@ -339,6 +354,12 @@ def test_a_block_is_sent_as_the_bytes_that_stand_in_the_ledger(size):
     raw = block.SerializeToString()
     assert DeliverResponse.FromString(block_answer(raw)).block == block
     assert read_answer(block_answer(raw)) == raw
+
+
+@pytest.mark.parametrize("raw", [b"\x12\x05abc", b"\x12", b"\x12\xff", b"\x08\xc8"])
+def test_half_an_answer_is_an_error(raw):
+    with pytest.raises(ValueError, match="answer"):
+        read_answer(raw)
 
 
 # Receipts.

@@ -9,8 +9,10 @@ from pathlib import Path
 import grpc
 import pytest
 from grpc import aio
+from grpc._cython import cygrpc
 
 from multicast.errors import UsageError
+from ordering_osn.api import grpc_server
 from ordering_osn.api.connection_errors import ConnectionLost
 from ordering_osn.api.grpc_server import NodeClient, Server
 from ordering_osn.api.metrics import Metrics
@@ -81,6 +83,14 @@ def test_the_binding_is_looked_at_before_the_channel(runner, channels):
             return await gathered(client.deliver(asking(b"", channel="nowhere")))
 
     assert runner.run(ask()) == [400]
+
+
+def test_grpc_knows_each_option_that_is_set():
+    """It takes any name, and does nothing for one that it does not know."""
+    library = Path(cygrpc.__file__).read_bytes()
+    options = [*grpc_server._SERVER_OPTIONS, *grpc_server._CLIENT_OPTIONS]
+    unknown = [name for name, _ in options if name.encode() not in library]
+    assert not unknown
 
 
 # Idle, many, slow, and the end.
@@ -225,6 +235,25 @@ def test_a_server_stops_within_seconds_and_tells_its_tails(runner, channels):
     ends, took = runner.run(ask())
     assert ends == [[503]] * 50
     assert took < 30
+
+
+def test_a_server_stops_though_a_reader_reads_nothing(runner, channels, channel):
+    for _ in range(16):
+        channel.add(b"z" * 2**20)
+
+    async def ask():
+        async with (
+            serving(channels) as server,
+            aio.insecure_channel(
+                f"127.0.0.1:{server.port}", [("grpc.max_receive_message_length", 100 << 20)]
+            ) as other,
+        ):
+            stopped = other.stream_stream("/orderer.AtomicBroadcast/Deliver")()
+            await stopped.write(seek_envelope(USER, "chain-a", 0, ENDLESS))
+            await stopped.read()
+            await asyncio.wait_for(server.stop(0.5), 60)
+
+    runner.run(ask())
 
 
 @pytest.mark.parametrize("tls", [TlsFiles(), TlsFiles(b"no", b"key")], ids=["none", "no PEM"])

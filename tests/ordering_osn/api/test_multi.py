@@ -7,6 +7,7 @@ import pytest
 
 from ordering_osn.api.broadcast import serve_bundles
 from ordering_osn.api.channels import BundleAnswer, BundleFate, FateKind, LogEnd
+from ordering_osn.api.connection_errors import ConnectionLost
 from ordering_osn.api.metrics import Metrics
 from ordering_osn.api.multi.signed_request import signed_request
 from ordering_osn.chain.bundles.rule import VoidReason
@@ -123,6 +124,16 @@ def test_no_more_bundles_are_in_flight_than_the_limit(runner, channels, monkeypa
         assert stream.written == [b"first", b"second", b"third", b"fourth"]
 
     runner.run(ask())
+
+
+def test_a_defect_ends_its_stream_alone(runner, channels):
+    async def ask():
+        async with served(channels) as client:
+            with pytest.raises(ConnectionLost, match="INTERNAL"):
+                await gathered(client.exchange(BROADCAST, [b"defect"], timeout_s=60.0))
+            return await gathered(client.exchange(BROADCAST, [b"next"], timeout_s=60.0))
+
+    assert len(runner.run(ask())) == 1
 
 
 def status(runner, channels, *, signer=USER, raw=None, wait_ms=0, bundle_id=ID, **options):

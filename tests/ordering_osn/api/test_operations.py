@@ -13,7 +13,7 @@ import pytest
 
 from multicast import web
 from multicast.errors import UsageError
-from ordering_osn.api.log_levels import LogLevels
+from ordering_osn.api.log_levels import LogLevels, MalformedSpec
 from ordering_osn.api.metrics import Metrics
 from ordering_osn.api.operations import Operations
 from ordering_osn.api.seek import seek_envelope
@@ -197,6 +197,16 @@ def test_metrics_are_under_fabrics_names(started, metrics, channels):
     assert "_total" not in body.decode()
 
 
+def test_log_entries_are_counted_by_level_while_the_server_runs(started, metrics):
+    server = started()
+    log = logging.getLogger("amcast.osn.deliver")
+    before = metrics.logging_entries_written.value("error")
+    log.error("one")
+    log.error("two")
+    assert metrics.logging_entries_written.value("error") == before + 2
+    assert b'logging_entries_written{level="error"} 2.0' in ask(server, "GET", "/metrics")[2]
+
+
 # Log levels.
 
 
@@ -235,9 +245,31 @@ def test_a_log_spec_that_cannot_be_read_is_refused_and_changes_nothing(started, 
     assert json.loads(ask(server, "GET", "/logspec")[2]) == {"spec": "error"}
 
 
+def test_the_log_spec_knows_two_methods(started):
+    for method in ("POST", "DELETE"):
+        status, _, answer = ask(started(), method, "/logspec", "{}")
+        assert status == 400
+        assert method in json.loads(answer)["error"]
+
+
 def test_a_body_without_a_length_is_answered_that_one_is_required(started):
     body = iter([b'{"spec": "debug"}'])  # sent in chunks
     assert ask(started(), "PUT", "/logspec", body)[0] == 411
+
+
+def test_a_spec_of_very_many_loggers_is_refused():
+    with pytest.raises(MalformedSpec, match="more than"):
+        LogLevels().set(":".join(f"a{number}=info" for number in range(1000)))
+
+
+def test_the_version_is_told(started):
+    status, _, body = ask(started(), "GET", "/version")
+    assert status == 200
+    assert json.loads(body) == {"Version": "0.1.0"}
+
+
+def test_other_paths_are_not_found(started):
+    assert ask(started(), "GET", "/")[0] == 404
 
 
 # The rest.

@@ -1,4 +1,4 @@
-"""Each clause of the rule by which a bundle counts, by itself."""
+"""Clauses of the rule by which a bundle counts; `test_rule_properties` asks for the whole rule."""
 
 import pytest
 

@@ -2,11 +2,13 @@
 
 import asyncio
 import json
+import socket
 
 import pytest
 
 from multicast.errors import AmcastError, TimedOut, UsageError
 from multicast.settings import Settings
+from ordering_osn.api.grpc_server import Server
 from ordering_osn.cli.length_prefixed import check_frames
 from ordering_osn.identity import SigningIdentity
 from ordering_osn.node.joining import join
@@ -101,6 +103,26 @@ def test_a_channel_of_other_orderers_that_comes_while_a_node_runs_is_not_run(tmp
             assert status == 503
         finally:
             node.stop()
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "192.0.2.1", "no.such.host.invalid"])
+def test_an_address_that_nobody_can_listen_at_is_named_with_the_reason(host, channels, capfd):
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        server = Server(channels, host=host, port=taken.getsockname()[1])
+        with pytest.raises(UsageError) as caught:
+            asyncio.run(server.start())
+    assert f"cannot listen on {host}" in str(caught.value)
+    assert "Failed to bind" not in str(caught.value)
+    # gRPC itself printed nothing: each of its lines names a file of its source.
+    assert ".cc:" not in capfd.readouterr().err
+
+
+def test_a_log_level_or_a_block_that_is_none_is_refused(tmp_path):
+    assert "--log-level 'loud'" in refused(
+        "run", "--folder", tmp_path, *NODE, "--log-level", "loud"
+    )
+    ask = ("deliver", "--node", "127.0.0.1:1", "-c", "chain-a", *READER)
+    assert "is not a block" in refused(*ask, "--start", 2**64)
 
 
 # Folders and files.

@@ -17,6 +17,7 @@ from ordering_osn.client import (
     Submitted,
     node_turns,
 )
+from ordering_osn.client.messages import BadAnswer, read_delivered, read_fate, read_submitted
 from tests.ordering_osn.helpers.chains import USER, gathered, transaction
 from tests.ordering_osn.helpers.multi import (
     AB,
@@ -135,6 +136,76 @@ def test_a_silent_node_counts_as_lost():
     raised(TimedOut, call)
 
 
+def test_an_answer_to_another_bundle_is_an_error():
+    node = ScriptedNode(World(), ["other"])
+    error = raised(BadAnswer, calling([node], lambda client: client.submit(fresh())))
+    assert "instead of" in str(error)
+
+
+@pytest.mark.parametrize(
+    "read", [lambda raw: read_submitted(raw, bytes(32)), read_fate, read_delivered]
+)
+def test_an_answer_that_cannot_be_decoded_is_an_error(read):
+    with pytest.raises(BadAnswer, match="the node's answer cannot be decoded"):
+        read(b"\xff")
+
+
+# -- submit_many -----------------------------------------------------------------------------------
+
+
+def many(nodes, bundles, **options):
+    return run(calling(nodes, lambda client: gathered(client.submit_many(bundles)), **options))
+
+
+def test_many_bundles_are_answered_in_their_order_and_a_refused_one_stops_none():
+    world, bundles = World(), [fresh() for _ in range(5)]
+    node = ScriptedNode(world, ["take", "refuse", "take"])
+    answers = many([node], bundles)
+    assert [answer.status for answer in answers] == [200, 403, 200, 200, 200]
+    assert [answer.bundle_id for answer in answers] == [made.id for made in bundles]
+    assert node.received == [made.id for made in bundles]
+
+
+@pytest.mark.parametrize("trouble", ["break", "take and break", "busy"])
+def test_many_bundles_go_on_at_the_next_node(trouble):
+    world, bundles = World(), [fresh() for _ in range(40)]
+    script = [*["take"] * 7, trouble]
+    nodes = [ScriptedNode(world, script), ScriptedNode(world)]
+    answers = many(nodes, bundles)
+    assert [answer.status for answer in answers] == [200] * 40
+    assert [answer.bundle_id for answer in answers] == [made.id for made in bundles]
+    assert sorted(world.taken) == sorted(made.id for made in bundles)
+
+
+def test_at_most_so_many_bundles_are_not_answered():
+    world = World()
+    node = ScriptedNode(world)
+    taken = []  # how many are read ahead when an answer comes
+
+    async def read_ahead(client):
+        drawn = 0
+
+        async def source():
+            nonlocal drawn
+            for _ in range(30):
+                drawn += 1
+                yield fresh()
+
+        taken.extend([drawn async for _ in client.submit_many(source(), in_flight_max=4)])
+
+    run(calling([node], read_ahead))
+    assert len(taken) == 30
+    # Four sent, one in the queue, one in the reader's hand.
+    assert max(drawn - index for index, drawn in enumerate(taken)) <= 7
+
+
+def test_a_stream_that_gets_no_answer_goes_on_at_the_next_node():
+    world, bundles = World(), [fresh() for _ in range(3)]
+    nodes = [ScriptedNode(world, ["take", "silent"]), ScriptedNode(world)]
+    answers = many(nodes, bundles, answer_s=0.5, retry_s=60.0)
+    assert [answer.status for answer in answers] == [200] * 3
+
+
 # -- fates -----------------------------------------------------------------------------------------
 
 
@@ -164,10 +235,21 @@ def test_a_void_bundle_raises_its_reason_and_chain(reason):
     assert made.id.hex() in str(error)
 
 
+def test_a_duplicate_counted_before_so_its_places_are_awaited():
+    call, _, _ = waiting([void("DUPLICATE"), committed(*AB)])
+    assert len(run(call).places) == 2
+
+
 def test_a_fate_that_does_not_come_is_a_time_out():
     call, _, _ = waiting(ACCEPTED, timeout_s=0.5)
     error = raised(TimedOut, call)
     assert "may still count" in str(error)
+
+
+def test_who_may_not_read_is_refused():
+    call, _, _ = waiting(ACCEPTED, statuses=["forbid"])
+    error = raised(RequestRefused, call)
+    assert (error.status, error.info) == (403, "no reader")
 
 
 def test_a_bundle_that_was_lost_with_its_node_is_submitted_again():
@@ -269,12 +351,22 @@ def test_nodes_that_can_be_reached_and_only_say_503_end_a_stream_in_bounded_time
     assert 2 <= len(node.requests) < 1000
 
 
+def test_another_start_is_refused():
+    call = calling([ScriptedNode(World())], lambda client: gathered(client.deliver(AB, "begin")))
+    assert "oldest, newest" in str(raised(UsageError, call))
+
+
 @pytest.mark.parametrize(("stop", "ends"), [("newest", True), ("never", False)])
 def test_a_stream_ends_at_the_newest_entry_or_never(stop, ends):
     node = ScriptedNode(World(entries=entries()))
     assert len(run(calling([node], lambda c: gathered(c.deliver(AB, stop=stop))))) == 6
     (request,) = node.requests
     assert request.deliver.HasField("stop") == ends
+
+
+def test_another_stop_is_refused():
+    call = calling([ScriptedNode(World())], lambda c: gathered(c.deliver(AB, stop="7")))
+    assert "newest or never" in str(raised(UsageError, call))
 
 
 def test_nodes_without_the_service_are_asked_once_each():

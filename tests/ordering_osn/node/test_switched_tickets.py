@@ -1,4 +1,4 @@
-"""Nodes of the ordering service: one is killed, and tickets are switched, on a real broker."""
+"""Nodes of the ordering service while tickets are switched off and on, on a real broker."""
 
 import pytest
 

@@ -23,7 +23,7 @@ from collectors.doctor.facts import (
 )
 from multicast.drivers.kafka import OpenTransaction
 from multicast.drivers.kafka.connection import kafka_python_settings
-from multicast.drivers.librdkafka_reader.settings import librdkafka_settings
+from multicast.drivers.librdkafka_reader.client import librdkafka_settings
 from multicast.errors import TopicChanged, UnsafeCluster, UsageError
 from tests.helpers.plans import poster
 

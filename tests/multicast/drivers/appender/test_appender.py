@@ -5,7 +5,6 @@ import threading
 import pytest
 
 from multicast.drivers.kafka import Admin
-from multicast.drivers.kafka.appender import KafkaPythonJointAppender
 from multicast.drivers.protocol import Appended, AppendFailed, JointRecord, TopicPartition
 from multicast.errors import (
     AppendRefused,
@@ -293,8 +292,3 @@ def test_what_is_no_bytes_is_refused_at_once(joint, wrong):
     joint.append(log, b"right")
     joint.settle()
     assert joint.judge(log) == {}
-
-
-def test_more_requests_than_a_broker_remembers_are_refused():
-    with pytest.raises(UsageError, match="1 to 5"):
-        KafkaPythonJointAppender(None, timeout_s=1.0, delivery_timeout_s=1.0, requests_max=6)

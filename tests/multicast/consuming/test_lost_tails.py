@@ -72,16 +72,20 @@ def test_a_reader_that_is_there_stops(world, name, what, regrown):
 
 @pytest.mark.parametrize(("name", "what"), EACH)
 @pytest.mark.parametrize("regrown", [False, True])
-def test_a_reader_that_goes_on_from_its_commit_stops(world, name, what, regrown):
+@pytest.mark.parametrize("kept", ["commit", "text"])
+def test_a_reader_that_goes_on_stops(world, name, what, regrown, kept):
     write(world, 10)
     with world.consumer(name) as consumer:
         assert len(values(consumer)) == 10
-        consumer.commit()
+        cursor = str(consumer.position)
+        if kept == "commit":
+            consumer.commit()
     lose(world, what, 3)
     if regrown:
         write(world, 9, first=100)
+    options = {} if kept == "commit" else {"committed": False, "start": cursor}
     with pytest.raises(Truncated, match=r"committed=False|begin at another place"):
-        read_on(world.consumer(name))
+        read_on(world.consumer(name, **options))
 
 
 @pytest.mark.parametrize("regrown", [False, True])

@@ -1,17 +1,13 @@
 """The report: the plots of a run, and a page that needs no other file."""
 
-import json
-
 import pytest
 
 from bench.comparison.workload import from_document
 from bench.harness.histogram import Latencies
-from bench.report.cli import report
 from bench.report.data import plots
 from bench.report.report import write_report
 from bench.report.targets import P50, PER_CPU, RATE, judge
 from tests.helpers.pages import Page
-from topology.output import Output
 
 LATENCIES = Latencies()
 LATENCIES.record([1_000_000 * at for at in range(1, 1001)])
@@ -84,17 +80,3 @@ def test_the_page_is_whole_and_needs_no_other_file():
                  "ordered, tickets", "p50 end to end, ms"):  # fmt: skip
         assert fact in text_of_page
     assert write_report(documents, judge(documents)) == text, "one run gives one page"
-
-
-def test_the_command_reads_folders_and_prints_the_targets_as_json(tmp_path, capsys):
-    for name, entry in full().items():  # a byte-order mark, as editors of Windows write it
-        (tmp_path / f"{name}.json").write_text(json.dumps(entry), encoding="utf-8-sig")
-    (tmp_path / "plan.json").write_text('{"schema_version": 1, "topic": "A"}')
-    report([tmp_path], output=Output.JSON)
-    printed = json.loads(capsys.readouterr().out)
-    by_target = {(entry["document"], entry["mark"]): entry for entry in printed["marks"]}
-    target = by_target["backlog-1kB", "1 kB"]
-    assert (target["median"], target["pairs"], target["verdict"]) == (1.0, 3, "too few pairs")
-    assert by_target["memory", "a collector's growth"]["verdict"] == "not measured"
-    report([tmp_path], output=Output.TABLE)
-    assert "too few pairs" in capsys.readouterr().out

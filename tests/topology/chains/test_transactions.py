@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -163,6 +164,19 @@ def test_a_running_tree_that_stays_is_not_called_clean_if_it_passes_on_a_chain_t
     assert "the running tree stays: a new plan must cost at least 99% less" in result.stdout
     assert "cedar's own transactions are passed on at K2, which serves no node" in result.stdout
     assert "touch nothing above" not in result.stdout
+
+
+def test_the_document_has_every_kind_of_transaction():
+    result = run("plan", "--chains", EXAMPLES / "chains-3.toml", "-o", "json")
+    document = json.loads(result.stdout)
+    assert Plan.from_json(document).objective.cost == 61
+    work = document["transactions"]
+    assert [(kind["transaction"], kind["foreign"]) for kind in work["kinds"]][:2] == [
+        ("amber", 1),
+        ("birch", 1),
+    ]
+    assert [row["chains"] for row in work["means"]] == [1, 2, None]
+    assert work["passing_above"] == []
 
 
 @pytest.mark.parametrize("arguments", [[], ["a.toml", "--chains", "b.toml"]])

@@ -51,13 +51,13 @@ from collectors.membership import GroupMember
 from collectors.metrics import page_of
 from collectors.placement import share_out
 from collectors.supervisor import ErrorLog, Supervisor
-from collectors.web import WebServer, address_of, address_towards, listen_at
 from multicast.control import PROCESS_BYTES, ControlReader, ControlState, StatusPage
 from multicast.drivers import open_driver
 from multicast.drivers.protocol import Driver
 from multicast.errors import AmcastError, UncoveredInterest, UsageError
 from multicast.settings import settings
 from multicast.verification.running_check import RunningCheck
+from multicast.web import WebServer, address_of, address_towards, listen_at
 from topology import extra
 
 with extra("collectors"):

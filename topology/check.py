@@ -2,12 +2,11 @@
 
 `check` accepts a plan from any source, or raises `PlanRejected` with the reason. `figures` computes
 hops, foreign work and loads again, from the tree alone. No solver, no search and no reduction: the
-code examines each log and each consumer as the plan states it.
+code examines each log and each consumer as the plan states it. That names are known and unique, the
+parents form a forest, and each log enters the order once, `Plan` itself refuses to break.
 
 Rules, in the order in which they are checked:
     logs        each partition has its log; names are canonical; no two logs share a Kafka partition
-    forest      every parent exists, and no collector is its own ancestor
-    one top     the collectors that hold a log are connected, so it enters the order exactly once
     coverage    a consumer's collector holds every log that meets its interest
     bags        a collector's checkpoint fits into a record of the order and of the control topic
     limits      rates, levels and counts stay within the plan's own limits
@@ -28,8 +27,8 @@ TOLERANCE = 1e-6
 
 
 # A checkpoint of docs/protocol.md: its own fields, those of an own and of an inherited log. Of each
-# log it may say four ends that were seen (16 bytes each) and a loss (12).
-_SIGHT_BYTES = 4 * 16 + 12
+# log it may say four ends that were seen (20 bytes each) and a loss (12).
+_SIGHT_BYTES = 4 * 20 + 12
 CHECKPOINT_BYTES = 52
 OWN_LOG_BYTES, INHERITED_LOG_BYTES = 25 + _SIGHT_BYTES, 12 + _SIGHT_BYTES
 # Of a record, by default (message.max.bytes). Nobody needs a bag that takes a larger one.
@@ -109,8 +108,6 @@ class TreeFigures:
 def check(plan: Plan) -> None:
     """Return if the plan is sound; raise `PlanRejected` with the first rule that it breaks."""
     _check_logs(plan)
-    _check_forest(plan.collectors)
-    _check_tops(plan)
     for entry in plan.consumers:
         _check_coverage(plan, entry)
     _check_hosts(plan)
@@ -221,73 +218,13 @@ def _met(plan: Plan, entry: Subscription) -> list[Log]:
 
 
 def _check_logs(plan: Plan) -> None:
-    placed: dict[tuple[str, int], str] = {}
-    names = set()
-    for log in plan.logs:
-        parts = log.name.split("+")
-        if parts != sorted(set(parts)):
-            raise PlanRejected(
-                f"the name of log {log.name} is not the sorted list of its partitions, each once"
-            )
-        other = placed.setdefault((log.topic, log.partition), log.name)
-        if other != log.name or log.name in names:
-            raise PlanRejected(
-                f"logs {other} and {log.name} both use partition {log.partition} "
-                f"of topic {log.topic}"
-            )
-        names.add(log.name)
     for partition in plan.partitions:
-        if partition not in names:
+        if not plan.has_log(partition):
             raise PlanRejected(f"partition {partition} has no log of its own")
     if plan.epoch <= plan.base_epoch:
         raise PlanRejected(
             f"epoch {plan.epoch} is not greater than its base epoch {plan.base_epoch}"
         )
-
-
-def _check_forest(collectors: tuple[CollectorSpec, ...]) -> None:
-    parent = {node.name: node.parent for node in collectors}
-    if len(parent) != len(collectors):
-        raise PlanRejected("two collectors have the same name")
-    streams: dict[int, str] = {}
-    for node in collectors:
-        other = streams.setdefault(node.stream, node.name)
-        if other != node.name:
-            raise PlanRejected(
-                f"collectors {other} and {node.name} both write stream {node.stream}"
-            )
-        seen, above = {node.name}, node.parent
-        while above is not None:
-            if above not in parent:
-                raise PlanRejected(
-                    f"collector {node.name} has the parent {above}, which is not a collector"
-                )
-            if above in seen:
-                raise PlanRejected(
-                    f"collector {node.name} is its own ancestor: the parents form a cycle"
-                )
-            seen.add(above)
-            above = parent[above]
-
-
-def _check_tops(plan: Plan) -> None:
-    known = {log.name for log in plan.logs}
-    bags = {node.name: set(node.bag) for node in plan.collectors}
-    tops: dict[str, list[str]] = {}
-    for node in plan.collectors:
-        for log in node.bag:
-            if log not in known:
-                raise PlanRejected(
-                    f"collector {node.name} holds {log}, which is not a log of the plan"
-                )
-            if node.parent is None or log not in bags[node.parent]:
-                tops.setdefault(log, []).append(node.name)
-    for log in sorted(tops):
-        if len(tops[log]) > 1:
-            raise PlanRejected(
-                f"running intersection: log {log} enters the order at "
-                f"{' and '.join(tops[log])}, and these may order it differently"
-            )
 
 
 def _check_coverage(plan: Plan, entry: Subscription) -> None:
@@ -304,12 +241,7 @@ def _check_coverage(plan: Plan, entry: Subscription) -> None:
                 f"but {len(wanted)} logs meet its interest"
             )
         return
-    bags = {node.name: set(node.bag) for node in plan.collectors}
-    if entry.collector not in bags:
-        raise PlanRejected(
-            f"consumer {entry.name} reads {entry.collector}, which is not a collector"
-        )
-    missing = sorted(wanted - bags[entry.collector])
+    missing = sorted(wanted - set(plan.collector(entry.collector).bag))
     if missing:
         raise PlanRejected(
             f"coverage: consumer {entry.name} reads {entry.collector}, "

@@ -10,8 +10,6 @@ import signal
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
-from enum import StrEnum
 from importlib.metadata import entry_points
 from pathlib import Path
 from time import perf_counter
@@ -22,7 +20,6 @@ import typer
 from topology import draw, report
 from topology.advice import advised
 from topology.chains import chain_file
-from topology.chains.table import transaction_document, transaction_tables
 from topology.changes import (
     compared,
     differences,
@@ -43,15 +40,12 @@ from topology.output import (
     EffortOption,
     ForceOption,
     FromClusterOption,
-    MermaidOption,
     OutOption,
     Output,
     PhiOption,
     ProveOption,
     ShownFromClusterOption,
-    SvgOption,
     TicketsOption,
-    TimeLimitOption,
     TopicOption,
     WindowOption,
 )
@@ -59,8 +53,7 @@ from topology.planner.solver import Infeasible, solve
 from topology.planner.watch import Watch
 from topology.proof.bound import proven
 from topology.safety import judged
-from topology.svg import svg
-from topology.tree import InvalidPlan, Plan
+from topology.tree import PHI_DEFAULT, InvalidPlan, Plan
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -68,14 +61,6 @@ app = typer.Typer(
 )
 
 CHANGES_TO_MAKE = 6  # exit code; 1 to 5 are errors, see `multicast.errors`
-
-
-class Preference(StrEnum):
-    """What the planner optimises for."""
-
-    GENUINE = "genuine"
-    LATENCY = "latency"
-    BALANCE = "balance"
 
 
 InterestPath = Annotated[Path, typer.Argument(help="Interest file (TOML).", show_default=False)]
@@ -91,13 +76,6 @@ ChainsOption = Annotated[
 PlanPath = Annotated[Path, typer.Argument(help="Plan file (JSON).", show_default=False)]
 PlanPathOrNone = Annotated[Path | None, typer.Argument(help="Plan (JSON).", show_default=False)]
 OutputOption = Annotated[Output, typer.Option("--output", "-o", help="Format of stdout.")]
-PreferOption = Annotated[
-    Preference,
-    typer.Option(
-        help="genuine: little foreign work; latency: few hops; balance: the least load on the "
-        "busiest collector."
-    ),
-]
 MarginOption = Annotated[
     float | None,
     typer.Option(
@@ -157,15 +135,11 @@ def plan_command(  # noqa: PLR0917 - a command line, not a call
     output: OutputOption = Output.TABLE,
     out: OutOption = None,
     against: AgainstOption = None,
-    prefer: PreferOption = Preference.GENUINE,
-    phi: PhiOption = None,
+    phi: PhiOption = PHI_DEFAULT,
     cluster_id: ClusterIdOption = "",
     base_epoch: BaseEpochOption = None,
     effort: EffortOption = 1.0,
     prove: ProveOption = False,  # noqa: FBT002 - a flag
-    time_limit: TimeLimitOption = None,
-    svg_file: SvgOption = None,
-    mermaid_file: MermaidOption = None,
     dot_file: DotOption = None,
     detailed_exitcode: Annotated[  # noqa: FBT002 - a flag
         bool, typer.Option("--detailed-exitcode", help="Exit with 6 if the plan changes anything.")
@@ -178,9 +152,8 @@ def plan_command(  # noqa: PLR0917 - a command line, not a call
     force: ForceOption = False,  # noqa: FBT002 - a flag
 ) -> None:
     """Find the cheapest tree of collectors for an interest file or chains, and print it."""
-    drawings = _Drawings(svg_file, mermaid_file, dot_file, force=force)
-    _refuse_existing([out, *drawings.files], force=force)
-    file, interests = _read_input(file, chains)
+    _refuse_existing([out, dot_file], force=force)
+    interests = _read_input(file, chains)
     _refuse_together(against, cluster_id, margin, from_cluster=from_cluster)
     running = None if against is None else read_plan(against)
     if from_cluster:
@@ -195,9 +168,7 @@ def plan_command(  # noqa: PLR0917 - a command line, not a call
         prove=prove,
         cluster_id=cluster_id,
         base_epoch=base,
-        prefer=prefer,
         phi=phi,
-        time_limit_s=time_limit,
         effort=effort,
     )
     report.solved(how, perf_counter() - started)
@@ -211,18 +182,18 @@ def plan_command(  # noqa: PLR0917 - a command line, not a call
     check(plan)
     if out is not None:
         _write(out, report.written(plan.to_json()), force=force)
-    drawings.draw(plan if choice is None else choice.shown)
-    _print_planned(plan, choice, output, of_chains=chains is not None)
+    _draw(plan if choice is None else choice.shown, dot_file, force=force)
+    _print_planned(plan, choice, output)
     if detailed_exitcode and (running is None or differences(running, plan)):
         raise typer.Exit(CHANGES_TO_MAKE)
 
 
-def _read_input(file: Path | None, chains: Path | None) -> tuple[Path, InterestFile]:
-    """Read the interest file or the chain file, whichever was given; also give its path."""
+def _read_input(file: Path | None, chains: Path | None) -> InterestFile:
+    """Read the interest file or the chain file, whichever was given."""
     if file is not None and chains is None:
-        return file, read_interests(file)
+        return read_interests(file)
     if chains is not None and file is None:
-        return chains, read_interests(chains, chain_file.parse)
+        return read_interests(chains, chain_file.parse)
     fail("plan needs one input: give an interest file, or --chains with a chain file", 2)
 
 
@@ -252,22 +223,15 @@ def _measured(
     return running, cluster_id, interests
 
 
-def _print_planned(plan: Plan, choice: Weighed | None, output: Output, *, of_chains: bool) -> None:
-    """Print a plan, and how it differs from the running one.
-
-    Of a plan of chains, also print what each kind of transaction costs.
-    """
+def _print_planned(plan: Plan, choice: Weighed | None, output: Output) -> None:
+    """Print a plan, and how it differs from the running one."""
     shown = plan if choice is None else choice.shown
     if output is Output.JSON:
         document = plan.to_json()
         document["choice"] = None if choice is None else report.choice_document(choice)
-        if of_chains:
-            document["transactions"] = transaction_document(shown)
         report.show(report.written(document))
         return
     _print(shown, figures(shown), output)
-    if of_chains:
-        transaction_tables(shown)
     if choice is not None:
         report.show("")
         report.choice(choice)
@@ -280,8 +244,6 @@ def _print_planned(plan: Plan, choice: Weighed | None, output: Output, *, of_cha
 def show_command(  # noqa: PLR0917 - a command line, not a call
     file: PlanPathOrNone = None,
     output: OutputOption = Output.TABLE,
-    svg_file: SvgOption = None,
-    mermaid_file: MermaidOption = None,
     dot_file: DotOption = None,
     force: ForceOption = False,  # noqa: FBT002 - a flag
     from_cluster: ShownFromClusterOption = False,  # noqa: FBT002 - a flag
@@ -289,10 +251,9 @@ def show_command(  # noqa: PLR0917 - a command line, not a call
     topic: TopicOption = None,
 ) -> None:
     """Check a plan, of a file or the one in force, and print it as a tree."""
-    drawings = _Drawings(svg_file, mermaid_file, dot_file, force=force)
-    _refuse_existing(drawings.files, force=force)
+    _refuse_existing([dot_file], force=force)
     plan = _plan_to_show(file, bootstrap, topic, from_cluster=from_cluster)
-    drawings.draw(plan)
+    _draw(plan, dot_file, force=force)
     _print(plan, figures(plan), output)
 
 
@@ -415,29 +376,10 @@ def _compare_partitions(interests: InterestFile, partition_count: int) -> None:
         )
 
 
-@dataclass(frozen=True, slots=True)
-class _Drawings:
-    """The files to draw a tree to; None: no drawing of that kind."""
-
-    svg: Path | None
-    mermaid: Path | None
-    dot: Path | None
-    force: bool
-
-    @property
-    def files(self) -> list[Path | None]:
-        """The three paths."""
-        return [self.svg, self.mermaid, self.dot]
-
-    def draw(self, plan: Plan) -> None:
-        """Write each drawing that has a path."""
-        computed = figures(plan)
-        if self.svg is not None:
-            _write(self.svg, svg(plan, computed), force=self.force)
-        if self.mermaid is not None:
-            _write(self.mermaid, draw.mermaid(plan, computed), force=self.force)
-        if self.dot is not None:
-            _write(self.dot, draw.dot(plan, computed), force=self.force)
+def _draw(plan: Plan, dot_file: Path | None, *, force: bool) -> None:
+    """Write the drawing if it has a path."""
+    if dot_file is not None:
+        _write(dot_file, draw.dot(plan, figures(plan)), force=force)
 
 
 def _refuse_existing(files: Sequence[Path | None], *, force: bool) -> None:

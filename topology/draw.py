@@ -1,4 +1,4 @@
-"""Drawings of a plan as text: a tree for the terminal, Mermaid, and DOT (Graphviz).
+"""Drawings of a plan as text: a tree for the terminal, and DOT (Graphviz) for pictures.
 
 Each function takes a `Plan` and its figures and returns a string; nothing here writes files. The
 same plan gives the same drawing. Only the text tree needs networkx, which lays it out, and loads
@@ -81,28 +81,8 @@ def text_tree(plan: Plan, figures: TreeFigures) -> str:
     return "\n".join(generate_network_text(forest, sources=roots))
 
 
-def mermaid(plan: Plan, figures: TreeFigures) -> str:
-    """Draw the forest as a Mermaid flowchart: collectors, and the consumers that read them."""
-    lines = ["flowchart TD"]
-    loads = dict(figures.loads)
-    for node in plan.collectors:
-        enters = shortened(plan.own_logs(node.name))
-        label = f"<b>{node.name}</b><br/>enters {enters}<br/>{loads[node.name]:g}/s"
-        lines.append(f'    {node.name}["{label}"]')
-    lines.extend(
-        f'    {node.parent} -->|"{_inherited_rate(plan, node):g}/s"| {node.name}'
-        for node in plan.collectors
-        if node.parent is not None
-    )
-    for number, entry in enumerate(plan.consumers, start=1):
-        lines.append(f'    c{number}(["{entry.name}"])')
-        if entry.collector is not None:
-            lines.append(f"    {entry.collector} -.-> c{number}")
-    return "\n".join(lines) + "\n"
-
-
 def dot(plan: Plan, figures: TreeFigures) -> str:
-    """Draw the forest in Graphviz's DOT; the width of an edge follows its rate."""
+    """Draw collectors, and the consumers that read them; the width of an edge follows its rate."""
     lines = ["digraph collectors {", "  rankdir=TB;", '  node [fontname="sans-serif"];']
     loads = dict(figures.loads)
     busiest = max((load for _, load in figures.loads), default=1.0) or 1.0

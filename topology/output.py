@@ -52,12 +52,6 @@ TopicOption = Annotated[
     str | None,
     typer.Option("--topic", "-t", help="With --from-cluster: the topic [A; AMCAST_TOPIC]"),
 ]
-SvgOption = Annotated[
-    Path | None, typer.Option("--svg", help="Write a detailed drawing to this file (SVG).")
-]
-MermaidOption = Annotated[
-    Path | None, typer.Option("--mermaid", help="Write a drawing to this file (Mermaid).")
-]
 DotOption = Annotated[
     Path | None, typer.Option("--dot", help="Write a drawing to this file (Graphviz).")
 ]
@@ -67,8 +61,12 @@ OutOption = Annotated[
     Path | None, typer.Option("--out", help="Write the plan to this file (JSON).")
 ]
 PhiOption = Annotated[
-    float | None,
-    typer.Option(help="Price of one foreign message, in hops.", min=0, max=NUMBER_MAX),
+    float,
+    typer.Option(
+        help="Price of one foreign message, in hops; 0.1: as few hops as can be.",
+        min=0,
+        max=NUMBER_MAX,
+    ),
 ]
 EffortOption = Annotated[
     float,
@@ -82,14 +80,6 @@ ProveOption = Annotated[
     bool,
     typer.Option(
         "--prove", help="Prove a lower bound of the cost of all trees; may take minutes more."
-    ),
-]
-TimeLimitOption = Annotated[
-    float | None,
-    typer.Option(
-        help="Seconds for the integer program; with it, the plan may differ between runs.",
-        min=0,
-        max=SECONDS_MAX,
     ),
 ]
 AgainstOption = Annotated[

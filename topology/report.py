@@ -44,13 +44,11 @@ def show(text: str) -> None:
     sys.stdout.write(text if text.endswith("\n") else text + "\n")
 
 
-def table(
-    columns: Sequence[str], rows: Sequence[Sequence[str]], *, words: Sequence[str] = ()
-) -> None:
-    """Print a table; all columns but the first and `words` are numbers or short words."""
+def table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
+    """Print a table; all columns but the first are numbers or short words."""
     grid = Table(box=None, pad_edge=False)
     for number, name in enumerate(columns):
-        grid.add_column(name, justify="right" if number and name not in words else "left")
+        grid.add_column(name, justify="right" if number else "left")
     for row in rows:
         grid.add_row(*row)
     console = Console(file=sys.stdout, width=WIDTH_COLUMNS, highlight=False, color_system=None)

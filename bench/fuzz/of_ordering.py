@@ -11,6 +11,7 @@ from pathlib import Path
 
 from bench.fuzz.mutation import Shape
 from bench.fuzz.target import FuzzTarget
+from bench.osn.configs import orderer_update
 from bench.osn.transactions import FOLDER, read_envelopes, user
 from multicast.errors import UnknownVersion, UsageError
 from ordering_osn.api import receipt_request, responses, seek
@@ -29,7 +30,6 @@ from ordering_osn.chain.records import (
 from ordering_osn.chain.state import StreamPosition, state_from
 from ordering_osn.cli import inspection, length_prefixed
 from ordering_osn.config.channel_config import ChannelConfig, InvalidConfig
-from ordering_osn.config.compute_update import copy_of, make_update, set_value, update_envelope
 from ordering_osn.identity.errors import MalformedMsp, UntrustedIdentity
 from ordering_osn.identity.msp import Msp
 from ordering_osn.identity.signing import SigningIdentity
@@ -67,13 +67,10 @@ class _World:
         self.msp = bytes(next(iter(group.values())).values["MSP"].value)
 
     def _update(self) -> bytes:
-        changed = copy_of(self.config.config)
-        orderer = changed.channel_group.groups["Orderer"]
+        orderer = self.config.config.channel_group.groups["Orderer"]
         size = BatchSize.FromString(orderer.values["BatchSize"].value)
         size.max_message_count += 1
-        set_value(orderer, "BatchSize", size)
-        update = make_update(self.config.config, changed, self.config.channel_id)
-        return update_envelope(update, signers=[self.user], sender=self.user, now=_NOW)
+        return orderer_update(self.config, "BatchSize", size, signer=self.user, now=_NOW)
 
 
 def _block(raw: bytes) -> None:

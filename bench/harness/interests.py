@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import Any
 
 from topology.interests import InterestFile, from_document
-from topology.planner.solver import PHI
+from topology.tree import PHI_DEFAULT
 
 
 def file_of(
@@ -46,7 +46,7 @@ def hubs(count: int, members: int) -> InterestFile:
     )
     # A hop weighs more than all that such a collector passes on and its children drop, times phi.
     foreign = count + 1 + members * count * (count - 1)
-    weight = PHI["genuine"] * foreign + 1
+    weight = PHI_DEFAULT * foreign + 1
     return replace(file, consumers=tuple(replace(c, weight=weight) for c in file.consumers))
 
 

@@ -37,8 +37,9 @@ from topology.check import check, figures
 from topology.interests import InterestFile
 from topology.planner.cost import Measure
 from topology.planner.hypergraph import is_acyclic, logs_met, reduced
-from topology.planner.solver import PHI, solve
+from topology.planner.solver import solve
 from topology.proof.bound import proven
+from topology.tree import PHI_DEFAULT
 
 TEAMS = {
     "A": ["P1", "P2", "P3"],
@@ -95,7 +96,7 @@ def measures(file: InterestFile) -> list[Measure]:
     """Reduce an interest file, and give the cost measure of each of its parts."""
     problem = reduced(file)
     return [
-        Measure(part, rates=problem.rates, weights=problem.weights, phi=PHI["genuine"])
+        Measure(part, rates=problem.rates, weights=problem.weights, phi=PHI_DEFAULT)
         for part in problem.components
     ]
 

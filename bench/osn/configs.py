@@ -6,6 +6,7 @@ import asyncio
 import itertools
 from datetime import datetime
 from pathlib import Path
+from typing import Any
 
 from bench.harness.rig import pause
 from bench.osn.nodes import NodeProcesses
@@ -14,18 +15,19 @@ from multicast.errors import AmcastError
 from ordering_osn.api.channels import Status
 from ordering_osn.api.grpc_server import NodeClient
 from ordering_osn.chain.blocks import last_config_of
-from ordering_osn.chain.envelopes import Signer
+from ordering_osn.chain.envelopes import Signer, canonical, signed_envelope
 from ordering_osn.config.channel_config import ChannelConfig
-from ordering_osn.config.compute_update import (
-    copy_of,
-    group_at,
-    make_update,
-    set_value,
-    update_envelope,
-)
 from ordering_osn.identity import SigningIdentity
 from ordering_osn.ledger.ledger import Ledger
-from ordering_osn.protos import BatchTimeout, Block
+from ordering_osn.protos import (
+    BatchTimeout,
+    Block,
+    ConfigSignature,
+    ConfigUpdate,
+    ConfigUpdateEnvelope,
+    HeaderType,
+    SignatureHeader,
+)
 
 _ADMIN = Path("crypto/ordererOrganizations/example.com/users/Admin@example.com/msp")
 _TRIES_MAX = 50  # with `_AGAIN_S` between them, longer than a node and a broker take to restart
@@ -62,13 +64,33 @@ def changed_timeout(nodes: NodeProcesses, chain: str, *, now: datetime) -> None:
 
 
 def _update(config: ChannelConfig, now: datetime) -> bytes:
-    changed = copy_of(config.config)
-    orderer = group_at(changed, "Orderer")
+    orderer = config.config.channel_group.groups["Orderer"]
     timeout = BatchTimeout.FromString(orderer.values["BatchTimeout"].value).timeout
     milliseconds = int(timeout.removesuffix("ms"))
-    set_value(orderer, "BatchTimeout", BatchTimeout(timeout=f"{milliseconds + 1}ms"))
-    made = make_update(config.config, changed, config.channel_id)
-    return update_envelope(made, signers=[admin()], sender=admin(), now=now)
+    changed = BatchTimeout(timeout=f"{milliseconds + 1}ms")
+    return orderer_update(config, "BatchTimeout", changed, signer=admin(), now=now)
+
+
+def orderer_update(
+    config: ChannelConfig, name: str, message: Any, *, signer: Signer, now: datetime
+) -> bytes:
+    """Make a CONFIG_UPDATE envelope that changes one value of the orderer group."""
+    root = config.config.channel_group
+    orderer = root.groups["Orderer"]
+    update: Any = ConfigUpdate(channel_id=config.channel_id)
+    for group in (update.read_set, update.write_set):
+        group.version = root.version
+        group.groups["Orderer"].version = orderer.version
+    value = update.write_set.groups["Orderer"].values[name]
+    value.CopyFrom(orderer.values[name])
+    value.version += 1
+    value.value = canonical(message)
+    raw = canonical(update)
+    header = canonical(SignatureHeader(creator=signer.creator, nonce=signer.nonce()))
+    signature = ConfigSignature(signature_header=header, signature=signer.sign(header + raw))
+    signed = canonical(ConfigUpdateEnvelope(config_update=raw, signatures=[signature]))
+    kind = HeaderType.CONFIG_UPDATE
+    return signed_envelope(kind, config.channel_id, signed, signer=signer, now=now)
 
 
 async def _sent(address: str, envelope: bytes) -> tuple[int, str]:

@@ -10,9 +10,9 @@ from typing import Annotated
 import typer
 
 from collectors.live.routes import LivePages
-from collectors.web import WebServer, address_of, listen_at
 from multicast.cli.options import Bootstrap, DriverName, Topic
 from multicast.settings import settings
+from multicast.web import WebServer, address_of, listen_at
 
 app = typer.Typer()
 _PORT = 6067  # the next one after that of the collectors' own page

@@ -27,10 +27,10 @@ from collectors.explain.inspection import explain, message_of
 from collectors.live.facts import LivePicture, layout, moment
 from collectors.live.observer import TICK_S, Observer, observe
 from collectors.live.timeline import Timeline
-from collectors.web import EventStream, Request, Route, WebDocument
 from multicast.drivers.kafka import Admin
 from multicast.errors import AmcastError
 from multicast.settings import Settings
+from multicast.web import EventStream, Request, Route, WebDocument
 
 TIMELINES_MAX = 4  # each is a consumer: a thread, a window and buffers
 # A page that is loaded again, or whose tab was in the background for so long, finds what was read:
@@ -50,7 +50,10 @@ _HEADERS = {
     "Cache-Control": "no-store",
 }
 _FILES = {"/": "ui.html", "/ui.css": "ui.css", "/ui.js": "ui.js", "/ui.svg": "ui.svg"}
-_KINDS = {"html": "text/html", "css": "text/css", "js": "text/javascript", "svg": "image/svg+xml"}
+_KINDS = {"svg": "image/svg+xml"} | {
+    name: f"text/{kind}; charset=utf-8"
+    for name, kind in (("html", "html"), ("css", "css"), ("js", "javascript"))
+}
 
 
 class LivePages:

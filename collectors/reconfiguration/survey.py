@@ -10,7 +10,7 @@ from contextlib import contextmanager
 
 from collectors.core.epoch_change import freeze_positions
 from collectors.core.mending import Damage, StreamRead, damage
-from collectors.doctor.streams import READ_S, open_near_end
+from collectors.doctor.streams import open_near_end, stream_records
 from collectors.reconfiguration.drain import Streams
 from multicast.control import (
     ControlState,
@@ -18,8 +18,9 @@ from multicast.control import (
     stream_partition,
 )
 from multicast.drivers.protocol import Driver, TopicPartition
+from multicast.drivers.reading import READ_S
 from multicast.errors import Conflict, TimedOut, Trimmed
-from multicast.order.runs import Run, order_checksum
+from multicast.order.runs import Run
 from multicast.order.stream import OrderStream
 
 
@@ -106,26 +107,13 @@ def counted_runs(
 
     Raises `Trimmed` if retention has deleted records, and `TimedOut` if no record comes.
     """
-    partition = stream_partition(stream.plan, stream.collector)
-    reader = driver.reader({partition: stream.offset_next})
-    try:
-        while stream.offset_next < end and not stream.state.frozen:
-            moved = reader.poll(READ_S)
-            if not moved:
-                raise TimedOut(
-                    f"the stream of collector {stream.collector} ends at offset {end}, but no "
-                    f"record came for {READ_S:g} s after offset {stream.offset_next}; run it again"
-                )
-            for fetched in moved:
-                for record in fetched.records:
-                    if record.offset >= end:
-                        return
-                    judged = stream.read(record.offset, record.value, order_checksum(record))
-                    if isinstance(judged, tuple):
-                        yield record.offset, judged
-                stream.passed(fetched.position)
-    finally:
-        reader.close()
+    if stream.state.frozen:
+        return
+    for record, judged in stream_records(driver, stream, end):
+        if isinstance(judged, tuple):
+            yield record.offset, judged
+        if stream.state.frozen:
+            return
 
 
 def find_damage(driver: Driver, state: ControlState) -> tuple[Damage, ...]:

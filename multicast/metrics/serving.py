@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from http import HTTPStatus
 
-from multicast.errors import UsageError
 from multicast.metrics.clients import ClientMetrics
-from multicast.metrics.exposition import registry_of
-from topology import extra
-
-with extra("collectors"):
-    from prometheus_client import start_http_server
+from multicast.metrics.exposition import MetricsPage
+from multicast.web import (
+    METRICS_TYPE,
+    Request,
+    WebDocument,
+    WebServer,
+    WebThread,
+    address_of,
+    listen_at,
+)
 
 
 @contextmanager
@@ -23,21 +29,17 @@ def serving(port: int) -> Iterator[ClientMetrics]:
     Listens at AMCAST_WEB_HOST, 127.0.0.1 by default, and at any free port for port 0; writes the
     address to stderr. Raises `UsageError` if that fails, as where another process uses the port.
     """
-    host = os.environ.get("AMCAST_WEB_HOST", "127.0.0.1")
     metrics = ClientMetrics()
-    try:
-        server, thread = start_http_server(port, host, registry_of(metrics))
-    except OSError as error:
-        raise UsageError(
-            f"metrics cannot be served at {host}:{port} ({error.strerror or error}); choose "
-            f"another port with --metrics-port, or 0 for any free one"
-        ) from error
-    try:
-        shown = f"[{host}]" if ":" in host else host
-        sys.stderr.write(f"metrics: http://{shown}:{server.server_port}/metrics\n")
+    page = MetricsPage(metrics)
+
+    async def scraped(_: Request) -> WebDocument:
+        # In a thread: a lag is asked of Kafka.
+        text = await asyncio.to_thread(page.text)
+        return WebDocument(HTTPStatus.OK, METRICS_TYPE, text.encode())
+
+    host = os.environ.get("AMCAST_WEB_HOST", "127.0.0.1")
+    listening = listen_at(host, port, what="metrics", port_option="--metrics-port")
+    with WebThread(WebServer({}, {"/metrics": scraped}), listening):
+        sys.stderr.write(f"metrics: http://{address_of(listening)}/metrics\n")
         sys.stderr.flush()
         yield metrics
-    finally:
-        server.shutdown()
-        server.server_close()
-        thread.join()

@@ -36,7 +36,6 @@ from multicast.drivers.protocol import (
 )
 from multicast.errors import AccessDenied, AmcastError
 from multicast.order.records import OwnRecord, encode
-from multicast.order.runs import anchor
 from multicast.producing.ticket_book import TicketBook
 
 _log = logging.getLogger("amcast.tickets")
@@ -82,7 +81,7 @@ def places_of(
         if top is None:
             continue
         began = state.plan(state.first_epoch(epoch, top.name))
-        tag = anchor(began, top.name)
+        tag = state.tag(epoch, top.name)
         book = books.setdefault(tag, TicketBook())
         stream = stream_partition(began, top.name)
         places[log_partition(log)] = TicketPlace(began.number(log.name), stream, tag, book)

@@ -54,7 +54,6 @@ class Recorder:
         self,
         request: SubscriptionRequest,
         position: Cursor,
-        _: ControlState,
         /,
         *,
         earliest: bool,

@@ -1,15 +1,17 @@
-"""One Broadcast stream: answers each envelope in order; the first answer but SUCCESS ends it.
+"""Streams of Broadcast and BroadcastMulti: each message is answered in its turn.
 
-Each envelope is submitted (`Channels.submit`) as it is read and answered in its turn, so several
-are in flight at once. An envelope that is refused for its content is refused before the next one
-is read, so no later envelope is ordered, as with Fabric. Behind an envelope that could not be
-stored (503), others may have been in flight: they get no answer, and the client does not know
-whether they are ordered.
+Each message is submitted as it is read, so several are in flight at once. A stream may end with an
+answer: Broadcast's does with the first but SUCCESS, because its answers do not say which envelope
+they are for. Then no message is read behind one that was refused before its submission first waited
+(for its content), so no later envelope is ordered, as with Fabric. Behind an envelope that could
+not be stored (503), others may have been in flight: they get no answer, and the client does not
+know whether they are ordered. BroadcastMulti's answers name their bundles, so a refusal ends
+nothing.
 
 No gRPC here: the stream is a `Stream` of bytes.
 
-Invariant: answered <= submitted <= answered + `IN_FLIGHT_MAX`; the envelopes in flight, all but
-the newest, have at most `IN_FLIGHT_BYTES_MAX` bytes.
+Invariant: answered <= submitted <= answered + `IN_FLIGHT_MAX`; the messages in flight, all but the
+newest, have at most `IN_FLIGHT_BYTES_MAX` bytes.
 """
 
 from __future__ import annotations
@@ -17,18 +19,21 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
-from typing import Any, Protocol
+from collections.abc import Awaitable, Callable
+from typing import Any, NamedTuple, Protocol
 
-from ordering_osn.api.channels import Channels, Status
+from ordering_osn.api.channels import BundleAnswer, Channels, Status
 from ordering_osn.api.responses import SUCCESS, status_answer
+from ordering_osn.wire.multichain_pb2 import BundleResponse
 
-# Envelopes. At 10 ms for an acknowledgement by all replicas, one stream reaches 25,600 envelopes/s,
+# Messages. At 10 ms for an acknowledgement by all replicas, one stream reaches 25,600 envelopes/s,
 # more than a node verifies. With ten times less, the round trip to Kafka could be the limit; with
 # ten times more, ten times as many envelopes would get no answer behind one that failed.
 IN_FLIGHT_MAX = 256
 # Above Fabric's default for the largest envelope (AbsoluteMaxBytes, 10 MB), so the next envelope is
-# read while one of that size is stored. Each stream may hold so much memory.
-IN_FLIGHT_BYTES_MAX = 16 << 20
+# read while one of that size is stored; two of the largest bundles (`bundle.BUNDLE_BYTES_MAX`).
+# Each stream may hold so much memory.
+IN_FLIGHT_BYTES_MAX = 17 << 20
 _log = logging.getLogger("amcast.osn.broadcast")
 
 
@@ -43,25 +48,32 @@ class Stream(Protocol):
 
 
 class Panicked(Exception):
-    """Submitting an envelope raised an unexpected error; this stream ends, others go on."""
+    """Submitting a message raised an unexpected error; this stream ends, others go on."""
 
 
-class Broadcast:
-    """One stream, from its first envelope to its end."""
+class Answered(NamedTuple):
+    """The answer to one message, and whether the stream ends with it."""
 
-    def __init__(self, channels: Channels, stream: Stream) -> None:
-        self._channels = channels
+    raw: bytes
+    ends: bool
+
+
+class AnsweredStream:
+    """One stream, from its first message to its end. `submit` gives the answer to a message."""
+
+    def __init__(self, stream: Stream, submit: Callable[[bytes], Awaitable[Answered]]) -> None:
         self._stream = stream
-        self._open: deque[tuple[asyncio.Task[tuple[int, str]], int]] = deque()
+        self._call = submit
+        self._open: deque[tuple[asyncio.Task[Answered], int]] = deque()
         self._bytes = 0
         self._refused = False
         self._ended = False
         self._changed = asyncio.Event()
 
     async def serve(self) -> None:
-        """Answer until the client ends the stream, or until the first answer but SUCCESS.
+        """Answer until the client ends the stream, or until an answer that ends it.
 
-        Raises `Panicked`. Envelopes that were submitted are ordered even if the client leaves.
+        Raises `Panicked`. What was submitted is ordered even if the client leaves.
         """
         reader = asyncio.create_task(self._read())
         reader.add_done_callback(_forget)
@@ -75,10 +87,10 @@ class Broadcast:
 
     async def _read(self) -> None:
         try:
-            while (envelope := await self._stream.read()) is not None and not self._refused:
-                self._bytes += len(envelope)
-                task = asyncio.create_task(self._submit(envelope))
-                self._open.append((task, len(envelope)))
+            while (message := await self._stream.read()) is not None and not self._refused:
+                self._bytes += len(message)
+                task = asyncio.create_task(self._submit(message))
+                self._open.append((task, len(message)))
                 self._changed.set()
                 while len(self._open) >= IN_FLIGHT_MAX or self._bytes > IN_FLIGHT_BYTES_MAX:
                     self._changed.clear()
@@ -87,15 +99,15 @@ class Broadcast:
             self._ended = True
             self._changed.set()
 
-    async def _submit(self, envelope: bytes) -> tuple[int, str]:
+    async def _submit(self, message: bytes) -> Answered:
         try:
-            status, info = await self._channels.submit(envelope)
+            answer = await self._call(message)
         except Exception as error:
             self._refused = True
-            _log.exception("submitting an envelope failed; its stream ends")
+            _log.exception("submitting a message failed; its stream ends")
             raise Panicked(f"{type(error).__name__}: {error}") from error
-        self._refused |= status != Status.SUCCESS
-        return status, info
+        self._refused |= answer.ends
+        return answer
 
     async def _answer_next(self) -> bool:
         while not self._open:
@@ -104,18 +116,46 @@ class Broadcast:
             self._changed.clear()
             await self._changed.wait()
         task, size = self._open[0]
-        status, info = task.result() if task.done() else await asyncio.shield(task)
+        answer = task.result() if task.done() else await asyncio.shield(task)
         self._open.popleft()
         self._bytes -= size
         self._changed.set()
-        if status == Status.SUCCESS and not info:
-            await self._stream.write(SUCCESS)
-            return True
-        await self._stream.write(status_answer(status, info))
-        return status == Status.SUCCESS
+        await self._stream.write(answer.raw)
+        return not answer.ends
 
 
 def _forget(task: asyncio.Task[Any]) -> None:
     """Retrieve a task's error, so that asyncio does not log it: it is logged, or nobody waits."""
     if not task.cancelled():
         task.exception()
+
+
+async def serve_envelopes(channels: Channels, stream: Stream) -> None:
+    """Serve one Broadcast stream; raises `Panicked`."""
+
+    async def submit(envelope: bytes) -> Answered:
+        status, info = await channels.submit(envelope)
+        if status == Status.SUCCESS and not info:
+            return Answered(SUCCESS, ends=False)
+        return Answered(status_answer(status, info), ends=status != Status.SUCCESS)
+
+    await AnsweredStream(stream, submit).serve()
+
+
+async def serve_bundles(channels: Channels, stream: Stream) -> None:
+    """Serve one BroadcastMulti stream, of a Bundle and a BundleResponse each; raises `Panicked`."""
+
+    async def submit(bundle: bytes) -> Answered:
+        return Answered(_response(await channels.submit_bundle(bundle)), ends=False)
+
+    await AnsweredStream(stream, submit).serve()
+
+
+def _response(answer: BundleAnswer) -> bytes:
+    response: bytes = BundleResponse(
+        status=answer.status,
+        info=answer.info,
+        bundle_id=answer.bundle_id,
+        chain=answer.chain,
+    ).SerializeToString()
+    return response

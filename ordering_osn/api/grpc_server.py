@@ -17,7 +17,6 @@ import asyncio
 import contextlib
 import json
 import logging
-import socket
 from collections.abc import (
     AsyncGenerator,
     AsyncIterable,
@@ -30,12 +29,12 @@ from datetime import UTC, datetime
 from typing import Any, Protocol, Self
 
 from multicast.errors import TimedOut, UsageError
-from ordering_osn.api.broadcast import Broadcast, Panicked
+from multicast.web import listen_at
+from ordering_osn.api.broadcast import Panicked, serve_bundles, serve_envelopes
 from ordering_osn.api.channels import Channels, Status
 from ordering_osn.api.connection_errors import ConnectionLost, lost
 from ordering_osn.api.deliver import Deliver
 from ordering_osn.api.metrics import Metrics
-from ordering_osn.api.multi.broadcast_multi import BroadcastMulti
 from ordering_osn.api.multi.deliver_multi import DeliverMulti
 from ordering_osn.api.multi.log_end import log_end
 from ordering_osn.api.multi.status import bundle_status
@@ -206,7 +205,12 @@ class Server:
         )
         host = f"[{self.host}]" if ":" in self.host else self.host
         address = f"{host}:{self.port}"
-        await asyncio.to_thread(_check_address, self.host, self.port)
+        where = {"port_option": "--listen", "host_setting": "--listen"}
+        # gRPC would give no reason where nobody can listen there.
+        tried = await asyncio.to_thread(
+            listen_at, self.host, self.port, what="Broadcast and Deliver", **where
+        )
+        tried.close()
         try:
             if self._tls is None:
                 self.port = self._server.add_insecure_port(address)
@@ -249,10 +253,10 @@ class Server:
         await self._serve_stream(_MULTI, "DeliverMulti", context, serve)
 
     async def _broadcast(self, stream: _Stream, context: Any) -> None:
-        await self._until_panicked(Broadcast(self._channels, stream).serve(), context)
+        await self._until_panicked(serve_envelopes(self._channels, stream), context)
 
     async def _broadcast_multi(self, stream: _Stream, context: Any) -> None:
-        await self._until_panicked(BroadcastMulti(self._channels, stream).serve(), context)
+        await self._until_panicked(serve_bundles(self._channels, stream), context)
 
     @staticmethod
     async def _until_panicked(serving: Coroutine[Any, Any, None], context: Any) -> None:
@@ -317,29 +321,6 @@ class Server:
             return None
         (certificate,) = context.auth_context()["x509_pem_cert"]
         return fingerprint(certificate)
-
-
-def _check_address(host: str, port: int) -> None:
-    """Raise `UsageError` where nobody can listen there; gRPC would give no reason."""
-    try:
-        candidates = socket.getaddrinfo(
-            host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
-        )
-        refused: OSError | None = None
-        for family, kind, protocol, _, address in candidates:
-            with socket.socket(family, kind, protocol) as tried:
-                tried.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-                try:
-                    tried.bind(address)
-                    tried.listen(1)
-                except OSError as error:
-                    refused = error
-                else:
-                    return
-        if refused is not None:
-            raise refused
-    except OSError as error:
-        raise UsageError(f"cannot listen on {host}:{port}: {error.strerror}") from error
 
 
 class NodeClient:

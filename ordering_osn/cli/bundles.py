@@ -6,6 +6,7 @@ go to stdout as JSON lines.
 
 from __future__ import annotations
 
+import asyncio
 import json
 import sys
 from collections.abc import Iterable, Sequence
@@ -36,7 +37,7 @@ from ordering_osn.cli.options import (
     ServerName,
     client_tls,
 )
-from ordering_osn.client import BundleIsVoid, CommittedBundle, ReportedFate, SyncClient
+from ordering_osn.client import BundleIsVoid, Client, CommittedBundle, ReportedFate
 from ordering_osn.identity import SigningIdentity
 from topology.files import write_bytes
 
@@ -102,8 +103,8 @@ def bundle(
     signer = SigningIdentity.load(msp, msp_id)
     if expires_in is not None and node:
         tls = client_tls(tls_ca, tls_cert, tls_key)
-        with _client(node, signer, tls, name=tls_name, timeout_s=timeout) as client:
-            expiry = client.expiry(envelopes, expires_in)
+        client = _client(node, signer, tls, name=tls_name, timeout_s=timeout)
+        expiry = asyncio.run(_expiry(client, envelopes, expires_in))
     try:
         made = make_bundle(envelopes, signer=signer, expiry=expiry)
     except BadBundle as error:
@@ -168,30 +169,14 @@ def broadcast_multi(
             raise UsageError(f"{file} is not a file")
         check_frames(file)
     made = list(_bundles(file))
-    failed: list[str] = []
-    with _client(
+    client = _client(
         node,
         SigningIdentity.load(msp, msp_id),
         client_tls(tls_ca, tls_cert, tls_key),
         name=tls_name,
         timeout_s=timeout,
-    ) as client:
-        accepted: list[Bundle] = []
-        for each, answer in zip(made, client.submit_many(made), strict=False):
-            if answer.accepted:
-                accepted.append(each)
-            else:
-                of_chain = f", chain {answer.chain}" if answer.chain else ""
-                failed.append(f"{each.id.hex()}: {answer.status}{of_chain}: {answer.info}")
-            if not (wait and answer.accepted):
-                row = {"status": answer.status, "info": answer.info, "chain": answer.chain}
-                _print(each.id, row)
-        for each in accepted if wait else ():
-            try:
-                _print(each.id, _committed(client.wait(each.id, timeout)))
-            except BundleIsVoid as void:
-                failed.append(str(void))
-                _print(each.id, {"status": 200, "fate": "void", "info": str(void)})
+    )
+    failed = asyncio.run(_send(client, made, wait_s=timeout if wait else None))
     if failed:
         raise RefusedBundles(f"{len(failed)} of {len(made)} bundles failed; the first: {failed[0]}")
 
@@ -222,14 +207,53 @@ def status(
         named = b""
     if len(named) != _ID_BYTES:
         raise UsageError(f"{bundle_id!r} is not a bundle ID: give {2 * _ID_BYTES} hex digits")
-    with _client(
+    client = _client(
         node,
         SigningIdentity.load(msp, msp_id),
         client_tls(tls_ca, tls_cert, tls_key),
         name=tls_name,
         timeout_s=timeout,
-    ) as client:
-        _print(named, _fate(client.status(named, wait_s=wait_s)))
+    )
+    _print(named, _fate(asyncio.run(_status(client, named, wait_s))))
+
+
+async def _expiry(client: Client, chains: Iterable[str], expires_in: int) -> int:
+    async with client:
+        return await client.expiry(chains, expires_in)
+
+
+async def _status(client: Client, bundle_id: bytes, wait_s: float) -> ReportedFate:
+    async with client:
+        return await client.status(bundle_id, wait_s=wait_s)
+
+
+async def _send(client: Client, made: Iterable[Bundle], *, wait_s: float | None) -> list[str]:
+    """Send bundles one after the other, and print a line for each; give why some failed.
+
+    Then wait `wait_s` for the fate of each that was accepted; None: do not wait.
+    """
+    failed: list[str] = []
+    async with client:
+        accepted: list[Bundle] = []
+        for each in made:
+            answer = await client.submit(each)
+            if answer.accepted:
+                accepted.append(each)
+            else:
+                of_chain = f", chain {answer.chain}" if answer.chain else ""
+                failed.append(f"{each.id.hex()}: {answer.status}{of_chain}: {answer.info}")
+            if wait_s is None or not answer.accepted:
+                row = {"status": answer.status, "info": answer.info, "chain": answer.chain}
+                _print(each.id, row)
+        if wait_s is None:
+            return failed
+        for each in accepted:
+            try:
+                _print(each.id, _committed(await client.wait(each.id, wait_s)))
+            except BundleIsVoid as void:
+                failed.append(str(void))
+                _print(each.id, {"status": 200, "fate": "void", "info": str(void)})
+    return failed
 
 
 def _bundles(file: Path | None) -> Iterable[Bundle]:
@@ -248,8 +272,8 @@ def _client(
     *,
     name: str,
     timeout_s: float,
-) -> SyncClient:
-    return SyncClient(nodes, signer, tls=tls, name=name, retry_s=timeout_s, answer_s=timeout_s)
+) -> Client:
+    return Client(nodes, signer, tls=tls, name=name, retry_s=timeout_s, answer_s=timeout_s)
 
 
 def _print(bundle_id: bytes, row: dict[str, Any]) -> None:

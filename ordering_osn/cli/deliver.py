@@ -10,8 +10,8 @@ import asyncio
 import json
 import sys
 from collections.abc import Sequence
-from contextlib import closing
-from typing import Annotated, Any
+from contextlib import aclosing
+from typing import Annotated
 
 import typer
 
@@ -31,7 +31,7 @@ from ordering_osn.cli.options import (
     ServerName,
     client_tls,
 )
-from ordering_osn.client import RequestRefused, SyncClient
+from ordering_osn.client import Client, RequestRefused
 from ordering_osn.client.client import RETRY_S
 from ordering_osn.client.messages import NEVER, NEWEST, OLDEST, encode_entry
 from ordering_osn.identity import SigningIdentity
@@ -97,8 +97,8 @@ def deliver(
     signer = SigningIdentity.load(msp, msp_id)
     if len(channel) > 1:
         begins, ends = _entry_start(start), _entry_stop(stop)
-        client = SyncClient(node, signer, tls=tls, name=tls_name, retry_s=timeout or RETRY_S)
-        _deliver_several(client, channel, begins, ends, timeout, raw=raw)
+        client = Client(node, signer, tls=tls, name=tls_name, retry_s=timeout or RETRY_S)
+        asyncio.run(_deliver_several(client, channel, begins, ends, timeout, raw=raw))
         return
     if len(node) > 1:
         raise UsageError("one channel is read at one node: give one --node")
@@ -140,8 +140,8 @@ def _position(text: str) -> Position:
 # -- several channels ------------------------------------------------------------------------------
 
 
-def _deliver_several(
-    client: SyncClient,
+async def _deliver_several(
+    client: Client,
     chains: Sequence[str],
     start: str | bytes,
     stop: str,
@@ -150,17 +150,16 @@ def _deliver_several(
     raw: bool,
 ) -> None:
     """Print entries up to the stop. A lost connection continues behind the last entry."""
-    with client:
-        stream: Any = client.deliver(chains, start, stop=stop, timeout_s=timeout_s)
-        with closing(stream):
-            try:
-                for entry in stream:
-                    if raw:
-                        _write_frame(encode_entry(entry))
-                    else:
-                        typer.echo(json.dumps(describe_entry(entry)))
-            except RequestRefused as refused:
-                raise _refused(refused.status, refused.info) from refused
+    entries = client.deliver(chains, start, stop=stop, timeout_s=timeout_s)
+    async with client, aclosing(entries) as stream:
+        try:
+            async for entry in stream:
+                if raw:
+                    _write_frame(encode_entry(entry))
+                else:
+                    typer.echo(json.dumps(describe_entry(entry)))
+        except RequestRefused as refused:
+            raise _refused(refused.status, refused.info) from refused
 
 
 def _entry_start(text: str) -> str | bytes:

@@ -1,4 +1,4 @@
-"""`amcast osn inspect|prune|snapshot|restore`: commands on a node's ledger files.
+"""`amcast osn inspect|prune`: commands on a node's ledger files.
 
 They read and write the folder itself and connect to no node.
 """
@@ -17,8 +17,6 @@ from multicast.errors import AmcastError, UsageError
 from ordering_osn.chain.state import state_from
 from ordering_osn.cli.inspection import describe, open_blocks, verify
 from ordering_osn.ledger.ledger import Ledger, LedgerDamaged
-from ordering_osn.ledger.snapshots import restore as restore_ledger
-from ordering_osn.ledger.snapshots import snapshot as take_snapshot
 from ordering_osn.ledger.windows import save_windows
 from ordering_osn.node.joining import genesis_missing, joined, ledger_folder
 from ordering_osn.protos import Block
@@ -135,7 +133,7 @@ def prune(
         raise UsageError(f"{folder} holds no blocks of channel {channel}")
     with Ledger.open(ledger_folder(folder, channel)) as ledger:
         _refuse_too_few(ledger, below)
-        save_windows(ledger, below, ledger.folder)
+        save_windows(ledger, below)
         ledger.prune(below)
         typer.echo(f"the oldest block of {channel} is now {ledger.base}", err=True)
 
@@ -151,31 +149,6 @@ def _refuse_too_few(ledger: Ledger, below: int) -> None:
             f"{ledger.folder} was not pruned: {error}, or the node could not start; "
             f"give a smaller --below"
         ) from error
-
-
-@app.command()
-def snapshot(
-    *,
-    folder: Folder,
-    channel: Channel,
-    base: Annotated[int, typer.Option("--base", help="The number of the snapshot's oldest block.")],
-    to: Annotated[Path, typer.Option("--to", help="The folder to create; it must not exist.")],
-) -> None:
-    """Copy a chain's newest blocks, for 'amcast osn restore' on another node; the node may run."""
-    take_snapshot(Ledger.open(ledger_folder(folder, channel), read_only=True), to, base=base)
-
-
-@app.command()
-def restore(
-    *,
-    folder: Folder,
-    channel: Channel,
-    taken: Annotated[Path, typer.Option("--from", help="The snapshot's folder.")],
-) -> None:
-    """Copy a snapshot into the folder of a node that has joined the channel but not yet run it."""
-    if channel not in joined(folder):
-        raise UsageError(f"{folder} has no channel {channel}; join it first with 'amcast osn join'")
-    restore_ledger(taken, ledger_folder(folder, channel))
 
 
 def _checked(name: str, path: Path) -> tuple[dict[str, Any], list[str]]:

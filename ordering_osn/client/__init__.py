@@ -2,14 +2,12 @@
 
     messages.py   what goes to a node and comes back, as bytes and as values
     client.py     `Client`, for asyncio; tries the nodes in turn (node_turns.py)
-    blocking.py   `SyncClient`, the same calls for threads
 
 docs/multichain-client.md shows how to use it.
 """
 
 from ordering_osn.api.connection_errors import ConnectionLost, TlsRefused
 from ordering_osn.api.tls_files import TlsFiles
-from ordering_osn.client.blocking import SyncClient
 from ordering_osn.client.client import Client
 from ordering_osn.client.messages import (
     BundleIsVoid,
@@ -35,7 +33,6 @@ __all__ = [
     "ReportedFate",
     "RequestRefused",
     "Submitted",
-    "SyncClient",
     "TlsFiles",
     "TlsRefused",
 ]

@@ -12,11 +12,8 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections import deque
 from collections.abc import (
     AsyncGenerator,
-    AsyncIterable,
-    AsyncIterator,
     Awaitable,
     Callable,
     Iterable,
@@ -52,79 +49,8 @@ RETRY_S = 60.0
 # How long a node is asked to wait for a final fate at once. If another node than the one that took
 # the bundle in is asked, and knows nothing, the bundle is submitted again after this time.
 _WAIT_S = 5.0
-# Bundles of one stream without an answer. Each has 8 MiB at most, so they fit in memory.
-IN_FLIGHT_MAX = 128
 _Answer = TypeVar("_Answer")
 _BUSY = (ConnectionLost, TimedOut)
-
-
-class _Pipeline:
-    """The bundles of one `submit_many`: read ahead, sent, and kept until they are answered.
-
-    They are read by a task of their own: when a connection is lost, the caller's iterator must not
-    be cancelled in the middle of a step.
-    """
-
-    def __init__(
-        self, bundles: Iterable[Bundle] | AsyncIterable[Bundle], in_flight_max: int
-    ) -> None:
-        self.waiting: deque[Bundle] = deque()  # sent or to be sent again, oldest first
-        self._waits_since_s = 0.0  # since when any does; of the event loop's clock
-        self.ended = False  # nothing is left to read
-        self.failed: BaseException | None = None  # of the caller's iterator
-        self._queue: asyncio.Queue[Bundle | None] = asyncio.Queue(1)
-        self._room = asyncio.Semaphore(in_flight_max)
-        self._reading = asyncio.create_task(self._read(bundles))
-
-    async def _read(self, bundles: Iterable[Bundle] | AsyncIterable[Bundle]) -> None:
-        try:
-            if isinstance(bundles, AsyncIterable):
-                async for bundle in bundles:
-                    await self._queue.put(bundle)
-            else:
-                for bundle in bundles:
-                    await self._queue.put(bundle)
-        except Exception as error:  # noqa: BLE001 - raised to the caller after the last answer
-            self.failed = error
-        await self._queue.put(None)
-
-    async def unanswered(self) -> AsyncIterator[bytes]:
-        """Yield what one connection has to send: what waits already, then new bundles."""
-        for sent_before in tuple(self.waiting):
-            yield encode_bundle(sent_before)
-        while not self.ended:
-            await self._room.acquire()
-            try:
-                bundle = await self._queue.get()
-            except asyncio.CancelledError:
-                self._room.release()
-                raise
-            if bundle is None:
-                self.ended = True
-                return
-            if not self.waiting:
-                self._waits_since_s = asyncio.get_running_loop().time()
-            self.waiting.append(bundle)
-            yield encode_bundle(bundle)
-
-    def answered(self) -> None:
-        """Forget the oldest bundle; there is room for another one."""
-        self.waiting.popleft()
-        self._room.release()
-
-    @property
-    def done(self) -> bool:
-        """Whether each bundle is answered."""
-        return self.ended and not self.waiting
-
-    @property
-    def waits_since_s(self) -> float | None:
-        """Since when the oldest bundle waits, by the event loop's clock; None: none does."""
-        return self._waits_since_s if self.waiting else None
-
-    def close(self) -> None:
-        """Stop reading."""
-        self._reading.cancel()
 
 
 class Client:
@@ -211,82 +137,6 @@ class Client:
             return messages.read_submitted(raw, bundle.id)
 
         return await self._ask(send, lambda answer: answer.status)
-
-    async def submit_many(
-        self,
-        bundles: Iterable[Bundle] | AsyncIterable[Bundle],
-        *,
-        in_flight_max: int = IN_FLIGHT_MAX,
-    ) -> AsyncGenerator[Submitted]:
-        """Send bundles as they arrive, without waiting for answers; yields these, in order.
-
-        At most `in_flight_max` bundles are not answered. A refused bundle does not stop those
-        behind it. Where a connection is lost, all that were not answered are sent again to the
-        next node. A bundle that is sent again may be ordered behind later ones. Raises as `submit`
-        where no node answers for `retry_s`; this time begins anew after a connection that stood for
-        a second without a bundle that waited. A plain iterable is read on the event loop, so it
-        must not block.
-        """
-        pipeline = _Pipeline(bundles, in_flight_max)
-        turns = NodeTurns(len(self._addresses), self._place, self._retry_s)
-        failed: AmcastError | None = None
-        try:
-            while not pipeline.done:
-                place = await turns.next(failed)
-                if place is None:
-                    assert failed is not None
-                    raise failed
-                call = self._pipelined(await self._node(place), pipeline, turns.connected)
-                try:
-                    async with contextlib.aclosing(call) as answers:
-                        async for answer in answers:
-                            turns.worked(place)
-                            self._place = place
-                            yield answer
-                except _BUSY as error:
-                    failed = error
-                    turns.lost(pipeline.waits_since_s)
-            if pipeline.failed is not None:
-                raise pipeline.failed
-        finally:
-            pipeline.close()
-
-    async def _pipelined(
-        self, node: NodeClient, pipeline: _Pipeline, connected: Callable[[], None]
-    ) -> AsyncGenerator[Submitted]:
-        """Run a pipeline over one connection."""
-        sent = pipeline.unanswered()
-        call = node.exchange(messages.BROADCAST_MULTI, sent, connected=connected)
-        async with contextlib.aclosing(call) as answers:
-            while True:
-                raw = await self._awaited(answers, pipeline)
-                if raw is None and not pipeline.done:
-                    raise ConnectionLost("the node ended the stream before it answered all bundles")
-                if raw is None:
-                    return
-                bundle = pipeline.waiting[0] if pipeline.waiting else None
-                if bundle is None:
-                    raise messages.BadAnswer("the node answered more bundles than it was sent")
-                answer = messages.read_submitted(raw, bundle.id)
-                if answer.status == Status.SERVICE_UNAVAILABLE:
-                    answer = await self.submit(bundle)
-                pipeline.answered()
-                yield answer
-
-    async def _awaited(self, answers: AsyncGenerator[bytes], pipeline: _Pipeline) -> bytes | None:
-        """Return the next answer, None at the end; the time counts while a bundle waits for one."""
-        reading = asyncio.ensure_future(anext(answers, None))
-        try:
-            while True:
-                oldest = pipeline.waiting[0] if pipeline.waiting else None
-                if (await asyncio.wait({reading}, timeout=self._answer_s))[0]:
-                    return reading.result()
-                if oldest is not None:
-                    raise TimedOut(f"no answer to a bundle came within {self._answer_s:g} s")
-        finally:
-            if not reading.done():
-                reading.cancel()
-                await asyncio.wait({reading})
 
     async def status(self, bundle_id: bytes, *, wait_s: float = 0.0) -> ReportedFate:
         """Ask a node for a bundle's fate; the node waits for a final one, for `wait_s` at most.

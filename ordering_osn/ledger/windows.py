@@ -50,32 +50,30 @@ def _bundles(ledger: Ledger, number: int) -> BlockBundles | None:
     return read_block_bundles(consenter_of(Block.FromString(ledger.read(number))).bundles)
 
 
-def save_windows(ledger: Ledger, base: int, folder: Path) -> None:
-    """Write into a ledger's `folder` what a restart needs of the blocks of `ledger` below `base`.
+def save_windows(ledger: Ledger, base: int) -> None:
+    """Write into a ledger's folder what a restart needs of its blocks below `base`.
 
     Atomic, and synced. Writes nothing where these blocks have no bundles. Raises as `ledger_sets`.
     """
     if base <= ledger.base:
-        windows = read_windows(ledger.folder) if base else {}
-    else:
-        windows = {entry.chains: entry.places for entry in ledger_sets(ledger, base - 1)}
+        return
     sets = [
         {
-            "chains": chains,
-            "places": [[place.bundle_id.hex(), place.block, place.index] for place in places],
+            "chains": entry.chains,
+            "places": [[place.bundle_id.hex(), place.block, place.index] for place in entry.places],
         }
-        for chains, places in windows.items()
-        if places
+        for entry in ledger_sets(ledger, base - 1)
+        if entry.places
     ]
     if not sets:
         return
     document = {"schema_version": _SCHEMA_VERSION, "sets": sets}
-    unfinished = folder / f"{WINDOWS_FILE}.unfinished"
+    unfinished = ledger.folder / f"{WINDOWS_FILE}.unfinished"
     with unfinished.open("w", encoding="utf-8") as file:
         json.dump(document, file)
         file.flush()
         os.fsync(file.fileno())
-    unfinished.replace(folder / WINDOWS_FILE)
+    unfinished.replace(ledger.folder / WINDOWS_FILE)
 
 
 def read_windows(folder: Path) -> Mapping[Chains, Sequence[PartPlace]]:
@@ -92,7 +90,7 @@ def read_windows(folder: Path) -> Mapping[Chains, Sequence[PartPlace]]:
         return {}
     except (ValueError, KeyError, TypeError) as error:
         raise LedgerDamaged(
-            f"{path} is not what a pruning wrote ({error}); restore the ledger from a snapshot"
+            f"{path} is not what a pruning wrote ({error}); copy the ledger of another node"
         ) from error
     if not known:
         raise LedgerDamaged(f"{path} has version {document['schema_version']}; use that program")

@@ -21,10 +21,10 @@ from ordering_osn.config.channel_creation import created_channel
 from ordering_osn.ledger.ledger import Ledger, LedgerFull
 from ordering_osn.node.catch_up import VerifiedBlock
 from ordering_osn.node.chain_status import ChainStatus, Stopped
+from ordering_osn.node.changes import Changes
 from ordering_osn.node.cut_timer import CutTimer
 from ordering_osn.node.dependencies import Dependencies
 from ordering_osn.node.own_records import OwnRecords
-from ordering_osn.node.receipts import PendingReceipts
 from ordering_osn.protos import KafkaMetadata
 
 # A full disk is looked at again this often: the chain takes no envelope until there is room, so ten
@@ -44,8 +44,9 @@ class BlockWriter:
         status: ChainStatus,
         records: OwnRecords,
         timer: CutTimer,
-        receipts: PendingReceipts,
+        ordered: Changes[str],
     ) -> None:
+        """`ordered` has those who wait for a transaction, by its ID."""
         self._name = name
         self._ledger = ledger
         self._dependencies = dependencies
@@ -53,7 +54,7 @@ class BlockWriter:
         self._status = status
         self._records = records
         self._timer = timer
-        self._receipts = receipts
+        self._ordered = ordered
 
     def write(self, action: Write) -> None:
         """Sign a block and append it. Blocks until it is durable. Raises `Stopped`."""
@@ -74,7 +75,8 @@ class BlockWriter:
         self._append(number, block.SerializeToString())
         persisted = KafkaMetadata.FromString(action.consenter).last_offset_persisted
         self._metrics.consensus_kafka_last_offset_persisted.labels(self._name).set(persisted)
-        self._receipts.written(number, action.transactions)
+        for transaction in action.transactions:
+            self._ordered.notify(transaction)
         if action.parts:
             self._dependencies.bundles.written(self._name, number, action.parts)
 

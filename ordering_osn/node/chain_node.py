@@ -12,7 +12,7 @@ The parts:
     checkpoint     how far an idle chain has read
     resume         the state of the core, from the ledger
     catch_up       verifies a peer's blocks, where the log no longer holds their records
-    receipts       the clients that wait for a transaction
+    changes        the clients that wait for a transaction
 
 Invariant: the ledger's last block says from where the stream is read on (or, where nothing is
 pending, a later idle checkpoint does). All that is in memory can be dropped at any moment and is
@@ -21,6 +21,7 @@ rebuilt from there, at a start and after a gap.
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import threading
 import time
@@ -46,6 +47,7 @@ from ordering_osn.ledger.ledger import Ledger, LedgerFull
 from ordering_osn.node.block_writer import BlockWriter
 from ordering_osn.node.catch_up import ForgedBlock, NoPeer, verified
 from ordering_osn.node.chain_status import ChainStatus, Stopped
+from ordering_osn.node.changes import Changes
 from ordering_osn.node.checkpoint import CheckpointFile
 from ordering_osn.node.cut_timer import CutTimer
 from ordering_osn.node.dependencies import Dependencies
@@ -54,7 +56,6 @@ from ordering_osn.node.joining import note_topic, refuse_other_topic
 from ordering_osn.node.kafka_connection import CursorAfter
 from ordering_osn.node.order_watch import OrderWatch
 from ordering_osn.node.own_records import OwnRecords
-from ordering_osn.node.receipts import PendingReceipts
 from ordering_osn.node.resume import config_in_force, newest_block, resumed_sets, resumed_state
 
 _log = logging.getLogger("amcast.osn")
@@ -97,7 +98,7 @@ class ChainNode:
             name, stalled_s=dependencies.stalled_s, probe_s=dependencies.probe_s
         )
         self.status = ChainStatus(name, self.order)
-        self.receipts = PendingReceipts(self._find)
+        self._ordered = Changes[str]()
         self._dependencies = dependencies
         self._chain: Chain | None = None
         self._entries = ConsumerEntries({}, {})  # of the open consumer, as of the last look
@@ -116,7 +117,7 @@ class ChainNode:
             status=self.status,
             records=self._records,
             timer=self._timer,
-            receipts=self.receipts,
+            ordered=self._ordered,
         )
         self._thread = threading.Thread(target=self._run, name=f"osn-{name}", daemon=True)
 
@@ -137,6 +138,21 @@ class ChainNode:
             unwatch_status()
 
         return unwatch
+
+    async def receipt(self, transaction: str, timeout_s: float) -> tuple[int, int] | None:
+        """Wait until a transaction is in a durable block; give the block's number and its index.
+
+        None where time ran out. On an event loop.
+        """
+        with self._ordered.watch(transaction) as ordered:
+            try:
+                async with asyncio.timeout(timeout_s):
+                    while (place := self._find(transaction)) is None:
+                        await ordered.wait()
+                        ordered.clear()
+            except TimeoutError:
+                return None
+        return place
 
     def _find(self, transaction: str) -> tuple[int, int] | None:
         """Say in which durable block a recent transaction is, and its index there."""

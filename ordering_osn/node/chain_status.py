@@ -24,6 +24,10 @@ import threading
 import time
 from collections.abc import Callable
 
+from ordering_osn.api.channels import Status
+from ordering_osn.node.bundles.needs import Readiness
+from ordering_osn.node.changes import ChangeEvent
+from ordering_osn.node.filters import Refusal
 from ordering_osn.node.order_watch import OrderWatch
 
 _log = logging.getLogger("amcast.osn")
@@ -84,15 +88,13 @@ class ChainStatus:
         """Wait until the chain takes envelopes; False where it is in trouble, or time ran out."""
         if self._ingress_open or self.trouble() is not None:
             return self.trouble() is None
-        loop = asyncio.get_running_loop()
-        changed = asyncio.Event()
-        unwatch = self.watch(lambda: _wake(loop, changed))
-        deadline = loop.time() + timeout_s
+        changed = ChangeEvent()
+        unwatch = self.watch(changed.set_from_any_thread)
         try:
-            while not self._ingress_open and self.trouble() is None:
-                async with asyncio.timeout_at(deadline):
+            async with asyncio.timeout(timeout_s):
+                while not self._ingress_open and self.trouble() is None:
                     await changed.wait()
-                changed.clear()
+                    changed.clear()
         except TimeoutError:
             return False
         finally:
@@ -192,6 +194,8 @@ class ChainStatus:
             raise Stopped
 
 
-def _wake(loop: asyncio.AbstractEventLoop, event: asyncio.Event) -> None:
-    if not loop.is_closed():
-        loop.call_soon_threadsafe(event.set)
+async def ready(name: str, status: Readiness, timeout_s: float) -> None:
+    """Return when the chain takes envelopes; raises `Refusal` where it does not in time."""
+    if not await status.ready(max(0.0, timeout_s)):
+        reason = status.trouble() or "a config update is judged again, and takes long"
+        raise Refusal(Status.SERVICE_UNAVAILABLE, f"channel {name}: {reason}", name)

@@ -3,21 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Protocol
 
 from multicast.consuming.consumer import Consumer
 from ordering_osn.api.metrics import Metrics
-from ordering_osn.chain.bundles.log_records import RecordReader, read_bundle_record
+from ordering_osn.chain.bundles.log_records import RecordReader
 from ordering_osn.chain.bundles.metadata import BundleMetadata
 from ordering_osn.chain.bundles.restart import RestoredSet
 from ordering_osn.chain.bundles.rule import Outcome
 from ordering_osn.chain.envelopes import Signer
-from ordering_osn.chain.state import WINDOW_MAX
 from ordering_osn.config.channel_config import ChannelConfig
 from ordering_osn.node.catch_up import Peers
 from ordering_osn.node.filters import ChannelRules
-from ordering_osn.node.order_watch import PROBE_S, STALLED_S
 from ordering_osn.node.outbox import OnOutcome
 
 
@@ -37,19 +35,6 @@ class BundleListener(Protocol):
         """Take where the bundles of the windows stand, before `chain` reads its first record."""
 
 
-class NoBundles:
-    """The listener of a node that answers nothing about bundles."""
-
-    def read(self, chain: str, chains: tuple[str, ...], offset: int, outcome: Outcome) -> None:
-        """Do nothing."""
-
-    def written(self, chain: str, block: int, parts: Sequence[BundleMetadata]) -> None:
-        """Do nothing."""
-
-    def restored(self, chain: str, sets: Sequence[RestoredSet]) -> None:
-        """Do nothing."""
-
-
 @dataclass(frozen=True, slots=True)
 class Dependencies:
     """What a chain's loop needs of its node."""
@@ -63,8 +48,8 @@ class Dependencies:
     created: Callable[[str, bytes], None]  # a channel is created: its name and CONFIG envelope
     peers: Peers
     metrics: Metrics
-    bundles: BundleListener = field(default_factory=NoBundles)
-    read_bundle: RecordReader = read_bundle_record  # of the log of a set
-    window_max: int = WINDOW_MAX
-    stalled_s: float = STALLED_S
-    probe_s: float = PROBE_S
+    bundles: BundleListener
+    read_bundle: RecordReader  # of the log of a set
+    window_max: int
+    stalled_s: float
+    probe_s: float

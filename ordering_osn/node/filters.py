@@ -39,19 +39,6 @@ from ordering_osn.identity import expires_at
 from ordering_osn.protos import HeaderType
 from ordering_osn.quoting import quoted
 
-__all__ = [
-    "ChannelRules",
-    "EnvelopeClass",
-    "Refusal",
-    "admit_creation",
-    "admit_normal",
-    "admit_update",
-    "check_writer",
-    "class_of",
-    "created_channel",
-    "route",
-]
-
 # In the names of destination sets, and in no channel's name: versions before bundles accepted
 # channel IDs of several names.
 _JOIN = "+"
@@ -60,13 +47,14 @@ WRITERS_IN_MAINTENANCE = "/Channel/Orderer/Writers"
 
 
 class Refusal(AmcastError):
-    """An envelope is not accepted: the status and the text of Broadcast's answer."""
+    """An envelope or a bundle is not accepted: the status, the text and the chain of the answer."""
 
-    def __init__(self, status: Status, info: str) -> None:
+    def __init__(self, status: int, info: str, chain: str = "") -> None:
         super().__init__(info)
         self.status = int(status)
         self.info = info
-        self.retriable = status is Status.SERVICE_UNAVAILABLE
+        self.chain = chain
+        self.retriable = status == Status.SERVICE_UNAVAILABLE
 
 
 class EnvelopeClass(enum.Enum):

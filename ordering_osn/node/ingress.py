@@ -20,14 +20,14 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import datetime
 
-from multicast.drivers.protocol import AppendFailed
-from multicast.errors import AmcastError, UsageError
+from multicast.errors import AmcastError
 from ordering_osn.api.channels import Status
 from ordering_osn.api.metrics import Metrics
 from ordering_osn.api.seek import no_such_channel
 from ordering_osn.chain.envelopes import ParsedEnvelope, Signer, canonical
 from ordering_osn.chain.records import Regular, RegularKind, encode
 from ordering_osn.node.chain_node import ChainNode
+from ordering_osn.node.chain_status import ready
 from ordering_osn.node.filters import (
     EnvelopeClass,
     Refusal,
@@ -36,7 +36,7 @@ from ordering_osn.node.filters import (
     admit_update,
     route,
 )
-from ordering_osn.node.outbox import Posts, explained
+from ordering_osn.node.outbox import Posts, started, stored
 from ordering_osn.protos import HeaderType
 from ordering_osn.quoting import quoted
 from topology.tree import Plan
@@ -47,6 +47,7 @@ from topology.tree import Plan
 READY_S = 30.0
 _HEADER_TYPES = frozenset(HeaderType.values())
 _UNKNOWN = "UNKNOWN"
+_IN_DOUBT = "It may be ordered all the same; sent again, it is ordered once."
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,19 +167,11 @@ class Ingress:
     async def _post(self, admitted: _Admitted) -> None:
         chain = admitted.chain
         async with self._posting[chain.name]:
-            await self._ready(chain)
+            await ready(chain.name, chain.status, self._ready_s)
             if admitted.creates is not None:
                 await self._refuse_undeclared(admitted.creates)
-            try:
-                stored = await self._posts.start(admitted.record, (chain.name,))
-            except UsageError as error:  # no log holds messages to this chain
-                raise Refusal(Status.NOT_FOUND, str(error)) from error
-            except AmcastError as error:
-                raise Refusal(Status.SERVICE_UNAVAILABLE, str(error)) from error
-        outcome = await stored
-        if isinstance(outcome, AppendFailed):
-            raise Refusal(Status.SERVICE_UNAVAILABLE, explained(outcome))
-        chain.order.stored(outcome.offset)
+            outcome = await started(self._posts, admitted.record, (chain.name,))
+        chain.order.stored(stored(await outcome, in_doubt=_IN_DOUBT).offset)
 
     async def _refuse_undeclared(self, name: str) -> None:
         """Raise `Refusal` where the plan has no partition for a new channel."""
@@ -193,13 +186,6 @@ class Ingress:
                 f"that name; add it to the interest file, then run 'amcast topology plan' and "
                 f"'amcast topology apply'",
             )
-
-    async def _ready(self, chain: ChainNode) -> None:
-        """Return when the chain takes envelopes; raises `Refusal` where it does not in time."""
-        if await chain.status.ready(self._ready_s):
-            return
-        reason = chain.status.trouble() or "a config update is judged again, and takes long"
-        raise Refusal(Status.SERVICE_UNAVAILABLE, f"channel {chain.name}: {reason}")
 
 
 def _type_name(number: int) -> str:

@@ -23,8 +23,11 @@ from dataclasses import dataclass
 from functools import partial
 
 from multicast.drivers.protocol import Appended, AppendFailed, AppendOutcome
-from multicast.errors import AmcastError, ClusterUnreachable
+from multicast.errors import AmcastError, ClusterUnreachable, UsageError
 from multicast.producing.producer import Producer
+from ordering_osn.api.channels import Status
+from ordering_osn.node.bundles.needs import BundlePosts
+from ordering_osn.node.filters import Refusal
 from ordering_osn.node.kafka_connection import SharedAttempts
 from topology.tree import Log, Plan, log_name
 
@@ -182,6 +185,28 @@ class Posts:
                 future.set_result(outcome)
 
 
+async def started(
+    posts: BundlePosts, raw: bytes, to: tuple[str, ...]
+) -> asyncio.Future[AppendOutcome]:
+    """Post a record; give its future outcome. Raises `Refusal`."""
+    try:
+        return await posts.start(raw, to)
+    except UsageError as error:  # no log holds messages to these chains
+        raise Refusal(Status.NOT_FOUND, str(error)) from error
+    except AmcastError as error:
+        raise Refusal(Status.SERVICE_UNAVAILABLE, str(error)) from error
+
+
+def stored(outcome: AppendOutcome, *, in_doubt: str) -> Appended:
+    """Give where the record is stored; raises `Refusal`, with `in_doubt` where it may be stored."""
+    if isinstance(outcome, Appended):
+        return outcome
+    why = str(outcome.error)
+    raise Refusal(
+        Status.SERVICE_UNAVAILABLE, why if outcome.error.definite else f"{why} {in_doubt}"
+    )
+
+
 @dataclass(slots=True, eq=False)
 class _Held:
     """A record to store: while `needed` says so; without `needed`, in any case."""
@@ -265,10 +290,3 @@ class Outbox:
 
 def _lacks(held: _Held) -> bool:
     return not held.stored and (held.needed is None or held.needed())
-
-
-def explained(outcome: AppendFailed) -> str:
-    """Say why an envelope was not stored, and what that means for its client."""
-    if outcome.error.definite:
-        return str(outcome.error)
-    return f"{outcome.error} It may be ordered all the same; sent again, it is ordered once."

@@ -17,13 +17,12 @@ import logging
 import random
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Literal
 
 from multicast.errors import AmcastError, Conflict, UsageError
-from ordering_osn.api.channels import BundleAnswer, BundleFate, LogEnd, OrderReader
 from ordering_osn.api.metrics import Metrics
 from ordering_osn.chain.blocks import CorruptMetadata
 from ordering_osn.chain.envelopes import Signer
@@ -132,6 +131,10 @@ class Registrar:
             ready_s=ready_s,
             encode=self._reading.encoded,
         )
+        # What the API calls, and others answer: `channels.Channels` says what each does.
+        self.submit = self._ingress.submit
+        self.submit_bundle, self.bundle_status = self._desk.submit, self._desk.status
+        self.log_end, self.open_order = self._desk.log_end, cluster.order_reader
         self._wake = threading.Event()
         self._stopping = False
         self._thread = threading.Thread(target=self._run, name="osn-registrar", daemon=True)
@@ -312,26 +315,6 @@ class Registrar:
                 problems.append((f"{name}/0", reason))
         return sorted(problems)
 
-    async def submit(self, envelope: bytes) -> tuple[int, str]:
-        """Filter one envelope and append it to its chain's log; see `Ingress.submit`."""
-        return await self._ingress.submit(envelope)
-
-    async def submit_bundle(self, raw: bytes) -> BundleAnswer:
-        """Take in a serialized bundle; see `BundleDesk.submit`."""
-        return await self._desk.submit(raw)
-
-    async def bundle_status(self, bundle_id: bytes, wait_s: float) -> BundleFate:
-        """Give what this node knows of a bundle; see `BundleDesk.status`."""
-        return await self._desk.status(bundle_id, wait_s)
-
-    async def log_end(self, chains: tuple[str, ...]) -> LogEnd:
-        """Give the end of a set's log; see `BundleDesk.log_end`."""
-        return await self._desk.log_end(chains)
-
-    def open_order(self, chains: Sequence[str], start: str) -> OrderReader:
-        """Open the order of some chains; see `KafkaConnection.order_reader`."""
-        return self._cluster.order_reader(chains, start)
-
     async def receipt(
         self, channel: str, transaction: str, timeout_s: float
     ) -> tuple[int, int] | None:
@@ -340,7 +323,7 @@ class Registrar:
         None where time ran out. Transactions older than the chain's window are not found any more.
         """
         chain = self._chains.get(channel)
-        return None if chain is None else await chain.receipts.place_of(transaction, timeout_s)
+        return None if chain is None else await chain.receipt(transaction, timeout_s)
 
 
 def _refuse_unknown_signer(signer: Signer, config: ChannelConfig) -> None:

@@ -63,7 +63,8 @@ def test_a_failure_is_found_and_its_command_makes_the_same_input():
         b"[]",
         b"\xff\xfe",
         b"",
-        b'{"a":' * DEPTH_MAX + b"1" + b"}" * DEPTH_MAX,
+        b'{"a":' * DEPTH_MAX + b"{}" + b"}" * DEPTH_MAX,
+        b'{"a":%s}' % (b"1" * 301),
     ],
     ids=lambda raw: raw[:12].decode(errors="replace"),
 )
@@ -73,7 +74,8 @@ def test_a_document_that_says_nothing_sensible_is_not_readable(raw):
 
 
 def test_a_document_of_the_greatest_depth_is_readable():
-    assert json_object(b'{"a":' * (DEPTH_MAX - 1) + b"1" + b"}" * (DEPTH_MAX - 1))
+    assert json_object(b'{"a":' * DEPTH_MAX + b"1" + b"}" * DEPTH_MAX)
+    assert json_object(b'{"a":%s}' % (b"1" * 300))
 
 
 # -- headers --------------------------------------------------------------------------------

@@ -27,8 +27,7 @@ from multicast.order.records import (
     encode,
 )
 from multicast.order.rule import NotCounted
-from multicast.order.runs import anchor, digest_of
-from multicast.order.stream import OrderStream
+from multicast.order.runs import digest_of
 from tests.bench.test_pipeline import (
     session,  # noqa: F401 - a fixture
 )
@@ -42,7 +41,7 @@ from tests.collectors.core.test_recover import (
 )
 from tests.collectors.core.test_recover import PLAN as RECOVERED
 from tests.helpers.forged import jump
-from tests.helpers.plans import chain, from_start
+from tests.helpers.plans import chain, first_stream, tag_in
 from tests.helpers.small import Small
 
 PLAN = chain()
@@ -109,7 +108,9 @@ def drawn(stream, rng):
             SeenEnd(log, positions.get(log, 0) + rng.choice((-2, 1, 5, 9, 30, 2**25)), 3)
             for log in logs
         ]
-        seen = [each._replace(end=max(0, each.end), leader_epoch=rng.randrange(6)) for each in seen]
+        seen = [
+            SeenEnd(each.log, max(0, each.end), rng.randrange(6), rng.randrange(3)) for each in seen
+        ]
         lost = [Loss(log, rng.randrange(100)) for log in logs if rng.random() < 0.2]
         return SightRecord(tuple(seen), tuple(lost))
     point = stream.marked if rng.random() < 0.7 else stream.checkpoint()
@@ -128,9 +129,9 @@ def judged(seed):
     """Yield what each of the two readings says of a stream as a log may come to hold it."""
     rng = random.Random(seed)
     collector, owed = ("K1", "K2")[seed % 2], seed % 3
-    real = OrderStream(PLAN, collector, from_start(PLAN), owed=owed)
+    real = first_stream(PLAN, collector, owed=owed)
     mine = StreamReading(replace(rule_of(PLAN, collector), restored=owed))
-    tag, raws = anchor(PLAN, collector), []
+    tag, raws = tag_in(PLAN, collector), []
     for offset in range(LENGTH):
         record = drawn(real, rng)
         if offset > LENGTH - 10 and rng.random() < 0.4:
@@ -190,7 +191,7 @@ def test_after_a_recovery_both_readings_count_the_same_restored_and_later_record
         multicast(system, 210)
         assert recovered(system).epoch == 2
         state = state_of(system)
-        assert state.recovered[1].restored[CHILD] > 0
+        assert state.ended[1].restored[CHILD] > 0
         system.run_all(epoch=2)
         ordered(system, 21)
 

@@ -100,7 +100,7 @@ def test_the_instance_that_acts_is_taken_wherever_it_is(state, serve):
     counted = reported_counts(state)
     assert counted.missing == ()
     assert counted.counts["K1"].appended == {"P2": 7}
-    assert (counted.counts["K1"].acting, counted.counts["K1"].process) == (True, other.hex())
+    assert counted.counts["K1"].process == other.hex()
 
 
 @pytest.mark.parametrize(
@@ -154,6 +154,6 @@ def test_nothing_of_the_answer_of_another_server_is_shown(state):
 
 def counts(process, passed_on, dropped):
     return CollectorCounts(
-        page="", process=process, acting=True, appended={"P1": passed_on},
+        page="", process=process, appended={"P1": passed_on},
         passed_on={"P1": passed_on}, read={"P1": dropped}, dropped={"P1": dropped},
     )  # fmt: skip

@@ -1,4 +1,4 @@
-"""The package `amcast`, the names of a user that hide ours, and extras that are not installed."""
+"""The package `amcast`, a user's names that are also ours, and extras that are not installed."""
 
 import os
 import re
@@ -110,24 +110,10 @@ def users_folder(tmp_path):
     (tmp_path / "bench").mkdir()
     (tmp_path / "bench" / "__init__.py").touch()
     (tmp_path / "collectors.py").write_text("mine = 1\n")
-    (tmp_path / "topology.py").write_text("print('a side effect of the user')\n")
     return tmp_path
 
 
-@pytest.mark.parametrize("statement", ["from amcast import Producer", "import multicast"])
-def test_a_users_own_topology_is_named_with_both_paths_and_not_run(users_folder, statement):
-    (users_folder / "script.py").write_text(f"{statement}\n")
-    done = run("script.py", folder=users_folder)
-    assert (done.returncode, done.stdout) == (1, "")
-    assert done.stderr.splitlines()[-1] == (
-        f"multicast.installed.Shadowed: amcast needs its own package 'topology' in "
-        f"{ROOT}/topology, but Python finds {users_folder}/topology.py first; rename that file or "
-        f"folder"
-    )
-
-
 def test_a_users_collectors_and_bench_do_not_hinder_producers_and_consumers(users_folder):
-    (users_folder / "topology.py").unlink()
     (users_folder / "script.py").write_text(
         "import bench, collectors\nfrom amcast import Producer\nprint(collectors.mine)\n"
     )
@@ -135,28 +121,11 @@ def test_a_users_collectors_and_bench_do_not_hinder_producers_and_consumers(user
     assert (done.returncode, done.stdout, done.stderr) == (0, "1\n", "")
 
 
-def test_verbs_of_a_hidden_package_say_so_and_others_work(users_folder):
-    (users_folder / "topology.py").unlink()
-    hidden = run("-m", "amcast", "collectors", "run", folder=users_folder)
-    assert (hidden.returncode, hidden.stdout) == (2, "")
-    assert hidden.stderr == (
-        f"amcast: amcast needs its own package 'collectors' in {ROOT}/collectors, but Python finds "
-        f"{users_folder}/collectors.py first; rename that file or folder\n"
-    )
+def test_a_users_own_bench_is_not_taken_for_ours(users_folder):
     of_benches = run("-m", "amcast", "bench", "suite", folder=users_folder)
     assert (of_benches.returncode, of_benches.stdout) == (2, "")
     assert of_benches.stderr.startswith("amcast: 'amcast bench suite' is not part of the installed")
     assert run("-m", "amcast", "verify", "--help", folder=users_folder).returncode == 0
-
-
-def test_a_users_own_multicast_is_named_too(tmp_path):
-    (tmp_path / "multicast.py").write_text("")
-    done = run("-c", "from amcast import Producer", folder=tmp_path)
-    assert done.returncode == 1
-    assert done.stderr.splitlines()[-1] == (
-        f"ImportError: amcast needs its own package 'multicast' in {ROOT}/multicast, but Python "
-        f"finds {tmp_path}/multicast.py first; rename that file or folder"
-    )
 
 
 @pytest.mark.parametrize(

@@ -3,8 +3,8 @@
 import signal
 import subprocess
 import sys
-import threading
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from dataclasses import replace
 
 import pytest
@@ -15,6 +15,7 @@ from collectors.reconfiguration import drain
 from multicast import Consumer, Producer
 from multicast.consuming.subscription import SubscriptionRequest
 from multicast.control import (
+    ControlReader,
     control_partition,
     control_topics,
     log_partition,
@@ -23,7 +24,6 @@ from multicast.control import (
 )
 from multicast.drivers.protocol import TopicPartition
 from multicast.order.records import OwnRecord, decode
-from multicast.order.runs import anchor
 from multicast.tables.order_walk import between
 from tests.collectors.test_replanning import Load, applied, judged
 from tests.helpers.authorized import authorized_broker
@@ -53,12 +53,14 @@ def send(system, history, count, *, start=0, cwd=None):
 
 
 def ticketed(system):
-    """Count the messages that tickets in the order streams of the newest epoch count."""
+    """Count the messages that tickets in the streams of the newest epoch count."""
+    with closing(ControlReader(system.driver, system.topic)) as control:
+        state = control.refresh()
     count = 0
     for node in system.plan.collectors:
-        partition = stream_partition(system.plan, node.name)
-        tag = anchor(system.plan, node.name)
-        for raw in records(system.driver, partition):
+        epoch = state.first_epoch(state.begun_epoch, node.name)
+        tag = state.tag(epoch, node.name)
+        for raw in records(system.driver, stream_partition(state.plan(epoch), node.name)):
             record = decode(tag, raw)
             if isinstance(record, OwnRecord):
                 count += sum(ticket.messages for ticket in record.tickets)
@@ -207,7 +209,7 @@ def test_tickets_are_switched_off_and_on_under_load(kafka_cluster, tmp_path, dri
         until(lambda: all(len(messages) > 50 for messages in load.received.values()), "a start")
         until(lambda: ticketed(system) > 100, "tickets of the running producer")
         moved(system, tickets=False)
-        until(lambda: is_still(system), "an end of the tickets")
+        until(lambda: is_still(system, load), "an end of the tickets")
         before = ticketed(system)
         until(lambda: all(len(messages) > 300 for messages in load.received.values()), "more")
         assert ticketed(system) == before
@@ -224,10 +226,10 @@ def test_tickets_are_switched_off_and_on_under_load(kafka_cluster, tmp_path, dri
             in_one_order(system, name, {e.name: e for e in system.plan.consumers}[name].interest)
 
 
-def is_still(system):
-    """Whether no producer writes tickets for a moment in which some hundred messages come."""
-    before = ticketed(system)
-    threading.Event().wait(0.5)
+def is_still(system, load):
+    """Whether the running producer writes no ticket while it sends a hundred messages."""
+    before, sent = ticketed(system), load.sent
+    until(lambda: load.sent > sent + 100, "messages without tickets")
     return ticketed(system) == before
 
 

@@ -43,7 +43,7 @@ with extra("planner"):
 
 SEED = 1  # any fixed number: equal inputs give equal plans
 COEFFICIENT_MAX = 1_000.0  # prices are scaled to this, which suits the solver's tolerances
-TIME_LIMIT_S = 60.0  # if the caller sets none: the sub-process must always end
+TIME_LIMIT_S = 60.0  # the sub-process must always end
 GRACE_S = 10.0  # CBC checks its clock between steps only; after this time it is killed
 
 
@@ -60,11 +60,10 @@ def solved(
     parts: Sequence[tuple[Measure, SearchState, Mapping[SearchState, Sequence[Choice]]]],
     *,
     limits: PlanLimits,
-    time_limit_s: float | None = None,
 ) -> Answer:
     """Choose collectors for all components at once.
 
-    Blocks for at most `time_limit_s` and a grace period; then the status is "unfinished".
+    Blocks for at most `TIME_LIMIT_S` and a grace period; then the status is "unfinished".
     """
     problem = pulp.LpProblem("collectors", pulp.LpMinimize)
     columns: list[tuple[int, Choice, Any]] = []
@@ -92,7 +91,7 @@ def solved(
             problem += pulp.lpSum(leaving[state]) == needed
     problem.setObjective(pulp.LpAffineExpression(terms))
     _limit_counts(problem, columns, limits)
-    status, objective, answers = _run(problem, time_limit_s)
+    status, objective, answers = _run(problem)
     picked: tuple[dict[SearchState, Choice], ...] = tuple({} for _ in parts)
     if status == "optimal":
         for number, choice, variable in columns:
@@ -115,26 +114,25 @@ def _limit_counts(
 # -- the solver -----------------------------------------------------------------------------
 
 
-def _run(problem: Any, time_limit_s: float | None) -> tuple[str, float, Mapping[str, float]]:
+def _run(problem: Any) -> tuple[str, float, Mapping[str, float]]:
     """Run CBC; give the status, the objective, and the values by variable name."""
-    seconds = TIME_LIMIT_S if time_limit_s is None else time_limit_s
     reader = pulp.COIN_CMD(path=pulp.PULP_CBC_CMD.pulp_cbc_path)
     with tempfile.TemporaryDirectory(prefix="amcast-cbc-") as directory:
         model, answer = Path(directory) / "model.mps", Path(directory) / "model.sol"
         variables, names, rows, _ = problem.writeMPS(str(model), rename=True)
-        if not _cbc_ran(reader.path, model, answer, seconds):
+        if not _cbc_ran(reader.path, model, answer):
             return "unfinished", math.inf, {}
         status, values, *_ = reader.readsol_MPS(str(answer), problem, variables, names, rows)
         verdict = answer.read_text(encoding="ascii").split("\n", 1)[0]
     return _verdict(problem, status, values, finished=verdict.startswith("Optimal"))
 
 
-def _cbc_ran(cbc: str, model: Path, answer: Path, seconds: float) -> bool:
+def _cbc_ran(cbc: str, model: Path, answer: Path) -> bool:
     """Run CBC on a model file; whether it wrote its answer to a file."""
     command = [cbc, str(model)]
     command += ["-randomSeed", str(SEED), "-randomCbcSeed", str(SEED)]
     command += ["-ratioGap", "0", "-allowableGap", "0", "-timeMode", "elapsed"]
-    command += ["-sec", f"{max(1.0, seconds):.0f}", "-solve"]
+    command += ["-sec", f"{TIME_LIMIT_S:.0f}", "-solve"]
     command += ["-printingOptions", "all", "-solution", str(answer)]
     try:
         subprocess.run(
@@ -142,7 +140,7 @@ def _cbc_ran(cbc: str, model: Path, answer: Path, seconds: float) -> bool:
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
-            timeout=seconds + GRACE_S,
+            timeout=TIME_LIMIT_S + GRACE_S,
             check=True,
         )
     except (OSError, subprocess.SubprocessError):

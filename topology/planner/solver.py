@@ -30,15 +30,9 @@ from topology.planner.exact import (
 )
 from topology.planner.heuristic import constructed
 from topology.planner.hypergraph import reduced
-from topology.planner.integer_program import solved
+from topology.planner.integer_program import TIME_LIMIT_S, solved
 from topology.planner.watch import Watch
 from topology.tree import PHI_DEFAULT, Plan
-
-# The price of a foreign message in hops. With 10 a tree may have up to ten hops more to avoid one
-# foreign message; with 0.1 hops decide, and foreign work counts between trees of similar hops.
-PHI = {"genuine": PHI_DEFAULT, "latency": 0.1, "balance": PHI_DEFAULT}
-BALANCE_STEPS_MAX = 8  # halvings: the interval of possible loads shrinks to 1/256
-BALANCE_EFFORT = 0.1  # of each step's search: with it they take as long as the last search
 
 
 class Infeasible(ValueError):
@@ -69,38 +63,32 @@ def solve(
     cluster_id: str = "",
     base_epoch: int = 0,
     epoch: int | None = None,
-    prefer: str = "genuine",
-    phi: float | None = None,
-    time_limit_s: float | None = None,
+    phi: float = PHI_DEFAULT,
     effort: float = 1.0,
     watch: Watch | None = None,
 ) -> Solution:
     """Find a cheap plan for an interest file.
 
-    `prefer` is "genuine" (phi 10), "latency" (phi 0.1) or "balance" (first the least load on the
-    busiest collector, then phi 10). `phi` overrides the price of foreign work; `effort` multiplies
-    the number of moves. The same input and effort give the same plan, byte for byte, unless
-    `time_limit_s` stops the integer program early, or `watch` ends the search: then the plan is the
-    best so far. The plan's gap is 0 if every part was searched exactly, else None. Raises
-    `Infeasible` if a limit cannot be kept. Blocks; with limits on the number of collectors, starts
-    a solver process and waits for its end.
+    `phi` is the price of a foreign message in hops: with 10 a tree may have up to ten hops more to
+    avoid one; with 0.1 hops decide, and foreign work counts between trees of similar hops. `effort`
+    multiplies the number of moves. The same input and effort give the same plan, byte for byte,
+    unless `watch` ends the search: then the plan is the best so far. The plan's gap is 0 if every
+    part was searched exactly, else None. Raises `Infeasible` if a limit cannot be kept. Blocks;
+    with limits on the number of collectors, starts a solver process and waits for its end.
     """
-    price = PHI[prefer] if phi is None else phi
-    parts = _parts(interests, price)
+    parts = _parts(interests, phi)
     watch = watch or Watch()
-    if prefer == "balance":
-        _balance(parts, watch)
     for number, part in enumerate(parts, start=1):
         interested = len(part.measure.component.demands)
         place = f"part {number} of {len(parts)}, " if len(parts) > 1 else ""
         watch.begin(f"{place}{interested} interests")
         _solve_part(part, effort=effort, watch=watch)
         watch.end(part.measure.cost(part.price))
-    _couple(parts, interests, time_limit_s=time_limit_s)
+    _couple(parts, interests)
     document = assembled(
         interests,
         [(part.measure, part.best()) for part in parts],
-        phi=price,
+        phi=phi,
         gap=0.0 if all(part.exact for part in parts) else None,
         cluster_id=cluster_id,
         base_epoch=base_epoch,
@@ -229,56 +217,21 @@ def _limits_of(part: PlannedPart) -> str:
     return " and ".join(limits)
 
 
-def _balance(parts: Sequence[PlannedPart], watch: Watch) -> None:
-    """Limit all loads to the least possible load of the busiest collector; then cost decides."""
-    loads = []
-    for part in parts:
-        if len(part.measure.component.demands) <= _demands_max(part.measure):
-            loads.append(least_load(choices(part.measure, load_max=part.load_max)))
-        else:
-            loads.append(_lightest(part, watch))
-    if loads and None not in loads:
-        for part in parts:
-            part.load_max = max(load for load in loads if load is not None)
-
-
-def _lightest(part: PlannedPart, watch: Watch) -> int | None:
-    """Find a low load of the busiest collector by halving the interval.
-
-    The interval begins at the load of the heaviest interest, and ends at that of the first tree.
-    """
-    measure = part.measure
-    tree = constructed(measure, load_max=part.load_max, effort=BALANCE_EFFORT, watch=watch)
-    if tree is None:
-        return None
-    low, high = max(measure.loads), measure.heaviest(tree)
-    for _ in range(BALANCE_STEPS_MAX):
-        middle = (low + high) // 2
-        tree = constructed(measure, load_max=middle, effort=BALANCE_EFFORT, watch=watch)
-        if tree is None:
-            low = middle + 1
-        else:
-            high = min(high, measure.heaviest(tree))
-        if low >= high:
-            break
-    return high
-
-
-def _couple(
-    parts: Sequence[PlannedPart], interests: InterestFile, *, time_limit_s: float | None
-) -> None:
+def _couple(parts: Sequence[PlannedPart], interests: InterestFile) -> None:
     """If limits couple the parts, choose all their collectors anew, by the integer program."""
     if not any(part.coupled for part in parts):
         return
     answer = solved(
         [(part.measure, part.root, part.choices or {}) for part in parts],
         limits=interests.limits,
-        time_limit_s=time_limit_s,
     )
     if answer.status == "infeasible":
         raise Infeasible(_why_coupled(interests, parts))
     if answer.status != "optimal":
-        raise Infeasible("the integer program did not finish; give a longer --time-limit")
+        raise Infeasible(
+            f"the integer program did not finish within {TIME_LIMIT_S:g} s; remove the limits on "
+            f"counts of collectors"
+        )
     for part, picked in zip(parts, answer.picked, strict=True):
         part.take(chosen_tree(picked, part.root), "integer program", exact=True)
 

@@ -129,7 +129,7 @@ def away_two_epochs(site: FaultSite) -> FaultEffect:
     """Let consumers that were absent during two epochs catch up through both, under load."""
     with Deployment(site, "away-two-epochs") as deployment:
         deployment.collectors()
-        plans = [deployment.plan, planned(deployment.topic, prefer="latency")]
+        plans = [deployment.plan, planned(deployment.topic, phi=0.1)]
         with _load(deployment) as receipts:
             files = [_leave(deployment, name) for name in INTERESTS]
             for turn in (1, 0):

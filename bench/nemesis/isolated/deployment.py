@@ -16,10 +16,10 @@ from collections.abc import Callable, Iterable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, Self
+from typing import Any, Self
 
+from bench.harness.processes import CollectorProcess
 from collectors.reconfiguration.apply import apply
-from collectors.testing.processes import CollectorProcess
 from multicast import history
 from multicast.consuming.consumer import Consumer
 from multicast.consuming.delivery import Batch
@@ -43,7 +43,7 @@ from multicast.properties import check_all
 from multicast.verification.report import OrderViolation, Report
 from topology.interests import from_document
 from topology.planner.solver import plan as solve
-from topology.tree import Plan
+from topology.tree import PHI_DEFAULT, Plan
 
 INTERESTS = {"C1": ("P1", "P2"), "C2": ("P2", "P3"), "C4": ("P4",)}
 SETS = (("P1",), ("P2",), ("P3",), ("P1", "P2"), ("P4",))
@@ -348,7 +348,7 @@ def _is_healthy(host: CollectorProcess) -> bool:
     return bool(nodes) and all(node["state"] == "running" for node in nodes)
 
 
-def planned(topic: str, *, prefer: Literal["genuine", "latency"] = "genuine") -> Plan:
+def planned(topic: str, *, phi: float = PHI_DEFAULT) -> Plan:
     """Plan a few interests: collectors below each other, and a log with a lone reader."""
     document: dict[str, Any] = {
         "topic": topic,
@@ -356,4 +356,4 @@ def planned(topic: str, *, prefer: Literal["genuine", "latency"] = "genuine") ->
         "destinations": [list(to) for to in SETS if len(to) > 1],
         "consumer": [{"name": n, "interest": list(i)} for n, i in INTERESTS.items()],
     }
-    return solve(from_document(document), prefer=prefer)
+    return solve(from_document(document), phi=phi)

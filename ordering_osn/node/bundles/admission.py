@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from datetime import datetime
 
-from multicast.errors import AmcastError
 from ordering_osn.chain.bundles.bundle import BadBundle, Bundle, check_signature, read_bundle
 from ordering_osn.chain.envelopes import ParsedEnvelope
 from ordering_osn.config.channel_config import ChannelConfig
@@ -18,18 +17,8 @@ from ordering_osn.identity import Verification
 from ordering_osn.node.filters import Refusal, admit_normal, check_writer
 
 
-class BundleRefusal(AmcastError):
-    """A bundle is not taken in: the status, the text and the chain of the answer."""
-
-    def __init__(self, status: int, info: str, chain: str = "") -> None:
-        super().__init__(info)
-        self.status = int(status)
-        self.info = info
-        self.chain = chain
-
-
 def read_signed(raw: bytes) -> tuple[Bundle, Verification]:
-    """Read a bundle that anybody sent; raises `BundleRefusal` 400, 403 or 413.
+    """Read a bundle that anybody sent; raises `Refusal` 400, 403 or 413.
 
     Afterwards its submitter has signed it, as it was verified. Which rights he has, `admit` says.
     """
@@ -37,7 +26,7 @@ def read_signed(raw: bytes) -> tuple[Bundle, Verification]:
         bundle = read_bundle(raw)
         verified = check_signature(bundle)
     except BadBundle as error:
-        raise BundleRefusal(error.status, error.info, error.chain) from error
+        raise Refusal(error.status, error.info, error.chain) from error
     return bundle, verified
 
 
@@ -51,7 +40,7 @@ def admit(
     """Judge a bundle by the config of each of its chains, in their order; give its stamps.
 
     `verified`: as whom the submitter's signature was verified. It is verified once for all chains.
-    Raises `BundleRefusal` with the status and the chain of the first refusal: the part must pass
+    Raises `Refusal` with the status and the chain of the first refusal: the part must pass
     all filters of its chain, and the submitter must satisfy the chain's Writers.
     """
     signed = SignedData(*bundle.signed, verified=set() if verified is None else {verified})
@@ -61,10 +50,10 @@ def admit(
             stamps.append(admit_normal(config, ParsedEnvelope(part.envelope), now=now))
         except Refusal as refusal:
             info = f"the part for chain {part.chain!r}: {refusal.info}"
-            raise BundleRefusal(refusal.status, info, part.chain) from refusal
+            raise Refusal(refusal.status, info, part.chain) from refusal
         try:
             check_writer(config, signed, now=now)
         except Refusal as refusal:
             info = f"the bundle's submitter, in chain {part.chain!r}: {refusal.info}"
-            raise BundleRefusal(refusal.status, info, part.chain) from refusal
+            raise Refusal(refusal.status, info, part.chain) from refusal
     return tuple(stamps)

@@ -30,8 +30,7 @@ from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
-from multicast.drivers.protocol import AppendFailed
-from multicast.errors import AmcastError, UsageError
+from multicast.errors import AmcastError
 from ordering_osn.api.channels import BundleAnswer, BundleFate, FateKind, LogEnd, Status
 from ordering_osn.api.metrics import Metrics
 from ordering_osn.chain.bundles.bundle import Bundle
@@ -56,15 +55,19 @@ from ordering_osn.chain.bundles.rule import (
     VoidReason,
 )
 from ordering_osn.identity import Verification
-from ordering_osn.node.bundles.admission import BundleRefusal, admit, read_signed
-from ordering_osn.node.bundles.changes import Changes
+from ordering_osn.node.bundles.admission import admit, read_signed
 from ordering_osn.node.bundles.fates import BundleFates
 from ordering_osn.node.bundles.needs import BundleChain, BundlePosts
+from ordering_osn.node.chain_status import ready
+from ordering_osn.node.changes import Changes
+from ordering_osn.node.filters import Refusal
+from ordering_osn.node.outbox import started, stored
 from ordering_osn.protos import Status as FabricStatus
 
 # How long a bundle waits for its chains and for the markers of their configs: some milliseconds as
 # a rule. As `ingress.READY_S`, which waits for the same chains.
 READY_S = 30.0
+_IN_DOUBT = "The bundle may count all the same; sent again, it counts once."
 _log = logging.getLogger("amcast.osn")
 
 
@@ -115,7 +118,7 @@ class BundleDesk:
             bundle_id = bundle.id
             await self._take_in(bundle, verified)
             answer = BundleAnswer(int(Status.SUCCESS), bundle_id=bundle_id)
-        except BundleRefusal as refused:
+        except Refusal as refused:
             answer = BundleAnswer(refused.status, refused.info, bundle_id, refused.chain)
         self._metrics.bundles_processed.add(FabricStatus.Name(answer.status))
         return answer
@@ -139,7 +142,7 @@ class BundleDesk:
             await self._refuse_undeclared(chains)
             self._nodes(chains)
             return LogEnd(int(Status.SUCCESS), offset_next=await self._posts.end(chains))
-        except BundleRefusal as refused:
+        except Refusal as refused:
             return LogEnd(refused.status, refused.info)
         except AmcastError as error:
             return LogEnd(int(Status.SERVICE_UNAVAILABLE), str(error))
@@ -155,7 +158,7 @@ class BundleDesk:
     # -- taking in ------------------------------------------------------------------------------
 
     async def _take_in(self, bundle: Bundle, verified: Verification) -> None:
-        """Return when the bundle is stored, or known; raises `BundleRefusal`."""
+        """Return when the bundle is stored, or known; raises `Refusal`."""
         await self._refuse_undeclared(bundle.chains)
         nodes = self._nodes(bundle.chains)
         # From here to the start of the task nothing waits: so bundles keep their order.
@@ -170,7 +173,7 @@ class BundleDesk:
                     self._intake.take_in(bundle)
                     self._fates.revived(bundle.id)
             except IntakeFull as error:
-                raise BundleRefusal(Status.SERVICE_UNAVAILABLE, str(error)) from error
+                raise Refusal(Status.SERVICE_UNAVAILABLE, str(error)) from error
             under_way = asyncio.create_task(self._post_first(bundle, stamps))
             under_way.add_done_callback(_retrieve)
             self._under_way[bundle.id] = under_way
@@ -186,31 +189,31 @@ class BundleDesk:
             return self._intake.get(bundle_id) is not None or self._fates.has_counted(bundle_id)
 
     async def _refuse_undeclared(self, chains: tuple[str, ...]) -> None:
-        """Raise `BundleRefusal` unless the set has a log of its own.
+        """Raise `Refusal` unless the set has a log of its own.
 
         The log of a superset does not do: records there that are for a part of the set never count.
         """
         try:
             declared = await self._posts.declares(chains)
         except AmcastError as error:
-            raise BundleRefusal(Status.SERVICE_UNAVAILABLE, str(error)) from error
+            raise Refusal(Status.SERVICE_UNAVAILABLE, str(error)) from error
         if not declared:
             names = ", ".join(f'"{name}"' for name in chains)
-            raise BundleRefusal(
+            raise Refusal(
                 Status.NOT_FOUND,
                 f"the set {'+'.join(chains)} is not declared; add [{names}] to 'destinations' in "
                 f"the interest file, then run 'amcast topology plan' and 'amcast topology apply'",
             )
 
     def _nodes(self, chains: tuple[str, ...]) -> list[BundleChain]:
-        """Give the chains, in order; raises `BundleRefusal` where this node does not run one."""
+        """Give the chains, in order; raises `Refusal` where this node does not run one."""
         nodes = []
         for name in chains:
             node = self._chains.get(name)
             if node is None and name in self._closed:
-                raise BundleRefusal(Status.SERVICE_UNAVAILABLE, self._closed[name], name)
+                raise Refusal(Status.SERVICE_UNAVAILABLE, self._closed[name], name)
             if node is None:
-                raise BundleRefusal(
+                raise Refusal(
                     Status.NOT_FOUND,
                     f"this node does not run channel {name!r}; send the bundle to a node that runs "
                     f"all of its channels",
@@ -236,7 +239,7 @@ class BundleDesk:
             nodes = self._nodes(bundle.chains)
             stamps = admit(bundle, [node.config for node in nodes], now=self._clock())
             await self._post(bundle, stamps)
-        except BundleRefusal as error:
+        except Refusal as error:
             _log.info("bundle %s is not posted again: %s", bundle.id.hex(), error)
             self._give_up(bundle, reason, chain)
         except BaseException:  # a defect, or the node stops
@@ -246,7 +249,7 @@ class BundleDesk:
     async def _post(self, bundle: Bundle, stamps: tuple[int, ...]) -> None:
         """Post a judged bundle as soon as it can count, and wait until it is stored.
 
-        Returns at once where the bundle is settled meanwhile. Raises `BundleRefusal`.
+        Returns at once where the bundle is settled meanwhile. Raises `Refusal`.
         """
         deadline = asyncio.get_running_loop().time() + self._ready_s
         async with self._posting[bundle.chains]:
@@ -257,22 +260,15 @@ class BundleDesk:
                     return
                 # BEFORE the record can be read: the outcome must find the bundle posted.
                 self._intake.posted(bundle.id)
-            try:
-                stored = await self._posts.start(record, bundle.chains)
-            except UsageError as error:
-                raise BundleRefusal(Status.NOT_FOUND, str(error)) from error
-            except AmcastError as error:
-                raise BundleRefusal(Status.SERVICE_UNAVAILABLE, str(error)) from error
-        outcome = await stored
-        if isinstance(outcome, AppendFailed):
-            raise BundleRefusal(Status.SERVICE_UNAVAILABLE, _explained(outcome))
+            outcome = await started(self._posts, record, bundle.chains)
+        stored(await outcome, in_doubt=_IN_DOUBT)
 
     async def _markers_stand(
         self, bundle: Bundle, stamps: tuple[int, ...], deadline: float
     ) -> tuple[int, ...]:
         """Wait until all chains take envelopes and the markers of the stamps stand; give these.
 
-        Where a config changes meanwhile, the bundle is judged again. Raises `BundleRefusal`.
+        Where a config changes meanwhile, the bundle is judged again. Raises `Refusal`.
         """
         nodes = self._nodes(bundle.chains)
         stamps, lacking = await self._judged(bundle, nodes, stamps, deadline)
@@ -289,7 +285,7 @@ class BundleDesk:
                     async with asyncio.timeout_at(deadline):
                         await changed.wait()
             except TimeoutError as error:
-                raise BundleRefusal(
+                raise Refusal(
                     Status.SERVICE_UNAVAILABLE,
                     f"the log of {'+'.join(bundle.chains)} has no marker of the present config of "
                     f"channel {lacking!r}; check that a node runs it, and send the bundle again",
@@ -311,7 +307,7 @@ class BundleDesk:
         Gives the stamps, and the first chain whose marker does not stand yet; empty: none.
         """
         for name, node in zip(bundle.chains, nodes, strict=True):
-            await _ready(name, node, deadline - asyncio.get_running_loop().time())
+            await ready(name, node.status, deadline - asyncio.get_running_loop().time())
         configs = [node.config for node in nodes]
         if tuple(config.sequence for config in configs) != stamps:
             stamps = admit(bundle, configs, now=self._clock())
@@ -430,14 +426,6 @@ class BundleDesk:
         self._fate_changed.notify(bundle.id)
 
 
-async def _ready(name: str, node: BundleChain, timeout_s: float) -> None:
-    """Return when the chain takes envelopes; raises `BundleRefusal` where it does not in time."""
-    if await node.status.ready(max(0.0, timeout_s)):
-        return
-    reason = node.status.trouble() or "a config update is judged again, and takes long"
-    raise BundleRefusal(Status.SERVICE_UNAVAILABLE, f"channel {name}: {reason}", name)
-
-
 def _lacking(
     markers: Sequence[ConfigMarker | None], chains: Sequence[str], stamps: Sequence[int]
 ) -> str:
@@ -446,13 +434,6 @@ def _lacking(
         if marker is None or marker.sequence != stamp:
             return chain
     return ""
-
-
-def _explained(outcome: AppendFailed) -> str:
-    """Say why a bundle was not stored, and what that means for its client."""
-    if outcome.error.definite:
-        return str(outcome.error)
-    return f"{outcome.error} The bundle may count all the same; sent again, it counts once."
 
 
 def _retrieve(task: asyncio.Task[Any]) -> None:

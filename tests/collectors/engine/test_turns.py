@@ -6,8 +6,7 @@ from dataclasses import replace
 from collectors.core.collector import LIMITS
 from multicast.control import ControlReader, log_partition, stream_partition
 from multicast.order.records import OwnRecord, Ticket, encode
-from multicast.order.runs import anchor
-from tests.helpers.plans import poster
+from tests.helpers.plans import poster, tag_in
 from tests.helpers.small import Small, until
 
 PLAN = poster()
@@ -41,7 +40,7 @@ def check_agreement(system, sent):
 
 def ticket(system, log, messages):
     top = PLAN.top(PLAN.logs[log].name).name
-    raw = encode(anchor(PLAN, top), OwnRecord((Ticket(log, messages, 0),)))
+    raw = encode(tag_in(PLAN, top), OwnRecord((Ticket(log, messages, 0),)))
     system.log.write(stream_partition(PLAN, top), raw)
 
 

@@ -12,9 +12,9 @@ from typing import Any
 from collectors.live.facts import Reported, begun
 from collectors.live.observer import TICK_S, Observer
 from collectors.live.routes import LivePages
-from collectors.web import WebServer, address_of, listen_at
 from multicast.drivers.memory.driver import MemoryDriver, MemoryLog
 from multicast.settings import Settings
+from multicast.web import WebServer, address_of, listen_at
 from topology.tree import CollectorSpec, Log, Objective, Plan, Subscription
 
 _HOST = "127.0.0.1"

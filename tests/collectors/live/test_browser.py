@@ -67,7 +67,7 @@ def live(kafka_cluster, tmp_path_factory):
     with System(kafka_cluster.bootstrap, poster(), folder) as system:
         host = system.apart(system.plan.top("P1+P3").name)
         with (
-            Producer(topic=system.topic, driver=system.driver) as producer,
+            Producer(topic=system.topic, driver=system.driver, tickets=False) as producer,
             serving(system.bootstrap, system.topic, folder) as url,
             browser() as opened,
         ):

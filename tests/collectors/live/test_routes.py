@@ -10,11 +10,10 @@ from contextlib import closing
 
 import pytest
 
-from collectors import web
 from collectors.live.routes import LivePages
-from collectors.web import WebServer, listen_at
-from multicast import Producer
+from multicast import Producer, web
 from multicast.settings import Settings
+from multicast.web import WebServer, listen_at
 from tests.helpers.plans import poster
 from tests.helpers.system import PATIENCE_S, System, amcast, until
 
@@ -195,21 +194,14 @@ def test_more_streams_than_allowed_are_refused_and_who_leaves_makes_room(setting
             until(lambda: not pages._server._streams, "an end of the streams")
 
 
-def test_the_commands_wait_and_watch(system):
+def test_status_waits_until_all_collectors_are_up(system):
     common = system.common()
     done = amcast("collectors", "status", *common, "--wait", "healthy", "--timeout", "4m")
     assert (done.returncode, done.stderr) == (0, "")
     assert "collectors up" in done.stdout
-    for verb in ("lag", "status"):
-        done = amcast("collectors", verb, *common, "--watch", "--timeout", "2s", "-o", "json")
-        assert done.returncode == 0, done.stderr
-        documents = [json.loads(line) for line in done.stdout.splitlines()]
-        assert {document["epoch"] for document in documents} == {1}
-        for row in documents[0].get("collectors", []):
-            assert (row["state"], row["why"]) == ("up", "")
-    done = amcast("collectors", "lag", *common, "--timeout", "2s")
-    assert (done.returncode, "goes with --watch" in done.stderr) == (2, True)
-    done = amcast("collectors", "lag", *common, "--watch", "--timeout", "soon")
+    done = amcast("collectors", "status", *common, "--timeout", "2s")
+    assert (done.returncode, "goes with --wait" in done.stderr) == (2, True)
+    done = amcast("collectors", "status", *common, "--wait", "healthy", "--timeout", "soon")
     assert (done.returncode, "is not a duration" in done.stderr) == (2, True)
 
 

@@ -17,9 +17,8 @@ from multicast.metrics import ClientMetrics, clients
 from multicast.metrics.exposition import MetricsPage
 from multicast.metrics.families import MetricKind
 from multicast.order.records import OwnRecord, Ticket, encode
-from multicast.order.runs import anchor
 from multicast.testing import system
-from tests.helpers.plans import chain
+from tests.helpers.plans import chain, tag_in
 from tests.helpers.scraped import samples
 from tests.helpers.small import Small, until
 from tests.multicast.aio.worlds import consumer_of, producer_of, running
@@ -187,7 +186,7 @@ def test_a_consumer_says_for_which_log_its_messages_wait_and_for_how_long():
         system.log.write(log_partition(plan.log("P2")), b"message")
         ticket = OwnRecord((Ticket(plan.number("P1"), 2, 2), Ticket(plan.number("P2"), 1, 1)))
         top = plan.top("P1").name
-        system.log.write(stream_partition(plan, top), encode(anchor(plan, top), ticket))
+        system.log.write(stream_partition(plan, top), encode(tag_in(plan, top), ticket))
 
         waiting = until(lambda: consumer.poll(0.01) or consumer.waiting)
         assert (waiting.log, waiting.offset, waiting.ordered) == ("P1", 0, 2)

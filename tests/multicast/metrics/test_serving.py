@@ -55,7 +55,7 @@ def test_a_port_that_is_taken_ends_the_command_with_2_and_a_sentence():
 
 def test_an_address_of_another_machine_is_a_wrong_use(monkeypatch):
     monkeypatch.setenv("AMCAST_WEB_HOST", "192.0.2.1")  # no machine has it (RFC 5737)
-    with pytest.raises(UsageError, match="--metrics-port"), serving(0):
+    with pytest.raises(UsageError, match="set AMCAST_WEB_HOST"), serving(0):
         pass
 
 

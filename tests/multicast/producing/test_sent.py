@@ -7,8 +7,7 @@ import pytest
 from multicast.control import ControlState, log_partition
 from multicast.drivers.protocol import Appended, AppendFailed
 from multicast.errors import AppendNotStored, AppendRefused, AppendUnknown
-from multicast.order.records import decode
-from multicast.order.runs import anchor
+from multicast.order.records import decode, tag_of
 from multicast.producing.ticketing import TicketingAppender
 from tests.helpers.plans import chain
 from tests.multicast.producing.test_places import state_of
@@ -50,7 +49,7 @@ class Joint:
         found = {}
         for record in self.beside(started):
             plan = self.plan
-            for log, messages, upto in decode(anchor(plan, "K1"), record.value).tickets:
+            for log, messages, upto in decode(tag_of(record.value), record.value).tickets:
                 found[plan.logs[log].name] = (messages, upto)
         return found
 

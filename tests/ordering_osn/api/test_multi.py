@@ -5,10 +5,10 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
+from ordering_osn.api.broadcast import serve_bundles
 from ordering_osn.api.channels import BundleAnswer, BundleFate, FateKind, LogEnd
 from ordering_osn.api.connection_errors import ConnectionLost
 from ordering_osn.api.metrics import Metrics
-from ordering_osn.api.multi.broadcast_multi import BroadcastMulti
 from ordering_osn.api.multi.signed_request import signed_request
 from ordering_osn.chain.bundles.rule import VoidReason
 from ordering_osn.wire.multichain_pb2 import (
@@ -100,7 +100,7 @@ def test_each_bundle_is_answered_in_order_and_a_refusal_ends_nothing(runner, cha
 
 
 def test_no_more_bundles_are_in_flight_than_the_limit(runner, channels, monkeypatch):
-    monkeypatch.setattr("ordering_osn.api.multi.broadcast_multi.IN_FLIGHT_BYTES_MAX", 8)
+    monkeypatch.setattr("ordering_osn.api.broadcast.IN_FLIGHT_BYTES_MAX", 8)
 
     class Stream:
         def __init__(self):
@@ -115,7 +115,7 @@ def test_no_more_bundles_are_in_flight_than_the_limit(runner, channels, monkeypa
 
     async def ask():
         stream = Stream()
-        serving = asyncio.create_task(BroadcastMulti(channels, stream).serve())
+        serving = asyncio.create_task(serve_bundles(channels, stream))
         for _ in range(20):
             await asyncio.sleep(0)
         assert channels.bundles == [b"first", b"second"]

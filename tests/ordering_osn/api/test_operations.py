@@ -11,8 +11,8 @@ from datetime import datetime
 
 import pytest
 
+from multicast import web
 from multicast.errors import UsageError
-from ordering_osn.api import operations
 from ordering_osn.api.log_levels import LogLevels, MalformedSpec
 from ordering_osn.api.metrics import Metrics
 from ordering_osn.api.operations import Operations
@@ -275,9 +275,23 @@ def test_other_paths_are_not_found(started):
 # The rest.
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("tls", [None, SERVER_TLS], ids=["plain", "TLS"])
+def test_clients_that_say_nothing_do_not_lock_out_the_others(started, monkeypatch, tls):
+    monkeypatch.setattr(web, "CLIENT_S", 3600.0)
+    server = started(tls=tls)
+    context = client_context(certificate=False) if tls else None
+    idle = [socket.create_connection(("127.0.0.1", server.port)) for _ in range(100)]
+    try:
+        assert ask(server, "GET", "/healthz", context=context)[0] == 200
+    finally:
+        for connection in idle:
+            connection.close()
+
+
 @pytest.mark.parametrize("tls", [None, SERVER_TLS], ids=["plain", "TLS"])
 def test_a_request_that_comes_byte_by_byte_must_be_whole_in_time(started, monkeypatch, tls):
-    monkeypatch.setattr(operations, "CLIENT_S", 0.5)
+    monkeypatch.setattr(web, "CLIENT_S", 0.5)
     server = started(tls=tls)
     context = client_context(certificate=False) if tls else None
     plain = socket.create_connection(("127.0.0.1", server.port), timeout=60)
@@ -300,6 +314,12 @@ def test_a_request_that_comes_byte_by_byte_must_be_whole_in_time(started, monkey
 
 
 # TLS.
+
+
+def test_a_handshake_that_does_not_come_is_given_up_in_time(started, monkeypatch):
+    monkeypatch.setattr(web, "CLIENT_S", 0.2)
+    with socket.create_connection(("127.0.0.1", started(tls=SERVER_TLS).port), timeout=60) as idle:
+        assert idle.recv(1) == b""
 
 
 @pytest.mark.parametrize("path", ["/healthz", "/version", "/healthz?x=1", "/version?x=1"])

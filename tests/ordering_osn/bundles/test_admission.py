@@ -10,7 +10,8 @@ from multicast.errors import AppendRefused, AppendUnknown, BufferFull, ClusterUn
 from ordering_osn.chain.bundles.bundle import check_signature, encode_bundle
 from ordering_osn.chain.bundles.intake import BundleIntake
 from ordering_osn.identity import Identity
-from ordering_osn.node.bundles.admission import BundleRefusal, admit
+from ordering_osn.node.bundles.admission import admit
+from ordering_osn.node.filters import Refusal
 from tests.ordering_osn.helpers import configs
 from tests.ordering_osn.helpers.desk import SmallDesk, signed_bundle
 from tests.ordering_osn.helpers.pki import root
@@ -201,7 +202,7 @@ def test_what_was_verified_as_somebody_else_is_verified_again():
     made = signed_bundle()
     forged = replace(made, signature=signed_bundle().signature)
     elsewhere = check_signature(signed_bundle(signer=STRANGER))
-    with pytest.raises(BundleRefusal) as refused:
+    with pytest.raises(Refusal) as refused:
         admit(forged, [configs.genesis("chain-a")] * 2, now=configs.NOW, verified=elsewhere)
     assert (refused.value.status, refused.value.chain) == (403, "chain-a")
 

@@ -17,7 +17,7 @@ from ordering_osn.node.joining import join, ledger_folder
 from tests.helpers.small import until
 from tests.helpers.system import System, amcast
 from tests.ordering_osn.helpers import configs
-from tests.ordering_osn.helpers.small import chains_plan, quick, transaction
+from tests.ordering_osn.helpers.small import chains_plan, genesis, quick, transaction
 
 pytestmark = [pytest.mark.kafka, pytest.mark.slow, pytest.mark.timeout(900)]
 PATIENCE_S = 240.0  # stops a hang, no more
@@ -137,36 +137,38 @@ def test_one_folder_serves_one_node_at_a_time(kafka_cluster, tmp_path):
 
 
 @pytest.mark.campaign
-def test_a_snapshot_of_one_node_is_the_beginning_of_another(kafka_cluster, tmp_path):
+def test_a_node_runs_more_channels_than_its_shells_limit_of_open_files_permits(tmp_path):
+    names = [f"chain-{number}" for number in range(60)]  # each has at least two open files
+    for name in names:
+        join(tmp_path / "n1", genesis(configs.genesis().config, name))
+    listen, operations = addresses(2)
+    shell = ("sh", "-c", 'ulimit -Sn 100; exec "$@"', "sh")
+    with node(tmp_path / "n1", listen, operations=operations, shell=shell):
+        checks = until(lambda: failed_checks(operations), PATIENCE_S)
+        assert len(checks) == len(names)
+        assert "open files" not in str(checks)
+
+
+@pytest.mark.campaign
+def test_a_node_adds_no_records_of_another_topic_to_its_blocks(kafka_cluster, tmp_path):
+    """As after a broker was wiped, and the folders of some nodes were not."""
     raw = quick("chain-a", timeout="50ms", max_message_count=1)
-    join(tmp_path / "n1", raw)
-    (listen,) = addresses(1)
-    sent = [transaction() for _ in range(6)]
-    file = envelope_file(tmp_path / "envelopes", sent)
-    with System(kafka_cluster.bootstrap, chains_plan("chain-a"), tmp_path) as system:
-        where = {"bootstrap": system.bootstrap, "topic": system.topic}
+    listen, operations = addresses(2)
+    file = envelope_file(tmp_path / "envelopes", [transaction() for _ in range(3)])
+
+    def order(name, system):
+        join(tmp_path / name, raw)
         ask = ("osn", "broadcast", file, "--node", listen, *READER, "--wait")
-        with node(tmp_path / "n1", listen, **where):
+        with node(tmp_path / name, listen, bootstrap=system.bootstrap, topic=system.topic):
             until(lambda: amcast(*ask).returncode == 0, PATIENCE_S)
-            home = ("--folder", str(tmp_path / "n1"), "-c", "chain-a")
-            taken = str(tmp_path / "taken")
-            done = amcast("osn", "snapshot", *home, "--base", "0", "--to", taken)
-            assert done.returncode == 0, done.stderr
-        join(tmp_path / "n2", raw)
-        home = ("--folder", str(tmp_path / "n2"), "-c", "chain-a")
-        done = amcast("osn", "restore", *home, "--from", taken)
-        assert done.returncode == 0, done.stderr
-        at = log_partition(system.plan.log("chain-a"))
-        with Admin(system.bootstrap) as admin:  # so that only the snapshot has the blocks
-            admin.delete_records({at: 6})
-        file = envelope_file(tmp_path / "more", [transaction()])
-        ask = ("osn", "broadcast", file, "--node", listen, *READER, "--wait")
-        with node(tmp_path / "n2", listen, **where):
-            done = until(
-                lambda: found if (found := amcast(*ask)).returncode == 0 else None, PATIENCE_S
-            )
-            assert json.loads(done.stdout)["block"] == 7
-        done = amcast("osn", "inspect", *home, "-o", "json")
-        assert done.returncode == 0, done.stderr
-        (row,) = json.loads(done.stdout)["channels"]
-        assert (row["height"], row["transactions"]) == (8, 8)
+
+    with System(kafka_cluster.bootstrap, chains_plan("chain-a"), tmp_path) as system:
+        order("kept", system)
+    with System(kafka_cluster.bootstrap, chains_plan("chain-a"), tmp_path) as system:
+        order("fresh", system)
+        where = {"bootstrap": system.bootstrap, "topic": system.topic}
+        with node(tmp_path / "kept", listen, operations=operations, **where):
+            refused = "made of the records of another topic"
+            until(lambda: refused in str(failed_checks(operations)), PATIENCE_S)
+    with Ledger.open(ledger_folder(tmp_path / "kept", "chain-a"), read_only=True) as ledger:
+        assert ledger.height == 4

@@ -128,19 +128,6 @@ def test_a_log_level_or_a_block_that_is_none_is_refused(tmp_path):
 # Folders and files.
 
 
-def test_a_snapshot_overwrites_nothing(tmp_path):
-    store = SmallChannel(tmp_path / "n1/chain-a", "chain-a").store
-    store.close()
-    (tmp_path / "n1/chain-a/chain-a").rename(tmp_path / "n1/chain-a/ledger")
-    there = tmp_path / "there"
-    there.write_bytes(b"mine")
-    home = ("--folder", tmp_path / "n1", "-c", "chain-a", "--base", 0)
-    assert refused("snapshot", *home, "--to", there) == (
-        f"{there} exists already; name a folder that does not"
-    )
-    assert there.read_bytes() == b"mine"
-
-
 def test_a_file_of_envelopes_that_was_cut_off_is_named_before_a_node_is_asked(tmp_path):
     file = tmp_path / "envelopes"
     raw = b"".join(len(envelope).to_bytes(4, "big") + envelope for envelope in envelopes()[:3])

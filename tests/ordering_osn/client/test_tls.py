@@ -1,15 +1,15 @@
-"""`Client` and `SyncClient` over TLS and mutual TLS, with certificates of Fabric's tools."""
+"""`Client` over TLS and mutual TLS, with certificates of Fabric's tools."""
 
 import asyncio
 
 import pytest
 
 from ordering_osn.api.grpc_server import Server
-from ordering_osn.client import ConnectionLost, SyncClient, TlsFiles, TlsRefused
+from ordering_osn.client import Client, ConnectionLost, TlsFiles, TlsRefused
 from ordering_osn.client.node_turns import NodeTurns
 from tests.ordering_osn.helpers import configs
 from tests.ordering_osn.helpers.bundle_nodes import A, B, C, bundle_for, quick_chains
-from tests.ordering_osn.helpers.chains import USER, USER_FOLDER
+from tests.ordering_osn.helpers.chains import USER, USER_FOLDER, gathered
 from tests.ordering_osn.helpers.small import Nodes, chains_plan
 
 ORDERERS = configs.CRYPTO / "ordererOrganizations/example.com"
@@ -46,14 +46,14 @@ def node(tmp_path_factory):
 
 
 def over_tls(node, call, *, mutual=False, plain=False):
-    """Serve a node over TLS, and run a blocking call with its address."""
+    """Serve a node over TLS, and await a call with its address."""
 
     async def run():
         files = (ORDERER / "server.crt", ORDERER / "server.key", [ORG1_CA] if mutual else ())
         server = Server(node, metrics=node.metrics, tls=None if plain else TlsFiles.read(*files))
         await server.start()
         try:
-            return await asyncio.to_thread(call, f"127.0.0.1:{server.port}")
+            return await call(f"127.0.0.1:{server.port}")
         finally:
             await server.stop(0.2)
 
@@ -70,17 +70,15 @@ def settings(case=None):
 
 @pytest.mark.slow
 @MUTUAL
-def test_the_blocking_client_does_everything_over_tls(node, mutual):
-    def use(address):
-        with SyncClient([address], USER, retry_s=60.0, **settings()) as client:
+def test_the_client_does_everything_over_tls(node, mutual):
+    async def use(address):
+        async with Client([address], USER, retry_s=60.0, **settings()) as client:
             made = bundle_for(A, B, signer=USER)
-            assert client.submit(made).accepted
-            assert len(client.wait(made.id, 60.0).places) == 2
-            (again,) = client.submit_many([made])
-            assert again.accepted
-            assert client.status(made.id).kind == "committed"
+            assert (await client.submit(made)).accepted
+            assert len((await client.wait(made.id, 60.0)).places) == 2
+            assert (await client.status(made.id)).kind == "committed"
             entries = client.deliver([A, B], stop="newest", timeout_s=60.0)
-            assert made.id in [entry.bundle_id for entry in entries]
+            assert made.id in [entry.bundle_id async for entry in entries]
 
     over_tls(node, use, mutual=mutual)
 
@@ -93,20 +91,16 @@ def test_the_blocking_client_does_everything_over_tls(node, mutual):
 def test_what_is_wrong_is_one_sentence_that_names_the_setting(node, mutual, case):
     kind = TlsRefused if case in ("ca", "host name") else ConnectionLost
 
-    def ask(address):
+    async def ask(address):
         errors = []
-        with (
-            SyncClient([address], USER, retry_s=0.1, **settings(case)) as client,
-            pytest.raises(kind) as caught,
+        for call in (
+            lambda client: client.status(bytes(32)),
+            lambda client: gathered(client.deliver([A, B])),
         ):
-            client.status(bytes(32))
-        errors.append(caught.value)
-        with (
-            SyncClient([address], USER, retry_s=0.1, **settings(case)) as client,
-            pytest.raises(kind) as caught,
-        ):
-            list(client.deliver([A, B]))
-        errors.append(caught.value)
+            async with Client([address], USER, retry_s=0.1, **settings(case)) as client:
+                with pytest.raises(kind) as caught:
+                    await call(client)
+            errors.append(caught.value)
         return address, errors
 
     address, errors = over_tls(node, ask, mutual=mutual)
@@ -132,11 +126,9 @@ def test_a_node_whose_certificate_is_refused_does_not_end_the_wait_for_another()
 
 @pytest.mark.slow
 def test_tls_to_a_node_without_tls_is_refused_at_once(node):
-    def ask(address):
-        with (
-            SyncClient([address], USER, retry_s=10_000.0, **settings()) as client,
-            pytest.raises(TlsRefused, match=r"does not speak TLS; .* \(tls of the client"),
-        ):
-            client.submit(bundle_for(A, B, signer=USER))
+    async def ask(address):
+        async with Client([address], USER, retry_s=10_000.0, **settings()) as client:
+            with pytest.raises(TlsRefused, match=r"does not speak TLS; .* \(tls of the client"):
+                await client.submit(bundle_for(A, B, signer=USER))
 
     over_tls(node, ask, plain=True)

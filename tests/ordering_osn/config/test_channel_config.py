@@ -4,10 +4,6 @@ import pytest
 
 from ordering_osn.chain.envelopes import signed_envelope
 from ordering_osn.config.channel_config import ChannelConfig, InvalidConfig, duration_ns
-from ordering_osn.config.compute_update import (
-    group_at,
-    set_value,
-)
 from ordering_osn.config.configtx import InvalidUpdate, check_channel_id
 from ordering_osn.protos import (
     BatchSize,
@@ -17,6 +13,10 @@ from ordering_osn.protos import (
     HeaderType,
     KafkaBrokers,
     OrdererAddresses,
+)
+from tests.ordering_osn.helpers.compute_update import (
+    group_at,
+    set_value,
 )
 from tests.ordering_osn.helpers.configs import (
     NOW,

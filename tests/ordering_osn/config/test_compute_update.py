@@ -4,15 +4,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ordering_osn.config.compute_update import (
-    NothingChanged,
-    make_update,
-    update_envelope,
-)
 from ordering_osn.config.configtx import InvalidUpdate, elements, propose, validate
 from ordering_osn.protos import (
     Config,
     ConfigGroup,
+)
+from tests.ordering_osn.helpers.compute_update import (
+    NothingChanged,
+    make_update,
+    update_envelope,
 )
 from tests.ordering_osn.helpers.configs import (
     NOW,

@@ -5,14 +5,6 @@ import pytest
 from ordering_osn.chain.chain import Invalid
 from ordering_osn.chain.envelopes import canonical, signed_envelope
 from ordering_osn.config.channel_config import ChannelConfig
-from ordering_osn.config.compute_update import (
-    NothingChanged,
-    copy_of,
-    group_at,
-    make_update,
-    set_value,
-    update_envelope,
-)
 from ordering_osn.config.configtx import InvalidUpdate, propose, validate
 from ordering_osn.protos import (
     BatchSize,
@@ -25,6 +17,14 @@ from ordering_osn.protos import (
     HeaderType,
     OrdererAddresses,
     Payload,
+)
+from tests.ordering_osn.helpers.compute_update import (
+    NothingChanged,
+    copy_of,
+    group_at,
+    make_update,
+    set_value,
+    update_envelope,
 )
 from tests.ordering_osn.helpers.configs import (
     NOW,

@@ -8,14 +8,6 @@ from functools import cache
 from bench.osn.transactions import FOLDER as FABRIC
 from ordering_osn.chain.envelopes import canonical, signed_envelope
 from ordering_osn.config.channel_config import ChannelConfig
-from ordering_osn.config.compute_update import (
-    copy_of,
-    group_at,
-    make_creation,
-    make_update,
-    set_value,
-    update_envelope,
-)
 from ordering_osn.identity import SigningIdentity
 from ordering_osn.node.filters import ChannelRules
 from ordering_osn.protos import (
@@ -27,6 +19,14 @@ from ordering_osn.protos import (
     ConsensusType,
     Envelope,
     HeaderType,
+)
+from tests.ordering_osn.helpers.compute_update import (
+    copy_of,
+    group_at,
+    make_creation,
+    make_update,
+    set_value,
+    update_envelope,
 )
 from tests.ordering_osn.helpers.pki import (
     NODES,

@@ -1,4 +1,4 @@
-"""The ledger: appending, reading, watching, pruning, snapshots."""
+"""The ledger: appending, reading, watching, pruning."""
 
 import os
 import random
@@ -15,8 +15,7 @@ from hypothesis import strategies as st
 from multicast.errors import UsageError
 from ordering_osn.chain.blocks import new_block, seal
 from ordering_osn.ledger import segments
-from ordering_osn.ledger.ledger import Ledger, LedgerDamaged, LedgerLocked, NotNext, NotYet, Pruned
-from ordering_osn.ledger.snapshots import restore, snapshot
+from ordering_osn.ledger.ledger import Ledger, LedgerLocked, NotNext, NotYet, Pruned
 from tests.helpers.small import until
 from tests.ordering_osn.helpers.ledgers import (
     Unsigned,
@@ -307,56 +306,6 @@ def test_readers_and_lookers_see_right_blocks_while_it_grows_and_is_pruned(tmp_p
                 thread.join(timeout=120)
     assert wrong == []
     assert all(reads)
-
-
-# Snapshots
-
-
-def test_a_snapshot_is_a_ledger_that_goes_on_where_the_other_one_stood(tmp_path):
-    fill(tmp_path / "chain", 20, make=real_block)
-    with open_small(tmp_path / "chain") as ledger:
-        snapshot(ledger, tmp_path / "snap", base=13)
-        ledger.append(20, real_block(20))
-    restore(tmp_path / "snap", tmp_path / "new" / "chain")
-    with open_small(tmp_path / "new" / "chain") as ledger:
-        assert (ledger.base, ledger.height) == (13, 20)
-        assert ledger.read(10) == real_block(10)
-        ledger.append(20, real_block(20))
-        assert contents(ledger) == [real_block(number) for number in range(13, 21)]
-
-
-@pytest.mark.parametrize("base", [-1, 3, 9])
-def test_a_snapshot_begins_at_a_block_that_is_there(tmp_path, base):
-    fill(tmp_path / "chain", 9, make=real_block)
-    with open_small(tmp_path / "chain") as ledger:
-        ledger.prune(4)
-        with pytest.raises(UsageError, match="holds blocks 4 to 8"):
-            snapshot(ledger, tmp_path / "snap", base=base)
-
-
-def test_nothing_is_made_of_a_damaged_or_torn_snapshot(tmp_path):
-    fill(tmp_path / "chain", 20, make=real_block)
-    with open_small(tmp_path / "chain") as ledger:
-        snapshot(ledger, tmp_path / "snap", base=5)
-    path = newest(tmp_path / "snap")
-    whole = path.read_bytes()
-    path.write_bytes(whole[:-1])
-    with pytest.raises(LedgerDamaged):
-        restore(tmp_path / "snap", tmp_path / "new")
-    path.write_bytes(whole[:300] + b"\xff\xff" + whole[302:])
-    with pytest.raises(LedgerDamaged):
-        restore(tmp_path / "snap", tmp_path / "new")
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["chain", "snap"]
-
-
-def test_a_snapshot_that_fails_leaves_nothing(tmp_path):
-    fill(tmp_path / "chain", 20, make=real_block)
-    with open_small(tmp_path / "chain") as ledger:
-        path = segments.listed(tmp_path / "chain")[2]
-        path.write_bytes(path.read_bytes()[:-1] + b"\xff")
-        with pytest.raises(LedgerDamaged):
-            snapshot(ledger, tmp_path / "snap", base=0)
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["chain"]
 
 
 # Random operations, compared with a list

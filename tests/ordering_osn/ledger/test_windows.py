@@ -1,11 +1,10 @@
-"""Pruning and snapshots keep what a restart needs of bundles in the blocks that go."""
+"""Pruning keeps what a restart needs of bundles in the blocks that go."""
 
 import json
 
 import pytest
 
 from ordering_osn.ledger.ledger import Ledger, LedgerDamaged
-from ordering_osn.ledger.snapshots import restore, snapshot
 from ordering_osn.ledger.windows import WINDOWS_FILE, ledger_sets, read_windows, save_windows
 from tests.ordering_osn.helpers.bundles import bundle, bundle_record, marker
 from tests.ordering_osn.helpers.cores import Stepped, genesis, rules, sealed
@@ -35,7 +34,7 @@ def ledger(tmp_path):
 
 
 def prune(ledger, below):
-    save_windows(ledger, below, ledger.folder)
+    save_windows(ledger, below)
     ledger.prune(below)
 
 
@@ -50,18 +49,8 @@ def test_the_states_are_the_same_after_prunings(ledger):
 def test_a_pruning_that_ends_before_the_base_is_written_does_no_harm(ledger):
     prune(ledger, 9)
     whole = ledger_sets(ledger, BLOCKS - 1)
-    save_windows(ledger, 19, ledger.folder)
+    save_windows(ledger, 19)
     assert ledger_sets(ledger, BLOCKS - 1) == whole
-
-
-@pytest.mark.parametrize("pruned", [0, 9])
-def test_a_snapshot_and_what_is_restored_from_it_have_the_same_states(ledger, tmp_path, pruned):
-    prune(ledger, pruned)
-    whole = ledger_sets(ledger, BLOCKS - 1)
-    snapshot(ledger, tmp_path / "snapshot", base=14)
-    restore(tmp_path / "snapshot", tmp_path / "restored")
-    with Ledger.open(tmp_path / "restored", fsync="never") as restored:
-        assert ledger_sets(restored, BLOCKS - 1) == whole
 
 
 def test_a_ledger_without_the_file_is_refused_and_a_damaged_one_says_so(ledger):

@@ -5,7 +5,6 @@ import pytest
 from ordering_osn.api.channels import FateKind
 from ordering_osn.chain.bundles.bundle import encode_bundle
 from ordering_osn.chain.bundles.rule import VoidReason
-from ordering_osn.config.compute_update import group_at
 from ordering_osn.node.joining import join
 from tests.helpers.small import until
 from tests.ordering_osn.helpers import configs
@@ -25,6 +24,7 @@ from tests.ordering_osn.helpers.bundle_nodes import (
     quick_chain,
     quick_chains,
 )
+from tests.ordering_osn.helpers.compute_update import group_at
 from tests.ordering_osn.helpers.small import (
     TWO,
     Nodes,

@@ -4,10 +4,10 @@ import pytest
 
 from ordering_osn.chain.bundles.log_records import is_config_marker
 from ordering_osn.cli.inspection import verify
-from ordering_osn.config.compute_update import make_creation, update_envelope
 from ordering_osn.node.joining import join
 from tests.helpers.small import until
 from tests.ordering_osn.helpers import configs
+from tests.ordering_osn.helpers.compute_update import make_creation, update_envelope
 from tests.ordering_osn.helpers.small import (
     TWO,
     Nodes,

@@ -1,12 +1,13 @@
 """DeliverMulti on a real broker, while the node that serves it and the broker are killed."""
 
+import asyncio
 import threading
-from contextlib import closing
+from contextlib import aclosing
 
 import pytest
 
 from multicast.local.cluster import LocalCluster
-from ordering_osn.client import SyncClient
+from ordering_osn.client import Client
 from ordering_osn.client.messages import NEWEST
 from tests.helpers.small import until
 from tests.ordering_osn.helpers import configs
@@ -31,31 +32,47 @@ class Reader(threading.Thread):
 
     def run(self):
         try:
-            with client_of(self.addresses) as client, closing(client.deliver(THREE)) as stream:
-                for entry in stream:
-                    self.entries.append(entry)
-                    if len(self.entries) == self.count:
-                        return
+            asyncio.run(self.follow())
         except Exception as error:
             self.error = error
             raise
 
+    async def follow(self):
+        async with (
+            client_of(self.addresses) as client,
+            aclosing(client.deliver(THREE)) as stream,
+        ):
+            async for entry in stream:
+                self.entries.append(entry)
+                if len(self.entries) == self.count:
+                    return
+
 
 def client_of(addresses):
-    return SyncClient(addresses, configs.org_user(), retry_s=PATIENCE_S)
+    return Client(addresses, configs.org_user(), retry_s=PATIENCE_S)
 
 
 def read(address, chains, start="oldest"):
     """Give what one node has behind a start now."""
-    with client_of([address]) as client:
-        return list(client.deliver(chains, start, stop=NEWEST, timeout_s=PATIENCE_S))
+
+    async def entries():
+        async with client_of([address]) as client:
+            stream = client.deliver(chains, start, stop=NEWEST, timeout_s=PATIENCE_S)
+            return [entry async for entry in stream]
+
+    return asyncio.run(entries())
 
 
-def a_round(net, client, number):
+def a_round(net, addresses, number):
     """Order three bundles and a transaction of each chain, at one node at least."""
     bundles = [bundle_for(A, B), bundle_for(*THREE), bundle_for(B, C)]
-    for made in bundles:
-        client.submit_and_wait(made, PATIENCE_S)
+
+    async def submit():
+        async with client_of(addresses) as client:
+            for made in bundles:
+                await client.submit_and_wait(made, PATIENCE_S)
+
+    asyncio.run(submit())
     for chain in THREE:
         net.send_all(number, transaction(chain))
     return [made.id for made in bundles]
@@ -74,21 +91,20 @@ def test_a_stream_goes_on_through_the_deaths_of_its_node_and_of_the_broker(tmp_p
     ):
         addresses = net.nodes.addresses[:2]
         reader = Reader(addresses, 5 * OF_A_ROUND)
-        with client_of(addresses[::-1]) as client:
-            made = a_round(net, client, 0)
-            reader.start()
-            until(lambda: len(reader.entries) == OF_A_ROUND or reader.error, PATIENCE_S)
-            net.nodes.kill(0)  # which serves the stream
-            made += a_round(net, client, 1)
-            until(lambda: len(reader.entries) == 2 * OF_A_ROUND or reader.error, PATIENCE_S)
-            net.nodes.start(0)
-            made += a_round(net, client, 1)
-            cluster.kill(1)
-            cluster.restart(1)
-            net.nodes.wait_healthy(PATIENCE_S)
-            made += a_round(net, client, 1)
-            net.restart(1)  # which serves the stream now
-            made += a_round(net, client, 0)
+        made = a_round(net, addresses[::-1], 0)
+        reader.start()
+        until(lambda: len(reader.entries) == OF_A_ROUND or reader.error, PATIENCE_S)
+        net.nodes.kill(0)  # which serves the stream
+        made += a_round(net, addresses[::-1], 1)
+        until(lambda: len(reader.entries) == 2 * OF_A_ROUND or reader.error, PATIENCE_S)
+        net.nodes.start(0)
+        made += a_round(net, addresses[::-1], 1)
+        cluster.kill(1)
+        cluster.restart(1)
+        net.nodes.wait_healthy(PATIENCE_S)
+        made += a_round(net, addresses[::-1], 1)
+        net.restart(1)  # which serves the stream now
+        made += a_round(net, addresses[::-1], 0)
         reader.join(PATIENCE_S)
         assert reader.error is None
         assert not reader.is_alive()

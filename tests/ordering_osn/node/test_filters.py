@@ -6,7 +6,6 @@ import pytest
 
 from ordering_osn.chain.envelopes import canonical
 from ordering_osn.config.channel_config import ChannelConfig
-from ordering_osn.config.compute_update import group_at, set_value
 from ordering_osn.node.filters import EnvelopeClass, Refusal
 from ordering_osn.protos import (
     ChannelHeader,
@@ -18,6 +17,7 @@ from ordering_osn.protos import (
     Payload,
     SignatureHeader,
 )
+from tests.ordering_osn.helpers.compute_update import group_at, set_value
 from tests.ordering_osn.helpers.configs import (
     MAINTENANCE,
     NOW,

@@ -11,7 +11,8 @@ from ordering_osn.chain.chain import Invalid
 from ordering_osn.chain.envelopes import canonical, signed_envelope
 from ordering_osn.chain.records import RegularKind
 from ordering_osn.config.channel_config import config_of
-from ordering_osn.node.filters import Refusal, created_channel
+from ordering_osn.config.channel_creation import created_channel
+from ordering_osn.node.filters import Refusal
 from ordering_osn.protos import (
     Envelope,
     HeaderType,

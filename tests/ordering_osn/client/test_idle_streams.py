@@ -1,7 +1,6 @@
-"""Streams of a `Client` while its nodes lose connections, with and without bundles that wait."""
+"""Streams of a `Client` while its nodes lose connections."""
 
 import asyncio
-from collections.abc import AsyncIterable
 from contextlib import suppress
 
 import pytest
@@ -9,14 +8,8 @@ import pytest
 from ordering_osn.api.connection_errors import ConnectionLost
 from ordering_osn.client import Client, node_turns
 from tests.ordering_osn.helpers.chains import USER, gathered
-from tests.ordering_osn.helpers.multi import fresh
 
 LOSSES = 6
-
-
-async def sent_all(messages):
-    if isinstance(messages, AsyncIterable):
-        await gathered(messages)
 
 
 class LosingClient(Client):
@@ -32,14 +25,12 @@ class LosingClient(Client):
     async def _node(self, _):
         return self
 
-    async def exchange(self, _, sent, *, timeout_s=None, connected):
+    async def exchange(self, *_, timeout_s=None, connected):
         del timeout_s
         if self._connects:
             connected()
-        sending = asyncio.create_task(sent_all(sent))
         with suppress(TimeoutError):
             await asyncio.wait_for(asyncio.Event().wait(), 0.02)
-        sending.cancel()
         self.losses += 1
         if self.losses == LOSSES:
             self.lost_often.set()
@@ -52,33 +43,6 @@ def nodes(request, monkeypatch):
     monkeypatch.setattr(node_turns, "_WORKED_S", 0.01)
     monkeypatch.setattr(node_turns, "PAUSE_S", 0.01)
     return request.param
-
-
-async def nothing_while_lost(losing):
-    """Submit nothing until connections were lost often; then fail."""
-
-    async def none():
-        await losing.lost_often.wait()
-        raise LookupError("no more")
-        yield
-
-    await gathered(losing.submit_many(none()))
-
-
-def test_idle_connections_may_be_lost_again_and_again(nodes):
-    async def submit():
-        await nothing_while_lost(LosingClient(nodes))
-
-    with pytest.raises(LookupError):
-        asyncio.run(submit())
-
-
-def test_nodes_that_never_have_a_connection_end_the_stream(nodes):
-    async def submit():
-        await nothing_while_lost(LosingClient(nodes, connects=False))
-
-    with pytest.raises(ConnectionLost):
-        asyncio.run(asyncio.wait_for(submit(), 60))
 
 
 @pytest.mark.parametrize("connects", [True, False])
@@ -95,11 +59,3 @@ def test_a_stream_of_entries_goes_on_while_connections_stand_and_are_lost(nodes,
         return going_on
 
     assert asyncio.run(read()) is connects
-
-
-def test_nodes_that_hold_connections_for_long_and_answer_nothing_end_the_stream(nodes):
-    async def submit():
-        await gathered(LosingClient(nodes).submit_many([fresh()]))
-
-    with pytest.raises(ConnectionLost):
-        asyncio.run(asyncio.wait_for(submit(), 60))

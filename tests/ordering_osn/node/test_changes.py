@@ -2,7 +2,7 @@
 
 import asyncio
 
-from ordering_osn.node.bundles.changes import ChangeEvent, Changes
+from ordering_osn.node.changes import ChangeEvent, Changes
 from tests.ordering_osn.helpers.desk import in_thread
 from tests.ordering_osn.helpers.loops import on_a_loop
 

@@ -1,6 +1,5 @@
 """The collectors' web pages: their address, and clients that try to block them."""
 
-import asyncio
 import contextlib
 import json
 import os
@@ -8,18 +7,26 @@ import signal
 import socket
 import subprocess
 import sys
-import threading
 from http import HTTPStatus
 from pathlib import Path
 
 import pytest
 
-from collectors import web
-from collectors.web import CONNECTIONS_MAX, WebServer, address_of, address_towards, listen_at
+from multicast import web
 from multicast.errors import UsageError
+from multicast.web import (
+    CONNECTIONS_MAX,
+    WebServer,
+    WebThread,
+    address_of,
+    address_towards,
+    json_document,
+    listen_at,
+)
 from tests.helpers.system import PATIENCE_S, amcast, until
 
 HERE = "127.0.0.1"
+LARGE_BYTES = 32 << 20  # more than the kernel takes for a client that does not read
 
 
 def loopbacks():
@@ -35,22 +42,26 @@ def broken():
     raise TypeError("no such thing")
 
 
+async def echoed(request):
+    return json_document(HTTPStatus.OK, {"method": request.method, "bytes": len(request.body)})
+
+
 class Served:
-    """A server on its own thread, with a page and one that fails."""
+    """A server on its own thread, with pages, one that fails, and a call."""
 
     def __init__(self):
         self.listening = listen_at(HERE, 0)
         self.port = self.listening.getsockname()[1]
         self._server = WebServer(
-            {"/healthz": lambda: (HTTPStatus.OK, {"healthy": True}), "/broken": broken}
+            {
+                "/healthz": lambda: (HTTPStatus.OK, {"healthy": True}),
+                "/broken": broken,
+                "/large": lambda: (HTTPStatus.OK, "x" * LARGE_BYTES),
+            },
+            calls={"/call": echoed},
         )
-        self._loop = asyncio.new_event_loop()
-        self._thread = threading.Thread(target=self._loop.run_forever)
-        self._thread.start()
-        self.run(self._server.start(self.listening))
-
-    def run(self, coroutine):
-        return asyncio.run_coroutine_threadsafe(coroutine, self._loop).result(PATIENCE_S)
+        self._thread = WebThread(self._server, self.listening)
+        self._thread.__enter__()
 
     def open(self, sent=b""):
         opened = socket.create_connection((HERE, self.port), PATIENCE_S)
@@ -62,10 +73,7 @@ class Served:
             return received(opened)
 
     def close(self):
-        self.run(self._server.stop())
-        self._loop.call_soon_threadsafe(self._loop.stop)
-        self._thread.join(PATIENCE_S)
-        self._loop.close()
+        self._thread.__exit__()
 
 
 def received(opened):
@@ -132,6 +140,43 @@ def test_any_number_of_half_requests_keeps_nobody_out(served, monkeypatch):
             stack.enter_context(served.open(b"GET /healthz HT"))
         assert b"200 OK" in served.ask(GET)
         until(lambda: len(served._server._clients) <= CONNECTIONS_MAX, "an end of the oldest")
+
+
+def test_a_client_that_does_not_take_its_answer_is_cut_off(served, monkeypatch):
+    monkeypatch.setattr(web, "CLIENT_S", 0.2)
+    with served.open(GET.replace(b"healthz", b"large")) as idle:
+        until(lambda: idle.recv(1, socket.MSG_PEEK) and not served._server._clients, "its end")
+        assert len(received(idle)) < LARGE_BYTES
+
+
+@pytest.mark.parametrize("method", [b"GET", b"PUT", b"DELETE"])
+def test_a_call_answers_every_method_with_its_body(served, method):
+    head, body = served.ask(method + b" /call HTTP/1.1\r\nContent-Length: 3\r\n\r\nabc").split(
+        b"\r\n\r\n"
+    )
+    assert head.startswith(b"HTTP/1.1 200 OK\r\n")
+    assert json.loads(body) == {"method": method.decode(), "bytes": 3}
+
+
+@pytest.mark.parametrize(
+    ("lines", "status"),
+    [
+        (b"Content-Length: 65537", b"400"),
+        (b"Content-Length: -1", b"400"),
+        (b"Content-Length: 1\r\nContent-Length: 2", b"400"),
+        (b"Content-Length: " + b"9" * 5000, b"400"),
+        (b"Transfer-Encoding: chunked", b"411"),
+    ],
+)
+def test_a_body_of_another_length_is_refused_before_it_is_read(served, lines, status):
+    answer = served.ask(b"PUT /call HTTP/1.1\r\n" + lines + b"\r\n\r\n")
+    assert answer.split(b" ")[1] == status
+
+
+def test_half_a_body_is_given_up_in_time(served, monkeypatch):
+    monkeypatch.setattr(web, "CLIENT_S", 0.05)
+    with served.open(b"PUT /call HTTP/1.1\r\nContent-Length: 9\r\n\r\nhalf") as half:
+        assert received(half) == b""
 
 
 def test_it_listens_at_the_given_address_and_no_other(served):

@@ -38,7 +38,7 @@ from multicast.control import (
 )
 from multicast.control.codecs import named_record
 from multicast.control.documents import Ended, SawEnd
-from multicast.drivers.appender.record_batch import written_batch, written_record
+from multicast.drivers.appender.record_batch import record_pieces, written_batch
 from multicast.drivers.kafka.appender.request import answered
 from multicast.drivers.kafka.column_reader import columns_of
 from multicast.drivers.kafka.fetch_request import EndsRequest, FetchPartition, frame_size
@@ -321,7 +321,7 @@ _HEADERS = (b"\x04\x06abc\x02x\x0camcast\x01", b"\0")
 
 def _batch(headers: bytes) -> bytes:
     """Write a batch of one record, and give its record headers."""
-    whole = written_batch([written_record(0, 0, None, b"value")], _NOW_MS, _NOW_MS)
+    whole = written_batch(record_pieces(0, 0, None, b"value"), _NOW_MS, _NOW_MS)
     body = b"\0\0\0\x06key\x0avalue" + headers
     return whole[:_BATCH_HEAD_BYTES] + bytes([2 * len(body)]) + body
 

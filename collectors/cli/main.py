@@ -6,6 +6,8 @@ import enum
 import json
 import os
 import sys
+import time
+from contextlib import closing
 from typing import Annotated, Any
 
 import typer
@@ -13,8 +15,8 @@ from rich.console import Console
 from rich.table import Table
 
 from collectors.cli.cluster import control_of
-from collectors.cli.watching import WAIT_S, wait_healthy
 from collectors.doctor.streams import stream_records
+from collectors.live.observer import observe
 from collectors.reconfiguration.status_pages import (
     ENTRY_KINDS,
     CollectorCounts,
@@ -28,7 +30,7 @@ from multicast.control import (
     stream_partition,
 )
 from multicast.drivers.protocol import Driver
-from multicast.errors import UsageError
+from multicast.errors import TimedOut, UsageError
 from multicast.order.rule import NotCounted
 from multicast.settings import Settings, settings
 from topology.output import Output, OutputOption
@@ -36,6 +38,7 @@ from topology.tree import Plan
 
 app = typer.Typer(no_args_is_help=True, help="Run collectors, and show their progress.")
 _WIDTH_COLUMNS = 100  # of the table at least: a narrower one would cut off numbers
+_WAIT_S = 60.0  # forty times what a deployment of 200 collectors takes (docs/operating.md)
 _NUMBERS = ("records", "void", "lag")  # columns of `status`
 Timeout = Annotated[str | None, typer.Option("--timeout", help="How long to wait: 60s, 500ms, 2m.")]
 
@@ -145,7 +148,7 @@ def status(
     """
     chosen = settings(bootstrap=bootstrap, topic=topic, driver=driver)
     if wait is not None:
-        wait_healthy(chosen, output, WAIT_S if timeout is None else seconds_of(timeout))
+        _wait_healthy(chosen, output, _WAIT_S if timeout is None else seconds_of(timeout))
         return
     if timeout is not None:
         raise UsageError("--timeout goes with --wait: without it nothing is waited for")
@@ -180,6 +183,25 @@ def status(
     console.print(table)
     for sentence in counted.missing:
         sys.stderr.write(f"{sentence}\n")
+
+
+def _wait_healthy(chosen: Settings, output: Output, timeout_s: float) -> None:
+    """Wait until every collector of the running epoch is up; raises `TimedOut`, which says why."""
+    deadline = time.monotonic() + timeout_s
+    with closing(observe(chosen)) as observer:
+        observer.first(timeout_s)
+        while (unhealthy := observer.look(lambda picture: picture.unhealthy)) or observer.error:
+            if not observer.wait(deadline - time.monotonic()) and time.monotonic() >= deadline:
+                states = "; ".join(f"{name} is {state}" for name, state in unhealthy.items())
+                why = observer.error or states
+                raise TimedOut(f"not all collectors are up after {timeout_s:g} s: {why}")
+        plan = observer.look(lambda picture: picture.plan)
+    names = [node.name for node in plan.collectors]
+    if output is Output.JSON:
+        head = {"schema_version": 1, "topic": plan.topic, "epoch": plan.epoch}
+        typer.echo(json.dumps({**head, "healthy": True, "collectors": names}))
+    else:
+        typer.echo(f"epoch {plan.epoch}: all {len(names)} collectors up")
 
 
 def _entries(counts: CollectorCounts | None) -> dict[str, Any]:

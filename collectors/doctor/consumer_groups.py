@@ -7,6 +7,7 @@ read let `checks.py` judge whether retention may overtake the group. Writes noth
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import closing
 from dataclasses import replace
 
 from collectors.doctor.facts import FOR_EVER, GroupFacts, GroupPosition, TopicFacts
@@ -211,8 +212,7 @@ def _stamps(driver: Driver, starts: Mapping[TopicPartition, int]) -> dict[TopicP
     stamps: dict[TopicPartition, int] = {}
     if not starts:
         return stamps
-    reader = driver.reader(starts)
-    try:
+    with closing(driver.reader(starts)) as reader:
         while len(stamps) < len(starts):
             moved = reader.poll(_STAMP_S, 1)
             if not moved:
@@ -221,6 +221,4 @@ def _stamps(driver: Driver, starts: Mapping[TopicPartition, int]) -> dict[TopicP
                 for record in fetched.records[:1]:
                     stamps.setdefault(fetched.partition, record.timestamp_ms)
             reader.remove([fetched.partition for fetched in moved if fetched.partition in stamps])
-    finally:
-        reader.close()
     return stamps

@@ -10,6 +10,7 @@ import enum
 import time
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping
+from contextlib import closing
 from dataclasses import dataclass, field, replace
 
 from collectors.doctor.facts import AheadLog, CollectorFacts, Stamp
@@ -352,8 +353,7 @@ def _read(driver: Driver, inspection: _StreamInspection, start: InspectionStart)
     stream = inspection.stream
     partition = stream_partition(stream.plan, stream.collector)
     end = start.ends[partition]
-    reader = driver.reader({partition: stream.offset_next})
-    try:
+    with closing(driver.reader({partition: stream.offset_next})) as reader:
         while True:
             reads = stream.offset_next < end
             left_s = READ_S if reads else start.deadline - time.monotonic()
@@ -368,5 +368,3 @@ def _read(driver: Driver, inspection: _StreamInspection, start: InspectionStart)
                 for record in fetched.records:
                     inspection.read(record)
                 stream.passed(fetched.position)
-    finally:
-        reader.close()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 
 from collectors.doctor.streams import now_ms, stream_records
 from collectors.explain.facts import (
@@ -186,33 +185,22 @@ def _hop(
     stream = state.opened(first_epoch, node.name, point)
     if stream.state.positions[number] > message.offset:  # older than this stream
         return Hop(node.name, parent, stream_place, None, 0, None, trimmed=True)
-    wanted = _Wanted(number, message.offset, end, ends)
-    place, last_ms = _place(driver, stream, wanted)
+    place, last_ms = _place(driver, stream, end, log=number, offset=message.offset, ends=ends)
     ordered_to = stream.state.positions[number]
     debt = stream.state.debts.get(number, 0) if isinstance(stream, OrderStream) else 0
     return Hop(node.name, parent, stream_place, place, ordered_to, last_ms, debt=debt)
 
 
-@dataclass(frozen=True, slots=True)
-class _Wanted:
-    """An offset of a log, by number, in a stream that ends at `end`; `ends` are those of logs."""
-
-    log: int
-    offset: int
-    end: int
-    ends: Mapping[str, int]
-
-
 def _place(
-    driver: Driver, stream: OrderStream, wanted: _Wanted
+    driver: Driver, stream: OrderStream, end: int, *, log: int, offset: int, ends: Mapping[str, int]
 ) -> tuple[OrderPlace | None, int | None]:
     """Read a stream until it orders the offset; give the place, and the last time read."""
     last_ms: int | None = None
-    for record, judged in stream_records(driver, stream, wanted.end):
+    for record, judged in stream_records(driver, stream, end):
         if isinstance(judged, tuple):
             last_ms = time_ms = record.timestamp_ms or 0
-            if stream.state.positions[wanted.log] > wanted.offset:
-                ahead, by = _ahead(stream, wanted.ends), _by(stream, record, wanted.log)
+            if stream.state.positions[log] > offset:
+                ahead, by = _ahead(stream, ends), _by(stream, record, log)
                 return OrderPlace(record.offset, time_ms, ahead, by), last_ms
     return None, last_ms
 

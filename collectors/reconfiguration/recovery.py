@@ -20,7 +20,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 from dataclasses import dataclass, replace
 from uuid import uuid4
 
@@ -174,8 +174,7 @@ def recover(
     each step.
     """
     deadline = time.monotonic() + timeout_s
-    control = ControlReader(driver, topic)
-    try:
+    with closing(ControlReader(driver, topic)) as control:
         state = control.refresh()
         begun = state.begun_epoch
         streams = read_streams(driver, state)
@@ -193,8 +192,6 @@ def recover(
             _propose(driver, admin, control, harmed, timeout_s)
             say(f"the plan of epoch {control.state.epoch} is in the control topic")
         _end(driver, control, begun, deadline=deadline, lossy=lossy, say=say)
-    finally:
-        control.close()
     return Recovered(control.state.epoch, damages, skips, changed=True)
 
 
@@ -274,11 +271,8 @@ def _fill(
         )
     if not needed:
         return 0
-    appender = driver.appender()
-    try:
+    with closing(driver.appender()) as appender:
         return fill_up(driver, appender, plan, targets, deadline=deadline, say=say)
-    finally:
-        appender.close()
 
 
 def _end(

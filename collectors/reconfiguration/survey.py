@@ -6,7 +6,7 @@ Writes nothing. `collectors/core/mending.py` decides what is damaged; `recovery.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 
 from collectors.core.epoch_change import freeze_positions
 from collectors.core.mending import Damage, StreamRead, damage
@@ -65,11 +65,10 @@ def read_to_end(driver: Driver, places: Mapping[TopicPartition, OrderStream]) ->
 
 @contextmanager
 def _surveyed(driver: Driver, places: Mapping[TopicPartition, OrderStream]) -> Iterator[Streams]:
-    reader = driver.reader({place: stream.offset_next for place, stream in places.items()})
-    try:
+    with closing(
+        driver.reader({place: stream.offset_next for place, stream in places.items()})
+    ) as reader:
         yield Streams(reader, places)
-    finally:
-        reader.close()
 
 
 def _positions_at(

@@ -16,6 +16,7 @@ import json
 import sys
 import zlib
 from collections.abc import Sequence
+from contextlib import closing
 from functools import partial
 from pathlib import Path
 from typing import IO, Annotated
@@ -109,11 +110,8 @@ def verify(
 
 
 def _replayed(chosen: Settings, consumers: Sequence[ReplayedConsumer]) -> History:
-    opened = open_driver(chosen.driver, chosen.bootstrap, chosen.client)
-    try:
+    with closing(open_driver(chosen.driver, chosen.bootstrap, chosen.client)) as opened:
         return replayed(opened, chosen.topic, consumers)
-    finally:
-        opened.close()
 
 
 def history_of_files(

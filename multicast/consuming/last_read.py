@@ -144,7 +144,7 @@ def end_from(driver: Driver, clock: ClientClock, partition: TopicPartition, leas
 def _truncated(partition: TopicPartition, known: LastRead, present: str) -> Truncated:
     return Truncated(
         f"{partition.topic}/{partition.partition} has lost its end: this consumer had read the "
-        f"record at offset {known.offset}, and {present}. What it delivered of this partition, from "
-        f"some offset up to there, is gone or stands in another order: compare what you have "
+        f"record at offset {known.offset}, and {present}. What it delivered of this partition, "
+        f"from some offset up to there, is gone or stands in another order: compare what you have "
         f"stored with it, and begin anew with committed=False"
     ).about(partition)

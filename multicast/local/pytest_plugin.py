@@ -3,7 +3,6 @@
     amcast_system             systems in memory; each ends, and is checked, with the test
     amcast_topic              topics on `kafka_cluster` with a plan and collectors; likewise
     kafka_cluster             one broker
-    kafka_cluster_of_three    three brokers
 
 A test that used the first two fails on any violation of the order. docs/testing-your-code.md shows
 both. `AMCAST_SEED` sets the seed of systems in memory for which the test gives none.
@@ -134,16 +133,4 @@ def kafka_cluster() -> Iterator[TestedCluster]:
     from multicast.local.cluster import LocalCluster  # noqa: PLC0415
 
     with LocalCluster(brokers=1) as cluster:
-        yield cluster
-
-
-@pytest.fixture(scope="session")
-def kafka_cluster_of_three() -> Iterator[LocalCluster]:
-    """Three brokers, replication 3, min.insync.replicas 2.
-
-    A broker that a test killed or paused stays so; `start()` restarts missing ones.
-    """
-    from multicast.local.cluster import LocalCluster  # noqa: PLC0415
-
-    with LocalCluster(brokers=3) as cluster:
         yield cluster

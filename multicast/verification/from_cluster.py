@@ -8,6 +8,7 @@ nothing.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import closing
 from dataclasses import dataclass
 
 from multicast.consuming.consumer import Consumer
@@ -52,8 +53,7 @@ def replayed(
     for the messages taken as multicast (`multicast/verification/audit.py`). Raises `TimedOut` if no
     message came for `timeout_s` seconds before the end.
     """
-    control = ControlReader(driver, topic)
-    try:
+    with closing(ControlReader(driver, topic)) as control:
         audit = AuditCollector(end_now(driver, control))
         for seat in seats:
             request = SubscriptionRequest.of(seat.name, seat.interest)
@@ -73,8 +73,6 @@ def replayed(
         state = control.refresh()
         for log in state.plan(audit.end.epoch).logs:
             read_messages(driver, state, log, audit, timeout_s)
-    finally:
-        control.close()
     return audit.history(state)
 
 

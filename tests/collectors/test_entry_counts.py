@@ -1,11 +1,13 @@
 """What a collector and a consumer count: each entry once, whatever is read again."""
 
+import threading
+
 import pytest
 
 from collectors.core.entry_counts import entries_of
 from multicast.consuming.cursor import Cursor
-from multicast.consuming.entries_read import EntriesRead
 from multicast.control import stream_partition
+from multicast.metrics.consumed import ConsumptionCounter
 from multicast.order.rule import NotCounted
 from tests.helpers.in_memory_cluster import InMemoryCluster
 from topology.work import collector_work, consumer_work
@@ -118,6 +120,10 @@ def entries_after(cluster, cursor):
     return counts
 
 
+def counter():
+    return ConsumptionCounter("", None, threading.RLock(), None)
+
+
 @pytest.mark.parametrize("name", ["C2", "C3"])
 def test_a_consumer_counts_what_it_reads_and_drops_from_its_cursor_on(cluster, name):
     for each in COLLECTORS:
@@ -132,16 +138,16 @@ def test_a_consumer_counts_what_it_reads_and_drops_from_its_cursor_on(cluster, n
     cursors = []
     while whole.read_order() or whole.read_payloads() or whole.deliver(1):
         cursors.append(whole.cursor)
-    entries = EntriesRead()
+    entries = counter()
     entries.begin(whole.delivery)
-    sums = entries.sums()
+    sums = entries.entries()
     assert (sums.read, sums.dropped) == (of(work.reads), of(work.drops))
     for place, cursor in enumerate(cursors):
         rest = cluster.consumer(f"{name}.{place}", cursor=cursor)
         rest.drain()
-        entries = EntriesRead()
+        entries = counter()
         entries.begin(rest.delivery)
-        later = entries.sums()
+        later = entries.entries()
 
         # Check: each entry after the cursor is counted, none before it is.
         assert later.read == entries_after(cluster, Cursor.of(cursor))
@@ -157,7 +163,7 @@ def test_a_consumer_adds_up_what_it_read_in_each_epoch(cluster):
     multicast_all(cluster)
     cluster.settle()
     consumer = cluster.consumer("C3.a")
-    entries = EntriesRead()
+    entries = counter()
     entries.begin(consumer.delivery)
     consumer.drain()
 
@@ -179,6 +185,6 @@ def test_a_consumer_adds_up_what_it_read_in_each_epoch(cluster):
     consumer.drain()
 
     # Check: the markers of the first epoch are entries, too.
-    sums = entries.sums()
+    sums = entries.entries()
     assert sums.read == {"P1": 2 + 1 + 1, "P2": 3 + 1, "P4": 7 + 1 + 1}
     assert sums.dropped == {"P2": 3 + 1}

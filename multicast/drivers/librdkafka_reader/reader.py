@@ -30,8 +30,7 @@ from confluent_kafka import KafkaError, KafkaException
 from multicast.drivers.access import Access, user_of
 from multicast.drivers.client_settings import UNKNOWN_TOPIC_S
 from multicast.drivers.home_process import HomeProcess
-from multicast.drivers.librdkafka_reader.client import EndedClient, open_client
-from multicast.drivers.librdkafka_reader.settings import LOG
+from multicast.drivers.librdkafka_reader.client import LOG, EndedClient, open_client
 from multicast.drivers.protocol import (
     POLL_RECORDS_MAX,
     Driver,

@@ -23,6 +23,7 @@ from multicast.drivers.protocol import (
     Appender,
     Beside,
     Fetched,
+    Settled,
     TopicPartition,
 )
 from multicast.errors import Trimmed, UsageError
@@ -96,6 +97,7 @@ class MemoryDriver:
         self,
         *,
         beside: Beside | None = None,
+        settled: Settled | None = None,
         linger_ms: int = 0,  # noqa: ARG002 - these two are parameters of the other drivers
         compression: str = "none",  # noqa: ARG002
         batch_bytes: int | None = None,
@@ -110,6 +112,7 @@ class MemoryDriver:
             self.brokers,
             limits,
             beside=beside,
+            settled=settled,
             in_flight_max=in_flight_max,
             in_flight_bytes_max=in_flight_bytes_max,
         )

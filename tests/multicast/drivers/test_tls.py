@@ -12,7 +12,7 @@ import pytest
 from multicast.drivers import open_driver
 from multicast.drivers.kafka import Admin, TopicSpec
 from multicast.drivers.kafka.connection import kafka_python_settings
-from multicast.drivers.librdkafka_reader.settings import librdkafka_settings
+from multicast.drivers.librdkafka_reader.client import librdkafka_settings
 from multicast.drivers.protocol import Appended, TopicPartition
 from multicast.errors import ClusterUnreachable, TlsFailed, UsageError
 from tests.helpers.certificates import certificate

@@ -12,6 +12,7 @@ from ordering_osn.chain.bundles.rule import VoidReason
 from ordering_osn.client import (
     BundleIsVoid,
     BundlePlace,
+    BundleRefused,
     Client,
     RequestRefused,
     Submitted,
@@ -194,6 +195,13 @@ def test_who_may_not_read_is_refused():
     call, _, _ = waiting(ACCEPTED, statuses=["forbid"])
     error = raised(RequestRefused, call)
     assert (error.status, error.info) == (403, "no reader")
+
+
+def test_submit_and_wait_raises_a_refusal():
+    node = ScriptedNode(World(), ["refuse"])
+    error = raised(BundleRefused, calling([node], lambda c: c.submit_and_wait(fresh(), 60.0)))
+    assert (error.status, error.chain) == (403, "chain-b")
+    assert error.definite
 
 
 def test_a_bundle_that_was_lost_with_its_node_is_submitted_again():

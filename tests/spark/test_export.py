@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 
+import pyarrow.dataset
 import pytest
 
 from multicast.consuming.subscription import SubscriptionRequest
@@ -79,6 +80,15 @@ def test_an_export_that_is_killed_goes_on_without_a_lost_or_doubled_row(topic, t
 
 
 @pytest.mark.campaign
+@pytest.mark.campaign
+def test_other_programs_read_the_folder_as_it_stands_also_while_it_is_written(topic, tmp_path):
+    folder = tmp_path / "out"
+    assert amcast(*command(topic, folder)).returncode == 0
+    (folder / "_E000000001-P1-P2.parquet.part").write_bytes(b"unfinished")
+    table = pyarrow.dataset.dataset(folder, format="parquet").to_table()
+    assert table.sort_by("position")["cursor"].to_pylist() == [row[-1] for row in whole(topic)]
+
+
 def test_an_export_does_not_go_on_with_another_topic_of_the_same_name(tmp_path):
     """In memory: a topic that is deleted and recreated, as with a broker whose data was wiped."""
     interests = {"topic": "A", "partitions": ["P1", "P2"]}

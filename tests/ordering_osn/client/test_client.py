@@ -12,6 +12,7 @@ from ordering_osn.chain.bundles.rule import VoidReason
 from ordering_osn.client import (
     BundleIsVoid,
     BundlePlace,
+    BundleRefused,
     Client,
     RequestRefused,
     Submitted,
@@ -150,62 +151,6 @@ def test_an_answer_that_cannot_be_decoded_is_an_error(read):
         read(b"\xff")
 
 
-# -- submit_many -----------------------------------------------------------------------------------
-
-
-def many(nodes, bundles, **options):
-    return run(calling(nodes, lambda client: gathered(client.submit_many(bundles)), **options))
-
-
-def test_many_bundles_are_answered_in_their_order_and_a_refused_one_stops_none():
-    world, bundles = World(), [fresh() for _ in range(5)]
-    node = ScriptedNode(world, ["take", "refuse", "take"])
-    answers = many([node], bundles)
-    assert [answer.status for answer in answers] == [200, 403, 200, 200, 200]
-    assert [answer.bundle_id for answer in answers] == [made.id for made in bundles]
-    assert node.received == [made.id for made in bundles]
-
-
-@pytest.mark.parametrize("trouble", ["break", "take and break", "busy"])
-def test_many_bundles_go_on_at_the_next_node(trouble):
-    world, bundles = World(), [fresh() for _ in range(40)]
-    script = [*["take"] * 7, trouble]
-    nodes = [ScriptedNode(world, script), ScriptedNode(world)]
-    answers = many(nodes, bundles)
-    assert [answer.status for answer in answers] == [200] * 40
-    assert [answer.bundle_id for answer in answers] == [made.id for made in bundles]
-    assert sorted(world.taken) == sorted(made.id for made in bundles)
-
-
-def test_at_most_so_many_bundles_are_not_answered():
-    world = World()
-    node = ScriptedNode(world)
-    taken = []  # how many are read ahead when an answer comes
-
-    async def read_ahead(client):
-        drawn = 0
-
-        async def source():
-            nonlocal drawn
-            for _ in range(30):
-                drawn += 1
-                yield fresh()
-
-        taken.extend([drawn async for _ in client.submit_many(source(), in_flight_max=4)])
-
-    run(calling([node], read_ahead))
-    assert len(taken) == 30
-    # Four sent, one in the queue, one in the reader's hand.
-    assert max(drawn - index for index, drawn in enumerate(taken)) <= 7
-
-
-def test_a_stream_that_gets_no_answer_goes_on_at_the_next_node():
-    world, bundles = World(), [fresh() for _ in range(3)]
-    nodes = [ScriptedNode(world, ["take", "silent"]), ScriptedNode(world)]
-    answers = many(nodes, bundles, answer_s=0.5, retry_s=60.0)
-    assert [answer.status for answer in answers] == [200] * 3
-
-
 # -- fates -----------------------------------------------------------------------------------------
 
 
@@ -250,6 +195,13 @@ def test_who_may_not_read_is_refused():
     call, _, _ = waiting(ACCEPTED, statuses=["forbid"])
     error = raised(RequestRefused, call)
     assert (error.status, error.info) == (403, "no reader")
+
+
+def test_submit_and_wait_raises_a_refusal():
+    node = ScriptedNode(World(), ["refuse"])
+    error = raised(BundleRefused, calling([node], lambda c: c.submit_and_wait(fresh(), 60.0)))
+    assert (error.status, error.chain) == (403, "chain-b")
+    assert error.definite
 
 
 def test_a_bundle_that_was_lost_with_its_node_is_submitted_again():

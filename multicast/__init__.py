@@ -10,14 +10,15 @@ one set of them, each message once. docs/glossary.md explains all words.
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from multicast import installed  # first: it refuses a user's own `topology`
+from multicast import installed
 
 if TYPE_CHECKING:
     from multicast.conditional.condition import Expectation, LogPosition, nothing_after
     from multicast.conditional.judge import Decision, WhyVoid
+    from multicast.consuming.buffers import Waiting
     from multicast.consuming.consumer import Consumer
     from multicast.consuming.cursor import Cursor
-    from multicast.consuming.delivery import Batch, Message, Waiting
+    from multicast.consuming.delivery import Batch, Message
     from multicast.consuming.subscription import Bounds
     from multicast.drivers.protocol import Appended, AppendFailed, AppendOutcome
     from multicast.errors import (
@@ -46,7 +47,7 @@ if TYPE_CHECKING:
         UnsafeCluster,
         UsageError,
     )
-    from multicast.keyed import Keys, keys
+    from multicast.keyed.partitioners import Keys, keys
     from multicast.messages import MessageID
     from multicast.producing.producer import Producer
     from multicast.producing.receipts import KeyedReceipts, Receipt, Receipts
@@ -111,7 +112,7 @@ if not TYPE_CHECKING:
         "consuming.subscription",
         "drivers.protocol",
         "errors",
-        "keyed",
+        "keyed.partitioners",
         "messages",
         "producing.producer",
         "producing.receipts",

@@ -92,14 +92,19 @@ def message_checksum(record: Record) -> int:
     """Give the checksum of a message: the CRC-32 of all that readers see of it, and of its leader.
 
     The leader's epoch tells a message that its producer sent again from the one that was lost. Of
-    the headers only the reserved ones count: those a reader acts on. Never 0, which stands for
-    no message.
+    the headers only the reserved ones count: those a reader acts on. 0, which stands for no known
+    message, if nobody knows the leader's epoch; else never.
     """
+    if record.leader_epoch < 0:
+        return 0
     key, value = record.key or b"", record.value or b""
     lengths = [-1 if part is None else len(part) for part in (record.key, record.value)]
     head = _CHECKED.pack(record.offset, record.timestamp_ms, record.leader_epoch, *lengths)
     checksum = zlib.crc32(value, zlib.crc32(key, zlib.crc32(head)))
-    for name, text in record.headers or ():
+    headers = record.headers or ()
+    if any(_NOT_UTF8 in name for name, _ in headers):  # clients read these in different ways
+        headers = ()
+    for name, text in headers:
         if reserved(name):
             checksum = zlib.crc32(b"%s\0%s\0" % (name.encode(), text or b""), checksum)
     return checksum or 1

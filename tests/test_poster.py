@@ -12,13 +12,13 @@ from multicast.drivers.memory.driver import MemoryDriver, MemoryLog
 from multicast.drivers.protocol import TopicPartition
 from multicast.history import HistoryBuilder
 from multicast.order.records import Ticket, decode
-from multicast.order.runs import anchor
 from multicast.properties import (
     check_all,
     uniform_acyclic_order,
     uniform_prefix_order,
 )
 from tests.helpers.in_memory_cluster import ALL, InMemoryCluster
+from tests.helpers.plans import tag_in
 
 P1, P2 = TopicPartition("A", 0), TopicPartition("A", 1)
 
@@ -183,7 +183,7 @@ def test_what_a_collector_writes_are_ids_and_no_payloads():
 
     (record,) = fetched.records
     plan = cluster.control().plan()
-    assert decode(anchor(plan, plan.collectors[0].name), record.value).tickets == (Ticket(1, 0, 1),)
+    assert decode(tag_in(plan, plan.collectors[0].name), record.value).tickets == (Ticket(1, 0, 1),)
     assert b"secret" not in record.value
     assert len(record.value) < 100
 

@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from tests.running import parts
+from tests.running.sizes import CEILINGS, ceilings, line, sizes
 
 ROOT = Path(__file__).resolve().parent.parent
 # Each room, and the other rooms that it may import.
@@ -380,6 +381,16 @@ def test_files_and_functions_fit_on_a_few_screens():
                 if length > FUNCTION_LINES_MAX:
                     wrong.append(f"{source}:{node.lineno} {node.name} has {length} lines")
     assert not wrong, wrong
+
+
+def test_no_room_outgrows_its_ceiling_which_a_commit_of_its_own_sets():
+    most = ceilings()
+    assert {what: size for what, size in sizes().items() if size > most[what]} == {}, line()
+    last = ["git", "log", "-1", "--format=%p", "--name-only", "--full-diff", "--", CEILINGS]
+    told = subprocess.run(last, cwd=ROOT, capture_output=True, text=True, check=True).stdout
+    parents, named = told.split("\n", 1)
+    # Where all history is in one commit, nobody can say.
+    assert not parents or named.split() == [CEILINGS], "beside ceilings a commit changes nothing"
 
 
 def test_no_folder_holds_more_files_than_one_remembers():

@@ -35,13 +35,15 @@ class Retained:
 @dataclass(frozen=True, slots=True)
 class _Part:
     collectors: frozenset[tuple[str, frozenset[str], str | None, int]]
-    logs: frozenset[tuple[str, str, int]]
+    logs: frozenset[tuple[str, str, int, int]]
     consumers: frozenset[tuple[str, tuple[str, ...], str | None]]
     met: frozenset[str]  # the logs on the partitions of its logs
 
 
 def retained(before: Plan, after: Plan) -> Retained:
     """Give what `after`, the plan of the next epoch, leaves unchanged from `before`."""
+    if before.order_version != after.order_version:  # other programs read what follows
+        return Retained(frozenset(), frozenset())
     same = set(_parts(before)) & set(_parts(after))
     return Retained(
         frozenset(node[0] for part in same for node in part.collectors),
@@ -71,7 +73,7 @@ def _part(plan: Plan, tree: Sequence[CollectorSpec], names: set[str]) -> _Part:
     logs = [plan.log(name) for name in names]
     return _Part(
         frozenset((node.name, frozenset(node.bag), node.parent, node.stream) for node in tree),
-        frozenset((log.name, log.topic, log.partition) for log in logs),
+        frozenset((log.name, log.topic, log.partition, log.life) for log in logs),
         frozenset(
             (entry.name, entry.interest, entry.collector)
             for entry in plan.consumers

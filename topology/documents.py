@@ -16,6 +16,7 @@ from typing import Any, Never
 # some hundreds.
 DEPTH_MAX = 64
 WHOLE_MAX = 2**63 - 1  # the largest offset of Kafka (int64)
+_DIGITS_MAX = 300  # of an integer: what other languages read as a double is finite
 
 
 class NotReadable(ValueError):
@@ -26,7 +27,7 @@ def json_object(raw: bytes | str) -> dict[str, Any]:
     """Read one JSON object whose strings are Unicode, numbers finite, and depth bounded."""
     try:
         text = raw.decode("utf-8") if isinstance(raw, bytes) else raw
-        document = json.loads(text, parse_constant=_refuse_constant)
+        document = json.loads(text, parse_constant=_refuse_constant, parse_int=_integer)
     except RecursionError:
         raise NotReadable("it is nested too deeply") from None
     except ValueError as error:
@@ -37,24 +38,30 @@ def json_object(raw: bytes | str) -> dict[str, Any]:
     return document
 
 
+def _integer(digits: str) -> int:
+    if len(digits) > _DIGITS_MAX:
+        raise NotReadable("a number is out of range")
+    return int(digits)
+
+
 def _refuse_constant(name: str) -> Never:
     raise NotReadable(f"{name} is not JSON")
 
 
 def _check(document: Any) -> None:
-    level = [document]
+    level: list[dict[str, Any] | list[Any]] = [document]
     for _ in range(DEPTH_MAX):
-        below: list[Any] = []
-        for value in level:
-            if isinstance(value, dict):
-                below += value
-                below += value.values()
-            elif isinstance(value, list):
-                below += value
-            elif isinstance(value, str):
-                _check_text(value)
-            elif isinstance(value, float) and not math.isfinite(value):
-                raise NotReadable("a number is out of range")
+        below: list[dict[str, Any] | list[Any]] = []
+        for container in level:
+            for value in (
+                (*container, *container.values()) if isinstance(container, dict) else container
+            ):
+                if isinstance(value, dict | list):
+                    below.append(value)
+                elif isinstance(value, str):
+                    _check_text(value)
+                elif isinstance(value, float) and not math.isfinite(value):
+                    raise NotReadable("a number is out of range")
         if not below:
             return
         level = below
@@ -95,6 +102,8 @@ def octets(value: object, length: int) -> bytes:
         raw = bytes.fromhex(text(value))
     except ValueError:
         raise NotReadable("it is not hexadecimal") from None
+    if raw.hex() != text(value).lower():  # blanks
+        raise NotReadable("it is not hexadecimal")
     if len(raw) != length:
         raise NotReadable(f"it has {len(raw)} bytes, not {length}")
     return raw

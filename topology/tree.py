@@ -21,6 +21,7 @@ from __future__ import annotations
 import hashlib
 import json
 import math
+import re
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field
 from functools import cached_property
@@ -35,6 +36,8 @@ PARTITION_MAX = 2**31 - 2  # Kafka's counts of partitions are int32
 PHI_DEFAULT = 10.0  # hops that one foreign message costs; the planner's default
 # Of the order records in an epoch's streams (docs/protocol.md). No program reads another one.
 ORDER_VERSION = 3
+# Of partitions and collectors: keys, cursors and message IDs have other characters between them.
+_NAME = re.compile(r"[A-Za-z0-9._-]+")
 _ORDER_VERSION_UNNAMED = 1  # of the plans of earlier programs, which name none
 
 
@@ -52,13 +55,15 @@ class Log:
     """One declared destination set and the Kafka partition that holds its messages.
 
     `first` is the offset at which its order begins in the first epoch that has the log: 0 for a
-    new topic, the log start offset for a topic that held messages before.
+    new topic, the log start offset for a topic that held messages before. A plan with a higher
+    `life` than the one before accepts that the log has lost its end.
     """
 
     name: str
     topic: str
     partition: int
     first: int = 0
+    life: int = 0
 
     @property
     def to(self) -> tuple[str, ...]:
@@ -151,6 +156,8 @@ class Plan:
         _refuse_twice("collector", [node.name for node in self.collectors])
         _refuse_twice("consumer", [entry.name for entry in self.consumers])
         _refuse_twice("stream", [str(node.stream) for node in self.collectors])
+        _refuse_twice("Kafka partition", [f"{log.topic}/{log.partition}" for log in self.logs])
+        self._refuse_wrong_names()
         self._refuse_unknown_names()
         for node in self.collectors:
             self._refuse_cycle(node)
@@ -183,6 +190,14 @@ class Plan:
                 raise InvalidPlan(
                     f"consumer {entry.name} reads an unknown collector {entry.collector}"
                 )
+
+    def _refuse_wrong_names(self) -> None:
+        for log in self.logs:
+            if log.name != log_name(log.to) or not all(map(_NAME.fullmatch, log.to)):
+                raise InvalidPlan(f"log {log.name!r} is not named by its partitions, sorted")
+        for node in self.collectors:
+            if not _NAME.fullmatch(node.name):
+                raise InvalidPlan(f"collector {node.name!r} needs a name of A-Z, a-z, 0-9, . _ -")
 
     def _refuse_cycle(self, node: CollectorSpec) -> None:
         seen = {node.name}
@@ -293,7 +308,11 @@ class Plan:
 
     def to_json(self) -> dict[str, Any]:
         """Give the plan as a JSON object, which other programs may read."""
-        return asdict(self)
+        document = asdict(self)
+        for log in document["logs"]:
+            if not log["life"]:  # as nearly always
+                del log["life"]
+        return document
 
     def canonical(self) -> bytes:
         """Give the canonical bytes of this plan; equal for equal plans."""
@@ -317,7 +336,7 @@ class Plan:
         if not isinstance(document, dict):
             raise InvalidPlan("a plan is a JSON object")
         version = document.get("schema_version")
-        if version != SCHEMA_VERSION:
+        if type(version) is not int or version != SCHEMA_VERSION:
             raise InvalidPlan(
                 f"schema_version is {version!r}; this program reads version {SCHEMA_VERSION}"
             )
@@ -362,6 +381,7 @@ def _read(document: dict[str, Any]) -> Plan:
             topic=_text(entry, "topic"),
             partition=_count(entry, "partition", most=PARTITION_MAX),
             first=_count(entry, "first", 0),
+            life=_count(entry, "life", 0),
         )
         for entry in document["logs"]
     )
@@ -408,14 +428,21 @@ def _read(document: dict[str, Any]) -> Plan:
             gap=None if promised["gap"] is None else _number(promised["gap"], "gap"),
             excess=_number(promised.get("excess", 0.0), "excess"),
         ),
-        topic_ids=dict(document.get("topic_ids", {})),
+        topic_ids=_object(document, "topic_ids"),
         phi=_number(document.get("phi", PHI_DEFAULT), "phi"),
         rates=_numbers(document, "rates"),
         limits=_numbers(document, "limits"),
-        hosts=dict(document.get("hosts", {})),
+        hosts=_object(document, "hosts"),
         order_version=_count(document, "order_version", _ORDER_VERSION_UNNAMED),
         tickets=_truth(document, "tickets"),
     )
+
+
+def _object(document: dict[str, Any], name: str) -> dict[str, Any]:
+    value = document.get(name, {})
+    if not isinstance(value, dict):
+        raise InvalidPlan(f"{name} is {value!r}, not an object")
+    return dict(value)
 
 
 def _truth(document: dict[str, Any], name: str) -> bool:

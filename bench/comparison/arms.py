@@ -21,10 +21,10 @@ from bench.comparison.layouts import lay_out
 from bench.comparison.workload import BACKLOG, Workload
 from bench.harness.histogram import Latencies
 from bench.harness.hosts import ClientProcess, busy_seconds, cpu_seconds, resident_bytes
+from bench.harness.processes import CollectorProcesses
 from bench.harness.sockets import Traffic, traffic
 from collectors.reconfiguration.apply import apply
 from collectors.reconfiguration.topics import topics_of
-from collectors.testing.processes import CollectorProcesses
 from multicast.control import control_partition, control_topics, order_topic, sentinel_topic
 from multicast.drivers.kafka import Admin, TopicSpec
 from multicast.drivers.protocol import Driver

@@ -31,9 +31,9 @@ from bench.demo.plain import EVERY, PlainKafka
 from bench.demo.screen import Delivered
 from bench.demo.work import RunWork
 from bench.harness.interrupts import end_at_signals
+from bench.harness.processes import CollectorProcesses
 from bench.measured_work import MeasuredWork, measured_document
 from collectors.reconfiguration.apply import apply
-from collectors.testing.processes import CollectorProcesses
 from multicast import history
 from multicast.cli.options import DriverName
 from multicast.consuming.consumer import Consumer

@@ -17,7 +17,7 @@ from crc32c import crc32c
 
 from bench.fuzz.mutation import Shape
 from bench.fuzz.target import FuzzTarget, require
-from bench.pipeline.rule import Said, Statement, StreamRule, _rules_of
+from bench.pipeline.rule import PlannedOrder, Said, Statement, StreamRule, read_control
 from bench.pipeline.ticket_rule import StreamReading
 from collectors.doctor.streams import Control
 from multicast import history, messages, settings
@@ -37,8 +37,8 @@ from multicast.control import (
     running_record,
 )
 from multicast.control.codecs import named_record
-from multicast.control.documents import Ended
-from multicast.drivers.appender.record_batch import written_batch, written_record
+from multicast.control.documents import Ended, SawEnd
+from multicast.drivers.appender.record_batch import record_pieces, written_batch
 from multicast.drivers.kafka.appender.request import answered
 from multicast.drivers.kafka.column_reader import columns_of
 from multicast.drivers.kafka.fetch_request import EndsRequest, FetchPartition, frame_size
@@ -62,7 +62,7 @@ from multicast.order.records import (
     encode,
 )
 from multicast.order.rule import NotCounted
-from multicast.order.runs import anchor, digest_of
+from multicast.order.runs import digest_of
 from multicast.order.stream import OrderStream, StreamCheckpoint
 from topology.check import PlanRejected, check
 from topology.interests import InvalidInterests, from_document, parse
@@ -121,14 +121,19 @@ def _joined(key: bytes | None, value: bytes) -> bytes:
     return (key or b"") + b"\0" + value
 
 
+def _stream(collector: str, statement: bytes) -> OrderStream:
+    """Open a stream of the first plan, which this statement made."""
+    return OrderStream(_FIRST, collector, _starts(), began=digest_of(statement))
+
+
 def _statements() -> list[tuple[bytes, bytes]]:
     ends = {log.name: 7 for log in _FIRST.logs}
     first = plan_record(genesis("A"), _FIRST, attempt="1")
     second = plan_record(digest_of(first[1]), _SECOND, attempt="1")
     markers = markers_record(digest_of(second[1]), 1, ends, attempt="1")
     node = _FIRST.collectors[0]
-    state = OrderStream(_FIRST, node.name, _starts()).checkpoint()
-    point = StreamCheckpoint(1, node.name, 3, encode(anchor(_FIRST, node.name), state))
+    stream = _stream(node.name, first[1])
+    point = StreamCheckpoint(1, node.name, 3, encode(stream.shape.tag, stream.checkpoint()))
     return [
         first,
         second,
@@ -144,7 +149,12 @@ def _statements() -> list[tuple[bytes, bytes]]:
 def _recovered() -> tuple[bytes, bytes]:
     """Make an `ends` record as a recovery writes it, with all optional fields."""
     node = _SECOND.collectors[0]
-    ended = Ended({node.name: dict.fromkeys(node.bag, 3)}, {node.name: 2})
+    ended = Ended(
+        {node.name: dict.fromkeys(node.bag, 3)},
+        {node.name: 2},
+        {node.bag[0]: (SawEnd(9, 1, 7),)},
+        {node.bag[0]: 8},
+    )
     previous = digest_of(_GIVEN[2][1])
     ends = {log.name: 7 for log in _FIRST.logs}
     return ends_record(previous, 1, ends, attempt="2", ended=ended)
@@ -180,7 +190,7 @@ def _read_statement(raw: bytes) -> None:
         dict(reading.markers),
         dict(reading.ends),
     )
-    reading.kept, reading.recovered = list(reading.kept), dict(reading.recovered)
+    reading.kept, reading.ended = list(reading.kept), dict(reading.ended)
     # The input comes also after the markers, because an epoch ends only after them.
     records = [Record(2, value, key), Record(2, _GIVEN[2][1], _GIVEN[2][0]), Record(2, value, key)]
     records += [Record(3 + index, value, key) for index, (key, value) in enumerate(_GIVEN[2:])]
@@ -192,9 +202,10 @@ def _read_statement(raw: bytes) -> None:
     require(
         (state.markers, state.ends) == (reading.markers, reading.ends), "the judge reads other ends"
     )
-    for epoch, ended in state.recovered.items():
-        ours = (ended.resumed, ended.restored)
-        require(ours == reading.recovered[epoch], "the judge reads other recoveries")
+    for epoch, ended in state.ended.items():
+        seen = {log: [list(end) for end in ends] for log, ends in ended.seen.items()}
+        ours = (ended.resumed, ended.restored, state.began[epoch + 1], seen, ended.lost)
+        require(ours == tuple(reading.ended[epoch]), "the judge reads other recoveries")
     _look(state)
 
 
@@ -229,7 +240,7 @@ _NODE = next(node for node in _FIRST.collectors if node.parent is not None)
 
 def _orders() -> list[bytes]:
     """Make a record of each kind but a restored one; all count one after the other."""
-    stream = OrderStream(_FIRST, _NODE.name, _starts())
+    stream = _stream(_NODE.name, _GIVEN[0][1])
     own, inherited = min(stream.own), min(stream.inherited)
     records = (
         OwnRecord((Ticket(own, 1, 1), Ticket(own, 0, 1000)), (Correction(own, 1, 9),)),
@@ -245,13 +256,13 @@ def _orders() -> list[bytes]:
 
 
 _ORDERS = _orders()
-_RULES: dict[str, StreamRule] = {
-    rule.collector: rule for rule in _rules_of("A", _FIRST.to_json(), {}, {}, {})
-}
+_PLANNED = PlannedOrder()
+read_control("A", [Statement(*_GIVEN[0])], _PLANNED)
+_RULES: dict[str, StreamRule] = {rule.collector: rule for rule in _PLANNED.rules}
 
 
 def _read_order(raw: bytes) -> None:
-    tag = anchor(_FIRST, _NODE.name)
+    tag = _stream(_NODE.name, _GIVEN[0][1]).shape.tag
     record = decode(tag, raw)
     if not isinstance(record, Unread):
         require(encode(tag, record) == raw, "an order record has two encodings")
@@ -259,7 +270,7 @@ def _read_order(raw: bytes) -> None:
 
 def _judge_order(raw: bytes) -> None:
     """Give the input to both readers of the rule, between valid records."""
-    stream = OrderStream(_FIRST, _NODE.name, _starts())
+    stream = _stream(_NODE.name, _GIVEN[0][1])
     reading = StreamReading(_RULES[_NODE.name])
     for offset, each in enumerate((raw, *(part for one in _ORDERS for part in (one, raw)))):
         counts = isinstance(reading.take(offset, each), list)
@@ -268,7 +279,10 @@ def _judge_order(raw: bytes) -> None:
         positions = dict(stream.state.positions)
         require(positions == reading.positions, "the judge has other positions")
         state = stream.state
-        seen = {log: [(e.leader_epoch, e.end) for e in each] for log, each in state.seen.items()}
+        seen = {
+            log: [(one.leader_epoch, one.end, one.checksum) for one in ends]
+            for log, ends in state.seen.items()
+        }
         require((seen, state.lost) == (reading.seen, reading.lost), "the judge sees other ends")
 
 
@@ -307,7 +321,7 @@ _HEADERS = (b"\x04\x06abc\x02x\x0camcast\x01", b"\0")
 
 def _batch(headers: bytes) -> bytes:
     """Write a batch of one record, and give its record headers."""
-    whole = written_batch([written_record(0, 0, None, b"value")], _NOW_MS, _NOW_MS)
+    whole = written_batch(record_pieces(0, 0, None, b"value"), _NOW_MS, _NOW_MS)
     body = b"\0\0\0\x06key\x0avalue" + headers
     return whole[:_BATCH_HEAD_BYTES] + bytes([2 * len(body)]) + body
 

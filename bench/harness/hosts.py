@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, Self
 
 from bench.harness.client import Role, command
-from collectors.testing.processes import end
+from bench.harness.processes import end
 from multicast.errors import AmcastError, TimedOut
 
 _TICKS_PER_S = os.sysconf("SC_CLK_TCK")

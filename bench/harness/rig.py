@@ -15,8 +15,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from bench.harness.interests import file_of
+from bench.harness.processes import CollectorProcesses
 from collectors.reconfiguration.apply import apply
-from collectors.testing.processes import CollectorProcesses
 from multicast.control import log_partition
 from multicast.drivers import open_driver
 from multicast.drivers.kafka import Admin

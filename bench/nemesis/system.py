@@ -32,7 +32,7 @@ from bench.nemesis.network import DESK, Network
 from bench.nemesis.programs import Consume, Produce, consume, produce
 from bench.nemesis.proxy import Proxy
 from bench.nemesis.running import Canary, MakeCommand, Program, Starvation, flags_of, marked, until
-from collectors.cli.main import control_of
+from collectors.cli.cluster import control_of
 from collectors.reconfiguration.apply import apply
 from multicast import Producer
 from multicast.control import control_topics, log_partition, order_topic, stream_partition
@@ -44,6 +44,7 @@ from multicast.local.broker import BrokerHost, free_ports
 from multicast.local.cluster import LocalCluster
 from multicast.local.process import Guard
 from multicast.local.state import new_token
+from multicast.settings import Settings
 from topology.planner.solver import plan as solve
 from topology.tree import Plan
 
@@ -336,7 +337,7 @@ class System:
 
     def plans(self) -> list[Plan]:
         """Return the plans of all epochs so far; the last is that of the newest epoch."""
-        with control_of("librdkafka", self.cluster.bootstrap, {}, self.topic) as (_, state):
+        with control_of(Settings(self.cluster.bootstrap, self.topic)) as (_, state):
             return [state.plan(epoch) for epoch in range(1, state.epoch + 1)]
 
     def leader_of(self, to: Sequence[str]) -> int:

@@ -24,9 +24,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Self
 
+from bench.harness.processes import CollectorProcesses, end
 from bench.osn import transactions
 from collectors.reconfiguration.apply import apply
-from collectors.testing.processes import CollectorProcesses, end
 from multicast.drivers import open_driver
 from multicast.drivers.kafka import Admin
 from multicast.errors import AmcastError, TimedOut

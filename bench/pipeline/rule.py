@@ -13,7 +13,6 @@ Invariant: in one collector's stream places rise by one from message to message 
 from __future__ import annotations
 
 import hashlib
-import json
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from itertools import combinations
@@ -68,6 +67,8 @@ class StreamRule:
     starts: Mapping[int, int]
     logs: Mapping[int, str]
     restored: int = 0  # the runs that a recovery restores
+    seen: tuple[tuple[int, int, int, int], ...] = ()  # log, end, leader epoch, checksum
+    lost: tuple[tuple[int, int], ...] = ()  # log, first offset
 
 
 class StreamReader(NamedTuple):
@@ -118,9 +119,8 @@ def read_control(topic: str, statements: Iterable[Statement], order: PlannedOrde
     control = Said(topic)
     for statement in statements:
         control.take(statement)
-    ended: dict[str, int] = {}
-    resumed: Mapping[str, Any] = {}
-    restored: Mapping[str, int] = {}
+    ended: dict[str, tuple[int, Any, int | None]] = {}
+    before = _Ended({}, {}, control.began, {}, {})
     for number, plan in enumerate(control.plans):
         if plan.get("order_version") != ORDER_VERSION:
             raise UnknownVersion(
@@ -128,18 +128,27 @@ def read_control(topic: str, statements: Iterable[Statement], order: PlannedOrde
                 f"program does not know"
             )
         kept = control.kept[number - 1].collectors if number else frozenset()
-        _take_plan(topic, plan, kept, (ended, resumed, restored), order)
+        _take_plan(topic, plan, kept, _rules_of(topic, plan, ended, before), order)
         if plan["epoch"] not in control.ends:
             break
-        ended |= control.ends[plan["epoch"]]
-        resumed, restored = control.recovered[plan["epoch"]]
+        before = control.ended[plan["epoch"]]
+        ended |= {
+            log: (end, before.seen.get(log, ()), before.lost.get(log))
+            for log, end in control.ends[plan["epoch"]].items()
+        }
 
 
-class _Recovered(NamedTuple):
-    """Where a recovery has the next epoch's streams resume, and how many runs it gives each."""
+class _Ended(NamedTuple):
+    """Where a recovery has the next epoch's streams resume, and how many runs it gives each.
+
+    `digest` is that of the statement; `seen` and `lost` say what collectors had seen of the logs.
+    """
 
     resumed: Mapping[str, Any]
     restored: Mapping[str, int]
+    digest: bytes
+    seen: Mapping[str, Any]
+    lost: Mapping[str, int]
 
 
 class Said:
@@ -151,7 +160,8 @@ class Said:
         self.kept: list[Retained] = []  # by plan: what the next plan retains of it
         self.markers: dict[int, dict[str, int]] = {}
         self.ends: dict[int, dict[str, int]] = {}
-        self.recovered: dict[int, _Recovered] = {}
+        self.ended: dict[int, _Ended] = {}
+        self.began = b""  # the digest of the first plan's statement
         self._previous = digest(b"amcast genesis\0" + topic.encode())
 
     def take(self, statement: Statement) -> None:
@@ -170,8 +180,10 @@ class Said:
                     return
                 if self._counts(kind, epoch, positions):
                     if kind == "ends":
-                        self.recovered[epoch] = self._recovered(epoch, document)
-                    facts[epoch] = positions
+                        self.ended[epoch] = self._ended(epoch, document, statement.value or b"")
+                    kept = self.kept[epoch - 1].logs
+                    names = {log["name"] for log in self.plans[epoch - 1]["logs"]} - kept
+                    facts[epoch] = {log: at for log, at in positions.items() if log in names}
                     self._previous = digest(statement.value or b"")
         except (UnicodeDecodeError, NotReadable, InvalidPlan):
             return
@@ -189,8 +201,9 @@ class Said:
             self.kept.append(retained(before, read))
         self.plans.append(plan)
         self._previous = digest(value)
+        self.began = self.began or self._previous
 
-    def _recovered(self, epoch: int, document: Mapping[str, Any]) -> _Recovered:
+    def _ended(self, epoch: int, document: Mapping[str, Any], value: bytes) -> _Ended:
         """Read a recovery's positions; they must name collectors, and logs in their bags."""
         resumed, restored = document.get("resumed", {}), document.get("restored", {})
         bags = {node["name"]: node["bag"] for node in self.plans[epoch]["collectors"]}
@@ -203,9 +216,13 @@ class Said:
         for name, begins in resumed.items():
             if not begins.keys() <= set(bags[name]):
                 raise NotReadable("it resumes a log that does not exist")
-        for number in (*restored.values(), *(each for begins in inner for each in begins.values())):
+        for number in restored.values():
+            whole(number, 2**32 - 1)
+        for number in (each for begins in inner for each in begins.values()):
             whole(number)
-        return _Recovered(resumed, restored)
+        seen, lost = document.get("seen", {}), document.get("lost", {})
+        _refuse_malformed_sight(seen, lost)
+        return _Ended(resumed, restored, digest(value), seen, lost)
 
     def _counts(self, kind: str, epoch: int, positions: Mapping[str, Any]) -> bool:
         """Whether the epoch may end now, and all logs that need a position have one."""
@@ -217,26 +234,43 @@ class Said:
             return False
         plan, kept = self.plans[epoch - 1], self.kept[epoch - 1].logs
         collected = {log for node in plan["collectors"] for log in node["bag"]}
+        lives = {log["name"]: log.get("life", 0) for log in self.plans[epoch]["logs"]}
         for log in plan["logs"]:
             name, first = log["name"], log.get("first", 0)
             for earlier in range(1, epoch):
                 first = self.ends[earlier].get(name, first)
             if name in kept or (kind == "markers" and name in collected):
                 continue
+            if lives.get(name, 0) > log.get("life", 0):  # the operator gives its end up
+                first = 0
             if positions.get(name, -1) < first:
                 return False
         return True
+
+
+def _refuse_malformed_sight(seen: object, lost: object) -> None:
+    """Refuse what streams had seen and lost of logs if it is malformed; the judge needs no more."""
+    if not (isinstance(seen, dict) and isinstance(lost, dict)):
+        raise NotReadable("it is not an object")
+    for ends in seen.values():
+        for end in ends if isinstance(ends, list) else [None]:
+            if not isinstance(end, list) or len(end) != 3:
+                raise NotReadable("an end that was seen is malformed")
+            for number, most in zip(end, (OFFSET_LIMIT - 1, 2**32 - 1, 2**32 - 1), strict=True):
+                whole(number, most)
+    for number in lost.values():
+        whole(number)
 
 
 def _take_plan(
     topic: str,
     plan: Mapping[str, Any],
     kept: Collection[str],
-    begins: tuple[Mapping[str, int], Mapping[str, Any], Mapping[str, int]],
+    rules: Iterable[StreamRule],
     order: PlannedOrder,
 ) -> None:
     epoch = plan["epoch"]
-    order.rules += (rule for rule in _rules_of(topic, plan, *begins) if rule.collector not in kept)
+    order.rules += (rule for rule in rules if rule.collector not in kept)
     for entry in plan["consumers"]:
         if entry["collector"] is None:
             order.single_log.append((topic, entry["name"]))
@@ -250,30 +284,31 @@ def _take_plan(
 def _rules_of(
     topic: str,
     plan: Mapping[str, Any],
-    ended: Mapping[str, int],
-    resumed: Mapping[str, Any],
-    restored: Mapping[str, int],
+    ended: Mapping[str, tuple[int, Any, int | None]],
+    before: _Ended,
 ) -> Iterator[StreamRule]:
-    canonical = json.dumps(plan, sort_keys=True, separators=(",", ":"), ensure_ascii=True)
+    logs = {log["name"]: (log.get("first", 0), (), None) for log in plan["logs"]} | dict(ended)
+    head = b"amcast anchor\0%d\0%s\0" % (plan["epoch"], before.digest)
     numbers = {log["name"]: number for number, log in enumerate(plan["logs"])}
     nodes = {node["name"]: node for node in plan["collectors"]}
     for name, node in nodes.items():
         parent = nodes.get(node["parent"] or "")
         above = set(parent["bag"]) if parent else set()
-        text = b"amcast anchor\0%d\0%s\0%s"
-        firsts = {log: ended.get(log, plan["logs"][numbers[log]]["first"]) for log in node["bag"]}
-        firsts |= resumed.get(name, {})
+        bag = {numbers[log]: logs[log] for log in node["bag"]}
+        resumed = before.resumed.get(name, {})
         yield StreamRule(
             topic=topic,
             epoch=plan["epoch"],
             collector=name,
             stream=node["stream"],
-            offset_first=node["stream_first"],
-            anchor=digest(text % (plan["epoch"], digest(canonical.encode()), name.encode())),
+            offset_first=node.get("stream_first", 0),
+            anchor=digest(head + name.encode()),
             own=frozenset(numbers[log] for log in node["bag"] if log not in above),
             inherited=frozenset(numbers[log] for log in node["bag"] if log in above),
-            parent_offset=parent["stream_first"] if parent else None,
-            starts={numbers[log]: first for log, first in firsts.items()},
+            parent_offset=parent.get("stream_first", 0) if parent else None,
+            starts={numbers[log]: resumed.get(log, logs[log][0]) for log in node["bag"]},
             logs={number: log for log, number in numbers.items()},
-            restored=restored.get(name, 0),
+            restored=before.restored.get(name, 0),
+            seen=tuple((log, *end) for log, (_, seen, _) in bag.items() for end in seen),
+            lost=tuple((log, lost) for log, (_, _, lost) in bag.items() if lost is not None),
         )

@@ -13,7 +13,7 @@ Invariant: the runs of a log continue each other, and none is empty.
 from __future__ import annotations
 
 import struct
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 
@@ -38,6 +38,7 @@ _OWN, _RELAY, _FREEZE, _RESTORED, _CHECKPOINT, _SIGHT = 1, 2, 3, 4, 5, 6
 _SEEN_LIMIT = 3  # ends of a log
 _Entries = list[tuple[int, ...]]
 _Ways = list[tuple[int, int, int]]  # log, from, to
+_Seen = tuple[int, int, int]  # leader epoch, end, checksum
 
 
 class _Malformed(Exception):
@@ -81,7 +82,7 @@ class StreamReading:
     held: set[int] = field(default_factory=set)
     parent_next: int = 0
     parent_last: int = 0
-    seen: dict[int, list[tuple[int, int]]] = field(default_factory=dict)  # (leader epoch, end)
+    seen: dict[int, list[_Seen]] = field(default_factory=dict)
     lost: dict[int, int] = field(default_factory=dict)
     restored: int = 0
     ordered: int = 0
@@ -95,6 +96,7 @@ class StreamReading:
         self.debts = dict.fromkeys(self.rule.own, 0)
         self.corrected = dict.fromkeys(self.rule.own, 0)
         self.parent_next = self.rule.parent_offset or 0
+        self._note(self.rule.seen, self.rule.lost)
         self.mark, self.marked = self.rule.offset_first, self._state()
 
     def take(self, offset: int, raw: bytes) -> str | list[PlacedRun]:
@@ -219,24 +221,31 @@ class StreamReading:
 
     def _sight(self, content: _Bytes, _: int) -> str | _Ways:
         ends, losses = content.numbers("HH")
-        seen, lost = content.entries(ends, "IQI"), content.entries(losses, "IQ")
+        seen, lost = content.entries(ends, "IQII"), content.entries(losses, "IQ")
         content.end()
         _refuse_large(*(offset for _, offset, *_ in (*seen, *lost)))
         if self.frozen:
             return FROZEN
         if not {entry[0] for entry in (*seen, *lost)} <= self.positions.keys():
             return IMPOSSIBLE
-        for log, end, epoch in seen:
-            if end <= self.positions[log] + ORDERED_LIMIT:
-                known = self._kept(log, self.seen.get(log, []))
-                self.seen[log] = self._kept(log, [*known, (epoch, end)])
-        for log, first in lost:
-            self.lost[log] = min(first, self.lost.get(log, first))
+        self._note(seen, lost)
         return []
 
-    def _kept(self, log: int, pairs: list[tuple[int, int]]) -> list[tuple[int, int]]:
+    def _note(self, seen: Iterable[Sequence[int]], lost: Iterable[Sequence[int]]) -> None:
+        for log, end, epoch, checksum in seen:
+            if end <= self.positions[log] + ORDERED_LIMIT:
+                known = self._kept(log, self.seen.get(log, []))
+                self.seen[log] = self._kept(log, [*known, (epoch, end, checksum)])
+        for log, first in lost:
+            self.lost[log] = min(first, self.lost.get(log, first))
+
+    def _kept(self, log: int, ends: list[_Seen]) -> list[_Seen]:
         """Give what clause 9 keeps of the seen ends of a log."""
-        kept = sorted({one for one in pairs if not any(_hides(other, one) for other in pairs)})
+        first: dict[tuple[int, int], _Seen] = {}
+        for one in ends:
+            if not first.setdefault(one[:2], one)[2]:
+                first[one[:2]] = one
+        kept = sorted(one for one in first.values() if not any(_hides(each, one) for each in ends))
         ordered = [one for one in kept if one[1] <= self.positions[log]][-1:]
         above = [one for one in kept if one[1] > self.positions[log]]
         while len(above) > _SEEN_LIMIT:
@@ -261,11 +270,11 @@ class StreamReading:
         last, restored, owns, inherits, ends, losses = counts
         own = content.entries(owns, "IQQIB")
         inherited = content.entries(inherits, "IQ")
-        seen, lost = content.entries(ends, "IQI"), content.entries(losses, "IQ")
+        seen, lost = content.entries(ends, "IQII"), content.entries(losses, "IQ")
         content.end()
         _refuse_large(mark, parent_next, *(each[1] for each in (*inherited, *seen, *lost)))
         rising = [[entry[:1] for entry in logs] for logs in (own, inherited, lost)]
-        rising.append([(log, epoch) for log, _, epoch in seen])
+        rising.append([(log, epoch) for log, _, epoch, _ in seen])
         if any(after <= key for keys in rising for key, after in pairwise(keys)):
             raise _Malformed
         if any(held > 1 for *_, held in own):
@@ -287,9 +296,9 @@ class StreamReading:
         ]
         inherited = [(log, self.positions[log]) for log in sorted(self.rule.inherited)]
         seen = [
-            (log, end, epoch)
-            for log, pairs in sorted(self.seen.items())
-            for epoch, end in self._kept(log, pairs)
+            (log, end, epoch, checksum)
+            for log, ends in sorted(self.seen.items())
+            for epoch, end, checksum in self._kept(log, ends)
         ]
         lost = sorted(self.lost.items())
         return self.parent_next, self.parent_last, self.restored, own, inherited, seen, lost
@@ -307,9 +316,9 @@ class StreamReading:
         return placed
 
 
-def _hides(other: tuple[int, int], pair: tuple[int, int]) -> bool:
-    """Whether what one pair (leader epoch, end) shows makes another one needless."""
-    return other != pair and other[0] <= pair[0] and other[1] >= pair[1]
+def _hides(other: _Seen, pair: _Seen) -> bool:
+    """Whether what one end that was seen shows makes another one needless."""
+    return other[:2] != pair[:2] and other[0] <= pair[0] and other[1] >= pair[1]
 
 
 def _refuse_large(*offsets: int) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Mapping
+from contextlib import closing
 
 from collectors.adoption.facts import AdoptionFacts, OldGroup, Sample, base_of
 from collectors.doctor.checks import Weight, of_brokers, of_topics, refuse
@@ -43,11 +44,8 @@ def refuse_topic(driver: Driver, admin: Admin, topic: str) -> int:
     if owner is not None:
         raise UsageError(f"topic {topic} belongs to amcast's topic {owner}; adopt an own topic")
     if control in exists:
-        reader = ControlReader(driver, topic)
-        try:
+        with closing(ControlReader(driver, topic)) as reader:
             epoch = reader.refresh().epoch
-        finally:
-            reader.close()
         if epoch:
             raise Conflict(
                 f"topic {topic} is adopted already: epoch {epoch} runs; 'amcast topology show "
@@ -118,8 +116,7 @@ def _sample(driver: Driver, places: Mapping[str, TopicPartition]) -> Sample:
     missing = {place for place in some if starts[place] < ends[place]}
     records = keys = headers = 0
     until = time.monotonic() + _SAMPLE_S
-    reader = driver.reader({place: starts[place] for place in missing})
-    try:
+    with closing(driver.reader({place: starts[place] for place in missing})) as reader:
         while missing and time.monotonic() < until:
             for fetched in reader.poll(_POLL_S):
                 records += len(fetched.records)
@@ -127,8 +124,6 @@ def _sample(driver: Driver, places: Mapping[str, TopicPartition]) -> Sample:
                 headers += sum(bool(record.headers) for record in fetched.records)
                 if fetched.position >= ends[fetched.partition]:
                     missing.discard(fetched.partition)
-    finally:
-        reader.close()
     return Sample(records, keys, headers)
 
 

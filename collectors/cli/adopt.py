@@ -12,7 +12,6 @@ The report goes to stdout, progress to stderr. Without `--apply` nothing is writ
 from __future__ import annotations
 
 import json
-import sys
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -28,10 +27,10 @@ from collectors.adoption.facts import (
     topics_made,
 )
 from collectors.adoption.inspection import read_facts, refuse_plan, refuse_topic
+from collectors.cli.cluster import cluster_of, say
 from collectors.reconfiguration.apply import apply
 from multicast.cli.options import Bootstrap, DriverName, partitions_of
 from multicast.control import sentinel_topic
-from multicast.drivers import open_driver
 from multicast.drivers.kafka import Admin
 from multicast.errors import NotAuthorized, UsageError
 from multicast.settings import settings
@@ -88,31 +87,27 @@ def adopt(
     given = _interests(interest or ())
     plan_path = out or Path(f"{topic}.plan.json")
     interests_path = interests_file or Path(f"{topic}.toml")
-    opened = open_driver(chosen.driver, chosen.bootstrap, chosen.client)
-    try:
-        with Admin(chosen.bootstrap, chosen.client) as admin:
-            count = refuse_topic(opened, admin, topic)
-            _say(f"reading topic {topic} …")
-            facts = read_facts(opened, admin, topic, count, seconds)
-            text = interests_text(
-                facts, consumers_of(facts, given), [partitions_of(names) for names in to or ()]
-            )
-            plan = _plan(text, admin.cluster_id())
-            notes = refuse_plan(opened, admin, plan)
-            made = topics_made(plan, _existing(admin, plan))
-            plan_text = json.dumps(plan.to_json(), indent=2) + "\n"
-            files = {"--interests": (interests_path, text), "--out": (plan_path, plan_text)}
-            _write(files, force=force)
-            if output is Output.JSON:
-                typer.echo(json.dumps(document(facts, plan, made, notes)))
-            else:
-                _show([*report(facts, plan, made), *_noted(notes)])
-            if apply_now:
-                apply(opened, admin, plan, say=_say)
-    finally:
-        opened.close()
+    with cluster_of(chosen) as (opened, admin):
+        count = refuse_topic(opened, admin, topic)
+        say(f"reading topic {topic} …")
+        facts = read_facts(opened, admin, topic, count, seconds)
+        text = interests_text(
+            facts, consumers_of(facts, given), [partitions_of(names) for names in to or ()]
+        )
+        plan = _plan(text, admin.cluster_id())
+        notes = refuse_plan(opened, admin, plan)
+        made = topics_made(plan, _existing(admin, plan))
+        plan_text = json.dumps(plan.to_json(), indent=2) + "\n"
+        files = {"--interests": (interests_path, text), "--out": (plan_path, plan_text)}
+        _write(files, force=force)
+        if output is Output.JSON:
+            typer.echo(json.dumps(document(facts, plan, made, notes)))
+        else:
+            _show([*report(facts, plan, made), *_noted(notes)])
+        if apply_now:
+            apply(opened, admin, plan, say=say)
     for line in _next_steps(plan_path, interests_path, chosen.bootstrap, plan, applied=apply_now):
-        _say(line)
+        say(line)
 
 
 def _existing(admin: Admin, plan: Plan) -> set[str]:
@@ -185,7 +180,3 @@ def _next_steps(
 def _show(lines: Iterable[str]) -> None:
     for line in lines:
         typer.echo(line)
-
-
-def _say(sentence: str) -> None:
-    sys.stderr.write(f"{sentence}\n")

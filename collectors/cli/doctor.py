@@ -11,13 +11,14 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import Annotated, Any
 
 import typer
 from rich.console import Console
 from rich.table import Table
 
+from collectors.cli.cluster import cluster_of
 from collectors.doctor.checks import Finding, Weight, findings
 from collectors.doctor.facts import (
     FOR_EVER,
@@ -31,8 +32,6 @@ from collectors.doctor.facts import (
 )
 from collectors.doctor.inspection import inspect
 from multicast.cli.options import WAIT_RANGE, Bootstrap, Topic
-from multicast.drivers import open_driver
-from multicast.drivers.kafka import Admin
 from multicast.settings import settings
 from topology.output import Output, OutputOption
 
@@ -67,12 +66,8 @@ def doctor(
     """
     chosen = settings(bootstrap=bootstrap, topic=topic)
     # kafka-python fetches nothing ahead of what is read, and an inspection reads little.
-    opened = open_driver("kafka-python", chosen.bootstrap, chosen.client)
-    try:
-        with Admin(chosen.bootstrap, chosen.client) as admin:
-            facts = inspect(opened, admin, chosen.topic, patience_s=patience)
-    finally:
-        opened.close()
+    with cluster_of(replace(chosen, driver="kafka-python")) as (opened, admin):
+        facts = inspect(opened, admin, chosen.topic, patience_s=patience)
     results = findings(facts)
     wrong = sum(finding.weight is not Weight.NOTE for finding in results)
     if output is Output.JSON:

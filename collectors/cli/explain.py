@@ -13,7 +13,7 @@ from typing import Annotated
 
 import typer
 
-from collectors.cli.main import control_of
+from collectors.cli.cluster import control_of
 from collectors.explain.facts import document, lines, waits
 from collectors.explain.inspection import explain, message_of
 from multicast.cli.options import Bootstrap, DriverName, Topic
@@ -41,9 +41,8 @@ def explain_message(
     """
     wanted = message_of(message)
     chosen = settings(bootstrap=bootstrap, topic=topic, driver=driver)
-    client = dict(chosen.client)
     with (
-        control_of(chosen.driver, chosen.bootstrap, client, chosen.topic) as (opened, state),
+        control_of(chosen) as (opened, state),
         Admin(chosen.bootstrap, chosen.client) as admin,
     ):
         facts = explain(opened, admin, state, wanted)

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -42,10 +43,7 @@ def systemd(
     force: ForceOption = False,
 ) -> None:
     """Write a systemd unit that runs collectors; the same unit serves every machine."""
-    chosen = settings(bootstrap=bootstrap, topic=topic)
-    deployment = DeploymentSettings(
-        bootstrap=chosen.bootstrap, topic=chosen.topic, command=command, web_port=web_port
-    )
+    deployment = _reaching(bootstrap, topic, command=command, web_port=web_port)
     _write("systemd", deployment, out, force=force)
 
 
@@ -62,14 +60,8 @@ def compose(
     force: ForceOption = False,
 ) -> None:
     """Write a Containerfile and a compose file with one Kafka broker, the plan, and collectors."""
-    repository, tag = _parts(image)
-    deployment = DeploymentSettings(
-        bootstrap=_BROKER,
-        topic=settings(bootstrap=_BROKER, topic=topic).topic,
-        repository=repository,
-        tag=tag,
-        kafka_image=kafka_image,
-        replicas=replicas,
+    deployment = _reaching(
+        _BROKER, topic, **_parts(image), kafka_image=kafka_image, replicas=replicas
     )
     _write("compose", deployment, out, force=force)
 
@@ -86,16 +78,7 @@ def helm(
     force: ForceOption = False,
 ) -> None:
     """Write a Helm chart that runs collectors; the options become its default values."""
-    chosen = settings(bootstrap=bootstrap, topic=topic)
-    repository, tag = _parts(image)
-    deployment = DeploymentSettings(
-        bootstrap=chosen.bootstrap,
-        topic=chosen.topic,
-        repository=repository,
-        tag=tag,
-        replicas=replicas,
-        web_port=web_port,
-    )
+    deployment = _reaching(bootstrap, topic, **_parts(image), replicas=replicas, web_port=web_port)
     _write("helm", deployment, out, force=force)
 
 
@@ -104,23 +87,27 @@ def prometheus_rules(
     *, job: Job = _DEFAULTS.job, out: Out = None, force: ForceOption = False
 ) -> None:
     """Write Prometheus' alerts, each with what to do."""
-    _write("prometheus-rules", _monitored(job), out, force=force)
+    _write("prometheus-rules", replace(_DEFAULTS, job=job), out, force=force)
 
 
 @app.command()
 def grafana(*, job: Job = _DEFAULTS.job, out: Out = None, force: ForceOption = False) -> None:
     """Write a Grafana dashboard."""
-    _write("grafana", _monitored(job), out, force=force)
+    _write("grafana", replace(_DEFAULTS, job=job), out, force=force)
 
 
-def _monitored(job: str) -> DeploymentSettings:
-    return DeploymentSettings(bootstrap=_DEFAULTS.bootstrap, topic=_DEFAULTS.topic, job=job)
+def _reaching(bootstrap: str | None, topic: str | None, **chosen: Any) -> DeploymentSettings:
+    """Give what is chosen, for the cluster and topic that are given or set."""
+    system = settings(bootstrap=bootstrap, topic=topic)
+    return DeploymentSettings(bootstrap=system.bootstrap, topic=system.topic, **chosen)
 
 
-def _parts(image: str) -> tuple[str, str]:
+def _parts(image: str) -> dict[str, str]:
     """Split "name:tag"; without a tag it is "latest"."""
     name, colon, tag = image.rpartition(":")
-    return (name, tag) if colon and "/" not in tag else (image, "latest")
+    if not colon or "/" in tag:
+        name, tag = image, "latest"
+    return {"repository": name, "tag": tag}
 
 
 def _write(kind: str, deployment: DeploymentSettings, out: Path | None, *, force: bool) -> None:

@@ -6,15 +6,17 @@ import enum
 import json
 import os
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
+import time
+from contextlib import closing
 from typing import Annotated, Any
 
 import typer
 from rich.console import Console
 from rich.table import Table
 
-from collectors.cli.watching import WAIT_S, lag_of, status_of, wait_healthy, watch
+from collectors.cli.cluster import control_of
+from collectors.doctor.streams import stream_records
+from collectors.live.observer import observe
 from collectors.reconfiguration.status_pages import (
     ENTRY_KINDS,
     CollectorCounts,
@@ -23,30 +25,22 @@ from collectors.reconfiguration.status_pages import (
 )
 from multicast.cli.options import Bootstrap, DriverName, Topic, seconds_of
 from multicast.control import (
-    ControlReader,
     ControlState,
     log_partition,
     stream_partition,
 )
-from multicast.drivers import open_driver
 from multicast.drivers.protocol import Driver
 from multicast.errors import TimedOut, UsageError
 from multicast.order.rule import NotCounted
-from multicast.order.stream import OrderStream
 from multicast.settings import Settings, settings
 from topology.output import Output, OutputOption
 from topology.tree import Plan
 
 app = typer.Typer(no_args_is_help=True, help="Run collectors, and show their progress.")
 _WIDTH_COLUMNS = 100  # of the table at least: a narrower one would cut off numbers
+_WAIT_S = 60.0  # forty times what a deployment of 200 collectors takes (docs/operating.md)
 _NUMBERS = ("records", "void", "lag")  # columns of `status`
-Watch = Annotated[
-    bool, typer.Option("--watch", help="Print a line a second until Ctrl-C or --timeout.")
-]
-Timeout = Annotated[
-    str | None, typer.Option("--timeout", help="How long to wait or to watch: 60s, 500ms, 2m.")
-]
-_READ_S = 10.0  # without a record for so long, a broker is taken to be unreachable
+Timeout = Annotated[str | None, typer.Option("--timeout", help="How long to wait: 60s, 500ms, 2m.")]
 
 
 class Goal(enum.StrEnum):
@@ -114,8 +108,7 @@ def run(
     if web_port is not None:
         os.environ["AMCAST_WEB_PORT"] = str(web_port)
     if node:
-        client = dict(chosen.client)
-        with control_of(chosen.driver, chosen.bootstrap, client, chosen.topic) as (_, state):
+        with control_of(chosen) as (_, state):
             for name in node:
                 if not state.plan().has_collector(name):
                     raise UsageError(
@@ -137,7 +130,6 @@ def status(
     topic: Topic = None,
     driver: DriverName = None,
     output: OutputOption = Output.TABLE,
-    watched: Watch = False,
     wait: Annotated[
         Goal | None, typer.Option("--wait", help="Wait until every collector is up.")
     ] = None,
@@ -155,15 +147,11 @@ def status(
     does not answer, more than a second of work waits, or a transaction holds up a log.
     """
     chosen = settings(bootstrap=bootstrap, topic=topic, driver=driver)
-    if wait is not None and watched:
-        raise UsageError("--wait and --watch exclude each other: give one of them")
     if wait is not None:
-        wait_healthy(chosen, output, WAIT_S if timeout is None else seconds_of(timeout))
+        _wait_healthy(chosen, output, _WAIT_S if timeout is None else seconds_of(timeout))
         return
-    if watched:
-        watch(chosen, status_of, output, None if timeout is None else seconds_of(timeout))
-        return
-    _refuse_lone(timeout)
+    if timeout is not None:
+        raise UsageError("--timeout goes with --wait: without it nothing is waited for")
     plan, rows, counted = _describe_all(chosen)
     for row in rows:
         counts = counted.counts.get(row["collector"])
@@ -197,6 +185,25 @@ def status(
         sys.stderr.write(f"{sentence}\n")
 
 
+def _wait_healthy(chosen: Settings, output: Output, timeout_s: float) -> None:
+    """Wait until every collector of the running epoch is up; raises `TimedOut`, which says why."""
+    deadline = time.monotonic() + timeout_s
+    with closing(observe(chosen)) as observer:
+        observer.first(timeout_s)
+        while (unhealthy := observer.look(lambda picture: picture.unhealthy)) or observer.error:
+            if not observer.wait(deadline - time.monotonic()) and time.monotonic() >= deadline:
+                states = "; ".join(f"{name} is {state}" for name, state in unhealthy.items())
+                why = observer.error or states
+                raise TimedOut(f"not all collectors are up after {timeout_s:g} s: {why}")
+        plan = observer.look(lambda picture: picture.plan)
+    names = [node.name for node in plan.collectors]
+    if output is Output.JSON:
+        head = {"schema_version": 1, "topic": plan.topic, "epoch": plan.epoch}
+        typer.echo(json.dumps({**head, "healthy": True, "collectors": names}))
+    else:
+        typer.echo(f"epoch {plan.epoch}: all {len(names)} collectors up")
+
+
 def _entries(counts: CollectorCounts | None) -> dict[str, Any]:
     """Give the part of a collector's row that its process has counted."""
     if counts is None:
@@ -215,18 +222,12 @@ def lag(
     topic: Topic = None,
     driver: DriverName = None,
     output: OutputOption = Output.TABLE,
-    watched: Watch = False,
-    timeout: Timeout = None,
 ) -> None:
     """Show for each log how many of its offsets some collector's order lacks.
 
     It has not ordered them yet, or not relayed them from its parent.
     """
     chosen = settings(bootstrap=bootstrap, topic=topic, driver=driver)
-    if watched:
-        watch(chosen, lag_of, output, None if timeout is None else seconds_of(timeout))
-        return
-    _refuse_lone(timeout)
     plan, rows, _ = _describe_all(chosen, counted=False)
     lags: dict[str, int] = {}
     for row in rows:
@@ -242,19 +243,11 @@ def lag(
         typer.echo(f"{name} {behind}")
 
 
-def _refuse_lone(timeout: str | None) -> None:
-    if timeout is not None:
-        raise UsageError(
-            "--timeout goes with --watch or --wait: without them nothing is waited for"
-        )
-
-
 def _describe_all(
     chosen: Settings, *, counted: bool = True
 ) -> tuple[Plan, list[dict[str, Any]], ReportedCounts]:
     """Describe each collector of the running epoch; give what their processes have `counted`."""
-    client = dict(chosen.client)
-    with control_of(chosen.driver, chosen.bootstrap, client, chosen.topic) as (opened, state):
+    with control_of(chosen) as (opened, state):
         plan = state.plan()
         rows = [describe(opened, state, plan, node.name) for node in plan.collectors]
         return plan, rows, reported_counts(state) if counted else ReportedCounts({}, ())
@@ -273,7 +266,8 @@ def describe(driver: Driver, state: ControlState, plan: Plan, name: str) -> dict
     end = driver.last_stable_offsets([partition])[partition]
     stream = state.stream(plan.epoch, name, below=end)
     plan = stream.plan
-    void = _read_to(driver, stream, end)
+    read = stream_records(driver, stream, end)
+    void = sum(isinstance(judged, NotCounted) for _, judged in read)
     behind = {
         log: max(0, ends[place] - stream.state.positions[plan.number(log)])
         for log, place in logs.items()
@@ -288,44 +282,3 @@ def describe(driver: Driver, state: ControlState, plan: Plan, name: str) -> dict
         "state": "frozen" if stream.state.frozen else "behind" if waits else "up to date",
         "lag_by_log": behind,
     }
-
-
-def _read_to(driver: Driver, stream: OrderStream, end: int) -> int:
-    """Read a stream to an offset; give the number of void records.
-
-    Raises `TimedOut` if no record comes before that offset is reached.
-    """
-    partition = stream_partition(stream.plan, stream.collector)
-    reader = driver.reader({partition: stream.offset_next})
-    void = 0
-    try:
-        while stream.offset_next < end:
-            moved = reader.poll(_READ_S)
-            if not moved:
-                raise TimedOut(
-                    f"the stream of collector {stream.collector} ends at offset {end}, but no "
-                    f"record came for {_READ_S:g} s after offset {stream.offset_next}; try again"
-                )
-            for fetched in moved:
-                for record in fetched.records:
-                    void += isinstance(stream.read(record.offset, record.value), NotCounted)
-                stream.passed(fetched.position)
-    finally:
-        reader.close()
-    return void
-
-
-@contextmanager
-def control_of(
-    driver: str, bootstrap: str, client: dict[str, str], topic: str
-) -> Iterator[tuple[Driver, ControlState]]:
-    """Give a driver, and the control topic's state at its end; close both afterwards."""
-    opened = open_driver(driver, bootstrap, client)
-    try:
-        control = ControlReader(opened, topic)
-        try:
-            yield opened, control.refresh()
-        finally:
-            control.close()
-    finally:
-        opened.close()

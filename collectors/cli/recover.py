@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import json
-import sys
 from typing import Annotated
 
 import typer
 
+from collectors.cli.cluster import cluster_of, say
 from collectors.reconfiguration.recovery import Recovered, recover
 from multicast.cli.options import WAIT_RANGE, Bootstrap, DriverName, Topic
-from multicast.drivers import open_driver
-from multicast.drivers.kafka import Admin
 from multicast.settings import settings
 from topology.output import Output, OutputOption
 
@@ -47,25 +45,17 @@ def recover_damaged(
     5 if it needs --yes or --accept-loss, or another operator was quicker.
     """
     chosen = settings(bootstrap=bootstrap, topic=topic, driver=driver)
-    opened = open_driver(chosen.driver, chosen.bootstrap, chosen.client)
-    try:
-        with Admin(chosen.bootstrap, chosen.client) as admin:
-            done = recover(
-                opened,
-                admin,
-                chosen.topic,
-                timeout_s=timeout,
-                yes=yes,
-                lossy=accept_loss,
-                say=_say,
-            )
-    finally:
-        opened.close()
+    with cluster_of(chosen) as (opened, admin):
+        done = recover(
+            opened,
+            admin,
+            chosen.topic,
+            timeout_s=timeout,
+            yes=yes,
+            lossy=accept_loss,
+            say=say,
+        )
     _report(done, chosen.topic, output)
-
-
-def _say(sentence: str) -> None:
-    sys.stderr.write(f"{sentence}\n")
 
 
 def _report(done: Recovered, topic: str, output: Output) -> None:

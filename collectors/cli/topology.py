@@ -1,16 +1,13 @@
 """The verbs of `amcast topology` that need a cluster: apply, recover, verify, history, rollback.
 
 Results go to stdout, progress to stderr. Exit code 1: the deployment differs from what was applied,
-or collectors of a new epoch do not run; 3: probes saw a violation; 4: time-out; 5: conflict with
-another plan.
+or collectors of a new epoch do not run; 4: time-out; 5: conflict with another plan.
 """
 
 from __future__ import annotations
 
 import json
-import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -18,18 +15,17 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from collectors.cli.main import control_of, describe
+from collectors.cli.cluster import cluster_of, control_of, say
+from collectors.cli.main import describe
 from collectors.cli.recover import recover_damaged
-from collectors.reconfiguration.apply import Applied, apply, refuse_unsound, same_layout, unordered
+from collectors.reconfiguration.apply import Applied, apply, refuse_unsound, unordered
 from collectors.reconfiguration.drain import some
-from collectors.reconfiguration.probes import Probes, Seen
 from multicast.cli.options import WAIT_RANGE, Bootstrap, DriverName, Topic
 from multicast.control import ControlReader
-from multicast.drivers import open_driver
 from multicast.drivers.kafka import Admin
 from multicast.drivers.protocol import Driver
 from multicast.errors import AmcastError, UncoveredInterest, UsageError
-from multicast.settings import Settings, settings
+from multicast.settings import settings
 from topology.files import FileExists, write_text
 from topology.interests import refuse_names
 from topology.output import Output, OutputOption
@@ -45,10 +41,6 @@ Timeout = Annotated[float, typer.Option("--timeout", help="Seconds to wait.", **
 # too short.
 _TIMEOUT_S = 30.0
 Force = Annotated[bool, typer.Option("--force", help="Overwrite a file that exists.")]
-
-
-def _say(sentence: str) -> None:
-    sys.stderr.write(f"{sentence}\n")
 
 
 @app.command("apply")
@@ -69,9 +61,6 @@ def apply_plan(
             "send some keys to other partitions.",
         ),
     ] = False,
-    probes: Annotated[
-        bool, typer.Option(help="Read as consumers during the change, and check the order.")
-    ] = True,
     rollback: Annotated[
         Path | None,
         typer.Option("--rollback", help="File for the rollback plan; default: FILE.rollback"),
@@ -83,15 +72,13 @@ def apply_plan(
 
     The next run finishes an interrupted one. A refused plan creates no topic; refused are plans
     with fewer partitions than their topic, and (without --add-partitions) with more. Exits with 1
-    if collectors of an epoch after the first do not run, with 3 if a probe saw a violation, with 4
-    if the running epoch did not end in time (run it again), and with 5 if the plan was made for
-    another cluster or epoch, or another operator was quicker.
+    if collectors of an epoch after the first do not run, with 4 if the running epoch did not end
+    in time (run it again), and with 5 if the plan was made for another cluster or epoch, or another
+    operator was quicker.
     """
     plan = read_plan(file)
     chosen = settings(bootstrap=bootstrap, topic=plan.topic, driver=driver)
-    opened = open_driver(chosen.driver, chosen.bootstrap, chosen.client)
-    seen: Seen | None = None
-    try:
+    with cluster_of(chosen) as (opened, admin):
         running = _running(opened, plan.topic)
 
         def before_change() -> None:
@@ -99,29 +86,17 @@ def apply_plan(
                 back_file = rollback or file.with_name(f"{file.name}.rollback")
                 _write_rollback(back_file, running, plan, force=force, option="--rollback")
 
-        with Admin(chosen.bootstrap, chosen.client) as admin:
-
-            def applied() -> Applied:
-                return apply(
-                    opened,
-                    admin,
-                    plan,
-                    timeout_s=timeout,
-                    uncovered=uncovered,
-                    add_partitions=add_partitions,
-                    say=_say,
-                    before_change=before_change,
-                )
-
-            if running is None or not probes or same_layout(running, plan):
-                done = applied()
-            else:
-                with Probes(opened, running) as reading:
-                    done = applied()
-                    seen = reading.judged(done.plan)
-    finally:
-        opened.close()
-    _report(done, seen, running, output)
+        done = apply(
+            opened,
+            admin,
+            plan,
+            timeout_s=timeout,
+            uncovered=uncovered,
+            add_partitions=add_partitions,
+            say=say,
+            before_change=before_change,
+        )
+    _report(done, output)
 
 
 def _running(driver: Driver, topic: str) -> Plan | None:
@@ -129,11 +104,9 @@ def _running(driver: Driver, topic: str) -> Plan | None:
         control = ControlReader(driver, topic)
     except UncoveredInterest:
         return None
-    try:
+    with closing(control):
         state = control.refresh()
         return state.plan() if state.epoch else None
-    finally:
-        control.close()
 
 
 def _write_rollback(file: Path, running: Plan, plan: Plan, *, force: bool, option: str) -> None:
@@ -147,52 +120,24 @@ def _write_rollback(file: Path, running: Plan, plan: Plan, *, force: bool, optio
         raise UsageError(str(error)) from error
     except Infeasible as error:
         raise UsageError(f"no rollback can be planned: {error}") from error
-    _say(f"to roll back: amcast topology apply {file}")
+    say(f"to roll back: amcast topology apply {file}")
 
 
-def _report(done: Applied, seen: Seen | None, before: Plan | None, output: Output) -> None:
-    document: dict[str, Any] = {
-        "schema_version": 1,
-        "topic": done.plan.topic,
-        "epoch": done.plan.epoch,
-        "changed": done.changed,
-        "topics_made": list(done.topics_made),
-        "collectors_not_running": list(done.not_running),
-    }
-    if seen is not None and before is not None:
-        document["probes"] = {
-            "from_epoch": before.epoch,
-            "messages": seen.messages,
-            "deliveries": seen.deliveries,
-            "violations": list(seen.violations),
-            "delay_p99_ms": seen.delay_p99_ms,
-            "consumers_probed": len(seen.delay_p99_ms_of),
-            "consumers": seen.consumers,
-            "stopped": list(seen.unread),
-        }
+def _report(done: Applied, output: Output) -> None:
     if output is Output.JSON:
+        document = {
+            "schema_version": 1,
+            "topic": done.plan.topic,
+            "epoch": done.plan.epoch,
+            "changed": done.changed,
+            "topics_made": list(done.topics_made),
+            "collectors_not_running": list(done.not_running),
+        }
         typer.echo(json.dumps(document))
     else:
         state = "runs" if done.changed else "runs already; nothing changed"
         typer.echo(f"epoch {done.plan.epoch} of topic {done.plan.topic} {state}")
-        if seen is not None and before is not None:
-            pause = (
-                "no message came" if seen.delay_p99_ms is None else f"{seen.delay_p99_ms:.0f} ms"
-            )
-            probed = len(seen.delay_p99_ms_of)
-            of = "" if probed == seen.consumers else f" ({probed} of {seen.consumers} consumers)"
-            typer.echo(
-                f"{len(seen.violations)} violations over {seen.messages} messages, "
-                f"epochs {before.epoch}→{done.plan.epoch}, pause p99 {pause}{of}"
-            )
-    if seen is not None:
-        for sentence in seen.unread:
-            _say(f"a probe stopped: {sentence}")
-        for sentence in seen.violations:
-            _say(sentence)
     _say_not_running(done)
-    if seen is not None and seen.violations:
-        raise typer.Exit(3)
     if done.not_running and done.plan.epoch > 1:
         raise typer.Exit(1)
 
@@ -202,22 +147,15 @@ def _say_not_running(done: Applied) -> None:
     names, count = done.not_running, len(done.plan.collectors)
     epoch, topic = done.plan.epoch, done.plan.topic
     if names and len(names) == count:
-        _say(
+        say(
             f"no collector of epoch {epoch} of topic {topic} runs: start 'amcast collectors run', "
             f"or, if it was started, read what it logs"
         )
     elif names:
-        _say(
+        say(
             f"{len(names)} of {count} collectors of epoch {epoch} of topic {topic} do not run: "
             f"{some(names)}; read what 'amcast collectors run' logs, or start another one"
         )
-
-
-@contextmanager
-def _opened(chosen: Settings) -> Iterator[tuple[Driver, Any]]:
-    client = dict(chosen.client)
-    with control_of(chosen.driver, chosen.bootstrap, client, chosen.topic) as opened:
-        yield opened
 
 
 @app.command("verify")
@@ -235,7 +173,7 @@ def verify_running(
     chosen = settings(bootstrap=bootstrap, topic=topic, driver=driver)
     wrong: list[str] = []
     unseen: list[str] = []
-    with _opened(chosen) as (opened, state):
+    with control_of(chosen) as (opened, state):
         plan = state.plan()
         with Admin(chosen.bootstrap, chosen.client) as admin:
             try:
@@ -262,7 +200,7 @@ def verify_running(
         for sentence in wrong:
             typer.echo(sentence)
     for sentence in unseen:
-        _say(f"not checked: {sentence}")
+        say(f"not checked: {sentence}")
     if wrong:
         raise typer.Exit(1)
 
@@ -277,7 +215,7 @@ def history(
 ) -> None:
     """List the epochs of a topic: its plans, and whether each has ended."""
     chosen = settings(bootstrap=bootstrap, topic=topic, driver=driver)
-    with _opened(chosen) as (_, state):
+    with control_of(chosen) as (_, state):
         rows = [
             {
                 "epoch": plan.epoch,
@@ -313,11 +251,8 @@ def _state_of(state: Any, epoch: int) -> str:
 
 @app.command("rollback")
 def rollback(
-    file: Annotated[Path | None, typer.Argument(help="The same as --out.", hidden=True)] = None,
     *,
-    out: Annotated[
-        Path | None, typer.Option("--out", help="Write the plan to this file (JSON).")
-    ] = None,
+    out: Annotated[Path, typer.Option("--out", help="Write the plan to this file (JSON).")],
     force: Force = False,
     to: Annotated[
         int | None, typer.Option("--to", help="The epoch to go back to; default: the one before.")
@@ -331,11 +266,7 @@ def rollback(
     Logs that were added since then stay, because they may hold messages.
     """
     chosen = settings(bootstrap=bootstrap, topic=topic, driver=driver)
-    if (file is None) == (out is None):
-        raise UsageError("no file is named for the plan: give one with --out")
-    target = out or file
-    assert target is not None
-    with _opened(chosen) as (_, state):
+    with control_of(chosen) as (_, state):
         running = state.plan()
         wanted = running.epoch - 1 if to is None else to
         if not 1 <= wanted < running.epoch:
@@ -343,7 +274,7 @@ def rollback(
                 f"epoch {running.epoch} of topic {chosen.topic} runs, and no earlier epoch has the "
                 f"number {wanted}; 'amcast topology history' lists the epochs"
             )
-        _write_rollback(target, state.plan(wanted), running, force=force, option="--out")
+        _write_rollback(out, state.plan(wanted), running, force=force, option="--out")
 
 
 def read_plan(file: Path) -> Plan:

@@ -20,6 +20,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from multicast.control.documents import Ended, SawEnd
+from multicast.order.records import SeenEnd
+from multicast.order.rule import undominated
 from multicast.order.stream import OrderStream
 from topology.carry_over import Retained
 from topology.tree import Plan
@@ -73,3 +76,22 @@ def ends_of(
             stream = streams[top.name]
             ends[log.name] = stream.state.positions[stream.plan.number(log.name)]
     return ends
+
+
+def seen_of(streams: Mapping[str, OrderStream], ends: Mapping[str, int]) -> Ended:
+    """Give what these streams have seen of the logs that end, and what these have lost."""
+    seen: dict[str, list[SeenEnd]] = {}
+    lost: dict[str, int] = {}
+    for stream in streams.values():
+        for log, each in stream.state.seen.items():
+            seen.setdefault(stream.plan.logs[log].name, []).extend(each)
+        for log, first in stream.state.lost.items():
+            name = stream.plan.logs[log].name
+            lost[name] = min(first, lost.get(name, first))
+    return Ended(
+        seen={
+            name: [SawEnd(*each[1:]) for each in undominated(seen[name], ends[name])]
+            for name in sorted(seen)
+        },
+        lost=lost,
+    )

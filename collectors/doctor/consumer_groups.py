@@ -7,10 +7,11 @@ read let `checks.py` judge whether retention may overtake the group. Writes noth
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import closing
 from dataclasses import replace
 
 from collectors.doctor.facts import FOR_EVER, GroupFacts, GroupPosition, TopicFacts
-from collectors.doctor.streams import READ_S, now_ms
+from collectors.doctor.streams import now_ms, stream_records
 from multicast.consuming.cursor import Cursor
 from multicast.control import (
     SINGLE_LOG,
@@ -20,7 +21,7 @@ from multicast.control import (
     stream_partition,
 )
 from multicast.drivers.protocol import Driver, TopicPartition
-from multicast.errors import AccessDenied, AmcastError, ClusterUnreachable, TimedOut, UsageError
+from multicast.errors import AccessDenied, AmcastError, ClusterUnreachable, UsageError
 from multicast.order.runs import Run
 from multicast.order.stream import OrderStream
 from topology.tree import Log, Plan
@@ -112,27 +113,12 @@ def _read_to(
     """Read a stream up to the record at `offset`; give the positions before it, and its runs."""
     partition = stream_partition(stream.plan, stream.collector)
     end = driver.last_stable_offsets([partition])[partition]
-    reader = driver.reader({partition: stream.offset_next})
-    try:
-        while stream.offset_next < min(offset + 1, end):
-            moved = reader.poll(READ_S)
-            if not moved:
-                raise TimedOut(
-                    f"no record came for {READ_S:g} s after offset {stream.offset_next} of {end}"
-                )
-            for fetched in moved:
-                for record in fetched.records:
-                    if record.offset > offset:
-                        return dict(stream.state.positions), ()
-                    before = dict(stream.state.positions)
-                    judged = stream.read(record.offset, record.value)
-                    if record.offset == offset:
-                        ordered = judged if isinstance(judged, tuple) else ()
-                        return before, ordered
-                stream.passed(fetched.position)
-    finally:
-        reader.close()
-    return dict(stream.state.positions), ()
+    before = dict(stream.state.positions)
+    for record, judged in stream_records(driver, stream, min(offset + 1, end)):
+        if record.offset == offset:
+            return before, judged if isinstance(judged, tuple) else ()
+        before = dict(stream.state.positions)
+    return before, ()
 
 
 def _added(
@@ -226,8 +212,7 @@ def _stamps(driver: Driver, starts: Mapping[TopicPartition, int]) -> dict[TopicP
     stamps: dict[TopicPartition, int] = {}
     if not starts:
         return stamps
-    reader = driver.reader(starts)
-    try:
+    with closing(driver.reader(starts)) as reader:
         while len(stamps) < len(starts):
             moved = reader.poll(_STAMP_S, 1)
             if not moved:
@@ -236,6 +221,4 @@ def _stamps(driver: Driver, starts: Mapping[TopicPartition, int]) -> dict[TopicP
                 for record in fetched.records[:1]:
                     stamps.setdefault(fetched.partition, record.timestamp_ms)
             reader.remove([fetched.partition for fetched in moved if fetched.partition in stamps])
-    finally:
-        reader.close()
     return stamps

@@ -7,8 +7,8 @@ is listed as unseen; only a cluster that does not answer, a user or a certificat
 raises an error.
 
 Clocks of other machines that can be seen without writing: the active controller's (its answer has
-its time), a collector's in its newest record, a producer's in a log's newest message. A clock that
-is behind shows only in a record that is written during the inspection.
+its time), and that of the broker that stamped a collector's newest record. A clock that is behind
+shows only in a record that is written during the inspection.
 """
 
 from __future__ import annotations
@@ -65,9 +65,6 @@ from multicast.errors import (
 )
 from topology.tree import Plan
 
-# For the newest message of each log, which serves to see clocks only. A fetch takes milliseconds,
-# but a log that ends in transaction markers shows no message at all.
-_NEWEST_S = 2.0
 _T = TypeVar("_T")
 
 
@@ -238,7 +235,7 @@ def inspect(driver: Driver, admin: Admin, topic: str, *, patience_s: float = 2.0
             topics=inspect_topics(admin, plan, unseen),
             topic_ids=topic_ids_of(admin, plan, []),
         )
-        work = partial(_work, driver, state, facts, patience_s, unseen)
+        work = partial(_work, driver, state, facts, patience_s)
         facts, seen = _seen(work, "what collectors do", unseen) or (facts, [])
         stamps += seen
         facts = replace(facts, held=_held(driver, admin, state.plan(begun_epoch), unseen))
@@ -249,9 +246,9 @@ def inspect(driver: Driver, admin: Admin, topic: str, *, patience_s: float = 2.0
 
 
 def _work(
-    driver: Driver, state: ControlState, facts: Facts, patience_s: float, unseen: list[str]
+    driver: Driver, state: ControlState, facts: Facts, patience_s: float
 ) -> tuple[Facts, list[Stamp]]:
-    """Inspect each collector, and the newest message of each log."""
+    """Inspect each collector."""
     plan = state.plan(facts.begun_epoch)
     logs = {log_partition(log): log.name for log in plan.logs}
     streams = [stream_partition(plan, node.name) for node in plan.collectors]
@@ -266,8 +263,6 @@ def _work(
         collector, seen = inspect_collector(driver, state, plan, node.name, start)
         collectors.append(collector)
         stamps += seen
-    newest = partial(_newest, driver, logs, start)
-    stamps += _seen(newest, "the newest messages of logs", unseen) or []
     return replace(facts, collectors=tuple(collectors)), stamps
 
 
@@ -310,28 +305,3 @@ def _held(driver: Driver, admin: Admin, plan: Plan, unseen: list[str]) -> tuple[
         )
         for partition in held
     )
-
-
-def _newest(driver: Driver, logs: dict[TopicPartition, str], start: InspectionStart) -> list[Stamp]:
-    """Read the timestamp of each log's last message; a log that ends in markers gives none."""
-    firsts, ends = driver.log_start_offsets(list(logs)), driver.last_stable_offsets(list(logs))
-    starts = {
-        partition: ends[partition] - 1 for partition in logs if ends[partition] > firsts[partition]
-    }
-    stamps: dict[TopicPartition, Stamp] = {}
-    waiting = dict(starts)
-    reader = driver.reader(starts)
-    deadline = time.monotonic() + _NEWEST_S
-    try:
-        while waiting and time.monotonic() < deadline:
-            for fetched in reader.poll(deadline - time.monotonic()):
-                source = f"the producer of log {logs[fetched.partition]}'s newest message"
-                for record in fetched.records:
-                    fresh = record.offset >= start.ends[fetched.partition]
-                    stamps[fetched.partition] = Stamp(
-                        source, record.timestamp_ms, now_ms(), start.now_ms if fresh else None
-                    )
-                waiting.pop(fetched.partition, None)
-    finally:
-        reader.close()
-    return list(stamps.values())

@@ -10,6 +10,7 @@ without waiting for this check, so a slow broker does not delay a take-over.
 from __future__ import annotations
 
 import logging
+from contextlib import closing
 
 from collectors.doctor.checks import Check, Weight, refuse
 from collectors.doctor.inspection import of_settings, overtaken_groups
@@ -54,19 +55,13 @@ class StartCheck:
 
     def _look(self) -> None:
         chosen = self._chosen
-        driver = open_driver("kafka-python", chosen.bootstrap, chosen.client)
-        try:
-            control = ControlReader(driver, chosen.topic)
-            try:
+        with closing(open_driver("kafka-python", chosen.bootstrap, chosen.client)) as driver:
+            with closing(ControlReader(driver, chosen.topic)) as control:
                 state = control.refresh()
-            finally:
-                control.close()
             with Admin(chosen.bootstrap, chosen.client) as admin:
                 results = of_settings(admin, state.plan())
                 refuse(results)
                 results += overtaken_groups(driver, admin, state)
-        finally:
-            driver.close()
         for finding in results:
             if finding.check is Check.UNSEEN:
                 _log.warning("not checked: %s", finding.says)

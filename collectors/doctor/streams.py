@@ -9,7 +9,8 @@ from __future__ import annotations
 import enum
 import time
 from collections import Counter
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
+from contextlib import closing
 from dataclasses import dataclass, field, replace
 
 from collectors.doctor.facts import AheadLog, CollectorFacts, Stamp
@@ -27,6 +28,7 @@ from multicast.control import (
     stream_partition,
 )
 from multicast.drivers.protocol import Driver, Record, TopicPartition
+from multicast.drivers.reading import READ_S, read_upto
 from multicast.errors import (
     AccessDenied,
     AmcastError,
@@ -37,12 +39,11 @@ from multicast.errors import (
 )
 from multicast.order.records import OwnRecord, StreamRecord, Unread, tag_of
 from multicast.order.rule import NotCounted
-from multicast.order.runs import anchor
+from multicast.order.runs import Run, order_checksum
 from multicast.order.stream import OrderStream
 from topology.documents import NotReadable, json_object, part
 from topology.tree import InvalidPlan, Plan
 
-READ_S = 10.0  # without a record for so long, a broker is taken to be unreachable
 # Offsets of a stream that are read, at least: enough to show recent foreign and void records. The
 # time of an inspection grows with it, so with ten times more it would take up to ten times longer.
 LOOK_BACK_OFFSETS = 20_000
@@ -115,37 +116,54 @@ def read_control(driver: Driver, topic: str) -> Control:
     try:
         end = driver.last_stable_offsets([collectors])[collectors]
     except TopicMissing:
-        _read_upto(driver, operators, None, control.read)
+        _read_control(driver, operators, None, control.read)
         if control.state.epoch:
             control.state.plan()
         raise
-    _read_upto(driver, operators, None, control.read)
-    _read_upto(driver, collectors, end, control.read_collectors)
+    _read_control(driver, operators, None, control.read)
+    _read_control(driver, collectors, end, control.read_collectors)
     return control
 
 
-def _read_upto(
+def _read_control(
     driver: Driver, partition: TopicPartition, end: int | None, read: Callable[[Record], None]
 ) -> None:
     """Read a topic from its start to an offset; None: to its present end."""
+
+    def quiet(_: int) -> ClusterUnreachable:
+        return ClusterUnreachable(
+            f"the control topic {partition.topic} could not be read to its end within {READ_S:g} s"
+        )
+
     if end is None:
         end = driver.last_stable_offsets([partition])[partition]
-    position = driver.log_start_offsets([partition])[partition]
-    reader = driver.reader({partition: position})
-    try:
-        while position < end:
-            moved = reader.poll(READ_S)
-            if not moved:
-                raise ClusterUnreachable(
-                    f"the control topic {partition.topic} could not be read to its end within "
-                    f"{READ_S:g} s"
-                )
-            for fetched in moved:
-                for record in fetched.records:
-                    read(record)
-                position = fetched.position
-    finally:
-        reader.close()
+    begin = driver.log_start_offsets([partition])[partition]
+    for fetched in read_upto(driver, partition, begin, end, quiet):
+        for record in fetched.records:
+            read(record)
+
+
+def stream_records(
+    driver: Driver, stream: OrderStream, end: int
+) -> Iterator[tuple[Record, tuple[Run, ...] | NotCounted]]:
+    """Read a stream to an offset; give each record, just read, and what it orders.
+
+    Raises what the stream raises, and `TimedOut` if no record comes.
+    """
+
+    def quiet(position: int) -> TimedOut:
+        return TimedOut(
+            f"the stream of collector {stream.collector} ends at offset {end}, but no record came "
+            f"for {READ_S:g} s after offset {position}; run it again"
+        )
+
+    partition = stream_partition(stream.plan, stream.collector)
+    for fetched in read_upto(driver, partition, stream.offset_next, end, quiet):
+        for record in fetched.records:
+            if record.offset >= end:
+                return
+            yield record, stream.read(record.offset, record.value, order_checksum(record))
+        stream.passed(fetched.position)
 
 
 @dataclass(frozen=True)
@@ -239,7 +257,7 @@ def inspect_collector(
     )
     try:
         opened = open_near_end(driver, state, plan, name)
-        tags = _tags_in(state, stream_partition(plan, name))
+        tags = state.tags_in(stream_partition(plan, name))
         inspection = _StreamInspection(opened, tags, start.ends)
         _read(driver, inspection, start)
         ahead = inspection.ahead(driver)
@@ -319,19 +337,6 @@ def open_near_end(
     return state.opened(plan.epoch, name, chosen)
 
 
-def _tags_in(state: ControlState, partition: TopicPartition) -> set[bytes]:
-    """Give the tags of all streams that were ever in a partition.
-
-    A producer that does not know of a new epoch yet writes tickets with the tag of the last one.
-    """
-    return {
-        anchor(plan, node.name)
-        for plan in state.plans
-        for node in plan.collectors
-        if stream_partition(plan, node.name) == partition
-    }
-
-
 def _behind(stream: OrderStream, start: InspectionStart) -> dict[str, int]:
     """Count by log the offsets below `start.ends` that the stream has not ordered."""
     behind = {}
@@ -348,8 +353,7 @@ def _read(driver: Driver, inspection: _StreamInspection, start: InspectionStart)
     stream = inspection.stream
     partition = stream_partition(stream.plan, stream.collector)
     end = start.ends[partition]
-    reader = driver.reader({partition: stream.offset_next})
-    try:
+    with closing(driver.reader({partition: stream.offset_next})) as reader:
         while True:
             reads = stream.offset_next < end
             left_s = READ_S if reads else start.deadline - time.monotonic()
@@ -364,5 +368,3 @@ def _read(driver: Driver, inspection: _StreamInspection, start: InspectionStart)
                 for record in fetched.records:
                     inspection.read(record)
                 stream.passed(fetched.position)
-    finally:
-        reader.close()

@@ -12,13 +12,10 @@ Shared by all:
 
 One instance:
 
-    hosted              the instance as the engine sees it
     instance            its life: open, begun, over
     core_runner         events in, core, actions out
     assignment          its collector, plan and Kafka partitions
     own_stream          appends, their acknowledgements, and reading them back
-    parent_stream       the records that it relays
     advertisement       what it says of itself on the control topic
-    tick_subscription   ticks while it has something to do
     status              what `/status` shows of it
 """

@@ -14,7 +14,6 @@ from collectors.core.epoch_change import freeze_positions
 from multicast.control import ControlState, log_partition, stream_partition
 from multicast.drivers.protocol import TopicPartition
 from multicast.errors import UsageError
-from multicast.order.runs import anchor
 from multicast.order.stream import OrderStream
 from topology.tree import Plan
 
@@ -60,13 +59,6 @@ class Assignment:
         if self.parent is not None and spec.parent is not None:
             starts[self.parent] = self.plan.collector(spec.parent).stream_first
         return starts
-
-    def tags(self) -> dict[TopicPartition, bytes | None]:
-        """Give each stream with the tag by which its records matter; None: all of them do."""
-        tags: dict[TopicPartition, bytes | None] = {self.own: anchor(self.plan, self.name)}
-        if self.parent is not None:
-            tags[self.parent] = None
-        return tags
 
     def open_streams(
         self, state: ControlState, own_end: int, *, checkpoints: bool

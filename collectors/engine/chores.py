@@ -14,12 +14,12 @@ from __future__ import annotations
 import queue
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import TypeVar
+from typing import Protocol, TypeVar
 
 from collectors.core.actions import Fill
-from collectors.engine.hosted import Hosted, Working
+from collectors.engine.assignment import Assignment
 from collectors.engine.loops import Loop
 from collectors.engine.skips import fill
 from multicast.control import ControlState
@@ -31,6 +31,53 @@ _T = TypeVar("_T")
 # One question about ids for all logs that have grown. Ten times as long, a collector would order
 # a recreated topic for 10 s before it stops.
 _RECHECK_EVERY_S = 1.0
+
+
+class Hosted(Protocol):
+    """An instance (`instance.py`) from `Engine.add` on; `open` and `begin` may raise anything."""
+
+    @property
+    def assignment(self) -> Assignment:
+        """The collector that it runs."""
+
+    @property
+    def over(self) -> bool:
+        """Whether it has ended."""
+
+    def open(self, topic_ids: Mapping[str, str]) -> None:
+        """Stand ready; these are the cluster's ids of the topics of its logs."""
+
+    def begin(self, state: ControlState, own_end: int) -> None:
+        """Start to work: its epoch has begun, and its own stream ends at this offset."""
+
+    def control_changed(self, state: ControlState) -> None:
+        """Take the control topic's new state."""
+
+    def stop(self) -> None:
+        """End without an error."""
+
+    def fail(self, error: Exception) -> None:
+        """End with an error."""
+
+
+class Working(Protocol):
+    """The part of it that runs the core (`core_runner.py`)."""
+
+    skips_appended: int
+
+    @property
+    def assignment(self) -> Assignment:
+        """The collector that it runs."""
+
+    @property
+    def over(self) -> bool:
+        """Whether it has ended."""
+
+    def filled(self, log: int, end: int | None) -> None:
+        """Take the end of a log after a fill; None where it is unknown."""
+
+    def fail(self, error: Exception) -> None:
+        """End with an error."""
 
 
 class Chores:

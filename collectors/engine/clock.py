@@ -13,6 +13,7 @@ import time
 from collections.abc import Callable
 from typing import Protocol
 
+from collectors.core.balance import WINDOW_TICKS
 from collectors.engine.loops import Loop
 
 # A hole is filled at the second tick that finds it empty (docs/protocol.md). Ten times as long, a
@@ -22,6 +23,9 @@ TICK_S = 0.25
 _REST_S = 60.0
 # A quarter of a standby's patience (`PATIENCE_S`, 0.2 s), so it acts at most 50 ms late.
 _LOOK_AFTER_S = 0.05
+# So that no debt is left unsettled: that takes two windows (2 s). Ten times as long costs 20 s of
+# ticks after each message.
+_IDLE_TICKS_MAX = 2 * WINDOW_TICKS
 
 
 class Timed(Protocol):
@@ -85,3 +89,33 @@ class Clock:
             self._rest_due_s = time.monotonic() + _REST_S
             for sink in list(self._resting):
                 sink.tick()
+
+
+class TickSubscription:
+    """Follows the clock from each event until `rest`, for as long as there is something to do.
+
+    An instance to which nothing happens costs next to nothing; the next event wakes it.
+    """
+
+    def __init__(self, clock: Clock, sink: Timed) -> None:
+        self._clock = clock
+        self._sink = sink
+        self._idle_ticks = 0  # since the last event
+
+    def event(self) -> None:
+        """Note an event: ticks come from now on."""
+        self._idle_ticks = 0
+        self._clock.follow(self._sink)
+
+    def tick(self) -> bool:
+        """Count a tick; say whether the instance may rest, if nothing is due."""
+        self._idle_ticks += 1
+        return self._idle_ticks >= _IDLE_TICKS_MAX
+
+    def hurry(self) -> None:
+        """Ask for a `look` sooner than the next tick, once."""
+        self._clock.hurry(self._sink)
+
+    def rest(self) -> None:
+        """Get few ticks until the next event."""
+        self._clock.rest(self._sink)

@@ -18,22 +18,24 @@ from __future__ import annotations
 
 import threading
 import time
+from collections import deque
 from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 from collectors.core.actions import Append, Fill, SaveCheckpoint
 from collectors.core.collector import Collector
 from collectors.core.standby import Standby
 from collectors.engine.advertisement import Advertisement
 from collectors.engine.assignment import Assignment
+from collectors.engine.clock import TickSubscription
 from collectors.engine.engine import Engine
 from collectors.engine.log_waits import LogWaits
 from collectors.engine.own_stream import OwnStream
-from collectors.engine.parent_stream import ParentStream
 from collectors.engine.read_ahead import ReadAhead
-from collectors.engine.status import Progress, TroubleLog, progress_of, troubles
+from collectors.engine.status import TroubleLog, progress_of, troubles
 from collectors.engine.stream_loop import StreamBatch
-from collectors.engine.tick_subscription import TickSubscription
-from multicast.drivers.protocol import TopicPartition
+from multicast.drivers.protocol import Record, TopicPartition
+from multicast.order.runs import order_checksum
 from multicast.order.stream import StreamCheckpoint
 
 
@@ -67,9 +69,9 @@ class CoreRunner:
         self._role = role
         self._end = end
         self._own = OwnStream(engine, assignment.own)
-        self._parent: ParentStream | None = None
-        if assignment.parent is not None:
-            self._parent = ParentStream(engine.streams, assignment.parent, self)
+        self._parent_paused = False  # while the core has no room for more of its records
+        self._parent_held: deque[Record] = deque()  # those that had come before it paused
+        self._parent_position = 0  # behind them
         self._ticks = TickSubscription(engine.clock, self)
         self._trouble_log = TroubleLog()
 
@@ -84,8 +86,10 @@ class CoreRunner:
 
     def stand_ready(self) -> None:
         """Follow our streams, so that `begin` loses no time."""
-        self._ahead = ReadAhead(self.assignment.tags())
-        self._engine.streams.subscribe(self, self.assignment.stream_starts())
+        own = self.assignment.own
+        starts = self.assignment.stream_starts()
+        self._ahead = ReadAhead(starts, own, earlier=self._engine.control.tags_in(own))
+        self._engine.streams.subscribe(self, starts)
 
     def begin(self, core: Collector) -> None:
         """Work with this core from now on, and read its streams from where it is."""
@@ -257,8 +261,15 @@ class CoreRunner:
                 case Fill():
                     self._fills += 1
                     self._engine.chores.fill(self, action)
-        if self._parent is not None:
-            self._parent.read_while_room(self.core)
+        if self.assignment.parent is not None:
+            self._read_while_room(self.assignment.parent)
+
+    def _read_while_room(self, parent: TopicPartition) -> None:
+        if self._parent_held:
+            self._give_parents()
+        if self.core.parent_paused is not self._parent_paused:
+            self._parent_paused = not self._parent_paused
+            self._pause([parent], paused=self._parent_paused)
 
     def _name(self, checkpoint: StreamCheckpoint) -> None:
         statement = self._engine.control.naming(checkpoint, time.time_ns() // 1_000_000)
@@ -274,9 +285,20 @@ class CoreRunner:
         for batch in sorted(every, key=lambda batch: batch.partition != self.assignment.own):
             if batch.partition == self.assignment.own:
                 self._own.take_records(self.core, batch)
-            elif self._parent is not None and self.core.parent is not None:
-                self._parent.take_records(self.core, batch.since(self.core.parent.offset_next))
+            elif self.core.parent is not None:
+                _, records, position = batch.since(self.core.parent.offset_next)
+                self._parent_held.extend(records)
+                self._parent_position = position
+                self._give_parents()
         self._catch_up()
+
+    def _give_parents(self) -> None:
+        """Give records of the parent's stream while the core has room for them."""
+        while self._parent_held and not self.core.parent_paused:
+            record = self._parent_held.popleft()
+            self.core.parent_read(record.offset, record.value, order_checksum(record))
+        if not self._parent_held:
+            self.core.parent_passed(self._parent_position)
 
     def _log_ends(self, ends: Mapping[TopicPartition, int]) -> None:
         for partition, end in ends.items():
@@ -317,7 +339,7 @@ class CoreRunner:
         if may_rest and not due and not core.due:
             self._ticks.rest()
 
-    def progress(self, starts: Mapping[int, int]) -> Progress:
+    def progress(self, starts: Mapping[int, int]) -> dict[str, Any]:
         """Describe how far it is, after `begin`; from any thread. `starts` are the epoch's."""
         return progress_of(
             self.assignment,

@@ -7,7 +7,7 @@
 
 They share one appender (a Kafka producer), too. An instance (`instance.py`) has no thread and no
 client of its own: the loops bring it events, and it asks the engine to append. The control topics
-are read once; every instance gets the same snapshot of its state, which nobody changes.
+are read once for all: every instance gets the same snapshot of what they say, which nobody changes.
 """
 
 from __future__ import annotations
@@ -18,10 +18,9 @@ from contextlib import ExitStack, suppress
 from typing import Self
 
 from collectors.change_pauses import ChangePauses
-from collectors.engine.chores import Chores
+from collectors.engine.chores import Chores, Hosted
 from collectors.engine.clock import Clock
 from collectors.engine.ended_processes import EndedProcesses
-from collectors.engine.hosted import Hosted
 from collectors.engine.log_end_loop import LogEndLoop
 from collectors.engine.skips import log_refused
 from collectors.engine.stream_loop import StreamBatch, StreamLoop
@@ -113,13 +112,13 @@ class Engine:
 
     @property
     def plan_changes(self) -> bool:
-        """Whether an epoch is to begin: markers, freezes and ends follow while consumers wait."""
+        """Whether a plan is applied whose epoch has not begun: consumers may wait for that."""
         return self.control.epoch != self.control.begun_epoch
 
     # -- for instances ------------------------------------------------------------------------
 
     def make_ready(self, partition: TopicPartition) -> None:
-        """Have the appender connect to the leader of this, before the first append is due."""
+        """Have the appender connect to the partition's leader before the first append is due."""
         self._appender.ready(partition)
 
     def leave(self, instance: Hosted) -> None:
@@ -184,14 +183,15 @@ class _ControlSink:
         self._engine.streams.subscribe(self, self._positions, urgent=urgent)
 
     def urge(self, *, urgent: bool) -> None:
-        """Read what comes at once, or as often as streams for which nothing waits."""
+        """Read new records at once, or as seldom as a stream for which nobody waits."""
         for partition in self._positions:
             self._engine.streams.urge(self, partition, urgent=urgent)
 
     def on_batches(self, batches: Sequence[StreamBatch]) -> None:
-        """Make the next snapshot, and another one before each statement that replaces an earlier.
+        """Give the instances a snapshot of the state after these batches.
 
-        An instance that claims a collector must see its claim to know that a later one ended it.
+        If two statements have one key, also one from before the second: an instance that claims a
+        collector must see its own claim to know that a later one has replaced it.
         """
         state = self._engine.control.copy()
         keys: set[bytes | None] = set()

@@ -16,6 +16,7 @@ import os
 import threading
 import time
 from collections.abc import Callable, Hashable, Mapping
+from dataclasses import asdict
 from typing import Any
 
 from collectors.core.collector import LIMITS, Collector
@@ -25,7 +26,6 @@ from collectors.core.standby import PATIENCE_S, Standby
 from collectors.engine.assignment import Assignment
 from collectors.engine.core_runner import CoreRunner
 from collectors.engine.engine import Engine
-from collectors.engine.status import Snapshot
 from multicast.control import ControlState
 from multicast.topic_identity import refuse_other_topics
 
@@ -161,17 +161,17 @@ class CollectorInstance:
 
     def status(self) -> dict[str, Any]:
         """Describe this instance for `/status`: JSON values, from any thread."""
-        begun = self.begun
-        snapshot = Snapshot(
-            node=self.name,
-            epoch=self.plan.epoch,
-            begun=begun,
-            role="primary" if self.role.primary else "standby",
-            entries=entries_of(self.plan, self.name, self.entries),
-            replanning_seconds=self._engine.pauses.seconds(self.name, self.plan.epoch),
-            progress=self._runner.progress(self._starts) if begun else None,
-        )
-        return snapshot.to_json()
+        begun, epoch = self.begun, self.plan.epoch
+        values = {
+            "node": self.name,
+            "epoch": epoch,
+            "begun": begun,
+            "role": "primary" if self.role.primary else "standby",
+            "entries": asdict(entries_of(self.plan, self.name, self.entries)),
+            # from the freeze of its last epoch here to this begin
+            "replanning_seconds": self._engine.pauses.seconds(self.name, epoch),
+        }
+        return values | (self._runner.progress(self._starts) if begun else {})
 
     def _is_due(self, state: ControlState) -> bool:
         return state.starts(self.plan.epoch) is not None

@@ -1,69 +1,21 @@
-"""What an instance says about itself for `/status`: a frozen snapshot, and its JSON values.
+"""What an instance says about itself for `/status`, as JSON values.
 
-A snapshot is taken without the core's lock, so figures of one moment may be a record apart.
+They are taken without the core's lock, so figures of one moment may be a record apart.
 """
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
 from typing import Any
 
 from collectors.core.collector import Collector
-from collectors.core.entry_counts import CollectorEntries
 from collectors.core.standby import Standby
 from collectors.engine.assignment import Assignment
 from collectors.engine.log_waits import LogWaits
 from multicast.metrics.families import LatencyCounts
 
 _log = logging.getLogger("amcast.collectors")
-
-
-@dataclass(frozen=True, slots=True)
-class Progress:
-    """How far an instance that has begun is. The names of the fields are those of `/status`."""
-
-    parent: str | None
-    acting: bool
-    takeovers: int
-    frozen: bool
-    records: int  # of the stream that counted, whoever wrote them
-    appended_here: int  # records that this instance has appended, counted or not
-    pending: int
-    lag: int
-    early: int
-    skips: int
-    fills: int  # holes that the core wanted filled; for some of them a skip was appended
-    ordered_early: int  # offsets that were in the order before they were in their log
-    append_seconds: Mapping[str, Any]  # by bucket, and their sum
-    lags: Mapping[str, int]  # offsets of each log whose top this is, not ordered yet
-    lag_seconds: Mapping[str, float]
-    stable_lag: Mapping[str, int]  # records of logs with an open transaction
-    transaction_seconds: Mapping[str, float]
-    held: Sequence[str]
-    troubles: Sequence[str]
-    void: Mapping[str, int]
-    ordered: Mapping[str, int]  # offsets of each log since the epoch's start
-
-
-@dataclass(frozen=True, slots=True)
-class Snapshot:
-    """One instance at one moment; `progress` is None until it has begun."""
-
-    node: str
-    epoch: int
-    begun: bool
-    role: str
-    entries: CollectorEntries  # of this process since its start
-    replanning_seconds: float | None  # from the freeze of its last epoch here to this begin
-    progress: Progress | None
-
-    def to_json(self) -> dict[str, Any]:
-        """Give the values as `/status` shows them, in one flat object."""
-        values = asdict(self)
-        progress = values.pop("progress")
-        return values | (progress or {})
 
 
 def progress_of(
@@ -78,44 +30,52 @@ def progress_of(
     waits: LogWaits,
     append_s: LatencyCounts,
     now: float,
-) -> Progress:
-    """Take what is shown of a core; `starts` are the first offsets of its logs in the epoch."""
+) -> dict[str, Any]:
+    """Tell how far a core is; `starts` are the first offsets of its logs in the epoch.
+
+    records         of the stream that counted, whoever wrote them
+    appended_here   records that this instance has appended, counted or not
+    fills           holes that the core wanted filled; for some of them a skip was appended
+    ordered_early   offsets that were in the order before they were in their log
+    lags            offsets of each log whose top this is, not ordered yet
+    stable_lag      records of logs with an open transaction
+    ordered         offsets of each log since the epoch's start
+    """
     ahead = core.ahead
     lags = {log: max(0, -ahead.get(log, 0)) for log in sorted(core.own.own)}
     since, still = waits.since, waits.still_since
-    plan = assignment.plan
+    logs = assignment.plan.logs
     positions = dict(core.own.state.positions)
-    return Progress(
-        parent=plan.collector(assignment.name).parent,
-        acting=role.acting,
-        takeovers=role.takeovers,
-        frozen=core.frozen,
-        records=core.own.count,
-        appended_here=appended_here,
-        pending=core.pending,
-        lag=core.lag,
-        early=core.early,
-        skips=skips,
-        fills=fills,
-        ordered_early=waits.early,
-        append_seconds={"counts": tuple(append_s.counts), "sum": append_s.sum_s},
-        lags={plan.logs[log].name: lag for log, lag in lags.items()},
-        lag_seconds={
-            plan.logs[log].name: now - since[log] if lag and log in since else 0.0
+    return {
+        "parent": assignment.plan.collector(assignment.name).parent,
+        "acting": role.acting,
+        "takeovers": role.takeovers,
+        "frozen": core.frozen,
+        "records": core.own.count,
+        "appended_here": appended_here,
+        "pending": core.pending,
+        "lag": core.lag,
+        "early": core.early,
+        "skips": skips,
+        "fills": fills,
+        "ordered_early": waits.early,
+        "append_seconds": {"counts": tuple(append_s.counts), "sum": append_s.sum_s},
+        "lags": {logs[log].name: lag for log, lag in lags.items()},
+        "lag_seconds": {
+            logs[log].name: now - since[log] if lag and log in since else 0.0
             for log, lag in lags.items()
         },
-        stable_lag={plan.logs[log].name: waits.stable_lag.get(log, 0) for log in lags},
-        transaction_seconds={
-            plan.logs[log].name: now - still[log] if log in still else 0.0 for log in lags
+        "stable_lag": {logs[log].name: waits.stable_lag.get(log, 0) for log in lags},
+        "transaction_seconds": {
+            logs[log].name: now - still[log] if log in still else 0.0 for log in lags
         },
-        held=[plan.logs[log].name for log in sorted(core.held)],
-        troubles=list(troubles(assignment, core)),
-        void={reason.name.lower(): count for reason, count in core.void.items()},
-        ordered={
-            plan.logs[log].name: position - starts[log]
-            for log, position in sorted(positions.items())
+        "held": [logs[log].name for log in sorted(core.held)],
+        "troubles": list(troubles(assignment, core)),
+        "void": {reason.name.lower(): count for reason, count in core.void.items()},
+        "ordered": {
+            logs[log].name: position - starts[log] for log, position in sorted(positions.items())
         },
-    )
+    }
 
 
 def troubles(assignment: Assignment, core: Collector) -> tuple[str, ...]:

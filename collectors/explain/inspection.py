@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Mapping
-from dataclasses import dataclass
 
-from collectors.doctor.streams import READ_S, now_ms
+from collectors.doctor.streams import now_ms, stream_records
 from collectors.explain.facts import (
     Addressee,
     ExplainedMessage,
@@ -20,6 +18,7 @@ from multicast.conditional.follower import DecisionFollower
 from multicast.control import ControlState, log_partition, stream_partition
 from multicast.drivers.kafka import Admin
 from multicast.drivers.protocol import Driver, Record, TopicPartition
+from multicast.drivers.reading import READ_S, read_upto
 from multicast.errors import AmcastError, TimedOut, Trimmed, UsageError
 from multicast.messages import Covered, EpochMarker, MessageID, special
 from multicast.order.records import OwnRecord, RestoredRecord, decode
@@ -118,19 +117,17 @@ def _record(driver: Driver, log: Log, message: MessageID, facts: LogFacts) -> St
 
 def _read_one(driver: Driver, partition: TopicPartition, offset: int) -> Record | None:
     """Read from an offset on; give its record, None if the log has none there."""
-    reader = driver.reader({partition: offset})
-    until = time.monotonic() + READ_S
-    try:
-        while time.monotonic() < until:
-            for fetched in reader.poll(until - time.monotonic()):
-                for record in fetched.records:
-                    if record.offset >= offset:
-                        return record if record.offset == offset else None
-                if fetched.position > offset:
-                    return None
-    finally:
-        reader.close()
-    raise TimedOut(f"{partition.topic}/{partition.partition} gave no record within {READ_S:g} s")
+
+    def quiet(_: int) -> TimedOut:
+        return TimedOut(
+            f"{partition.topic}/{partition.partition} gave no record within {READ_S:g} s"
+        )
+
+    for fetched in read_upto(driver, partition, offset, offset + 1, quiet):
+        for record in fetched.records:
+            if record.offset >= offset:
+                return record if record.offset == offset else None
+    return None
 
 
 def _decision(driver: Driver, log: Log, offset: int) -> str:
@@ -188,50 +185,23 @@ def _hop(
     stream = state.opened(first_epoch, node.name, point)
     if stream.state.positions[number] > message.offset:  # older than this stream
         return Hop(node.name, parent, stream_place, None, 0, None, trimmed=True)
-    wanted = _Wanted(number, message.offset, end, ends)
-    place, last_ms = _place(driver, stream, partition, wanted)
+    place, last_ms = _place(driver, stream, end, log=number, offset=message.offset, ends=ends)
     ordered_to = stream.state.positions[number]
     debt = stream.state.debts.get(number, 0) if isinstance(stream, OrderStream) else 0
     return Hop(node.name, parent, stream_place, place, ordered_to, last_ms, debt=debt)
 
 
-@dataclass(frozen=True, slots=True)
-class _Wanted:
-    """An offset of a log, by number, in a stream that ends at `end`; `ends` are those of logs."""
-
-    log: int
-    offset: int
-    end: int
-    ends: Mapping[str, int]
-
-
 def _place(
-    driver: Driver,
-    stream: OrderStream,
-    partition: TopicPartition,
-    wanted: _Wanted,
+    driver: Driver, stream: OrderStream, end: int, *, log: int, offset: int, ends: Mapping[str, int]
 ) -> tuple[OrderPlace | None, int | None]:
     """Read a stream until it orders the offset; give the place, and the last time read."""
     last_ms: int | None = None
-    reader = driver.reader({partition: stream.offset_next})
-    try:
-        while stream.offset_next < wanted.end:
-            moved = reader.poll(READ_S)
-            if not moved:
-                raise TimedOut(
-                    f"the stream of collector {stream.collector} gave no record within {READ_S:g} s"
-                )
-            for fetched in moved:
-                for record in fetched.records:
-                    if not isinstance(stream.read(record.offset, record.value), tuple):
-                        continue
-                    last_ms = time_ms = record.timestamp_ms or 0
-                    if stream.state.positions[wanted.log] > wanted.offset:
-                        ahead, by = _ahead(stream, wanted.ends), _by(stream, record, wanted.log)
-                        return OrderPlace(record.offset, time_ms, ahead, by), last_ms
-                stream.passed(fetched.position)
-    finally:
-        reader.close()
+    for record, judged in stream_records(driver, stream, end):
+        if isinstance(judged, tuple):
+            last_ms = time_ms = record.timestamp_ms or 0
+            if stream.state.positions[log] > offset:
+                ahead, by = _ahead(stream, ends), _by(stream, record, log)
+                return OrderPlace(record.offset, time_ms, ahead, by), last_ms
     return None, last_ms
 
 

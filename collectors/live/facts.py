@@ -2,7 +2,7 @@
 
     rate      offsets a second: of a log, ordered by its top; of a collector, in its stream
     relayed   the part of a collector's rate that comes from its parent
-    lag       of a log: stored, but missing from the order of a collector that has the log. Of a
+    lag       of a log: stored, and not yet in the order of all collectors that have the log. Of a
               collector: stored in its own logs and not ordered yet, and what its parent has ordered
               and it has not relayed yet
     state     one of `State`; `judged` decides it, for the page and for commands
@@ -40,9 +40,10 @@ class State(enum.StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Reported:
-    """What a process says of a collector that it runs; `why` is a sentence where it says nothing.
+    """What a process says of a collector that it runs.
 
-    `known` is whether its page could be read before.
+    `why`, if not empty, says why nothing was heard of it: then the rest is empty, but for `known`,
+    whether its page could be read before.
     """
 
     state: str = ""
@@ -70,7 +71,7 @@ class CollectorView:
 
     @property
     def rate(self) -> float:
-        """The mean of the last ticks."""
+        """Offsets a second, the mean of the last ticks."""
         return mean(list(self.rates)[-_RATE_TICKS:])
 
 
@@ -104,7 +105,10 @@ def judged(view: CollectorView, reported: Reported) -> tuple[State, str]:
 
 @dataclass(slots=True)
 class LivePicture:
-    """The plan in force, and all that is known of it; `tick` adds what was read."""
+    """The plan in force, and all that is known of it; `tick` adds what was read.
+
+    `epoch_ms` is when the page first saw the plan; `ordered` has each log's position at its top.
+    """
 
     plan: Plan
     begun_epoch: int
@@ -164,7 +168,8 @@ class LivePicture:
             view.relays.append(
                 sum(count for log, count in moved.items() if log not in own) / elapsed_s
             )
-        view.late_ticks = view.late_ticks + 1 if view.lag > view.rate else 0
+        late = view.lag > view.rate  # more than it orders in a second
+        view.late_ticks = view.late_ticks + 1 if late else 0
 
     def _judge(self, name: str, view: CollectorView, reported: Reported, now_ms: int) -> None:
         state, sentence = judged(view, reported)

@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 
 from collectors.live.facts import LivePicture, Reported, begun, worst_check
 from collectors.live.ordered_runs import OrderedRuns
-from collectors.reconfiguration.status_pages import read_pages
+from collectors.reconfiguration.status_pages import acting_first, read_pages
 from multicast.control import (
     ControlReader,
     ControlState,
@@ -59,8 +59,6 @@ class Observer:
         self._listeners: dict[Callable[[], None], None] = {}
         self._streams: dict[TopicPartition, OrderStream] = {}
         self._pages: dict[StatusPage, Mapping[str, Any] | str] = {}  # as last answered
-        self._pages_read = False  # `_pages` has the answers of all pages that were known
-        self._answers_shown = False  # and so has `picture`
         self._pages_known: dict[StatusPage, None] = {}
         self._threads = [
             threading.Thread(target=work, name=f"amcast-live-{name}", daemon=True)
@@ -91,17 +89,6 @@ class Observer:
                 why = self.error or "the order was not read to its end"
                 raise TimedOut(f"topic {self._topic} gave nothing in {timeout_s:g} s: {why}")
         return self.picture
-
-    def first_answers(self, timeout_s: float) -> bool:
-        """Wait for a tick that shows what the status pages have said, or that they say nothing.
-
-        False after `timeout_s` seconds.
-        """
-        deadline = time.monotonic() + timeout_s
-        while not self._answers_shown:
-            if not self.wait(deadline - time.monotonic()) and time.monotonic() >= deadline:
-                return False
-        return True
 
     def look(self, described: Callable[[LivePicture], _T]) -> _T:
         """Describe the picture, while no tick changes it; there must have been a first one."""
@@ -201,7 +188,7 @@ class Observer:
         return bool(moved)
 
     def _tick(self, picture: LivePicture, state: ControlState) -> None:
-        plan, pages_read = picture.plan, self._pages_read
+        plan = picture.plan
         ends = self.driver.last_stable_offsets([log_partition(log) for log in plan.logs])
         positions = {
             stream.collector: {
@@ -218,7 +205,6 @@ class Observer:
         with self._drawing:
             picture.check = check
             picture.tick(_now_ms(), by_log, positions, reported)
-        self._answers_shown = pages_read
 
     def _tell(self) -> None:
         with self._moved:
@@ -239,31 +225,20 @@ class Observer:
                 known = {**self._pages_known, **dict.fromkeys(_answered(answers))}
                 self._pages_known = {page: None for page in known if page in wanted}
                 self._pages = answers
-                self._pages_read = True
             self._stop.wait(max(0.0, due - time.monotonic()))
 
     def _reported(self, state: ControlState, plan: Plan, name: str) -> Reported:
         """Choose the description of the instance that acts, wherever it is."""
         pages, page = self._pages, state.pages.get(name)
         epoch = state.first_epoch(plan.epoch, name)
-        best: Reported | None = None
-        for document in pages.values():
-            if isinstance(document, str):
-                continue
-            for node in document["nodes"]:
-                if not isinstance(node, dict):
-                    continue
-                if (node.get("node"), node.get("epoch")) == (name, epoch):
-                    described = _described(node, str(document.get("process")))
-                    if node.get("acting") is True:
-                        return described
-                    best = best or described
+        for where, node in acting_first(pages, pages, name, epoch):
+            return _described(node, where.process.hex())
         answer = pages.get(page) if page is not None else None
         if page is None:
             return Reported(why="no process has said where its status page is")
         if isinstance(answer, str):
             return Reported(why=answer, known=page in self._pages_known)
-        return best or Reported(state="starting")
+        return Reported(state="starting")
 
 
 def observe(settings: Settings) -> Observer:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from contextlib import closing
+
 from multicast.drivers.protocol import (
     AppendFailed,
     AppendOutcome,
@@ -19,8 +21,7 @@ def append_one(
     Raises `AppendUnknown` after `timeout_s` seconds, and the error of an append that failed.
     """
     outcomes: list[AppendOutcome] = []
-    appender = driver.appender()
-    try:
+    with closing(driver.appender()) as appender:
         appender.append(partition, value, key=key, done=outcomes.append)
         appender.flush(timeout_s)
         if not outcomes:
@@ -28,8 +29,6 @@ def append_one(
                 f"topic {partition.topic} did not acknowledge a record within {timeout_s:g} s; "
                 f"it may be stored: run the command again"
             )
-    finally:
-        appender.close()
     (outcome,) = outcomes
     if isinstance(outcome, AppendFailed):
         raise outcome.error

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable
+from contextlib import closing
 from dataclasses import dataclass, replace
 from uuid import uuid4
 
@@ -140,8 +141,7 @@ def apply(
         before_change()
         made = make_topics(admin, plan)
     bring_settings(admin, plan, say)
-    control = ControlReader(driver, plan.topic)
-    try:
+    with closing(ControlReader(driver, plan.topic)) as control:
         state = control.refresh()
         if running is not None and again:
             append_sentinels(driver, admin, plan.topic, timeout_s)
@@ -162,8 +162,6 @@ def apply(
         say(f"the plan of epoch {plan.epoch} is in the control topic")
         _drain(driver, control, timeout_s, say)
         return Applied(filled, tuple(made), changed=True, not_running=not_opened(control.refresh()))
-    finally:
-        control.close()
 
 
 def _check_for_cluster(admin: Admin, plan: Plan) -> str:
@@ -366,14 +364,11 @@ def forget_checkpoints(driver: Driver, state: ControlState, timeout_s: float) ->
     }
     begins = driver.log_start_offsets(list(dict.fromkeys(places.values()))) if places else {}
     partition = collectors_partition(state.topic)
-    appender = driver.appender()
-    try:
+    with closing(driver.appender()) as appender:
         for key, place in places.items():
             if points[key].read_from < begins[place]:
                 appender.append(partition, None, key=key, done=ignore)
         appender.flush(timeout_s)
-    finally:
-        appender.close()
 
 
 def _propose(driver: Driver, plan: Plan, previous: bytes, timeout_s: float) -> None:

@@ -10,17 +10,18 @@ so a killed drain is run again, and several drains at once do no harm.
 
 The drain refuses an epoch that a wrong order record has damaged; `recovery.py` ends that.
 
-Invariant: the ends are written after all collectors are frozen and all logs reach their ends.
+Invariant: the ends are written after all collectors are frozen and all logs reach their ends, and
+say what is a function of these.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from uuid import uuid4
 
-from collectors.core.epoch_change import ends_of, logs_to_mark
+from collectors.core.epoch_change import ends_of, logs_to_mark, seen_of
 from collectors.core.mending import ordered_to, resumed
 from collectors.engine.engine import Engine
 from collectors.engine.instance import CollectorInstance
@@ -45,6 +46,7 @@ from multicast.drivers.protocol import (
 )
 from multicast.errors import AccessDenied, AppendRefused, AppendUnknown, Conflict, TimedOut
 from multicast.messages import epoch_header
+from multicast.order.runs import digest_of
 from multicast.order.stream import OrderStream
 from topology.tree import Plan
 
@@ -144,11 +146,14 @@ class Drain:
                 raise self._overtaken()
         self._say(f"epoch {epoch}: its collectors freeze")
         ends = self._wait_for_freeze(streams, state.markers[epoch], opened)
-        ended = self._settle(streams, ends)
+        sight, ended = seen_of(streams.named, ends), self._settle(streams, ends)
+        ended = replace(ended, seen=sight.seen, lost=sight.lost)
         self._fill({**ends, **ordered_to(streams.places.values())})
         if epoch not in (state := self._control.refresh()).ends:
             attempt = self._attempt()
-            self._write(*ends_record(state.previous, epoch, ends, attempt=attempt, ended=ended))
+            key, value = ends_record(state.previous, epoch, ends, attempt=attempt, ended=ended)
+            self._restore(ends, ended, began=digest_of(value))
+            self._write(key, value)
             if epoch not in self._control.refresh().ends:
                 raise self._overtaken()
         self._say(f"epoch {epoch} has ended")
@@ -259,7 +264,7 @@ class Drain:
             engine.add(node)
         return float("inf")
 
-    def _settle(self, streams: Streams, ends: Mapping[str, int]) -> Ended | None:
+    def _settle(self, streams: Streams, ends: Mapping[str, int]) -> Ended:
         """Raise `Conflict` if the streams contradict each other; a recovery repairs that."""
         strayed = resumed(streams.named, ends)
         torn = self._frozen_early(ends) + [f"collector {name} has strayed" for name in strayed]
@@ -268,7 +273,10 @@ class Drain:
                 f"epoch {self._plan.epoch} cannot end without loss: {torn[0]}; "
                 f"run 'amcast topology recover'"
             )
-        return None
+        return Ended()
+
+    def _restore(self, ends: Mapping[str, int], ended: Ended, *, began: bytes) -> None:
+        """Append what the next epoch's streams are owed: nothing, after an ordinary change."""
 
     def _frozen_early(self, ends: Mapping[str, int]) -> list[str]:
         markers = self._control.state.markers[self._plan.epoch]

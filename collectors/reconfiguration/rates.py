@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import threading
 import time
+from contextlib import closing
 
 from multicast.control import ControlReader, log_partition
 from multicast.drivers import open_driver
@@ -35,26 +36,21 @@ def running(
     with Admin(chosen.bootstrap, chosen.client) as admin:
         cluster_id = admin.cluster_id()
         partitions = admin.partitions([topic]).get(topic, 0)
-    driver = open_driver("kafka-python", chosen.bootstrap, chosen.client)
-    try:
+    with closing(open_driver("kafka-python", chosen.bootstrap, chosen.client)) as driver:
         try:
             control = ControlReader(driver, topic)
         except UncoveredInterest:
             if window_s is None:
                 raise
             return None, {}, cluster_id, partitions
-        try:
+        with closing(control):
             plan = control.refresh().plan()
-            if window_s is None:
-                return plan, {}, cluster_id, partitions
-            logs = {log_partition(log): log.name for log in plan.logs}
-            first, began = driver.last_stable_offsets(list(logs)), time.monotonic()
-            threading.Event().wait(window_s)
-            last, seconds = driver.last_stable_offsets(list(logs)), time.monotonic() - began
-        finally:
-            control.close()
-    finally:
-        driver.close()
+        if window_s is None:
+            return plan, {}, cluster_id, partitions
+        logs = {log_partition(log): log.name for log in plan.logs}
+        first, began = driver.last_stable_offsets(list(logs)), time.monotonic()
+        threading.Event().wait(window_s)
+        last, seconds = driver.last_stable_offsets(list(logs)), time.monotonic() - began
     ends = {name: (first[partition], last[partition]) for partition, name in logs.items()}
     rates = measured_rates(
         {name: low for name, (low, _) in ends.items()},

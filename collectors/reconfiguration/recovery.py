@@ -8,9 +8,9 @@ same layout:
     2  append markers as in any change; collectors that can freeze do
     3  append a freeze for each collector that does not freeze in time
     4  fill the logs up to where the streams have ordered them
-    5  where streams of the epoch contradict each other, write the difference into the streams of
-       the next epoch, which has not begun; `ends` states where each of them begins, and how many
-       runs it is owed (`restoring.py`)
+    5  where streams of the epoch contradict each other, append the difference to the streams of
+       the next epoch, which has not begun, under the tag that they will have; `ends` states where
+       each of them begins, and how many runs it is owed (`restoring.py`)
 
 Each step first reads what is in the logs, so a killed recovery is run again, and several at once
 do no harm.
@@ -20,7 +20,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 from dataclasses import dataclass, replace
 from uuid import uuid4
 
@@ -38,10 +38,9 @@ from collectors.engine.skips import fill_up, ignore, missing
 from collectors.reconfiguration.appends import append_one
 from collectors.reconfiguration.drain import Drain, Streams
 from collectors.reconfiguration.restoring import (
-    OWED_MAX,
-    NextStreams,
     freeze_bytes,
     refuse_gaps,
+    restore,
     runs_to_restore,
 )
 from collectors.reconfiguration.survey import (
@@ -60,7 +59,7 @@ from multicast.control.documents import Ended
 from multicast.drivers.kafka import Admin, TopicSpec
 from multicast.drivers.protocol import Driver
 from multicast.errors import AppendUnknown, Conflict
-from multicast.order.runs import Run
+from multicast.order.runs import Run, digest_of
 from multicast.order.stream import OrderStream
 from topology.carry_over import retained
 from topology.tree import Plan
@@ -78,6 +77,7 @@ class RecoveringDrain(Drain):
     """A drain that can end an epoch in every state of its streams."""
 
     lossy = False
+    _owed: Mapping[str, Sequence[Run]]  # by collector, with the log numbers of the next plan
 
     def _help(self, names: list[str], streams: Streams, opened: ExitStack) -> float:  # noqa: ARG002
         """Append a freeze for each collector that did not freeze in time."""
@@ -89,41 +89,48 @@ class RecoveringDrain(Drain):
         self._flush()
         return _AGAIN_S
 
-    def _settle(self, streams: Streams, ends: Mapping[str, int]) -> Ended | None:
-        """Write the contradictions of this epoch's streams into the streams of the next one."""
-        begins = resumed(streams.named, ends)
+    def _settle(self, streams: Streams, ends: Mapping[str, int]) -> Ended:
+        """Find how the next epoch's streams make up for the contradictions of this epoch's."""
+        ended, begins = streams.named, resumed(streams.named, ends)
+        self._owed = {}
         if not same_trees(self._plan, self._next):
             torn = [f"collector {name} has strayed" for name in begins] + self._frozen_early(ends)
             if torn and not self.lossy:
                 raise _other_layout(torn[0], self._next)
             return Ended()
-        starts = {**(self._control.state.starts(self._plan.epoch) or {}), **ends}
-        return Ended(begins, restored=self._restore_runs(streams, begins, starts))
-
-    def _restore_runs(
-        self,
-        streams: Streams,
-        begins: Mapping[str, Mapping[str, int]],
-        starts: Mapping[str, int],
-    ) -> dict[str, int]:
-        """Append what the next streams are owed; give the number of runs of each."""
-        ended = streams.named
         state = self._control.state
         runs = runs_to_restore(self._driver, state, ended, lossy=self.lossy)
-        following = NextStreams(self._driver, self.appender, self._deadline)
-        owed = {
-            name: following.restore(
-                OrderStream(self._next, name, starts, resumed=begins.get(name), owed=OWED_MAX),
-                self._renumbered(ended[name].plan, left),
-            )
-            for name, left in runs.items()
+        self._owed = {
+            name: self._renumbered(ended[name].plan, left) for name, left in runs.items() if left
         }
-        return {name: count for name, count in owed.items() if count}
+        return Ended(
+            begins, {name: len(left) for name, left in self._owed.items()}, runs=_digest(self._owed)
+        )
+
+    def _restore(self, ends: Mapping[str, int], ended: Ended, *, began: bytes) -> None:
+        """Append what the next streams are owed; `began` is the digest of the `ends` to come."""
+        starts = {**(self._control.state.starts(self._plan.epoch) or {}), **ends}
+        for name, runs in self._owed.items():
+            stream = OrderStream(
+                self._next,
+                name,
+                starts,
+                began=began,
+                resumed=ended.resumed.get(name),
+                owed=len(runs),
+            )
+            restore(self._driver, self.appender, stream, runs, deadline=self._deadline)
 
     def _renumbered(self, plan: Plan, runs: Sequence[Run]) -> list[Run]:
         """Give runs of a stream with the log numbers of the next plan; `plan` is the stream's."""
         names = [log.name for log in plan.logs]
         return [run._replace(log=self._next.number(names[run.log])) for run in runs]
+
+
+def _digest(owed: Mapping[str, Sequence[Run]]) -> bytes:
+    """Name what streams are owed: a recovery that restores other runs has other tags."""
+    each = [f"{name} {runs}" for name, runs in sorted(owed.items())]
+    return digest_of("\n".join(each).encode())
 
 
 def _other_layout(torn: str, following: Plan) -> Conflict:
@@ -167,8 +174,7 @@ def recover(
     each step.
     """
     deadline = time.monotonic() + timeout_s
-    control = ControlReader(driver, topic)
-    try:
+    with closing(ControlReader(driver, topic)) as control:
         state = control.refresh()
         begun = state.begun_epoch
         streams = read_streams(driver, state)
@@ -186,8 +192,6 @@ def recover(
             _propose(driver, admin, control, harmed, timeout_s)
             say(f"the plan of epoch {control.state.epoch} is in the control topic")
         _end(driver, control, begun, deadline=deadline, lossy=lossy, say=say)
-    finally:
-        control.close()
     return Recovered(control.state.epoch, damages, skips, changed=True)
 
 
@@ -267,11 +271,8 @@ def _fill(
         )
     if not needed:
         return 0
-    appender = driver.appender()
-    try:
+    with closing(driver.appender()) as appender:
         return fill_up(driver, appender, plan, targets, deadline=deadline, say=say)
-    finally:
-        appender.close()
 
 
 def _end(

@@ -17,14 +17,12 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
 from itertools import islice
 
 from collectors.core.restored_runs import (
     EndedStream,
     restored_records,
     restored_runs,
-    runs_ahead,
 )
 from collectors.engine.skips import ignore
 from collectors.reconfiguration.survey import counted_runs, read_to_end
@@ -35,7 +33,6 @@ from multicast.order.records import FreezeRecord, encode
 from multicast.order.runs import Run
 from multicast.order.stream import OrderStream
 
-OWED_MAX = 2**32 - 1  # in the bytes of a checkpoint
 _AT_ONCE_MAX = 100  # records of 6 kB at most; a client's buffer holds many times that
 
 
@@ -126,36 +123,29 @@ def _refuse_gap(driver: Driver, child: OrderStream, parent: OrderStream) -> None
         )
 
 
-@dataclass(frozen=True)
-class NextStreams:
-    """The streams of the epoch that has not begun, as a recovery prepares them."""
+def restore(
+    driver: Driver,
+    appender: Appender,
+    stream: OrderStream,
+    runs: Sequence[Run],
+    *,
+    deadline: float,
+) -> None:
+    """Append to a stream, open at its start, what it lacks of the runs that it is owed.
 
-    driver: Driver
-    appender: Appender
-    deadline: float  # of `time.monotonic`
-
-    def restore(self, stream: OrderStream, runs: Sequence[Run]) -> int:
-        """Append to a stream what it lacks of these runs; give how many it is owed then.
-
-        `stream` is open at its start, with `owed` = `OWED_MAX`. A recovery that was interrupted may
-        have restored other runs, as retention goes on: they stay, and what is left comes after
-        them. Raises `TimedOut`.
-        """
-        partition = stream_partition(stream.plan, stream.collector)
-        while True:
-            read_to_end(self.driver, {partition: stream})
-            state, tag = stream.state, stream.shape.tag
-            left = runs_ahead(state.positions, runs)
-            if not left:
-                return state.restored
-            left_s = self.deadline - time.monotonic()
-            if left_s <= 0:
-                raise TimedOut(
-                    f"the stream of collector {stream.collector} was not repaired in time; "
-                    f"run it again"
-                )
-            done = state.restored
-            for record in islice(restored_records(left), _AT_ONCE_MAX):
-                numbered = replace(record, first=done + record.first, next=done + record.next)
-                self.appender.append(partition, encode(tag, numbered), done=ignore)
-            self.appender.flush(left_s)
+    A recovery that was interrupted may have restored some: they count if it would have written the
+    same `ends`. `deadline` is of `time.monotonic`; raises `TimedOut`.
+    """
+    partition, state = stream_partition(stream.plan, stream.collector), stream.state
+    while True:
+        read_to_end(driver, {partition: stream})
+        if state.restored >= len(runs):
+            return
+        left_s = deadline - time.monotonic()
+        if left_s <= 0:
+            raise TimedOut(
+                f"the stream of collector {stream.collector} was not repaired in time; run it again"
+            )
+        for record in islice(restored_records(runs, state.restored), _AT_ONCE_MAX):
+            appender.append(partition, encode(stream.shape.tag, record), done=ignore)
+        appender.flush(left_s)

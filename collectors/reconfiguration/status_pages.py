@@ -8,7 +8,7 @@ that is a sentence, never an error. A page is served by default to its own machi
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from http.client import HTTPConnection, HTTPException
@@ -34,7 +34,6 @@ class CollectorCounts:
 
     page: str
     process: str
-    acting: bool
     appended: Mapping[str, int]
     passed_on: Mapping[str, int]
     read: Mapping[str, int]
@@ -67,16 +66,18 @@ def reported_counts(state: ControlState) -> ReportedCounts:
     """
     plan = state.plan()
     pages = {node.name: state.pages.get(node.name) for node in plan.collectors}
-    answers = _nodes_of(read_pages({page: None for page in pages.values() if page is not None}))
+    answers = read_pages({page: None for page in pages.values() if page is not None})
     counts: dict[str, CollectorCounts] = {}
     missing: dict[str, list[str]] = {}
     for name, page in pages.items():
         epoch = state.first_epoch(plan.epoch, name)
         preferred = [page] if page in answers else []
         others = [other for other in answers if other != page]
-        described = _choose(answers, [*preferred, *others], name, epoch)
-        if described is not None:
-            counts[name] = described
+        for where, node in acting_first(answers, [*preferred, *others], name, epoch):
+            if isinstance(entries := node.get("entries"), dict):
+                by_kind = {kind: _by_log(entries, kind) for kind in ENTRY_KINDS}
+                counts[name] = CollectorCounts(_url(where), where.process.hex(), **by_kind)
+                break
         else:
             missing.setdefault(_why(page, answers), []).append(name)
     return ReportedCounts(
@@ -106,15 +107,6 @@ def read_pages(
         return dict(zip(listed, answers, strict=True))
 
 
-def _nodes_of(
-    answers: Mapping[StatusPage, Mapping[str, Any] | str],
-) -> dict[StatusPage, Sequence[Any] | str]:
-    return {
-        page: answer if isinstance(answer, str) else answer["nodes"]
-        for page, answer in answers.items()
-    }
-
-
 def _read(page: StatusPage, timeout_s: float) -> Mapping[str, Any] | str:
     connection = HTTPConnection(page.host, page.port, timeout=timeout_s)
     try:
@@ -137,37 +129,20 @@ def _read(page: StatusPage, timeout_s: float) -> Mapping[str, Any] | str:
     return {**document, "nodes": nodes}
 
 
-def _choose(
-    answers: Mapping[StatusPage, Sequence[Any] | str],
-    pages: Sequence[StatusPage | None],
+def acting_first(
+    answers: Mapping[StatusPage, Mapping[str, Any] | str],
+    pages: Iterable[StatusPage],
     name: str,
     epoch: int,
-) -> CollectorCounts | None:
-    """Take the description of the instance that acts; else the first one on these pages."""
-    chosen: CollectorCounts | None = None
+) -> list[tuple[StatusPage, Mapping[str, Any]]]:
+    """List what these pages say of a collector's instances: of those that act, then of others."""
+    found = []
     for page in pages:
-        assert page is not None
-        nodes = answers[page]
-        for node in () if isinstance(nodes, str) else nodes:
-            if not isinstance(node, dict) or (node.get("node"), node.get("epoch")) != (name, epoch):
-                continue
-            entries = node.get("entries")
-            if not isinstance(entries, dict):
-                continue
-            acting = node.get("acting") is True
-            if chosen is None or acting:
-                chosen = CollectorCounts(
-                    page=_url(page),
-                    process=page.process.hex(),
-                    acting=acting,
-                    appended=_by_log(entries, "appended"),
-                    passed_on=_by_log(entries, "passed_on"),
-                    read=_by_log(entries, "read"),
-                    dropped=_by_log(entries, "dropped"),
-                )
-            if acting:
-                return chosen
-    return chosen
+        answer = answers[page]
+        nodes = () if isinstance(answer, str) else answer["nodes"]
+        found += [(page, node) for node in nodes if isinstance(node, dict)]
+    found = [each for each in found if (each[1].get("node"), each[1].get("epoch")) == (name, epoch)]
+    return sorted(found, key=lambda each: each[1].get("acting") is not True)
 
 
 def _by_log(entries: Mapping[str, Any], kind: str) -> dict[str, int]:

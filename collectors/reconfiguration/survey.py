@@ -6,11 +6,11 @@ Writes nothing. `collectors/core/mending.py` decides what is damaged; `recovery.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 
 from collectors.core.epoch_change import freeze_positions
 from collectors.core.mending import Damage, StreamRead, damage
-from collectors.doctor.streams import READ_S, open_near_end
+from collectors.doctor.streams import open_near_end, stream_records
 from collectors.reconfiguration.drain import Streams
 from multicast.control import (
     ControlState,
@@ -18,8 +18,9 @@ from multicast.control import (
     stream_partition,
 )
 from multicast.drivers.protocol import Driver, TopicPartition
+from multicast.drivers.reading import READ_S
 from multicast.errors import Conflict, TimedOut, Trimmed
-from multicast.order.runs import Run, order_checksum
+from multicast.order.runs import Run
 from multicast.order.stream import OrderStream
 
 
@@ -64,11 +65,10 @@ def read_to_end(driver: Driver, places: Mapping[TopicPartition, OrderStream]) ->
 
 @contextmanager
 def _surveyed(driver: Driver, places: Mapping[TopicPartition, OrderStream]) -> Iterator[Streams]:
-    reader = driver.reader({place: stream.offset_next for place, stream in places.items()})
-    try:
+    with closing(
+        driver.reader({place: stream.offset_next for place, stream in places.items()})
+    ) as reader:
         yield Streams(reader, places)
-    finally:
-        reader.close()
 
 
 def _positions_at(
@@ -106,26 +106,13 @@ def counted_runs(
 
     Raises `Trimmed` if retention has deleted records, and `TimedOut` if no record comes.
     """
-    partition = stream_partition(stream.plan, stream.collector)
-    reader = driver.reader({partition: stream.offset_next})
-    try:
-        while stream.offset_next < end and not stream.state.frozen:
-            moved = reader.poll(READ_S)
-            if not moved:
-                raise TimedOut(
-                    f"the stream of collector {stream.collector} ends at offset {end}, but no "
-                    f"record came for {READ_S:g} s after offset {stream.offset_next}; run it again"
-                )
-            for fetched in moved:
-                for record in fetched.records:
-                    if record.offset >= end:
-                        return
-                    judged = stream.read(record.offset, record.value, order_checksum(record))
-                    if isinstance(judged, tuple):
-                        yield record.offset, judged
-                stream.passed(fetched.position)
-    finally:
-        reader.close()
+    if stream.state.frozen:
+        return
+    for record, judged in stream_records(driver, stream, end):
+        if isinstance(judged, tuple):
+            yield record.offset, judged
+        if stream.state.frozen:
+            return
 
 
 def find_damage(driver: Driver, state: ControlState) -> tuple[Damage, ...]:

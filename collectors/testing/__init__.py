@@ -1,4 +1,4 @@
-"""Collectors for tests: in turns on a cluster in memory; on a real broker in threads or processes.
+"""Collectors for tests: in turns on a cluster in memory; on a real broker in threads.
 
-The entry points of the group `amcast.testing` name the first two, for `multicast.testing`.
+The entry points of the group `amcast.testing` name them, for `multicast.testing`.
 """

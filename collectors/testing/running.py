@@ -22,8 +22,8 @@ from multicast.drivers.kafka import Admin
 from multicast.drivers.protocol import Driver
 from multicast.errors import TimedOut, TopicMissing
 from multicast.properties import Report
-from multicast.testing.clients import TopicClients
 from multicast.testing.interests import Interests, plan_for
+from multicast.testing.parties import TopicOnBroker
 from multicast.testing.recorder import Recorder, judge
 from multicast.verification.observer import Observe
 from topology.tree import Plan
@@ -46,7 +46,7 @@ class ObservedDriver:
         return getattr(self._driver, name)
 
 
-class RunningTopic(TopicClients):
+class RunningTopic(TopicOnBroker):
     """A topic with a plan and its collectors on a real cluster; a context manager.
 
     `topic` is a new name. At the end of the block the guarantees are checked, unless the block
@@ -66,7 +66,6 @@ class RunningTopic(TopicClients):
         client: Mapping[str, str] | None = None,
     ) -> None:
         self.bootstrap = bootstrap
-        self.closed = False
         self._client = client
         self._recorder = Recorder()
         self._instances: list[CollectorInstance] = []

@@ -29,7 +29,8 @@ from multicast.conditional.judge import Decision
 from multicast.control.reader import REFRESH_S
 from multicast.drivers.protocol import Driver, Headers
 from multicast.errors import BufferFull
-from multicast.keyed import Key, Keys, Partitioner, addressed, batched
+from multicast.keyed.calls import addressed, batched
+from multicast.keyed.partitioners import Key, Keys, Partitioner
 from multicast.messages import MessageID
 from multicast.metrics.counts import ProducerCounts
 from multicast.producing.producer import Producer

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from multicast.errors import UsageError
-from multicast.installed import Shadowed, is_ours, refuse_shadowed, version
+from multicast.installed import is_ours, version
 from topology import MissingExtra
 
 try:
@@ -41,7 +41,7 @@ EXTRA_OF = {
 
 
 class NotInstalled(UsageError):
-    """The verb needs a package that is not installed, or that a user's file hides."""
+    """The verb needs a package that is not installed."""
 
 
 class Part(NamedTuple):
@@ -60,8 +60,7 @@ class Part(NamedTuple):
     def load(self, words: str) -> typer.Typer:
         """Import the verbs; `words` name the call in the text of the error.
 
-        Raises `NotInstalled` if they need a package that is not installed, or if a user's file
-        hides one of our packages.
+        Raises `NotInstalled` if they need a package that is not installed.
         """
         if self.room == CHECKOUT_ONLY and not is_ours(self.room):
             raise NotInstalled(
@@ -69,11 +68,7 @@ class Part(NamedTuple):
                 f"of amcast's sources, after 'make .venv/ready' there"
             )
         try:
-            if self.room in EXTRA_OF:
-                refuse_shadowed(self.room)
             app: typer.Typer = import_module(self.module).app
-        except Shadowed as error:
-            raise NotInstalled(str(error)) from error
         except ModuleNotFoundError as error:
             of_room = EXTRA_OF.get(self.room, "all")
             extra = error.extra if isinstance(error, MissingExtra) else of_room

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import sys
 from contextlib import closing
-from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
 
@@ -34,13 +33,6 @@ with extra("cli"):
 _ROWS_MAX = 100_000
 
 
-class FileFormat(StrEnum):
-    """How rows are stored."""
-
-    PARQUET = "parquet"
-    JSON = "json"
-
-
 def export_command(
     *,
     to: Annotated[Path, typer.Option("--to", help="The folder; an export there is continued.")],
@@ -51,9 +43,6 @@ def export_command(
         str | None,
         typer.Option("--interest", "-i", help="Instead of a name, the partitions: P1,P3."),
     ] = None,
-    file_format: Annotated[
-        FileFormat, typer.Option("--format", help="parquet, or json (lines).")
-    ] = FileFormat.PARQUET,
     follow: Annotated[
         bool, typer.Option("--follow", "-f", help="Do not stop at the present end of the logs.")
     ] = False,
@@ -74,7 +63,7 @@ def export_command(
     topic: Topic = None,
     driver: DriverName = None,
 ) -> None:
-    """Write the messages of an interest to files, in the agreed order, each message once.
+    """Write the messages of an interest to Parquet files, in the agreed order, each once.
 
     After an interruption the same command continues after the last row. Columns: epoch, position,
     message_id, log, offset, to, key, value, headers, timestamp, cursor (docs/spark.md).
@@ -86,7 +75,6 @@ def export_command(
     what = Export(
         topic=chosen.topic,
         request=SubscriptionRequest.of(name, None if interest is None else partitions_of(interest)),
-        format=file_format.value,
         offsets_max=rows_max,
         timeout_s=timeout,
     )

@@ -35,18 +35,6 @@ PartitionerName = Annotated[
     str, typer.Option("--partitioner", help="murmur2, or crc32 (confluent-kafka's default).")
 ]
 
-_PORT_MAX = 65535  # of TCP
-MetricsPort = Annotated[
-    int | None,
-    typer.Option(
-        "--metrics-port",
-        min=0,
-        max=_PORT_MAX,
-        help="Serve metrics for Prometheus at this port, 0: any free one; at AMCAST_WEB_HOST "
-        "[127.0.0.1].",
-    ),
-]
-
 WAIT_RANGE: dict[str, Any] = {"min": 0, "max": SECONDS_MAX}  # of an option: seconds of a wait
 
 

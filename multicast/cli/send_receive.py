@@ -6,8 +6,8 @@ import base64
 import json
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, closing, contextmanager, nullcontext, suppress
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, closing, nullcontext, suppress
 from pathlib import Path
 from typing import Annotated, Any, Self
 
@@ -21,7 +21,6 @@ from multicast.cli.options import (
     Bootstrap,
     DriverName,
     KeysOfSet,
-    MetricsPort,
     PartitionerName,
     RecordKey,
     To,
@@ -34,7 +33,6 @@ from multicast.consuming.cursor import Cursor
 from multicast.consuming.delivery import Batch, Message
 from multicast.drivers.protocol import Appended, AppendFailed
 from multicast.errors import AmcastError, AppendUnknown, TimedOut
-from multicast.metrics.counts import CountedClient
 from multicast.producing.producer import Producer
 from multicast.producing.receipts import FAILOVER_S, Receipt
 from multicast.settings import settings
@@ -88,7 +86,6 @@ def send(
     timeout: Annotated[
         float, typer.Option("--timeout", help="Seconds to wait for outcomes.", **WAIT_RANGE)
     ] = FAILOVER_S,
-    metrics_port: MetricsPort = None,
     output: Annotated[Output, typer.Option("-o", "--output")] = Output.TABLE,
 ) -> None:
     r"""Multicast lines to sets of partitions.
@@ -108,7 +105,6 @@ def send(
     problem: AmcastError | None = None
     with (
         nullcontext() if history_file is None else closing(HistoryWriter(history_file)) as writer,
-        _metrics(metrics_port) as show,
         Producer(
             chosen.bootstrap,
             topic=chosen.topic,
@@ -121,7 +117,6 @@ def send(
             partitioner=partitioner,
         ) as producer,
     ):
-        show(producer)
         try:
             # `extend` keeps the receipts of the messages before a malformed line.
             with _Progress("sent") as progress:
@@ -138,22 +133,6 @@ def send(
     problem = problem or _failure(receipts, counts)
     if problem is not None:
         raise problem
-
-
-@contextmanager
-def _metrics(port: int | None) -> Iterator[Callable[[CountedClient], None]]:
-    """Serve metrics at a port until the end of the block; give what takes a client to show."""
-    if port is None:
-        yield _show_nothing
-        return
-    from multicast.metrics.serving import serving  # noqa: PLC0415 - needs another extra than `cli`
-
-    with serving(port) as metrics:
-        yield metrics.add
-
-
-def _show_nothing(_: CountedClient) -> None:
-    """Ignore a client: no metrics are served."""
 
 
 class _Progress:
@@ -298,7 +277,6 @@ def receive(
     instance: InstanceName = "a",
     history_file: HistoryFile = None,
     timeout: EndTimeout = FAILOVER_S,
-    metrics_port: MetricsPort = None,
 ) -> None:
     """Print the messages of an interest, in the agreed order, as JSON lines.
 
@@ -309,7 +287,6 @@ def receive(
     """
     chosen = settings(bootstrap=bootstrap, topic=topic, driver=driver)
     with ExitStack() as opened:
-        show = opened.enter_context(_metrics(metrics_port))
         writer = None
         if history_file is not None:
             writer = HistoryWriter(history_file)
@@ -327,7 +304,6 @@ def receive(
                 client=chosen.client,
             )
         )
-        show(consumer)
         printer = _Printer(consumer, name or interest or "", instance, writer)
         polls: Iterator[Sequence[Batch]] = iter(consumer.poll, None)
         if until_end:

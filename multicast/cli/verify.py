@@ -15,7 +15,8 @@ import gzip
 import json
 import sys
 import zlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Sequence
+from contextlib import closing
 from functools import partial
 from pathlib import Path
 from typing import IO, Annotated
@@ -23,13 +24,11 @@ from typing import IO, Annotated
 import typer
 
 from multicast.cli.options import Bootstrap, DriverName, Topic, partitions_of
-from multicast.consuming.delivery import Batch
 from multicast.drivers import open_driver
 from multicast.errors import UsageError
 from multicast.history import LINE_BYTES_MAX, History, HistoryBuilder, HistoryError, read
 from multicast.properties import OrderViolation, Report, Verdict, check_all
 from multicast.settings import Settings, settings
-from multicast.tables.export import deliveries, described
 from multicast.verification.from_cluster import ReplayedConsumer, replayed
 from topology.output import Output
 from topology.tree import InvalidPlan, Plan
@@ -82,13 +81,6 @@ def verify(
         list[str] | None,
         typer.Option("--interest", "-i", help="Replay these partitions (P1,P3); repeatable."),
     ] = None,
-    parquet: Annotated[
-        Path | None,
-        typer.Option(
-            help="A folder of 'amcast export': compare its rows with the running system.",
-            show_default=False,
-        ),
-    ] = None,
     bootstrap: Bootstrap = None,
     topic: Topic = None,
     driver: DriverName = None,
@@ -96,21 +88,14 @@ def verify(
     """Check every guarantee on a history; exit code 3 if one is violated.
 
     The history is read from FILES that 'amcast send' and 'amcast receive' have written with
-    --history; or, with --name and --interest, replayed from a running system. With --parquet the
-    exported rows are one more reading of their consumer: a missing, doubled or moved row violates
-    a guarantee. The whole history is held in memory, without payloads.
+    --history; or, with --name and --interest, replayed from a running system. The whole history is
+    held in memory, without payloads.
     """
     consumers = [ReplayedConsumer(consumer, None) for consumer in name or ()]
     consumers += [
         ReplayedConsumer(None, tuple(sorted(set(partitions_of(partitions)))))
         for partitions in interest or ()
     ]
-    tables: dict[str, Iterator[Batch]] = {}
-    if parquet is not None:
-        if consumers or files:
-            raise UsageError("--parquet names the consumer by itself; give no history and no name")
-        topic, exporter = _exporter(parquet)
-        consumers, tables = [exporter], {exporter.label: deliveries(parquet)}
     if bool(files) == bool(consumers):
         raise UsageError(
             "name the histories to verify (- for stdin), or consumers of a running system "
@@ -120,26 +105,13 @@ def verify(
         history = history_of_files(files, plans=plan or (), other_producers=other_producers)
     else:
         chosen = settings(bootstrap=bootstrap, topic=topic, driver=driver)
-        history = _replayed(chosen, consumers, tables)
+        history = _replayed(chosen, consumers)
     judge(history, output)
 
 
-def _exporter(folder: Path) -> tuple[str, ReplayedConsumer]:
-    """Give the topic and the consumer of an export."""
-    about = described(folder)
-    return about.topic, ReplayedConsumer(about.request.name, about.request.interest)
-
-
-def _replayed(
-    chosen: Settings,
-    consumers: Sequence[ReplayedConsumer],
-    tables: Mapping[str, Iterator[Batch]],
-) -> History:
-    opened = open_driver(chosen.driver, chosen.bootstrap, chosen.client)
-    try:
-        return replayed(opened, chosen.topic, consumers, recorded=tables)
-    finally:
-        opened.close()
+def _replayed(chosen: Settings, consumers: Sequence[ReplayedConsumer]) -> History:
+    with closing(open_driver(chosen.driver, chosen.bootstrap, chosen.client)) as opened:
+        return replayed(opened, chosen.topic, consumers)
 
 
 def history_of_files(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections import deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from operator import attrgetter, itemgetter
 
@@ -143,3 +143,21 @@ class RunQueue:
         self._all.clear()
         for of_log in self._of.values():
             of_log.clear()
+
+
+@dataclass(frozen=True, slots=True)
+class Waiting:
+    """For what a consumer waits that has messages at hand, and cannot deliver them.
+
+    `offset` is that of log `log` which the order comes to next. If it is below `ordered`, the log
+    is ordered ahead of its end: that offset is not stored yet, or on its way to this consumer.
+    Else its message is at hand, the oldest, and the order is missing. `seconds` says for how long
+    the oldest message at hand has waited (milliseconds are usual), and `behind` counts the messages
+    at hand by log name.
+    """
+
+    log: str
+    offset: int
+    ordered: int
+    seconds: float
+    behind: Mapping[str, int]

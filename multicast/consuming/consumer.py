@@ -8,7 +8,7 @@ from __future__ import annotations
 import threading
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack, suppress
 from datetime import datetime
 from functools import partial
 from typing import Literal, Self
@@ -16,12 +16,14 @@ from typing import Literal, Self
 from multicast.conditional.condition import LogPosition
 from multicast.conditional.judge import WhyVoid
 from multicast.conditional.lookback import Lookback
+from multicast.consuming.buffers import Waiting
 from multicast.consuming.cursor import Cursor
-from multicast.consuming.delivery import Batch, Delivery, Message, Waiting
+from multicast.consuming.delivery import Batch, Delivery, Message
 from multicast.consuming.ends import end_now, opened_at
 from multicast.consuming.entries_read import ConsumerEntries
-from multicast.consuming.group_positions import GroupCursor, GroupPositions, kafka_group, seen_in
+from multicast.consuming.group_positions import GroupCursor, GroupPositions, kafka_group
 from multicast.consuming.readers import open_clients
+from multicast.consuming.reading import Reading
 from multicast.consuming.subscription import (
     Bounds,
     End,
@@ -36,13 +38,13 @@ from multicast.consuming.wrong_calls import OneUser, refuse_no_messages
 from multicast.control import ControlState
 from multicast.drivers import open_driver
 from multicast.drivers.clock import clock_of, seconds
-from multicast.drivers.protocol import Driver, TopicPartition
-from multicast.errors import AmcastError, ProtocolViolation, TimedOut, UsageError
+from multicast.drivers.protocol import Driver
+from multicast.errors import ProtocolViolation, TimedOut, UsageError
 from multicast.metrics.consumed import ConsumptionCounter
 from multicast.metrics.counts import ConsumerCounts
 from multicast.topic_identity import refuse_changed_topics
 from multicast.tracing import spans_of_consumer
-from multicast.verification.observer import HandedOut, observer_of
+from multicast.verification.observer import observer_of
 
 Start = Literal["earliest", "latest"]
 VoidMessages = Literal["drop", "mark"]
@@ -98,21 +100,12 @@ class Consumer:
         group = kafka_group(topic, label if group is None else group)
         self._spans = spans_of_consumer(name or "", group, wanted=tracing)
         self._delivery: Delivery
-        self._handed_out: Message | Batch | None = None  # the last one since `_start`
-        self._start: Cursor  # of the reading: where the last `seek` went
-        self._readings = 0  # seeks so far, the start among them
-        # Polls and seeks so far: an iterator drops the rest of a poll that is not the last one.
-        self._turn = 0
-        self._last: Batch | None = None  # that the last poll took; None: nothing since the seek
-        # A call was cut off (Ctrl-C): the readers may have gone past what it never gave.
-        self._unfinished = self._changing = False
-        self._user = OneUser("consumer")
+        self._reading = Reading(self._spans)
+        self._user = OneUser("consumer", self._read_anew)
         # Held to change, and to read for a commit, what was delivered; never while a poll waits.
         self._lock = threading.RLock()
         self._clients = ExitStack()  # the readers: of the control topic, of the order and logs
         self._group_positions: GroupPositions
-        self._observed: HandedOut
-        self._positions_known = False
         self._driver: Driver
         with ExitStack() as opened:
             if isinstance(driver, str | None):
@@ -139,6 +132,7 @@ class Consumer:
                     stored = self._group_cursor.stored()
                     if stored is not None:
                         self.seek(stored)
+                        self._go_on()
             if stored is None:
                 self.seek(start)
             self._opened = opened.pop_all()
@@ -153,17 +147,7 @@ class Consumer:
 
     def __iter__(self) -> Iterator[Message]:
         """Deliver messages one by one, without end; raises what `poll` raises."""
-        for batch in self._each(_MESSAGES_MAX):
-            turn = self._turn
-            for record in batch.records:
-                message = Message(batch, record)
-                if record.headers and self._spans is not None:
-                    self._spans.delivered(batch, record)
-                self._observed(batch, [record])
-                self._handed_out = message  # last: whatever fails before, it comes again
-                yield message
-                if self._turn != turn:
-                    break
+        return self._reading.messages(self._each(_MESSAGES_MAX))
 
     def batches(self, *, messages_max: int = _MESSAGES_MAX) -> Iterator[Batch]:
         """Deliver in batches, without end: faster than message by message.
@@ -171,8 +155,7 @@ class Consumer:
         The messages of one batch are of one log and one destination set. Raises what `poll` raises.
         """
         for batch in self._each(messages_max):
-            self._watch(batch)
-            self._handed_out = batch
+            self._reading.hand_out([batch])
             yield batch
 
     def _each(self, messages_max: int) -> Iterator[Batch]:
@@ -182,10 +165,10 @@ class Consumer:
     def _polled(self, timeout: float, messages_max: int) -> Iterator[Batch]:
         """Give the batches of one poll, until another poll or a seek takes its place."""
         batches = self._poll(timeout, messages_max)
-        turn = self._turn
+        turn = self._reading.turn
         for batch in batches:
             yield batch
-            if self._turn != turn:
+            if self._reading.turn != turn:
                 break
 
     def poll(self, timeout: float = _POLL_S, *, messages_max: int = _MESSAGES_MAX) -> list[Batch]:
@@ -196,22 +179,18 @@ class Consumer:
         deleted or recreated, and `ClusterUnreachable`, `UnknownVersion` and `ProtocolViolation`.
         """
         batches = self._poll(timeout, messages_max)
-        for batch in batches:
-            self._watch(batch)
-        if batches:  # last, and in one step: until then nothing is handed out
-            self._handed_out = batches[-1]
+        self._reading.hand_out(batches)
         return batches
 
     def _poll(self, timeout: float, messages_max: int) -> list[Batch]:
         """Take the next messages; those that a call before took and did not hand out come again."""
         refuse_no_messages(messages_max)
-        with self._call():
-            if not self._all_handed_out:
+        with self._user.call():
+            if not self._reading.all_handed_out:
                 self._seek(self.position)
-            self._turn += 1
+            self._reading.turn += 1
             batches = self._next_batches(timeout, messages_max)
-            if batches:
-                self._last = batches[-1]
+            self._reading.take(batches)
             return batches
 
     def _next_batches(self, timeout: float, messages_max: int) -> list[Batch]:
@@ -241,9 +220,7 @@ class Consumer:
     def _deliver(self, messages_max: int) -> list[Batch]:
         """Take the messages that can be delivered; record the logs' offsets for commits."""
         with self._lock:
-            if not self._positions_known and self._delivery.payload_starts is not None:
-                self._positions_known = True
-                self._group_positions.moved(self._delivery)
+            self._group_positions.follow(self._delivery)
             batches = self._delivery.deliver(messages_max)
             for batch in batches:
                 self._group_positions.handed_out(batch)
@@ -264,13 +241,12 @@ class Consumer:
         if end is None:
             end = self.end()
         else:
-            with self._call():
+            with self._user.call():
                 self._control.refresh()
         silence_ends = self._clock.monotonic() + seconds(timeout)
         while True:
             for batch in self._polled(_END_EVERY_S, _MESSAGES_MAX):
-                self._watch(batch)
-                self._handed_out = batch
+                self._reading.hand_out([batch])
                 yield batch
                 silence_ends = self._clock.monotonic() + timeout  # without the application's time
             cause = self.lacks(end)
@@ -281,7 +257,7 @@ class Consumer:
 
     def end(self) -> End:
         """Take the end of the interest's logs as it is now; blocks for requests to Kafka."""
-        with self._call():
+        with self._user.call():
             return end_now(self._driver, self._control, self._request)
 
     def lacks(self, end: End) -> str | None:
@@ -301,9 +277,7 @@ class Consumer:
         While the application iterates over messages this is the current message's cursor, over
         batches the current batch's, and after `poll` the cursor of the last batch that it returned.
         """
-        if (last := self._handed_out) is None:
-            return self._start
-        return last.cursor if isinstance(last, Message) else last.cursor()
+        return self._reading.position
 
     @property
     def by_collector(self) -> bool:
@@ -329,8 +303,7 @@ class Consumer:
         that the interest does not meet, or a cursor before the last one given here or to `commit`.
         """
         with self._lock:
-            known = self._offsets(cursor or self.position)
-            return seen_in(self._delivery, log, known, all_known=self._positions_known)
+            return self._group_positions.seen(self._delivery, log, cursor or self.position)
 
     @property
     def void(self) -> dict[str, int]:
@@ -365,7 +338,7 @@ class Consumer:
         `UncoveredInterest`, `ClusterUnreachable`. A cursor that a consumer has made names its
         interest; one of five parts, which does not, may skip messages of another interest.
         """
-        with self._call():
+        with self._user.call():
             self._seek(where)
 
     def _seek(self, where: Start | Cursor | str | datetime) -> None:
@@ -374,18 +347,14 @@ class Consumer:
         )
         with self._lock:
             self._begin(delivery)
-            self._readings += 1
-            self._observed = self._observe(
+            observed = self._observe(
                 self._request,
                 delivery.position,
-                self._control.state,
                 earliest=where == "earliest",
-                at_end=partial(self._at_end, self._readings),
+                at_end=partial(self._at_end, self._reading.seeks + 1),
             )
             self._group_positions = GroupPositions()
-            # Nothing can fail from here on: a seek takes effect whole or not at all.
-            self._turn += 1
-            self._start, self._handed_out, self._last = delivery.position, None, None
+            self._reading.begin(delivery.position, observed)
 
     def commit(self, cursor: Cursor | str | None = None) -> None:
         """Store a cursor (default: `position`) under the group; block until Kafka has stored it.
@@ -397,8 +366,9 @@ class Consumer:
         """
         with self._lock:
             cursor = self.position if cursor is None else Cursor.of(cursor)
-            offsets = self._offsets(cursor)
-        self._group_cursor.store(cursor, self._control.position, offsets)
+            offsets = self._group_positions.offsets_at(cursor, self._delivery)
+            last = self._group_positions.last_of_logs(cursor)
+        self._group_cursor.store(cursor, self._control.position, offsets, last)
 
     def close(self) -> None:
         """Release everything, after a call of another thread has ended (by `UsageError`)."""
@@ -410,61 +380,38 @@ class Consumer:
 
     # -- inside -----------------------------------------------------------------------------
 
-    @contextmanager
-    def _call(self) -> Iterator[None]:
-        """Make a call that reads, or changes what is read, in one piece.
+    def _read_anew(self) -> None:
+        """After a call that was cut off: its readers may have gone past what it never gave."""
+        with suppress(Exception):  # what was cut off may not know how to close
+            self._clients.close()
+        self._open_clients()
+        self._seek(self.position)
 
-        After one that an exception of somebody else (Ctrl-C) has cut off, first open new readers
-        and go back to `position`: then nothing is lost and nothing is doubled.
-        """
-        with self._user:
-            self._user.refuse_ended()
-            if self._unfinished:
-                with suppress(Exception):  # what was cut off may not know how to close
-                    self._clients.close()
-                self._open_clients()
-                self._seek(self.position)
-            self._unfinished = True
-            try:
-                yield
-            except AmcastError:
-                self._unfinished = self._changing
-                raise
-            self._unfinished = False
+    def _go_on(self) -> None:
+        """Compare the last messages that the group's commit names with what is there now."""
+        last = self._group_cursor.last_of_logs(self._delivery.logs.values())
+        self._readers.refuse_others(last)
+        self._group_positions.goes_on(last)
 
     def _open_clients(self) -> None:
         self._control, self._readers, self._clients = open_clients(self._driver, self._topic)
 
-    @property
-    def _all_handed_out(self) -> bool:
-        return self._last is None or self.position == self._last.cursor()
-
-    def _watch(self, batch: Batch) -> None:
-        if self._spans is not None:
-            self._spans.all_delivered(batch)
-        self._observed(batch, batch.records)
-
-    def _offsets(self, cursor: Cursor) -> dict[TopicPartition, int]:
-        known = self._delivery if self._positions_known else None
-        return self._group_positions.offsets_at(cursor, known)
-
-    def _at_end(self, reading: int, control: ControlState, end: End) -> bool:
-        if reading != self._readings:  # what an older one lacks, this one may have had
+    def _at_end(self, seek: int, control: ControlState, end: End) -> bool:
+        if seek != self._reading.seeks:  # what an older reading lacks, this one may have had
             return False
-        return self._all_handed_out and missing(control, self._request, self._delivery, end) is None
+        lacks = missing(control, self._request, self._delivery, end)
+        return self._reading.all_handed_out and lacks is None
 
     def _begin(self, delivery: Delivery) -> None:
         """Read for this delivery only. If a topic was recreated, raise before anything changes."""
         topics = {log.topic for log in delivery.logs.values()}
         refuse_changed_topics(self._driver, delivery.plan, topics)
-        self._changing = True  # an error in between leaves neither the old delivery nor the new one
-        self._readers.begin(delivery)
-        self._delivery, delivery.void_too = delivery, self._void_too
-        delivery.judges.void = self._void
-        self._lookback.close()
-        self._counter.begin(delivery)
-        self._positions_known = False
-        self._changing = False
+        with self._user.change():
+            self._readers.begin(delivery)
+            self._delivery, delivery.void_too = delivery, self._void_too
+            delivery.judges.void = self._void
+            self._lookback.close()
+            self._counter.begin(delivery)
 
     def _read(self, timeout: float) -> None:
         answers = self._readers.read(timeout)

@@ -29,7 +29,7 @@ from operator import itemgetter
 
 from multicast.conditional.judge import EFFECTIVE, Decision
 from multicast.conditional.judges import LogJudges
-from multicast.consuming.buffers import LogBuffer, RunQueue, WaitingRun
+from multicast.consuming.buffers import LogBuffer, RunQueue, Waiting, WaitingRun
 from multicast.consuming.cursor import Cursor, interest_digest, truncated
 from multicast.drivers.protocol import Headers, Record
 from multicast.messages import (
@@ -84,24 +84,6 @@ class Batch:
         message = message_checksum(record) if self.interest else 0
         place = self.epoch, self.source, self.record, self.run, record.offset + 1
         return Cursor(*place, self.interest, self.proof, message)
-
-
-@dataclass(frozen=True, slots=True)
-class Waiting:
-    """For what a consumer waits that has messages at hand, and cannot deliver them.
-
-    `offset` is that of log `log` which the order comes to next. If it is below `ordered`, the log
-    is ordered ahead of its end: that offset is not stored yet, or on its way to this consumer.
-    Else its message is at hand, the oldest, and the order is missing. `seconds` says for how long
-    the oldest message at hand has waited (milliseconds are usual), and `behind` counts the messages
-    at hand by log name.
-    """
-
-    log: str
-    offset: int
-    ordered: int
-    seconds: float
-    behind: Mapping[str, int]
 
 
 class Message:
@@ -196,6 +178,8 @@ class Delivery:
         self._log_position = cursor.next  # the progress while no run is queued
         self._start = cursor
         self._proof = cursor.proof  # what the record at the cursor must be; 0: known, or none
+        # The message before the cursor that nobody has compared yet: its log, offset and checksum.
+        self.unproven: tuple[int, int, int] | None = None
         self._runs = RunQueue(self.logs)
         self._moved = set(self.logs)  # whose progress may have changed since the last `moved`
         self.buffers = {number: LogBuffer() for number in self.logs}
@@ -206,6 +190,7 @@ class Delivery:
             (number,) = self.logs
             self.payload_starts = {number: cursor.next}
             self._runs.append(WaitingRun(number, cursor.next, OFFSET_MAX, 0, 0))
+            self._prove(number)
         else:
             self._reach(order.offset_next)
 
@@ -219,7 +204,8 @@ class Delivery:
         if offset >= self._start.record:
             self._refuse_other(offset, checksum)
         result = self.order.read(offset, record.value, checksum)
-        if self.order.state.frozen and self._proof:  # it ends below the cursor now
+        frozen_below = self.order.state.frozen and self._proof  # it ends below the cursor now
+        if frozen_below or (offset == self._start.record and self._is_void(result)):
             raise truncated(self._start)
         if isinstance(result, enum.Enum):
             self.void[result] = self.void.get(result, 0) + 1
@@ -232,6 +218,14 @@ class Delivery:
         if self._proof and (offset, checksum) != (self._start.record, self._proof):
             raise truncated(self._start)
         self._proof = 0
+
+    def _is_void(self, result: Sequence[Run] | enum.Enum) -> bool:
+        """Whether the cursor's record, which counted, orders less now, by another history."""
+        if not self._start.proof:
+            return False
+        number, last = self._start.run, self._start.next
+        run = () if isinstance(result, enum.Enum) else result[number : number + 1]
+        return not run or not run[0].first <= last <= run[0].next
 
     def order_passed(self, position: int) -> None:
         """Report that the order stream has no more records below `position`."""
@@ -414,9 +408,16 @@ class Delivery:
                 begin = end if index < self._start.run else min(end, max(first, self._start.next))
                 assert self._read_base is not None
                 self._read_base[log] += begin - first
+                if index == self._start.run and log in self.logs:
+                    self._prove(log)
             if log in self.logs:
                 self._moved.add(log)
                 self._runs.append(WaitingRun(log, begin, end, offset, index, proof))
+
+    def _prove(self, log: int) -> None:
+        """Have the message before the cursor compared, if the cursor says which it was."""
+        if self._start.message:
+            self.unproven = log, self._start.next - 1, self._start.message
 
     def _hand_out(self, run: WaitingRun, taken: Sequence[Record], batches: list[Batch]) -> int:
         """Append batches of these records of the head run; give the number of messages."""
@@ -485,16 +486,8 @@ class Delivery:
         decision: Decision = EFFECTIVE,
     ) -> int:
         place = self.plan.epoch, self.position.source, run.record, run.run
-        batch = Batch(
-            self.logs[run.log],
-            to,
-            records,
-            *place,
-            decision,
-            self._digest,
-            run.proof,
-        )
-        batches.append(batch)
+        log = self.logs[run.log]
+        batches.append(Batch(log, to, records, *place, decision, self._digest, run.proof))
         run.first = records[-1].offset + 1
         self.position = Cursor(*place, run.first, self._digest, run.proof)
         return len(records)

@@ -5,11 +5,11 @@
 
 from __future__ import annotations
 
-import threading
 from datetime import datetime
 
 from multicast.consuming.cursor import Cursor
 from multicast.consuming.delivery import Delivery
+from multicast.consuming.last_read import end_from
 from multicast.consuming.subscription import (
     Bounds,
     End,
@@ -28,12 +28,7 @@ from multicast.control import (
 )
 from multicast.drivers.clock import ClientClock
 from multicast.drivers.protocol import Driver
-from multicast.errors import Trimmed, UsageError
-
-# A leader that was just elected may report an end that is too low until its followers have fetched
-# from it; they do so every 0.5 s at the latest (replica.fetch.wait.max.ms).
-_END_LAGS_S = 3.0
-_LOOK_EVERY_S = 0.2  # one request each; a wrong cursor is rare
+from multicast.errors import Trimmed, Truncated, UsageError
 
 
 def end_now(
@@ -120,10 +115,10 @@ def _milliseconds(moment: datetime) -> int:
 
 
 def refuse_beyond_end(driver: Driver, clock: ClientClock, delivery: Delivery) -> None:
-    """Raise `Trimmed` if the cursor of a delivery lies beyond the end of what it reads.
+    """Raise if the cursor of a delivery lies beyond the end of what it reads.
 
-    A cursor was made from what was there. If that is gone, new records take its place, and to skip
-    those would be a silent gap.
+    `Truncated` for one that a consumer has made from what was there: if that is gone, new records
+    take its place, and to skip those would be a silent gap. `Trimmed` for any other.
     """
     cursor, order = delivery.position, delivery.order
     if order is None:
@@ -133,12 +128,11 @@ def refuse_beyond_end(driver: Driver, clock: ClientClock, delivery: Delivery) ->
         partition = stream_partition(delivery.plan, order.collector)
         # At the end itself a cursor may stand before the next record, not inside it.
         needed = cursor.record + (1 if cursor.run or cursor.next else 0)
-    deadline = clock.monotonic() + _END_LAGS_S
-    while (end := driver.last_stable_offsets([partition])[partition]) < needed:
-        if clock.monotonic() >= deadline:
-            raise Trimmed(
-                f"cursor {cursor} is beyond the end of {partition.topic}/{partition.partition}, "
-                f"which is {end}: the cluster has lost records, or the cursor is none of this "
-                f"topic; begin at another place (seek, start=, startingOffsets)"
-            ).about(partition)
-        clock.wait_for(threading.Condition(), lambda: False, _LOOK_EVERY_S)
+    end = end_from(driver, clock, partition, needed)
+    if end < needed:
+        kind = Truncated if cursor.proof or cursor.message else Trimmed
+        raise kind(
+            f"cursor {cursor} is beyond the end of {partition.topic}/{partition.partition}, "
+            f"which is {end}: the cluster has lost records, or the cursor is none of this "
+            f"topic; begin at another place (seek, start=, startingOffsets)"
+        ).about(partition)

@@ -1,4 +1,4 @@
-"""Counts the order entries that a consumer reads in its collectors' streams, and those it drops.
+"""The order entries that a consumer reads in its collectors' streams, and those it drops.
 
 An *entry* is one offset that an accepted order record names. A consumer reads the whole stream of
 its collector and drops the entries of logs outside its interest: that is its foreign work. Entries
@@ -16,8 +16,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from multicast.consuming.delivery import Delivery
-
 
 @dataclass(frozen=True, slots=True)
 class ConsumerEntries:
@@ -34,30 +32,3 @@ class ConsumerEntries:
         """Entries that were wanted / entries read; None if none was read."""
         read = sum(self.read.values())
         return (read - sum(self.dropped.values())) / read if read else None
-
-
-class EntriesRead:
-    """Adds up the counts of one consumer's deliveries, each of one epoch from one cursor on."""
-
-    def __init__(self) -> None:
-        self._read: dict[str, int] = {}
-        self._dropped: dict[str, int] = {}
-        self._current: Delivery | None = None
-
-    def begin(self, delivery: Delivery) -> None:
-        """Continue with this delivery; the one before it reads nothing more."""
-        sums = self.sums()
-        self._read, self._dropped = dict(sums.read), dict(sums.dropped)
-        self._current = delivery
-
-    def sums(self) -> ConsumerEntries:
-        """Give the counts of all deliveries so far."""
-        read, dropped = dict(self._read), dict(self._dropped)
-        if self._current is not None:
-            logs = self._current.plan.logs
-            for log, count in sorted(self._current.entries_read().items()):
-                name = logs[log].name
-                read[name] = read.get(name, 0) + count
-                if log not in self._current.logs:
-                    dropped[name] = dropped.get(name, 0) + count
-        return ConsumerEntries(read, dropped)

@@ -21,12 +21,13 @@ from typing import NamedTuple
 from multicast.conditional.condition import LogPosition
 from multicast.consuming.cursor import Cursor, interest_digest
 from multicast.consuming.delivery import Batch, Delivery
+from multicast.consuming.last_read import LastRead
 from multicast.control import control_partition, log_partition
 from multicast.drivers.clock import ClientClock
-from multicast.drivers.protocol import Driver, TopicPartition
-from multicast.errors import Trimmed, UsageError
-from multicast.messages import name_set, refuse_no_name
-from topology.tree import log_name
+from multicast.drivers.protocol import Driver, Record, TopicPartition
+from multicast.errors import Trimmed, Truncated, UsageError
+from multicast.messages import message_checksum, name_set, refuse_no_name
+from topology.tree import Log, log_name
 
 # A consumer that never commits must not fill its memory: one entry takes about 300 bytes, all of
 # them 3 MB. The commit of an older batch stores no offsets of logs.
@@ -55,6 +56,16 @@ class GroupPositions:
         self._offsets: dict[TopicPartition, int] = {}
         self._place: _Place = (0, 0, 0, 0)
         self._trail: deque[_Entry] = deque()
+        # Of each log, the last message handed out, and its place.
+        self._newest: dict[TopicPartition, tuple[_Place, Record]] = {}
+        self._stored: Mapping[TopicPartition, LastRead] = {}  # by the commit where delivery began
+        self._followed: Delivery | None = None  # the one whose begin is known
+
+    def follow(self, delivery: Delivery) -> None:
+        """Note where a delivery begins, once it knows that."""
+        if self._followed is not delivery and delivery.payload_starts is not None:
+            self._followed = delivery
+            self.moved(delivery)
 
     def begins(self, cursor: Cursor, offsets: Mapping[TopicPartition, int]) -> None:
         """Set where delivery begins: at the start, and in each epoch that follows."""
@@ -76,7 +87,22 @@ class GroupPositions:
         """Add the next batch that is handed out."""
         after = batch.records[-1].offset + 1
         place = (batch.epoch, batch.record, batch.run, after)
-        self._add(_Entry(place, {log_partition(batch.log): after}))
+        partition = log_partition(batch.log)
+        self._add(_Entry(place, {partition: after}))
+        self._newest[partition] = (place, batch.records[-1])
+
+    def goes_on(self, stored: Mapping[TopicPartition, LastRead]) -> None:
+        """Take the last messages that the commit names at which delivery goes on."""
+        self._stored = stored
+
+    def last_of_logs(self, cursor: Cursor) -> dict[TopicPartition, LastRead]:
+        """Give the last message of each log before a cursor, where that is known."""
+        known, place = dict(self._stored), _place(cursor)
+        for partition, (at, record) in self._newest.items():
+            known.pop(partition, None)
+            if at <= place:
+                known[partition] = LastRead(record.offset, message_checksum(record))
+        return known
 
     def resume_from(self, cursor: Cursor) -> dict[TopicPartition, int]:
         """Give, per log, the next offset to deliver at this cursor; forget the trail before it.
@@ -93,17 +119,37 @@ class GroupPositions:
             offsets.update(dict.fromkeys(self._trail[0].offsets, cursor.next))
         return offsets
 
-    def offsets_at(self, cursor: Cursor, delivery: Delivery | None) -> dict[TopicPartition, int]:
+    def offsets_at(self, cursor: Cursor, delivery: Delivery) -> dict[TopicPartition, int]:
         """Give what `resume_from` gives; at a delivery's own position, what its logs have passed.
 
         These offsets are past skips and markers after the last message, too.
         """
         offsets = self.resume_from(cursor)
-        if delivery is not None and cursor == delivery.position:
+        if self._followed is delivery and cursor == delivery.position:
             progress = delivery.progress()
             logs = delivery.logs.values()
             offsets.update({log_partition(log): progress[log.name] for log in logs})
         return offsets
+
+    def seen(self, delivery: Delivery, log: Iterable[str], cursor: Cursor) -> LogPosition:
+        """Give the position in the log of a declared set at a cursor; before all reading it is 0.
+
+        Raises `UsageError` for a log of which nothing is known there.
+        """
+        known = self.offsets_at(cursor, delivery)
+        if isinstance(log, str):
+            raise UsageError(f"a log is named by its set of partitions, like {{{log!r}}}")
+        partitions = name_set(log, "the name of a log")
+        for each in partitions:
+            refuse_no_name(each, "a partition")
+        name = log_name(partitions)
+        logs = {log.name: log_partition(log) for log in delivery.logs.values()}
+        partition = logs.get(name)
+        if partition is not None and (partition in known or self._followed is not delivery):
+            return LogPosition(name, known.get(partition, 0))
+        raise UsageError(
+            f"this consumer reads no log {name} at that cursor; it reads {', '.join(sorted(logs))}"
+        )
 
     def _add(self, entry: _Entry) -> None:
         self._trail.append(entry)
@@ -113,33 +159,6 @@ class GroupPositions:
     def _take(self, entry: _Entry) -> None:
         self._offsets.update(entry.offsets)
         self._place = entry.place
-
-
-def seen_in(
-    delivery: Delivery,
-    log: Iterable[str],
-    known: Mapping[TopicPartition, int],
-    *,
-    all_known: bool,
-) -> LogPosition:
-    """Give the position in the log of a declared set, from the offsets at a cursor.
-
-    Raises `UsageError` for a log of which they say nothing. Without `all_known` nothing is read
-    yet, and each log is at 0.
-    """
-    if isinstance(log, str):
-        raise UsageError(f"a log is named by its set of partitions, like {{{log!r}}}")
-    partitions = name_set(log, "the name of a log")
-    for each in partitions:
-        refuse_no_name(each, "a partition")
-    name = log_name(partitions)
-    logs = {log.name: log_partition(log) for log in delivery.logs.values()}
-    partition = logs.get(name)
-    if partition is not None and (partition in known or not all_known):
-        return LogPosition(name, known.get(partition, 0))
-    raise UsageError(
-        f"this consumer reads no log {name} at that cursor; it reads {', '.join(sorted(logs))}"
-    )
 
 
 def kafka_group(topic: str, group: str) -> str:
@@ -196,17 +215,27 @@ class GroupCursor:
         """Add to an error about the stored cursor what to do."""
         try:
             yield
-        except (UsageError, Trimmed) as error:
+        except (UsageError, Trimmed, Truncated) as error:
             raise type(error)(
                 f"this consumer cannot continue at the cursor that its group {self._group} holds: "
                 f"{error}; give it a group of its own (group=...), or open it with "
                 f"committed=False, which begins at `start`, and commit"
             ) from error
 
+    def last_of_logs(self, logs: Iterable[Log]) -> dict[TopicPartition, LastRead]:
+        """Read which message the group's commit names as the last one of each log."""
+        stored = self._driver.committed(self._group, [log_partition(log) for log in logs])
+        known = {partition: LastRead.parse(text) for partition, (_, text) in stored.items()}
+        return {partition: last for partition, last in known.items() if last is not None}
+
     def store(
-        self, cursor: Cursor, control_offset: int, offsets: Mapping[TopicPartition, int]
+        self,
+        cursor: Cursor,
+        control_offset: int,
+        offsets: Mapping[TopicPartition, int],
+        last: Mapping[TopicPartition, LastRead],
     ) -> None:
-        """Store a cursor and the logs' offsets; blocks until Kafka has stored them.
+        """Store a cursor, the logs' offsets and last messages; blocks until Kafka has stored them.
 
         Raises `UsageError` for a cursor of another interest; then nothing is stored.
         """
@@ -217,7 +246,10 @@ class GroupCursor:
         self._driver.commit(
             self._group,
             {
-                **{partition: (offset, "") for partition, offset in offsets.items()},
+                **{
+                    partition: (offset, str(last.get(partition, "")))
+                    for partition, offset in offsets.items()
+                },
                 self._control: (control_offset, text),
             },
         )

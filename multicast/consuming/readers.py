@@ -9,11 +9,12 @@ paused    not read for now, because the delivery holds enough of it
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from typing import TYPE_CHECKING
 
 from multicast.consuming.delivery import Delivery
+from multicast.consuming.last_read import LastRead, LastReads
 from multicast.control import ControlReader, log_partition, stream_partition
 from multicast.drivers.clock import clock_of
 from multicast.drivers.protocol import Driver, Fetched, Reader, TopicPartition
@@ -35,6 +36,7 @@ class DeliveryReaders:
         self._streams: dict[TopicPartition, int] = {}
         self._paused: set[TopicPartition] = set()
         self._watch = TopicWatch(driver)
+        self._last = LastReads(driver)
         self._reader: Reader = driver.reader({})
 
     def begin(self, delivery: Delivery) -> None:
@@ -43,12 +45,18 @@ class DeliveryReaders:
         self._streams.clear()
         self._paused.clear()
         topics = {log.topic for log in delivery.logs.values()}
+        partition = None
         if delivery.order is not None:
             partition = stream_partition(delivery.plan, delivery.order.collector)
             topics.add(partition.topic)
             self._streams[partition] = _ORDER
             self._reader.add({partition: delivery.order.offset_next})
         self._watch.begin(delivery.plan, topics)
+        self._last.begin(partition)
+
+    def refuse_others(self, known: Mapping[TopicPartition, LastRead]) -> None:
+        """Raise `Truncated` if other messages, or none, are where these were read; blocks."""
+        self._last.refuse_others(known)
 
     def refuse_recreated(self) -> None:
         """Raise `TopicChanged` a few seconds after a topic that is read was deleted or recreated.
@@ -60,8 +68,14 @@ class DeliveryReaders:
     def read_payloads(self, delivery: Delivery) -> None:
         """Begin to read payloads as soon as the delivery knows their first offsets.
 
-        Blocks for a request then. If it fails nothing has changed: call it again.
+        Blocks for a request then, and to compare the message before the cursor. If it fails nothing
+        has changed: call it again. Raises `Truncated`.
         """
+        if delivery.unproven is not None:
+            number, offset, checksum = delivery.unproven
+            partition = log_partition(delivery.logs[number])
+            self._last.refuse_others({partition: LastRead(offset, checksum)})
+            delivery.unproven = None
         starts = delivery.payload_starts
         if starts is None or len(self._streams) >= len(starts) + (delivery.order is not None):
             return
@@ -77,6 +91,8 @@ class DeliveryReaders:
             return self._reader.poll(timeout_s)
         except Trimmed as error:
             self._watch.look()  # in another topic the position means nothing
+            if error.partition is not None:
+                self._last.refuse_lost(TopicPartition(*error.partition))
             gone = Trimmed(
                 f"{str(error).rstrip('.')}; what comes next is gone: go on elsewhere with "
                 f'seek("latest") or seek(TIME), or open the consumer with committed=False and '
@@ -94,6 +110,7 @@ class DeliveryReaders:
             number = self._streams.get(partition)
             if number is None:
                 continue
+            self._last.note(partition, records)
             if number != _ORDER:
                 delivery.payload_read(number, records, position, now=now)
                 continue

@@ -1,5 +1,8 @@
 """Refuses wrong calls of a consumer: `OneUser` one of a second thread, instead of waiting.
 
+`OneUser` also remembers that a call was cut off by an exception of somebody else (Ctrl-C): the next
+one begins anew, so nothing is lost and nothing is doubled.
+
 A lock that waits would hide the mistake: two threads that poll one consumer would each get a part
 of the messages, in no order. Only the last call, `close`, may come from any thread.
 """
@@ -11,7 +14,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from numbers import Integral
 
-from multicast.errors import UsageError
+from multicast.errors import AmcastError, UsageError
 
 # `close` waits so long for a call of another thread: longer than the default time-out of a request,
 # and than the polls of an iterator.
@@ -19,10 +22,15 @@ _LAST_S = 15.0
 
 
 class OneUser:
-    """A context manager around a call; a thread may enter again what it has entered."""
+    """A context manager around a call; a thread may enter again what it has entered.
 
-    def __init__(self, what: str) -> None:
+    `begin_anew` repairs what a call has left that was cut off.
+    """
+
+    def __init__(self, what: str, begin_anew: Callable[[], None]) -> None:
         self._what = what
+        self._begin_anew = begin_anew
+        self._unfinished = self._changing = False
         self._held = threading.RLock()
         self._ending = False
 
@@ -40,6 +48,28 @@ class OneUser:
         """Raise `UsageError` once the last call has begun."""
         if self._ending:
             raise UsageError(f"this {self._what} is closed; open another one")
+
+    @contextmanager
+    def call(self) -> Iterator[None]:
+        """Make a call that reads, or changes what is read, in one piece."""
+        with self:
+            self.refuse_ended()
+            if self._unfinished:
+                self._begin_anew()
+            self._unfinished = True
+            try:
+                yield
+            except AmcastError:
+                self._unfinished = self._changing
+                raise
+            self._unfinished = False
+
+    @contextmanager
+    def change(self) -> Iterator[None]:
+        """Change what is read: an error in between leaves neither the old nor the new."""
+        self._changing = True
+        yield
+        self._changing = False
 
     @contextmanager
     def last_call(self, wake: Callable[[], None]) -> Iterator[None]:

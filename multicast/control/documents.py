@@ -6,13 +6,13 @@ and nothing else. No I/O.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from multicast.drivers.clock import WRITER_BYTES
 from multicast.order.records import CheckpointRecord, decode
-from multicast.order.runs import anchor
+from multicast.order.runs import OFFSET_MAX
 from multicast.order.stream import StreamCheckpoint
 from topology.documents import NotReadable, octets, part, text, whole
 from topology.tree import Plan
@@ -21,19 +21,34 @@ HOST_BYTES_MAX = 253  # the longest name in the DNS (RFC 1035: 255 bytes on the 
 PORT_MAX = 65535  # of UDP and TCP: 16 bits
 PROCESS_BYTES = 8  # of a process's random number: two are never equal by chance
 MACHINE_BYTES = 8  # of what names a machine, likewise
+RESTORED_MAX = 2**32 - 1  # runs of a stream, in the bytes of a checkpoint
+_SAW_MAX = (OFFSET_MAX, 2**32 - 1, 2**32 - 1)  # of the fields of `SawEnd`
+
+
+class SawEnd(NamedTuple):
+    """A log's end, the leader's epoch, and the checksum of the message before it, 0 if unknown."""
+
+    end: int
+    leader_epoch: int
+    checksum: int
 
 
 @dataclass(frozen=True, slots=True)
 class Ended:
-    """What a recovery states in addition to the ends of the logs; empty after an ordinary change.
+    """What `ends` state in addition to the ends of the logs.
 
-    `resumed` gives, by collector and log, where the collector's stream of the next epoch begins, if
-    that is not the log's end: at the position of its stream of the ended epoch. `restored` gives,
-    by collector, the number of runs with which its stream of the next epoch begins, where not 0.
+    After a recovery `resumed` gives, by collector and log, where the collector's stream of the next
+    epoch begins, if that is not the log's end: at the position of its stream of the ended epoch.
+    `restored` gives, by collector, the number of runs with which its stream of the next epoch
+    begins, where not 0, and `runs` a digest of all of them. `seen` and `lost` are what the ended
+    streams had seen of the logs.
     """
 
     resumed: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
     restored: Mapping[str, int] = field(default_factory=dict)
+    seen: Mapping[str, Sequence[SawEnd]] = field(default_factory=dict)
+    lost: Mapping[str, int] = field(default_factory=dict)
+    runs: bytes = b""  # in the statement alone, so that other runs make other tags
 
 
 class StatusPage(NamedTuple):
@@ -76,11 +91,7 @@ def writer_of(document: Mapping[str, Any]) -> int | None:
 
 def _endpoint_of(document: Mapping[str, Any]) -> tuple[str, int]:
     host = text(part(document, "host"))
-    try:
-        named = host.encode("idna")
-    except UnicodeError:
-        raise NotReadable("its host is neither a name nor an address") from None
-    if not named or len(named) > HOST_BYTES_MAX or not named.decode().isprintable():
+    if not (0 < len(host) <= HOST_BYTES_MAX and host.isascii() and host.isprintable()):
         raise NotReadable("its host is neither a name nor an address")
     return host, whole(part(document, "port"), PORT_MAX)
 
@@ -97,7 +108,7 @@ def _object(document: object) -> dict[str, Any]:
 
 
 def ended_of(document: Mapping[str, Any], following: Plan) -> Ended:
-    """Decode the content of a recovery; `following` is the plan of the next epoch."""
+    """Decode what `ends` state beside positions; `following` is the plan of the next epoch."""
     resumed: dict[str, dict[str, int]] = {}
     for name, begins in _object(document.get("resumed", {})).items():
         if not following.has_collector(name):
@@ -106,22 +117,40 @@ def ended_of(document: Mapping[str, Any], following: Plan) -> Ended:
         for log in resumed[name]:
             if log not in following.collector(name).bag:
                 raise NotReadable(f"log {log} is not in the bag of {name}")
-    restored = positions_of(document.get("restored", {}))
+    restored = {
+        name: whole(count, RESTORED_MAX)
+        for name, count in _object(document.get("restored", {})).items()
+    }
     if not all(map(following.has_collector, restored)):
         raise NotReadable("it restores runs of a collector that is not in the next epoch")
-    return Ended(resumed, restored)
+    seen = {
+        log: tuple(map(_saw_end, _list(ends)))
+        for log, ends in _object(document.get("seen", {})).items()
+    }
+    return Ended(resumed, restored, seen, positions_of(document.get("lost", {})))
+
+
+def _saw_end(document: object) -> SawEnd:
+    fields = _list(document)
+    if len(fields) != len(_SAW_MAX):
+        raise NotReadable("an end that was seen has other fields")
+    return SawEnd(*map(whole, fields, _SAW_MAX))
+
+
+def _list(document: object) -> list[Any]:
+    if not isinstance(document, list):
+        raise NotReadable("it is not a list")
+    return document
 
 
 def named_checkpoint_of(
-    document: Mapping[str, Any], plan: Plan, collector: str
+    document: Mapping[str, Any], plan: Plan, collector: str, tag: bytes
 ) -> StreamCheckpoint:
-    """Decode the name of a checkpoint: it must be of this stream and its logs."""
+    """Decode the name of a checkpoint: it must be of the stream with this tag, and its logs."""
     offset = whole(part(document, "offset"))
-    try:
-        raw = bytes.fromhex(text(part(document, "record")))
-    except ValueError:
-        raise NotReadable("its record is no hexadecimal number") from None
-    record = decode(anchor(plan, collector), raw)
+    digits = text(part(document, "record"))
+    raw = octets(digits, len(digits) // 2)
+    record = decode(tag, raw)
     if not isinstance(record, CheckpointRecord) or record.mark > offset:
         raise NotReadable("its record is no checkpoint of this stream")
     numbers = {plan.number(name) for name in plan.collector(collector).bag}

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 
 from multicast.control.state import ControlState
 from multicast.control.topics import collectors_partition, control_partition, refuse_topic
+from multicast.drivers.clock import clock_of
 from multicast.drivers.protocol import Driver, TopicPartition
 from multicast.errors import ClusterUnreachable, TopicMissing
 
@@ -68,15 +69,18 @@ class ControlReader:
         """Read up to the present ends of the control topics; block until that is done.
 
         Afterwards `state` contains every statement that was committed before the call. Raises
-        `ClusterUnreachable` if no record comes for `timeout_s` seconds.
+        `ClusterUnreachable` if no record of one of the topics comes for `timeout_s` seconds.
         """
         ends = self._driver.last_stable_offsets(list(self._positions))
+        monotonic = clock_of(self._driver).monotonic
         for partition in self._positions:
             self._reader.resume([partition])
-            while self._positions[partition] < ends[partition]:
-                before = self.positions
-                self.follow(timeout_s)
-                if self._positions == before:
+            until = monotonic() + timeout_s
+            while (before := self._positions[partition]) < ends[partition]:
+                self.follow(max(0.0, until - monotonic()))
+                if self._positions[partition] > before:
+                    until = monotonic() + timeout_s
+                elif monotonic() >= until:  # the other topic may be written all the time
                     raise ClusterUnreachable(
                         f"the control topic {partition.topic} could not be read to its end "
                         f"within {timeout_s:g} s"

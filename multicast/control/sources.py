@@ -12,7 +12,8 @@ own order ("@" and the log's name).
        the source anew                                                          `last_epoch`
     4  Epoch e has begun once the `ends` of all epochs before it are written. A log begins where its
        last epoch ended, and a new log at the `first` of its plan               `log_starts`
-    5  A single-log consumer reads an epoch to its marker. Where a stream froze too early, the log
+    5  A single-log consumer reads an epoch to its marker; of a log whose end an operator has given
+       up as lost (`is_cut`) to its `ends`. Where a stream froze too early, the log
        ends before the marker, and its other readers find what lies between in the next epoch
                                                              `single_log_end`, `single_log_start`
 
@@ -29,6 +30,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 
+from multicast.control.documents import Ended, SawEnd
 from multicast.control.topics import SINGLE_LOG
 from topology.carry_over import Retained
 from topology.tree import Plan
@@ -96,20 +98,46 @@ def log_starts(plan: Plan, ends: Mapping[int, Positions]) -> dict[str, int] | No
     return starts
 
 
+def log_sights(
+    epoch: int, ends: Mapping[int, Positions], ended: Mapping[int, Ended]
+) -> tuple[dict[str, Sequence[SawEnd]], dict[str, int]]:
+    """Give what was seen, and what is lost, of logs before an epoch: each log's last `ends` say."""
+    seen: dict[str, Sequence[SawEnd]] = {}
+    lost: dict[str, int] = {}
+    for earlier in range(1, epoch):
+        said = ended[earlier]
+        for name in ends[earlier]:
+            seen[name] = said.seen.get(name, ())
+            lost.pop(name, None)
+            if name in said.lost:
+                lost[name] = said.lost[name]
+    return seen, lost
+
+
 def single_log_end(
-    ends: Mapping[int, Positions], markers: Mapping[int, Positions], epoch: int, log: str
+    ends: Mapping[int, Positions],
+    markers: Mapping[int, Positions],
+    is_cut: Callable[[int, str], bool],
+    epoch: int,
+    log: str,
 ) -> int | None:
     """Give where an epoch of a single-log subscription ends; None while that is not known."""
     if epoch not in ends:
         return None
+    if is_cut(epoch, log):
+        return ends[epoch][log]
     return max(ends[epoch][log], markers.get(epoch, {}).get(log, 0))
 
 
 def single_log_start(
-    ends: Mapping[int, Positions], markers: Mapping[int, Positions], epoch: int, log: str
+    ends: Mapping[int, Positions],
+    markers: Mapping[int, Positions],
+    is_cut: Callable[[int, str], bool],
+    epoch: int,
+    log: str,
 ) -> int | None:
     """Give where an epoch of a single-log subscription begins; None: at the log's own start."""
     for earlier in range(epoch - 1, 0, -1):
         if log in ends.get(earlier, {}):
-            return single_log_end(ends, markers, earlier, log)
+            return single_log_end(ends, markers, is_cut, earlier, log)
     return None

@@ -21,7 +21,7 @@ two would become the first.
                                    `restored`: see `Ended`
 
 What collectors state, in `A.collectors`: the newest statement of a key replaces the others. One
-that names an epoch without a plan is *early*: it is kept until the plan is accepted.
+that names an epoch that has not begun is *early*: it is kept until that has.
 
     checkpoint/NAME/LEVEL/SLOT     a copy of a checkpoint record of a collector's stream, and where
                                    it is; `checkpoints.py` chooses the slot. An empty value
@@ -30,8 +30,8 @@ that names an epoch without a plan is *early*: it is kept until the plan is acce
                                    may say where the instance's process serves its web pages, and
                                    that the instance hands the collector over (`released`)
 
-Invariants: plans[i].epoch = i + 1; early statements name later epochs, and no key is both early and
-among the checkpoints.
+Invariants: plans[i].epoch = i + 1; early statements name epochs that have not begun, and no key is
+both early and among the checkpoints.
 """
 
 from __future__ import annotations
@@ -56,15 +56,17 @@ from multicast.control.documents import (
 from multicast.control.sources import (
     first_epoch,
     last_epoch,
+    log_sights,
     log_starts,
     retained_whole,
     single_log_end,
     single_log_start,
 )
-from multicast.control.topics import collectors_partition
+from multicast.control.topics import collectors_partition, stream_partition
 from multicast.drivers.protocol import Record, TopicPartition
 from multicast.errors import UncoveredInterest, UnknownVersion
-from multicast.order.runs import digest_of
+from multicast.order.records import Loss, SeenEnd, SightRecord
+from multicast.order.runs import anchor, digest_of
 from multicast.order.stream import OrderStream, StreamCheckpoint
 from topology.carry_over import Retained, retained
 from topology.documents import NotReadable, json_object, part, whole, whole_text
@@ -75,6 +77,8 @@ _ORDINARY = Ended()
 # Who reads the operators' topic first meets an early statement only where a plan came meanwhile:
 # one of each new collector at the most. So it bounds what foreign ones cost; the oldest go.
 EARLY_MAX = 1000
+EARLY_BYTES_MAX = 64_000_000
+RUNNING_MAX = 100_000  # names of collectors in `running`, ten times what any plan has had so far
 
 
 class _Named(NamedTuple):
@@ -118,7 +122,8 @@ class ControlState:
     running: dict[str, int] = field(default_factory=dict)  # by name: the epoch
     pages: dict[str, StatusPage | None] = field(default_factory=dict)  # by name
     offers: dict[str, Offer] = field(default_factory=dict)  # by name: the newest
-    recovered: dict[int, Ended] = field(default_factory=dict)
+    ended: dict[int, Ended] = field(default_factory=dict)  # by epoch: what else its `ends` say
+    began: dict[int, bytes] = field(default_factory=dict)  # by epoch: what the tags in it contain
     early: dict[bytes, _Early] = field(default_factory=dict)  # by key, in the order of reading
     _checkpoints: dict[bytes, _Named] = field(default_factory=dict)
     _retained: list[Retained] = field(default_factory=list)  # [e - 1]: what epoch e + 1 keeps of e
@@ -135,7 +140,8 @@ class ControlState:
             markers=dict(self.markers),
             ends=dict(self.ends),
             ended_ms=dict(self.ended_ms),
-            recovered=dict(self.recovered),
+            ended=dict(self.ended),
+            began=dict(self.began),
             running=dict(self.running),
             pages=dict(self.pages),
             offers=dict(self.offers),
@@ -179,22 +185,22 @@ class ControlState:
         document = json_object(value or b"")
         if kind == "plan":
             self._read_plan(value or b"", document)
-            self._take_early()
         elif kind in ("markers", "ends"):
             epoch = whole_text(rest.partition("/")[0], EPOCH_MAX)
-            positions = positions_of(part(document, "positions"))
-            self._refuse_untimely(kind, epoch, positions)
+            positions = self._timely(kind, epoch, positions_of(part(document, "positions")))
             facts = self.markers if kind == "markers" else self.ends
             if epoch in facts:
                 return
             self._refuse_other_chain(document)
             if kind == "ends":
-                self.recovered[epoch] = ended_of(document, self._plan(epoch + 1))
+                self.ended[epoch] = ended_of(document, self._plan(epoch + 1))
                 self.ended_ms[epoch] = timestamp_ms
+                self.began[epoch + 1] = digest_of(value or b"")
             facts[epoch] = positions
             self.previous = digest_of(value or b"")
         else:
             raise NotReadable(f"its kind {kind!r} is unknown")
+        self._take_early()
 
     def _take_collectors(self, key: bytes, value: bytes | None, offset: int) -> None:
         kind, _, rest = key.decode().partition("/")
@@ -206,6 +212,8 @@ class ControlState:
                 self._take_checkpoint(key, value, offset)
         elif kind == "running":
             document = json_object(value or b"")
+            if rest not in self.running and len(self.running) >= RUNNING_MAX:
+                raise NotReadable("too many collectors are named")
             epoch, page = whole(part(document, "epoch"), EPOCH_MAX), page_of(document)
             writer = writer_of(document)
             self.running[rest] = epoch
@@ -232,13 +240,14 @@ class ControlState:
             self._retained.append(retained(self.plans[-1], plan))
         self.plans.append(plan)
         self.previous = digest_of(value)
+        self.began.setdefault(1, self.previous)
 
     def _refuse_other_chain(self, document: Mapping[str, Any]) -> None:
         if part(document, "previous") != self.previous.hex():
             raise NotReadable("it does not follow the last accepted plan, markers or ends")
 
-    def _refuse_untimely(self, kind: str, epoch: int, positions: Mapping[str, int]) -> None:
-        """Raise `NotReadable` for a statement that comes too early or omits a log that needs it.
+    def _timely(self, kind: str, epoch: int, positions: Mapping[str, int]) -> dict[str, int]:
+        """Give the positions of logs that end; raise `NotReadable` if one is missing, or early.
 
         The next plan precedes the markers of an epoch, and these precede its ends; an epoch begins
         before it ends, and no log ends below its start.
@@ -251,8 +260,11 @@ class ControlState:
         plan, kept = self._plan(epoch), self.retained(epoch).logs
         for log in plan.logs:
             is_due = kind == "ends" or plan.top(log.name) is None
-            if is_due and log.name not in kept and positions.get(log.name, -1) < starts[log.name]:
+            least = 0 if self._is_cut(epoch, log.name) else starts[log.name]
+            if is_due and log.name not in kept and positions.get(log.name, -1) < least:
                 raise NotReadable(f"it omits log {log.name}, or ends it below its start")
+        names = {log.name for log in plan.logs} - kept
+        return {name: position for name, position in positions.items() if name in names}
 
     def _take_checkpoint(self, key: bytes, value: bytes, offset: int) -> None:
         """Take a checkpoint, which must name a collector of a plan, and a slot."""
@@ -261,23 +273,28 @@ class ControlState:
             raise NotReadable("it names no slot")
         document = json_object(value)
         epoch = whole(part(document, "epoch"), EPOCH_MAX)
-        if epoch > self.epoch:
+        if epoch > self.begun_epoch:
             self._keep_early(key, _Early(epoch, offset, value))
             return
         time_ms = whole(part(document, "time_ms"))
-        point = named_checkpoint_of(document, self._plan_with(epoch, name), name)
+        plan = self._plan_with(epoch, name)
+        point = named_checkpoint_of(document, plan, name, self._tag(epoch, name))
         self._checkpoints[key] = _Named(point, offset, time_ms)
 
     def _keep_early(self, key: bytes, early: _Early) -> None:
         self.early[key] = early
-        if len(self.early) > EARLY_MAX:
+        while (
+            len(self.early) > EARLY_MAX
+            or sum([len(each.value) for each in self.early.values()]) > EARLY_BYTES_MAX
+        ):
             del self.early[next(iter(self.early))]
             self.void += 1
 
     def _take_early(self) -> None:
-        """Take what was stated of the newest plan's epoch before that plan was read."""
+        """Take what was stated of the newest epoch before it was known to have begun."""
+        begun = self.begun_epoch if self.early else 0
         for key, (epoch, offset, value) in list(self.early.items()):
-            if epoch == self.epoch:
+            if epoch <= begun:
                 del self.early[key]
                 try:
                     self._take_checkpoint(key, value, offset)
@@ -299,10 +316,7 @@ class ControlState:
     @property
     def begun_epoch(self) -> int:
         """The newest epoch that has begun; it is `epoch - 1` while that one is drained."""
-        epoch = self.epoch
-        while epoch and self.starts(epoch) is None:
-            epoch -= 1
-        return epoch
+        return len(self.began)
 
     def epoch_at(self, timestamp_ms: int) -> int:
         """Give the newest epoch that had begun at a time: those before it had ended earlier."""
@@ -314,6 +328,27 @@ class ControlState:
     def collectors_open(self, epoch: int) -> set[str]:
         """Give the collectors that some instance has opened in this epoch or a later one."""
         return {name for name, opened in self.running.items() if opened >= epoch}
+
+    def tag(self, epoch: int, collector: str) -> bytes:
+        """Give the tag of a collector's stream in an epoch: that of the epoch in which it began.
+
+        Raises `UncoveredInterest` if that has not begun.
+        """
+        epoch = self.first_epoch(epoch, collector)
+        self.begun(epoch)
+        return self._tag(epoch, collector)
+
+    def tags_in(self, stream: TopicPartition) -> set[bytes]:
+        """Give the tags of all streams of epochs that have begun in a partition of the order."""
+        return {
+            self._tag(plan.epoch, node.name)
+            for plan in self.plans[: self.begun_epoch]
+            for node in plan.collectors
+            if stream_partition(plan, node.name) == stream
+        }
+
+    def _tag(self, epoch: int, collector: str) -> bytes:
+        return anchor(epoch, collector, self.began[epoch])
 
     def offered_by(self, epoch: int, name: str) -> int | None:
         """Give who leaves a collector that began in this epoch to the next instance; None: nobody.
@@ -401,14 +436,25 @@ class ControlState:
         Raises `UncoveredInterest` if the epoch has not begun, and `UnknownVersion`.
         """
         plan = self.plan(epoch)
-        before = self.recovered.get(epoch - 1, _ORDINARY)
+        starts, before = self.begun(epoch), self.ended.get(epoch - 1, _ORDINARY)
         return OrderStream(
             plan,
             collector,
-            self.begun(epoch),
+            starts,
             point,
+            began=self.began[epoch],
             resumed=before.resumed.get(collector),
             owed=before.restored.get(collector, 0),
+            sight=self._sight(plan, collector),
+        )
+
+    def _sight(self, plan: Plan, collector: str) -> SightRecord:
+        """Give what was seen and lost of a collector's logs before the plan's epoch."""
+        seen, lost = log_sights(plan.epoch, self.ends, self.ended)
+        bag = [(name, plan.number(name)) for name in plan.collector(collector).bag]
+        return SightRecord(
+            tuple(SeenEnd(log, *end) for name, log in bag for end in seen.get(name, ())),
+            tuple(Loss(log, lost[name]) for name, log in bag if name in lost),
         )
 
     def single_log_end(self, epoch: int, log: str) -> int | None:
@@ -417,11 +463,16 @@ class ControlState:
         They read up to the marker. The log's own end is lower only if a stream was frozen too
         early; other consumers then deliver the messages between the two in the next epoch.
         """
-        return single_log_end(self.ends, self.markers, epoch, log)
+        return single_log_end(self.ends, self.markers, self._is_cut, epoch, log)
+
+    def _is_cut(self, epoch: int, log: str) -> bool:
+        """Whether the next plan accepts that a log has lost its end: it has another life."""
+        following = self._plan(epoch + 1)
+        return following.has_log(log) and following.log(log).life > self._plan(epoch).log(log).life
 
     def single_log_start(self, epoch: int, log: str) -> int:
         """Say where an epoch begins for those who read a log alone."""
-        start = single_log_start(self.ends, self.markers, epoch, log)
+        start = single_log_start(self.ends, self.markers, self._is_cut, epoch, log)
         return self.begun(epoch)[log] if start is None else start
 
     def naming(self, point: StreamCheckpoint, now_ms: int) -> tuple[bytes, bytes] | None:

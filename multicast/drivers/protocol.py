@@ -111,6 +111,8 @@ class JointRecord(NamedTuple):
 
 # Gives what a request carries beside its records: `Driver.appender`.
 Beside = Callable[[Mapping[TopicPartition, int]], Sequence[JointRecord]]
+# Takes a partition, a number of records that follow each other, and the first one's outcome.
+Settled = Callable[[TopicPartition, int, AppendOutcome], None]
 
 
 class Appender(Protocol):
@@ -262,6 +264,7 @@ class Driver(Protocol):
         self,
         *,
         beside: Beside | None = None,
+        settled: Settled | None = None,
         linger_ms: int = 0,
         compression: str = "none",
         batch_bytes: int | None = None,
@@ -277,7 +280,8 @@ class Driver(Protocol):
         waits for that: neither `flush` nor the buffer's room, and `close` for half a second at
         most; what a partition cannot be given for long is refused. `beside` is called under a lock,
         on any thread: it must not block, nor call the appender, nor wait for a lock whose holder
-        calls the appender.
+        calls the appender. `settled` is told each outcome just before `done`, but none of what goes
+        beside, nor of a record that is refused at once.
         """
 
     def reader(

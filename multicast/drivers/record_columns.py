@@ -2,7 +2,7 @@
 
 Tables need the fields of millions of records one after the other; making an object of each costs
 more than all the rest. A `RecordColumns` is a sequence of `Record` all the same, so who needs the
-objects gets them. Needs numpy, which comes with the extra [spark].
+objects gets them. None of them has headers. Needs numpy, which comes with the extra [spark].
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from itertools import repeat
 from typing import TYPE_CHECKING, NamedTuple, overload
 
-from multicast.drivers.protocol import Headers, Record
+from multicast.drivers.protocol import Record
 
 if TYPE_CHECKING:
     import numpy as np
@@ -37,18 +37,6 @@ class Parts(NamedTuple):
             yield None if length < 0 else raw[first : first + length]
 
 
-class HeaderColumns(NamedTuple):
-    """The headers of some records, one after the other.
-
-    Those of record i are bounds[i] … bounds[i+1]-1. `names` are all names, or more.
-    """
-
-    bounds: Numbers
-    name: Parts
-    value: Parts
-    names: frozenset[str]
-
-
 @dataclass(frozen=True, slots=True, eq=False)
 class RecordColumns(Sequence[Record]):
     """Some records of one Kafka partition, ascending by offset; the `Parts` are pieces of `raw`."""
@@ -58,7 +46,6 @@ class RecordColumns(Sequence[Record]):
     timestamp_ms: Numbers  # -1: none
     key: Parts
     value: Parts
-    headers: HeaderColumns | None  # None: no record has any
 
     def __len__(self) -> int:
         return len(self.offset)
@@ -83,34 +70,18 @@ class RecordColumns(Sequence[Record]):
             self.offset.tolist(),
             self.value.of(self.raw),
             self.key.of(self.raw),
-            repeat(()) if self.headers is None else self._headers(self.headers),
+            repeat(()),
             self.timestamp_ms.tolist(),
             repeat(-1),  # tables need no leader epochs
             strict=False,
         ):
             yield make(Record, fields)
 
-    def _headers(self, columns: HeaderColumns) -> Iterator[Headers]:
-        low, high = int(columns.bounds[0]), int(columns.bounds[-1])
-        names = map(_text, columns.name.between(low, high).of(self.raw))
-        pairs = zip(names, columns.value.between(low, high).of(self.raw), strict=True)
-        for count in (columns.bounds[1:] - columns.bounds[:-1]).tolist():
-            yield [next(pairs) for _ in range(count)] if count else ()
-
     def _between(self, start: int, stop: int) -> RecordColumns:
-        headers = self.headers
-        if headers is not None:
-            headers = headers._replace(bounds=headers.bounds[start : stop + 1])
         return RecordColumns(
             self.raw,
             self.offset[start:stop],
             self.timestamp_ms[start:stop],
             self.key.between(start, stop),
             self.value.between(start, stop),
-            headers,
         )
-
-
-def _text(name: bytes | None) -> str:
-    assert name is not None, "each header has a name"
-    return name.decode("utf-8")

@@ -214,13 +214,6 @@ class LocalCluster:
         with log.open(encoding="utf-8", errors="replace") as file:
             return [line.rstrip("\n") for line in collections.deque(file, maxlen=lines)]
 
-    def tool_command(self, main: str, *arguments: str) -> list[str]:
-        """Return the command line of one of Kafka's own programs, by its Java class.
-
-        For example `org.apache.kafka.tools.ConsoleProducer` (in 4.3; 4.4.0 was published without).
-        """
-        return install(self.version, progress=self._progress).command(main, *arguments)
-
     # --- start and stop ---------------------------------------------------------------------
 
     def start(self) -> list[int]:

@@ -3,13 +3,9 @@
     amcast_system             systems in memory; each ends, and is checked, with the test
     amcast_topic              topics on `kafka_cluster` with a plan and collectors; likewise
     kafka_cluster             one broker
-    kafka_cluster_of_three    three brokers
 
 A test that used the first two fails on any violation of the order. docs/testing-your-code.md shows
 both. `AMCAST_SEED` sets the seed of systems in memory for which the test gives none.
-
-`pytest --amcast-check` judges what every other `Consumer` of the test process hands out, too: a
-test fails on any violation, wherever its consumers come from (docs/check.md).
 
 A cluster starts when a test first uses it, as a `LocalCluster` in a temporary directory, and ends
 with the test session, even if that is killed. `AMCAST_BOOTSTRAP` may name an existing cluster for
@@ -23,24 +19,16 @@ import os
 from collections.abc import Generator, Iterator
 from contextlib import ExitStack, closing
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, TypeAlias
 
 import pytest
 
 if TYPE_CHECKING:  # every pytest run loads this plugin, but few start a broker
     from multicast.local.cluster import LocalCluster
+    from multicast.testing.clients import TopicClients
     from multicast.testing.interests import Interests
     from multicast.testing.memory_system import MemorySystem
     from multicast.testing.parties import TopicOnBroker
-    from multicast.testing.process_recorder import ProcessRecorder
-
-
-class TestedCluster(Protocol):
-    """What a test may use of any cluster."""
-
-    @property
-    def bootstrap(self) -> str:
-        """The addresses of its brokers: HOST:PORT, separated by commas."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,23 +38,20 @@ class ExistingCluster:
     bootstrap: str
 
 
-class OpenSystems:
-    """The fixture `amcast_system`: a call opens a system in memory, which ends with the test."""
+TestedCluster: TypeAlias = "LocalCluster | ExistingCluster"
+
+
+class _Opened:
+    """What a fixture has opened for one test."""
 
     def __init__(self) -> None:
-        self._opened: list[MemorySystem] = []
-
-    def __call__(self, interests: Interests, *, seed: int | None = None) -> MemorySystem:
-        """Open a system as `multicast.testing.system` does; see there for interests and seed."""
-        from multicast.testing.memory_system import system  # noqa: PLC0415
-
-        self._opened.append(system(interests, seed=_default_seed() if seed is None else seed))
-        return self._opened[-1]
+        self._opened: list[TopicClients] = []
 
     def check(self) -> None:
-        """Raise `OrderViolation` if a guarantee is violated in one of them."""
+        """Raise `OrderViolation` if a guarantee is violated in one that is still open."""
         for opened in self._opened:
-            opened.check()
+            if not opened.closed:
+                opened.check()
 
     def close(self) -> None:
         """Close all of them."""
@@ -75,12 +60,24 @@ class OpenSystems:
                 stack.callback(opened.close)
 
 
-class OpenTopics:
+class OpenSystems(_Opened):
+    """The fixture `amcast_system`: a call opens a system in memory, which ends with the test."""
+
+    def __call__(self, interests: Interests, *, seed: int | None = None) -> MemorySystem:
+        """Open a system as `multicast.testing.system` does; see there for interests and seed."""
+        from multicast.testing.memory_system import system  # noqa: PLC0415
+
+        opened = system(interests, seed=_default_seed() if seed is None else seed)
+        self._opened.append(opened)
+        return opened
+
+
+class OpenTopics(_Opened):
     """The fixture `amcast_topic`: a call opens a topic with a plan and its running collectors."""
 
     def __init__(self, cluster: TestedCluster) -> None:
+        super().__init__()
         self._cluster = cluster
-        self._opened: list[TopicOnBroker] = []
 
     def __call__(self, interests: Interests, *, driver: str = "librdkafka") -> TopicOnBroker:
         """Open a topic with a name of its own; blocks until its collectors work.
@@ -94,18 +91,6 @@ class OpenTopics:
         self._opened.append(opened)
         return opened
 
-    def check(self) -> None:
-        """Raise `OrderViolation` if a guarantee is violated in one that is still open."""
-        for opened in self._opened:
-            if not opened.closed:
-                opened.check()
-
-    def close(self) -> None:
-        """Stop all of them."""
-        with ExitStack() as stack:
-            for opened in self._opened:
-                stack.callback(opened.close)
-
 
 def _default_seed() -> int:
     text = os.environ.get("AMCAST_SEED", "0")
@@ -114,73 +99,12 @@ def _default_seed() -> int:
     return int(text)
 
 
-_OF_PROCESS: pytest.StashKey[ProcessRecorder] = pytest.StashKey()
-
-
-def pytest_addoption(parser: pytest.Parser) -> None:
-    """Add `--amcast-check`."""
-    parser.getgroup("amcast").addoption(
-        "--amcast-check",
-        action="store_true",
-        help="fail a test if its consumers of amcast were handed out messages in a wrong order",
-    )
-
-
-def pytest_configure(config: pytest.Config) -> None:
-    """With `--amcast-check`, watch the consumers of this process."""
-    if config.getoption("--amcast-check"):
-        from multicast.testing.process_recorder import ProcessRecorder  # noqa: PLC0415
-        from multicast.verification.observer import watch_process  # noqa: PLC0415
-
-        config.stash[_OF_PROCESS] = recorder = ProcessRecorder()
-        watch_process(recorder.observe)
-        config.add_cleanup(lambda: watch_process(None))
-
-
-@pytest.hookimpl(wrapper=True)
-def pytest_runtest_call(item: pytest.Item) -> Generator[None, object, object]:
-    """Judge what consumers handed out until the test's own part ended."""
-    try:
-        result = yield
-    except BaseException as error:
-        violation = _judged(item)
-        if violation is not None:
-            error.add_note(f"amcast-check: {violation}")
-        raise
-    violation = _judged(item)
-    if violation is not None:
-        raise violation
-    return result
-
-
-@pytest.hookimpl(wrapper=True)
-def pytest_runtest_teardown(item: pytest.Item) -> Generator[None, object, object]:
-    """Judge what its fixtures' consumers handed out later; the next test begins with nothing."""
-    result = yield
-    violation = _judged(item)
-    recorder = item.config.stash.get(_OF_PROCESS, None)
-    if recorder is not None:
-        recorder.clear()
-    if violation is not None:
-        raise violation
-    return result
-
-
-def _judged(item: pytest.Item) -> Exception | None:
-    """Give the violation of the test so far; each is told once."""
-    recorder = item.config.stash.get(_OF_PROCESS, None)
-    violation = None if recorder is None else recorder.judge()
-    if violation is not None and recorder is not None:
-        recorder.clear()
-    return violation
-
-
 @pytest.hookimpl(wrapper=True)
 def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> Generator[None, object, object]:
     """Check what a test opened once its own assertions hold, so a violation fails the test."""
     result = yield
     for opened in list(pyfuncitem.funcargs.values()):
-        if isinstance(opened, OpenSystems | OpenTopics):
+        if isinstance(opened, _Opened):
             opened.check()
     return result
 
@@ -209,16 +133,4 @@ def kafka_cluster() -> Iterator[TestedCluster]:
     from multicast.local.cluster import LocalCluster  # noqa: PLC0415
 
     with LocalCluster(brokers=1) as cluster:
-        yield cluster
-
-
-@pytest.fixture(scope="session")
-def kafka_cluster_of_three() -> Iterator[LocalCluster]:
-    """Three brokers, replication 3, min.insync.replicas 2.
-
-    A broker that a test killed or paused stays so; `start()` restarts missing ones.
-    """
-    from multicast.local.cluster import LocalCluster  # noqa: PLC0415
-
-    with LocalCluster(brokers=3) as cluster:
         yield cluster

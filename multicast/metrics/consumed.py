@@ -9,7 +9,7 @@ from __future__ import annotations
 import threading
 
 from multicast.consuming.delivery import Batch, Delivery
-from multicast.consuming.entries_read import ConsumerEntries, EntriesRead
+from multicast.consuming.entries_read import ConsumerEntries
 from multicast.control import log_partition
 from multicast.drivers.clock import ClientClock
 from multicast.drivers.protocol import Driver
@@ -31,7 +31,7 @@ class ConsumptionCounter:
         self._consumer = consumer
         self._driver = driver
         self._lock = lock
-        self._entries = EntriesRead()
+        self._entries = ConsumerEntries({}, {})  # of the deliveries before, each of one epoch
         self._delivered: dict[str, int] = {}
         self._payload_bytes = 0  # of the deliveries before
         self._delivery: Delivery | None = None  # until the consumer is open
@@ -42,8 +42,8 @@ class ConsumptionCounter:
         """Continue with this delivery; the one before it reads nothing more."""
         if self._delivery is not None:
             self._payload_bytes += _payload_bytes(self._delivery)
+            self._entries = self._sums(self._delivery)
         self._delivery = delivery
-        self._entries.begin(delivery)
 
     def delivered(self, batch: Batch) -> None:
         """Count the messages of a batch."""
@@ -68,14 +68,24 @@ class ConsumptionCounter:
     def entries(self) -> ConsumerEntries:
         """Count by log the order entries read, and those dropped."""
         with self._lock:
-            return self._entries.sums()
+            assert self._delivery is not None
+            return self._sums(self._delivery)
+
+    def _sums(self, delivery: Delivery) -> ConsumerEntries:
+        read, dropped = dict(self._entries.read), dict(self._entries.dropped)
+        for number, count in sorted(delivery.entries_read().items()):
+            name = delivery.plan.logs[number].name
+            read[name] = read.get(name, 0) + count
+            if number not in delivery.logs:
+                dropped[name] = dropped.get(name, 0) + count
+        return ConsumerEntries(read, dropped)
 
     def counts(self) -> ConsumerCounts:
         """Give all counts of one moment."""
         with self._lock:
             delivery = self._delivery
             assert delivery is not None
-            entries = self._entries.sums()
+            entries = self._sums(delivery)
             buffers = delivery.buffers.values()
             progress = {} if delivery.payload_starts is None else delivery.progress()
             return ConsumerCounts(

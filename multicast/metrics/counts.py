@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from multicast.consuming.delivery import Waiting
+from multicast.consuming.buffers import Waiting
 from multicast.drivers.protocol import Driver, TopicPartition
 from multicast.metrics.families import LatencyCounts
 

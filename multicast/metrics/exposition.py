@@ -62,19 +62,13 @@ class MetricsPage:
     """The page `/metrics` of a process: these families, and `process_*` of the operating system."""
 
     def __init__(self, collector: Collector) -> None:
-        self._registry = registry_of(collector)
+        self._registry = CollectorRegistry()
+        self._registry.register(collector)
+        ProcessCollector(registry=self._registry)
 
     def text(self) -> str:
         """Write all metrics in Prometheus' text format 0.0.4."""
         return generate_latest(self._registry).decode()
-
-
-def registry_of(collector: Collector) -> CollectorRegistry:
-    """Make a registry of these families, and of `process_*`."""
-    registry = CollectorRegistry()
-    registry.register(collector)
-    ProcessCollector(registry=registry)
-    return registry
 
 
 def _metric(family: MetricFamily, samples: Sequence[LabelledValue]) -> Metric:

@@ -30,7 +30,7 @@ _RESTORED = struct.Struct(">QQH")
 _POSITION = struct.Struct(">IQ")
 _FREEZE = struct.Struct(">QH")
 _SIGHT = struct.Struct(">HH")  # ends that were seen, losses
-_SEEN = struct.Struct(">IQI")
+_SEEN = struct.Struct(">IQII")
 # mark, parent_next, parent_last, restored; own logs, inherited logs, ends that were seen, losses
 _CHECKPOINT = struct.Struct(">QQIIHHHH")
 _OWN_LOG = struct.Struct(">IQQI?")
@@ -85,11 +85,15 @@ class Position(NamedTuple):
 
 
 class SeenEnd(NamedTuple):
-    """Log number `log` ended at `end` or later while the leader of epoch `leader_epoch` led it."""
+    """Log number `log` ended at `end` or later while the leader of epoch `leader_epoch` led it.
+
+    `checksum` is that of the message at `end` - 1; 0: not known.
+    """
 
     log: int
     end: int
     leader_epoch: int
+    checksum: int = 0
 
 
 class Loss(NamedTuple):
@@ -280,7 +284,7 @@ def _decode(kind: int, raw: bytes, place: int) -> StreamRecord:
             rising: Sequence[Sequence[tuple[int, ...]]] = (
                 [log[:1] for log in record.own],
                 [log[:1] for log in record.inherited],
-                [(log, epoch) for log, _, epoch in record.seen],
+                [(each.log, each.leader_epoch) for each in record.seen],
                 [log[:1] for log in record.lost],
             )
             if any(list(keys) != sorted(set(keys)) for keys in rising):
@@ -307,7 +311,7 @@ def _sight_of(seen: int, raw: bytes) -> tuple[tuple[SeenEnd, ...], tuple[Loss, .
     ends, losses = _split(_SEEN, seen, raw)
     return (
         tuple(
-            [SeenEnd(log, _below_2_63(end), epoch) for log, end, epoch in _SEEN.iter_unpack(ends)]
+            [SeenEnd(log, _below_2_63(end), *rest) for log, end, *rest in _SEEN.iter_unpack(ends)]
         ),
         tuple([Loss(log, _below_2_63(first)) for log, first in _POSITION.iter_unpack(losses)]),
     )

@@ -18,8 +18,9 @@ another one, so there is no digest chain. No I/O, no clock, no randomness.
     parent_next    the first offset of the parent's stream whose effect is not taken over yet
     parent_last    the checksum of the parent's last record below it
     restored       how many of the runs are taken over that a recovery restores
-    seen           (log, end, leader epoch): a collector saw the log end there or later under that
-                   leader. A record below `end` with a later leader epoch has replaced another one
+    seen           (log, end, leader epoch, checksum): a collector saw the log end there or later
+                   under that leader, behind this message. A record below `end` with a later leader
+                   epoch, or another one at `end` - 1, has replaced one
     lost           (log, first): the log lost its messages from offset `first` on
     mark           the offset at which the next checkpoint describes the state: behind the last
                    checkpoint that counted, or the stream's first offset
@@ -118,7 +119,7 @@ class StreamShape:
 
     `first` is where the stream begins in its partition, and `parent_first` where the parent's does;
     None without a parent. After a recovery, `owed` is the number of restored runs with which the
-    stream begins.
+    stream begins. `sight` is what was seen and lost of its logs before: it acts first.
     """
 
     tag: bytes
@@ -127,6 +128,7 @@ class StreamShape:
     first: int = 0
     parent_first: int | None = None
     owed: int = 0
+    sight: SightRecord = field(default_factory=SightRecord)
 
 
 @dataclass(slots=True)
@@ -174,7 +176,9 @@ class RecordStream:
             corrections=dict.fromkeys(shape.own, 0),
             parent_next=shape.parent_first or 0,
         )
-        if checkpoint is not None:
+        if checkpoint is None:
+            self._sight(shape.sight)
+        else:
             self.offset_next = checkpoint.mark
             self._begin(checkpoint)
         # Of each own log: how many messages tickets have counted since reading began.
@@ -377,9 +381,12 @@ class RecordStream:
 
 
 def undominated(seen: Sequence[SeenEnd], position: int) -> tuple[SeenEnd, ...]:
-    """Give the seen ends of one log that clause 9 keeps, by rising end and leader epoch."""
+    """Give the seen ends of one log that clause 9 keeps, by rising end and leader epoch.
+
+    Of equal ones the first with a checksum stays.
+    """
     kept: list[SeenEnd] = []
-    for each in sorted(seen, key=lambda each: (each.leader_epoch, -each.end)):
+    for each in sorted(seen, key=lambda each: (each.leader_epoch, -each.end, not each.checksum)):
         if not kept or each.end > kept[-1].end:
             kept.append(each)
     ordered = [each for each in kept if each.end <= position]

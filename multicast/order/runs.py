@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from multicast.drivers.protocol import Record
-from topology.tree import DIGEST_BYTES, Plan
+from topology.tree import DIGEST_BYTES
 
 MAGIC = b"TO"
 OFFSET_MAX = 2**63 - 1  # Kafka's offsets are signed 64-bit numbers
@@ -51,13 +51,13 @@ def order_checksum(record: Record) -> int:
     return zlib.crc32(value, zlib.crc32(key, zlib.crc32(head))) or 1
 
 
-def anchor(plan: Plan, collector: str) -> bytes:
-    """Name a collector's stream in the plan's epoch, in 16 bytes.
+def anchor(epoch: int, collector: str, began: bytes) -> bytes:
+    """Name a collector's stream that begins in this epoch, in 16 bytes.
 
-    It contains the plan's digest, so no record of another plan, epoch or collector has it.
+    `began` is the digest of the statement with which the epoch began. It names the plan and all
+    that was stated before, so no record of another plan, epoch or collector has this tag.
     """
-    text = b"amcast anchor\0%d\0%s\0%s" % (plan.epoch, plan.digest, collector.encode())
-    return digest_of(text)
+    return digest_of(b"amcast anchor\0%d\0%s\0%s" % (epoch, began, collector.encode()))
 
 
 def ordered_by(runs: Sequence[Run]) -> int:

@@ -14,10 +14,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from multicast.errors import ProtocolViolation
-from multicast.order.records import CheckpointRecord, decode, tag_of
+from multicast.order.records import CheckpointRecord, SightRecord, decode, tag_of
 from multicast.order.rule import NotCounted, RecordStream, StreamShape
 from multicast.order.runs import Run, anchor
 from topology.tree import Plan
+
+_NOTHING = SightRecord()
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,20 +53,31 @@ class StreamCheckpoint:
         return {**{log.log: log.position for log in record.own}, **dict(record.inherited)}
 
 
-def shape_of(plan: Plan, collector: str, starts: Mapping[str, int], owed: int = 0) -> StreamShape:
+def shape_of(
+    plan: Plan,
+    collector: str,
+    starts: Mapping[str, int],
+    *,
+    began: bytes,
+    owed: int = 0,
+    sight: SightRecord = _NOTHING,
+) -> StreamShape:
     """Describe a collector's stream of a plan's epoch; `starts` are its logs' first offsets.
 
-    `owed` is the number of runs that a recovery restores at its beginning.
+    `began` is the digest of the statement with which the epoch began, `owed` the number of runs
+    that a recovery restores at the stream's beginning, and `sight` what was seen of the logs
+    before.
     """
     spec = plan.collector(collector)
     own = set(plan.own_logs(collector))
     return StreamShape(
-        tag=anchor(plan, collector),
+        tag=anchor(plan.epoch, collector, began),
         own={plan.number(name): starts[name] for name in spec.bag if name in own},
         inherited={plan.number(name): starts[name] for name in spec.bag if name not in own},
         first=spec.stream_first,
         parent_first=None if spec.parent is None else plan.collector(spec.parent).stream_first,
         owed=owed,
+        sight=sight,
     )
 
 
@@ -72,8 +85,8 @@ class OrderStream(RecordStream):
     """One collector's stream in one epoch, read record by record.
 
     `starts` gives, by log name, the first offset of the epoch. With a `checkpoint` reading begins
-    at its mark. After a recovery `resumed` gives other starts for some logs, and `owed` is the
-    number of runs that are restored first. `count` is the number of records that have counted since
+    at its mark. After a recovery `resumed` gives other starts for some logs. `began`, `owed` and
+    `sight` are as in `shape_of`. `count` is the number of records that have counted since
     reading began. `proven` becomes True once the checkpoint's record has counted at its offset.
     """
 
@@ -84,10 +97,13 @@ class OrderStream(RecordStream):
         starts: Mapping[str, int],
         checkpoint: StreamCheckpoint | None = None,
         *,
+        began: bytes,
         resumed: Mapping[str, int] | None = None,
         owed: int = 0,
+        sight: SightRecord = _NOTHING,
     ) -> None:
-        shape = shape_of(plan, collector, {**starts, **(resumed or {})}, owed)
+        starts = {**starts, **(resumed or {})}
+        shape = shape_of(plan, collector, starts, began=began, owed=owed, sight=sight)
         super().__init__(shape, None if checkpoint is None else checkpoint.record)
         self.plan = plan
         self.collector = collector

@@ -37,18 +37,8 @@ from multicast.drivers.protocol import (
     Headers,
 )
 from multicast.errors import BufferFull, TimedOut, UsageError
-from multicast.keyed import (
-    NOWHERE,
-    Batched,
-    Key,
-    Keys,
-    Partitioner,
-    addressed,
-    batched,
-    check_payload,
-    header_pairs,
-    partitioner_named,
-)
+from multicast.keyed.calls import NOWHERE, Batched, addressed, batched, check_payload, header_pairs
+from multicast.keyed.partitioners import Key, Keys, Partitioner, partitioner_named
 from multicast.keyed.routes import Routes
 from multicast.metrics.counts import ProducerCounts
 from multicast.producing.append_counts import AppendCounters

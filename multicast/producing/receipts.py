@@ -131,25 +131,32 @@ def errors_of(outcome: AppendOutcome) -> Sequence[AmcastError]:
     return () if isinstance(outcome, Appended) else (outcome.error,)
 
 
-class OneMessage:
-    """The state of one multicast: the part that needs no waiting."""
+class _Routed:
+    """What goes to one log, for one destination set."""
 
-    __slots__ = ("_outcome", "_route", "_settlement")
-
-    def __init__(self, settlement: Settlement, route: Route) -> None:
-        self._settlement = settlement
-        self._route = route
-        self._outcome: AppendOutcome | None = None
+    __slots__ = ("_route", "_settlement")
+    _route: Route
+    _settlement: Settlement
 
     @property
     def log(self) -> Log:
-        """The log that the message goes to."""
+        """The log that stores it."""
         return self._route.log
 
     @property
     def to(self) -> tuple[str, ...]:
         """The destination set, sorted."""
         return self._route.exact
+
+
+class OneMessage(_Routed):
+    """The state of one multicast: the part that needs no waiting."""
+
+    __slots__ = ("_outcome",)
+
+    def __init__(self, settlement: Settlement, route: Route) -> None:
+        self._settlement, self._route = settlement, route
+        self._outcome: AppendOutcome | None = None
 
     @property
     def outcome(self) -> AppendOutcome | None:
@@ -226,10 +233,10 @@ class Receipt(OneMessage):
             self._done(outcome)
 
 
-class Receipts:
+class Receipts(_Routed):
     """The states of the messages of one `multicast_all`, in their order; `len` counts them."""
 
-    __slots__ = ("_done", "_failed", "_lock", "_offsets", "_pending", "_route", "_settlement")
+    __slots__ = ("_done", "_failed", "_lock", "_offsets", "_pending")
 
     def __init__(
         self,
@@ -238,8 +245,7 @@ class Receipts:
         size: int,
         done: Callable[[], None] | None = None,
     ) -> None:
-        self._settlement = settlement
-        self._route = route
+        self._settlement, self._route = settlement, route
         self._done = done  # called once, in any thread, when the last outcome is known
         # Numbers in an array instead of an object for each outcome: the garbage collector scans
         # every object that lives, but not the inside of an array.
@@ -252,16 +258,6 @@ class Receipts:
     def route(self) -> Route:
         """Where the messages go. For producers, not for applications."""
         return self._route
-
-    @property
-    def log(self) -> Log:
-        """The log that the messages go to."""
-        return self._route.log
-
-    @property
-    def to(self) -> tuple[str, ...]:
-        """The destination set, sorted."""
-        return self._route.exact
 
     def __len__(self) -> int:
         return len(self._offsets)

@@ -17,26 +17,22 @@ import os
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
-from functools import partial
+from collections.abc import Callable, Mapping
 from typing import NamedTuple, Protocol
 
 from multicast.control import ControlState, log_partition, stream_partition
 from multicast.drivers.protocol import (
-    CLOSE_TIMEOUT_S,
     Appended,
     Appender,
     AppendFailed,
     AppendOutcome,
     Beside,
-    DoneAll,
-    Headers,
     JointRecord,
+    Settled,
     TopicPartition,
 )
 from multicast.errors import AccessDenied, AmcastError
 from multicast.order.records import OwnRecord, encode
-from multicast.order.runs import anchor
 from multicast.producing.ticket_book import TicketBook
 
 _log = logging.getLogger("amcast.tickets")
@@ -52,7 +48,7 @@ class _Sent(NamedTuple):
 class OpenAppender(Protocol):
     """Opens an appender; `Driver.appender` says what it raises."""
 
-    def __call__(self, *, beside: Beside) -> Appender:
+    def __call__(self, *, beside: Beside, settled: Settled) -> Appender:
         """Open it."""
 
 
@@ -82,7 +78,7 @@ def places_of(
         if top is None:
             continue
         began = state.plan(state.first_epoch(epoch, top.name))
-        tag = anchor(began, top.name)
+        tag = state.tag(epoch, top.name)
         book = books.setdefault(tag, TicketBook())
         stream = stream_partition(began, top.name)
         places[log_partition(log)] = TicketPlace(began.number(log.name), stream, tag, book)
@@ -98,8 +94,9 @@ def _warn(topic: str, reason: str) -> None:
 
 
 class TicketingAppender:
-    """An appender of a producer; `multicast.drivers.protocol.Appender` says what its calls do.
+    """A producer's appender, whose requests with messages contain tickets for them.
 
+    `multicast.drivers.protocol.Appender` says what its calls do: they are the driver's own.
     `open_appender` opens the driver's appender, with the producer's settings. Any thread may call
     it, but only one at a time calls `learn`, and none does after `close`. `writer` is the key of
     its tickets, 8 bytes that no other writer has: by default random ones.
@@ -121,52 +118,11 @@ class TicketingAppender:
         self._epoch = 0  # whose places are known
         self._places: Mapping[TopicPartition, TicketPlace] = {}  # replaced, never changed
         self._denied = False
-        self._appender = open_appender(beside=self._tickets)
+        appender = open_appender(beside=self._tickets, settled=self._note)
+        self.append, self.append_all = appender.append, appender.append_all
+        self.ready, self.prepare = appender.ready, appender.prepare
+        self.flush, self.close = appender.flush, appender.close
         self.learn(state)
-
-    def append(
-        self,
-        partition: TopicPartition,
-        value: bytes | None,
-        *,
-        key: bytes | None = None,
-        headers: Headers = (),
-        done: Done,
-    ) -> None:
-        """Start an append; the request that contains the message contains a ticket for it."""
-        settled = partial(self._settled, partition, done)
-        self._appender.append(partition, value, key=key, headers=headers, done=settled)
-
-    def append_all(
-        self,
-        partition: TopicPartition,
-        values: Sequence[bytes | None],
-        *,
-        keys: Sequence[bytes | None] | None = None,
-        headers: Sequence[Headers] | None = None,
-        done: DoneAll,
-    ) -> int:
-        """Start appends of these values, in order; return how many were accepted."""
-        settled = partial(self._settled_all, partition, done)
-        return self._appender.append_all(
-            partition, values, keys=keys, headers=headers, done=settled
-        )
-
-    def ready(self, partition: TopicPartition) -> bool:
-        """Return whether an append would be sent now without any wait."""
-        return self._appender.ready(partition)
-
-    def prepare(self, partition: TopicPartition) -> None:
-        """Wait until `ready`, or raise why an append would fail."""
-        self._appender.prepare(partition)
-
-    def flush(self, timeout_s: float) -> bool:
-        """Wait until every append so far has its outcome; return False if time ran out."""
-        return self._appender.flush(timeout_s)
-
-    def close(self, timeout_s: float = CLOSE_TIMEOUT_S) -> None:
-        """Flush for at most `timeout_s`, then settle the remaining appends."""
-        self._appender.close(timeout_s)
 
     # -- outcomes, and what goes beside messages; from threads of the appender --------------------
 
@@ -191,21 +147,6 @@ class TicketingAppender:
             JointRecord(stream, encode(place.tag, record), self._ticket_stored, self._writer)
             for stream, (place, record) in due.items()
         ]
-
-    def _settled(self, partition: TopicPartition, done: Done, outcome: AppendOutcome) -> None:
-        self._note(partition, 1, outcome)
-        done(outcome)
-
-    def _settled_all(
-        self,
-        partition: TopicPartition,
-        done: DoneAll,
-        first: int,
-        count: int,
-        outcome: AppendOutcome,
-    ) -> None:
-        self._note(partition, count, outcome)
-        done(first, count, outcome)
 
     def _note(self, partition: TopicPartition, count: int, outcome: AppendOutcome) -> None:
         """Tell the books what became of `count` messages; those stored follow each other.
@@ -263,7 +204,7 @@ class TicketingAppender:
     def _prepare(self, places: Mapping[TopicPartition, TicketPlace]) -> None:
         for stream in {place.stream: None for place in places.values()}:
             try:
-                self._appender.prepare(stream)
+                self.prepare(stream)
             except AccessDenied:
                 raise
             except AmcastError:

@@ -24,6 +24,7 @@ from pyspark.sql.datasource import (
     DataSourceStreamReader,
     InputPartition,
 )
+from pyspark.sql.streaming.datasource import SupportsTriggerAvailableNow
 from pyspark.sql.types import StructType
 
 from multicast.consuming.cursor import Cursor, interest_digest
@@ -34,14 +35,6 @@ from multicast.tables.arrow import COLUMNS, record_batch, schema
 from multicast.tables.options import TableOptions, table_options
 from multicast.tables.order_walk import OrderWalk, Piece, between
 from multicast.tables.slices import Slice, read, slices, tasks
-
-try:
-    from pyspark.sql.streaming.datasource import SupportsTriggerAvailableNow
-except ImportError:  # pyspark before 4.2
-
-    class SupportsTriggerAvailableNow:  # type: ignore[no-redef]
-        """Stands for the class that earlier versions lack; they read one batch with the trigger."""
-
 
 FORMAT = "amcast"
 _PLANNER = "librdkafka"  # opens readers sooner
@@ -164,7 +157,7 @@ class _StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return table_options(self._given, stream=True)
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802 - Spark's name
-        """Note the end of what is ordered now; Spark 4.2 and later call this first.
+        """Note the end of what is ordered now; Spark calls this first.
 
         If the newest epoch does not cover the interest, `latestOffset` says so once all before it
         is read.
@@ -179,9 +172,8 @@ class _StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def initialOffset(self) -> dict[str, str]:  # noqa: N802 - Spark's name
         """Give the cursor at which a new query begins.
 
-        With the trigger `availableNow` Spark before 4.2 asks for the latest offset first; both
-        belong to one look at the order. If the query was killed in its first batch and begins at
-        the latest offset, that offset is not known any more: the first batch is empty then.
+        If the query was killed in its first batch and begins at the latest offset, that offset is
+        not known any more: the first batch is empty then.
         """
         if self._initial is None and self._ahead is not None and self._options.start == "latest":
             self._initial = self._ahead.start
@@ -195,10 +187,7 @@ class _StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         start: dict[str, str] | None = None,
         limit: object = None,  # noqa: ARG002 - always that of the options
     ) -> dict[str, str]:
-        """Give the cursor up to which the next batch can go: what is ordered and stored now.
-
-        Spark before 4.2 gives neither argument.
-        """
+        """Give the cursor up to which the next batch can go: what is ordered and stored now."""
         ahead = self._ahead
         if ahead is None or (start is not None and start[_CURSOR] != ahead.start[_CURSOR]):
             ahead = self._from(start)
@@ -261,11 +250,10 @@ class _StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return self._ahead
 
     def _resumed(self, offset: dict[str, str]) -> OrderWalk:
-        """Walk on at an offset; those of earlier versions have no digests."""
         options = self._options
-        cursor, origin = Cursor.parse(offset[_CURSOR]), offset.get(_ORIGIN)
+        cursor, origin = Cursor.parse(offset[_CURSOR]), offset[_ORIGIN]
         walk = OrderWalk(self._opened(), options.topic, options.request, cursor, origin=origin)
-        if offset.get(_INTEREST) not in (None, interest_digest(walk.interest)):
+        if offset[_INTEREST] != interest_digest(walk.interest):
             walk.close()
             raise UsageError(f"cursor {cursor} is of another interest")
         return walk

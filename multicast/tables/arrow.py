@@ -108,7 +108,7 @@ def _fields(records: Sequence[Record], types: Mapping[str, Any]) -> tuple[Any, .
             pa.array(records.timestamp_ms),
             _pieces(records.raw, records.key),
             _pieces(records.raw, records.value),
-            _header_lists(records, types["headers"]),
+            _no_headers(len(records), types["headers"]),
         )
     offsets, values, keys, headers, stamps, _ = zip(*records, strict=True)
     return (
@@ -120,19 +120,11 @@ def _fields(records: Sequence[Record], types: Mapping[str, Any]) -> tuple[Any, .
     )
 
 
-def _header_lists(records: RecordColumns, kind: Any) -> Any:
-    """Give the headers of records, which have no reserved ones, as lists of pairs."""
+def _no_headers(count: int, kind: Any) -> Any:
     pa, np = pyarrow(), numpy()
-    columns = records.headers
-    if columns is None:
-        none = pa.array(np.zeros(len(records) + 1, np.int32))
-        return pa.ListArray.from_arrays(none, pa.array([], kind.value_type))
-    low, high = int(columns.bounds[0]), int(columns.bounds[-1])
-    names = _pieces(records.raw, columns.name.between(low, high)).cast(pa.string())
-    values = _pieces(records.raw, columns.value.between(low, high))
-    pairs = pa.StructArray.from_arrays([names, values], fields=list(kind.value_type))
-    bounds = (columns.bounds - low).astype(np.int32)
-    return pa.ListArray.from_arrays(pa.array(bounds), pairs)
+    return pa.ListArray.from_arrays(
+        pa.array(np.zeros(count + 1, np.int32)), pa.array([], kind.value_type)
+    )
 
 
 def _own(headers: Headers) -> list[tuple[str, bytes | None]]:

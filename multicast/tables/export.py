@@ -1,51 +1,42 @@
 """Writes the order of one subscription as files, each a contiguous piece of it; resumable.
 
-    FOLDER/_amcast                            which topic and subscription, and the format
+    FOLDER/_amcast                            which topic and subscription
     FOLDER/E000000001-P0…0-P0…99.parquet      rows of epoch 1, their positions from 0 to 99
 
 A file appears under its name complete, or not at all: it is written beside it and renamed. The
 cursor of the last row of the newest file says where to go on, so nothing else has to be stored, and
 a kill at any moment neither loses nor doubles a row. One export at a time writes to a folder.
 
-Names sort in delivery order. Any reader of Parquet or JSON lines can read the folder: Spark and
-pyarrow pass over names that begin with "_", as those of all other files here do, and no other
-file's name ends as a table's does.
+Names sort in delivery order. Any reader of Parquet can read the folder: Spark and pyarrow pass over
+names that begin with "_", as those of all other files here do, and no other file's name ends as a
+table's does.
 """
 
 from __future__ import annotations
 
-import base64
 import fcntl
 import json
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
-from itertools import groupby
-from operator import itemgetter
+from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Any, Literal
+from typing import IO, Any
 
 from multicast.consuming.cursor import Cursor
-from multicast.consuming.delivery import Batch
 from multicast.consuming.subscription import SubscriptionRequest
 from multicast.drivers.clock import clock_of
-from multicast.drivers.protocol import Driver, Record
+from multicast.drivers.protocol import Driver
 from multicast.errors import AmcastError, Conflict, TimedOut, UsageError
 from multicast.tables.arrow import pyarrow, record_batch, schema
 from multicast.tables.order_walk import OrderWalk, Piece, Where
 from multicast.tables.slices import read, slices
-from topology.tree import Log
 
-Format = Literal["parquet", "json"]
 ABOUT = "_amcast"
-_ABOUT_BEFORE = "amcast.json"  # so earlier versions called it
 _ORIGIN = "origin"  # which topic of this name, as `OrderWalk.origin` says
 _UNFINISHED = ".part"
 _PAUSE_S = 0.2  # between two looks at an order that has nothing new; a human notices 0.2 s
 _FOLLOW_S = 5.0  # with `follow` rows wait so long for others, so that files are not tiny
-_BINARY = ("key", "value")
-_JUDGED = ["position", "log", "offset", "to", "cursor"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +45,6 @@ class Export:
 
     topic: str
     request: SubscriptionRequest
-    format: Format
     offsets_max: int
     timeout_s: float
 
@@ -65,7 +55,6 @@ class Export:
             "topic": self.topic,
             "consumer": self.request.name,
             "interest": None if interest is None else list(interest),
-            "format": self.format,
         }
 
 
@@ -78,7 +67,6 @@ def locked(folder: Path, what: Export) -> Iterator[None]:
     """
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        _refuse_earlier(folder)
         about = folder / ABOUT
         if not about.exists() and any(folder.iterdir()):
             raise UsageError(f"{folder} is not empty, and is no export; name another folder")
@@ -93,14 +81,6 @@ def locked(folder: Path, what: Export) -> Iterator[None]:
             yield
     except OSError as error:
         raise UsageError(f"{folder} cannot be written: {error.strerror or error}") from error
-
-
-def _refuse_earlier(folder: Path) -> None:
-    """Raise `UsageError` for an export of an earlier version, with what to do."""
-    if (folder / _ABOUT_BEFORE).exists() and not (folder / ABOUT).exists():
-        raise UsageError(
-            f"{folder} is an export of an earlier version; rename its {_ABOUT_BEFORE} to {ABOUT}"
-        )
 
 
 def _claim(file: IO[str], folder: Path, what: Export) -> None:
@@ -130,7 +110,7 @@ def _write_about(file: IO[str], about: Mapping[str, Any]) -> None:
 
 def files(folder: Path) -> list[Path]:
     """List the complete files of an export, in delivery order."""
-    return sorted(folder.glob("E*-P*-P*.*"))
+    return sorted(folder.glob("E*-P*-P*.parquet"))
 
 
 def exported_to(folder: Path) -> Cursor | None:
@@ -140,18 +120,16 @@ def exported_to(folder: Path) -> Cursor | None:
 
 
 def rows_of(path: Path, columns: list[str] | None = None) -> list[dict[str, Any]]:
-    """Read a file's rows, in delivery order; of Parquet, only these columns.
+    """Read a file's rows, in delivery order, or only these columns.
 
     Raises `AmcastError` for a damaged file.
     """
     try:
-        if path.suffix == ".parquet":
-            table = pyarrow("pyarrow.parquet").read_table(path, columns=columns)
-            rows: list[dict[str, Any]] = table.to_pylist()
-            return rows
-        return [json.loads(line) for line in path.read_text("utf-8").splitlines()]
+        table = pyarrow("pyarrow.parquet").read_table(path, columns=columns)
     except (OSError, ValueError) as error:
         raise AmcastError(f"{path} is damaged: {error}") from error
+    rows: list[dict[str, Any]] = table.to_pylist()
+    return rows
 
 
 def export(
@@ -219,21 +197,16 @@ def _write(driver: Driver, folder: Path, what: Export, pieces: Sequence[Piece]) 
             continue
         table = pyarrow().Table.from_batches(batches).sort_by("position")
         first, last = table["position"][0].as_py(), table["position"][-1].as_py()
-        path = folder / f"E{epoch:09}-P{first:019}-P{last:019}.{what.format}"
-        _store(path, table, what.format)
+        _store(folder / f"E{epoch:09}-P{first:019}-P{last:019}.parquet", table)
         count += table.num_rows
     return count
 
 
-def _store(path: Path, table: Any, form: Format) -> None:
+def _store(path: Path, table: Any) -> None:
     """Write a file under another name, and rename it once the disk has it."""
     unfinished = path.with_name(f"_{path.name}{_UNFINISHED}")
     with unfinished.open("wb") as file:
-        if form == "parquet":
-            pyarrow("pyarrow.parquet").write_table(table, file)
-        else:
-            for row in table.to_pylist():
-                file.write(json.dumps(_document(row)).encode() + b"\n")
+        pyarrow("pyarrow.parquet").write_table(table, file)
         file.flush()
         os.fsync(file.fileno())
     unfinished.rename(path)
@@ -242,60 +215,3 @@ def _store(path: Path, table: Any, form: Format) -> None:
         os.fsync(folder)
     finally:
         os.close(folder)
-
-
-def _document(row: dict[str, Any]) -> dict[str, Any]:
-    """Make a row fit for JSON: bytes as base64, as Spark's own JSON has them; times as text."""
-    moment = row["timestamp"]
-    return {
-        **row,
-        **{name: _text(row[name]) for name in _BINARY},
-        "headers": [{**pair, "value": _text(pair["value"])} for pair in row["headers"]],
-        "timestamp": None if moment is None else moment.isoformat(timespec="milliseconds"),
-    }
-
-
-def _text(raw: bytes | None) -> str | None:
-    return None if raw is None else base64.b64encode(raw).decode()
-
-
-def described(folder: Path) -> Export:
-    """Say what a folder holds; raises `UsageError` if it is no export."""
-    _refuse_earlier(folder)
-    try:
-        about = json.loads((folder / ABOUT).read_text("utf-8"))
-        return Export(
-            topic=about["topic"],
-            request=SubscriptionRequest.of(about["consumer"], about["interest"]),
-            format=about["format"],
-            offsets_max=1,
-            timeout_s=0.0,
-        )
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        raise UsageError(f"{folder} is no export of 'amcast export': {error}") from error
-
-
-def deliveries(folder: Path) -> Iterator[Batch]:
-    """Give an export's rows as deliveries, without their payloads, by rising position.
-
-    Holds the rows of one file in memory, of Parquet without keys, values and headers.
-    """
-    for path in files(folder):
-        rows = sorted(rows_of(path, _JUDGED), key=itemgetter("position"))
-        for (name, to, cursor), run in groupby(rows, _run):
-            records = [Record(int(row["offset"]), None) for row in run]
-            yield Batch(
-                Log(name, "", 0),
-                to,
-                records,
-                cursor.epoch,
-                cursor.source,
-                cursor.record,
-                cursor.run,
-            )
-
-
-def _run(row: dict[str, Any]) -> tuple[str, tuple[str, ...], Cursor]:
-    """Give what rows that follow each other in one run of the order have in common."""
-    cursor = Cursor.parse(str(row["cursor"]))
-    return str(row["log"]), tuple(row["to"]), replace(cursor, next=0)

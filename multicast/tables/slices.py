@@ -21,7 +21,7 @@ from multicast.drivers.clock import clock_of
 from multicast.drivers.protocol import Driver, Record
 from multicast.drivers.record_columns import RecordColumns
 from multicast.errors import TimedOut
-from multicast.messages import Covered, reserved, special
+from multicast.messages import Covered, special
 from multicast.tables.order_walk import Piece
 from topology.tree import Log
 
@@ -194,9 +194,7 @@ class _SliceJudges:
 
 def _have_meaning(records: Sequence[Record]) -> bool:
     """Whether headers may say something of their records; ordinary ones are the producers'."""
-    if isinstance(records, RecordColumns):
-        return records.headers is not None and any(map(reserved, records.headers.names))
-    return any(map(_HEADERS, records))
+    return not isinstance(records, RecordColumns) and any(map(_HEADERS, records))
 
 
 def _rows(part: Slice, records: Sequence[Record], index: int) -> tuple[Rows, int]:

@@ -22,6 +22,8 @@ class TopicClients(ABC):
     As a context manager it checks all guarantees at its end, unless the block raised, and closes.
     """
 
+    closed = False
+
     def __init__(self, topic: str, driver: Driver) -> None:
         self.topic = topic
         self.driver = driver

@@ -6,18 +6,16 @@ runs collectors; `collectors.testing` fills it in.
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Callable
 from importlib.metadata import entry_points
 from random import Random
 from typing import Any, Protocol
 
-from multicast.consuming.consumer import Consumer
-from multicast.consuming.delivery import Message
 from multicast.drivers.memory.logs import MemoryLog
 from multicast.drivers.protocol import Driver
 from multicast.errors import UsageError
-from multicast.producing.producer import Producer
-from multicast.properties import Report
+from multicast.testing.clients import TopicClients
 from multicast.testing.interests import Interests
 from topology.tree import Plan
 
@@ -61,32 +59,15 @@ class OrderingParty(Protocol):
         """Make a plan the next epoch; return once it has begun."""
 
 
-class TopicOnBroker(Protocol):
+class TopicOnBroker(TopicClients):
     """A topic of its own on a real cluster: `collectors.testing.running.RunningTopic`."""
 
     bootstrap: str
-    topic: str
-    driver: Driver
     plan: Plan
-    closed: bool
 
-    def producer(self, **options: Any) -> Producer:
-        """Open a producer, with the options of `Producer`; it is closed at the end."""
-
-    def consumer(self, name: str | None = None, **options: Any) -> Consumer:
-        """Open a consumer, with the options of `Consumer`; it is closed at the end."""
-
-    def drain(self, consumer: Consumer) -> list[Message]:
-        """Deliver all that the consumer's logs contain now, in order; raises as `until_end`."""
-
+    @abstractmethod
     def replan(self, interests: Interests) -> Plan:
         """Make a new plan the next epoch; return it once it has begun."""
-
-    def check(self) -> Report:
-        """Check all guarantees; raise `OrderViolation`, whose text says what happened."""
-
-    def close(self) -> None:
-        """End clients and collectors, and delete the topics, without a check."""
 
 
 def load(name: str) -> Any:

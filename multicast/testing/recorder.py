@@ -11,7 +11,7 @@ The messages in the logs are taken as multicast (`multicast/verification/audit.p
 from __future__ import annotations
 
 from collections.abc import Sequence
-from contextlib import suppress
+from contextlib import closing, suppress
 from dataclasses import dataclass, field, replace
 
 from multicast.consuming.consumer import Consumer
@@ -54,7 +54,6 @@ class Recorder:
         self,
         request: SubscriptionRequest,
         position: Cursor,
-        _: ControlState,
         /,
         *,
         earliest: bool,
@@ -89,8 +88,7 @@ def judge(driver: Driver, topic: str, recorder: Recorder, *, timeout_s: float) -
     `driver` is not watched. A consumer of the plan that cannot be read to the end, because no
     message came for `timeout_s` seconds, is judged by what it has.
     """
-    control = ControlReader(driver, topic)
-    try:
+    with closing(ControlReader(driver, topic)) as control:
         audit = AuditCollector(end_now(driver, control))
         names = [entry.name for entry in control.state.plan().consumers]
         for reading in recorder.readings:
@@ -105,8 +103,6 @@ def judge(driver: Driver, topic: str, recorder: Recorder, *, timeout_s: float) -
                 audit.ended(reading.consumer, reading.instance)
         for log in state.plan(audit.end.epoch).logs:
             read_messages(driver, state, log, audit, timeout_s)
-    finally:
-        control.close()
     return verify(audit.history(state))
 
 

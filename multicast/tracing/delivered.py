@@ -5,13 +5,15 @@ stream: the record that names the message, with a time stamp. A consumer reads b
 both spans, in the trace of the multicast:
 
     order      from the message's time stamp to that of the order record; links to the multicast.
-               A single log is its own order: there is no such span
-    deliver    from there to the hand-out; links to the order, of a single log to the multicast
+               There is none of a single log, which is its own order, nor where the record was not
+               among the last reads
+    deliver    from the end of `order`, or else from the message's time stamp, to the hand-out;
+               links to `order`, or else to the multicast
 
-Nothing is made of a message whose headers carry no sampled context. Attributes stand at the span
-that they tell about, once: a span's attributes cost as much as the span. The spans of one poll's
-messages are made together, before the next poll: one after the other they cost half as much as
-each by itself between other work, which drives their code out of the processor's caches.
+A message whose headers carry no sampled context gets no spans. Each attribute stands at one span
+only: a span's attributes cost as much as the span. The spans of one poll's messages are made
+together, before the next poll: that costs half as much as to make each between other work, which
+drives their code out of the processor's caches.
 
 Time stamps are in whole milliseconds, by the clocks of the producer's and the collector's hosts (by
 the broker's if the topics say so). A span never ends before it begins.
@@ -35,7 +37,7 @@ with extra("tracing"):
     from opentelemetry.trace import Link, SpanKind, get_current_span
 
 # Reads of the order whose records are kept for their times. `Consumer` reads the order only while
-# no run is queued, so what it hands out is of the last read; one that came empty-handed may follow.
+# no run is queued, so what it hands out is of the last read with records; some without may follow.
 _READS_MAX = 4
 _offset_of = attrgetter("offset")
 _NS = 1_000_000  # in a millisecond
@@ -52,7 +54,7 @@ class ConsumerSpans:
         self._reads: deque[Sequence[Record]] = deque(maxlen=_READS_MAX)
 
     def order_read(self, records: Sequence[Record]) -> None:
-        """Remember when these records of the order stream were written, by increasing offset."""
+        """Keep these records of the order stream, by increasing offset, for their time stamps."""
         self._reads.append(records)
 
     def all_delivered(self, batch: Batch) -> None:
@@ -70,18 +72,18 @@ class ConsumerSpans:
         """Make the spans of all messages that were handed out since the last call."""
         if self._handed_out:
             handed_out, self._handed_out = self._handed_out, []
-            for batch, record, at_ns in handed_out:
-                self._make(batch, record, at_ns)
+            for batch, record, handed_out_ns in handed_out:
+                self._make(batch, record, handed_out_ns)
 
-    def _make(self, batch: Batch, record: Record, at_ns: int) -> None:
+    def _make(self, batch: Batch, record: Record, handed_out_ns: int) -> None:
         parent = carried(record.headers)
-        before = get_current_span(parent).get_span_context()
-        if not before.trace_flags.sampled:
+        linked = get_current_span(parent).get_span_context()
+        if not linked.trace_flags.sampled:
             return
         ordered_ms = self._ordered_ms(batch.record)
         # A record of a stranger may have no time stamp: Kafka then gives -1.
         begun_ms = record.timestamp_ms if record.timestamp_ms > 0 else ordered_ms
-        begun_ns = begun_ms * _NS if begun_ms > 0 else at_ns
+        begun_ns = begun_ms * _NS if begun_ms > 0 else handed_out_ns
         if ordered_ms and not batch.source.startswith(SINGLE_LOG):
             order = self._tracer.start_span(
                 "order " + batch.log.topic,
@@ -92,12 +94,12 @@ class ConsumerSpans:
                     "amcast.order.stream": batch.source,
                     "amcast.order.record": batch.record,
                 },
-                [Link(before)],
+                [Link(linked)],
                 begun_ns,
             )
             begun_ns = max(begun_ns, ordered_ms * _NS)
             order.end(begun_ns)
-            before = order.get_span_context()
+            linked = order.get_span_context()
         deliver = self._tracer.start_span(
             "deliver " + batch.log.topic,
             parent,
@@ -111,10 +113,10 @@ class ConsumerSpans:
                 "messaging.kafka.offset": record.offset,
                 "amcast.consumer": self._consumer,
             },
-            [Link(before)],
+            [Link(linked)],
             begun_ns,
         )
-        deliver.end(max(begun_ns, at_ns))
+        deliver.end(max(begun_ns, handed_out_ns))
 
     def _ordered_ms(self, offset: int) -> int:
         """Give the time of a record of the order stream; 0 if it was not read here of late."""

@@ -7,21 +7,21 @@ nothing.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Sequence
+from contextlib import closing
 from dataclasses import dataclass
 
 from multicast.consuming.consumer import Consumer
-from multicast.consuming.delivery import Batch
 from multicast.consuming.ends import end_now
 from multicast.consuming.subscription import SubscriptionRequest
 from multicast.control import ControlReader, ControlState, log_partition
 from multicast.drivers.protocol import Driver
+from multicast.drivers.reading import read_upto
 from multicast.errors import TimedOut
 from multicast.history import History
 from multicast.verification.audit import AuditCollector
 from topology.tree import Log
 
-RECORDED = "recorded"  # the instance that stored deliveries belong to
 REPLAYS = 2  # the guarantee "replay" compares two readings of one consumer; more cost time only
 QUIET_S = 30.0  # as `Consumer.until_end`: it outlives the failover of a broker
 
@@ -46,17 +46,14 @@ def replayed(
     *,
     replays: int = REPLAYS,
     timeout_s: float = QUIET_S,
-    recorded: Mapping[str, Iterable[Batch]] | None = None,
 ) -> History:
     """Replay each consumer from its earliest position up to the present ends of the logs.
 
     Each is replayed `replays` times. The end is taken once, over all epochs, for all consumers and
-    for the messages taken as multicast (`multicast/verification/audit.py`). `recorded` gives, by a
-    seat's label, deliveries that were stored earlier: another reading of that seat. Raises
-    `TimedOut` if no message came for `timeout_s` seconds before the end.
+    for the messages taken as multicast (`multicast/verification/audit.py`). Raises `TimedOut` if no
+    message came for `timeout_s` seconds before the end.
     """
-    control = ControlReader(driver, topic)
-    try:
+    with closing(ControlReader(driver, topic)) as control:
         audit = AuditCollector(end_now(driver, control))
         for seat in seats:
             request = SubscriptionRequest.of(seat.name, seat.interest)
@@ -73,14 +70,9 @@ def replayed(
                     for batch in consumer.until_end(timeout=timeout_s, end=audit.end):
                         audit.delivered(seat.label, str(number + 1), batch)
                     audit.ended(seat.label, str(number + 1))
-        for label, batches in (recorded or {}).items():
-            for batch in batches:
-                audit.delivered(label, RECORDED, batch)
         state = control.refresh()
         for log in state.plan(audit.end.epoch).logs:
             read_messages(driver, state, log, audit, timeout_s)
-    finally:
-        control.close()
     return audit.history(state)
 
 
@@ -91,19 +83,12 @@ def read_messages(
 
     Raises `TimedOut` if no record came for `timeout_s` seconds.
     """
+
+    def quiet(_: int) -> TimedOut:
+        return TimedOut(f"log {log.name} gave no record within {timeout_s:g} s")
+
     partition = log_partition(log)
-    position = driver.log_start_offsets([partition])[partition]
+    first = driver.log_start_offsets([partition])[partition]
     end = audit.end.positions[log.name]
-    if position >= end:
-        return
-    reader = driver.reader({partition: position})
-    try:
-        while position < end:
-            answers = reader.poll(timeout_s)
-            if not answers:
-                raise TimedOut(f"log {log.name} gave no record within {timeout_s:g} s")
-            for fetched in answers:
-                audit.logged(state, log, fetched.records)
-                position = fetched.position
-    finally:
-        reader.close()
+    for fetched in read_upto(driver, partition, first, end, quiet, wait_s=timeout_s):
+        audit.logged(state, log, fetched.records)

@@ -1,8 +1,7 @@
 """Who watches what consumers hand out: nobody, except in tests.
 
 A driver with an attribute `observe` (`multicast/testing/`) learns of every consumer that it serves,
-also of those that the code under test opens. `watch_process` watches the consumers of all other
-drivers in this process (`pytest --amcast-check`).
+also of those that the code under test opens.
 """
 
 from __future__ import annotations
@@ -29,39 +28,24 @@ class Observe(Protocol):
         self,
         request: SubscriptionRequest,
         position: Cursor,
-        control: ControlState,
         /,
         *,
         earliest: bool,
         at_end: AtEnd,
     ) -> HandedOut:
-        """Return what to call with each batch; `earliest`: it begins at its earliest position.
-
-        `control` is the control topic as the consumer has read it; it grows as the consumer reads.
-        """
+        """Return what to call with each batch; `earliest`: it begins at its earliest position."""
 
 
 def _ignore(_: Batch, __: Sequence[Record]) -> None:
     """Ignore what is handed out."""
 
 
-def _nobody(
-    _: SubscriptionRequest, __: Cursor, ___: ControlState, /, *, earliest: bool, at_end: AtEnd
-) -> HandedOut:
+def _nobody(_: SubscriptionRequest, __: Cursor, /, *, earliest: bool, at_end: AtEnd) -> HandedOut:
     del earliest, at_end
     return _ignore
 
 
-_of_process: list[Observe] = []
-
-
-def watch_process(observe: Observe | None) -> None:
-    """Watch each consumer that is opened from now on, unless its driver is watched; None: stop."""
-    _of_process[:] = [] if observe is None else [observe]
-
-
 def observer_of(driver: object) -> Observe:
     """Return who watches a driver's consumers."""
-    by_default = _of_process[0] if _of_process else _nobody
-    observe: Observe = getattr(driver, "observe", by_default)
+    observe: Observe = getattr(driver, "observe", _nobody)
     return observe

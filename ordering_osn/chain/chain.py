@@ -5,9 +5,9 @@
 records, so every node writes the same blocks: neither the time a record arrived, nor the node that
 posted it, nor a restart has an influence on a block.
 
-    position   right after a record: its number in the order stream (from 1; -3 before the first)
-               and the cursor from which a consumer reads the next one. A block's position: where
-               a node that restarts from this block reads on
+    position   right after a record: its number in the order stream (from 1; before the first one 0,
+               or -3 as Fabric has it) and the cursor from which a consumer reads the next one. A
+               block's position: where a node that restarts from this block reads on
     current    judged under the config in force (the record's `config_seq` is its sequence)
     stale      judged under an older config. It is judged again, and if it is valid, *reposted* with
                its own number as `original`. It is not ordered here, because the second judgement
@@ -28,10 +28,10 @@ Invariants:
     a transaction that is no part of a bundle is in any `window_max` consecutive ones at most once;
     ingress is open if and only if last_resubmitted_config <= last_original.
 
-A record of a log of several chains goes to the rule of that set (`bundles.rule`), and to nothing
-else. If a bundle counts, the chain's part is ordered like a transaction that nobody may refuse: it
-was judged at ingress, and is not judged again, whatever config is in force here, nor is it dropped
-where its ID was ordered before. Otherwise one chain could drop it and another not.
+Several chains that share a log are a *set*. Its records are read by the rule of the set alone
+(`bundles.rule`). If a bundle counts, the chain's part is ordered like a transaction that nobody may
+refuse: it was judged at ingress, and is not judged again, whatever config is in force here, nor is
+it dropped where its ID was ordered before. Otherwise one chain could drop it and another not.
 """
 
 from __future__ import annotations
@@ -88,7 +88,7 @@ _ORDERER_TRANSACTION = int(HeaderType.ORDERER_TRANSACTION)
 class RecordPlace(NamedTuple):
     """Where a record stands: its log, its offset there, and the chains that it is addressed to.
 
-    `log`: the chains of the log, sorted; one for a chain's own log. `to`: a subset of them, sorted.
+    `log`: the chains that share it, sorted; one for a chain's own log. `to`: some of them, sorted.
     """
 
     log: tuple[str, ...]
@@ -172,7 +172,7 @@ class Chain:
             state.last_original, state.last_resubmitted_config
         )
         self._window_max = window_max
-        self._window = OrderedDict((name, (block, index)) for name, block, index in state.window)
+        self._window = OrderedDict((ID, (block, index)) for ID, block, index in state.window)
         self._cutter = BlockCutter()
         self._sets = ChainSets(state.sets, window_max=state.bundle_window_max, read=read_bundle)
         self._pending: list[_Pending] = []  # what the cutter holds, in its order
@@ -207,10 +207,10 @@ class Chain:
 
     @property
     def wanted_cut(self) -> tuple[int, int] | None:
-        """The number of the pending block, and that of its first record; None: nothing is pending.
+        """Of the pending block its number, and that of its first record; None: nothing is pending.
 
-        A `TimeToCut` of this block is due `timeout_s` after this value first appeared, and is
-        needed until the value changes: a post that failed is posted again.
+        A `TimeToCut` of this block is to be posted `timeout_s` after this value first appeared. If
+        the post fails, it is posted again, until the value changes.
         """
         return (self.height, self._first_pending) if self._pending else None
 
@@ -243,7 +243,7 @@ class Chain:
         return self._sets.marker(chains, chain)
 
     def settled(self, progress: Mapping[str, int]) -> dict[str, int]:
-        """Give, per log, the offset below which each record is in a block, or in none ever.
+        """Give, per log, the offset below which each record is in a block or never will be in one.
 
         `progress`: per log, the offset below which every record was stepped.
         """
@@ -312,8 +312,8 @@ class Chain:
         cursors = self._resubmission_cursors
         original = record.original
         if kind is None:
-            header = f"class {record.kind.name}, type {facts.type}, original {original}"
-            reason = f"{header}, channel {quoted(facts.channel)} in the log of {self._name}"
+            posted_as = f"class {record.kind.name}, type {facts.type}, original {original}"
+            reason = f"{posted_as}, channel {quoted(facts.channel)} in the log of {self._name}"
             self._refuse(facts.transaction, reason, Cause.MISPLACED)
         elif 0 < original <= cursors.last_original:
             self._ignore(f"a copy of record {original}", Cause.COPY)
@@ -330,13 +330,13 @@ class Chain:
     def _kind(
         self, position: StreamPosition, record: Regular, facts: EnvelopeFacts
     ) -> RegularKind | None:
-        """Give a transaction's class; None where no correct node would have posted it so."""
+        """Give a transaction's kind; None where no correct node would have posted it so."""
         if not 0 <= record.original < position.number or facts.channel != self._name:
             return None
         if facts.type == _CONFIG_UPDATE:
             return None
-        configs = facts.type in (_CONFIG, _ORDERER_TRANSACTION)
-        kind = RegularKind.CONFIG if configs else RegularKind.NORMAL
+        is_config = facts.type in (_CONFIG, _ORDERER_TRANSACTION)
+        kind = RegularKind.CONFIG if is_config else RegularKind.NORMAL
         fits = record.kind in (kind, RegularKind.UNKNOWN)
         # Without the capability the type alone decides.
         return kind if fits or not self._resubmission else None
@@ -356,9 +356,9 @@ class Chain:
             return cursors
         try:
             if record.kind is RegularKind.UNKNOWN or not self._resubmission:
-                # It is ordered here and now, so its verdict must not depend on a clock: class
-                # UNKNOWN says so. A config that the judge makes anew is signed by this node
-                # alone; the one in the record is ordered, because all nodes have it.
+                # It is ordered here and now, so its verdict must not depend on a clock: UNKNOWN
+                # tells the judge so. The envelope that it gives for a config has this node's own
+                # signature, so the record's is ordered: that one all nodes have.
                 self.rules.judge(record.payload, RegularKind.UNKNOWN)
             elif record.config_seq < self._sequence:
                 return self._repost(position, record, cursors)
@@ -413,7 +413,7 @@ class Chain:
         if pending.facts.type == _CONFIG:
             self._last_config = self.height
         self._add(pending)
-        self._write((envelope,), position, cursors, kind=pending.facts.type)
+        self._write((envelope,), position, cursors, header_type=pending.facts.type)
 
     def _add(self, pending: _Pending) -> None:
         self._pending.append(pending)
@@ -425,12 +425,13 @@ class Chain:
         position: StreamPosition,
         cursors: _ResubmissionCursors,
         *,
-        kind: int | None = None,
+        header_type: int | None = None,
         before: bool = False,
     ) -> None:
         """Write all pending transactions as the next block.
 
-        `before`: the block is cut in front of a record of a set's log that was stepped already.
+        `header_type`: of a config, which has a block of its own. `before`: the newest record, of a
+        set's log, does not belong to the block, although the rule of the set has read it.
         """
         entries = self._pending
         assert len(data) == len(entries), "the cutter holds what is pending"
@@ -448,10 +449,10 @@ class Chain:
         self._actions.append(
             Write(
                 block,
-                _consenter(position, cursors, encode_block_bundles(bundles), places),
+                _consenter_metadata(position, cursors, encode_block_bundles(bundles), places),
                 self._last_config,
-                kind == _CONFIG,
-                kind == _ORDERER_TRANSACTION,
+                header_type == _CONFIG,
+                header_type == _ORDERER_TRANSACTION,
                 transactions,
                 parts,
             )
@@ -483,7 +484,7 @@ def _log_name(place: RecordPlace) -> str:
     return "+".join(place.log)
 
 
-def _consenter(
+def _consenter_metadata(
     position: StreamPosition, cursors: _ResubmissionCursors, bundles: bytes, entries: bytes
 ) -> bytes:
     raw: bytes = KafkaMetadata(

@@ -1,9 +1,9 @@
 """What ordering reads of a transaction's envelope: its ID, channel, type and size.
 
-    transaction ID   hex. The channel header's `tx_id` where it is the SHA-256 of nonce and creator,
-                     as Fabric's clients make it; otherwise the SHA-256 of the payload. So nobody
-                     can take the ID of another's transaction, and a payload that is signed twice
-                     has one ID. A config has the ID of the update from which it was made.
+    transaction ID   hex. The SHA-256 of nonce and creator where the channel header's `tx_id` says
+                     the same, as Fabric's clients make it; otherwise the SHA-256 of the payload. So
+                     nobody can take the ID of another's transaction, and a payload has one ID
+                     however often it is signed. A config has the ID of the update in it.
 
 No I/O, no clock; no signature is checked here.
 """
@@ -31,8 +31,8 @@ class EnvelopeFacts:
     """What ordering reads of an envelope. `type` is a `common.HeaderType`.
 
     `size` is what counts against a batch's bytes: payload and signature. `well_formed`: it has
-    both, and its bytes are those that an encoder gives. Fabric's peers (2.2.14, 2.5.5 and later:
-    protoutil.VerifyTransactionsAreWellFormed) refuse a block with any other for ever.
+    both, and its bytes are those that an encoder gives. A block with another envelope is refused
+    for ever by Fabric's peers (2.2.14, 2.5.5 and later: protoutil.VerifyTransactionsAreWellFormed).
     """
 
     transaction: str
@@ -82,9 +82,9 @@ def _transaction(envelope: ParsedEnvelope, wrappings: int) -> str:
     if inner is not None and inner.message.payload:
         return _transaction(inner, wrappings - 1)
     signer = envelope.signature_header
-    bound = hashlib.sha256(signer.nonce + signer.creator).hexdigest()
-    if header.tx_id == bound:
-        return bound
+    clients_id = hashlib.sha256(signer.nonce + signer.creator).hexdigest()
+    if header.tx_id == clients_id:
+        return clients_id
     return hashlib.sha256(envelope.message.payload).hexdigest()
 
 

@@ -1,8 +1,6 @@
 """The benchmarks: workloads, layouts, tallies, comparisons; and one small run on a real broker."""
 
 import json
-import os
-import socket
 import tomllib
 from importlib import resources
 
@@ -16,18 +14,9 @@ from bench.cli import run as bench_run
 from bench.comparison.compare import compare
 from bench.comparison.layouts import lay_out
 from bench.comparison.stamps import RoundTally, pack
-from bench.comparison.workload import (
-    ARMS,
-    ORDERING,
-    InvalidWorkload,
-    from_document,
-    load,
-)
-from bench.harness.histogram import Latencies
-from bench.harness.sockets import traffic
+from bench.comparison.workload import ARMS, ORDERING, InvalidWorkload, from_document
 from bench.report.suite import ENTRIES
 from multicast.drivers.protocol import Record
-from multicast.errors import UsageError
 from tests.helpers.system import PATIENCE_S, until
 from topology.check import check
 from topology.output import Output
@@ -47,16 +36,6 @@ def workload(**changes):
 
 
 # -- workloads ------------------------------------------------------------------------------
-
-
-def test_a_workload_that_says_little_gets_what_is_usual():
-    read = load(
-        'kind = "one"\nsize = 2\nmessage_bytes = 24\nload = 5\nmessages = 1', name="a/b.toml"
-    )
-    assert (read.name, read.rate, read.pairs, read.producers) == ("b", 5.0, 7, 1)
-    assert read.arms == ("plain", "ordered")
-    assert workload(load="saturate").rate is None
-    assert workload(kind="plain", size=3).producers == 3
 
 
 @pytest.mark.parametrize(
@@ -79,16 +58,6 @@ def test_a_bad_value_is_one_sentence_that_names_the_key(changes, sentence):
     assert "\n" not in str(error.value)
 
 
-def test_a_change_is_stronger_than_the_file():
-    text = 'kind = "one"\nsize = 2\nmessage_bytes = 24\nload = 5\nmessages = 1'
-    read = load(text, name="w", changes=["load=saturate", "size=3", 'arms=["ordered"]'])
-    assert (read.load, read.size, read.arms) == ("saturate", 3, ("ordered",))
-    with pytest.raises(InvalidWorkload, match="key=value"):
-        load(text, name="w", changes=["load"])
-    with pytest.raises(InvalidWorkload, match="not TOML"):
-        load("kind = ", name="w")
-
-
 def test_every_workload_that_comes_along_can_be_run():
     folder = resources.files("bench").joinpath("workloads")
     names = [one.name for one in folder.iterdir() if one.name.endswith(".toml")]
@@ -103,22 +72,6 @@ def test_every_workload_that_comes_along_can_be_run():
 
 
 # -- layouts --------------------------------------------------------------------------------
-
-
-def test_a_tree_is_a_chain_whose_last_consumer_reads():
-    layout = lay_out(workload(kind="tree", size=3), "ordered", "A")
-    assert [node.parent for node in layout.plan.collectors] == [None, "K1", "K2"]
-    assert [reading.name for reading in layout.consumers] == ["C3"]
-    assert [layout.partitions[number] for number in layout.targets] == ["S"]
-    assert layout.plan.subscription("C3").collector == "K3"
-
-
-def test_a_bottleneck_is_one_collector_that_all_others_follow():
-    layout = lay_out(workload(kind="bottleneck", size=3, to="own"), "ordered", "A")
-    assert [node.parent for node in layout.plan.collectors] == [None, "K1", "K1"]
-    assert [layout.partitions[number] for number in layout.targets] == ["P1", "P2", "P3"]
-    sent = [1, 1, 2, 3]
-    assert [layout.expected(sent, reading) for reading in layout.consumers] == [2, 1, 1]
 
 
 @pytest.mark.parametrize("kind", ["one", "tree", "bottleneck"])
@@ -156,25 +109,6 @@ def test_a_latency_counts_from_the_intended_time_and_not_in_the_warm_up():
     assert backlog.rate == 1e9 / 1000  # one message in the 1,000 ns after the first poll
 
 
-def test_a_filter_keeps_a_consumers_own_messages_only():
-    tally = RoundTally(1, warm_up=0, wanted={2})
-    tally.take([record(log=1), record(log=2)], 10)
-    tally.count([record(log=2, sequence=1), record(log=3)], 20)
-    assert tally.delivered == tally.measured == 2
-
-
-def test_histograms_add_up_and_are_named_as_openmessaging_does():
-    histogram, other = Latencies(), Latencies()
-    histogram.record([1_000_000] * 99)
-    other.record([5_000_000, -3])
-    histogram.add(other.encoded())
-    figures = histogram.figures("endToEndLatency")
-    assert histogram.count == 101
-    assert figures["endToEndLatency50pct"] == pytest.approx(1.0, rel=0.001)
-    assert figures["endToEndLatencyMax"] == pytest.approx(5.0, rel=0.001)
-    assert Latencies().figures("endToEndLatency") == {}
-
-
 # -- results and comparisons ----------------------------------------------------------------
 
 
@@ -202,38 +136,6 @@ def test_a_latency_that_grew_and_a_rate_that_fell_are_regressions():
     assert not any(row.regression for row in compare(document(), document(), max_regression=1))
 
 
-def test_what_the_pairs_of_either_result_reach_themselves_is_no_regression():
-    old = document()
-    old["ratios"]["ordered"]["endToEndLatency50pct"]["pairs"] = [1.2, 1.5, 2.0]
-    old["ratios"]["ordered"]["consumeRate"]["pairs"] = [0.6, 0.9, 1.0]
-    rows = compare(old, document(latency=2.0, rate=0.6), max_regression=1.25)
-    assert [(row.regression, row.in_spread) for row in rows] == [(False, True), (False, True)]
-    rows = compare(old, document(latency=2.01, rate=0.59), max_regression=1.25)
-    assert [(row.regression, row.in_spread) for row in rows] == [(True, False), (True, False)]
-    new = document(latency=3.0)
-    new["ratios"]["ordered"]["endToEndLatency50pct"]["pairs"] = [1.5, 3.0, 3.1]
-    assert compare(document(), new, max_regression=1.25)[0].in_spread
-    new["ratios"]["ordered"]["endToEndLatency50pct"]["pairs"] = [1.51, 3.0, 3.1]
-    assert compare(document(), new, max_regression=1.25)[0].regression
-
-
-def test_the_command_ends_with_1_on_a_regression_and_says_which(tmp_path, capsys):
-    old, new, broken = (tmp_path / name for name in ("old.json", "new.json", "broken.json"))
-    old.write_text(json.dumps(document()))
-    new.write_text(json.dumps(document(latency=3.0)))
-    broken.write_text("[1]")
-    with pytest.raises(typer.Exit) as ended:
-        bench_compare(old, new, max_regression=1.25, output=Output.TABLE)
-    assert ended.value.exit_code == 1
-    assert "REGRESSION" in capsys.readouterr().out
-    new.write_text(json.dumps(document(latency=3.0)), encoding="utf-8-sig")
-    bench_compare(old, new, max_regression=2.5, output=Output.JSON)
-    assert json.loads(capsys.readouterr().out)["rows"][0]["change"] == 2.0
-    for other in (broken, tmp_path / "none.json"):
-        with pytest.raises(UsageError, match=other.name):
-            bench_compare(old, other, max_regression=1.25, output=Output.TABLE)
-
-
 # -- the suite -------------------------------------------------------------------------------
 
 
@@ -247,21 +149,6 @@ def test_every_entry_of_the_suite_is_a_workload_that_can_be_run():
                 if plan is not None:
                     check(plan)
             assert read.messages * read.message_bytes <= 1_000_000_000
-
-
-def test_the_kernels_counters_tell_what_came_over_a_socket():
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        sender = socket.create_connection(server.getsockname())
-        receiver = server.accept()[0]
-        with sender, receiver:
-            before = traffic([os.getpid()])
-            sender.sendall(b"x" * 50_000)
-            left = 50_000
-            while left:
-                left -= len(receiver.recv(left))
-            after = traffic([os.getpid()])
-    assert after.received - before.received == 50_000
-    assert traffic([]) == (0, 0)
 
 
 # -- the real thing -------------------------------------------------------------------------

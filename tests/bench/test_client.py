@@ -2,14 +2,13 @@
 
 import signal
 import subprocess
-import sys
 from dataclasses import dataclass
 
 import pytest
 
-from bench.harness.client import FollowedNotes, Notes, command
+from bench.harness.client import command
 from bench.harness.hosts import ClientProcess
-from multicast.errors import AmcastError, TimedOut, UsageError
+from multicast.errors import AmcastError, TimedOut
 
 
 @dataclass
@@ -62,29 +61,3 @@ def test_it_is_asked_to_end_by_sigterm():
         process.terminate()
         assert "stopped" in process.stdout.readline()
         assert process.wait(60) == 0
-
-
-@pytest.mark.parametrize(
-    "words",
-    [[], ["bench.nowhere:role", "{}"], ["tests.bench.test_client:add", '{"many": 1}']],
-    ids=["none", "no such role", "no such task"],
-)
-def test_a_role_or_a_task_that_does_not_exist_is_refused_in_a_sentence(words):
-    done = subprocess.run(
-        [sys.executable, "-m", "bench.harness.client", *words],
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == UsageError.exit_code
-    assert "give a role and its task, a JSON object" in done.stderr
-    assert "Traceback" not in done.stderr
-
-
-def test_notes_of_a_file_that_exists_are_refused_but_by_who_goes_on(tmp_path):
-    file = tmp_path / "notes"
-    Notes(str(file)).write({"begun": 0})
-    with pytest.raises(UsageError, match="cannot create"):
-        Notes(str(file))
-    Notes(str(file), goes_on=True).write({"call": 0}, {"end": True})
-    assert list(FollowedNotes(file).new()) == [{"begun": 0}, {"call": 0}, {"end": True}]

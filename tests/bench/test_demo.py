@@ -2,18 +2,13 @@
 
 import gzip
 import json
-import os
 import re
-import signal
-import subprocess
-import sys
 from importlib import resources
 
 import pytest
 
 from bench.demo.cli import lay_out, read_commits
-from multicast.errors import UsageError
-from tests.helpers.system import PATIENCE_S, amcast, until
+from tests.helpers.system import amcast
 
 SAMPLE = resources.files("bench").joinpath("workloads/kafka-commits-2000.jsonl.gz")
 
@@ -72,45 +67,3 @@ def test_the_sample_is_2000_commits_and_its_plan_covers_every_destination_set():
     assert all(plan.cover(commit.to) is not None for commit in commits)
     assert len([log for log in plan.logs if len(log.to) > 1]) == 41
     assert f"cost {plan.objective.cost:g}" in text
-
-
-@pytest.mark.parametrize(
-    ("content", "sentence"),
-    [
-        ('{"to": ["a"]}\n{oops', ":2: not a JSON object"),
-        ('{"to": []}', ":1: 'to' is empty"),
-        ("", "the file holds no messages"),
-        ('{"from": 1}', ":1: not a JSON object with a list 'to'"),
-    ],
-)
-def test_an_input_that_cannot_be_used_is_named(tmp_path, content, sentence):
-    file = tmp_path / "bad.jsonl"
-    file.write_text(content)
-    with pytest.raises(UsageError, match=sentence):
-        read_commits(file)
-
-
-@pytest.mark.campaign
-@pytest.mark.kafka
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    ("words", "folder"),
-    [(("demo",), "amcast-demo-*"), (("bench", "run", "ci"), "amcast-bench-*")],
-)
-def test_a_command_that_is_ended_by_sigterm_removes_its_folders(tmp_path, words, folder):
-    made = tmp_path / "made"
-    made.mkdir()
-    process = subprocess.Popen(
-        [sys.executable, "-m", "multicast", *words],
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
-        env={**os.environ, "TMPDIR": str(made)},
-    )
-    try:
-        until(lambda: list(made.glob(folder)), "the folder")
-        process.terminate()
-        assert process.wait(PATIENCE_S) == 128 + signal.SIGINT
-    finally:
-        process.kill()
-        process.wait()
-    until(lambda: not list(made.iterdir()), "the end of its brokers")

@@ -2,21 +2,10 @@
 
 import pytest
 
-from bench.demo import screen
-from bench.demo.screen import (
-    Delivered,
-    affected_teams,
-    common_order,
-    document,
-    phases,
-    picture,
-    quantiles,
-    show,
-)
+from bench.demo.screen import Delivered, document, phases, show
 from bench.measured_work import MeasuredWork, WorkRow
 from multicast.history import HistoryBuilder
 from multicast.properties import check_all
-from tests.helpers.plans import poster
 
 S = 1_000_000_000
 
@@ -52,59 +41,8 @@ def test_each_delivery_is_in_one_phase_and_the_failover_is_the_slowest_teams():
     assert document(without)["steady_p50_by_plain"] is None
 
 
-def test_quantiles_of_a_few_and_of_none():
-    assert quantiles([]) == {"count": 0}
-    assert quantiles([5.0]) == {"count": 1, "p50": 5.0, "p99": 5.0, "max": 5.0}
-    assert quantiles([float(n) for n in range(200)])["p99"] == 198
-
-
-def test_teams_are_affected_by_their_collector_and_by_those_above_it():
-    plan = poster()
-    roots = [node.name for node in plan.collectors if node.parent is None]
-    below = {name for root in roots for name in affected_teams(plan, root)}
-    assert below == {entry.name for entry in plan.consumers if entry.collector is not None}
-    leaf = next(node.name for node in plan.collectors if not plan.children(node.name))
-    assert affected_teams(plan, leaf) == [e.name for e in plan.consumers if e.collector == leaf]
-    assert affected_teams(plan, None) == []
-
-
-def test_the_common_order_contains_every_teams_order_and_is_empty_where_they_disagree():
-    teams = {
-        "one": [delivered(m, n, 9) for n, m in enumerate("acd")],
-        "two": [delivered(m, n, 1) for n, m in enumerate("abce")],
-    }
-    order = common_order(teams)
-    assert sorted(order) == list("abcde")
-    for team in teams.values():
-        own = [one.message for one in team]
-        assert [message for message in order if message in own] == own
-    teams["two"].reverse()
-    assert common_order(teams) == []
-    assert list(picture(teams)) == []
-
-
-def test_the_picture_fits_80_columns_and_its_columns_count_up():
-    names = ("brokers", "clients", "storage", "streams", "build")
-    teams = {
-        name: [
-            delivered(f"a-log-with-quite-a-long-name+{'x' * 40}:{number}", number, 0.1)
-            for number in range(30)
-            if number % (place + 1) == 0
-        ]
-        for place, name in enumerate(names)
-    }
-    head, *rows = picture(teams)
-    assert max(map(len, (head, *rows))) <= 78
-    assert head.split() == ["message", *names]
-    assert len(rows) == 8
-    for column in range(1, 6):
-        counts = [int(row.split()[column]) for row in rows if row.split()[column] != "·"]
-        assert counts == sorted(counts)
-    assert all(row.split()[0].rpartition(":")[2].isdecimal() for row in rows)
-
-
 @pytest.mark.parametrize("same", [True, False])
-def test_the_screen_tells_the_phases_the_order_the_verdict_and_what_to_try(capsys, same):
+def test_the_screen_tells_the_phases_the_order_and_the_verdict(capsys, same):
     teams = {
         "one": [delivered("P1:0", 1, 0.2), delivered("P1:1", 4, 0.01), delivered("P1:2", 5.1, 2)],
         "two": [delivered("P1:1", 4, 0.03)],
@@ -127,7 +65,6 @@ def test_the_screen_tells_the_phases_the_order_the_verdict_and_what_to_try(capsy
         (found,) = [line for line in lines if line.strip().startswith(beginning)]
         return found.strip().removeprefix(beginning).split()
 
-    assert "21.5 s, broker and plan included" in lines[1]
     # The three phases, each with its own figures, and none over all of them.
     assert after("first 2 s") == ["1", "200.0", "ms", "200.0", "ms", "200.0", "ms"]
     assert after("steady") == ["2", "30.0", "ms", "30.0", "ms", "30.0", "ms"]
@@ -140,31 +77,5 @@ def test_the_screen_tells_the_phases_the_order_the_verdict_and_what_to_try(capsy
     replayed = " ".join(after("Replay:"))
     assert "once more, from the start, in 250 ms" in replayed
     assert replayed.endswith("the same sequence" if same else "ANOTHER SEQUENCE")
-    assert after("message ") == ["one", "two"]
     assert [after(f"P1:{offset}") for offset in range(3)] == [["1", "·"], ["2", "1"], ["3", "·"]]
     assert after("Guarantees, checked over all deliveries:") == ["no", "violations"]
-    assert {verdict.guarantee for verdict in report.verdicts} <= {
-        line.strip().partition(":")[0] for line in lines
-    }
-    assert any("5 (5) entries passed on, 2 (2) dropped" in line for line in lines)
-    tries = [line.strip() for line in lines[lines.index("Try next:") + 1 :]]
-    program = screen.program()
-    assert [line.removeprefix(f"{program} ").split()[:2] for line in tries] == [
-        ["demo", "--force"],
-        ["osn", "demo"],
-        ["local", "up"],
-        ["adopt", "TOPIC"],
-    ]
-
-
-def test_the_demos_own_environment_sends_on_to_the_whole_one(monkeypatch):
-    monkeypatch.setattr(screen.sys, "prefix", "/x/.venv-demo")
-    assert screen.program() == ".venv/bin/amcast"
-
-
-@pytest.mark.parametrize(
-    ("called", "shown"), [("/x/bin/amcast", "/x/bin/amcast"), ("pytest", "-m multicast")]
-)
-def test_the_commands_to_try_name_the_program_that_was_called(monkeypatch, called, shown):
-    monkeypatch.setattr(screen.sys, "argv", [called])
-    assert screen.program().endswith(shown)

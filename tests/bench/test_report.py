@@ -59,51 +59,6 @@ def full():
     return {name: document(name, **changes) for name, changes in names.items()}
 
 
-def plot(name, documents):
-    (found,) = [one for one in plots(documents) if one.name == name]
-    return found
-
-
-# -- what is plotted ----------------------------------------------------------------------------
-
-
-def test_a_run_gives_the_plots_that_it_has_figures_for_and_no_other():
-    names = [one.name for one in plots(full())]
-    assert names == [
-        "cdf-latency-100B-200",
-        "cdf-latency-1MB-20",
-        "latency-by-size",
-        "throughput-by-size",
-        "poster-latency",
-        "poster-throughput",
-        "latency-by-tree",
-        "latency-by-bottleneck",
-        "latency-by-plain",
-        "cpuSeconds-by-role",
-        "bytesReceived-by-role",
-    ]
-    assert plots({"tree-1": {"error": "failed", "workload": {}}}) == []
-
-
-def test_points_carry_the_spread_of_their_rounds_and_throughput_is_in_megabytes():
-    line = plot("throughput-by-size", full()).lines[0]
-    assert (line.x, line.y, line.low, line.high) == ([1000.0], [0.2], [0.1], [0.4])
-
-
-def test_a_point_with_all_cores_busy_is_hollow_and_another_rate_is_another_line():
-    found = plot("latency-by-tree", full())
-    assert [(line.label, line.x, line.hollow) for line in found.lines if line.arm == "plain"] == [
-        ("plain Kafka, 200/s", [1.0], [False]),
-        ("plain Kafka, 20/s", [16.0], [True]),
-    ]
-
-
-def test_what_a_role_spends_is_told_by_the_message():
-    stacked = {line.arm: line.y for line in plot("cpuSeconds-by-role", full()).lines}
-    assert stacked["brokers"] == [5.0] * 4  # 0.5 s over 100 messages, in ms
-    assert stacked["collectors"] == [0.0] * 4
-
-
 # -- the page -----------------------------------------------------------------------------------
 
 

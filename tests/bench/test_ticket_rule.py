@@ -11,7 +11,7 @@ from bench.pipeline.rule import EPOCH_PLACES, PlannedOrder, Statement, read_cont
 from bench.pipeline.streams import scan
 from bench.pipeline.ticket_rule import StreamReading
 from collectors.reconfiguration.survey import counted_runs
-from multicast.control import ends_record, markers_record, plan_record, stream_partition
+from multicast.control import plan_record, stream_partition
 from multicast.drivers.protocol import TopicPartition
 from multicast.order.records import (
     Correction,
@@ -27,8 +27,7 @@ from multicast.order.records import (
     encode,
 )
 from multicast.order.rule import NotCounted
-from multicast.order.runs import anchor, digest_of
-from multicast.order.stream import OrderStream
+from multicast.order.runs import digest_of
 from tests.bench.test_pipeline import (
     session,  # noqa: F401 - a fixture
 )
@@ -42,7 +41,7 @@ from tests.collectors.core.test_recover import (
 )
 from tests.collectors.core.test_recover import PLAN as RECOVERED
 from tests.helpers.forged import jump
-from tests.helpers.plans import chain, from_start
+from tests.helpers.plans import chain, first_stream, tag_in
 from tests.helpers.small import Small
 
 PLAN = chain()
@@ -109,7 +108,9 @@ def drawn(stream, rng):
             SeenEnd(log, positions.get(log, 0) + rng.choice((-2, 1, 5, 9, 30, 2**25)), 3)
             for log in logs
         ]
-        seen = [each._replace(end=max(0, each.end), leader_epoch=rng.randrange(6)) for each in seen]
+        seen = [
+            SeenEnd(each.log, max(0, each.end), rng.randrange(6), rng.randrange(3)) for each in seen
+        ]
         lost = [Loss(log, rng.randrange(100)) for log in logs if rng.random() < 0.2]
         return SightRecord(tuple(seen), tuple(lost))
     point = stream.marked if rng.random() < 0.7 else stream.checkpoint()
@@ -128,9 +129,9 @@ def judged(seed):
     """Yield what each of the two readings says of a stream as a log may come to hold it."""
     rng = random.Random(seed)
     collector, owed = ("K1", "K2")[seed % 2], seed % 3
-    real = OrderStream(PLAN, collector, from_start(PLAN), owed=owed)
+    real = first_stream(PLAN, collector, owed=owed)
     mine = StreamReading(replace(rule_of(PLAN, collector), restored=owed))
-    tag, raws = anchor(PLAN, collector), []
+    tag, raws = tag_in(PLAN, collector), []
     for offset in range(LENGTH):
         record = drawn(real, rng)
         if offset > LENGTH - 10 and rng.random() < 0.4:
@@ -190,7 +191,7 @@ def test_after_a_recovery_both_readings_count_the_same_restored_and_later_record
         multicast(system, 210)
         assert recovered(system).epoch == 2
         state = state_of(system)
-        assert state.recovered[1].restored[CHILD] > 0
+        assert state.ended[1].restored[CHILD] > 0
         system.run_all(epoch=2)
         ordered(system, 21)
 
@@ -219,36 +220,3 @@ def test_after_a_recovery_both_readings_count_the_same_restored_and_later_record
                 for _, found in counted
                 for run in found
             ]
-
-
-def test_places_rise_by_one_message_after_the_other():
-    # Init: two epochs, in other partitions of the order topic.
-    nodes = tuple(replace(node, stream=node.stream + 2) for node in PLAN.collectors)
-    after = replace(chain(epoch=2), collectors=nodes)
-    first = plan_record(digest_of(b"amcast genesis\0A"), PLAN, attempt="a")
-    second = plan_record(digest_of(first[1]), after, attempt="a")
-    ends = {"P1": 3, "P2": 2, "P3": 0, "P4": 0}
-    markers = markers_record(digest_of(second[1]), 1, ends, attempt="a")
-    said = [first, second, markers, ends_record(digest_of(markers[1]), 1, ends, attempt="a")]
-    order = PlannedOrder()
-    read_control("A", [Statement(*statement) for statement in said], order)
-    assert [rule.epoch for rule in order.rules] == [1, 1, 2, 2]
-
-    # Test: two producers' tickets, what a strange program wrote, a freeze, and a late ticket.
-    tag = anchor(PLAN, "K1")
-    raws = [
-        encode(tag, OwnRecord((Ticket(0, 2, 0), Ticket(1, 1, 2)))),
-        b"other",
-        encode(tag, OwnRecord((Ticket(1, 1, 0), Ticket(0, 1, 0)))),
-        encode(tag, FreezeRecord(0, (Position(0, 3), Position(1, 2)))),
-        encode(tag, OwnRecord((Ticket(0, 1, 0),))),
-    ]
-    found = list(scan(order.rules, [("A", 0, offset, raw) for offset, raw in enumerate(raws)]))
-
-    # Check.
-    assert [entry for kind, entry in found if kind == "run"] == [
-        ("A", "K1", "P1", 0, 2, 2**44),
-        ("A", "K1", "P2", 0, 2, 2**44 + 2),
-        ("A", "K1", "P1", 2, 3, 2**44 + 4),
-    ]
-    assert [entry for kind, entry in found if kind == "void"] == [("A", "foreign"), ("A", "frozen")]

@@ -115,22 +115,6 @@ def test_a_plan_with_more_partitions_than_the_topic_grows_it_only_where_that_is_
     assert bench.run("topology", "apply", file).returncode == 0
 
 
-@pytest.mark.campaign
-def test_a_refused_plan_leaves_no_rollback_plan_and_an_accepted_one_does(bench):
-    file, _ = bench.planned(2)
-    assert bench.run("topology", "apply", file).returncode == 0
-    file, planned = bench.planned(3, "--from-cluster", "--window", "0.1")
-    assert planned.returncode == 0, planned.stderr
-    back = file.with_name(f"{file.name}.rollback")
-    refused = bench.run("topology", "apply", file)
-    assert refused.returncode == 2, refused.stderr
-    assert "roll back" not in refused.stderr
-    assert not back.exists()
-    done = bench.run("topology", "apply", file, "--add-partitions")
-    assert f"to roll back: amcast topology apply {back}" in done.stderr
-    assert back.exists()
-
-
 def test_the_same_plan_applied_twice_at_once_is_no_conflict(bench):
     def meanwhile():
         bench.apply()
@@ -156,17 +140,6 @@ def test_partitions_that_somebody_added_later_are_named_until_a_plan_orders_them
     done = bench.run("topology", "apply", file, "--timeout", PATIENCE_S)
     assert (done.returncode, "no collector of epoch 2" in done.stderr) == (1, True), done.stderr
     until(lambda: says not in bench.run("topology", "verify").stdout, "a topic that is ordered")
-
-
-def test_a_plan_without_collectors_asks_for_none(bench):
-    alone = bench.folder / "alone.toml"
-    alone.write_text(
-        f'topic = "{bench.topic}"\npartitions = 1\n[[consumer]]\nname = "C1"\ninterest = ["P1"]\n'
-    )
-    file = bench.folder / "alone.json"
-    assert bench.run("topology", "plan", alone, "--out", file).returncode == 0
-    done = bench.run("topology", "apply", file)
-    assert (done.returncode, "collector" in done.stderr) == (0, False), done.stderr
 
 
 def test_a_topic_that_has_a_name_of_ours_and_holds_something_is_not_taken(bench):

@@ -19,12 +19,9 @@ from collectors.doctor.facts import (
     Role,
     Stamp,
     TopicFacts,
-    length,
 )
 from multicast.drivers.kafka import OpenTransaction
-from multicast.drivers.kafka.connection import kafka_python_settings
-from multicast.drivers.librdkafka_reader.settings import librdkafka_settings
-from multicast.errors import TopicChanged, UnsafeCluster, UsageError
+from multicast.errors import TopicChanged, UnsafeCluster
 from tests.helpers.plans import poster
 
 NOW = 1_800_000_000_000
@@ -384,16 +381,3 @@ def test_the_worst_comes_first_and_refused_with_what_to_do():
     with pytest.raises(UnsafeCluster, match=r"has cleanup\.policy=compact, .*; set it to delete$"):
         refuse(compacted)
     refuse(finding for finding in findings(bad) if finding.weight is not Weight.REFUSE)
-
-
-@pytest.mark.parametrize("setting", ["acks", "enable.idempotence", "isolation.level", "retries"])
-def test_a_client_setting_that_would_weaken_a_producer_or_reader_is_refused(setting):
-    with pytest.raises(UsageError, match=f"^Client setting {setting} is refused: "):
-        kafka_python_settings({setting: "1"})
-    with pytest.raises(UsageError, match=f"^Client setting {setting} is refused: "):
-        librdkafka_settings("127.0.0.1:9", {setting: "1"}, timeout_s=1)
-
-
-def test_lengths_of_time_are_written_for_people():
-    lengths = [length(milliseconds) for milliseconds in (1_500, 90_000, 5 * HOUR, 4 * DAY)]
-    assert lengths == ["1.5 s", "2 min", "5 h", "4 days"]

@@ -1,11 +1,13 @@
 """What a collector and a consumer count: each entry once, whatever is read again."""
 
+import threading
+
 import pytest
 
 from collectors.core.entry_counts import entries_of
 from multicast.consuming.cursor import Cursor
-from multicast.consuming.entries_read import EntriesRead
 from multicast.control import stream_partition
+from multicast.metrics.consumed import ConsumptionCounter
 from multicast.order.rule import NotCounted
 from tests.helpers.in_memory_cluster import InMemoryCluster
 from topology.work import collector_work, consumer_work
@@ -58,15 +60,6 @@ def shown(entries):
     return entries.appended, entries.passed_on, entries.read, entries.dropped
 
 
-@pytest.mark.parametrize("name", COLLECTORS)
-def test_a_drained_tree_has_counted_what_its_plan_predicts(cluster, name):
-    for each in COLLECTORS:
-        cluster.node(f"{each}.a")
-    multicast_all(cluster)
-    cluster.settle()
-    assert shown(counted(cluster.nodes[f"{name}.a"])) == as_planned(cluster, name)
-
-
 def test_a_process_that_begins_after_a_crash_counts_only_what_is_new(cluster):
     # Init: everything is ordered and relayed, then K1's process is killed.
     for each in COLLECTORS:
@@ -95,16 +88,6 @@ def test_entries_of_the_parent_that_nobody_had_relayed_are_new_to_a_successor(cl
     new = cluster.node("K1.b")
     cluster.settle("K1.b")
     assert shown(counted(new)) == as_planned(cluster, "K1")
-
-
-def append_all(cluster, core):
-    """Store what a core appends; nobody says so to the core."""
-    for action in core.step(0):
-        cluster.log.write(stream_partition(core.own.plan, "K1"), action.raw)
-
-
-def streams_of(core, *, own_first):
-    return (core.own, core.parent) if own_first else (core.parent, core.own)
 
 
 def test_doubled_and_foreign_records_are_no_entries(cluster):
@@ -137,6 +120,10 @@ def entries_after(cluster, cursor):
     return counts
 
 
+def counter():
+    return ConsumptionCounter("", None, threading.RLock(), None)
+
+
 @pytest.mark.parametrize("name", ["C2", "C3"])
 def test_a_consumer_counts_what_it_reads_and_drops_from_its_cursor_on(cluster, name):
     for each in COLLECTORS:
@@ -151,16 +138,16 @@ def test_a_consumer_counts_what_it_reads_and_drops_from_its_cursor_on(cluster, n
     cursors = []
     while whole.read_order() or whole.read_payloads() or whole.deliver(1):
         cursors.append(whole.cursor)
-    entries = EntriesRead()
+    entries = counter()
     entries.begin(whole.delivery)
-    sums = entries.sums()
+    sums = entries.entries()
     assert (sums.read, sums.dropped) == (of(work.reads), of(work.drops))
     for place, cursor in enumerate(cursors):
         rest = cluster.consumer(f"{name}.{place}", cursor=cursor)
         rest.drain()
-        entries = EntriesRead()
+        entries = counter()
         entries.begin(rest.delivery)
-        later = entries.sums()
+        later = entries.entries()
 
         # Check: each entry after the cursor is counted, none before it is.
         assert later.read == entries_after(cluster, Cursor.of(cursor))
@@ -176,7 +163,7 @@ def test_a_consumer_adds_up_what_it_read_in_each_epoch(cluster):
     multicast_all(cluster)
     cluster.settle()
     consumer = cluster.consumer("C3.a")
-    entries = EntriesRead()
+    entries = counter()
     entries.begin(consumer.delivery)
     consumer.drain()
 
@@ -198,6 +185,6 @@ def test_a_consumer_adds_up_what_it_read_in_each_epoch(cluster):
     consumer.drain()
 
     # Check: the markers of the first epoch are entries, too.
-    sums = entries.sums()
+    sums = entries.entries()
     assert sums.read == {"P1": 2 + 1 + 1, "P2": 3 + 1, "P4": 7 + 1 + 1}
     assert sums.dropped == {"P2": 3 + 1}

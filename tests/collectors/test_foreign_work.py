@@ -2,16 +2,13 @@
 
 import json
 import urllib.request
-from dataclasses import replace
 
 import pytest
 
-from collectors.reconfiguration.apply import apply
-from multicast import Consumer, Producer
-from multicast.drivers.kafka import Admin
-from tests.helpers.plans import priced, with_foreign_work
+from multicast import Producer
+from tests.helpers.plans import with_foreign_work
 from tests.helpers.system import PATIENCE_S, System, amcast, until
-from topology.work import collector_work, consumer_work
+from topology.work import collector_work
 
 pytestmark = [pytest.mark.kafka, pytest.mark.slow, pytest.mark.timeout(600)]
 SENT = {"P1": 200, "P2": 310, "P3": 120, "P4": 450, "P5": 80, "P6": 30}
@@ -125,59 +122,3 @@ def test_predicted_and_measured_foreign_work_are_equal_once_all_is_drained(drain
     table = amcast("collectors", "status", *system.common()).stdout
     (line,) = [line for line in table.splitlines() if line.startswith("K3 ")]
     assert line.split()[5:9] == [str(sum(wanted["K3"][kind].values())) for kind in KINDS]
-
-
-def test_consumers_count_what_their_collectors_streams_hold(drained_system):
-    system = drained_system
-    for entry in system.plan.consumers:
-        work = consumer_work(system.plan, entry)
-        with Consumer(topic=system.topic, name=entry.name, driver=system.driver) as consumer:
-            for _ in consumer.until_end(timeout=PATIENCE_S):
-                pass
-            # The order ends perhaps with entries that this consumer drops: it reads on for them.
-            last = sum(of(work.reads, SENT).values())
-            until(lambda c=consumer, n=last: c.poll(0.05) or _read(c) >= n, "the end of the order")
-            entries = consumer.entries()
-            assert (dict(entries.read), dict(entries.dropped)) == (
-                of(work.reads, SENT),
-                of(work.drops, SENT),
-            )
-
-    # The command says it in one line. It stops at the end of C1's logs: then P4 may go on.
-    line = amcast("receive", *system.common(), "-n", "C1", "--until-end").stderr.splitlines()[-1]
-    wanted = SENT["P1"] + SENT["P2"]
-    dropped = int(line.split()[-4])
-    read, share = wanted + dropped, wanted / (wanted + dropped)
-    assert dropped <= SENT["P4"]
-    entries = f"{read} order entries read, {dropped} dropped ({share:.1%} genuine)"
-    assert line == f"received {wanted}; {entries}"
-
-
-def _read(consumer):
-    return sum(consumer.entries().read.values())
-
-
-@pytest.mark.campaign
-def test_after_a_change_of_the_plan_counts_are_those_of_the_new_plan(system):
-    # Init: in the new plan C2 reads K0, which so passes on less, and K2 is gone.
-    system.order()
-    multicast(system)
-    before = predicted(system.plan, SENT)
-    assert drained(system, before) == before
-    old = system.plan
-    consumers = tuple(
-        replace(entry, interest=("P2", "P3"), collector="K0") if entry.name == "C2" else entry
-        for entry in old.consumers
-    )
-    nodes = tuple(node for node in old.collectors if node.name != "K2")
-    new = priced(replace(old, epoch=2, base_epoch=1, collectors=nodes, consumers=consumers))
-
-    # Test.
-    with Admin(system.bootstrap) as admin:
-        system.plan = apply(system.driver, admin, new, timeout_s=PATIENCE_S).plan
-    multicast(system)
-
-    # Check: the counts begin anew with the collectors of the new epoch, and K0 passes on only P1.
-    after = predicted(system.plan, SENT)
-    assert drained(system, after) == after
-    assert after["K0"]["passed_on"] == {"P1": SENT["P1"]}

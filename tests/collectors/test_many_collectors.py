@@ -85,7 +85,7 @@ def test_one_process_runs_forty_collectors_through_a_change_of_all_of_them(
             count, expected = delivered(system.driver, system.plan)
             assert count == expected > 0
             after = renamed(system.plan)
-            code, report, messages = applied(system, after, "--no-probes", patiently=True)
+            code, report, messages = applied(system, after, patiently=True)
             assert (code, report["collectors_not_running"]) == (0, []), messages
             wait_begun(host, MANY, 2)
             assert send(system.driver, after) == EACH * len(after.logs)
@@ -100,7 +100,7 @@ def test_apply_names_the_collectors_of_a_later_epoch_that_nobody_runs(kafka_clus
     with System(kafka_cluster.bootstrap, plan, tmp_path) as system:
         first, *others = [f"N{entry.name}" for entry in plan.collectors]
         after = renamed(system.plan)
-        code, report, messages = applied(system, after, "--no-probes")
+        code, report, messages = applied(system, after)
         assert (code, report["collectors_not_running"]) == (1, [first, *others])
         assert "no collector of epoch 2" in messages
         assert "did not freeze in time" in messages
@@ -111,7 +111,7 @@ def test_apply_names_the_collectors_of_a_later_epoch_that_nobody_runs(kafka_clus
             code, report, _ = applied(system, after)
             assert (code, report["collectors_not_running"]) == (1, others)
             third = renamed(after, name=lambda old: old)
-            code, report, messages = applied(system, third, "--no-probes")
+            code, report, messages = applied(system, third)
             assert (code, report["collectors_not_running"]) == (1, others)
             assert f"2 of 3 collectors of epoch 3 of topic {system.topic} do not run" in messages
             wait_begun(host, 1, 3)

@@ -1,22 +1,19 @@
 """Wrong order records on a real broker: `doctor` names the damage, `recover` repairs it."""
 
-import itertools
 import json
 
 import pytest
 
 from collectors.reconfiguration.apply import apply
-from collectors.reconfiguration.recovery import recover
 from multicast import Producer
-from multicast.control import ControlReader
 from multicast.drivers.kafka import Admin
 from multicast.errors import Conflict
 from multicast.properties import check_all
 from multicast.verification.from_cluster import ReplayedConsumer, replayed
 from tests.collectors.test_replanning import planned
-from tests.helpers.forged import far, forge, freeze, is_relayed, jump, streams_of
+from tests.helpers.forged import forge, freeze
 from tests.helpers.plans import poster
-from tests.helpers.system import PATIENCE_S, System, amcast, until
+from tests.helpers.system import PATIENCE_S, System, amcast
 
 pytestmark = [pytest.mark.kafka, pytest.mark.slow, pytest.mark.timeout(900)]
 
@@ -99,89 +96,4 @@ def test_a_stream_that_was_ended_too_early_goes_on_in_the_next_epoch(system, whe
     assert mended(system)["epoch"] == 2
     ordered_again(system)
     assert doctor(system)[1] == []
-    judged(system)
-
-
-@pytest.mark.campaign
-def test_a_child_that_left_out_records_of_its_parent_gets_them_in_the_next_epoch(system):
-    system.order()
-    send(system, 3)
-    name = child(system, "P1")
-    until(lambda: is_relayed(streams_of(system)), "the order of the children")
-    # More than there will be, so that no relay begins behind the gap.
-    forge(system, name, jump(1000))
-    send(system, 3)
-    # The collector still orders its own logs, and no process ends.
-    with Producer(topic=system.topic, driver=system.driver) as producer:
-        producer.multicast(b"own", to={"P1"}).ordered(PATIENCE_S)
-    _, results = doctor(system)
-    assert any(f"collector {name}" in finding["says"] for finding in results)
-    assert mended(system)["epoch"] == 2
-    ordered_again(system)
-    assert doctor(system)[1] == []
-    judged(system)
-
-
-@pytest.mark.campaign
-def test_a_child_that_ordered_what_is_its_parents_to_order_loses_and_doubles_nothing(system):
-    """The order in which consumers delivered the messages of a forged run cannot be revoked."""
-    system.order()
-    send(system, 3)
-    forge(system, child(system, "P1"), jump(1, log="P3", by=5000))
-    send(system, 3)
-    assert mended(system)["epoch"] == 2
-    ordered_again(system)
-    assert doctor(system)[1] == []
-    report = check_all(replayed(system.driver, system.topic, SEATS, timeout_s=60.0))
-    assert {violation.guarantee for violation in report.violations} <= {
-        "uniform prefix order",
-        "uniform acyclic order",
-    }
-
-
-class Killed(Exception):
-    """The end of an operator's process in the middle of its work."""
-
-
-@pytest.mark.campaign
-def test_a_recovery_that_was_killed_at_any_step_is_finished_by_the_next(system, monkeypatch):
-    """No collector runs, so the recovery does their work, too."""
-    host = system.collectors()
-    host.wait_healthy(PATIENCE_S)
-    send(system, 2)
-    names = [node.name for node in system.plan.collectors]
-    for name in names:
-        until(lambda name=name: streams_of(system)[name].stream.count > 0, "an order")
-    for name in names:
-        host.kill(name)
-    forge(system, root(system), far("P3", 7000))  # nobody is there who would fill it
-    forge(system, child(system, "P1"), freeze)
-    send(system, 2)
-    steps = itertools.count(1)
-    appends = type(system.driver.appender()).flush
-
-    for step in steps:
-        left = itertools.count(1)
-
-        def flush(appender, timeout_s, left=left, step=step):
-            done = appends(appender, timeout_s)
-            if next(left) == step:
-                raise Killed
-            return done
-
-        with monkeypatch.context() as patched, Admin(system.bootstrap) as admin:
-            patched.setattr(type(system.driver.appender()), "flush", flush)
-            try:
-                recover(system.driver, admin, system.topic, timeout_s=PATIENCE_S)
-            except Killed:
-                continue
-            break
-    assert 3 <= step <= 30
-    control = ControlReader(system.driver, system.topic)
-    assert control.refresh().begun_epoch == 2
-    control.close()
-    for name in names:
-        host.start(name)
-    host.wait_healthy(PATIENCE_S)
-    ordered_again(system)
     judged(system)

@@ -15,8 +15,8 @@ from multicast.control import log_partition, stream_partition
 from multicast.errors import AmcastError
 from multicast.messages import skip_header
 from multicast.order.records import OwnRecord, Ticket, encode
-from multicast.order.runs import anchor
 from tests.helpers.in_memory_cluster import InMemoryCluster, in_words
+from tests.helpers.plans import tag_in
 
 SCENARIOS = sorted((Path(__file__).parent / "scenarios").glob("*.txt"))
 
@@ -120,7 +120,7 @@ class Story:
         plan = self.cluster.control().plan()
         top = plan.top(log).name
         record = OwnRecord((Ticket(plan.number(log), 1, int(upto)),))
-        self.cluster.log.write(stream_partition(plan, top), encode(anchor(plan, top), record))
+        self.cluster.log.write(stream_partition(plan, top), encode(tag_in(plan, top), record))
         return [in_words(plan, record)]
 
     def do_later(self, *, ms):

@@ -7,15 +7,8 @@ from contextlib import closing
 
 import pytest
 
-from multicast import Producer
 from tests.helpers.example_programs import example_system
 
-# JSON that one reader could parse, and another, whose stack is deeper already, could not.
-NESTED = b"[" * 200 + b"]" * 200
-DEEP = [
-    b'{"kind": "restocked", "item": "a", "quantity": 1, "x": ' + NESTED + b"}",
-    b"[" * 100_000,
-]
 pytestmark = [
     pytest.mark.campaign,
     pytest.mark.kafka,
@@ -70,85 +63,3 @@ def test_shops_contend_and_projections_are_those_of_one_position(kafka_cluster, 
             part = tmp_path / f"{name}.db"
             example.run("projection.py", "--name", name, "--database", part, "--until-end")
             assert tables(part)[table] == expected
-
-
-def projected(example, database, *arguments, name="both"):
-    where = ("--name", name, "--database", database, "--until-end")
-    return example.run("projection.py", *where, *arguments)
-
-
-def send(example, *payloads):
-    where = {"bootstrap": example.system.bootstrap, "topic": example.system.topic}
-    with Producer(**where) as producer:
-        for payload in payloads:
-            producer.multicast(payload, to={"orders", "stock"}).accepted()
-
-
-def test_foreign_messages_change_nothing_and_an_unknown_event_ends_the_program(
-    kafka_cluster, tmp_path
-):
-    database = tmp_path / "both.db"
-    both = ("--name", "both", "--database", database, "--until-end")
-    with example_system(kafka_cluster.bootstrap, "event_sourcing", tmp_path) as example:
-        foreign = [None, b"", b"hello", b"\xff", b"[1]", b"{}", b'{"kind": 1}', *DEEP]
-        send(example, *foreign)
-        lines = example.run("shop.py", "--name", "a", "--orders", 4)
-        assert len(lines) == 4
-        done = example.outcome("projection.py", *both)
-        assert done.stderr.splitlines() == [
-            f"orders+stock:{offset} is no event, and changes nothing"
-            for offset in range(len(foreign))
-        ]
-        assert projected(example, database) == []  # the foreign ones do not come again
-
-        # A shop that was killed and is started again gives no order a second time.
-        again = example.run("shop.py", "--name", "a", "--orders", 4)
-        orders = [json.loads(line)["order"] for line in lines + again if json.loads(line)["placed"]]
-        assert len(set(orders)) == len(orders)
-        projected(example, database)
-        before = tables(database)
-
-        send(example, b'{"kind": "moved", "order": "a-0"}')
-        for program in (("projection.py", *both), ("shop.py", "--name", "a")):
-            sentence, code = example.refused(*program)
-            assert "is an event of an unknown kind or form" in sentence
-            assert code == 1
-        assert tables(database) == before
-
-
-def test_a_projection_refuses_what_would_spoil_its_tables(kafka_cluster, tmp_path):
-    database, part = tmp_path / "both.db", tmp_path / "part.db"
-    both = ("--name", "both", "--database")
-    with example_system(kafka_cluster.bootstrap, "event_sourcing", tmp_path) as example:
-        example.run("shop.py", "--name", "a", "--orders", 8)
-        cursors = projected(example, database)
-        sales = ("--name", "sales", "--database", database)
-        assert example.refused("projection.py", *sales) == (
-            "the tables are those of both; name another file",
-            2,
-        )
-
-        # Up to a position: that one, also a second time; and none that lies behind.
-        assert projected(example, part, "--up-to", cursors[3]) == cursors[:4]
-        assert example.run("projection.py", *both, part, "--up-to", cursors[3]) == []
-        for up_to, said in [
-            (cursors[1], f"the tables are at {cursors[3]} already"),
-            ("x", "'x' is not a cursor"),
-            ("1/K99/0/0/0", "1/K99/0/0/0 is no cursor of this projection"),
-        ]:
-            sentence, code = example.refused("projection.py", *both, part, "--up-to", up_to)
-            assert sentence.startswith(said)
-            assert code == 2
-
-        # Of two on the same tables, one ends.
-        with example.running("projection.py", *both, part) as first:
-            assert first.stdout.readline().strip() == cursors[4]
-            with closing(sqlite3.connect(part)) as opened, opened:
-                opened.execute("UPDATE position SET cursor = ?", (cursors[0],))
-            example.run("shop.py", "--name", "b", "--orders", 1)
-            assert first.wait() == 1
-
-        # An event without its condition, which would have sold what is not there.
-        send(example, b'{"kind": "placed", "order": "x", "item": "apple", "quantity": 1000}')
-        sentence, code = example.refused("projection.py", *both, database)
-        assert (sentence.startswith("the tables cannot take orders+stock:"), code) == (True, 1)

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from collectors.testing.processes import CollectorProcess
+from bench.harness.processes import CollectorProcess
 
 
 def hosting(bootstrap, topic, driver, folder: Path, *, nodes=(), options=()) -> CollectorProcess:

@@ -17,13 +17,12 @@ import threading
 import time
 from pathlib import Path
 
-import pytest
 from kafka import KafkaConsumer, KafkaProducer
 
-from bench.nemesis.network import DESK, Network, own_namespace
+from bench.nemesis.network import DESK, Network
 from multicast.drivers.kafka import Admin, TopicSpec
 from multicast.drivers.kafka.connection import kafka_python_settings
-from multicast.errors import AmcastError, UsageError
+from multicast.errors import AmcastError
 from multicast.local.broker import BrokerHost
 from multicast.local.cluster import LocalCluster
 from tests.helpers.system import until
@@ -99,17 +98,6 @@ def tried_in_vain(network, host, since):
 # --- the situations ------------------------------------------------------------------------------
 
 
-def every_host_reaches_every_other(_):
-    with Network(["b1", "b2", "c1"]) as network:
-        assert network.hosts == ["b1", "b2", "c1"]
-        for one, other in itertools.combinations([DESK, *network.hosts], 2):
-            talk(*joined(network, one, other), "hello")
-        assert own_namespace()
-    # All of it is gone at the end, so another can be made at once.
-    with Network(["b1"]) as network:
-        talk(*joined(network, DESK, "b1"), "hello again")
-
-
 def one_direction_is_cut(_):
     with Network(["b1", "b2", "b3"]) as network:
         one, other = joined(network, "b1", "b2")
@@ -126,32 +114,6 @@ def one_direction_is_cut(_):
         network.heal()
         other.wait_for("heard lost at first")
         talk(one, other, "after")
-
-
-def both_directions_are_cut_and_healed_by_name(_):
-    with Network(["b1", "b2", "b3"]) as network:
-        pairs = {other: joined(network, "b1", other) for other in ("b2", "b3", DESK)}
-        for other in pairs:
-            network.cut("b1", other)
-            network.cut(other, "b1")
-        since = {host: sent_again(network, host) for host in ("b1", "b2", "b3", DESK)}
-        for one, other in pairs.values():
-            one.send("out")
-            other.send("in")
-        for host, count in since.items():
-            tried_in_vain(network, host, count)
-        network.heal("b3")
-        pairs["b3"][0].wait_for("heard in")
-        pairs["b3"][1].wait_for("heard out")
-        for name in ("b2", DESK):
-            assert "heard in" not in pairs[name][0].lines
-            assert "heard out" not in pairs[name][1].lines
-        network.heal("b1")
-        for one, other in pairs.values():
-            one.wait_for("heard in")
-            other.wait_for("heard out")
-        network.heal()
-        network.heal()
 
 
 def a_host_is_isolated(_):
@@ -214,25 +176,6 @@ def connections_are_reset(_):
         assert network.reset("b1", "b2") == 0
         talk(*kept, "not meant")
         talk(*joined(network, "b1", "b2"), "anew")
-
-
-def what_has_no_meaning_is_refused(_):
-    with Network(["b1"]) as network:
-        for wrong in (
-            lambda: network.cut("b1", "b9"),
-            lambda: network.cut("b9", "b1"),
-            lambda: network.isolate(DESK),
-            lambda: network.slow("b1", 0),
-            lambda: network.heal("b9"),
-            lambda: network.command("b9", ["true"]),
-        ):
-            with pytest.raises(UsageError):
-                wrong()
-    subprocess.run(["ip", "link", "add", "name", "out", "type", "bridge"], check=True)
-    subprocess.run(["ip", "link", "set", "dev", "out", "up"], check=True)
-    assert not own_namespace()
-    with pytest.raises(UsageError, match="its own namespace"):
-        Network(["b1"]).__enter__()
 
 
 def the_desk_is_killed(folder):

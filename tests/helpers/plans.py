@@ -5,6 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 
+from multicast.control import genesis, plan_record
+from multicast.order.runs import anchor, digest_of
+from multicast.order.stream import OrderStream, StreamCheckpoint
 from topology.check import figures
 from topology.interests import from_document
 from topology.planner.solver import plan as solve
@@ -58,6 +61,23 @@ def chain(*, epoch=1, topic="A") -> Plan:
 def from_start(plan: Plan) -> dict[str, int]:
     """Starts for an epoch in which every log begins at 0."""
     return {log.name: 0 for log in plan.logs}
+
+
+def began(plan: Plan) -> bytes:
+    """Give the digest of the statement with which a topic's first plan begins its epoch."""
+    return digest_of(plan_record(genesis(plan.topic), plan, attempt="1")[1])
+
+
+def tag_in(plan: Plan, collector: str) -> bytes:
+    """Give the tag of a collector's stream in a topic's first plan."""
+    return anchor(plan.epoch, collector, began(plan))
+
+
+def first_stream(
+    plan: Plan, collector: str, checkpoint: StreamCheckpoint | None = None, **options: int
+) -> OrderStream:
+    """Open a collector's stream in a topic's first plan, whose logs begin at 0."""
+    return OrderStream(plan, collector, from_start(plan), checkpoint, began=began(plan), **options)
 
 
 def with_foreign_work(*, epoch=1, topic="A") -> Plan:

@@ -1,7 +1,6 @@
 """What a page of metrics says, for tests."""
 
 import re
-import urllib.request
 
 _SAMPLE = re.compile(r"(\w+)(?:\{(.*)\})? (\S+)")
 _LABEL = re.compile(r'(\w+)="((?:[^"\\]|\\.)*)"')
@@ -18,9 +17,3 @@ def samples(text):
             assert (name, key) not in found, line
             found[name, key] = float(value)
     return found
-
-
-def scraped(url, timeout):
-    """Fetch a page, and give its values."""
-    with urllib.request.urlopen(url, timeout=timeout) as answer:
-        return samples(answer.read().decode())

@@ -14,8 +14,8 @@ import confluent_kafka
 import pytest
 from kafka.admin import ConfigResource, ConfigResourceType
 
+from bench.harness.processes import CollectorProcesses
 from collectors.reconfiguration.apply import apply
-from collectors.testing.processes import CollectorProcesses
 from multicast import history
 from multicast.control import stream_partition
 from multicast.drivers import open_driver

@@ -48,24 +48,6 @@ def plan(consumer="C1", interest=("P1",), epoch=1):
     )
 
 
-def test_the_lines_of_the_design_are_read():
-    history = read_back(
-        '{"consumer": "C1", "instance": "a", "sequence": 0, "message_id": "P1+P3:17", '
-        '"to": ["P1", "P3"], "cursor": "…"}',
-        '{"producer": "p1", "message_id": "P1+P3:17", "to": ["P1", "P3"], "outcome": "accepted"}',
-        '{"consumer": "C1", "interest": ["P1", "P3"]}',
-        '{"process": "K1", "log": "P1+P3", "records": 12}',
-        '{"consumer": "C1", "instance": "a", "end": true}',
-    )
-    assert history.messages == ["P1+P3:17"]
-    assert history.to(0) == ("P1", "P3")
-    assert history.outcomes[0] == lines.ACCEPTED
-    assert history.interests == {"C1": ("P1", "P3")}
-    assert history.work == {("K1", "P1+P3"): 12}
-    (reading,) = history.readings
-    assert (reading.name, list(reading.messages), reading.ended) == ("C1/a", [0], True)
-
-
 def test_every_line_that_the_documentation_shows_is_read():
     page = (Path(__file__).parents[2] / "docs" / "history.md").read_text("utf-8")
     shown = [
@@ -79,15 +61,6 @@ def test_every_line_that_the_documentation_shows_is_read():
 
 def test_more_fields_are_ignored():
     assert read_back('{"consumer":"C","message_id":"x","to":["P"],"colour":"red"}').deliveries == 1
-
-
-def test_instance_sequence_and_cursor_may_be_absent_or_null():
-    history = read_back(
-        '{"consumer": "C1", "message_id": "x", "to": ["P1"], "instance": null, "sequence": null}',
-        '{"consumer": "C1", "message_id": "y", "to": ["P1"]}',
-    )
-    (reading,) = history.readings
-    assert (reading.name, list(reading.messages)) == ("C1", [0, 1])
 
 
 def test_to_is_a_set_whatever_its_spelling():
@@ -107,10 +80,6 @@ def test_one_message_with_two_destination_sets_is_remembered():
     assert history.contradictions == ["x is addressed to P1 on one line and to P2 on another"]
 
 
-def test_blank_lines_are_skipped():
-    assert read_back("", " \n", "\r\n").deliveries == 0
-
-
 def delivery(sequence, message_id="x", instance="a"):
     return lines.delivery_line(
         consumer="C1", instance=instance, sequence=sequence, message_id=message_id, to=["P1"]
@@ -120,13 +89,6 @@ def delivery(sequence, message_id="x", instance="a"):
 def test_a_sequence_that_goes_back_begins_another_reading():
     history = read_back(delivery(0, "x"), delivery(1, "y"), delivery(1, "y"), delivery(2, "z"))
     assert [(r.first, list(r.messages)) for r in history.readings] == [(0, [0, 1]), (1, [1, 2])]
-
-
-def test_interleaved_instances_are_kept_apart():
-    history = read_back(
-        delivery(0, "x"), delivery(0, "x", "b"), delivery(1, "y"), delivery(1, "y", "b")
-    )
-    assert [list(reading.messages) for reading in history.readings] == [[0, 1], [0, 1]]
 
 
 def test_an_end_without_a_delivery_makes_an_empty_reading_that_can_go_on():

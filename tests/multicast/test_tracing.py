@@ -1,9 +1,7 @@
 """Spans of messages on a real broker, as OpenTelemetry's SDK exports them."""
 
-import asyncio
 import subprocess
 import sys
-import time
 
 import pytest
 from opentelemetry import trace
@@ -13,12 +11,9 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 from opentelemetry.sdk.trace.sampling import ALWAYS_OFF, ALWAYS_ON, ParentBased, Sampler
 
 from collectors.testing.running import RunningTopic
-from multicast import Producer
-from multicast.aio import AsyncConsumer, AsyncProducer
-from multicast.errors import AppendRefused, UsageError
-from multicast.tracing import spans_of_consumer
+from multicast.errors import AppendRefused
 from multicast.tracing.context import PROPAGATOR, context_of, injected
-from tests.helpers.system import PATIENCE_S, until
+from tests.helpers.system import PATIENCE_S
 
 pytestmark = [pytest.mark.kafka, pytest.mark.slow, pytest.mark.timeout(300)]
 
@@ -26,6 +21,8 @@ INTERESTS = {
     "consumers": {"C1": {"P1", "P2"}, "C2": {"P2", "P3"}},
     "destinations": [{"P1", "P2"}],
 }
+
+
 TOO_LARGE = 17_000_000  # local brokers take 16 MiB
 
 
@@ -139,12 +136,6 @@ def test_a_share_of_the_messages_is_traced_and_all_of_a_sampled_caller(topic, sp
     assert len(spans("deliver")) == 4
 
 
-@pytest.mark.parametrize("share", [-0.1, 1.5])
-def test_a_share_that_is_none_is_refused(share):
-    with pytest.raises(UsageError, match="from 0 to 1"):
-        Producer("127.0.0.1:1", topic="A", tracing=share)
-
-
 def test_a_traceparent_of_the_application_stays_and_is_the_parent(topic, spans):
     own = b"00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
     headers = [("traceparent", own), ("other", b"1")]
@@ -213,26 +204,6 @@ def test_each_message_of_a_backlog_has_the_span_of_its_own_order_record(topic, s
     received(topic, "C2", 100)
 
 
-def test_a_record_without_a_time_stamp_has_spans_of_now_not_of_1970(topic, spans):
-    # Init: as a stranger's record of the old format would come.
-    with topic.producer(tracing=True) as producer:
-        producer.multicast(b"x", to={"P1", "P2"}).ordered(PATIENCE_S)
-    with topic.consumer("C1", group="C1-traced", committed=False) as consumer:
-        (batch, *_) = consumer.poll(PATIENCE_S)
-    (record,) = [each for each in batch.records if each.headers]
-    maker = spans_of_consumer("C1", "g", wanted=True)
-
-    # Test.
-    began_ns = time.time_ns()
-    maker.delivered(batch, record._replace(timestamp_ms=-1))
-    maker.make()
-
-    # Check.
-    assert one_of(spans("deliver")).start_time >= began_ns
-    for name in ("C1", "C2"):
-        received(topic, name, 1)
-
-
 def test_a_refused_message_is_an_error_of_its_span(topic, spans):
     with topic.producer(tracing=True) as producer:
         receipt = producer.multicast(bytes(TOO_LARGE), to={"P3"})
@@ -278,27 +249,6 @@ def test_the_headers_of_a_context_are_those_of_opentelemetrys_propagator(state, 
     carrier = {}
     PROPAGATOR.inject(carrier, trace.set_span_in_context(trace.NonRecordingSpan(context)))
     assert injected(context) == [(name, text.encode()) for name, text in carrier.items()]
-
-
-def test_asyncio_clients_make_the_same_spans(topic, spans):
-    async def main():
-        place = {"topic": topic.topic, "driver": topic.driver, "tracing": True}
-        async with AsyncProducer(**place) as producer:
-            receipt = await producer.multicast(b"x", to={"P1", "P2"})
-            await receipt.accepted()
-            receipts = await producer.multicast_all([b"y"] * 3, to={"P1", "P2"})
-            await receipts.accepted()
-        async with AsyncConsumer(**place, name="C1", group="C1-traced") as consumer:
-            for _ in range(4):
-                await anext(consumer)
-            await consumer.commit()
-
-    asyncio.run(main())
-    until(lambda: len(spans("deliver")) >= 4, "the spans")
-    received(topic, "C2", 4)
-    sent = {span.context.span_id for span in spans("multicast")}
-    assert {span.parent.span_id for span in spans("deliver")} == sent
-    assert len(spans("order")) == 8
 
 
 def test_without_tracing_opentelemetry_is_not_even_imported():

@@ -5,7 +5,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
@@ -16,7 +15,6 @@ from bench.nemesis.isolated.deployment import (
     FaultSite,
 )
 from bench.nemesis.isolated.topics import named, recreate, refill
-from bench.nemesis.skewed import skew
 from tests.helpers.system import until
 
 kafka = pytest.mark.kafka
@@ -85,15 +83,3 @@ def test_a_collector_that_was_frozen_while_its_topic_was_made_again_names_it(sit
         finally:
             os.kill(host.pid, signal.SIGCONT)
         until(lambda: named(host), "a collector that names its topic", 180)
-
-
-def test_a_skewed_program_reads_a_wrong_wall_clock_and_a_right_monotonic_one():
-    says = "import time; print(time.time(), time.time_ns() / 1e9, time.monotonic())"
-    code = f"from bench.nemesis.skewed import skew; skew('-3600'); {says}"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    wall, wall_ns, monotonic = map(float, done.stdout.split())
-    assert abs(wall + 3600 - time.time()) < 600
-    assert abs(wall_ns - wall) < 1
-    assert abs(monotonic - time.monotonic()) < 600
-    with pytest.raises(ValueError, match="soon"):
-        skew("soon")

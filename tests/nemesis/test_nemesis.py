@@ -10,7 +10,6 @@ import re
 import signal
 import subprocess
 import sys
-from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -19,10 +18,8 @@ from rich.console import Console
 from bench.nemesis import report
 from bench.nemesis.network import obstacle
 from bench.nemesis.run import InjectedFault, RunOutcome, judge
-from bench.nemesis.running import Canary, Program, Starvation
 from bench.nemesis.schedule import Planned
 from bench.nemesis.waits import FaultTime
-from multicast.errors import AmcastError
 from tests.helpers.plans import poster
 from tests.helpers.system import amcast, until
 
@@ -116,51 +113,6 @@ def test_a_message_that_waits_too_long_is_a_violation_and_its_kind_of_fault_show
     document = report.document(outcome, seed=1, rate=2.0, folder=None, arguments=[])
     report.tell(document, Console(file=printed, width=200))
     assert re.search(r"bulk-refused .* 0 / 6000 / 6000", printed.getvalue())
-
-
-# -- what is looked at while it runs ------------------------------------------------------------
-
-
-def test_the_canary_misses_what_a_consumer_has_not_delivered_yet(tmp_path):
-    canary = Canary(tmp_path, {"C1": ["P1", "P1+P3"], "C2": ["P1+P3"]})
-    assert canary.behind(0) == ["C1 of P1", "C1 of P1+P3", "C2 of P1+P3"]
-    produced(tmp_path, [ONE, BOTH, (["P1"], "P1:1")])
-    consumed(tmp_path, "C1", [ONE, BOTH])
-    assert canary.behind(0) == ["C2 of P1+P3"]
-    # The call of P1:1 was the last that was begun.
-    assert canary.behind(11) == ["C1 of P1", "C1 of P1+P3", "C2 of P1+P3"]
-    with (tmp_path / "consume-C1.0.jsonl").open("a") as file:
-        line = {"consumer": "C1", "instance": "0", "sequence": 2, "message_id": "P1:1"}
-        text = json.dumps(line)
-        file.write(text[:20])
-        file.flush()
-        assert "C1 of P1" in canary.behind(11)
-        file.write(text[20:] + "\n")
-    assert canary.behind(11) == ["C1 of P1+P3", "C2 of P1+P3"]
-
-
-def test_a_program_that_ends_by_itself_is_told_of_and_one_that_is_killed_is_not(tmp_path):
-    def made(start):
-        return [sys.executable, "-c", "import sys; sys.exit('no more')" if start else "input()"]
-
-    program = Program("p", made, list, folder=tmp_path, environment={})
-    program.start()  # its input is empty: it ends with an error
-    until(lambda: program.trouble() is not None, "its end")
-    assert "EOFError" in program.trouble()
-    program.kill()
-    assert program.trouble() is None
-    program.start()
-    program.ask_to_stop()
-    with pytest.raises(AmcastError, match="p ended with exit code"):
-        program.wait()
-
-
-def test_starvation_never_grows_by_more_than_the_time_that_passed():
-    starvation = Starvation(sys.executable)
-    for _ in range(5):
-        starvation.look()
-    for (before, less), (after, more) in pairwise(starvation.samples):
-        assert 0 <= more - less <= after - before
 
 
 # -- the command --------------------------------------------------------------------------------

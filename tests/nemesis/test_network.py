@@ -52,13 +52,10 @@ def is_gone(pid):
 @pytest.mark.parametrize(
     "situation",
     [
-        "every_host_reaches_every_other",
         "one_direction_is_cut",
-        "both_directions_are_cut_and_healed_by_name",
         "a_host_is_isolated",
         "a_link_is_slow",
         "connections_are_reset",
-        "what_has_no_meaning_is_refused",
     ],
 )
 def test_in_a_namespace_of_its_own(desk, situation):

@@ -9,7 +9,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bench.nemesis.frames import (
-    FRAME_BYTES_MAX,
     Action,
     Api,
     Frames,
@@ -17,8 +16,7 @@ from bench.nemesis.frames import (
     number_of_answer,
     read_request,
 )
-from bench.nemesis.proxy import Proxy
-from multicast.errors import AmcastError, ProtocolViolation
+from multicast.errors import ProtocolViolation
 from tests.helpers.proxied import proxied_broker
 
 ANSWER_S = 60.0
@@ -56,12 +54,6 @@ def test_rubbish_is_refused_or_waited_for_and_nothing_beyond_a_frame_is_kept(rub
             for frame in reader.feed(rubbish[at : at + 1]):
                 assert 4 <= len(frame) - 4 <= 64
             assert reader.kept() < 4 + 64
-
-
-@pytest.mark.parametrize("size", [-1, 0, 3, FRAME_BYTES_MAX + 1, 2**31 - 1])
-def test_a_size_that_no_frame_has_is_refused_at_its_four_bytes(size):
-    with pytest.raises(ProtocolViolation):
-        Frames().feed(struct.pack(">i", size))
 
 
 @given(
@@ -125,30 +117,6 @@ def second(action, **more):
 
 @pytest.mark.kafka
 @pytest.mark.slow
-def test_requests_and_answers_pass_in_order_and_the_watch_sees_them(behind):
-    _, proxy, sightings = behind
-    before = sightings.counts["raw", Api.API_VERSIONS]
-    with Raw(proxy) as raw:
-        raw.socket.sendall(b"".join(request(number) for number in range(100)))
-        assert raw.numbers(100) == list(range(100))
-    assert sightings.counts["raw", Api.API_VERSIONS] - before == 100
-
-
-@pytest.mark.kafka
-@pytest.mark.slow
-def test_of_a_doubled_request_one_answer_reaches_the_client(proxy):
-    armed = proxy.arm(second(Action.DOUBLE))
-    with Raw(proxy) as raw:
-        raw.socket.sendall(b"".join(request(number) for number in range(5)))
-        assert raw.numbers(5) == [0, 1, 2, 3, 4]
-        assert armed.answered.wait(ANSWER_S)
-        raw.socket.sendall(request(5))
-        assert raw.numbers(1) == [5]
-    assert armed.count == 1
-
-
-@pytest.mark.kafka
-@pytest.mark.slow
 def test_a_held_request_waits_with_those_behind_it_and_no_other_connection_does(proxy):
     armed = proxy.arm(second(Action.DELAY))
     with Raw(proxy) as held, Raw(proxy) as free:
@@ -161,66 +129,3 @@ def test_a_held_request_waits_with_those_behind_it_and_no_other_connection_does(
         armed.release()
         assert held.numbers(2) == [1, 2]
         assert armed.answered.wait(ANSWER_S)
-
-
-@pytest.mark.kafka
-@pytest.mark.slow
-@pytest.mark.parametrize("action", [Action.CUT, Action.LOSE_ANSWER])
-def test_a_broken_connection_ends_before_the_answer(proxy, action):
-    armed = proxy.arm(second(action))
-    with Raw(proxy) as raw:
-        raw.socket.sendall(request(0))
-        assert raw.numbers(1) == [0]
-        raw.socket.sendall(request(1) + request(2))
-        assert raw.numbers(2) == [None]
-    assert armed.fired.is_set()
-    assert armed.answered.is_set() == (action is Action.LOSE_ANSWER)
-
-
-@pytest.mark.kafka
-@pytest.mark.slow
-@pytest.mark.parametrize("action", [Action.STRAND, Action.DELAY])
-def test_a_late_request_is_carried_out_though_its_client_has_gone(proxy, action):
-    armed = proxy.arm(second(action))
-    with Raw(proxy) as raw:
-        raw.socket.sendall(request(0))
-        assert raw.numbers(1) == [0]
-        raw.socket.sendall(request(1))
-        assert armed.fired.wait(ANSWER_S)
-        if action is Action.STRAND:
-            assert raw.numbers(1) == [None]
-    assert not armed.answered.is_set()
-    armed.release()
-    assert armed.answered.wait(ANSWER_S)
-
-
-@pytest.mark.kafka
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    "spoken",
-    [
-        b"GET / HTTP/1.1\r\n\r\n",
-        struct.pack(">i", 2**31 - 1),
-        struct.pack(">ihhih", 10, 18, 0, 1, 999),
-    ],
-)
-def test_who_speaks_no_kafka_is_closed_and_others_go_on(proxy, spoken):
-    with Raw(proxy) as other, Raw(proxy) as raw:
-        raw.socket.sendall(spoken)
-        assert raw.numbers(1) == [None]
-        other.socket.sendall(request(3))
-        assert other.numbers(1) == [3]
-
-
-def test_a_broker_that_is_away_closes_its_clients_and_a_closed_proxy_refuses_them():
-    with socket.socket() as away:
-        away.bind(("127.0.0.1", 0))  # nobody listens there, and nobody else may
-        free = away.getsockname()
-        with Proxy({1: free}) as proxy:
-            address = proxy.address(1)
-            with Raw(proxy) as raw:
-                assert raw.numbers(1) == [None]
-            with pytest.raises(AmcastError), Proxy({1: free}, ports={1: address[1]}):
-                pass
-    with pytest.raises(ConnectionRefusedError):
-        socket.create_connection(address, timeout=ANSWER_S)

@@ -6,7 +6,7 @@ import threading
 import pytest
 
 from bench.nemesis.frames import Action, Api, RequestFault
-from multicast.errors import AmcastError, AppendUnknown
+from multicast.errors import AmcastError
 from tests.helpers.proxied import proxied_broker, running
 from tests.helpers.system import PATIENCE_S, until
 
@@ -27,15 +27,6 @@ def world(behind, request, tmp_path_factory):
 
 def produces(action, **more):
     return RequestFault(api=Api.PRODUCE, action=action, client_id="p1", **more)
-
-
-def test_a_message_whose_produce_is_doubled_stands_in_its_log_once(world):
-    # Its appender is idempotent: the broker knows the second copy by its sequence number.
-    world.send_each(4)
-    doubled = world.proxy.arm(produces(Action.DOUBLE, nth=None))
-    world.send_each(40)
-    assert doubled.count >= 40
-    world.judge()
 
 
 def test_an_order_record_whose_produce_is_doubled_stands_in_its_stream_once(world):
@@ -63,36 +54,6 @@ def test_a_delayed_produce_is_overtaken_and_takes_its_place_when_it_lands(world)
     assert late.outcome is None
     held.release()
     assert late.ordered(PATIENCE_S) > max(early)
-    world.judge()
-
-
-@pytest.mark.parametrize("action", [Action.CUT, Action.LOSE_ANSWER, Action.STRAND])
-def test_a_produce_without_an_answer_is_sent_again_and_stored_once(world, action):
-    world.send_each(4)
-    for to in ("P1", "P2", "P3", "P4"):
-        spoilt = world.proxy.arm(produces(action))
-        receipt = world.send(to)
-        assert spoilt.fired.wait(PATIENCE_S)
-        receipt.ordered(PATIENCE_S)
-        if action is Action.STRAND:
-            spoilt.release()
-            assert spoilt.answered.wait(PATIENCE_S)
-    world.judge()
-
-
-def test_a_produce_whose_answers_are_all_lost_is_unknown_and_stored_at_most_once(world):
-    producer = world.open_producer("p1", delivery_timeout_s=6.0)
-    try:
-        world.send("P1", producer=producer).accepted(PATIENCE_S)
-        lost = world.proxy.arm(produces(Action.LOSE_ANSWER, nth=None))
-        receipt = world.send("P1", producer=producer)
-        with pytest.raises(AppendUnknown):
-            receipt.accepted(PATIENCE_S)
-        assert lost.answered.is_set()
-    finally:
-        world.proxy.disarm()
-        producer.close()
-    world.send_each(4)
     world.judge()
 
 

@@ -3,7 +3,7 @@
 import pytest
 
 from bench.nemesis.histories import AcceptedDeliveries
-from bench.nemesis.waits import SETTLE_S, TIMES, FaultTime, Spans, judge_waits
+from bench.nemesis.waits import SETTLE_S, TIMES, FaultTime, judge_waits
 
 S = 10**9
 
@@ -25,18 +25,6 @@ def refused(at_s):
     return FaultTime("refused", at_s * S, (at_s + 1) * S, excused=False)
 
 
-def away(at_s, seconds):
-    return FaultTime("frozen", at_s * S, (at_s + seconds) * S, excused=True)
-
-
-def test_spans_that_overlap_are_counted_once():
-    spans = Spans([(10, 20), (15, 30), (40, 50), (60, 60)])
-    covered = [spans.within(*span) for span in [(0, 100), (12, 45), (20, 25), (30, 40)]]
-    assert covered == [30, 23, 5, 0]
-    assert list(spans.outside((5, 60))) == [(5, 10), (30, 40), (50, 60)]
-    assert list(spans.outside((12, 25))) == []
-
-
 def test_a_message_that_waits_longer_than_the_bound_is_found_and_told_with_its_fault():
     waits = [0.01] * 200 + [2.5] + [0.01] * 200
     (finding,) = judged(waits, refused(50)).findings
@@ -54,12 +42,6 @@ def test_a_message_that_waits_longer_than_the_bound_is_found_and_told_with_its_f
 def test_while_its_consumer_is_away_or_no_core_is_free_no_message_waits(excused):
     waits = [0.01] * 200 + [2.5] + [0.01] * 200
     assert judged(waits, refused(50), **excused).findings == []
-
-
-def test_a_wait_counts_again_once_the_brokers_are_back():
-    waits = [0.01] * 200 + [5.0] + [0.01] * 200
-    assert judged(waits, away(59, 5)).findings == []
-    assert len(judged(waits, away(59, 3)).findings) == 1
 
 
 def test_waits_that_are_longer_for_good_are_found_though_they_are_short():

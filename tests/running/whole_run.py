@@ -16,6 +16,7 @@ import pytest
 from xdist.scheduler import LoadFileScheduling
 
 from multicast.local.cluster import LocalCluster
+from tests.running import sizes
 from tests.running.parts import TABLE, TESTS
 
 EVERY_S = 30.0
@@ -106,6 +107,9 @@ class WholeRun:
             )
             minutes, seconds = divmod(int(now - self._began), 60)
             self._say(f"{minutes}:{seconds:02}  {counts}; at work: {', '.join(files)}")
+
+    def pytest_terminal_summary(self) -> None:
+        self._say(sizes.line())
 
     def _say(self, line: str) -> None:
         terminal = self._config.pluginmanager.get_plugin("terminalreporter")

@@ -147,9 +147,8 @@ def finish(query: StreamedQuery) -> None:
     """Let a query that was killed read all that is left; raises `AmcastError` if it fails."""
     for name in PORTIONS:  # a task for each 50 offsets would take long for what is left
         query.document["options"].pop(name, None)
-    for _ in range(2):  # before pyspark 4.2 the first one ends the interrupted batch only
-        if query.finish(PATIENCE_S) != 0:
-            raise AmcastError(f"the query failed; its log: {query.log()}")
+    if query.finish(PATIENCE_S) != 0:
+        raise AmcastError(f"the query failed; its log: {query.log()}")
 
 
 def stored(query: StreamedQuery) -> list[str]:

@@ -63,8 +63,7 @@ class StreamedQuery:
     def finish(self, timeout_s: float) -> int:
         """Run the query until it has read what is there; give its exit code.
 
-        With pyspark before 4.2 a batch that a kill has interrupted is all that the first such run
-        does. Raises `subprocess.TimeoutExpired`.
+        Raises `subprocess.TimeoutExpired`.
         """
         with self.running("now") as process:
             return process.wait(timeout_s)

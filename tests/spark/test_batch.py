@@ -102,17 +102,6 @@ def test_an_error_names_itself_and_says_what_to_do(session, amcast_topic):
 
 
 @pytest.mark.campaign
-def test_a_wrong_option_of_a_stream_is_the_only_error_that_spark_reports(session, amcast_topic):
-    topic = amcast_topic(INTERESTS)
-    frame = table(session, topic, stream=True, consumer="C1", startingOffset="earliest").load()
-    query = frame.writeStream.format("noop").start()
-    with pytest.raises(PySparkException) as raised:
-        query.awaitTermination()
-    assert "UsageError: option 'startingoffset' is unknown" in str(raised.value)
-    assert "During handling of the above exception" not in str(raised.value)
-
-
-@pytest.mark.campaign
 @pytest.mark.parametrize(
     "settings",
     [
@@ -138,14 +127,3 @@ def test_a_table_is_the_same_whatever_the_sessions_sql_settings(session, amcast_
             session.conf.set(name, value)
     assert got == whole
     assert sum(row.state for row in last) == len(whole)
-
-
-@pytest.mark.campaign
-def test_an_empty_order_is_an_empty_table_with_the_documented_columns(session, amcast_topic):
-    topic = amcast_topic(INTERESTS)
-    frame = table(session, topic, interest="P3,P2").load()
-    assert frame.columns == [
-        *("epoch", "position", "message_id", "log", "offset", "to", "key", "value", "headers"),
-        *("timestamp", "cursor"),
-    ]
-    assert frame.collect() == []

@@ -6,8 +6,6 @@ import signal
 import subprocess
 import sys
 
-import pyarrow.dataset
-import pyarrow.parquet
 import pytest
 
 from multicast.consuming.subscription import SubscriptionRequest
@@ -47,12 +45,11 @@ def exported(folder):
     return rows
 
 
-@pytest.mark.parametrize("form", ["parquet", pytest.param("json", marks=pytest.mark.campaign)])
-def test_an_export_that_is_killed_goes_on_without_a_lost_or_doubled_row(topic, tmp_path, form):
+def test_an_export_that_is_killed_goes_on_without_a_lost_or_doubled_row(topic, tmp_path):
     # Test: kill an export that follows, after one or a few files; then export the rest. There are
     # always enough messages for so many files, however much was exported before a kill.
     folder, rng = tmp_path / "out", random.Random(3)
-    words = [sys.executable, "-m", "multicast", *command(topic, folder, "--format", form)]
+    words = [sys.executable, "-m", "multicast", *command(topic, folder)]
     for turn in range(3):
         send(topic, 120, seed=10 + turn)
         before = len(files(folder))
@@ -64,69 +61,30 @@ def test_an_export_that_is_killed_goes_on_without_a_lost_or_doubled_row(topic, t
     (folder / "_E000000001-P1-P2.parquet.part").write_bytes(b"left by a kill")
     topic.replan({**INTERESTS, "topic": topic.topic, "consumer": INTERESTS["consumer"][:2]})
     send(topic, 50, seed=2)
-    done = amcast(*command(topic, folder, "--format", form))
+    done = amcast(*command(topic, folder))
     assert done.returncode == 0, done.stderr
-    again = amcast(*command(topic, folder, "--format", form))
+    again = amcast(*command(topic, folder))
     assert (again.returncode, again.stderr.splitlines()[-1]) == (0, "exported 0")
 
-    # Check: the rows of a plain consumer; and `amcast verify` finds nothing wrong.
-    rows = exported(folder)
-    assert [row["cursor"] for row in rows] == [row[-1] for row in whole(topic)]
-    if form == "parquet":
-        assert [
-            (
-                *(row[name] for name in ("epoch", "message_id", "log", "offset", "to", "key")),
-                *(row["value"], [(pair["key"], pair["value"]) for pair in row["headers"]]),
-                *(round(row["timestamp"].timestamp() * 1000), row["cursor"]),
-            )
-            for row in rows
-        ] == whole(topic)
-    judged = amcast("verify", "--parquet", str(folder), "-b", topic.bootstrap)
-    assert judged.returncode == 0, judged.stdout + judged.stderr
+    # Check: the rows of a plain consumer.
+    assert [
+        (
+            *(row[name] for name in ("epoch", "message_id", "log", "offset", "to", "key")),
+            *(row["value"], [(pair["key"], pair["value"]) for pair in row["headers"]]),
+            *(round(row["timestamp"].timestamp() * 1000), row["cursor"]),
+        )
+        for row in exported(folder)
+    ] == whole(topic)
     assert not list(folder.glob("*.part"))
 
 
 @pytest.mark.campaign
-def test_verify_finds_a_lost_a_doubled_and_a_moved_row_in_an_export(topic, tmp_path):
-    folder = tmp_path / "out"
-    assert amcast(*command(topic, folder)).returncode == 0
-    path = files(folder)[2]
-    table = pyarrow.parquet.read_table(path)
-    count = table.num_rows
-    assert count > 5
-    swapped = [0, 2, 1, *range(3, count)]
-    positions = table["position"]
-    moved = table.take(swapped)
-    moved = moved.set_column(moved.schema.get_field_index("position"), "position", positions)
-    for wrong in (
-        table.take([0, 1, *range(3, count)]),
-        table.take([0, 1, 1, *range(2, count)]),
-        moved,
-    ):
-        pyarrow.parquet.write_table(wrong, path)
-        judged = amcast("verify", "--parquet", str(folder), "-b", topic.bootstrap)
-        assert judged.returncode == 3, judged.stdout + judged.stderr
-    pyarrow.parquet.write_table(table, path)
-    judged = amcast("verify", "--parquet", str(folder), "-b", topic.bootstrap)
-    assert judged.returncode == 0, judged.stdout + judged.stderr
-
-
-@pytest.mark.campaign
-def test_other_programs_read_the_folder_as_it_stands_also_while_it_is_written(topic, tmp_path):
-    for form in ("parquet", "json"):
-        folder = tmp_path / form
-        assert amcast(*command(topic, folder, "--format", form)).returncode == 0
-        (folder / f"_E000000001-P1-P2.{form}.part").write_bytes(b"unfinished")
-        table = pyarrow.dataset.dataset(folder, format=form).to_table()
-        assert table.sort_by("position")["cursor"].to_pylist() == [row[-1] for row in whole(topic)]
-
-
 def test_an_export_does_not_go_on_with_another_topic_of_the_same_name(tmp_path):
     """In memory: a topic that is deleted and recreated, as with a broker whose data was wiped."""
     interests = {"topic": "A", "partitions": ["P1", "P2"]}
     interests["consumer"] = [{"name": "C1", "interest": ["P1", "P2"]}]
     other = {**interests, "partitions": ["P1", "P2", "P3"]}  # IDs of topics in memory are the same
-    what = Export("A", SubscriptionRequest.of("C1", None), "json", 100, PATIENCE_S)
+    what = Export("A", SubscriptionRequest.of("C1", None), 100, PATIENCE_S)
 
     def exports(system, folder):
         with locked(folder, what):

@@ -14,7 +14,7 @@ from multicast.tables.options import table_options
 from multicast.tables.order_walk import OrderWalk, between
 from multicast.tables.slices import Place, Slice, read, slices, tasks
 from multicast.testing import MemorySystem, system
-from tests.helpers.system import PATIENCE_S, open_transaction, until
+from tests.helpers.system import PATIENCE_S
 from tests.spark.rows import INTERESTS, send, send_oddities
 from topology.tree import Log
 
@@ -90,22 +90,6 @@ def test_small_steps_and_any_start_give_the_same_rows_at_the_same_positions(amca
 
 @kafka
 @pytest.mark.slow
-@pytest.mark.parametrize("request_", [C1, C5], ids=["C1", "C5"])
-def test_up_to_a_time_and_from_this_time_on_each_message_is_read_once(amcast_topic, request_):
-    topic = amcast_topic(INTERESTS)
-    send(topic, 100)
-    before = len(delivered(topic, request_.name))
-    moment = datetime.now(UTC)
-    send(topic, 100, seed=2)
-    whole = rows_of(topic, all_now(topic, request_))
-    head = rows_of(topic, all_now(topic, request_, until=moment))
-    tail = rows_of(topic, all_now(topic, request_, moment))
-    assert head + tail == whole
-    assert len(head) == before < len(whole)
-
-
-@kafka
-@pytest.mark.slow
 @pytest.mark.parametrize("interest", [["P1", "P2", "P3"], ["P2"]], ids=["collector", "log"])
 def test_a_time_in_an_epoch_that_has_ended_is_a_place_in_that_epoch(amcast_topic, interest):
     # Init: moments before all messages, in each of two epochs, and between the two.
@@ -135,43 +119,6 @@ def test_a_time_in_an_epoch_that_has_ended_is_a_place_in_that_epoch(amcast_topic
 
         # Check.
         assert (head, tail, read(moment)) == (whole[:count], whole[count:], whole[count:])
-
-
-@kafka
-@pytest.mark.slow
-def test_an_open_transaction_holds_the_order_back_and_then_nothing_is_missing(amcast_topic):
-    topic = amcast_topic(INTERESTS)
-    send(topic, 50)
-    log = topic.plan.log("P1")
-    producer = open_transaction(topic, log)
-    send(topic, 50, seed=2)
-
-    def stable():
-        return topic.driver.last_stable_offsets([log_partition(log)])[log_partition(log)]
-
-    # Init: the walk goes as far as the log is stable, and nobody passes it.
-    with OrderWalk(topic.driver, topic.topic, C1, "earliest") as walk:
-        pieces = []
-
-        def begun():
-            pieces.extend(walk.advance())
-            return any(piece.log == log for piece in pieces)
-
-        until(begun, "a message of the log")
-        held = stable()
-        assert max(piece.next for piece in pieces if piece.log == log) <= held
-
-        # Test: it is committed. The broker writes the marker after it has answered.
-        producer.commit_transaction(60)
-        until(lambda: stable() > held, "the commit marker")
-        end = walk.end()
-
-        def complete():
-            pieces.extend(walk.advance())
-            return walk.lacks(end) is None
-
-        until(complete, "the end")
-    assert cursors(rows_of(topic, pieces)) == delivered(topic, "C1")
 
 
 @kafka
@@ -262,23 +209,6 @@ def test_an_epoch_between_that_does_not_cover_the_interest_is_an_error_and_no_ga
             all_now(topic, C1, first, until=last)
 
 
-def test_a_time_before_the_first_epoch_with_a_consumer_is_the_start_of_that_epoch():
-    with system(interests({"name": "C3", "interest": ["P1", "P2"]})) as topic:
-        moment = topic.now
-        topic.run(1)
-        send_in_memory(topic, 3)
-        topic.replan(
-            interests({"name": "C1", "interest": ["P1"]}, {"name": "C3", "interest": ["P1", "P2"]})
-        )
-        send_in_memory(topic, 3)
-        assert all_now(topic, C1, until=moment) == []
-        earliest, timed = (
-            [message.cursor for message in topic.drain(topic.consumer("C1", start=start))]
-            for start in ("earliest", moment)
-        )
-        assert timed == earliest
-
-
 def test_small_slices_share_a_task_and_large_ones_do_not():
     def part(offsets):
         return Slice(1, "K1", ("P1",), Log("P1", "A", 0), (Place(0, 0, 5, 5 + offsets, 0),))
@@ -318,13 +248,6 @@ def test_a_wrong_option_is_one_sentence(options, sentence):
     given = {"kafka.bootstrap.servers": "127.0.0.1:1", **options} if options else {}
     with pytest.raises(UsageError, match=sentence.replace(".", r"\.")):
         table_options(given, stream=False)
-
-
-def test_a_time_may_be_1970_and_the_names_of_an_interest_may_have_blanks_around_them():
-    given = {"kafka.bootstrap.servers": "h:1", "interest": " P2, P1", "startingTimestamp": "0"}
-    read_ = table_options(given, stream=False)
-    assert read_.start == datetime(1970, 1, 1, tzinfo=UTC)
-    assert read_.request.interest == ("P1", "P2")
 
 
 def test_options_have_no_case_and_settings_of_kafka_are_passed_through():

@@ -14,20 +14,11 @@ import pytest
 from kafka import KafkaProducer
 
 from multicast import Consumer, Producer
-from multicast.consuming.subscription import Bounds
 from multicast.drivers.kafka import Admin, TopicSpec
 from multicast.errors import TimedOut, UncoveredInterest, UndeclaredDestination, UsageError
 from multicast.local.broker import free_ports
 from tests.helpers.plans import poster
-from tests.helpers.system import (
-    EACH_DRIVER,
-    PATIENCE_S,
-    System,
-    amcast,
-    judge,
-    until,
-    verdicts,
-)
+from tests.helpers.system import PATIENCE_S, System, amcast, judge, until, verdicts
 from topology.tree import Plan
 
 pytestmark = [pytest.mark.kafka, pytest.mark.slow, pytest.mark.timeout(900)]
@@ -205,58 +196,6 @@ def test_receipts_tell_the_id_and_the_place_in_the_order(system):
         assert str(receipt.ordered(PATIENCE_S)) == "P1+P3:0"
 
 
-def test_headers_keys_and_empty_payloads_arrive_unchanged(running):
-    with Producer(running.bootstrap, topic=running.topic) as producer:
-        producer.multicast(None, to={"P2", "P4"}, key=b"k", headers=[("h", b"\x00")])
-        producer.multicast(b"", to={"P2"})
-        producer.flush(PATIENCE_S)
-    with Consumer(running.bootstrap, topic=running.topic, name="C2") as consumer:
-        messages = []
-        for message in consumer:
-            if not message.payload:
-                messages.append(message)
-            if len(messages) == 2:
-                break
-    covered = next(m for m in messages if m.payload is None)
-    assert (covered.key, list(covered.headers), covered.to) == (
-        b"k",
-        [("h", b"\x00")],
-        ("P2", "P4"),
-    )
-    assert {m.payload for m in messages} == {None, b""}
-
-
-def test_partitions_may_be_written_with_blanks_between_them(running):
-    sent = amcast("send", *running.common(), "--to", "P1, P3", stdin="debit\n")
-    assert sent.returncode == 0, sent.stderr
-    found = running.receive("--interest", " P3, P1 ", "--until-end")
-    assert [one["to"] for one in found if one["payload"] == "debit"] == [["P1", "P3"]]
-    verified = amcast("verify", *running.common(), "-i", "P1, P3", "-i", "P3")
-    assert verified.returncode == 0, verified.stderr
-
-
-@pytest.mark.parametrize("driver", EACH_DRIVER)
-def test_payloads_far_larger_than_the_buffers_pass_through_on_either_client(
-    kafka_cluster, tmp_path, driver
-):
-    with System(kafka_cluster.bootstrap, PLAN, tmp_path, driver=driver) as system:
-        system.order()
-        with Producer(topic=system.topic, driver=system.driver) as producer:
-            for number in range(200):
-                producer.multicast(b"%d" % number * 20_000, to=SETS[number % len(SETS)])
-            producer.flush(PATIENCE_S)
-        bounds = Bounds(buffer_bytes_max=100_000, runs_max=5)
-        for name in ("C1", "C2", "C3"):
-            with Consumer(
-                topic=system.topic, name=name, driver=system.driver, bounds=bounds
-            ) as consumer:
-                found = [r.value for b in consumer.until_end() for r in b.records]
-                wanted = set(consumer.interest)
-            assert len(found) == sum(
-                not wanted.isdisjoint(SETS[number % len(SETS)]) for number in range(200)
-            )
-
-
 def test_what_cannot_be_covered_is_refused_with_the_command_that_mends_it(busy):
     with Producer(busy.bootstrap, topic=busy.topic) as producer:
         with pytest.raises(UndeclaredDestination, match=r"P1\+P5.*destinations"):
@@ -308,23 +247,6 @@ def test_the_faust_command_hosts_the_same_collectors_and_answers(system):
     try:
         amcast("send", *system.common(), "--to", "P2,P3,P4", "--ordered", stdin="x\n")
         assert [m["payload"] for m in system.receive("-n", "C3", "--until-end")] == ["x"]
-    finally:
-        process.terminate()
-        assert process.wait(PATIENCE_S) == 0, log.read_text()
-
-
-def test_one_process_hosts_all_nodes_answers_healthz_and_stops_on_sigterm(busy, tmp_path):
-    command = [sys.executable, "-m", "multicast", "collectors", "run", *busy.common()]
-    log = tmp_path / "run.log"
-    with log.open("w") as out:
-        process = subprocess.Popen([*command, "--web-port", "0"], stdout=out, stderr=out)
-    try:
-        until(lambda: "http://" in log.read_text(), "the address")
-        address = next(word for word in log.read_text().split() if word.startswith("http://"))
-        until(lambda: get(address.replace("status", "healthz"))[0] == 200, "health")
-        told = []
-        until(lambda: told.append(get(address)) or told[-1][0] == 200, "an answer")
-        assert [node["state"] for node in told[-1][1]["nodes"]] == ["running"] * 3
     finally:
         process.terminate()
         assert process.wait(PATIENCE_S) == 0, log.read_text()

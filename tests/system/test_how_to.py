@@ -70,7 +70,6 @@ COMMANDS = {
         "amcast collectors lag",
         "amcast collectors status",
         "amcast doctor",
-        "amcast receive --name C1 --metrics-port 6067",
         "amcast explain P1:17",
         "amcast receive --name C1 --history c1.jsonl",
         "amcast verify c1.jsonl",
@@ -222,9 +221,6 @@ def monitors(operator):
     operator.runs("seq 20 | amcast send --to P1 --ordered")
     for _ in range(4):
         operator.runs(next(step))
-    with operator.running(next(step).replace("6067", "0")):  # any free port
-        log = operator.folder / "log"
-        until(lambda: "/metrics" in log.read_text(), "the address of the metrics")
     assert "P1:17" in operator.runs(next(step))
     history = operator.folder / "c1.jsonl"
     with operator.running(next(step)):

@@ -9,8 +9,7 @@ from multicast.consuming.subscription import Bounds
 from multicast.control import ControlReader
 from multicast.control.codecs import named_record
 from multicast.order.records import encode
-from multicast.order.runs import anchor
-from tests.helpers.plans import chain, poster
+from tests.helpers.plans import chain, poster, tag_in
 from tests.helpers.small import Small, until
 
 
@@ -56,7 +55,7 @@ def test_a_collector_that_begins_at_a_checkpoint_goes_on_and_one_that_is_belied_
         lying = replace(
             points[-1].record, own=tuple(each._replace(debt=9) for each in points[-1].record.own)
         )
-        raw = encode(anchor(system.plan, "K1"), lying)
+        raw = encode(tag_in(system.plan, "K1"), lying)
         system.write(named_record(replace(points[-1], raw=raw), 1, (0, 0)))
         assert len(system.all("C1", start="latest")) == 0
         with system.consumer("C1", committed=False) as consumer:

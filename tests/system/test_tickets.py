@@ -1,12 +1,10 @@
 """A real broker: messages with and without tickets, crashes, changes."""
 
-import json
-import random
 import signal
 import subprocess
 import sys
-import threading
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from dataclasses import replace
 
 import pytest
@@ -17,24 +15,24 @@ from collectors.reconfiguration import drain
 from multicast import Consumer, Producer
 from multicast.consuming.subscription import SubscriptionRequest
 from multicast.control import (
+    ControlReader,
     control_partition,
     control_topics,
     log_partition,
     order_topic,
     stream_partition,
 )
-from multicast.drivers.protocol import Appended, TopicPartition
+from multicast.drivers.protocol import TopicPartition
 from multicast.order.records import OwnRecord, decode
-from multicast.order.runs import anchor
 from multicast.tables.order_walk import between
 from tests.collectors.test_replanning import Load, applied, judged
 from tests.helpers.authorized import authorized_broker
 from tests.helpers.plans import poster
 from tests.helpers.system import EACH_DRIVER, PATIENCE_S, System, amcast, judge, until, verdicts
+from tests.system.test_end_to_end import lines
 
 pytestmark = [pytest.mark.kafka, pytest.mark.slow, pytest.mark.timeout(900)]
 PLAN = poster()
-SETS = [["P1"], ["P2"], ["P3"], ["P4"], ["P5"], ["P1", "P3"], ["P2", "P3", "P4"], ["P2", "P4"]]
 NAMES = ("C1", "C2", "C3")
 
 
@@ -47,29 +45,22 @@ def system(request, kafka_cluster, tmp_path):
 one_driver = pytest.mark.parametrize("system", ["librdkafka"], indirect=True)
 
 
-def lines(count, start=0):
-    """JSON lines for `amcast send`: numbered messages to random destination sets."""
-    rng = random.Random(start)
-    return "".join(
-        json.dumps({"to": rng.choice(SETS), "payload": f"m{start + number}"}) + "\n"
-        for number in range(count)
-    )
-
-
 def send(system, history, count, *, start=0, cwd=None):
     flags = [*system.common(), "--timeout", str(PATIENCE_S), "--history", str(history)]
-    done = amcast("send", *flags, stdin=lines(count, start), cwd=cwd)
+    done = amcast("send", *flags, stdin=lines(count, seed=start, start=start), cwd=cwd)
     assert done.returncode == 0, done.stderr
     return done.stderr
 
 
 def ticketed(system):
-    """Count the messages that tickets in the order streams of the newest epoch count."""
+    """Count the messages that tickets in the streams of the newest epoch count."""
+    with closing(ControlReader(system.driver, system.topic)) as control:
+        state = control.refresh()
     count = 0
     for node in system.plan.collectors:
-        partition = stream_partition(system.plan, node.name)
-        tag = anchor(system.plan, node.name)
-        for raw in records(system.driver, partition):
+        epoch = state.first_epoch(state.begun_epoch, node.name)
+        tag = state.tag(epoch, node.name)
+        for raw in records(system.driver, stream_partition(state.plan(epoch), node.name)):
             record = decode(tag, raw)
             if isinstance(record, OwnRecord):
                 count += sum(ticket.messages for ticket in record.tickets)
@@ -156,7 +147,7 @@ def kill_while_it_sends(system, start, others):
 
     before = stored()
     file = system.folder / f"of-victim-{start}"
-    file.write_text(lines(50_000, start))
+    file.write_text(lines(50_000, seed=start, start=start))
     command = [sys.executable, "-m", "multicast", "send", *system.common(), str(file)]
     with subprocess.Popen(command) as victim:
         until(lambda: stored() > before + others + 200 or victim.poll() is not None, "messages")
@@ -218,7 +209,7 @@ def test_tickets_are_switched_off_and_on_under_load(kafka_cluster, tmp_path, dri
         until(lambda: all(len(messages) > 50 for messages in load.received.values()), "a start")
         until(lambda: ticketed(system) > 100, "tickets of the running producer")
         moved(system, tickets=False)
-        until(lambda: is_still(system), "an end of the tickets")
+        until(lambda: is_still(system, load), "an end of the tickets")
         before = ticketed(system)
         until(lambda: all(len(messages) > 300 for messages in load.received.values()), "more")
         assert ticketed(system) == before
@@ -235,10 +226,10 @@ def test_tickets_are_switched_off_and_on_under_load(kafka_cluster, tmp_path, dri
             in_one_order(system, name, {e.name: e for e in system.plan.consumers}[name].interest)
 
 
-def is_still(system):
-    """Whether no producer writes tickets for a moment in which some hundred messages come."""
-    before = ticketed(system)
-    threading.Event().wait(0.5)
+def is_still(system, load):
+    """Whether the running producer writes no ticket while it sends a hundred messages."""
+    before, sent = ticketed(system), load.sent
+    until(lambda: load.sent > sent + 100, "messages without tickets")
     return ticketed(system) == before
 
 
@@ -281,45 +272,6 @@ def in_one_order(system, name, interest):
     found = [(message[0], places[message]) for message in delivered]
     assert len(found) > 100
     assert found == sorted(set(found))
-
-
-@pytest.mark.campaign
-@pytest.mark.parametrize("driver", EACH_DRIVER)
-def test_a_producer_whose_callbacks_multicast_the_next_message_is_told_to_write_no_tickets(
-    kafka_cluster, tmp_path, driver
-):
-    # Init: 8 messages are always on their way; each acknowledgement starts the next one.
-    with System(kafka_cluster.bootstrap, poster(), tmp_path, driver=driver) as system:
-        system.order()
-        offsets, refused = [], []
-        stop = threading.Event()
-        with Producer(topic=system.topic, driver=system.driver) as producer:
-
-            def multicast():
-                producer.multicast(b"%d" % len(offsets), to={"P3"}, done=stored)
-
-            def stored(outcome):
-                if not isinstance(outcome, Appended):
-                    refused.append(outcome)
-                    return
-                offsets.append(outcome.offset)
-                if not stop.is_set():
-                    multicast()
-
-            for _ in range(8):
-                multicast()
-
-            # Test: tickets are switched off and on, and nothing pauses the callbacks.
-            for tickets in (False, True):
-                moved(system, tickets=tickets)
-                count = len(offsets)
-                until(lambda: len(offsets) > count + 100, "acknowledgements")  # noqa: B023
-            stop.set()
-            producer.flush(PATIENCE_S)
-
-    # Check: each was stored, once, in this order.
-    assert not refused
-    assert offsets == sorted(set(offsets))
 
 
 @pytest.fixture(scope="module")

@@ -4,11 +4,9 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from bench.harness.interests import local, pairs
 from tests.topology.test_plan import POSTER, interests
 from topology.advice import advised
 from topology.interests import InterestFile
@@ -86,23 +84,6 @@ def test_five_cycles_without_a_common_partition_need_five_names():
         "none of up to 4 names: at least 5 names must change, because so many cycles have no "
         "partition in common"
     )
-
-
-def test_two_cycles_are_removed_by_two_names():
-    two = {name: logs for name, logs in SEVERAL.items() if name[1] in "01"}
-    given_advice = advised(interests(two))
-    assert {p.names for p in given_advice.proposals} == {2}
-
-
-def test_the_bound_of_pairs_of_chains_is_kept_by_what_was_found():
-    assert names_needed(pairs(3)) == 1
-    assert {len(changes) for changes in repairs(pairs(3), ChangeKind.DESTINATIONS)} == {1}
-    assert names_needed(pairs(8)) == 2
-
-
-@pytest.mark.slow
-def test_of_a_thousand_cyclic_interests_at_least_twenty_names_must_change():
-    assert advised(local(0, 1000, 1000)).names_needed == 20
 
 
 # -- oracles --------------------------------------------------------------------------------

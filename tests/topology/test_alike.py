@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 
 from bench.harness.acyclic_interests import grouped, measured, services
-from tests.topology.test_bound import STEPS, least_cost, least_of_all_trees, least_value
+from tests.topology.test_bound import STEPS, least_cost, least_value
 from topology.check import check
 from topology.planner.cost import bits
 from topology.planner.solver import solve
@@ -66,21 +66,6 @@ def first_set(part, demands):
     return result
 
 
-@pytest.mark.parametrize("seed", range(40))
-def test_the_demands_that_are_alike_can_be_exchanged(seed):
-    part = part_with_alike(seed)
-    for group in part.alike.groups:
-        members = list(bits(group))
-        low, high = members[0], members[-1]
-
-        def exchanged(mask, low=low, high=high):
-            moved = mask & ~(1 << low | 1 << high)
-            return moved | (mask >> low & 1) << high | (mask >> high & 1) << low
-
-        assert sorted(map(exchanged, part.readers)) == sorted(part.readers)
-        assert part.weight[low] == part.weight[high]
-
-
 @pytest.mark.parametrize("level", [1, 2, 4, 20])
 @pytest.mark.parametrize("seed", range(40))
 def test_one_of_all_sets_that_differ_by_exchanges_is_listed(seed, level):
@@ -96,25 +81,6 @@ def test_one_of_all_sets_that_differ_by_exchanges_is_listed(seed, level):
     assert {demands: logs.bit_count() for demands, logs in listed.items()} == expected
     for demands, logs in listed.items():
         assert logs == part.touched(demands) & part.touched(part.everyone & ~demands)
-
-
-@pytest.mark.parametrize("seed", range(40))
-def test_unions_count_the_members_of_each_group(seed):
-    part = part_with_alike(seed)
-    alike, sets = part.alike, range(1, part.everyone + 1)
-    firsts = [demands for demands in sets if first_set(part, demands) == demands]
-    for one in firsts:
-        for other in firsts:
-            fits = all(
-                (one & group).bit_count() + (other & group).bit_count() <= group.bit_count()
-                for group in [*alike.groups, *(1 << d for d in bits(~sum(alike.groups) & 63))]
-            )
-            assert fits == (not other & alike.highest(one))
-            if not fits:
-                continue
-            union = alike.union(one, other)
-            assert union == first_set(part, union)
-            assert union.bit_count() == one.bit_count() + other.bit_count()
 
 
 @pytest.mark.parametrize("level", [1, 3, 20])
@@ -149,41 +115,6 @@ def prove(part, level, least, dice):
 def test_no_prices_prove_more_than_the_least_cost(seed, level):
     part = part_with_alike(seed)
     prove(part, level, least_cost(part, part.drop), random.Random(seed))
-
-
-def least_charged(part):
-    """Search all trees; each collector is charged the least own rates of the groups it serves."""
-
-    def inner(demands):
-        return part.touched(demands) & ~part.touched(part.everyone & ~demands)
-
-    def price(below, served, children):
-        bag = part.touched(below)
-        for child in children:
-            bag &= ~inner(child)
-        own = {demand: part.own[demand] for demand in bits(served)}
-        for group in part.alike.groups:
-            rates = sorted(part.own[demand] for demand in bits(group))
-            own |= dict(zip(bits(served & group), rates, strict=False))
-        rate = bag.bit_count() + sum(own.values())
-        cost = part.drop * (bag & ~part.touched(served)).bit_count()
-        cost += sum(part.drop * (rate - (bag & part.touched(c)).bit_count()) for c in children)
-        for demand in bits(served):
-            wanted = part.needs[demand].bit_count() + own[demand]
-            cost += part.discard * part.weight[demand] * (rate - wanted)
-        return cost + part.passing(below, bag)
-
-    return least_of_all_trees(part, price)
-
-
-@pytest.mark.parametrize("level", [0, 1, 2, 4])
-@pytest.mark.parametrize("seed", range(40))
-def test_if_own_rates_differ_each_collector_is_charged_the_least_of_them(seed, level):
-    part = part_with_alike(seed, sets_max=0)
-    least = least_charged(part)
-    assert least <= least_cost(part, part.drop)
-    prove(part, level, least, random.Random(seed))
-    assert least_value(LightCollectors(part, len(part.readers), Budget(STEPS))) == least
 
 
 @pytest.mark.parametrize("seed", range(40))

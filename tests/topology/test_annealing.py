@@ -7,15 +7,15 @@ from dataclasses import replace
 
 import pytest
 
-from bench.harness.acyclic_interests import grouped, paths, services
+from bench.harness.acyclic_interests import grouped, paths
 from tests.running.parts import sample
 from tests.topology.test_optimal import random_file
 from topology.interests import InterestFile, PlanLimits
 from topology.planner import heuristic
-from topology.planner.annealing import FAR_OFF, NODES_PER_MOVE, PricedTree, settled
+from topology.planner.annealing import FAR_OFF, settled
 from topology.planner.cost import Measure, TreeNode
 from topology.planner.exact import SearchState, best_choices, choices
-from topology.planner.heuristic import Annealing, constructed, gathered, greedy
+from topology.planner.heuristic import Annealing, constructed, gathered
 from topology.planner.hypergraph import reduced
 
 LIMITS = {
@@ -68,24 +68,6 @@ def test_each_place_changes_the_price_by_what_was_said(seed, phi, limits):
             before = after
 
 
-def test_places_that_are_left_out_cost_more_than_the_slack():
-    (search,) = searches(1, PlanLimits(), count=20)
-    tree, dice, less = search.tree, random.Random(1), 0
-    for _ in range(60):
-        lifted = tree.lifted(dice.getrandbits(40))
-        if lifted is None:
-            continue
-        node, old = lifted
-        every, all_nodes, limit, was = tree.places(node, FAR_OFF // 4, old)
-        few, nodes, limit, same = tree.places(node, 500, old)
-        assert (min(few), same) == (min(every), was)
-        cheap = {4 * all_nodes[n >> 2] + (n & 3) for n, p in enumerate(every) if p <= limit}
-        assert cheap == {4 * nodes[n >> 2] + (n & 3) for n, p in enumerate(few) if p <= limit}
-        less += len(few) < len(every)
-        tree.put(node, old)
-    assert less > 20, "places were left out"
-
-
 @pytest.mark.parametrize("limits", LIMITS.values(), ids=LIMITS)
 def test_windows_gain_in_the_whole_tree_what_they_gain_and_keep_the_levels(limits, monkeypatch):
     monkeypatch.setattr(heuristic, "WINDOW_ITEMS", 8)
@@ -109,27 +91,6 @@ def test_windows_gain_in_the_whole_tree_what_they_gain_and_keep_the_levels(limit
             assert tree.levels[tree.root] <= limits.levels_max
 
 
-def test_where_a_collector_has_many_children_fewer_moves_are_made(monkeypatch):
-    priced, count, moves = [], 300, 8_000
-    places = PricedTree.places
-
-    def counted(tree, *args):
-        found = places(tree, *args)
-        priced.append(len(found[1]))
-        return found
-
-    monkeypatch.setattr(PricedTree, "places", counted)
-    measure = max(measures(services(count), PlanLimits()), key=lambda part: len(part.weight))
-
-    made = constructed(measure, effort=moves / heuristic.MOVES_MAX)
-
-    # The descent at the end prices all nodes for each demand.
-    few = 2 * NODES_PER_MOVE * moves + count * count
-    assert count * moves / 2 > few, "as many moves as elsewhere would price more"
-    assert moves < sum(priced) <= few
-    assert measure.priced(made) < measure.priced(greedy(measure))
-
-
 @pytest.mark.parametrize("limits", LIMITS.values(), ids=LIMITS)
 @pytest.mark.parametrize("seed", sample(range(4), of=1))
 def test_in_a_settled_tree_no_demand_has_a_better_place(seed, limits):
@@ -150,15 +111,6 @@ def test_in_a_settled_tree_no_demand_has_a_better_place(seed, limits):
             tree.put(lifted, old)
 
 
-def test_the_collectors_of_three_hundred_services_are_below_one():
-    measure = max(measures(services(300), PlanLimits()), key=lambda part: len(part.weight))
-
-    made = constructed(measure, effort=0.025)
-
-    assert measure.cost(measure.priced(made)) == 910  # three hops each, and one entry passed on
-    assert [len(node.children) for node in made.walk()] == [300, *[0] * 300]
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("phi", sample([1.0, 10.0, 0.1], of=1))
 @pytest.mark.parametrize("limits", LIMITS.values(), ids=LIMITS)
@@ -170,18 +122,6 @@ def test_the_annealed_tree_of_six_interests_is_the_best_of_all(seed, limits, phi
         made = constructed(measure)
         assert made is not None
         assert measure.cost(measure.priced(made)) == measure.cost(exact)
-
-
-@pytest.mark.slow
-@pytest.mark.campaign
-def test_windows_alone_improve_on_the_spanning_tree(monkeypatch):
-    monkeypatch.setattr(heuristic, "WHOLE_DEMANDS_MAX", 5)
-    (measure,) = measures(random_file(5, logs=40, count=30, size=(3, 6)), PlanLimits())
-    made, spanning = constructed(measure, effort=0.5), greedy(measure)
-    assert made is not None
-    assert spanning is not None
-    assert measure.priced(made) < 0.95 * measure.priced(spanning)
-    assert made == constructed(measure, effort=0.5)
 
 
 @pytest.mark.slow
@@ -209,12 +149,3 @@ def test_what_shares_a_log_gets_a_collector_of_its_own_where_that_is_cheaper(fil
     assert measure.priced(made) < measure.priced(single)
     assert sum(node.served for node in made.walk()) == everyone
     assert gathered(measure, made) == made
-
-
-@pytest.mark.parametrize("seed", sample(range(8), of=2))
-def test_a_gathered_tree_is_never_dearer(seed):
-    for search in searches(seed, PlanLimits(), count=20):
-        tree = search.result()
-        made = gathered(search.measure, tree)
-        assert search.measure.priced(made) <= search.measure.priced(tree)
-        assert sum(node.served for node in made.walk()) == tree.below

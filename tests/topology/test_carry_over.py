@@ -99,7 +99,16 @@ def test_a_plan_with_other_tickets_is_another_layout_that_retains_all():
     assert off.digest != replace(off, tickets=True).digest
     assert not with_kept_names(off, TWO_TREES).tickets
     assert not back(off, TWO_TREES).tickets
-    wider = replace(TWO_TREES, logs=(*TWO_TREES.logs, Log("P1+P4", "A.groups", 0)))
+    wider = replace(TWO_TREES, logs=(*TWO_TREES.logs, Log("P1+P4", "A.groups", 9)))
     assert not back(off, wider).tickets
     with pytest.raises(InvalidPlan, match="tickets is 'no'; give true or false"):
         Plan.parse(json.dumps({**off.to_json(), "tickets": "no"}).encode())
+
+
+@pytest.mark.parametrize("change", [{"order_version": 4}, {"logs": 1}])
+def test_another_version_retains_nothing_and_another_life_not_its_tree(change):
+    if "logs" in change:
+        change = {"logs": tuple(replace(log, life=int(log.name == "P1")) for log in TWO_TREES.logs)}
+    kept = retained(TWO_TREES, replace(TWO_TREES, epoch=2, base_epoch=1, **change))
+    assert TWO_TREES.top("P1").name not in kept.collectors
+    assert bool(kept.collectors) is ("logs" in change)

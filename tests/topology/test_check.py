@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import json
 
 import pytest
@@ -44,128 +43,47 @@ def refusal(document: dict) -> str:
     return str(refused.value)
 
 
-def broken(change) -> str:
-    document = copy.deepcopy(json.loads(json.dumps(sound())))
-    change(document)
-    return refusal(document)
-
-
 def test_the_sound_plan_passes():
     check(Plan.from_json(json.loads(json.dumps(sound()))))
 
 
-def test_a_consumer_whose_collector_misses_a_log_is_refused():
-    def change(document):
-        document["consumers"][0]["collector"] = "K1"
-
-    assert broken(change) == "coverage: consumer C1 reads K1, which does not order P1"
-
-
-def test_a_log_that_enters_at_two_collectors_is_refused():
-    def change(document):
-        document["collectors"][2]["parent"] = None
-
-    assert "log P3 enters the order at K1 and K3" in broken(change)
-
-
-def test_a_circle_of_parents_is_refused():
-    def change(document):
-        document["collectors"][0]["parent"] = "K3"
-
-    assert "is its own ancestor" in broken(change)
-
-
-def test_an_unknown_parent_is_refused():
-    def change(document):
-        document["collectors"][1]["parent"] = "K9"
-
-    assert "K9" in broken(change)
+FIRST = {"name": "P3+P1", "topic": "A.groups", "partition": 0}
+# What is set where in a sound plan, and a part of the refusal's sentence.
+BROKEN = [
+    ("consumers", 0, {"collector": "K1"}, "consumer C1 reads K1, which does not order P1"),
+    ("consumers", 1, {"collector": None}, "C2 reads no collector, but 3 logs meet"),
+    ("consumers", 1, {"interest": ["P2", "P7"]}, "consumer C2 subscribes to P7"),
+    ("collectors", 2, {"parent": None}, "log P3 enters the order at K1 and K3"),
+    ("collectors", 0, {"parent": "K3"}, "is its own ancestor"),
+    ("collectors", 1, {"parent": "K9"}, "K9"),
+    ("collectors", 1, {"stream": 0}, "stream 0"),
+    ("logs", 1, {"partition": 0}, "the plan has Kafka partition A/0 twice"),
+    ("logs", slice(5, 5), [FIRST], "log 'P3+P1' is not named by its partitions, sorted"),
+    ("partitions", slice(5, 5), ["P6"], "partition P6 has no log of its own"),
+    ("objective", None, {"foreign": 0.0}, "states foreign work 0, and its tree has 2"),
+    ("limits", None, {"levels_max": 1}, "collector K2 is at level 2, and levels_max is 1"),
+    ("limits", None, {"collectors_max": 2}, "has 3 collectors, and collectors_max is 2"),
+    (None, None, {"rates": {"P4": 2.0}}, "capacity: collector K1 handles 4 messages/s"),
+    (None, None, {"base_epoch": 1}, "epoch 1 is not greater than its base epoch 1"),
+    (None, None, {"schema_version": 2}, "schema_version is 2"),
+]
 
 
-def test_a_promise_that_the_tree_does_not_keep_is_refused():
-    def change(document):
-        document["objective"]["foreign"] = 0.0
-
-    assert broken(change) == "promise: the plan states foreign work 0, and its tree has 2"
-
-
-def test_a_collector_over_its_capacity_is_refused():
-    def change(document):
-        document["rates"] = {"P4": 2.0}
-
-    assert broken(change).startswith("capacity: collector K1 handles 4 messages/s")
+@pytest.mark.parametrize(("part", "place", "changed", "says"), BROKEN)
+def test_a_broken_plan_is_refused_with_the_reason(part, place, changed, says):
+    document = json.loads(json.dumps(sound()))
+    where = document[part] if part else document
+    if isinstance(place, slice):
+        where[place] = changed
+    else:
+        (where if place is None else where[place]).update(changed)
+    assert says in refusal(document)
 
 
-def test_more_levels_or_collectors_than_allowed_are_refused():
-    def levels(document):
-        document["limits"]["levels_max"] = 1
-
-    def count(document):
-        document["limits"]["collectors_max"] = 2
-
-    assert broken(levels) == "collector K2 is at level 2, and levels_max is 1"
-    assert broken(count) == "the plan has 3 collectors, and collectors_max is 2"
-
-
-def test_two_logs_in_one_kafka_partition_are_refused():
-    def change(document):
-        document["logs"][1]["partition"] = 0
-
-    assert "P1 and P2 both use partition 0 of topic A" in broken(change)
-
-
-def test_a_partition_without_its_log_is_refused():
-    def change(document):
-        document["partitions"].append("P6")
-
-    assert broken(change) == "partition P6 has no log of its own"
-
-
-def test_a_log_under_another_name_than_its_set_is_refused():
-    def change(document):
-        document["partitions"] = ["P1", "P2", "P3", "P4", "P5"]
-        document["logs"].append({"name": "P3+P1", "topic": "A.groups", "partition": 0})
-
-    assert "the name of log P3+P1 is not the sorted list of its partitions" in broken(change)
-
-
-def test_two_collectors_on_one_stream_are_refused():
-    def change(document):
-        document["collectors"][1]["stream"] = 0
-
-    assert "stream 0" in broken(change)
-
-
-def test_a_consumer_of_several_logs_without_collector_is_refused():
-    def change(document):
-        document["consumers"][1]["collector"] = None
-
-    assert "consumer C2 reads no collector, but 3 logs meet" in broken(change)
-
-
-def test_an_interest_in_an_unknown_partition_is_refused():
-    def change(document):
-        document["consumers"][1]["interest"].append("P7")
-
-    assert "consumer C2 subscribes to P7" in broken(change)
-
-
-def test_an_epoch_that_does_not_follow_its_base_is_refused():
-    def change(document):
-        document["base_epoch"] = 1
-
-    assert broken(change) == "epoch 1 is not greater than its base epoch 1"
-
-
-def test_a_missing_field_and_a_wrong_version_are_refused():
-    def missing(document):
-        del document["collectors"][0]["bag"]
-
-    def version(document):
-        document["schema_version"] = 2
-
-    assert "bag" in broken(missing)
-    assert "schema_version is 2" in broken(version)
+def test_a_missing_field_is_refused():
+    document = json.loads(json.dumps(sound()))
+    del document["collectors"][0]["bag"]
+    assert "bag" in refusal(document)
 
 
 def test_a_collector_on_no_host_of_the_plan_is_refused():

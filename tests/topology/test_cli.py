@@ -6,15 +6,12 @@ import json
 import random
 import re
 import signal
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 from typer.testing import CliRunner
 
 from topology.changes import measured_rates, with_rates
-from topology.check import check
 from topology.cli import _interruptible, app
 from topology.interests import parse
 from topology.tree import Plan
@@ -32,20 +29,6 @@ def run(*arguments: str):
 def one_document(result):
     assert result.exit_code == 0, result.stderr
     return json.loads(result.stdout)
-
-
-def test_plan_prints_the_plan_as_one_document():
-    document = one_document(run("plan", POSTER, "-o", "json"))
-    assert document["schema_version"] == 1
-    assert Plan.from_json(document).objective.cost == 33
-    assert document["collectors"][0]["bag"] == ["P2", "P3", "P4"]
-
-
-def test_plan_prints_the_tree_and_what_it_costs():
-    result = run("plan", POSTER)
-    assert "K1: 3 logs, 3/s · enters P2 P3 P4 · serves C2" in result.stdout
-    assert "cost 33 = 13 hops + 10 * 2 foreign · bound 33, proven least" in result.stdout
-    assert "planned in" in result.stderr
 
 
 def test_a_plan_file_is_written_shown_and_equal_to_itself(tmp_path):
@@ -152,25 +135,11 @@ def test_what_cannot_be_planned_names_the_limit_and_fails(tmp_path):
     assert "collector_rate_max = 2 cannot be kept: consumer C1 alone needs 3" in result.stderr
 
 
-def test_the_price_of_foreign_work_decides_between_trees():
-    plans = [one_document(run("plan", POSTER, "-o", "json", *words)) for words in (
-        (), ("--phi", "10"), ("--phi", "0.1"),
-    )]  # fmt: skip
-    assert [len(each["collectors"]) for each in plans] == [3, 3, 1]
-
-
 def test_rates_are_measured_from_two_samples_of_offsets_and_the_file_has_the_last_word():
     rates = measured_rates({"P1": 10, "P2": 5, "P3": 0}, {"P1": 110, "P2": 5}, seconds=3.0)
     assert rates == {"P1": 33.3, "P2": 0.001}
     file = parse(Path(POSTER).read_text() + "\n[rates]\nP1 = 7\n")
     assert with_rates(file, rates).rates == {"P1": 7.0, "P2": 0.001}
-
-
-def test_the_modules_of_a_real_project_are_planned_with_proof():
-    plan = Plan.from_json(one_document(run("plan", MODULES, "-o", "json")))
-    assert plan.objective.gap == 0
-    assert plan.objective.cost == 486
-    assert plan.cover({"raft", "tests"}).to == plan.cover(plan.partitions).to
 
 
 def test_a_collector_that_stays_keeps_its_name_and_stream(tmp_path):
@@ -218,12 +187,6 @@ def test_a_number_that_no_search_can_use_is_wrong_usage(option, value):
     assert f"Invalid value for '{option}'" in result.stderr
 
 
-def test_the_last_epoch_can_be_planned_and_shown(tmp_path):
-    out = tmp_path / "plan.json"
-    assert run("plan", POSTER, "--base-epoch", "999999998", "--out", out).exit_code == 0
-    assert run("show", out).exit_code == 0
-
-
 def show_changed(tmp_path, part, **changes):
     """Show the poster's plan with other values in the first consumer or collector."""
     file = tmp_path / "plan.json"
@@ -244,12 +207,6 @@ def test_a_stream_for_which_kafka_can_have_no_partition_is_refused(tmp_path):
     result = show_changed(tmp_path, "collectors", stream=2**31 - 1)
     assert result.exit_code == 2
     assert "stream is 2147483647, not a whole number from 0 to 2147483646" in result.stderr
-
-
-def test_a_file_with_a_byte_order_mark_is_read(tmp_path):
-    file = tmp_path / "interests.toml"
-    file.write_text(Path(POSTER).read_text(), encoding="utf-8-sig")
-    assert run("check", file).exit_code == 0
 
 
 # -- the search -----------------------------------------------------------------------------------
@@ -277,26 +234,6 @@ def test_only_what_was_proven_is_said_of_a_plan(large, tmp_path):
     proven = run("plan", large, "--effort", "0.02", "--prove")
     assert re.search(r"bound [1-9]\d*(\.\d+)?, gap [1-9]\d?\.\d%", proven.stdout)
     assert "bound 33, proven least" in run("plan", POSTER, "--prove").stdout
-
-
-def test_interrupted_the_command_gives_the_best_plan_so_far_and_success(large, tmp_path):
-    out = tmp_path / "plan.json"
-    words = [sys.executable, "-m", "amcast", "topology", "plan", large, "--effort", "1000"]
-    command = subprocess.Popen(
-        [*map(str, words), "--out", out], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-    )
-    try:
-        # It uses its processor for the search, once it has started.
-        with pytest.raises(subprocess.TimeoutExpired):
-            command.wait(5)
-        command.send_signal(signal.SIGINT)
-        stdout, stderr = command.communicate(timeout=60)
-    finally:
-        command.kill()
-    assert command.returncode == 0, stderr
-    assert "interrupted: this is the best plan so far\nplanned in" in stderr
-    assert "cost " in stdout
-    check(Plan.parse(out.read_bytes()))
 
 
 def test_the_second_interruption_ends_the_command():

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from topology.files import is_written_in_place, write_text
+from topology.files import write_text
 
 LONG = "x" * 10_000
 
@@ -90,15 +90,3 @@ def test_a_redirected_stdout_is_written_in_its_place_and_kept(tmp_path, name, mo
     assert out.read_text() == f"{kept}printed before\nwritten\nprinted after\n"
     assert out.stat().st_ino == inode
     assert {file.name for file in tmp_path.iterdir()} <= {"out", "link"}
-
-
-def test_stdout_into_a_pipe_is_written_and_a_link_in_a_ring_is_no_descriptor(tmp_path):
-    done = subprocess.run(
-        [sys.executable, "-c", WRITER, "/dev/stdout"], capture_output=True, text=True, timeout=60,
-        check=False,
-    )  # fmt: skip
-    assert done.stdout == "printed before\nwritten\nprinted after\n", done.stderr
-    ring = tmp_path / "ring"
-    ring.symlink_to(ring)
-    assert not is_written_in_place(ring)
-    assert not is_written_in_place(tmp_path)

@@ -3,15 +3,15 @@
 From an `InterestFile` this module computes the declared logs, the logs that each interest meets,
 whether the hypergraph is alpha-acyclic, and the reduced components that the planner searches. No
 solver and no files. Compared values are never floating point: rates and weights become integers
-over a common denominator, and phi a fraction, so ties are ties on every machine.
+over a common denominator, so ties are ties on every machine.
 
     demand      all consumers whose interests meet the same logs (two or more), merged
-    log class   all logs with the same demands (and the same leader's host), merged
+    log class   all logs with the same demands, and leaders on the same host, merged
     component   demands that are connected through shared logs
 
 Why the reductions do not change the best cost: Given a tree and the collector that each consumer
-reads, the cheapest bags hold a log only where its readers' collectors must be connected. That
-depends only on its readers, so logs with equal readers can always be in the same bags. Equal
+reads, the cheapest bags hold a log only at its readers' collectors and on the paths between them.
+Those depend only on its readers, so logs with equal readers can always be in the same bags. Equal
 interests can always share the cheaper of their collectors. A bag that mixes two components can be
 split into two that cost no more.
 """
@@ -51,9 +51,9 @@ def logs_by_partition(interests: InterestFile) -> dict[str, tuple[str, ...]]:
 
 def logs_met(interests: InterestFile) -> dict[str, tuple[str, ...]]:
     """Give for each consumer the logs that its interest meets, sorted by name."""
-    holding = logs_by_partition(interests)
+    logs_of = logs_by_partition(interests)
     return {
-        consumer.name: tuple(sorted({log for p in consumer.interest for log in holding[p]}))
+        consumer.name: tuple(sorted({log for p in consumer.interest for log in logs_of[p]}))
         for consumer in interests.consumers
     }
 
@@ -64,7 +64,7 @@ def logs_met(interests: InterestFile) -> dict[str, tuple[str, ...]]:
 def residue(edges: Iterable[frozenset[str]]) -> tuple[frozenset[str], ...]:
     """Apply the reduction of Graham, Yu and Ozsoyoglu, and give the edges that remain.
 
-    It drops vertices of one edge only and edges inside other edges, as long as there are any. If
+    It drops vertices that only one edge has, and edges inside other edges, while there are any. If
     nothing remains, the hypergraph is alpha-acyclic: its edges are the bags of a join tree.
     """
     rest = sorted({edge for edge in edges if edge}, key=sorted)
@@ -120,7 +120,7 @@ class LogClass:
 
 @dataclass(frozen=True, slots=True)
 class Component:
-    """One connected part of the problem, in integers: demands are bits, classes are indices."""
+    """One connected part of the problem. A set of demands is an integer: bit i is demand i."""
 
     demands: tuple[Demand, ...]
     classes: tuple[LogClass, ...]
@@ -138,7 +138,10 @@ def exact(value: float) -> Fraction:
 
 @dataclass(frozen=True, slots=True)
 class Reduced:
-    """The problem in integers: a real rate is `rate / rates`, a real weight `weight / weights`."""
+    """The problem in integers. `rates` and `weights` are the common denominators.
+
+    So a log class has `rate / rates` messages a second, a demand the weight `weight / weights`.
+    """
 
     components: tuple[Component, ...]
     rates: int
@@ -158,9 +161,9 @@ def reduced(interests: InterestFile) -> Reduced:
     weight_of = {entry.name: exact(entry.weight) for entry in interests.consumers}
     wanted = sorted({log for logs in groups for log in logs})
     rate_of = {log: exact(interests.rate(log)) for log in wanted}
-    bounds = interests.limits.collector_rate_max, interests.limits.collector_rate_wanted
-    whole_too = [exact(bound) for bound in bounds if bound is not None]
-    rates = math.lcm(*(rate.denominator for rate in (*rate_of.values(), *whole_too)))
+    limits = interests.limits.collector_rate_max, interests.limits.collector_rate_wanted
+    limit_rates = [exact(limit) for limit in limits if limit is not None]
+    rates = math.lcm(*(rate.denominator for rate in (*rate_of.values(), *limit_rates)))
     weights = math.lcm(*(weight.denominator for weight in weight_of.values()))
     demands = [
         Demand(
@@ -170,15 +173,15 @@ def reduced(interests: InterestFile) -> Reduced:
         )
         for logs, names in groups.items()
     ]
-    whole = {log: int(rate * rates) for log, rate in rate_of.items()}
+    scaled = {log: int(rate * rates) for log, rate in rate_of.items()}
     leaders = dict(interests.hosts.leaders) if interests.hosts else {}
-    components = tuple(_component(part, whole, leaders) for part in _connected(demands))
+    components = tuple(_component(part, scaled, leaders) for part in _connected(demands))
     return Reduced(components=components, rates=rates, weights=weights)
 
 
 def _connected(demands: Sequence[Demand]) -> list[list[Demand]]:
     """Split demands into groups that are connected through logs, ordered by first member."""
-    root = list(range(len(demands)))
+    root = list(range(len(demands)))  # a disjoint-set forest
 
     def find(number: int) -> int:
         while root[number] != number:
@@ -199,7 +202,7 @@ def _connected(demands: Sequence[Demand]) -> list[list[Demand]]:
 
 
 def _component(
-    demands: Sequence[Demand], rates: dict[str, int], leaders: dict[str, str]
+    demands: Sequence[Demand], rate_of: dict[str, int], leaders: dict[str, str]
 ) -> Component:
     readers: dict[str, int] = {}
     for number, demand in enumerate(demands):
@@ -212,7 +215,7 @@ def _component(
         LogClass(
             logs=tuple(logs),
             readers=mask,
-            rate=sum(rates[log] for log in logs),
+            rate=sum(rate_of[log] for log in logs),
             leader=leader or None,
         )
         for (mask, leader), logs in merged.items()

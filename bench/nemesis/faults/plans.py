@@ -41,7 +41,7 @@ class Replanning:
 
     def begin(self) -> subprocess.Popen[bytes]:
         """Start the operator's process."""
-        flags = ["-b", self._system.bootstrap_at(_HOST), "--no-probes", "--timeout", str(_APPLY_S)]
+        flags = ["-b", self._system.bootstrap_at(_HOST), "--timeout", str(_APPLY_S)]
         argv = marked(self._system.token, "multicast", "topology", "apply", str(self._file), *flags)
         with self._log.open("ab") as out:
             return subprocess.Popen(self._system.command(_HOST, argv), stdout=out, stderr=out)

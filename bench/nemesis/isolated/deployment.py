@@ -18,8 +18,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self
 
+from bench.harness.processes import CollectorProcess
 from collectors.reconfiguration.apply import apply
-from collectors.testing.processes import CollectorProcess
 from multicast import history
 from multicast.consuming.consumer import Consumer
 from multicast.consuming.delivery import Batch

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from contextlib import closing
 
+from bench.harness.processes import CollectorProcess
 from bench.nemesis.isolated.deployment import (
     INTERESTS,
     PATIENCE_S,
@@ -18,7 +19,6 @@ from bench.nemesis.isolated.deployment import (
     expect,
     until,
 )
-from collectors.testing.processes import CollectorProcess
 from multicast.consuming.consumer import Consumer
 from multicast.consuming.subscription import Bounds
 from multicast.control import (

@@ -28,7 +28,7 @@ from multicast.drivers.appender.entries import (
     queued_run,
 )
 from multicast.drivers.appender.link import L
-from multicast.drivers.appender.partition_appends import Settled
+from multicast.drivers.appender.partition_appends import EntryOutcome
 from multicast.drivers.appender.record_batch import BATCH_BYTES
 from multicast.drivers.client_settings import MESSAGE_BYTES_MAX, UNKNOWN_TOPIC_S
 from multicast.drivers.home_process import HomeProcess
@@ -38,6 +38,7 @@ from multicast.drivers.protocol import (
     DoneAll,
     Headers,
     JointRecord,
+    Settled,
     TopicPartition,
 )
 from multicast.errors import AppendRefused, BufferFull, ClusterUnreachable, UsageError
@@ -54,10 +55,10 @@ _BESIDE_S = 0.5
 class JointAppender(ABC, Generic[L]):
     """An idempotent producer (acks=all), for any thread; `name` is that of its cluster.
 
-    `beside` is what `Driver.appender` describes. Its own records cause no further call, take
-    no room in the buffer, and hold up neither `flush` nor `close`. A record is counted once, also
-    if it is sent again. Who holds `lock` notifies `changed` once nothing is unsettled, or `ready`
-    may have changed.
+    `settled` and the dispatcher's `beside` are what `Driver.appender` describes. What goes beside
+    causes no further call, takes no room in the buffer, and holds up neither `flush` nor `close`. A
+    record is counted once, also if it is sent again. Who holds `lock` notifies `changed` once
+    nothing is unsettled, or `ready` may have changed.
     """
 
     def __init__(
@@ -69,6 +70,7 @@ class JointAppender(ABC, Generic[L]):
         changed: threading.Condition,
         in_flight_max: int,
         in_flight_bytes_max: int,
+        settled: Settled | None = None,
     ) -> None:
         self._home = HomeProcess("producer")
         self._dispatcher = dispatcher
@@ -77,6 +79,7 @@ class JointAppender(ABC, Generic[L]):
         self._changed = changed
         self._in_flight_max = in_flight_max
         self._in_flight_bytes_max = in_flight_bytes_max
+        self._settled = settled
         self._closed = False
         self._ended = False
 
@@ -262,16 +265,18 @@ class JointAppender(ABC, Generic[L]):
                 f"some outcomes, then append again."
             )
 
-    def _taken_outcomes(self) -> list[Settled]:
+    def _taken_outcomes(self) -> list[EntryOutcome]:
         outcomes, self._dispatcher.outcomes = self._dispatcher.outcomes, []
         return outcomes
 
-    def _report(self, outcomes: Sequence[Settled]) -> None:
+    def _report(self, outcomes: Sequence[EntryOutcome]) -> None:
         """Call each `done`, without the lock."""
         if not outcomes:
             return
         for entry, outcome in outcomes:
             try:
+                if self._settled is not None and not entry.beside:
+                    self._settled(entry.partition, entry.count, outcome)
                 entry.done(outcome)
             except Exception:  # noqa: BLE001
                 # The others must know their outcomes, too.

@@ -22,7 +22,7 @@ from typing import Generic, NamedTuple
 from multicast.drivers.appender.entries import QueuedEntry, prepared
 from multicast.drivers.appender.link import L, Link, SentBatch
 from multicast.drivers.appender.outbox import first_groups
-from multicast.drivers.appender.partition_appends import PartitionAppends, Settled
+from multicast.drivers.appender.partition_appends import EntryOutcome, PartitionAppends
 from multicast.drivers.appender.record_batch import Codec, ProducerIdentity
 from multicast.drivers.protocol import AppendFailed, Beside, TopicPartition
 from multicast.errors import AmcastError, AppendNotStored
@@ -90,7 +90,7 @@ class Dispatcher(Generic[L]):
         self.partitions: dict[TopicPartition, PartitionAppends] = {}
         self.leaderless: dict[PartitionAppends, None] = {}
         self.links: dict[int, L] = {}
-        self.outcomes: list[Settled] = []
+        self.outcomes: list[EntryOutcome] = []
         self.refusals: dict[TopicPartition, AmcastError] = {}  # why there is no leader
         self.trouble = ""  # the last reason why something could not be sent
         self.unsettled = 0  # records that were taken and whose `done` has not returned
@@ -154,7 +154,8 @@ class Dispatcher(Generic[L]):
     def add_one(self, partition: TopicPartition, entry: QueuedEntry, now: float) -> None:
         """Do what `add` does with a group of one entry, in less time."""
         self._groups += 1
-        entry.number, entry.group_bytes, entry.since = self._groups, entry.size, now
+        entry.partition, entry.number, entry.since = partition, self._groups, now
+        entry.group_bytes = entry.size
         self.unsettled += entry.count
         self.unsettled_bytes += entry.size
         appends = self.partitions.get(partition) or self.appends(partition)
@@ -241,7 +242,8 @@ class Dispatcher(Generic[L]):
         self._groups += 1
         changed = []
         for partition, entry in entries:
-            entry.number, entry.group_bytes, entry.since = self._groups, size, now
+            entry.partition, entry.number, entry.since = partition, self._groups, now
+            entry.group_bytes = size
             if entry.beside:
                 self.beside += 1
             else:
@@ -335,7 +337,7 @@ class Dispatcher(Generic[L]):
             appends.answered(batch, code, offset, self.trouble)
             self._settle(appends)
 
-    def reported(self, outcomes: Sequence[Settled]) -> None:
+    def reported(self, outcomes: Sequence[EntryOutcome]) -> None:
         """Take that the callers know these outcomes."""
         for entry, _ in outcomes:
             if entry.beside:

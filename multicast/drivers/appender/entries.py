@@ -28,6 +28,7 @@ from multicast.drivers.protocol import AppendOutcome, DoneAll, Headers, JointRec
 from multicast.errors import UsageError
 
 Done = Callable[[AppendOutcome], None]
+NOWHERE = TopicPartition("", -1)  # until an entry is queued
 _PLAIN_TYPES = frozenset({bytes, NoneType})
 
 
@@ -45,6 +46,7 @@ class QueuedRecord:
     since: float = 0.0
     counted: bool = False
     beside: bool = False
+    partition: TopicPartition = NOWHERE
     count: ClassVar[int] = 1
 
     def pieces(self, place: int, delta_ms: int) -> Sequence[bytes]:
@@ -74,6 +76,7 @@ class QueuedRun:
     group_bytes: int = 0
     since: float = 0.0
     counted: bool = False
+    partition: TopicPartition = NOWHERE
     count: int = field(init=False)
     size: int = field(init=False)
 
@@ -109,8 +112,8 @@ class QueuedRun:
         headers = None if self.headers is None else self.headers[start:stop]
         values, first = self.values[start:stop], self.first + start
         part = QueuedRun(values, keys, headers, self.done_all, first)
-        part.number, part.group_bytes = self.number, self.group_bytes
-        part.since, part.counted = self.since, self.counted
+        part.partition, part.number, part.since = self.partition, self.number, self.since
+        part.group_bytes, part.counted = self.group_bytes, self.counted
         return part
 
 

@@ -66,7 +66,7 @@ _DUPLICATE = 46  # stored earlier, and the broker remembers no offset
 _NOT_AUTHORIZED = frozenset({29, 31})  # no right on the topic, on the cluster
 
 # The outcome of an entry's first record: if it is stored, the others follow it.
-Settled = tuple[QueuedEntry, AppendOutcome]
+EntryOutcome = tuple[QueuedEntry, AppendOutcome]
 
 
 class BatchState(Enum):
@@ -284,15 +284,15 @@ class PartitionAppends:
                 break
             self._give_up(batch, why)
 
-    def give_up(self, why: str) -> list[Settled]:
+    def give_up(self, why: str) -> list[EntryOutcome]:
         """End everything; the outcomes that are left."""
         for batch in self._sent:
             self._give_up(batch, why)
         return self.settled() + self.refuse_queue(AppendNotStored(self._missed(why)))
 
-    def refuse_queue(self, error: AmcastError, *, since: float | None = None) -> list[Settled]:
+    def refuse_queue(self, error: AmcastError, *, since: float | None = None) -> list[EntryOutcome]:
         """End the entries of the queue, or those taken up to `since`; none while some are sent."""
-        refused: list[Settled] = []
+        refused: list[EntryOutcome] = []
         while self.queue and not self._sent and (since is None or self.queue[0].since <= since):
             entry = self.queue.popleft()
             self.queue_bytes -= entry.size
@@ -300,9 +300,9 @@ class PartitionAppends:
         self.hurries = self.hurries and bool(self.queue)
         return refused
 
-    def settled(self) -> list[Settled]:
+    def settled(self) -> list[EntryOutcome]:
         """Remove the entries that have their outcome, in order; begin a new epoch if it is time."""
-        settled: list[Settled] = []
+        settled: list[EntryOutcome] = []
         if self._lost and self._all_known():
             self._put_back()
         while self._sent and self._sent[0].state is _ENDED:
@@ -385,11 +385,11 @@ class PartitionAppends:
         self._sequence, self._limit, self._lost = 0, 1, False
 
     @staticmethod
-    def _outcomes(batch: NumberedBatch) -> list[Settled]:
+    def _outcomes(batch: NumberedBatch) -> list[EntryOutcome]:
         if batch.error is not None:
             failed = AppendFailed(batch.error)
             return [(entry, failed) for entry in batch.entries]
-        settled: list[Settled] = []
+        settled: list[EntryOutcome] = []
         offset = batch.offset
         for entry in batch.entries:
             settled.append((entry, Appended(offset)))

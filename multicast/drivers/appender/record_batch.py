@@ -1,6 +1,6 @@
 """Encodes Kafka's record batches (message format 2).
 
-`written_record` encodes one record, `written_batch` the batch of some; `read_batch`, for brokers in
+`record_pieces` encodes one record, `written_batch` the batch of some; `read_batch`, for brokers in
 memory, is their inverse. No socket and no clock may live here. The package's own encoder does the
 same for any format; an appender encodes thousands of records a second, so it remembers numbers.
 
@@ -83,20 +83,14 @@ def written_headers(headers: Headers) -> bytes:
     return b"".join(parts)
 
 
-def written_record(
-    place: int, delta_ms: int, key: bytes | None, value: bytes | None, headers: bytes = NO_HEADERS
-) -> bytes:
-    """Encode a record: the number `place` of its batch, `delta_ms` >= 0 after the first one.
-
-    `headers` is what `written_headers` gives.
-    """
-    return b"".join(record_pieces(place, delta_ms, key, value, headers))
-
-
 def record_pieces(
     place: int, delta_ms: int, key: bytes | None, value: bytes | None, headers: bytes = NO_HEADERS
 ) -> tuple[bytes, ...]:
-    """Give what `written_record` gives, in pieces: a large value is not copied."""
+    """Encode a record, in pieces: a large value is not copied.
+
+    It has the number `place` of its batch, `delta_ms` >= 0 after the first one; `headers` is what
+    `written_headers` gives.
+    """
     start = b"\0" + _varint(delta_ms) + _varint(place) if place else _FIRST
     start += _NULL if key is None else _nullable(key)
     if value is None:

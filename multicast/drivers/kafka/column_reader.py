@@ -3,8 +3,7 @@
 Finding where each record begins takes a step a record, because records differ in length; all their
 fields are then decoded together, by arrays of numpy. This costs a fraction of an object a record.
 It accepts only what it understands wholly: if some batches hold a byte that is not as it should be,
-or a header whose name is not plain UTF-8, `records.py` decodes them instead, record by record, and
-raises its errors.
+or a record has headers, `records.py` decodes them instead, record by record, and raises its errors.
 """
 
 from __future__ import annotations
@@ -18,9 +17,8 @@ from multicast.drivers.kafka.connection import Connection
 from multicast.drivers.kafka.reader import BufferedLog, KafkaPythonReader
 from multicast.drivers.kafka.records import LOG_APPEND_TIME, decoded, decompress
 from multicast.drivers.protocol import Record, TopicPartition
-from multicast.drivers.record_columns import HeaderColumns, Parts, RecordColumns
+from multicast.drivers.record_columns import Parts, RecordColumns
 from multicast.errors import AmcastError
-from multicast.messages import header_name
 from topology import extra
 
 with extra("spark"):
@@ -33,7 +31,6 @@ if TYPE_CHECKING:
 
 _RAW_BYTES_MAX = 2**31 - 1  # what Arrow's columns of bytes can refer to
 _MORE = 0x80  # of a varint's byte: another one follows
-_HEADERS_MAX = 100  # of a record; more are decoded one by one
 _VARINT_BITS_MAX = 63  # the largest shift of a 64-bit number's last 7 bits
 
 
@@ -147,11 +144,8 @@ def _decode(
     key_length, key_first = _varints(data, position)
     value_length, value_first = _varints(data, key_first + np.maximum(key_length, 0))
     counted, position = _varints(data, value_first + np.maximum(value_length, 0))
-    headers = None
     if counted.any():
-        headers, position = _headers(raw, data, counted, position)
-        if headers is None:
-            return None
+        return None
     offset = delta + _repeated([batch.base_offset for batch in batches], counts)
     of_log = [batch.timestamp_type == LOG_APPEND_TIME for batch in batches]
     first_ms = [
@@ -174,40 +168,7 @@ def _decode(
         time_ms,
         Parts(key_first, key_length),
         Parts(value_first, value_length),
-        headers,
     )
-
-
-def _headers(
-    raw: bytes, data: NDArray[np.uint8], counted: Numbers, position: Numbers
-) -> tuple[HeaderColumns | None, Numbers]:
-    """Decode so many headers at each position; give them, and where each record's end.
-
-    Decodes the first header of each record, then the second one of those that have one, and so on.
-    """
-    if counted.min() < 0 or counted.max() > _HEADERS_MAX:
-        return None, position
-    bounds = np.concatenate(([0], np.cumsum(counted)))
-    name, value = (Parts(*np.empty((2, bounds[-1]), np.int64)) for _ in range(2))
-    position = position.copy()
-    for number in range(counted.max()):
-        having = np.flatnonzero(counted > number)
-        place = bounds[having] + number
-        name.length[place], name.first[place] = _varints(data, position[having])
-        value.length[place], value.first[place] = _varints(
-            data, name.first[place] + np.maximum(name.length[place], 0)
-        )
-        position[having] = value.first[place] + np.maximum(value.length[place], 0)
-    names = frozenset(name.of(raw))
-    texts = frozenset(text for text in map(_plain_name, names) if text is not None)
-    if len(texts) < len(names):
-        return None, position
-    return HeaderColumns(bounds, name, value, texts), position
-
-
-def _plain_name(name: bytes | None) -> str | None:
-    """Read a header's name; None if there is none, or it has to be decoded with care."""
-    return None if name is None or b"\0" in name else header_name(name)
 
 
 def _repeated(values: Sequence[int], counts: Sequence[int]) -> Numbers:

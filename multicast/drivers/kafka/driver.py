@@ -32,6 +32,7 @@ from multicast.drivers.protocol import (
     IN_FLIGHT_BYTES_MAX,
     IN_FLIGHT_MAX,
     Beside,
+    Settled,
     TopicPartition,
 )
 from multicast.errors import AmcastError
@@ -77,6 +78,7 @@ class KafkaPythonDriver:
         self,
         *,
         beside: Beside | None = None,
+        settled: Settled | None = None,
         linger_ms: int = 0,
         compression: str = "none",
         batch_bytes: int | None = None,
@@ -93,6 +95,7 @@ class KafkaPythonDriver:
             timeout_s=self._timeout_s,
             delivery_timeout_s=self._delivery_timeout_s,
             beside=beside,
+            settled=settled,
             linger_ms=linger_ms,
             compression=compression,
             batch_bytes=batch_bytes,

@@ -5,9 +5,8 @@ errors only. All that is written or asked goes to another driver, the *delegate*
 watchers: librdkafka's own calls are slower, or block without a time-out, and it has none that sends
 the records of two partitions by one request.
 
-    settings.py     the settings that consumers share
     reader.py       the consumer
-    client.py       opens clients of the package
+    client.py       their settings; opens clients of the package
     driver.py       the driver
 
 librdkafka does not survive a fork: open the driver in the process that uses it.

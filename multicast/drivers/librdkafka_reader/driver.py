@@ -10,8 +10,8 @@ from multicast.drivers.client_settings import (
     REQUEST_TIMEOUT_S,
     RETRY_BACKOFF_MS,
 )
+from multicast.drivers.librdkafka_reader.client import librdkafka_settings
 from multicast.drivers.librdkafka_reader.reader import LibrdkafkaReader
-from multicast.drivers.librdkafka_reader.settings import librdkafka_settings
 from multicast.drivers.protocol import (
     Driver,
     Reader,

@@ -30,8 +30,7 @@ from confluent_kafka import KafkaError, KafkaException
 from multicast.drivers.access import Access, user_of
 from multicast.drivers.client_settings import UNKNOWN_TOPIC_S
 from multicast.drivers.home_process import HomeProcess
-from multicast.drivers.librdkafka_reader.client import EndedClient, open_client
-from multicast.drivers.librdkafka_reader.settings import LOG
+from multicast.drivers.librdkafka_reader.client import LOG, EndedClient, open_client
 from multicast.drivers.protocol import (
     POLL_RECORDS_MAX,
     Driver,
@@ -62,6 +61,8 @@ _REFUSED = {
     KafkaError._AUTHENTICATION: Access.rejected,  # noqa: SLF001
     KafkaError._SSL: Access.no_tls,  # noqa: SLF001
 }
+# The position is outside the log, or, after a change of leader, behind where the log was cut.
+_UNREADABLE = (KafkaError._AUTO_OFFSET_RESET, KafkaError._LOG_TRUNCATION)  # noqa: SLF001
 _UNKNOWN_TOPIC = frozenset(
     {
         KafkaError.UNKNOWN_TOPIC_OR_PART,
@@ -293,7 +294,7 @@ class LibrdkafkaReader:
         partition = TopicPartition(topic, message.partition()) if topic else None
         if code == KafkaError._PARTITION_EOF and partition is not None:  # noqa: SLF001
             ends[partition] = max(ends.get(partition, 0), message.offset())
-        elif code == KafkaError._AUTO_OFFSET_RESET and partition is not None:  # noqa: SLF001
+        elif code in _UNREADABLE and partition is not None:
             self._trimmed.add(partition)
         elif code in _UNKNOWN_TOPIC:
             self._error = TopicMissing(f"{topic} does not exist at {self._bootstrap}.")

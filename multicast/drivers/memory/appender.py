@@ -24,6 +24,7 @@ from multicast.drivers.protocol import (
     IN_FLIGHT_BYTES_MAX,
     IN_FLIGHT_MAX,
     Beside,
+    Settled,
     TopicPartition,
 )
 from multicast.errors import AppendRefused
@@ -38,6 +39,7 @@ class MemoryJointAppender(JointAppender[MemoryLink]):
         limits: Limits,
         *,
         beside: Beside | None = None,
+        settled: Settled | None = None,
         in_flight_max: int = IN_FLIGHT_MAX,
         in_flight_bytes_max: int = IN_FLIGHT_BYTES_MAX,
     ) -> None:
@@ -61,6 +63,7 @@ class MemoryJointAppender(JointAppender[MemoryLink]):
             changed=self._log.changed,
             in_flight_max=in_flight_max,
             in_flight_bytes_max=in_flight_bytes_max,
+            settled=settled,
         )
         brokers.appenders.append(self)
 

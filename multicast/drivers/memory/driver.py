@@ -23,6 +23,7 @@ from multicast.drivers.protocol import (
     Appender,
     Beside,
     Fetched,
+    Settled,
     TopicPartition,
 )
 from multicast.errors import Trimmed, UsageError
@@ -35,8 +36,8 @@ _NO_LIMITS = Limits(timeout_s=inf, delivery_timeout_s=inf)
 class MemoryDriver:
     """A driver of a `MemoryLog`.
 
-    Requests of its appenders go to `brokers`, by default some of its own, within `limits`, by
-    default without a time limit.
+    Its appenders send to `brokers`, by default to some of its own, and keep `limits`, which by
+    default have no time-outs.
     """
 
     def __init__(
@@ -80,7 +81,7 @@ class MemoryDriver:
         return MemoryReader(self.log, starts)
 
     def column_reader(self, starts: Mapping[TopicPartition, int]) -> MemoryReader:
-        """Open a reader: here, columns would save nothing."""
+        """Open a plain reader: columns save nothing in memory."""
         return self.reader(starts)
 
     def watcher(
@@ -96,6 +97,7 @@ class MemoryDriver:
         self,
         *,
         beside: Beside | None = None,
+        settled: Settled | None = None,
         linger_ms: int = 0,  # noqa: ARG002 - these two are parameters of the other drivers
         compression: str = "none",  # noqa: ARG002
         batch_bytes: int | None = None,
@@ -110,6 +112,7 @@ class MemoryDriver:
             self.brokers,
             limits,
             beside=beside,
+            settled=settled,
             in_flight_max=in_flight_max,
             in_flight_bytes_max=in_flight_bytes_max,
         )
@@ -118,8 +121,8 @@ class MemoryDriver:
         """Do nothing: the log outlives its drivers."""
 
 
-class _Waker:
-    """The wait that readers and watchers share: bounded in time, and ended by `wake`."""
+class _Pollable:
+    """What readers and watchers share: a wait that is bounded in time, and ended by `wake`."""
 
     def __init__(self, log: MemoryLog) -> None:
         self._log = log
@@ -136,12 +139,13 @@ class _Waker:
         """Make later polls raise `UsageError`."""
         self._closed = True
 
-    def _wait(self, ready: Callable[[], bool], timeout_s: float) -> None:
-        """Call `ready` until it returns True, the time is up or `wake` is called."""
-        _refuse_closed(self._closed)
+    def _wait(self, collect: Callable[[], bool], timeout_s: float) -> None:
+        """Call `collect` until it has found something, the time is up or `wake` is called."""
+        if self._closed:
+            raise UsageError("This appender, reader or watcher is closed; open another one.")
 
         def is_over() -> bool:
-            over = ready() or self._woken
+            over = collect() or self._woken
             if over:
                 self._woken = False
             return over
@@ -149,7 +153,7 @@ class _Waker:
         self._log.wait_for(is_over, timeout_s)
 
 
-class MemoryReader(_Waker):
+class MemoryReader(_Pollable):
     """A reader of a `MemoryLog`; each poll starts with another Kafka partition."""
 
     def __init__(self, log: MemoryLog, starts: Mapping[TopicPartition, int]) -> None:
@@ -172,7 +176,7 @@ class MemoryReader(_Waker):
 
     def pause(self, partitions: Sequence[TopicPartition]) -> None:
         """Return no records of these until `resume`."""
-        self._paused.update(log for log in partitions if log in self._positions)
+        self._paused.update(each for each in partitions if each in self._positions)
 
     def resume(self, partitions: Sequence[TopicPartition]) -> None:
         """Continue paused Kafka partitions at their positions."""
@@ -182,11 +186,11 @@ class MemoryReader(_Waker):
         """Return the records that are there; wait for some only if the log can wait."""
         fetched: list[Fetched] = []
 
-        def ready() -> bool:
+        def collect() -> bool:
             fetched.extend(self._read(records_max))
             return bool(fetched)
 
-        self._wait(ready, timeout_s)
+        self._wait(collect, timeout_s)
         return fetched
 
     def _read(self, records_max: int) -> list[Fetched]:
@@ -212,7 +216,7 @@ class MemoryReader(_Waker):
         return fetched
 
 
-class MemoryWatcher(_Waker):
+class MemoryWatcher(_Pollable):
     """A watcher of a `MemoryLog`."""
 
     def __init__(self, log: MemoryLog, starts: Mapping[TopicPartition, int]) -> None:
@@ -239,22 +243,17 @@ class MemoryWatcher(_Waker):
         """Return the high watermarks above the end."""
         ends = self._log.last_stable_offsets(self._watched)
         highs = self._log.high_watermarks(self._watched)
-        return {log: high for log, high in highs.items() if high > ends[log]}
+        return {each: high for each, high in highs.items() if high > ends[each]}
 
     def poll(self, timeout_s: float) -> Mapping[TopicPartition, int]:
         """Return the ends that moved since last time; wait only if the log can wait."""
         moved: dict[TopicPartition, int] = {}
 
-        def ready() -> bool:
-            ends = self._log.last_stable_offsets(self._watched)
-            moved.update({log: end for log, end in ends.items() if self._reported.get(log) != end})
+        def collect() -> bool:
+            ends, before = self._log.last_stable_offsets(self._watched), self._reported
+            moved.update({each: end for each, end in ends.items() if before.get(each) != end})
             return bool(moved)
 
-        self._wait(ready, timeout_s)
+        self._wait(collect, timeout_s)
         self._reported.update(moved)
         return moved
-
-
-def _refuse_closed(closed: bool) -> None:  # noqa: FBT001
-    if closed:
-        raise UsageError("This appender, reader or watcher is closed; open another one.")

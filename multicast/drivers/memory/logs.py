@@ -106,6 +106,14 @@ class MemoryLog:
             self.changed.notify_all()
         return offset
 
+    def lose(self, topic_partition: TopicPartition, first: int) -> None:
+        """Lose all from offset `first` on, as replicas without power do; another leader follows."""
+        with self.changed:
+            partition = self._of(topic_partition)
+            del partition.cells[max(0, first - partition.start) :]
+            partition.leader_epoch += 1
+            self.changed.notify_all()
+
     def transaction(self) -> MemoryTransaction:
         """Begin a transaction. Only tests do; the product writes no transactions."""
         with self.changed:
@@ -246,7 +254,8 @@ class MemoryLog:
         self, partition: _Partition, value: bytes | None, key: bytes | None, headers: Headers
     ) -> int:
         offset = partition.next
-        partition.cells.append(Record(offset, value, key, tuple(headers), self.now_ms()))
+        headers, epoch = tuple(headers), partition.leader_epoch
+        partition.cells.append(Record(offset, value, key, headers, self.now_ms(), epoch))
         partition.check()
         return offset
 
@@ -260,10 +269,10 @@ class MemoryLog:
 class _Partition:
     """One Kafka partition: a cell for each offset from `start` on, None if the offset is empty."""
 
-    __slots__ = ("cells", "open", "start")
+    __slots__ = ("cells", "leader_epoch", "open", "start")
 
     def __init__(self) -> None:
-        self.start = 0
+        self.start = self.leader_epoch = 0
         self.cells: list[Record | None] = []
         self.open: dict[int, int] = {}  # transaction -> its first offset here
 

@@ -1,19 +1,14 @@
-"""Bundles at three real nodes that are killed, and the same transfers as separate transactions.
+"""Bundles at three real nodes that are killed.
 
 The large run, by hand: `amcast bench bundles --bundles 100000`.
 """
-
-from itertools import combinations
 
 import pytest
 from rich.console import Console
 
 from bench.osn.campaign import campaign, campaign_size
-from bench.osn.client import SEPARATE
 from bench.osn.faults import BROKER, CLIENT, COLLECTOR, CONFIG, NODE, DueFault
-from bench.osn.nodes import Service, deployed
-from bench.osn.run import Load, SendingArm, run
-from bench.osn.verdicts import judged
+from bench.osn.run import Load
 
 BUNDLES = 400
 FAULTS = [
@@ -25,8 +20,6 @@ FAULTS = [
     DueFault(0.7, BROKER),
     DueFault(0.9, NODE, 1),
 ]
-
-SEPARATE_FAULTS = [DueFault(0.2, NODE, 0), DueFault(0.5, CLIENT), DueFault(0.7, CLIENT)]
 
 
 @pytest.mark.campaign
@@ -45,25 +38,3 @@ def test_bundles_are_in_all_of_their_chains_or_in_none_though_everything_is_kill
     assert figures["transfers_in_blocks"] + figures["void"] >= figures["transfers_acknowledged"]
     for chain, handled in figures["records_handled_by_chain"].items():
         assert 0 < handled <= figures["records_that_concern_the_chain"][chain]
-
-
-@pytest.mark.kafka
-@pytest.mark.slow
-@pytest.mark.campaign
-@pytest.mark.timeout(600)
-def test_separate_transactions_are_torn_by_the_kill_of_a_client():
-    """The judges find it in real blocks, too, and the same as bundles would be a violation.
-
-    What was acknowledged is at all nodes, once, though one was killed.
-    """
-    banks = ("bank-a", "bank-b", "bank-c", "bank-d")
-    sets = [*combinations(banks, 2), banks]
-    arm = SendingArm(SEPARATE, [f"{bank}-separate" for bank in banks], [])
-    arm = SendingArm(SEPARATE, arm.chains, [tuple(f"{b}-separate" for b in to) for to in sets])
-    load = Load(400, 100.0, 1, faults=SEPARATE_FAULTS)
-    with deployed(Service(arm.chains, timeout="250ms")) as world:
-        outcome = run(world, [arm], load, say=lambda _: None)
-        verdict = judged(outcome.arms[SEPARATE])
-    assert verdict.violations == []
-    assert len(verdict.verdict.torn) > 0
-    assert verdict.books.points_off > 0

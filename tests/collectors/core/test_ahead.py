@@ -6,8 +6,7 @@ from collectors.doctor.facts import AheadLog
 from collectors.doctor.streams import InspectionStart, inspect_collector, now_ms
 from multicast.control import ControlReader, log_partition, stream_partition
 from multicast.order.records import OwnRecord, Ticket, encode
-from multicast.order.runs import anchor
-from tests.helpers.plans import chain
+from tests.helpers.plans import chain, tag_in
 from tests.helpers.small import Small
 
 PLAN = chain()
@@ -24,7 +23,7 @@ def system():
 def order(system, messages, upto, *, seconds_ago):
     system.log.now_ms = lambda: now_ms() - 1000 * seconds_ago
     ticket = Ticket(PLAN.number("P1"), messages, upto)
-    system.log.write(STREAM, encode(anchor(PLAN, "K1"), OwnRecord((ticket,))))
+    system.log.write(STREAM, encode(tag_in(PLAN, "K1"), OwnRecord((ticket,))))
 
 
 def ahead(system):

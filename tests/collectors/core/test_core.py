@@ -9,9 +9,7 @@ from collectors.core.collector import LIMITS, Collector
 from collectors.core.standby import Standby
 from multicast.order.records import OwnRecord, Ticket, encode
 from multicast.order.rule import NotCounted
-from multicast.order.runs import anchor
-from multicast.order.stream import OrderStream
-from tests.helpers.plans import chain, from_start
+from tests.helpers.plans import chain, first_stream, tag_in
 
 PLAN = chain()
 P1, P2, P3 = 0, 1, 2
@@ -25,7 +23,7 @@ class Stream:
         self.now = 0
 
     def core(self, writer=1, checkpoint=None, limits=LIMITS):
-        own = OrderStream(PLAN, "K1", from_start(PLAN), checkpoint)
+        own = first_stream(PLAN, "K1", checkpoint)
         core = Collector(own, None, writer=writer, clock=lambda: self.now, limits=limits)
         core.own_end(len(self.records))
         self.read(core)
@@ -44,7 +42,7 @@ class Stream:
 
     def ticket(self, log, messages, upto=0):
         record = OwnRecord((Ticket(log, messages, upto),))
-        self.records.append(encode(anchor(PLAN, "K1"), record))
+        self.records.append(encode(tag_in(PLAN, "K1"), record))
 
 
 def test_an_instance_orders_what_has_no_ticket_and_takes_its_own_record_for_its_own():
@@ -77,9 +75,7 @@ def test_a_message_that_waits_for_its_ticket_asks_for_a_look_and_no_question_abo
 def test_nothing_is_written_before_the_own_stream_is_read_to_its_end():
     stream = Stream()
     stream.ticket(P1, 1)
-    core = Collector(
-        OrderStream(PLAN, "K1", from_start(PLAN)), None, writer=1, clock=lambda: stream.now
-    )
+    core = Collector(first_stream(PLAN, "K1"), None, writer=1, clock=lambda: stream.now)
     core.own_end(1)
     core.log_end(P1, 5)
     assert (core.step(), core.due, core.caught_up()) == ((), False, False)
@@ -273,7 +269,7 @@ def test_a_standby_keeps_the_newest_checkpoint_alone_and_names_it_when_it_takes_
     stream = Stream()
     standby, part = stream.core(2), Standby(primary=False)
     for _ in range(500):
-        stream.records.append(encode(anchor(PLAN, "K1"), standby.own.marked))
+        stream.records.append(encode(tag_in(PLAN, "K1"), standby.own.marked))
         stream.read(standby)
         assert not part.decide(standby, 0.0)
         assert not standby.due

@@ -3,8 +3,7 @@
 from collectors.core.entry_counts import EntryCounts
 from multicast.control import stream_partition
 from multicast.order.records import OwnRecord, Ticket, encode
-from multicast.order.runs import anchor
-from tests.helpers.plans import with_foreign_work
+from tests.helpers.plans import tag_in, with_foreign_work
 from tests.helpers.small import Small, until
 from topology.work import collector_work
 
@@ -81,7 +80,7 @@ def test_what_a_producers_ticket_orders_no_collector_has_appended():
         with system.producer(tickets=False) as producer:
             for _ in range(4):
                 producer.multicast(b"", to={"P1"}).accepted(60)
-        raw = encode(anchor(PLAN, "K0"), OwnRecord((Ticket(PLAN.number("P1"), 4, 0),)))
+        raw = encode(tag_in(PLAN, "K0"), OwnRecord((Ticket(PLAN.number("P1"), 4, 0),)))
         system.log.write(stream_partition(PLAN, "K0"), raw)
         nodes = {node.name: node for node, _ in system.run_all()}
         until(lambda: nodes["K1"].status()["entries"]["appended"]["P1"] == 4)

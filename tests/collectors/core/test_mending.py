@@ -13,14 +13,13 @@ from multicast.order.records import (
     Ticket,
     encode,
 )
-from multicast.order.stream import OrderStream
-from tests.helpers.plans import chain, from_start
+from tests.helpers.plans import chain, first_stream
 from topology.carry_over import retained
 
 
 def opened(name):
     plan = chain()
-    return OrderStream(plan, name, from_start(plan))
+    return first_stream(plan, name)
 
 
 def read(stream, *records):

@@ -26,23 +26,33 @@ from multicast.drivers.memory.driver import MemoryDriver
 from multicast.drivers.memory.logs import MemoryLog
 from multicast.drivers.protocol import Record
 from multicast.order.records import COUNT_MAX, OwnRecord, Ticket, encode
-from multicast.order.runs import anchor
-from tests.helpers.plans import chain
+from multicast.order.runs import anchor, digest_of
+from tests.helpers.plans import chain, tag_in
 from tests.helpers.small import Small, until
+from topology.tree import Subscription
 
 PLAN = chain()
-# The next one retains no collector: each has another stream.
-NEXT = replace(
-    chain(epoch=2),
-    collectors=tuple(replace(each, stream=each.stream + 2) for each in PLAN.collectors),
-)
+# The next one retains no collector, and its streams lie in the same partitions.
+NEXT = replace(chain(epoch=2), consumers=(*PLAN.consumers, Subscription("C9", ("P1", "P2"), "K1")))
 K1 = stream_partition(NEXT, "K1")
 ENDS = {log.name: 0 for log in PLAN.logs}
 FOREIGN = [b"", None, b"amcast?"]
 
 
-def tickets(plan, messages=1, log=0):
-    return encode(anchor(plan, "K1"), OwnRecord((Ticket(log, messages, 0),)))
+def tickets(plan, messages=1, log=0, *, began=b"e"):
+    tag = anchor(2, "K1", began) if plan.epoch > 1 else tag_in(plan, "K1")
+    return encode(tag, OwnRecord((Ticket(log, messages, 0),)))
+
+
+def read_ahead(own=K1, **bounds):
+    return ReadAhead([K1], own, earlier={tag_in(PLAN, "K1")}, **bounds)
+
+
+def endings(system):
+    """What ends the first epoch: markers and ends, and the digest of the ends."""
+    marks = markers_record(system.previous, 1, ENDS, attempt="1")
+    ends = ends_record(digest_of(marks[1]), 1, ENDS, attempt="1")
+    return marks, ends, digest_of(ends[1])
 
 
 def batch(first, *values):
@@ -50,25 +60,27 @@ def batch(first, *values):
     return StreamBatch(K1, records, first + len(values))
 
 
-def test_the_records_of_the_epoch_are_kept_and_how_far_each_stream_is_read():
-    ahead = ReadAhead({K1: anchor(NEXT, "K1")})
+def test_what_is_of_no_earlier_epoch_is_kept_and_how_far_each_stream_is_read():
+    ahead = read_ahead()
     assert ahead.batches() == []
     ahead.take([batch(10, tickets(PLAN), tickets(NEXT), *FOREIGN)])
     ahead.take([batch(15, tickets(NEXT, 2), tickets(PLAN))])
     ahead.take([StreamBatch(K1, [], 30)])
-    kept = [Record(11, tickets(NEXT), None), Record(15, tickets(NEXT, 2), None)]
+    foreign = [Record(12 + place, value, None) for place, value in enumerate(FOREIGN)]
+    kept = [Record(11, tickets(NEXT), None), *foreign, Record(15, tickets(NEXT, 2), None)]
     assert ahead.batches() == [StreamBatch(K1, kept, 30)]
 
 
 def test_of_the_parents_stream_all_records_are_kept_as_relays_name_the_last_one():
-    ahead = ReadAhead({K1: None})
+    ahead = read_ahead(own=None)
     ahead.take([batch(10, tickets(NEXT), tickets(PLAN), *FOREIGN)])
     (kept,) = ahead.batches()
     assert [record.offset for record in kept.records] == [10, 11, 12, 13, 14]
 
 
-def test_a_stream_of_which_enough_is_kept_is_named_once():
-    ahead = ReadAhead({K1: anchor(NEXT, "K1")}, records_max=2)
+@pytest.mark.parametrize("bound", [{"records_max": 2}, {"bytes_max": 80}])
+def test_a_stream_of_which_enough_is_kept_is_named_once(bound):
+    ahead = read_ahead(**bound)
     assert ahead.take([batch(10, tickets(NEXT), tickets(PLAN))]) == []
     assert ahead.take([batch(12, tickets(NEXT))]) == [K1]
     assert ahead.take([batch(13, tickets(NEXT))]) == []
@@ -90,13 +102,14 @@ def ready():
 def test_an_instance_that_stands_ready_misses_no_record_of_its_epoch():
     with ready() as (system, _, node):
         # Tickets of a producer that has learned of the new epoch before the collectors.
+        marks, ends, began = endings(system)
         for _ in range(3):
             system.log.write(K1, tickets(PLAN))
-            system.log.write(K1, tickets(NEXT))
-        system.write(markers_record(system.previous, 1, ENDS, attempt="1"))
-        system.write(ends_record(system.previous, 1, ENDS, attempt="1"))
+            system.log.write(K1, tickets(NEXT, began=began))
+        system.write(marks)
+        system.write(ends)
         until(lambda: node.begun and node.core.own.offset_next == 6)
-        system.log.write(K1, tickets(NEXT))
+        system.log.write(K1, tickets(NEXT, began=began))
         until(lambda: node.core.own.offset_next == 7)
         until(lambda: node.core.own.count == 4)
         assert not node.core.void, "those of the epoch before were left out"
@@ -106,16 +119,17 @@ def test_an_instance_that_stands_ready_misses_no_record_of_its_epoch():
 def test_an_epoch_that_is_written_long_before_it_begins_is_kept_up_to_a_bound(monkeypatch):
     monkeypatch.setattr(core_runner, "ReadAhead", partial(ReadAhead, records_max=5))
     with ready() as (system, engine, node):
+        marks, ends, began = endings(system)
         for _ in range(20):
-            system.log.write(K1, tickets(NEXT))
+            system.log.write(K1, tickets(NEXT, began=began))
         until(lambda: engine.streams._subscriptions[K1][node._runner].paused)
         for _ in range(20):
-            system.log.write(K1, tickets(NEXT))
-        ends = system.driver.last_stable_offsets([K1])
+            system.log.write(K1, tickets(NEXT, began=began))
+        written = system.driver.last_stable_offsets([K1])[K1]
         kept = len(node._runner._ahead.batches()[0].records)
-        system.write(markers_record(system.previous, 1, ENDS, attempt="1"))
-        system.write(ends_record(system.previous, 1, ENDS, attempt="1"))
-        until(lambda: node.begun and node.core.own.count == ends[K1])
+        system.write(marks)
+        system.write(ends)
+        until(lambda: node.begun and node.core.own.count == written)
         assert kept <= 20, "what came after it was full was left in the stream"
         assert node.error is None
 

@@ -12,7 +12,7 @@ import collectors.reconfiguration.recovery
 from collectors.core.collector import LIMITS
 from collectors.core.mending import Harm
 from collectors.reconfiguration.drain import drain
-from collectors.reconfiguration.recovery import SKIPS_MAX, RecoveringDrain, recover
+from collectors.reconfiguration.recovery import SKIPS_MAX, recover
 from collectors.reconfiguration.survey import (
     counted_runs,
     find_damage,
@@ -28,9 +28,8 @@ from multicast.control import (
 )
 from multicast.errors import Conflict, Trimmed
 from multicast.order.records import OwnRecord, Ticket, encode
-from multicast.order.runs import anchor
 from tests.helpers.forged import far, freeze, is_relayed, jump
-from tests.helpers.plans import chain, poster
+from tests.helpers.plans import chain, poster, tag_in
 from tests.helpers.small import Small, until
 
 PLAN = poster()
@@ -169,7 +168,7 @@ def test_a_child_that_left_out_records_of_its_parent_has_them_restored_in_their_
 
         until(strayed, pause=0.05)
         assert recovered(system).epoch == 2
-        restored = state_of(system).recovered[1].restored
+        restored = state_of(system).ended[1].restored
         assert restored[CHILD] > 0
         system.run_all(epoch=2)
         sent += ordered(system, 21)
@@ -196,7 +195,7 @@ def test_what_is_restored_goes_to_its_logs_though_a_plan_has_renumbered_them_mea
 
         until(strayed, pause=0.05)
         assert recovered(system).epoch == 3
-        assert state_of(system).recovered[2].restored[CHILD] > 0
+        assert state_of(system).ended[2].restored[CHILD] > 0
         system.run_all(epoch=3)
         sent += ordered(system, 21)
         check(system, sent)
@@ -210,7 +209,7 @@ def test_a_child_that_ordered_what_is_its_parents_to_order_loses_and_doubles_not
         forge(system, CHILD, jump(1, log="P3", by=5000))
         sent += multicast(system, 21)
         assert recovered(system).epoch == 2
-        assert state_of(system).recovered[1].restored[ROOT] > 0, "what only its child has ordered"
+        assert state_of(system).ended[1].restored[ROOT] > 0, "what only its child has ordered"
         system.run_all(epoch=2)
         sent += ordered(system, 21)
         assert find_damage(system.driver, state_of(system)) == ()
@@ -319,7 +318,7 @@ def ticketed(system, log):
     """Multicast a message to a log, and write its ticket into the stream of K1."""
     with system.producer(tickets=False) as producer:
         producer.multicast(b"", to={log}).accepted(60)
-    raw = encode(anchor(WIDE, "K1"), OwnRecord((Ticket(WIDE.number(log), 1, 0),)))
+    raw = encode(tag_in(WIDE, "K1"), OwnRecord((Ticket(WIDE.number(log), 1, 0),)))
     system.log.write(stream_partition(WIDE, "K1"), raw)
 
 
@@ -388,21 +387,33 @@ def test_what_retention_has_deleted_of_the_order_is_restored_log_by_log_where_th
         assert sorted(delivered) == sorted(f"P{log + 1}:{offset}" for log, offset in order)
 
 
-def test_what_an_interrupted_recovery_has_restored_counts_although_retention_has_gone_on(
-    monkeypatch,
+@pytest.mark.parametrize("deletes", [False, True])
+def test_what_an_interrupted_recovery_has_restored_counts_unless_retention_has_gone_on(
+    monkeypatch, deletes
 ):
-    def killed(*_):
+    original = collectors.reconfiguration.recovery.restore
+
+    def killed(*args, **options):
+        original(*args, **options)
         raise Killed
 
     with Small(WIDE, limits=replace(LIMITS, checkpoint_records=6)) as system:
         order, point = overtaken(system, deletes=False)
         with monkeypatch.context() as patched:
-            patched.setattr(RecoveringDrain, "_fill", killed)  # what follows the restored runs
+            patched.setattr(collectors.reconfiguration.recovery, "restore", killed)
             with pytest.raises(Killed):
                 recovered(system)
-        system.log.trim(stream_partition(WIDE, "K1"), point.read_from)
-        assert recovered(system, lossy=True).epoch == 2
-        assert restored(system) == order, "not log by log"
+        partition = stream_partition(state_of(system).plan(2), "K2")
+        before = system.driver.last_stable_offsets([partition])
+        if deletes:
+            system.log.trim(stream_partition(WIDE, "K1"), point.read_from)
+            with pytest.raises(Conflict, match="whose order is lost"):
+                recovered(system)
+            assert 1 not in state_of(system).ends
+        assert recovered(system, lossy=deletes).epoch == 2
+        assert (restored(system) == order) is not deletes, "log by log"
+        assert sorted(restored(system)) == sorted(order)
+        assert (system.driver.last_stable_offsets([partition]) == before) is not deletes
         assert find_damage(system.driver, state_of(system)) == ()
 
 

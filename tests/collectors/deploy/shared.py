@@ -1,18 +1,17 @@
 """A collector's instances without threads, and processes that share a plan, as in operation."""
 
+from bench.harness.processes import CollectorProcess
 from collectors.core.actions import Append
 from collectors.core.collector import Collector
 from collectors.core.standby import Standby
-from collectors.testing.processes import CollectorProcess
-from multicast.order.stream import OrderStream
-from tests.helpers.plans import chain, from_start
+from tests.helpers.plans import chain, first_stream
 from tests.helpers.system import until
 
 
 def core_of_k1(writer):
     """Make the core of an instance that has read nothing; its clock stands still."""
     plan = chain()
-    stream = OrderStream(plan, "K1", from_start(plan))
+    stream = first_stream(plan, "K1")
     return Collector(stream, None, writer=writer, clock=lambda: 0)
 
 

@@ -20,7 +20,6 @@ import yaml
 from typer.testing import CliRunner
 
 from collectors.cli.generate import app
-from collectors.deploy.dashboard import PANELS
 from collectors.deploy.files import KINDS, DeploymentSettings, generate
 from multicast.errors import UsageError
 from multicast.local.broker import free_ports
@@ -77,22 +76,6 @@ def test_a_file_that_exists_is_overwritten_only_by_force(tmp_path):
     assert target.read_text().startswith("#")
 
 
-def test_one_file_goes_to_stdout_by_its_name_and_several_need_a_folder(tmp_path):
-    out = tmp_path / "out"
-    for name in ("/dev/stdout", "/dev/null"):
-        with out.open("wb") as file:
-            done = subprocess.run(
-                [sys.executable, "-m", "multicast", "generate", "grafana", "--out", name],
-                stdout=file, stderr=subprocess.PIPE, text=True, timeout=240, check=False,
-            )  # fmt: skip
-        assert done.returncode == 0, done.stderr
-        written_out = out.read_text()
-        assert written_out == ("" if name == "/dev/null" else invoke("grafana").stdout)
-    refused = amcast("generate", "compose", "--out", "/dev/null")
-    assert refused.returncode == 2
-    assert "/dev/null is not a folder" in refused.stderr
-
-
 @pytest.mark.parametrize(
     "wrong",
     [
@@ -107,12 +90,6 @@ def test_one_file_goes_to_stdout_by_its_name_and_several_need_a_folder(tmp_path)
 def test_a_value_that_would_break_a_file_is_refused(wrong):
     with pytest.raises(UsageError):
         DeploymentSettings(**{"bootstrap": BROKERS, "topic": "A", **wrong})
-
-
-def test_brokers_may_have_addresses_of_ipv6(tmp_path):
-    written(tmp_path, "systemd", bootstrap="[2001:db8::1]:9092,k2:9092")
-    text = (tmp_path / "amcast-collectors.service").read_text()
-    assert " --bootstrap [2001:db8::1]:9092,k2:9092 " in text
 
 
 def test_systemd_accepts_the_unit_and_the_unit_stops_what_it_starts(tmp_path):
@@ -257,16 +234,6 @@ def test_helm_renders_every_option_of_the_chart(chart, helm):
     assert pod["volumes"][0]["secret"]["secretName"] == "login"
 
 
-@pytest.mark.helm
-def test_helm_refuses_values_that_the_schema_forbids(chart, helm):
-    done = subprocess.run(
-        [helm, "template", "r", str(chart), "--set", "topic=A/B"],
-        capture_output=True, text=True, timeout=240, check=False,
-    )  # fmt: skip
-    assert done.returncode != 0
-    assert "topic" in done.stderr
-
-
 @pytest.mark.needs("promtool")
 def test_promtool_accepts_the_rules(tmp_path):
     written(tmp_path, "prometheus-rules")
@@ -293,20 +260,3 @@ def test_each_alert_says_what_it_means_and_has_its_section_in_the_runbook():
     for rule in group["rules"]:
         assert set(rule["annotations"]) == {"summary", "description", "runbook"}
         assert rule["annotations"]["runbook"] == f"docs/runbook.md#{rule['alert'].lower()}"
-
-
-def test_the_dashboard_has_no_panels_that_overlap_and_none_without_a_query():
-    deployment = DeploymentSettings(bootstrap=BROKERS, topic="A", job="J")
-    document = json.loads(generate("grafana", deployment)["amcast-dashboard.json"])
-    cells = [
-        (panel["gridPos"]["x"] + x, panel["gridPos"]["y"] + y)
-        for panel in document["panels"]
-        for x in range(panel["gridPos"]["w"])
-        for y in range(panel["gridPos"]["h"])
-    ]
-    assert len(cells) == len(set(cells))
-    assert max(x for x, _ in cells) < 24
-    assert len({panel["id"] for panel in document["panels"]}) == len(PANELS)
-    for panel in document["panels"]:
-        assert all("JOB" not in target["expr"] for target in panel["targets"])
-        assert panel["targets"]

@@ -2,14 +2,10 @@
 
 import json
 import time
-import urllib.request
 from contextlib import closing
 from itertools import count
 
-import pytest
-
 from collectors.core.standby import Standby
-from multicast import Producer
 from multicast.control import (
     NOBODY,
     PROCESS_BYTES,
@@ -21,12 +17,9 @@ from multicast.control import (
 )
 from multicast.drivers.memory.driver import MemoryDriver
 from multicast.drivers.protocol import Record
-from multicast.properties import check_all
-from multicast.verification.from_cluster import ReplayedConsumer, replayed
-from tests.collectors.deploy.shared import Instances, SharedCollectors, core_of_k1
-from tests.helpers.plans import chain, poster
+from tests.collectors.deploy.shared import Instances, core_of_k1
+from tests.helpers.plans import chain
 from tests.helpers.small import Small
-from tests.helpers.system import PATIENCE_S, System
 from tests.helpers.system import until as eventually
 
 HERE = "127.0.0.1"
@@ -291,120 +284,3 @@ def test_collectors_change_hands_again_and_again_under_load_and_nothing_is_lost(
             acting, thread = standby, its_thread
         producer.multicast(b"", to={"P1"}).ordered(60)
         assert system.all("C1") == [f"P1:{number}" for number in range(sent + 1)]
-
-
-# -- processes ------------------------------------------------------------------------------------
-
-
-def status(shared, number):
-    with urllib.request.urlopen(f"{shared.page(number)}/status", timeout=30) as answer:
-        return json.load(answer)
-
-
-def primaries(shared, number):
-    """Give, by collector that this process is the primary of, how much its instance appended."""
-    return {
-        node["node"]: node["appended_here"]
-        for node in status(shared, number)["nodes"]
-        if node["role"] == "primary" and node.get("begun")
-    }
-
-
-def statements(system, name):
-    """Give the control topic's statements of where a collector runs, in order."""
-    partition = collectors_partition(system.topic)
-    end = system.driver.last_stable_offsets([partition])[partition]
-    reader = system.driver.reader({partition: 0})
-    found, position = [], 0
-    while position < end:
-        for fetched in reader.poll(1.0):
-            position = fetched.position
-            found += [
-                json.loads(record.value)
-                for record in fetched.records
-                if record.key == f"running/{name}".encode()
-            ]
-    reader.close()
-    return found
-
-
-def offer_and_answer(system, name):
-    """Give the only offer of a collector, and the next statement, which may come a moment later."""
-    eventually(
-        lambda: "released" not in statements(system, name)[-1],
-        f"another instance of {name}",
-        pause=0.2,
-    )
-    found = statements(system, name)
-    (offer,) = [each for each, said in enumerate(found) if "released" in said]
-    return found[offer], found[offer + 1]
-
-
-@pytest.mark.campaign
-@pytest.mark.kafka
-@pytest.mark.slow
-@pytest.mark.timeout(900)
-def test_a_process_that_joins_leaves_what_stays_alone_and_one_that_ends_hands_over(
-    kafka_cluster, tmp_path
-):
-    # Init: two processes share the collectors, and have ordered something.
-    with (
-        System(kafka_cluster.bootstrap, poster(), tmp_path) as system,
-        SharedCollectors(kafka_cluster.bootstrap, system.topic, tmp_path, processes=2) as shared,
-        Producer(topic=system.topic, driver=system.driver) as producer,
-    ):
-        names = {node.name for node in system.plan.collectors}
-        sets = [{"P1"}, {"P2"}, {"P3"}, {"P5"}, {"P1", "P3"}, {"P2", "P3", "P4"}]
-
-        def send():
-            for receipt in [producer.multicast(b"", to=sets[n % 6]) for n in range(60)]:
-                receipt.ordered(PATIENCE_S)
-
-        def have_all_appended():
-            send()
-            return all(min(primaries(shared, each).values(), default=1) for each in range(2))
-
-        def meet(size):
-            def met():
-                everybody = range(shared.count)
-                return (
-                    all(len(status(shared, each)["members"]) == size for each in everybody)
-                    and set().union(*[primaries(shared, each) for each in everybody]) == names
-                )
-
-            eventually(met, f"{size} processes that share all collectors")
-
-        meet(2)
-        eventually(have_all_appended, "records of all primaries")
-        before = [primaries(shared, each) for each in range(2)]
-
-        # Test: a third process joins.
-        shared.start(shared.count)
-        shared.count += 1
-        meet(3)
-        after = [primaries(shared, each) for each in range(2)]
-
-        # Check: a collector whose primary stays keeps its instance; a new one counts from 0.
-        stayed = [
-            (old[name], new[name])
-            for old, new in zip(before, after, strict=True)
-            for name in old.keys() & new.keys()
-        ]
-        assert stayed
-        assert all(new >= old > 0 for old, new in stayed)
-
-        # Test: a process ends by SIGTERM.
-        leaver = max(range(3), key=lambda each: len(primaries(shared, each)))
-        led = set(primaries(shared, leaver))
-        left = shared.page(leaver)
-        shared.stop(leaver)
-        send()
-
-        # Check: for each of its collectors it made an offer, and another one advertised itself.
-        assert led
-        for name in led:
-            ours, theirs = offer_and_answer(system, name)
-            assert left.endswith(f":{ours['web']['port']}")
-            assert theirs["web"]["port"] != ours["web"]["port"]
-        report = check_all(replayed(system.driver, system.topic, [ReplayedConsumer("C1", None)]))
-        assert not report.violations

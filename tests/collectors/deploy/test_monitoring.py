@@ -16,9 +16,9 @@ import pytest
 import yaml
 from prometheus_client import CollectorRegistry, start_http_server
 
+from bench.harness.processes import end
 from collectors.deploy.dashboard import PANELS
 from collectors.deploy.files import DeploymentSettings, generate
-from collectors.testing.processes import end
 from multicast import Consumer, Producer
 from multicast.local.broker import free_ports
 from multicast.metrics import ClientMetrics

@@ -22,9 +22,8 @@ from multicast.drivers.memory.driver import MemoryDriver, MemoryLog
 from multicast.drivers.protocol import TopicPartition
 from multicast.errors import AmcastError, AppendRefused, ProtocolViolation, Trimmed
 from multicast.order.records import encode
-from multicast.order.runs import anchor
-from multicast.order.stream import OrderStream, StreamCheckpoint
-from tests.helpers.plans import chain, from_start, poster, tree_plan
+from multicast.order.stream import StreamCheckpoint
+from tests.helpers.plans import chain, first_stream, poster, tag_in, tree_plan
 from tests.helpers.small import Small, until
 from tests.helpers.system import PATIENCE_S, System, set_topic
 
@@ -89,8 +88,8 @@ def test_a_collector_that_fails_of_its_stream_stops_no_other():
     plan = tree_plan(3, "A")
     with Small(plan) as system:
         # The control topic names a checkpoint of K4 where its stream has something else.
-        state = OrderStream(plan, "K4", from_start(plan)).checkpoint()
-        point = StreamCheckpoint(1, "K4", 0, encode(anchor(plan, "K4"), state))
+        state = first_stream(plan, "K4").checkpoint()
+        point = StreamCheckpoint(1, "K4", 0, encode(tag_in(plan, "K4"), state))
         key, value = named_record(point, 1, (0, 0))
         system.log.write(collectors_partition("A"), value, key=key)
         system.log.write(stream_partition(plan, "K4"), b"no checkpoint")

@@ -20,7 +20,6 @@ from collectors.explain.inspection import message_of
 from multicast import MessageID, Producer, UsageError, nothing_after
 from multicast.control import log_partition
 from multicast.drivers.kafka import Admin
-from tests.helpers.forged import far, forge
 from tests.helpers.plans import poster
 from tests.helpers.system import PATIENCE_S, System, amcast, open_transaction, until
 
@@ -181,27 +180,6 @@ def test_an_open_transaction_a_removed_message_and_unknown_ids_are_named(system)
 
 @pytest.mark.kafka
 @pytest.mark.slow
-def test_a_message_behind_a_hole_waits_for_the_hole_and_the_hole_for_its_producer(system):
-    # Init: an offset of P3 was ordered early, and its producer died; no collector fills it.
-    top = system.plan.top("P3").name
-    with Producer(topic=system.topic, driver=system.driver, tickets=False) as producer:
-        stored = producer.multicast(b"behind", to={"P2"}).accepted(PATIENCE_S)
-    forge(system, top, far("P3", 1))
-    forge(system, system.plan.top("P2").name, far("P2", 1))
-    path = [node.name for node in system.plan.collectors if "P3" in node.bag and "P2" in node.bag]
-    assert top in path
-
-    hole = explain(system, "P3:0", 1)
-    assert [wait["why"] for wait in hole["waits"]] == [
-        "the offset was ordered early, and log P3 is stored up to 0 only"
-    ]
-    waits = [wait for wait in explain(system, stored, 1)["waits"] if "consumer" in wait["who"]]
-    assert waits[0]["why"] == "offset 0 of log P3 was ordered early and is not stored yet"
-    assert "a collector soon fills the offset" in waits[0]["do"]
-
-
-@pytest.mark.kafka
-@pytest.mark.slow
 def test_a_message_that_a_dead_collector_has_not_ordered_names_it_and_what_to_do(system):
     top = system.plan.top(LOG).name
     host = system.apart(top)
@@ -222,24 +200,3 @@ def test_a_message_that_a_dead_collector_has_not_ordered_names_it_and_what_to_do
     assert "a ticket beside the message orders" in screen
     assert f"{top}: not yet; ordered up to 1" in screen
     assert f"  {top}: ordered by the collector in record" in amcast(*words).stdout
-
-
-@pytest.mark.kafka
-@pytest.mark.slow
-def test_of_a_message_with_a_ticket_it_is_said_that_the_ticket_ordered_it(kafka_cluster, tmp_path):
-    plan = poster()
-    with System(kafka_cluster.bootstrap, plan, tmp_path, driver="kafka-python") as system:
-        with Producer(topic=system.topic, driver=system.driver) as producer:
-            message = producer.multicast(b"", to=BOTH).ordered(PATIENCE_S)
-        document = explain(system, message, 1)
-        places = [hop["place"] for hop in document["hops"]]
-        assert places[0]["by"] == "a producer's ticket"
-        assert places[1:] == [None] * len(places[1:])
-        # Who reads the top's order may deliver it, and each child waits for its own collector.
-        top = document["hops"][0]["collector"]
-        assert {wait["who"] for wait in document["waits"]} == {
-            f"collector {hop['collector']} and who reads its order" for hop in document["hops"][1:]
-        }
-        for entry in plan.consumers:
-            if entry.name in document["consumers"] and entry.collector == top:
-                assert "may deliver it" in document["consumers"][entry.name]

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from collectors.testing.processes import end
+from bench.harness.processes import end
 from multicast.errors import TimedOut
 
 _START_S = 60.0  # it takes a second; many times longer on a busy machine

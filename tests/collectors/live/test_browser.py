@@ -3,24 +3,17 @@
 `pytest -m campaign -s tests/collectors/live/test_browser.py` prints the times that it measured.
 """
 
-import re
 import sys
-import threading
 import time
-from contextlib import contextmanager
-from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
 
-from collectors.reconfiguration.apply import apply
 from multicast import Producer
-from multicast.drivers.kafka import Admin
 from tests.collectors.live.browser import browser, complaints
 from tests.collectors.live.serving import serving
-from tests.collectors.test_replanning import planned
 from tests.helpers.plans import poster
-from tests.helpers.system import PATIENCE_S, System, open_transaction, until
+from tests.helpers.system import PATIENCE_S, System, until
 
 pytestmark = [
     pytest.mark.needs("chromium", "chromedriver"),
@@ -37,25 +30,6 @@ class Page:
 
     def __init__(self, opened):
         self._opened = opened
-
-    @contextmanager
-    def other_tabs(self, count):
-        """Open the same page in other tabs, one after the other; each time the newest is seen."""
-        first, url = self._opened.current_window_handle, self._opened.current_url
-
-        def opened():
-            for _ in range(count):
-                self._opened.switch_to.new_window("tab")
-                self._opened.get(url)
-                yield
-
-        try:
-            yield opened()
-        finally:
-            for handle in set(self._opened.window_handles) - {first}:
-                self._opened.switch_to.window(handle)
-                self._opened.close()
-            self._opened.switch_to.window(first)
 
     def run(self, script, *arguments):
         return self._opened.execute_script(script, *arguments)
@@ -93,7 +67,7 @@ def live(kafka_cluster, tmp_path_factory):
     with System(kafka_cluster.bootstrap, poster(), folder) as system:
         host = system.apart(system.plan.top("P1+P3").name)
         with (
-            Producer(topic=system.topic, driver=system.driver) as producer,
+            Producer(topic=system.topic, driver=system.driver, tickets=False) as producer,
             serving(system.bootstrap, system.topic, folder) as url,
             browser() as opened,
         ):
@@ -160,21 +134,6 @@ def test_a_message_is_searched_chosen_by_keys_and_explained(live):
     live.page.search("")
 
 
-@pytest.mark.campaign
-def test_the_tree_is_walked_by_keys_and_shows_the_logs_of_one_collector(live):
-    second = live.system.plan.collectors[1]
-    live.page.run("document.getElementById('tree').focus()")
-    live.page.press(DOWN, ENTER)
-    until(lambda: second.name in live.page.text("h-logs"), "the logs of the second collector")
-    own = set(live.system.plan.own_logs(second.name))
-    until(lambda: {row.split()[0] for row in live.page.rows("logs")} == own, "its own logs only")
-    active = """const box = document.getElementById('tree');
-        return document.getElementById(box.getAttribute('aria-activedescendant')).ariaSelected"""
-    assert live.page.run(active) == "true"
-    live.page.press(ENTER)
-    until(lambda: live.page.text("h-logs") == "Logs", "all logs again")
-
-
 def test_a_hostile_payload_is_text(live):
     sent = live.producer.multicast(HOSTILE.encode(), to={"P3"}, key=HOSTILE.encode())
     sent.ordered(PATIENCE_S)
@@ -187,52 +146,3 @@ def test_a_hostile_payload_is_text(live):
     assert live.page.run(inline) != "taken"  # the policy blocks what is not of the page's files
     assert [line for line in live.page.complaints() if "Content Security Policy" in line]
     live.page.search("")
-
-
-@pytest.mark.campaign
-def test_any_number_of_tabs_in_one_browser_is_served(live):
-    """A browser opens six connections to a server; a page in the background has none."""
-    with live.page.other_tabs(6) as tabs:
-        for _ in tabs:
-            until(lambda: live.page.text("link-text") == "live", "a live page")
-            until(lambda: live.page.rows("timeline"), "its messages")
-    until(lambda: live.page.text("link-text") == "live", "the first page again")
-    until(lambda: live.page.rows("timeline"), "its messages again")
-
-
-@pytest.mark.campaign
-def test_an_open_transaction_is_shown_as_held(live):
-    producer = open_transaction(live.system, live.system.plan.log("P2"))
-    top = live.system.plan.top("P2").name
-    until(lambda: live.page.state(top) == "held", "the held log")
-    producer.commit_transaction(PATIENCE_S)
-    until(lambda: all_up(live.page, live.system), "its end")
-
-
-@pytest.mark.campaign
-def test_a_new_epoch_is_shown_while_messages_flow(live):
-    ended = threading.Event()
-
-    def send():
-        while not ended.wait(0.01):
-            live.producer.multicast(b"flow", to={"P1", "P3"})
-
-    sender = threading.Thread(target=send)
-    sender.start()
-    try:
-        plan = planned(live.system.plan)
-        known = {node.name for node in live.system.plan.collectors}
-        with Admin(live.system.bootstrap) as admin:
-            done = apply(live.system.driver, admin, plan, timeout_s=PATIENCE_S, add_partitions=True)
-        began = time.monotonic()
-        for name in {node.name for node in done.plan.collectors} - known:
-            live.host.start(name)
-        until(lambda: live.page.text("t-epoch") == "2", "the new epoch")
-        took("epoch 2 in force, and shown", began)
-    finally:
-        ended.set()
-        sender.join()
-    live.system.plan = replace(done.plan)
-    until(lambda: all_up(live.page, live.system), "all collectors of the new epoch")
-    assert re.search("epoch 2 is in force", live.page.text("events"))
-    assert "C4: P1, P5, P6" in live.page.text("interest")

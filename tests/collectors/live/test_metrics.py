@@ -6,9 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from collectors.metrics import FAMILIES, page_of
+from collectors.metrics import page_of
 from multicast import Producer
-from multicast.metrics.families import MetricKind
 from multicast.order.runs import MAGIC
 from tests.helpers.forged import far, forge
 from tests.helpers.plans import poster
@@ -23,13 +22,6 @@ def test_the_table_in_the_docs_is_made_from_the_code():
         [sys.executable, "-m", "collectors.metrics"], check=True, capture_output=True, text=True
     ).stdout
     assert made in DOC.read_text()
-
-
-def test_counters_alone_end_in_total_and_durations_are_in_seconds():
-    for family in FAMILIES:
-        assert family.name.endswith("_total") is (family.kind is MetricKind.COUNTER), family.name
-        assert not family.name.endswith(("_ms", "_s"))
-    assert len({family.name for family in FAMILIES}) == len(FAMILIES)
 
 
 def test_of_two_epochs_of_a_collector_the_one_that_has_begun_is_shown_with_escaped_names():

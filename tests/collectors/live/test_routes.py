@@ -194,21 +194,14 @@ def test_more_streams_than_allowed_are_refused_and_who_leaves_makes_room(setting
             until(lambda: not pages._server._streams, "an end of the streams")
 
 
-def test_the_commands_wait_and_watch(system):
+def test_status_waits_until_all_collectors_are_up(system):
     common = system.common()
     done = amcast("collectors", "status", *common, "--wait", "healthy", "--timeout", "4m")
     assert (done.returncode, done.stderr) == (0, "")
     assert "collectors up" in done.stdout
-    for verb in ("lag", "status"):
-        done = amcast("collectors", verb, *common, "--watch", "--timeout", "2s", "-o", "json")
-        assert done.returncode == 0, done.stderr
-        documents = [json.loads(line) for line in done.stdout.splitlines()]
-        assert {document["epoch"] for document in documents} == {1}
-        for row in documents[0].get("collectors", []):
-            assert (row["state"], row["why"]) == ("up", "")
-    done = amcast("collectors", "lag", *common, "--timeout", "2s")
-    assert (done.returncode, "goes with --watch" in done.stderr) == (2, True)
-    done = amcast("collectors", "lag", *common, "--watch", "--timeout", "soon")
+    done = amcast("collectors", "status", *common, "--timeout", "2s")
+    assert (done.returncode, "goes with --wait" in done.stderr) == (2, True)
+    done = amcast("collectors", "status", *common, "--wait", "healthy", "--timeout", "soon")
     assert (done.returncode, "is not a duration" in done.stderr) == (2, True)
 
 
@@ -220,19 +213,3 @@ def test_a_wait_for_collectors_that_do_not_run_ends_with_the_cause(kafka_cluster
         assert "not all collectors are up after 15 s: K1 is silent: no process" in done.stderr
         status = json.loads(amcast("collectors", "status", *idle.common(), "-o", "json").stdout)
     assert {row["state"] for row in status["collectors"]} == {"silent"}
-
-
-def test_watching_the_lag_shows_the_total_and_the_logs_that_have_one(kafka_cluster, tmp_path):
-    with System(kafka_cluster.bootstrap, poster(), tmp_path) as idle:
-        with Producer(topic=idle.topic, driver=idle.driver, tickets=False) as producer:
-            for to in ({"P1", "P3"}, {"P1", "P3"}, {"P3"}):
-                producer.multicast(b"x", to=to).accepted(PATIENCE_S)
-        watch = ("collectors", "lag", *idle.common(), "--watch", "--timeout", "1s")
-        shown = amcast(*watch).stdout.splitlines()
-        documents = [json.loads(line) for line in amcast(*watch, "-o", "json").stdout.splitlines()]
-    assert shown
-    assert {line.partition(" ")[2] for line in shown} == {"total 3: P3 1, P1+P3 2"}
-    assert documents
-    for document in documents:
-        assert document["total"] == 3
-        assert {log: lag for log, lag in document["logs"].items() if lag} == {"P1+P3": 2, "P3": 1}

@@ -48,28 +48,6 @@ def test_messages_come_in_the_order_of_the_synchronous_consumer(system):
     assert asyncio.run(run()) == system.all("C1")
 
 
-def test_every_way_to_read_goes_on_where_the_last_one_stopped(alone):
-    async def run():
-        received = []
-        async with consumer_of(alone, "C4") as consumer:
-            received += await payloads(consumer, 7)
-            for batch in await consumer.poll(PATIENCE_S, messages_max=5):
-                received += [record.value for record in batch.records]
-                assert consumer.position == batch.cursor()
-            assert len(received) == 12
-            async for batch in consumer.batches(messages_max=10):
-                received += [record.value for record in batch.records]
-                if len(received) >= 32:
-                    break
-            received += await payloads(consumer, 3)
-            async for batch in consumer.until_end():
-                received += [record.value for record in batch.records]
-        return received
-
-    write(alone, 100, partitions=["P4"])
-    assert asyncio.run(run()) == [b"%d" % number for number in range(100)]
-
-
 def test_until_end_stops_at_the_end_and_says_what_is_missing(alone):
     async def run():
         async with consumer_of(alone, "C4") as consumer:
@@ -81,40 +59,6 @@ def test_until_end_stops_at_the_end_and_says_what_is_missing(alone):
             write(alone, 1, partitions=["P1"])
             with pytest.raises(TimedOut, match="log P1 is delivered up to 0 of 1"):
                 _ = [batch async for batch in consumer.until_end(timeout=0.3)]
-
-    asyncio.run(run())
-
-
-def test_until_end_stops_although_messages_keep_coming(alone):
-    async def run():
-        write(alone, 1000, partitions=["P4"])
-        async with consumer_of(alone, "C4") as consumer:
-            seen = 0
-            async for batch in consumer.until_end():
-                seen += len(batch.records)
-                write(alone, 10 * len(batch.records), partitions=["P4"], start=10_000)
-            assert seen >= 1000
-
-    asyncio.run(run())
-
-
-def test_a_restart_begins_after_the_committed_message(alone):
-    async def run():
-        write(alone, 20, partitions=["P4"])
-        async with consumer_of(alone, "C4") as consumer:
-            assert len(await payloads(consumer, 5)) == 5
-            await consumer.commit()
-        async with consumer_of(alone, "C4") as consumer:
-            assert await payloads(consumer, 1) == [b"5"]
-            first = consumer.position
-            await payloads(consumer, 3)
-            await consumer.commit(first)
-        async with consumer_of(alone, "C4") as consumer:
-            start = consumer.position
-            assert await payloads(consumer, 1) == [b"6"]
-            await consumer.seek(start)
-            assert consumer.position == start
-            assert await payloads(consumer, 1) == [b"6"]
 
     asyncio.run(run())
 
@@ -216,20 +160,6 @@ def test_a_cluster_that_is_away_for_a_moment_raises_once_and_loses_nothing(alone
                     raised.append(type(error))
             assert raised == [RuntimeError, ClusterUnreachable]
             assert received == [b"0", b"1", b"2"]
-
-    asyncio.run(run())
-
-
-def test_a_poll_without_messages_ends_in_time_and_a_time_out_takes_none(alone):
-    async def run():
-        async with consumer_of(alone, "C4") as consumer:
-            assert await consumer.poll(0.0) == []
-            assert await consumer.poll(0.02) == []
-            with pytest.raises(TimeoutError):
-                async with asyncio.timeout(0.02):
-                    await anext(consumer)
-            write(alone, 1, partitions=["P4"])
-            assert await payloads(consumer, 1) == [b"0"]
 
     asyncio.run(run())
 

@@ -96,7 +96,7 @@ def test_the_table_says_what_the_verbs_say(noun):
         assert listed.help == helps[0]
 
 
-@pytest.mark.parametrize("end", ["", " --par"])
+@pytest.mark.parametrize("end", ["", " --oth"])
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
 def test_completion_reads_the_words_of_each_shell(monkeypatch, capsys, shell, end):
     text = f"amcast verify{end}"
@@ -109,7 +109,7 @@ def test_completion_reads_the_words_of_each_shell(monkeypatch, capsys, shell, en
         monkeypatch.setenv("_TYPER_COMPLETE_FISH_ACTION", "get-args")
     with pytest.raises(SystemExit):
         build([])(prog_name="amcast")
-    assert ("--parquet" if end else "verify") in capsys.readouterr().out
+    assert ("--other-producers" if end else "verify") in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("extra", ["collectors", "osn", "planner"])

@@ -102,14 +102,6 @@ def test_a_foreign_history_is_judged_as_far_as_it_goes(verify):
     assert "validity               not checked" in result.stdout
 
 
-def test_readings_of_one_run_may_lie_in_several_files(verify):
-    files = dict(zip("abc", RING.splitlines(keepends=True)[::2], strict=True))
-    assert verify(**files).exit_code == 0
-    parts = RING.splitlines(keepends=True)
-    result = verify(a="".join(parts[:2]), b="".join(parts[2:4]), c="".join(parts[4:]))
-    assert result.exit_code == 3
-
-
 def test_json_is_one_document_with_the_witness(verify):
     result = verify("-o", "json", ring=RING)
     assert result.exit_code == 3
@@ -189,14 +181,6 @@ def test_a_plan_gives_interests_and_planned_work(verify, tmp_path):
         assert "is not a plan: " in error_of(verify("--plan", str(plan), run=work))
     plan.unlink()
     assert "cannot be read" in error_of(verify("--plan", str(plan), run=work))
-
-
-def test_messages_of_other_producers_are_allowed_when_it_is_said(verify):
-    text = readings(C1=["x", "y"]) + acknowledgement_line(
-        producer="p", message_id="x", to=["P1"], outcome="accepted"
-    )
-    assert verify(run=text).exit_code == 3
-    assert verify("--other-producers", run=text).exit_code == 0
 
 
 def test_a_line_without_an_end_is_refused_before_it_fills_the_memory(monkeypatch):

@@ -2,18 +2,14 @@
 
 from concurrent.futures import ThreadPoolExecutor
 
-import confluent_kafka
 import pytest
 
 from multicast import Consumer, Producer, nothing_after
-from multicast.conditional.condition import EXPECT, TAGS
-from multicast.control import log_partition
 from tests.helpers.plans import poster
 from tests.helpers.system import EACH_DRIVER, PATIENCE_S, System, amcast
 
 pytestmark = [pytest.mark.kafka, pytest.mark.slow]
 BOTH = ("P1", "P3")
-LOG = "P1+P3"
 
 
 @pytest.fixture(params=EACH_DRIVER)
@@ -78,28 +74,3 @@ def test_clients_that_contend_for_seats_get_each_once(system):
     done = amcast("verify", *system.common(), "--name", "C1", "-i", "P3", "-i", "P1,P2")
     assert done.returncode == 0, done.stdout + done.stderr
     assert "violated: 0" in done.stdout
-
-
-def test_headers_that_strangers_write_are_judged_and_stop_nobody(system):
-    log = next(log for log in system.plan.logs if log.name == LOG)
-    topic, number = log_partition(log)
-    plain = confluent_kafka.Producer({"bootstrap.servers": system.bootstrap})
-    written = [
-        (b"tagged", [(TAGS, b"P1+P3|a")]),
-        (b"bad tags", [(TAGS, b"P1+P3|,,")]),
-        (b"conflict", [(EXPECT, b"P1+P3|0|t:a")]),
-        (b"holds", [(EXPECT, b"P1+P3|1|t:a")]),
-        (b"ahead", [(EXPECT, b"P1+P3|9999|t:a")]),
-        (b"unreadable", [(EXPECT, b"P1+P3|\xff")]),
-        (b"other log", [(EXPECT, b"P1|0|*")]),
-        (b"empty", [(EXPECT, None)]),
-    ]
-    for value, headers in written:
-        plain.produce(topic, value=value, partition=number, headers=headers)
-    assert plain.flush(PATIENCE_S) == 0
-    expected = {value: value not in (b"conflict", b"ahead", b"unreadable") for value, _ in written}
-    assert dict(all_of(system, "C1", void="mark")) == expected
-    with Consumer(**client(system), name="C1", committed=False) as consumer:
-        kept = [record.value for batch in consumer.until_end() for record in batch.records]
-        assert consumer.void == {"conflict": 1, "ahead": 1, "unreadable": 1}
-    assert kept == [value for value, effective in expected.items() if effective]

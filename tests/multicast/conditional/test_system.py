@@ -287,19 +287,6 @@ def small():
         yield running
 
 
-def test_receipts_are_decided_with_threads_and_again_after_many_segments(small):
-    with small.producer() as producer:
-        start = LogPosition("P1+P2", 0)
-        first = producer.multicast(b"", to=BOTH, **seat(start, 1))
-        second = producer.multicast(b"", to=BOTH, **seat(start, 1))
-        assert (first.decided().takes_effect, second.decided().takes_effect) == (True, False)
-        others = [producer.multicast(b"", to=BOTH) for _ in range(5 * SEGMENT)]
-        assert others[-1].decided().takes_effect
-        # Long forgotten by now: read again from the border of its segment.
-        assert second.decided().conflict == MessageID("P1+P2", 0)
-        assert others[-1].decided().takes_effect
-
-
 def test_asyncio_awaits_the_decision(small):
     async def run():
         async with (

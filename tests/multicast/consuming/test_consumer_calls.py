@@ -77,29 +77,6 @@ def test_a_seek_that_fails_in_the_middle_is_undone_by_the_next_poll(double, sent
     assert values(consumer.poll()) == sent[4:]
 
 
-def test_a_seek_needs_no_request_for_the_payloads(double, sent, monkeypatch):
-    consumer = double.consumer("C1")
-    assert values(consumer.poll()) == sent
-    with monkeypatch.context() as patch:
-        patch.setattr(consumer._readers, "read_payloads", away)
-        consumer.seek("earliest")
-        with pytest.raises(ClusterUnreachable):
-            consumer.poll()
-    assert values(consumer.poll()) == sent
-
-
-def test_the_time_that_the_application_takes_is_no_silence(double):
-    producer, consumer = double.producer(), double.consumer("C1")
-    for _ in range(3):
-        producer.multicast_all([b"x"] * 3000, to={"P1"})
-    double.settle()
-    count = 0
-    for batch in consumer.until_end(timeout=30.0):
-        count += len(batch.records)
-        double.run(31)
-    assert count == 9000
-
-
 def test_a_seek_inside_until_end_drops_the_rest_of_the_poll(double):
     producer, consumer = double.producer(), double.consumer("C1")
     for number in range(6):
@@ -262,22 +239,6 @@ def test_during_a_seek_another_thread_commits_what_was_handed_out(double, sent, 
     monkeypatch.setattr(multicast.consuming.consumer, "refuse_changed_topics", looked_at)
     consumer.seek("latest")
     assert seen == [before]
-
-
-@pytest.mark.parametrize("where", ["earliest", "latest"])
-@pytest.mark.parametrize("way", ["poll", "messages", "batches"])
-def test_the_double_finds_nothing_wrong_with_a_seek(double, where, way):
-    producer, consumer = double.producer(), double.consumer("C1")
-    for number in range(6):
-        producer.multicast(b"%d" % number, to={"P1"} if number % 2 else {"P1", "P2"})
-    double.settle()
-    if way == "poll":
-        assert consumer.poll(messages_max=1)
-    else:
-        next(iter(consumer) if way == "messages" else consumer.batches(messages_max=1))
-    consumer.seek(where)
-    list(consumer.until_end())
-    assert double.check()
 
 
 def test_a_second_thread_is_refused_and_the_first_goes_on(double, sent):

@@ -108,15 +108,6 @@ def test_a_group_refuses_the_cursor_of_another_interest_and_names_the_way_out(do
         assert values(consumer.until_end()) == []
 
 
-def test_a_name_with_another_interest_does_not_take_the_place_of_the_name(double):
-    write(double, 5, {"P1"}, {"P2"}, {"P1", "P2"})
-    with opened(double, "C1", interest={"P2"}) as consumer:
-        list(consumer.until_end())
-        consumer.commit()
-    with pytest.raises(UsageError, match="committed=False"):
-        opened(double, "C1")
-
-
 def stored_by(consumer):
     """The text of the cursor that its group holds."""
     partition = control_partition(consumer._topic)
@@ -197,14 +188,6 @@ def test_a_time_before_1970_is_the_beginning(double):
 
 
 @pytest.mark.parametrize(
-    "options", [{"group": "\ud800"}, {"interest": {"\ud800"}}, {"interest": {1}}]
-)
-def test_a_name_that_is_no_text_is_refused(double, options):
-    with pytest.raises(UsageError, match="no name of"):
-        opened(double, **{"interest": {"P1"}, **options})
-
-
-@pytest.mark.parametrize(
     "text",
     [
         None, b"1/K1/0/0/0", 5, "", "1/K1/0/0", "1/K1/0/0/0/", "1/K1/0/0/0/a76d04cd454b56b4",
@@ -216,12 +199,6 @@ def test_a_name_that_is_no_text_is_refused(double, options):
 def test_what_is_no_text_of_a_cursor_is_refused(text):
     with pytest.raises(UsageError, match="is not a cursor"):
         Cursor.parse(text)
-
-
-def test_a_cursor_may_say_more_in_later_programs():
-    text = "1/K1/0/0/0/a76d04cd454b56b4/00000001/00000002"
-    for more in ("0badcafe", "P1~1", "", "a/b"):
-        assert str(Cursor.parse(f"{text}/{more}")) == text
 
 
 def test_a_commit_takes_the_text_of_a_cursor(double):

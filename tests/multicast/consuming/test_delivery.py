@@ -6,10 +6,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from multicast.consuming.buffers import Waiting
 from multicast.consuming.cursor import Cursor, single_log_cursor, start_cursor
-from multicast.consuming.delivery import Delivery, Waiting
+from multicast.consuming.delivery import Delivery
 from multicast.drivers.protocol import Record
-from multicast.errors import Truncated, UsageError
+from multicast.errors import Truncated
 from multicast.messages import covered_header, epoch_header, skip_header
 from multicast.order.records import (
     FreezeRecord,
@@ -19,9 +20,8 @@ from multicast.order.records import (
     Ticket,
     encode,
 )
-from multicast.order.runs import Run, anchor
-from multicast.order.stream import OrderStream
-from tests.helpers.plans import chain, from_start, poster
+from multicast.order.runs import Run
+from tests.helpers.plans import chain, first_stream, poster, tag_in
 
 PLAN = chain()
 
@@ -34,11 +34,11 @@ def stream_of(*steps: list[Run]) -> list[bytes]:
         else FreezeRecord(0, ())
         for runs in steps
     ]
-    return [encode(anchor(PLAN, "K1"), record) for record in records]
+    return [encode(tag_in(PLAN, "K1"), record) for record in records]
 
 
 def opened(cursor: Cursor | None = None, interest=("P1", "P2"), **bounds) -> Delivery:
-    order = OrderStream(PLAN, "K1", from_start(PLAN))
+    order = first_stream(PLAN, "K1")
     return Delivery(PLAN, interest, order, cursor or start_cursor(PLAN, "K1"), **bounds)
 
 
@@ -185,11 +185,11 @@ def test_a_covered_message_reaches_only_whom_its_exact_set_names():
     number = plan.number("P2+P3+P4")
     for interest, expected in ((("P1", "P2", "P3"), ["P2+P3+P4:0", "P2+P3+P4:1"]),):
         node = plan.collector_for(interest)
-        order = OrderStream(plan, node.name, from_start(plan))
+        order = first_stream(plan, node.name)
         record = OwnRecord((Ticket(number, 0, 3),))
         if number not in order.own:
             record = RelayRecord(0, 1, (Position(number, 3),))
-        raw = encode(anchor(plan, node.name), record)
+        raw = encode(tag_in(plan, node.name), record)
         core = Delivery(plan, interest, order, start_cursor(plan, node.name))
         core.order_read(Record(0, raw))
         records = [
@@ -272,12 +272,6 @@ def test_only_a_marker_of_a_later_epoch_stops_a_lone_reader(epoch, stops):
     core = Delivery(PLAN, ("P4",), None, single_log_cursor(PLAN, "P4", 0))
     core.payload_read(3, [Record(0, None, None, [epoch_header("P4", epoch)]), *plain(1, 2)], 2)
     assert ids(core.deliver(10)) == ([] if stops else ["P4:1"])
-
-
-@pytest.mark.parametrize("text", ["", "1/K1/2/3", "x/K1/1/2/3", "1//1/2/3", "1/K1/-1/2/3"])
-def test_a_text_that_is_no_cursor_is_refused(text):
-    with pytest.raises(UsageError, match="not a cursor"):
-        Cursor.parse(text)
 
 
 def history(seed: int) -> tuple[list[bytes], dict[int, list[Record]], dict[int, int]]:

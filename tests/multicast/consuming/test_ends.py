@@ -3,21 +3,12 @@
 The cores decide it on the in-memory log; the last tests check the commands on a real broker.
 """
 
-import contextlib
-import json
-import os
-import subprocess
-import sys
-
-import pytest
-
 from multicast.consuming.subscription import End, logs_wanted, missing
 from multicast.control import log_partition
 from multicast.history import HistoryBuilder
 from multicast.properties import check_all
 from multicast.verification.audit import AuditCollector
 from tests.helpers.in_memory_cluster import ALL, InMemoryCluster
-from tests.helpers.system import PATIENCE_S, amcast
 
 LOGS = ["P1", "P2"]
 SET = ["P1", "P2", "P1+P2"]
@@ -248,82 +239,3 @@ interest = {first}
 name = "C2"
 interest = ["P1", "P2"]
 """
-EPOCHS = [
-    ((["P1", "P2"], [], ["P1"]), "P1"),
-    ((["P1", "P2"], [["P1", "P2"]], ["P1", "P2"]), "P1,P2"),
-    ((["P1", "P2", "P3"], [["P1", "P2"], ["P2", "P3"]], ["P1", "P2", "P3"]), "P2,P3"),
-]
-
-
-@contextlib.contextmanager
-def collecting(environment):
-    command = [sys.executable, "-m", "multicast", "collectors", "run", "--web-port", "0"]
-    process = subprocess.Popen(command, env=environment, stderr=subprocess.DEVNULL)
-    try:
-        yield
-    finally:
-        process.terminate()
-        process.wait(60)
-
-
-@pytest.mark.kafka
-@pytest.mark.slow
-@pytest.mark.timeout(600)
-def test_until_end_and_verify_span_sets_interests_and_partitions_of_later_epochs(
-    kafka_cluster, tmp_path
-):
-    topic = f"ends{os.getpid()}"
-    environment = {
-        **os.environ,
-        "AMCAST_BOOTSTRAP": kafka_cluster.bootstrap,
-        "AMCAST_TOPIC": topic,
-    }
-
-    def run(*arguments, stdin=None, patiently=False):
-        done = amcast(*arguments, env=environment, stdin=stdin, patiently=patiently)
-        assert done.returncode == 0, (arguments, done.stdout, done.stderr)
-        return done.stdout
-
-    # Init: three epochs, each with a message for what it added.
-    with contextlib.ExitStack() as stack:
-        for number, ((partitions, sets, first), to) in enumerate(EPOCHS, 1):
-            file, plan = tmp_path / f"{number}.toml", tmp_path / f"{number}.json"
-            file.write_text(
-                INTERESTS.format(
-                    topic=topic,
-                    partitions=json.dumps(partitions),
-                    sets=json.dumps(sets),
-                    first=json.dumps(first),
-                )
-            )
-            flags = ["--from-cluster", "--window", "0.1"] if number > 1 else []
-            run("topology", "plan", str(file), *flags, "--out", str(plan))
-            run(
-                "topology",
-                "apply",
-                str(plan),
-                "--timeout",
-                str(PATIENCE_S),
-                *(GROWS if number == 3 else ()),
-                patiently=number > 1,
-            )
-            if number == 1:
-                stack.enter_context(collecting(environment))
-                run("send", "--to", "P2", "--history", str(tmp_path / "s"), stdin="early\n")
-            sent = ["--ordered", "--history", str(tmp_path / "s"), "--timeout", str(PATIENCE_S)]
-            run("send", "--to", to, *sent, stdin=f"{to}\n")
-
-        # Test: what each of the commands takes for the end.
-        for name, expected in (
-            ("C1", ["P1", "P1,P2", "P2,P3"]),
-            ("C2", ["P1", "P1,P2", "P2,P3", "early"]),
-        ):
-            read = ["-n", name, "--until-end", "--timeout", str(PATIENCE_S)]
-            lines = run("receive", *read, "--history", str(tmp_path / name)).splitlines()
-            assert sorted(json.loads(line)["payload"] for line in lines) == sorted(expected)
-        assert "violated: 0" in run("verify", "--name", "C1", "--name", "C2", "-i", "P2")
-        files = [str(tmp_path / name) for name in ("s", "C1", "C2")]
-        assert "violated: 0" in run("verify", *files)
-
-
-GROWS = ("--add-partitions",)

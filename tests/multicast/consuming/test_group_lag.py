@@ -114,20 +114,6 @@ def test_a_consumer_that_never_commits_keeps_a_bounded_trail():
     assert positions.resume_from(Cursor(1, "K1", 29_998, 0, 29_999)) == {log_partition(log): 29_999}
 
 
-def test_a_consumer_of_many_logs_that_never_commits_notes_only_what_moves():
-    names = {f"P{number}" for number in range(100)}
-    with system({"consumers": {"C1": names}, "destinations": []}) as s:
-        producer, consumer = s.producer(), s.consumer("C1")
-        for number in range(20):
-            producer.multicast(b"", to={f"P{number}"})
-            s.settle()
-            s.drain(consumer)
-        trail = consumer._group_positions._trail
-        assert sum(len(entry.offsets) for entry in trail) < 100, "all logs again for each delivery"
-        offsets = consumer._group_positions.resume_from(consumer.position)
-    assert sorted(offsets.values()) == [0] * 80 + [1] * 20
-
-
 def test_two_consumers_of_one_group_are_warned_once_and_a_lone_one_never(caplog):
     interests = {"consumers": {"C1": {"P1", "P2"}}, "destinations": [{"P1", "P2"}]}
     with caplog.at_level("WARNING", "amcast.consumer"), system(interests) as s:

@@ -82,7 +82,9 @@ def learned(epochs, epoch):
 def test_one_question_that_stays_open_for_seconds_is_all_that_an_idle_producer_asks(followed):
     driver, epochs = followed
     asked = [driver.questions.get(timeout=PATIENCE_S) for _ in range(3)]
-    assert asked == ["ends", (5.0, 10.0), (5.0, 5.0)], "where it ends, all of it, and what comes"
+    assert asked == ["ends", pytest.approx((5.0, 10.0), rel=1e-3), (5.0, 5.0)], (
+        "where it ends, all of it, and what comes"
+    )
     driver.propose(replace(PLAN, epoch=2, base_epoch=1))
     learned(epochs, 2)
     assert driver.questions.qsize() <= 1, "the answer to the open question told of the epoch"

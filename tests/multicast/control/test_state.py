@@ -4,9 +4,12 @@ from contextlib import closing
 from dataclasses import replace
 from functools import cache
 from itertools import combinations
+from pathlib import Path
 
 import pytest
 
+from bench.pipeline.rule import PlannedOrder, Statement, read_control
+from bench.pipeline.ticket_rule import StreamReading
 from multicast.control import (
     ControlReader,
     ControlState,
@@ -20,11 +23,12 @@ from multicast.control import (
     running_record,
 )
 from multicast.control.codecs import named_record
-from multicast.control.state import EARLY_MAX
+from multicast.control.documents import Ended
+from multicast.control.state import EARLY_BYTES_MAX, EARLY_MAX
 from multicast.drivers.memory.driver import MemoryDriver, MemoryLog
 from multicast.drivers.protocol import Record
 from multicast.errors import TopicMissing, UncoveredInterest, UnknownVersion
-from multicast.order.records import encode
+from multicast.order.records import Loss, SeenEnd, encode
 from multicast.order.runs import anchor, digest_of
 from multicast.order.stream import OrderStream, StreamCheckpoint
 from tests.helpers.plans import chain, from_start
@@ -42,8 +46,9 @@ OPERATORS, COLLECTORS = control_partition(FIRST.topic), collectors_partition(FIR
 
 def named(plan, name, offset, slot, time_ms=1):
     """Make the statement of a checkpoint of a stream's start, which stands at this offset."""
-    state = OrderStream(plan, name, from_start(plan)).checkpoint()
-    raw = encode(anchor(plan, name), state)
+    began = digest_of(stated_by_operators()[{1: 0, 2: 3}[plan.epoch]][1])
+    stream = OrderStream(plan, name, from_start(plan), began=began)
+    raw = encode(stream.shape.tag, stream.checkpoint())
     return named_record(StreamCheckpoint(plan.epoch, name, offset, raw), time_ms, slot)
 
 
@@ -125,6 +130,62 @@ def test_of_the_statements_that_wait_for_their_plan_only_so_many_are_kept():
     state.read(Record(0, first[1], first[0]))
     assert [point.offset for point in state.checkpoints(1, "K1")] == [2], "the oldest went"
     assert len(state.early) == EARLY_MAX - 1
+
+
+def test_of_the_statements_that_wait_for_their_plan_only_so_many_bytes_are_kept():
+    state, large = ControlState(FIRST.topic), EARLY_BYTES_MAX // 3
+    value = b'{"epoch":9%s}' % (b" " * large)
+    for number in range(4):
+        state.read_collectors(Record(number, value, b"checkpoint/N%d/0/0" % number))
+    assert [key[-5:-4] for key in state.early] == [b"2", b"3"]
+
+
+def test_of_an_epoch_that_began_otherwise_no_checkpoint_counts_and_tags_differ():
+    first, second, markers, _ = stated_by_operators()
+    ends = {log.name: 1 for log in FIRST.logs}
+    other = ends_record(digest_of(markers[1]), 1, ends, attempt="1")
+    states = []
+    for last in (stated_by_operators()[3], other):
+        state = ControlState(FIRST.topic)
+        for key, value in (first, second, markers, last):
+            state.read(Record(0, value, key))
+        key, value = named(SECOND, "K1", 5, (0, 0))
+        state.read_collectors(Record(0, value, key))
+        states.append(state)
+    assert [len(state.checkpoints(2, "K1")) for state in states] == [1, 0]
+    assert states[1].void == 1
+    assert len({state.tag(2, "K1") for state in states}) == 2
+    assert len({state.tag(1, "K1") for state in states}) == 1
+
+
+def test_the_tag_that_the_page_computes_as_an_example_is_ours():
+    page = (Path(__file__).parents[3] / "docs" / "protocol.md").read_text(encoding="utf-8")
+    assert f"K1's tag in epoch 1 is `{anchor(1, 'K1', bytes(16)).hex()}`" in page
+
+
+def test_a_stream_begins_with_what_the_last_ends_of_its_logs_say_of_them():
+    first, second, markers, _ = stated_by_operators()
+    ended = Ended(seen={"P1": [(9, 4, 77)], "P2": [(3, 1, 0), (2**40, 1, 0)]}, lost={"P2": 2})
+    ends = {log.name: 0 for log in FIRST.logs}
+    state = ControlState(FIRST.topic)
+    last = ends_record(digest_of(markers[1]), 1, ends, attempt="1", ended=ended)
+    for key, value in (first, second, markers, last):
+        state.read(Record(0, value, key))
+    assert state.opened(1, "K1").state.seen == {}
+    begun, p1, p2 = state.opened(2, "K1"), SECOND.number("P1"), SECOND.number("P2")
+    assert begun.state.seen == {p1: (SeenEnd(p1, 9, 4, 77),), p2: (SeenEnd(p2, 3, 1),)}
+    assert begun.state.lost == {p2: 2}
+    assert (begun.marked.seen, begun.marked.lost) == (
+        tuple(each for log in sorted(begun.state.seen) for each in begun.state.seen[log]),
+        (Loss(p2, 2),),
+    )
+    order = PlannedOrder()
+    said = [Statement(*each) for each in (first, second, markers, last)]
+    read_control(FIRST.topic, said, order)
+    rule = next(each for each in order.rules if (each.epoch, each.collector) == (2, "K1"))
+    judge = StreamReading(rule)
+    assert judge.seen == {p1: [(4, 9, 77)], p2: [(1, 3, 0)]}
+    assert (judge.lost, rule.anchor) == ({p2: 2}, state.tag(2, "K1"))
 
 
 # -- reading ------------------------------------------------------------------------------------

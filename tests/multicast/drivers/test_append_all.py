@@ -6,7 +6,7 @@ from functools import partial
 import pytest
 
 from multicast.drivers.protocol import Appended, AppendFailed, TopicPartition
-from multicast.errors import AppendRefused, AppendUnknown, BufferFull, TimedOut, UsageError
+from multicast.errors import AppendRefused, AppendUnknown, BufferFull, TimedOut
 from multicast.messages import MessageID
 from tests.helpers.driver_worlds import PATIENCE_S, REAL, read, values
 from tests.helpers.held import SteppedDriver
@@ -132,34 +132,6 @@ def test_many_to_an_unknown_topic_are_all_refused_for_good(world, opened):
     for outcome in outcomes.by_index.values():
         assert isinstance(outcome, AppendFailed)
         assert isinstance(outcome.error, AppendRefused), outcome
-
-
-def test_a_closed_appender_takes_none_of_many(world, opened):
-    (partition,) = world.topic()
-    appender = opened(world.driver.appender())
-    appender.close()
-    outcomes = Outcomes()
-    with pytest.raises(UsageError):
-        appender.append_all(partition, [b"x"], done=outcomes)
-    assert outcomes == []
-
-
-def test_a_null_header_value_is_stored_once_also_where_a_batch_waits_for_more(world, opened):
-    (partition,) = world.topic()
-    appender = opened(world.driver.appender(linger_ms=200))
-    outcomes = []
-    # The first record opens a batch, which the next ones join.
-    for given in [(), [("h", None)], [("h", b""), ("i", None)], ()]:
-        appender.append(partition, b"v", headers=given, done=outcomes.append)
-    assert appender.flush(PATIENCE_S)
-    assert outcomes == [Appended(offset) for offset in range(4)]
-    records, _ = read(opened(world.driver.reader({partition: 0})), {partition: 4})
-    assert [list(record.headers) for record in records[partition]] == [
-        [],
-        [("h", None)],
-        [("h", b""), ("i", None)],
-        [],
-    ]
 
 
 # --- the receipts of many -----------------------------------------------------------------------

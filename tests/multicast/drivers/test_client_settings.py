@@ -19,7 +19,7 @@ from multicast.drivers.client_settings import (
 )
 from multicast.drivers.kafka import Admin, TopicSpec, reader
 from multicast.drivers.kafka.connection import kafka_python_settings
-from multicast.drivers.librdkafka_reader.settings import librdkafka_settings
+from multicast.drivers.librdkafka_reader.client import librdkafka_settings
 from multicast.drivers.memory.driver import MemoryDriver
 from multicast.drivers.protocol import Appended, Record, TopicPartition
 from multicast.errors import UsageError
@@ -102,6 +102,7 @@ def test_settings_of_producers_reach_producers_only():
     tuned = {"linger_ms": 20, "compression": "gzip", "batch_bytes": 200_000}
     for settings in asked:
         assert callable(settings.pop("beside"))
+        assert callable(settings.pop("settled"))
     assert asked == [
         tuned,
         tuned | {"linger_ms": 0},

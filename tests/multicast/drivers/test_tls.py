@@ -12,12 +12,11 @@ import pytest
 from multicast.drivers import open_driver
 from multicast.drivers.kafka import Admin, TopicSpec
 from multicast.drivers.kafka.connection import kafka_python_settings
-from multicast.drivers.librdkafka_reader.settings import librdkafka_settings
-from multicast.drivers.protocol import Appended, JointRecord, TopicPartition
+from multicast.drivers.librdkafka_reader.client import librdkafka_settings
+from multicast.drivers.protocol import Appended, TopicPartition
 from multicast.errors import ClusterUnreachable, TlsFailed, UsageError
 from tests.helpers.certificates import certificate
 from tests.helpers.driver_worlds import (
-    LARGE,
     PATIENCE_S,
     REAL,
     append_all,
@@ -67,36 +66,6 @@ def client_settings(files):
         "ssl.key.location": str(files / "client.key"),
         "ssl.key.password": PASSWORD,
     }
-
-
-@pytest.mark.slow
-@pytest.mark.kafka
-def test_an_appender_works_with_certificates_on_both_sides(tls_bootstrap, files):
-    client = client_settings(files)
-    topic = f"t-{uuid.uuid4().hex[:8]}"
-    logs = [TopicPartition(topic, number) for number in (0, 1)]
-    with Admin(tls_bootstrap, client) as admin:
-        admin.create_topics({topic: TopicSpec(2, settings=LARGE)})
-    outcomes = {log: [] for log in logs}
-    # The largest does not go into a socket at once.
-    sent = [b"0", b"x" * 900_000, *(b"%d" % number for number in range(500)), b"y" * 8_000_000]
-    with open_driver("kafka-python", tls_bootstrap, client) as driver:
-        appender = driver.appender()
-        for value in sent:
-            appender.append_together(
-                [JointRecord(log, value, outcomes[log].append) for log in logs]
-            )
-        assert appender.flush(PATIENCE_S)
-        # A broken connection is opened again, with certificates.
-        appender._dispatcher.links[1].socket.shutdown(socket.SHUT_RDWR)
-        appender.append_together([JointRecord(log, b"again", outcomes[log].append) for log in logs])
-        assert appender.flush(PATIENCE_S)
-        appender.close()
-        with contextlib.closing(driver.reader(dict.fromkeys(logs, 0))) as reader:
-            records, _ = read(reader, dict.fromkeys(logs, len(sent) + 1))
-    for log in logs:
-        assert outcomes[log] == [Appended(number) for number in range(len(sent) + 1)]
-        assert values(records[log]) == [*sent, b"again"]
 
 
 @pytest.mark.slow

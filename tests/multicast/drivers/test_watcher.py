@@ -12,7 +12,6 @@ from kafka.protocol.consumer import FetchRequest, FetchResponse
 
 from collectors.reconfiguration.apply import append_sentinels, apply
 from multicast.control import sentinel_topic
-from multicast.drivers.kafka import TopicSpec
 from multicast.drivers.kafka.fetch_request import (
     EndsRequest,
     FetchAnswer,
@@ -273,20 +272,6 @@ def test_no_payload_is_read_whatever_its_size(world, size):
 
 
 @pytest.mark.kafka
-def test_without_sentinel_records_the_ends_are_reported_too(kafka_cluster):
-    world = World(kafka_cluster.bootstrap, sentinels=False)
-    try:
-        watcher = world.watcher()
-        read = watcher.bytes_read
-        for number in range(1, 4):
-            append_all(world.appender, world.logs[1], [b"x" * 100_000])
-            watch(watcher, {world.logs[1]: number})
-        assert watcher.bytes_read - read > 300_000
-    finally:
-        world.close()
-
-
-@pytest.mark.kafka
 def test_only_stable_records_end_a_long_poll(world):
     first, second, _ = world.logs
     watcher = world.watcher()
@@ -305,23 +290,6 @@ def test_only_stable_records_end_a_long_poll(world):
 
 
 @pytest.mark.kafka
-def test_ends_are_reported_while_logs_roll_and_are_trimmed(kafka_cluster):
-    world = World(kafka_cluster.bootstrap, **{"segment.bytes": str(1024 * 1024)})
-    try:
-        log = world.logs[0]
-        watcher = world.watcher()
-        read = watcher.bytes_read
-        for number in range(1, 13):
-            append_all(world.appender, log, [b"x" * 300_000])
-            assert watch(watcher, {log: number}) == {log: number}
-            if number == 6:
-                world.admin.delete_records({log: 6})
-        assert watcher.bytes_read - read < 10_000
-    finally:
-        world.close()
-
-
-@pytest.mark.kafka
 def test_a_new_record_in_a_sentinel_partition_causes_no_busy_loop(world):
     watcher = world.watcher()
     append_all(world.appender, TopicPartition(world.sentinel_topic, 0), [b"once", b"more" * 100])
@@ -333,29 +301,6 @@ def test_a_new_record_in_a_sentinel_partition_causes_no_busy_loop(world):
         append_all(world.appender, world.logs[0], [b"x" * 1_000_000])
         assert watch(watcher, {world.logs[0]: number}) == {world.logs[0]: number}
     assert watcher.bytes_read - read < 20_000
-
-
-@pytest.mark.kafka
-def test_the_new_end_of_a_recreated_topic_is_reported(world):
-    watcher = world.watcher()
-    for log in world.logs:
-        append_all(world.appender, log, [b"0", b"1", b"2"])
-    watch(watcher, dict.fromkeys(world.logs, 3))
-    world.admin.delete_topics([world.topic])
-    world.admin.create_topics({world.topic: TopicSpec(3)})
-    watch(watcher, dict.fromkeys(world.logs, 0))
-
-
-@pytest.mark.kafka
-def test_a_watcher_with_spacing_sends_no_earlier_request(world):
-    watcher = world.watcher()
-    rest(watcher)
-    requests = watcher.requests
-    append_all(world.appender, world.logs[0], [b"0"])
-    assert not watcher.poll(0.3)
-    assert watcher.requests == requests
-    watcher.spacing_s = 0.0
-    assert watch(watcher, {world.logs[0]: 1}) == {world.logs[0]: 1}
 
 
 @pytest.mark.kafka

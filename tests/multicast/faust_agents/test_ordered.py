@@ -100,19 +100,6 @@ def test_an_agent_that_fails_gets_the_same_messages_again(topic, worker, agent):
     assert committed(topic, order, worker.app_id) == 60
 
 
-@pytest.mark.campaign
-def test_a_worker_that_is_asked_to_end_finishes_the_message_in_work(topic, worker):
-    send(topic, 0, 5)
-    order = in_order(topic)
-    with worker.running(AGENT="slow") as process:
-        until(worker.seen.with_name("began").exists, "a message in work")
-        assert worker.ends(process) == 0
-    done = len(worker.payloads())
-    assert worker.payloads() == order[:done]
-    assert 0 < done < 5
-    assert committed(topic, order, worker.app_id) == done
-
-
 @pytest.mark.usefixtures("topic")
 @pytest.mark.parametrize(
     ("env", "sentence"),

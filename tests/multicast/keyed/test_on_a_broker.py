@@ -1,12 +1,10 @@
-"""Keys on a real broker: running collectors, the commands, and the keys that strangers write."""
+"""Keys on a real broker: running collectors, and the commands."""
 
 import json
 
-import confluent_kafka
 import pytest
 
 from multicast import Consumer, Producer, keys
-from multicast.control import order_topic
 from multicast.keyed.partitioners import by_crc32, by_murmur2
 from tests.helpers.plans import poster
 from tests.helpers.system import EACH_DRIVER, PATIENCE_S, System, amcast
@@ -21,7 +19,6 @@ CRC32_KEY = next(
     if by_crc32(key.encode(), 5) == 2 != by_murmur2(key.encode(), 5)
 )
 # Empty, not UTF-8, NULs, a lone surrogate, a reserved name, half a megabyte.
-ODD = [b"", b"\xff\xfe", b"\0" * 5, b"\xed\xa0\x80", b"amcast.skip\0P1\xff", b"\x80k" * 250_000]
 
 
 @pytest.fixture(scope="module")
@@ -91,31 +88,3 @@ def test_the_commands_send_by_keys_receive_them_and_show_the_plan_in_force(syste
     assert {name: plan[name] for name in in_force} == in_force
     missing = amcast("topology", "show", "--from-cluster", "-b", system.bootstrap, "-t", "nothing")
     assert (missing.returncode, "amcast topology apply" in missing.stderr) == (2, True)
-
-
-def test_a_strangers_key_on_a_log_or_an_order_stream_changes_nothing(system):
-    stranger = confluent_kafka.Producer({"bootstrap.servers": system.bootstrap})
-    streams = range(len(system.plan.collectors))
-    for number, key in enumerate(ODD):
-        stranger.produce(system.topic, f"odd{number}".encode(), key, 0)
-        for stream in streams:
-            stranger.produce(order_topic(system.topic), key[:100], key, stream)
-    assert stranger.flush(PATIENCE_S) == 0
-
-    send(system, "--to", "P1,P3", "--ordered", lines=["after"])
-
-    received = system.receive("-n", "C1", "--until-end", "-g", "odd")
-    assert [m["payload"] for m in received if m["payload"].startswith("odd")] == [
-        f"odd{number}" for number in range(len(ODD))
-    ]
-    assert "after" in [message["payload"] for message in received]
-    with Consumer(system.bootstrap, topic=system.topic, name="C1", committed=False) as consumer:
-        read = [record for batch in consumer.until_end() for record in batch.records]
-        got = [record.key for record in read if record.value.startswith(b"odd")]
-    assert got == ODD
-    for message in received:
-        if message["payload"].startswith("odd"):
-            key = ODD[int(message["payload"][3:])]
-            assert message["key"] == key.decode(errors="replace")
-            assert ("key_base64" in message) == (message["key"].encode() != key)
-    assert system.void() >= len(ODD) * len(streams)

@@ -27,10 +27,9 @@ from multicast.local.broker import (
     PortTaken,
     _escaped,
     free_ports,
-    install,
     port_is_free,
 )
-from multicast.local.cluster import DEFAULT_VERSION, Busy, LocalCluster, NoCluster
+from multicast.local.cluster import Busy, LocalCluster, NoCluster
 from multicast.local.process import carriers
 from tests.running.parts import sample
 
@@ -74,14 +73,6 @@ def test_a_path_that_is_not_ascii_is_written_as_java_reads_it():
 def test_only_one_broker_or_three(brokers):
     with pytest.raises(UsageError, match="1 broker or 3"):
         LocalCluster(brokers=brokers)
-
-
-@pytest.mark.parametrize(
-    "also", [{"brokers": 1}, {"port": 9092}, {"hosts": [BrokerHost("::1")] * 2}]
-)
-def test_hosts_alone_say_how_many_brokers_there_are_and_at_which_ports(also):
-    with pytest.raises(UsageError, match=r"the hosts say|1 broker or 3"):
-        LocalCluster(**{"hosts": [BrokerHost("10.0.0.1")]} | also)
 
 
 def test_a_host_is_in_the_listeners_and_voters_and_its_settings_are_the_strongest(tmp_path):
@@ -225,41 +216,6 @@ def test_a_broker_that_dies_is_quoted_and_none_is_left(tmp_path, brokers):
     assert cluster.status().state == "stopped"
 
 
-@pytest.mark.campaign
-@pytest.mark.kafka
-def test_a_host_is_remembered_and_another_one_is_taken_with_the_data(tmp_path):
-    first, second, inner, controller = free_ports(4)
-    hello = tmp_path / "hello"
-    host = BrokerHost(
-        "127.0.0.1",
-        ("/bin/sh", "-c", f'echo "$0" >> {hello}; exec "$0" "$@"'),
-        {
-            "listeners": f"PLAINTEXT://127.0.0.1:{first},CONTROLLER://127.0.0.1:{controller},"
-            f"CLIENT://127.0.0.1:{inner}",
-            "listener.security.protocol.map": "PLAINTEXT:PLAINTEXT,CLIENT:PLAINTEXT,"
-            "CONTROLLER:PLAINTEXT",
-        },
-        port=first,
-        controller_port=controller,
-    )
-    with LocalCluster(tmp_path / "cluster", hosts=[host]) as cluster:
-        assert cluster.bootstrap == f"127.0.0.1:{first}"
-        make_topic(f"127.0.0.1:{inner}", "kept")
-        produce(f"127.0.0.1:{inner}", "kept", b"one")
-        token = token_of(tmp_path / "cluster")
-        assert carriers(token) == [cluster.status().brokers[0].pid]
-        LocalCluster(tmp_path / "cluster").restart(1)
-        assert consume(f"127.0.0.1:{inner}", "kept", 1) == [b"one"]
-        assert len(hello.read_text().splitlines()) == 2
-
-    moved = BrokerHost("127.0.0.1", port=second, controller_port=controller)
-    with LocalCluster(tmp_path / "cluster", hosts=[moved]) as cluster:
-        assert cluster.bootstrap == f"127.0.0.1:{second}"
-        assert consume(cluster.bootstrap, "kept", 1) == [b"one"]
-        assert len(hello.read_text().splitlines()) == 2
-    assert carriers(token_of(tmp_path / "cluster")) == []
-
-
 def command_line(*arguments):
     # A test run in the background of a shell would hand its deaf ear for SIGINT down.
     code = "import signal; signal.signal(signal.SIGINT, signal.default_int_handler)\n"
@@ -285,18 +241,6 @@ def test_an_interrupted_up_leaves_no_process(tmp_path, number):
     until(lambda: not carriers(token))
     # The last of its threads may take a moment more than its memory.
     until(lambda: LocalCluster(tmp_path).status().state == "stopped")
-
-
-@pytest.mark.kafka
-def test_what_is_made_once_is_there_for_the_next_start(kafka_cluster):
-    assert kafka_cluster.bootstrap
-    said = []
-    installed = install(DEFAULT_VERSION, progress=said.append)
-    assert said == []
-    assert installed.formatted.is_dir()
-    # A Java without an archive of its own classes cannot make one of Kafka's.
-    own = installed.java.home / "lib" / "server" / "classes.jsa"
-    assert (installed.archive is not None) == own.exists()
 
 
 @pytest.mark.campaign

@@ -4,7 +4,6 @@ import os
 import signal
 import subprocess
 import sys
-import threading
 from pathlib import Path
 
 import pytest
@@ -52,19 +51,6 @@ def test_a_number_that_another_process_has_now_is_not_signalled(idle):
     until(lambda: carriers(token) == [process.pid], "the process with its token")
     assert not send(process, signal.SIGKILL, token="another run's")
     assert state_of(process, token=token) == "running"
-
-
-def test_a_number_that_a_thread_has_now_belongs_to_an_ended_process():
-    stop = threading.Event()
-    thread = threading.Thread(target=stop.wait)
-    thread.start()
-    try:
-        process = ProcessId(thread.native_id, 1)
-        assert not send(process, signal.SIGKILL, token="any")
-        assert wait_ended([process], token="any", timeout_s=PATIENCE_S) == [process]
-    finally:
-        stop.set()
-        thread.join()
 
 
 def test_a_paused_process_is_seen_and_an_ended_one_is_reaped(idle):

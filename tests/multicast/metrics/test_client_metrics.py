@@ -8,7 +8,6 @@ import threading
 from pathlib import Path
 
 import pytest
-from prometheus_client import CollectorRegistry
 
 from multicast import nothing_after
 from multicast.consuming.subscription import Bounds
@@ -18,9 +17,8 @@ from multicast.metrics import ClientMetrics, clients
 from multicast.metrics.exposition import MetricsPage
 from multicast.metrics.families import MetricKind
 from multicast.order.records import OwnRecord, Ticket, encode
-from multicast.order.runs import anchor
 from multicast.testing import system
-from tests.helpers.plans import chain
+from tests.helpers.plans import chain, tag_in
 from tests.helpers.scraped import samples
 from tests.helpers.small import Small, until
 from tests.multicast.aio.worlds import consumer_of, producer_of, running
@@ -188,7 +186,7 @@ def test_a_consumer_says_for_which_log_its_messages_wait_and_for_how_long():
         system.log.write(log_partition(plan.log("P2")), b"message")
         ticket = OwnRecord((Ticket(plan.number("P1"), 2, 2), Ticket(plan.number("P2"), 1, 1)))
         top = plan.top("P1").name
-        system.log.write(stream_partition(plan, top), encode(anchor(plan, top), ticket))
+        system.log.write(stream_partition(plan, top), encode(tag_in(plan, top), ticket))
 
         waiting = until(lambda: consumer.poll(0.01) or consumer.waiting)
         assert (waiting.log, waiting.offset, waiting.ordered) == ("P1", 0, 2)
@@ -249,18 +247,6 @@ def test_a_closed_client_keeps_its_counters_loses_its_gauges_and_is_let_go(doubl
     assert shown(metrics)("consumer_epoch", "C4") == 1
 
 
-def test_a_consumer_without_a_name_is_shown_by_its_interest_and_two_of_one_name_add_up(double):
-    consumers = [double.consumer(interest={"P2", "P3"}), *(double.consumer("C4") for _ in "ab")]
-    metrics = ClientMetrics(*consumers)
-    double.producer().multicast(b"x", to={"P4"})
-    for consumer in consumers:
-        double.drain(consumer)
-    now = shown(metrics)
-    assert now("consumer_epoch", "P2+P3") == 1
-    assert now("consumer_delivered_total", "C4", "P4") == 2
-    assert now("consumer_epoch", "C4") == 1
-
-
 def test_a_cluster_that_does_not_answer_leaves_out_the_lag_and_nothing_else(double, monkeypatch):
     consumer = double.consumer("C4")
     metrics = ClientMetrics(consumer)
@@ -304,13 +290,6 @@ def test_a_cluster_that_does_not_answer_leaves_out_the_lag_and_nothing_else(doub
     assert lag(metrics, "C4", "P4") == 0
 
 
-def test_a_registry_takes_the_metrics_once(double):
-    registry = CollectorRegistry()
-    registry.register(ClientMetrics(double.producer()))
-    with pytest.raises(ValueError, match="Duplicated"):
-        registry.register(ClientMetrics(double.producer()))
-
-
 def test_clients_of_an_event_loop_are_scraped_from_another_thread():
     async def run():
         async with (
@@ -337,39 +316,3 @@ def test_clients_of_an_event_loop_are_scraped_from_another_thread():
         assert producer.counts().closed
         assert shown(metrics)("producer_accepted_total", "P1") == 1
         assert shown(metrics)("consumer_epoch", "C1") is None
-
-
-@pytest.mark.slow
-def test_scrapes_from_many_threads_while_clients_work_fail_never_and_never_count_down():
-    with running() as world:
-        failures = []
-        done = threading.Event()
-
-        def scrape():
-            last = 0
-            try:
-                while not done.is_set():
-                    now = shown(metrics)
-                    count = now("consumer_delivered_total", "C1", "P1") or 0
-                    assert count >= last
-                    last = count
-            except Exception as error:  # noqa: BLE001 - whatever it is, the test fails of it
-                failures.append(error)
-
-        with world.producer() as producer, world.consumer("C1") as consumer:
-            metrics = ClientMetrics(producer, consumer)
-            threads = [threading.Thread(target=scrape) for _ in range(3)]
-            for thread in threads:
-                thread.start()
-            for _ in range(50):
-                producer.multicast_all([b"x"] * 20, to={"P1"})
-            count = 0
-            for batch in consumer.batches(messages_max=7):
-                count += len(batch.records)
-                if count == 1000:
-                    break
-            done.set()
-            for thread in threads:
-                thread.join(60)
-            assert not failures, failures
-            assert shown(metrics)("consumer_delivered_total", "C1", "P1") == 1000

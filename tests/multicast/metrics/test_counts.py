@@ -5,8 +5,7 @@ import threading
 import pytest
 
 from multicast.errors import AppendNotAuthorized, AppendRefused, AppendUnknown
-from multicast.metrics.families import BUCKETS_S, LatencyCounts
-from multicast.producing.append_counts import AppendCounters, LogAppends
+from multicast.producing.append_counts import LogAppends
 
 
 class Watch:
@@ -99,28 +98,3 @@ def test_no_count_is_lost_between_threads(log):
         thread.join()
     counts = log.counts()
     assert (counts.sent, counts.settled, counts.unknown, counts.full) == (8000,) * 4
-
-
-def test_each_log_has_counts_of_its_own_and_one_that_nothing_was_appended_to_has_none(watch):
-    counters = AppendCounters(watch)
-    counters.log("P1").sent(2)
-    watch.now = 0.5
-    counters.log("P1").settled(2)
-    counters.log("P2").had_no_room()
-    counters.log("P3")
-    counts = counters.counts()
-    assert sorted(counts) == ["P1", "P2"]
-    assert (counts["P1"].accepted, counts["P1"].seconds.sum_s) == (2, 0.5)
-    assert (counts["P2"].sent, counts["P2"].full) == (0, 1)
-
-
-def test_durations_of_two_logs_add_up_by_bucket():
-    first, second = LatencyCounts(), LatencyCounts()
-    first.observe(0.002)
-    second.observe(0.002)
-    second.observe(60.0)
-    total = first.copy()
-    total.add(second)
-    assert total.counts == [0, 2, *[0] * (len(BUCKETS_S) - 2), 1]
-    assert total.sum_s == pytest.approx(60.004)
-    assert sum(first.counts) == 1  # the copy is another one

@@ -1,6 +1,7 @@
 """The ticket rule, clause by clause, on hand-made records."""
 
 import tracemalloc
+from dataclasses import replace
 
 import pytest
 
@@ -160,6 +161,20 @@ def test_what_stays_of_seen_ends_does_not_depend_on_where_a_reader_began(stream)
     late = encode(TAG, sight((40, 2)))  # of an instance that still sees the leader before
     assert later.read(later.offset_next, late) == stream.take(sight((40, 2))) == ()
     assert later.state.seen == stream.state.seen == {A: (SeenEnd(A, 40, 2),)}
+
+
+def test_of_equal_seen_ends_the_first_with_a_checksum_stays(stream):
+    for checksum, stays in ((0, 0), (7, 7), (0, 7), (8, 7)):
+        stream.take(SightRecord((SeenEnd(A, 9, 1, checksum),)))
+        assert stream.state.seen == {A: (SeenEnd(A, 9, 1, stays),)}
+
+
+def test_a_stream_begins_with_what_was_seen_before_as_with_a_sight(stream):
+    sight = SightRecord((SeenEnd(A, 9, 1, 7), SeenEnd(B, 2**40, 1, 7)), (Loss(INHERITED, 6),))
+    begun = RecordStream(replace(stream.shape, sight=sight))
+    stream.take(sight)
+    assert (begun.state.seen, begun.state.lost) == (stream.state.seen, stream.state.lost)
+    assert begun.marked.seen == (SeenEnd(A, 9, 1, 7),)
 
 
 def test_of_a_logs_losses_the_lowest_stays(stream):

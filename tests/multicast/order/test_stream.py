@@ -25,9 +25,9 @@ from multicast.order.records import (
     encode,
 )
 from multicast.order.rule import NotCounted
-from multicast.order.runs import Run, anchor, digest_of
+from multicast.order.runs import Run, digest_of
 from multicast.order.stream import OrderStream, StreamCheckpoint
-from tests.helpers.plans import chain, from_start
+from tests.helpers.plans import began, chain, first_stream, from_start, tag_in
 
 PLAN = chain()
 P1, P2, P3 = 0, 1, 2
@@ -48,7 +48,7 @@ def named(point):
 
 def k1(*records):
     """The raw records of K1's stream."""
-    return [encode(anchor(PLAN, "K1"), record) for record in records]
+    return [encode(tag_in(PLAN, "K1"), record) for record in records]
 
 
 def read(stream, raws, first=0):
@@ -57,7 +57,7 @@ def read(stream, raws, first=0):
 
 def checkpointed():
     """K1's stream: three tickets, a checkpoint of the epoch's start, and two more tickets."""
-    stream = OrderStream(PLAN, "K1", from_start(PLAN))
+    stream = first_stream(PLAN, "K1")
     raws = k1(*[OwnRecord((Ticket(P1, 1, 0),))] * 3)
     read(stream, raws)
     first = stream.marked
@@ -111,7 +111,7 @@ def test_a_reader_begins_at_a_named_checkpoint_and_has_the_state_of_all():
 def test_a_named_checkpoint_that_its_stream_does_not_contain_is_a_violation():
     raws, point, _ = checkpointed()
     false = replace(point.record, parent_next=1)
-    lies = StreamCheckpoint(1, "K1", 6, encode(anchor(PLAN, "K1"), false))
+    lies = StreamCheckpoint(1, "K1", 6, encode(tag_in(PLAN, "K1"), false))
     stream = control(PLAN, named(lies)).stream(1, "K1", below=7)
     with pytest.raises(ProtocolViolation, match=r"collector K1 .* offset 6"):
         read(stream, raws[4:], 4)
@@ -167,7 +167,7 @@ def places(batches):
 
 def test_delivery_follows_tickets_and_any_cursor_of_it_continues_the_same_sequence():
     raws, point, _ = checkpointed()
-    whole = delivery(start_cursor(PLAN, "K1"), OrderStream(PLAN, "K1", from_start(PLAN)))
+    whole = delivery(start_cursor(PLAN, "K1"), first_stream(PLAN, "K1"))
     for offset, raw in enumerate(raws):
         whole.order_read(Record(offset, raw))
     sequence, cursors = [], []
@@ -191,7 +191,7 @@ def test_delivery_follows_tickets_and_any_cursor_of_it_continues_the_same_sequen
 
 
 def test_delivery_counts_what_is_void_and_ends_with_the_streams_freeze():
-    core = delivery(start_cursor(PLAN, "K1"), OrderStream(PLAN, "K1", from_start(PLAN)))
+    core = delivery(start_cursor(PLAN, "K1"), first_stream(PLAN, "K1"))
     freeze = FreezeRecord(0, (Position(P1, 1),))
     for offset, raw in enumerate([b"garbage", *k1(freeze, OwnRecord((Ticket(P1, 1, 0),)), freeze)]):
         core.order_read(Record(offset, raw))
@@ -201,8 +201,8 @@ def test_delivery_counts_what_is_void_and_ends_with_the_streams_freeze():
 
 
 def test_a_childs_stream_takes_its_starts_and_its_parents_from_the_plan():
-    stream = OrderStream(PLAN, "K2", {**from_start(PLAN), "P2": 5})
+    stream = OrderStream(PLAN, "K2", {**from_start(PLAN), "P2": 5}, began=began(PLAN))
     relay = RelayRecord(0, 4, (Position(P2, 7),))
-    assert stream.read(0, encode(anchor(PLAN, "K2"), relay)) == (Run(P2, 5, 7),)
+    assert stream.read(0, encode(tag_in(PLAN, "K2"), relay)) == (Run(P2, 5, 7),)
     assert (stream.own, stream.inherited) == ({P3}, {P2})
     assert stream.starts == {P2: 5, P3: 0}

@@ -1,11 +1,9 @@
 """The follower of the order: what it outlives, and what it tells who waits."""
 
-import asyncio
 import threading
 
 import pytest
 
-from multicast.aio import AsyncProducer
 from multicast.conditional import follower as decision_follower
 from multicast.drivers.memory.driver import MemoryDriver, MemoryReader
 from multicast.errors import AmcastError, ClusterUnreachable, NotAuthorized, UsageError
@@ -73,21 +71,6 @@ def test_after_an_outage_who_waits_for_the_order_goes_on_by_itself(system, drive
         driver.error = None
         waiting.join(60)
         assert results == [receipt.accepted()]
-
-
-@pytest.mark.usefixtures("system")
-def test_asyncio_awaits_the_order_through_an_outage(driver):
-    async def run():
-        async with AsyncProducer(topic="A", driver=driver) as producer:
-            await (await producer.multicast(b"", to={"P1"})).ordered()
-            await asyncio.to_thread(fail, driver, ClusterUnreachable("no broker answered"))
-            receipt = await producer.multicast(b"", to={"P1"})
-            waiting = asyncio.create_task(receipt.ordered())
-            await asyncio.to_thread(fail, driver, ClusterUnreachable("no broker answered"))
-            driver.error = None
-            assert await waiting == await receipt.accepted()
-
-    asyncio.run(run())
 
 
 @pytest.mark.parametrize("error", [NotAuthorized("no right"), KeyError("a defect")])

@@ -4,9 +4,9 @@ from dataclasses import replace
 
 from multicast.control import ControlState, ends_record, genesis, markers_record, plan_record
 from multicast.drivers.protocol import Record, TopicPartition
-from multicast.order.runs import anchor, digest_of
+from multicast.order.runs import digest_of
 from multicast.producing.ticketing import places_of
-from tests.helpers.plans import chain
+from tests.helpers.plans import chain, tag_in
 from topology.tree import CollectorSpec, Log, Subscription
 
 # Two trees: K1 with K2 below it, and K3.
@@ -45,7 +45,7 @@ def test_each_log_with_a_collector_has_its_place_in_the_stream_of_its_top():
     assert first.book is second.book
     assert third.stream == TopicPartition("A.Msg-TO", 1)
     assert (first.number, third.number) == (0, 2)
-    assert (first.tag, third.tag) == (anchor(FIRST, "K1"), anchor(FIRST, "K2"))
+    assert (first.tag, third.tag) == (tag_in(FIRST, "K1"), tag_in(FIRST, "K2"))
 
 
 def test_a_tree_that_is_retained_keeps_tag_and_book_and_the_others_begin_anew():
@@ -57,10 +57,11 @@ def test_a_tree_that_is_retained_keeps_tag_and_book_and_the_others_begin_anew():
         consumers=(*FIRST.consumers, Subscription("C6", ("P1", "P2"), "K1")),
     )
     before = places_of(state_of(FIRST), 1, {})
-    after = places_of(state_of(FIRST, moved), 2, before)
+    state = state_of(FIRST, moved)
+    after = places_of(state, 2, before)
     assert after["A", 4] == before["A", 4]
     assert after["A", 4].book is before["A", 4].book
-    assert after["A", 0].tag == anchor(moved, "K1") != before["A", 0].tag
+    assert after["A", 0].tag == state.tag(2, "K1") != before["A", 0].tag
     assert after["A", 0].book is not before["A", 0].book
     assert after["A", 0].number == 5
 

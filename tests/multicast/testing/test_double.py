@@ -16,7 +16,7 @@ from collectors.core.collector import Collector
 from collectors.testing import stepped
 from multicast import Consumer, Producer
 from multicast.control import log_partition
-from multicast.drivers.protocol import Appended, AppendFailed
+from multicast.drivers.protocol import Appended
 from multicast.errors import (
     AppendRefused,
     AppendUnknown,
@@ -26,7 +26,7 @@ from multicast.errors import (
 )
 from multicast.messages import skip_header
 from multicast.order.records import RelayRecord, decode, encode
-from multicast.testing import MemorySystem, OrderViolation, system
+from multicast.testing import OrderViolation, system
 from tests.helpers.plans import chain, poster
 
 ROOT = Path(__file__).parents[3]
@@ -231,17 +231,6 @@ def test_a_new_plan_begins_under_load_and_a_collector_that_is_down_does_not_stop
             double.replan({"consumers": {"C1": {"P1"}}, "partitions": ["P1"]})
 
 
-def test_a_producer_writes_tickets_in_the_epoch_of_a_new_plan_too():
-    with system(INTERESTS) as double:
-        producer = double.producer()
-        wider = {**INTERESTS["consumers"], "C4": {"P1", "P6"}}
-        double.replan({**INTERESTS, "consumers": wider})
-        double.run(0.01)
-        for node in double.plan.collectors:
-            double.crash(node.name)
-        producer.multicast(b"x", to={"P1", "P3"}).ordered(5)
-
-
 def test_a_refused_message_leaves_a_hole_that_a_collector_fills():
     with system(INTERESTS) as double:
         producer, consumer = double.producer(), double.consumer("C1")
@@ -396,12 +385,6 @@ def test_a_callback_that_waits_is_refused():
     assert "must not block" in errors[0]
 
 
-def test_the_block_s_own_error_is_not_replaced_by_the_check(monkeypatch):
-    monkeypatch.setattr(stepped, "Collector", Swapping)
-    with pytest.raises(ZeroDivisionError), system(INTERESTS, seed=2):
-        raise ZeroDivisionError
-
-
 @pytest.mark.parametrize(
     "interests",
     [
@@ -417,21 +400,6 @@ def test_interests_come_as_a_plan_or_a_file(interests):
         assert double.producer().multicast(b"x", to={"P2"}).ordered().offset == 0
 
 
-@pytest.mark.parametrize(
-    ("interests", "sentence"),
-    [
-        ("none.toml", "none.toml cannot be read"),
-        ({"consumers": {}}, "partitions is empty"),
-        ({"consumers": ["C1"]}, "not a mapping"),
-        ({"consumer": {"C1": ["P1"]}}, "not a list of tables"),
-        ({"consumers": {"C1": {"P1"}}, "destinations": [{"P1"}]}, "always declared"),
-    ],
-)
-def test_wrong_interests_are_refused_with_a_sentence(interests, sentence):
-    with pytest.raises(UsageError, match=sentence):
-        system(interests)
-
-
 def test_wrong_names_are_refused_with_a_sentence():
     with system(INTERESTS) as double:
         with pytest.raises(UsageError, match="P9 is neither a log nor a collector"):
@@ -444,11 +412,3 @@ def test_wrong_names_are_refused_with_a_sentence():
             double.delay("P1", -1)
         with pytest.raises(UncoveredInterest):
             double.consumer("C9")
-
-
-def test_closing_ends_what_is_on_its_way():
-    double = MemorySystem(INTERESTS)
-    double.delay("P1", 10)
-    receipt = double.producer().multicast(b"x", to={"P1"})
-    double.close()
-    assert isinstance(receipt.outcome, AppendFailed)

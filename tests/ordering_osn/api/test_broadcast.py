@@ -27,9 +27,7 @@ from ordering_osn.protos import (
     Payload,
 )
 from tests.ordering_osn.helpers.chains import (
-    CLIENT_TLS,
     MUTUAL_TLS,
-    SERVER_TLS,
     STRANGER,
     USER,
     USER_TLS,
@@ -325,16 +323,6 @@ def test_a_server_stops_within_seconds_though_streams_are_open(runner, channels)
                 await anext(stream)
 
     runner.run(ask())
-
-
-@pytest.mark.parametrize(
-    ("server", "client"),
-    [(SERVER_TLS, CLIENT_TLS), (MUTUAL_TLS, USER_TLS)],
-    ids=["TLS", "mutual TLS"],
-)
-def test_over_tls_envelopes_are_taken_as_they_are(runner, channels, server, client):
-    sent = envelopes()[:5]
-    assert statuses(runner, channels, *sent, tls=server, client_tls=client) == [200] * 5
 
 
 def test_streams_are_counted(runner, channels):

@@ -415,22 +415,6 @@ def test_s1_the_same_seek_twice_gives_the_same_bytes_and_oldest_to_2_is_three_bl
     assert once == [*(channel.ledger.read(number) for number in range(3)), 200]
 
 
-def test_from_a_block_to_oldest_is_that_block(runner, channels, channel):
-    channel.grow(4)
-    assert answers_to(runner, channels, seek_envelope(USER, "chain-a", 2, "oldest")) == [
-        "block 2",
-        200,
-    ]
-
-
-def test_a_stop_that_names_no_block_is_met_by_block_0_alone(runner, channels, channel):
-    channel.grow(2)
-    info = SeekInfo(start=block_at(0), stop=SeekPosition())
-    assert answers_to(runner, channels, asking(canonical(info))) == ["block 0", 200]
-    info = SeekInfo(start=block_at(1), stop=SeekPosition(), behavior=SeekInfo.FAIL_IF_NOT_READY)
-    assert answers_to(runner, channels, asking(canonical(info))) == ["block 1", 404]
-
-
 def test_a_pruned_block_is_not_found_and_oldest_is_the_oldest_kept(runner, channels, channel):
     channel.grow(8)
 
@@ -463,18 +447,3 @@ def test_headers_alone_are_sent_to_who_asks_for_them_but_a_config_block_is_whole
     assert bare.metadata == whole.metadata
     assert not bare.data.data
     assert status == 200
-
-
-def test_from_the_next_block_committed_is_the_next_one(runner, channels, channel):
-    channel.grow(3)
-
-    async def ask():
-        async with served(channels) as client:
-            stream = client.deliver(seek_envelope(USER, "chain-a", "next", "next"))
-            waiting = asyncio.ensure_future(anext(stream))
-            await until(lambda: channel.watchers)  # so it waits for the block after these
-            assert not waiting.done()
-            await asyncio.to_thread(channel.add)
-            return numbers([await waiting, *await gathered(stream)])
-
-    assert runner.run(ask()) == ["block 3", 200]

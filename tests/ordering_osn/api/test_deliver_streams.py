@@ -13,7 +13,7 @@ from grpc._cython import cygrpc
 
 from multicast.errors import UsageError
 from ordering_osn.api import grpc_server
-from ordering_osn.api.connection_errors import ConnectionLost, TlsRefused
+from ordering_osn.api.connection_errors import ConnectionLost
 from ordering_osn.api.grpc_server import NodeClient, Server
 from ordering_osn.api.metrics import Metrics
 from ordering_osn.api.responses import read_answer
@@ -21,7 +21,6 @@ from ordering_osn.api.seek import ENDLESS, seek_envelope
 from ordering_osn.api.tls_files import TlsFiles
 from ordering_osn.chain.blocks import new_block
 from ordering_osn.protos import Block
-from tests.helpers.certificates import certificate
 from tests.ordering_osn.helpers.chains import (
     CLIENT_TLS,
     MUTUAL_TLS,
@@ -49,22 +48,6 @@ def test_over_tls_the_name_is_checked_against_the_certificate(runner, channels):
     assert runner.run(ask("orderer.example.com")) == ["block 0", 200]
     with pytest.raises(ConnectionLost):
         runner.run(ask("somebody.else"))
-
-
-@pytest.mark.parametrize("from_day", [-3, 1], ids=["expired", "not valid yet"])
-def test_a_certificate_out_of_its_dates_is_told_from_one_of_another_authority(
-    runner, channels, from_day
-):
-    authority, _, trusted = certificate("authority")
-    _, key, made = certificate("node", authority, from_day=from_day)
-
-    async def ask():
-        tls, client_tls = TlsFiles(made, key), TlsFiles(authorities=trusted)
-        async with served(channels, tls=tls, client_tls=client_tls) as client:
-            return await gathered(client.deliver(asking(b"")))
-
-    with pytest.raises(TlsRefused, match="has expired or is not valid yet; renew it"):
-        runner.run(ask())
 
 
 @pytest.mark.parametrize("tls", [None, CLIENT_TLS], ids=["no TLS", "no certificate"])
@@ -102,15 +85,15 @@ def test_the_binding_is_looked_at_before_the_channel(runner, channels):
     assert runner.run(ask()) == [400]
 
 
-# Idle, many, slow, and the end.
-
-
 def test_grpc_knows_each_option_that_is_set():
     """It takes any name, and does nothing for one that it does not know."""
     library = Path(cygrpc.__file__).read_bytes()
     options = [*grpc_server._SERVER_OPTIONS, *grpc_server._CLIENT_OPTIONS]
     unknown = [name for name, _ in options if name.encode() not in library]
     assert not unknown
+
+
+# Idle, many, slow, and the end.
 
 
 @pytest.mark.slow
@@ -277,11 +260,6 @@ def test_a_server_stops_though_a_reader_reads_nothing(runner, channels, channel)
 def test_tls_material_that_cannot_be_used_is_said_so(runner, channels, tls):
     with pytest.raises(UsageError):
         runner.run(Server(channels, tls=tls).start())
-
-
-def test_a_tls_file_that_is_not_there_is_said_so(tmp_path):
-    with pytest.raises(UsageError, match="nowhere"):
-        TlsFiles.read(tmp_path / "nowhere")
 
 
 def test_more_streams_than_a_server_takes_are_told_so(runner, channels):

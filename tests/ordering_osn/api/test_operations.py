@@ -207,12 +207,6 @@ def test_log_entries_are_counted_by_level_while_the_server_runs(started, metrics
     assert b'logging_entries_written{level="error"} 2.0' in ask(server, "GET", "/metrics")[2]
 
 
-def test_two_nodes_of_one_process_count_apart():
-    one, other = Metrics(), Metrics()
-    one.deliver_streams_opened.add()
-    assert (one.deliver_streams_opened.value(), other.deliver_streams_opened.value()) == (1, 0)
-
-
 # Log levels.
 
 
@@ -268,9 +262,6 @@ def test_a_spec_of_very_many_loggers_is_refused():
         LogLevels().set(":".join(f"a{number}=info" for number in range(1000)))
 
 
-# The rest.
-
-
 def test_the_version_is_told(started):
     status, _, body = ask(started(), "GET", "/version")
     assert status == 200
@@ -279,6 +270,9 @@ def test_the_version_is_told(started):
 
 def test_other_paths_are_not_found(started):
     assert ask(started(), "GET", "/")[0] == 404
+
+
+# The rest.
 
 
 @pytest.mark.slow
@@ -340,12 +334,6 @@ def test_over_tls_metrics_and_log_levels_want_a_certificate(started, path, certi
     server = started(tls=MUTUAL_TLS)
     context = client_context(certificate=certificate)
     assert ask(server, "GET", path, context=context)[0] == status
-
-
-def test_over_tls_who_shows_no_certificate_sets_no_log_level(started):
-    server = started(tls=MUTUAL_TLS)
-    context = client_context(certificate=False)
-    assert ask(server, "PUT", "/logspec", '{"spec": "debug"}', context=context)[0] == 401
 
 
 def test_every_path_may_want_a_certificate(started):

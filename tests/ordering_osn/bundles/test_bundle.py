@@ -72,17 +72,6 @@ def test_its_id_is_the_hash_of_what_the_submitter_signs():
     assert real().id != made.id  # its nonce is fresh
 
 
-def test_the_envelopes_stay_byte_for_byte():
-    parts = {chain: envelope(chain, b"\0" * 300) for chain in AB}
-    made = read_bundle(encode_bundle(make_bundle(parts, signer=Scribe())))
-    assert {part.chain: part.envelope for part in made.parts} == parts
-
-
-def test_the_parts_are_sorted_whatever_order_they_are_given_in():
-    parts = {chain: envelope(chain) for chain in reversed(AB)}
-    assert make_bundle(parts, signer=Scribe()).chains == AB
-
-
 # -- signatures ------------------------------------------------------------------------------------
 
 

@@ -1,4 +1,4 @@
-"""Each clause of the rule by which a bundle counts, by itself."""
+"""Clauses of the rule by which a bundle counts; `test_rule_properties` asks for the whole rule."""
 
 import pytest
 
@@ -12,7 +12,6 @@ from ordering_osn.chain.bundles.rule import (
     BundleRule,
     BundleVoid,
     IgnoredAs,
-    MarkerTaken,
     RecordIgnored,
     VoidReason,
 )
@@ -29,60 +28,6 @@ def ignored(outcome):
 
 
 # -- markers ---------------------------------------------------------------------------------------
-
-
-def test_no_bundle_counts_before_every_chain_has_a_marker():
-    log = Log(ABC)
-    record = bundle_record(bundle(ABC))
-
-    assert log.fate(record) == "NO_MARKER chain-a"
-    log.step(marker("chain-b"))
-    log.step(marker("chain-a"))
-    assert log.fate(record) == "NO_MARKER chain-c"
-    log.step(marker("chain-c"))
-    assert log.fate(record) == "COUNTS"
-
-
-def test_a_bundle_admitted_under_an_older_config_of_any_chain_is_void():
-    for chain in AB:
-        log = Log()
-        log.introduce(sequence=3)
-        log.step(marker(chain, 4))
-        assert log.fate(bundle_record(bundle(), 3, 3)) == f"STALE {chain}"
-
-
-def test_a_bundle_admitted_under_a_config_that_no_marker_names_yet_is_void():
-    for chain in AB:
-        log = Log()
-        log.introduce(sequence=3)
-        stamps = [4 if name == chain else 3 for name in AB]
-        assert log.fate(bundle_record(bundle(), *stamps)) == f"AHEAD {chain}"
-
-
-def test_where_several_stamps_are_wrong_the_first_chain_is_named():
-    log = Log()
-    log.introduce(sequence=3)
-    assert log.fate(bundle_record(bundle(), 9, 2)) == "AHEAD chain-a"
-    assert log.fate(bundle_record(bundle(), 2, 9)) == "STALE chain-a"
-
-
-def test_copies_of_a_marker_count_once():
-    log = Log()
-    taken = log.step(marker("chain-a", 3))
-    assert taken == MarkerTaken(ConfigMarker("chain-a", 30, 3))
-    before = log.rule.state
-
-    assert ignored(log.step(marker("chain-a", 3))) is IgnoredAs.MARKER_COPY
-    assert log.rule.state.markers == before.markers
-
-
-def test_an_older_marker_never_takes_the_place_of_a_newer_one():
-    log = Log()
-    log.introduce(sequence=3)
-
-    assert ignored(log.step(marker("chain-a", 2))) is IgnoredAs.MARKER_OLDER
-    assert log.rule.marker("chain-a") == ConfigMarker("chain-a", 30, 3)
-    assert log.fate(bundle_record(bundle(), 3, 3)) == "COUNTS"
 
 
 @pytest.mark.parametrize(
@@ -110,9 +55,6 @@ def test_a_marker_that_nobody_can_read_changes_nothing():
     assert log.rule.state.markers == ()
 
 
-# -- the window, and expiry ------------------------------------------------------------------------
-
-
 def test_a_bundle_that_counted_does_not_count_again_under_any_stamps():
     log = Log()
     log.introduce(sequence=3)
@@ -125,15 +67,7 @@ def test_a_bundle_that_counted_does_not_count_again_under_any_stamps():
     assert log.fate(bundle_record(made, 3, 4)) == "DUPLICATE"
 
 
-def test_a_void_bundle_does_not_enter_the_window_so_it_counts_with_new_stamps():
-    log = Log()
-    log.introduce(sequence=3)
-    made = bundle()
-    assert log.fate(bundle_record(made, 2, 3)) == "STALE chain-a"
-    assert log.rule.state.window == ()
-
-    assert log.fate(bundle_record(made, 3, 3)) == "COUNTS"
-    assert log.rule.state.window == (made.id,)
+# -- the window, and expiry ------------------------------------------------------------------------
 
 
 def test_the_window_holds_the_newest_bundles_that_counted_and_no_more():
@@ -149,14 +83,6 @@ def test_the_window_holds_the_newest_bundles_that_counted_and_no_more():
     assert log.rule.state.counted == 4
     assert log.fate(bundle_record(made[1])) == "DUPLICATE"
     assert log.fate(bundle_record(made[0])) == "COUNTS"  # forgotten: an expiry prevents this
-
-
-def test_a_bundle_counts_at_its_expiry_and_not_behind_it():
-    log = Log()
-    log.introduce()
-    assert log.fate(bundle_record(bundle(expiry=100)), offset=100) == "COUNTS"
-    assert log.fate(bundle_record(bundle(expiry=100, nonce=2)), offset=101) == "EXPIRED"
-    assert log.fate(bundle_record(bundle(expiry=0, nonce=3))) == "COUNTS"
 
 
 def test_an_expired_bundle_is_final_whatever_its_stamps_are():

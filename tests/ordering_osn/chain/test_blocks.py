@@ -45,7 +45,7 @@ from ordering_osn.protos import (
     SignatureHeader,
 )
 from tests.ordering_osn.helpers.configs import real_envelopes
-from tests.ordering_osn.helpers.cores import config, creation, genesis, made, normal, sized, update
+from tests.ordering_osn.helpers.cores import config, creation, genesis, made, normal, update
 
 CHAINS = ["chain-a", "chain-b", "chain-c", "chain-d"]
 MSP = FABRIC / "crypto/ordererOrganizations/example.com/orderers/orderer.example.com/msp"
@@ -364,17 +364,6 @@ def test_an_id_that_is_not_of_its_nonce_and_creator_does_not_count():
 
     expected = hashlib.sha256(envelope.payload).hexdigest()
     assert transaction_id(envelope.SerializeToString()) == expected
-
-
-def test_a_payload_signed_twice_has_one_id():
-    assert transaction_id(sized("a", 300)) == transaction_id(sized("a", 301))
-
-
-def test_a_config_has_the_id_of_its_update_whoever_made_it():
-    of = update("c")
-
-    assert transaction_id(config(1, of)) == transaction_id(config(2, of)) == transaction_id(of)
-    assert transaction_id(creation(of)) == transaction_id(of)
 
 
 def test_a_transactions_size_is_payload_and_signature():

@@ -110,27 +110,6 @@ def test_a_refused_bundle_and_a_void_one_end_with_an_error_after_all_were_sent(m
     ]
 
 
-@pytest.mark.parametrize(
-    ("words", "text"),
-    [
-        (["--part", "chain-a"], "'chain-a' is not CHAIN=FILE"),
-        (["--part", "chain-a=nowhere"], "nowhere: No such file"),
-        (["--part", "chain-c={a}"], "holds an envelope for channel 'chain-a', not for 'chain-c'"),
-        (["--part", "chain-a={empty}"], "does not hold one envelope"),
-        (["--part", "chain-a={a}"], "no bundle of these parts: "),
-        (["--part", "chain-a={a}", "--part", "chain-a={a}"], "names chain 'chain-a' twice"),
-        (["--part", "chain-a={a}", "--part", "chain-b={b}", "--expiry", "-1"], "not an offset"),
-    ],
-)
-def test_wrong_parts_are_refused_with_one_sentence(tmp_path, parts, words, text):
-    (tmp_path / "empty").write_bytes(b"")
-    files = {"a": parts[1].split("=")[1], "b": parts[3].split("=")[1], "empty": tmp_path / "empty"}
-    words = [word.format(**files) for word in words]
-    with pytest.raises(UsageError, match=text):
-        amcast("osn", "bundle", *words, *SIGNER, "--out", tmp_path / "out")
-    assert not (tmp_path / "out").exists()
-
-
 def test_a_file_of_other_frames_and_a_wrong_id_are_refused_before_anything_is_sent(tmp_path):
     file = tmp_path / "frames"
     file.write_bytes((5).to_bytes(4, "big") + b"hello")

@@ -2,13 +2,11 @@
 
 import asyncio
 import json
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import AsyncExitStack
 
 import pytest
 
-from multicast.errors import AmcastError, TimedOut, UsageError
-from ordering_osn.cli import deliver as deliver_command
+from multicast.errors import AmcastError, UsageError
 from ordering_osn.cli.length_prefixed import frames
 from ordering_osn.wire.multichain_pb2 import MultiEntry
 from tests.helpers.small import until
@@ -16,14 +14,7 @@ from tests.ordering_osn.helpers.bundle_nodes import A, B, C, Clients, bundle_for
 from tests.ordering_osn.helpers.chains import USER_FOLDER
 from tests.ordering_osn.helpers.commands import amcast
 from tests.ordering_osn.helpers.served import served
-from tests.ordering_osn.helpers.small import (
-    Nodes,
-    chains_plan,
-    healthy,
-    ordered,
-    submit,
-    transaction,
-)
+from tests.ordering_osn.helpers.small import Nodes, chains_plan, healthy, ordered, transaction
 
 pytestmark = pytest.mark.slow
 READER = ["--msp", str(USER_FOLDER / "msp"), "--msp-id", "Org1MSP"]
@@ -101,11 +92,6 @@ def test_the_entries_up_to_newest_and_the_rest_behind_each_cursor(filled, capsys
         assert lines(capsys) == rows[number + 1 :]
 
 
-def test_newest_gives_nothing_where_nothing_comes(filled, capsys):
-    deliver(filled[1][:1], "--start", "newest")
-    assert lines(capsys) == []
-
-
 def test_raw_entries_are_frames_with_their_cursor(filled, capsysbinary, tmp_path):
     _, nodes, _ = filled
     deliver(nodes[:1], "--raw")
@@ -118,47 +104,6 @@ def test_raw_entries_are_frames_with_their_cursor(filled, capsysbinary, tmp_path
     assert {(part.place.chain, part.envelope) for entry in entries for part in entry.parts} == {
         (chain, raw) for chain in (A, B) for raw in ordered(nodes[0], chain)
     }
-
-
-def test_a_stream_without_end_gives_what_comes_later(filled, monkeypatch):
-    _, nodes, _ = filled
-    printed = []
-
-    class Enough(Exception):
-        pass
-
-    def echo(line):
-        printed.append(json.loads(line))
-        if len(printed) == 9:  # all that was there
-            # The command's event loop runs in this thread.
-            with ThreadPoolExecutor() as other:
-                assert other.submit(submit, nodes[0], transaction(A)).result() == [(200, "")]
-        elif len(printed) == 10:
-            raise Enough
-
-    monkeypatch.setattr(deliver_command.typer, "echo", echo)
-    with pytest.raises(Enough):
-        deliver(nodes[:1], "--stop", "never")
-    assert [each["channel"] for each in printed[9]["transactions"]] == [A]
-
-
-def test_a_stream_to_which_nothing_comes_in_time_ends_with_4(filled, capsys):
-    _, nodes, _ = filled
-    words = ("--start", "newest", "--stop", "never", "--timeout", 0.5)
-    text, code = refused(nodes[:1], *words, kind=TimedOut)
-    assert code == 4
-    assert "did not answer within 0.5 s" in text
-    assert lines(capsys) == []
-
-
-def test_one_channel_is_printed_as_blocks(filled, capsys):
-    _, nodes, _ = filled
-    deliver(nodes[:1], chains=[A])
-    rows = lines(capsys)
-    assert [row["number"] for row in rows] == list(range(len(rows)))
-    assert sum(len(row["transactions"]) for row in rows) == 6  # the config is one
-    text, code = refused(nodes, chains=[A], kind=UsageError)
-    assert (text, code) == ("one channel is read at one node: give one --node", 2)
 
 
 def test_what_a_node_cannot_read_together_is_refused_with_the_remedy(filled):

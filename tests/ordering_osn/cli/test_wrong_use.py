@@ -4,17 +4,13 @@ import asyncio
 import json
 import socket
 
-import grpc
 import pytest
 
 from multicast.errors import AmcastError, TimedOut, UsageError
 from multicast.settings import Settings
 from ordering_osn.api.grpc_server import Server
-from ordering_osn.api.seek import seek_envelope
-from ordering_osn.api.tls_files import TlsFiles
 from ordering_osn.cli.length_prefixed import check_frames
 from ordering_osn.identity import SigningIdentity
-from ordering_osn.ledger.ledger import Ledger
 from ordering_osn.node.joining import join
 from ordering_osn.node.kafka_connection import KafkaConnection
 from ordering_osn.node.registrar import Registrar
@@ -25,17 +21,14 @@ from tests.ordering_osn.helpers.chains import (
     ORDERER,
     ORDERER_FOLDER,
     STRANGER,
-    USER,
     USER_FOLDER,
     SmallChannel,
     SmallChannels,
     envelopes,
     served,
     serving,
-    transaction,
 )
 from tests.ordering_osn.helpers.commands import amcast
-from tests.ordering_osn.helpers.pki import root
 from tests.ordering_osn.helpers.small import LONE, quick, submit
 from tests.ordering_osn.helpers.small import transaction as small_transaction
 
@@ -112,67 +105,16 @@ def test_a_channel_of_other_orderers_that_comes_while_a_node_runs_is_not_run(tmp
             node.stop()
 
 
-def test_a_chain_without_its_genesis_block_is_inspected_and_reported(tmp_path, capsys):
-    join(tmp_path, (FABRIC / "chain-a.block").read_bytes())
-    with Ledger.open(tmp_path / "chain-a" / "ledger") as ledger:
-        ledger.append(0, (FABRIC / "chain-a.block").read_bytes())
-    amcast("osn", "inspect", "--folder", tmp_path)
-    (tmp_path / "chain-a" / "genesis.block").unlink()
-    with pytest.raises(AmcastError, match="is missing, but the chain has a ledger"):
-        amcast("osn", "inspect", "--folder", tmp_path, "-o", "json")
-    document = json.loads(capsys.readouterr().out.splitlines()[-1])
-    assert [(row["channel"], row["sound"]) for row in document["channels"]] == [("chain-a", False)]
-
-
-def test_a_node_warns_of_its_expired_certificate_when_it_starts(tmp_path, caplog):
-    expired = root().issue("node", ends=1)
-    for folder, pem in (("signcerts", expired.pem), ("keystore", expired.key_pem)):
-        (tmp_path / folder).mkdir()
-        (tmp_path / folder / "file.pem").write_bytes(pem)
-    file = tmp_path / "file"
-    file.write_bytes(b"")
-    not_served(options(file, signer=SigningIdentity.load(tmp_path, "OrdererMSP")))
-    assert "the certificate node of --msp expired at" in caplog.text
-
-
-def test_an_operations_address_that_is_taken_is_named_and_the_node_does_not_run(tmp_path):
-    with socket.create_server(("127.0.0.1", 0)) as taken:
-        port = taken.getsockname()[1]
-        said = not_served(options(tmp_path, operations=("127.0.0.1", port)))
-    assert said == (
-        f"operations cannot be served at 127.0.0.1:{port} (Address already in use); "
-        "choose another port with --operations, or 0 for any free one"
-    )
-
-
 @pytest.mark.parametrize("host", ["127.0.0.1", "192.0.2.1", "no.such.host.invalid"])
 def test_an_address_that_nobody_can_listen_at_is_named_with_the_reason(host, channels, capfd):
     with socket.create_server(("127.0.0.1", 0)) as taken:
         server = Server(channels, host=host, port=taken.getsockname()[1])
         with pytest.raises(UsageError) as caught:
             asyncio.run(server.start())
-    assert f"Broadcast and Deliver cannot be served at {host}" in str(caught.value)
+    assert f"cannot listen on {host}" in str(caught.value)
     assert "Failed to bind" not in str(caught.value)
     # gRPC itself printed nothing: each of its lines names a file of its source.
     assert ".cc:" not in capfd.readouterr().err
-
-
-def test_a_tls_key_of_another_certificate_is_named(tmp_path):
-    certificate, key = ORDERER_FOLDER / "tls/server.crt", USER_FOLDER / "tls/client.key"
-    with pytest.raises(UsageError) as caught:
-        TlsFiles.read(certificate, key)
-    assert str(caught.value) == f"TLS: {key} is not the key of the certificate {certificate}"
-    flags = ["--tls-cert", certificate, "--tls-key", key]
-    assert refused("run", "--folder", tmp_path, *NODE, *flags) == str(caught.value)
-
-
-def test_tls_files_that_hold_something_else_are_named():
-    certificate, key = ORDERER_FOLDER / "tls/server.crt", ORDERER_FOLDER / "tls/server.key"
-    for pair in ((certificate, certificate), (key, key)):
-        with pytest.raises(UsageError, match="must be a certificate and its key"):
-            TlsFiles.read(*pair)
-    with pytest.raises(UsageError, match=r"server\.key holds no certificates"):
-        TlsFiles.read(certificate, key, [key])
 
 
 def test_a_log_level_or_a_block_that_is_none_is_refused(tmp_path):
@@ -184,14 +126,6 @@ def test_a_log_level_or_a_block_that_is_none_is_refused(tmp_path):
 
 
 # Folders and files.
-
-
-def test_a_folder_that_cannot_be_made_is_named(tmp_path):
-    file = tmp_path / "file"
-    file.write_bytes(b"")
-    block = FABRIC / "chain-a.block"
-    said = refused("join", "--folder", file / "node", "-b", block)
-    assert said == f"{file / 'node/chain-a'} cannot be written: Not a directory"
 
 
 def test_a_file_of_envelopes_that_was_cut_off_is_named_before_a_node_is_asked(tmp_path):
@@ -282,46 +216,3 @@ def test_a_transaction_that_is_not_ordered_in_time_ends_the_wait_with_4(tmp_path
     (line,) = capsys.readouterr().out.splitlines()
     assert json.loads(line)["status"] == 404
     channel.store.close()
-
-
-def test_who_may_not_read_gets_no_receipt_and_ends_with_1(channels, tmp_path):
-    file = tmp_path / "envelopes"
-    envelope = transaction()
-    file.write_bytes(len(envelope).to_bytes(4, "big") + envelope)
-    stranger = ["--msp", str(USER_FOLDER / "msp"), "--msp-id", "OrdererMSP"]
-
-    def ask(address):
-        with pytest.raises(AmcastError) as caught:
-            amcast("osn", "broadcast", file, "-n", address, *stranger, "--wait")
-        return caught.value
-
-    error = at_a_node(channels, ask)
-    assert error.exit_code == 1
-    assert "403" in str(error)
-
-
-@pytest.mark.slow
-def test_a_client_that_cannot_take_a_large_block_leaves_a_sentence_and_no_traceback(
-    channels, caplog
-):
-    for _ in range(4):
-        channels.get("chain-a").add(b"x" * (8 << 20))
-
-    def read(address):
-        for _ in range(30):
-            with grpc.insecure_channel(address) as raw:
-                call = raw.stream_stream("/orderer.AtomicBroadcast/Deliver")
-                requests = iter([seek_envelope(USER, "chain-a", 1, 4)])
-                with pytest.raises(grpc.RpcError, match="larger than max"):
-                    list(call(requests, timeout=60))
-
-    at_a_node(channels, read)
-    tracebacks = [
-        record for record in caplog.records if record.exc_info and record.name.startswith("grpc")
-    ]
-    assert tracebacks == []
-    sentences = [
-        record.getMessage() for record in caplog.records if record.name == "amcast.osn.wire"
-    ]
-    for line in sentences:
-        assert "gRPC clients accept 4194304 bytes by default" in line

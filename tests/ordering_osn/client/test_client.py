@@ -1,7 +1,6 @@
 """`Client`: what it does with each answer, and when nodes are busy, gone or silent."""
 
 import asyncio
-from contextlib import aclosing
 
 import pytest
 
@@ -13,18 +12,12 @@ from ordering_osn.chain.bundles.rule import VoidReason
 from ordering_osn.client import (
     BundleIsVoid,
     BundlePlace,
-    BundleRefused,
     Client,
     RequestRefused,
     Submitted,
     node_turns,
 )
-from ordering_osn.client.messages import (
-    BadAnswer,
-    read_delivered,
-    read_fate,
-    read_submitted,
-)
+from ordering_osn.client.messages import BadAnswer, read_delivered, read_fate, read_submitted
 from tests.ordering_osn.helpers.chains import USER, gathered, transaction
 from tests.ordering_osn.helpers.multi import (
     AB,
@@ -79,12 +72,6 @@ def test_an_envelope_for_another_chain_is_refused_before_anything_is_sent():
         Client(["127.0.0.1:1"], USER).bundle(parts)
 
 
-@pytest.mark.parametrize("addresses", ["127.0.0.1:7050", []])
-def test_addresses_must_be_a_list(addresses):
-    with pytest.raises(UsageError, match="a list of the addresses"):
-        Client(addresses, USER)
-
-
 # -- submit ----------------------------------------------------------------------------------------
 
 
@@ -112,16 +99,6 @@ def test_the_next_node_gets_the_same_bundle(trouble):
     assert run(calling(nodes, lambda client: client.submit(made))).accepted
     assert [node.received for node in nodes] == [[made.id], [made.id]]
     assert world.taken == [made.id]
-
-
-def test_the_client_stays_with_the_node_that_answered():
-    nodes = [ScriptedNode(World(), ["busy"]), ScriptedNode(World())]
-
-    async def twice(client):
-        return [await client.submit(fresh()) for _ in range(3)]
-
-    assert all(answer.accepted for answer in run(calling(nodes, twice)))
-    assert [len(node.received) for node in nodes] == [1, 3]
 
 
 def test_a_single_node_that_is_busy_for_a_while_is_asked_again():
@@ -173,6 +150,62 @@ def test_an_answer_that_cannot_be_decoded_is_an_error(read):
         read(b"\xff")
 
 
+# -- submit_many -----------------------------------------------------------------------------------
+
+
+def many(nodes, bundles, **options):
+    return run(calling(nodes, lambda client: gathered(client.submit_many(bundles)), **options))
+
+
+def test_many_bundles_are_answered_in_their_order_and_a_refused_one_stops_none():
+    world, bundles = World(), [fresh() for _ in range(5)]
+    node = ScriptedNode(world, ["take", "refuse", "take"])
+    answers = many([node], bundles)
+    assert [answer.status for answer in answers] == [200, 403, 200, 200, 200]
+    assert [answer.bundle_id for answer in answers] == [made.id for made in bundles]
+    assert node.received == [made.id for made in bundles]
+
+
+@pytest.mark.parametrize("trouble", ["break", "take and break", "busy"])
+def test_many_bundles_go_on_at_the_next_node(trouble):
+    world, bundles = World(), [fresh() for _ in range(40)]
+    script = [*["take"] * 7, trouble]
+    nodes = [ScriptedNode(world, script), ScriptedNode(world)]
+    answers = many(nodes, bundles)
+    assert [answer.status for answer in answers] == [200] * 40
+    assert [answer.bundle_id for answer in answers] == [made.id for made in bundles]
+    assert sorted(world.taken) == sorted(made.id for made in bundles)
+
+
+def test_at_most_so_many_bundles_are_not_answered():
+    world = World()
+    node = ScriptedNode(world)
+    taken = []  # how many are read ahead when an answer comes
+
+    async def read_ahead(client):
+        drawn = 0
+
+        async def source():
+            nonlocal drawn
+            for _ in range(30):
+                drawn += 1
+                yield fresh()
+
+        taken.extend([drawn async for _ in client.submit_many(source(), in_flight_max=4)])
+
+    run(calling([node], read_ahead))
+    assert len(taken) == 30
+    # Four sent, one in the queue, one in the reader's hand.
+    assert max(drawn - index for index, drawn in enumerate(taken)) <= 7
+
+
+def test_a_stream_that_gets_no_answer_goes_on_at_the_next_node():
+    world, bundles = World(), [fresh() for _ in range(3)]
+    nodes = [ScriptedNode(world, ["take", "silent"]), ScriptedNode(world)]
+    answers = many(nodes, bundles, answer_s=0.5, retry_s=60.0)
+    assert [answer.status for answer in answers] == [200] * 3
+
+
 # -- fates -----------------------------------------------------------------------------------------
 
 
@@ -191,13 +224,6 @@ def test_the_places_of_a_committed_bundle():
     assert len(node.requests) == 3
     assert node.requests[0].status.bundle_id == made.id
     assert 0 < node.requests[0].status.wait_ms <= 60_000
-
-
-def test_chains_of_which_the_node_knows_nothing_are_named():
-    call, _, _ = waiting(committed("chain-a") | {"chains_not_covered": ["chain-b"]})
-    done = run(call)
-    assert done.chains_not_covered == ("chain-b",)
-    assert [place.chain for place in done.places] == ["chain-a"]
 
 
 @pytest.mark.parametrize("reason", [reason for reason in VoidReason if reason.name != "DUPLICATE"])
@@ -220,24 +246,10 @@ def test_a_fate_that_does_not_come_is_a_time_out():
     assert "may still count" in str(error)
 
 
-def test_a_node_that_does_not_answer_for_a_fate_is_left():
-    world, made = World(), fresh()
-    world.take(made)
-    nodes = [ScriptedNode(world, statuses=["break"]), ScriptedNode(world)]
-    assert run(calling(nodes, lambda client: client.wait(made.id, 60.0))).places
-
-
 def test_who_may_not_read_is_refused():
     call, _, _ = waiting(ACCEPTED, statuses=["forbid"])
     error = raised(RequestRefused, call)
     assert (error.status, error.info) == (403, "no reader")
-
-
-def test_submit_and_wait_raises_a_refusal():
-    node = ScriptedNode(World(), ["refuse"])
-    error = raised(BundleRefused, calling([node], lambda c: c.submit_and_wait(fresh(), 60.0)))
-    assert (error.status, error.chain) == (403, "chain-b")
-    assert error.definite
 
 
 def test_a_bundle_that_was_lost_with_its_node_is_submitted_again():
@@ -246,11 +258,6 @@ def test_a_bundle_that_was_lost_with_its_node_is_submitted_again():
     done = run(calling(nodes, lambda client: client.submit_and_wait(made, 60.0)))
     assert done.places
     assert [node.received for node in nodes] == [[made.id], [made.id]]
-
-
-def test_submit_and_wait_is_bounded_as_a_whole():
-    node = ScriptedNode(World(), ["silent"])
-    raised(TimedOut, calling([node], lambda client: client.submit_and_wait(fresh(), 0.3)))
 
 
 # -- the end of a log, and expiries ----------------------------------------------------------------
@@ -302,14 +309,6 @@ def test_entries_have_their_parts_and_places():
     assert tuple(request.deliver.chains) == AB
 
 
-def test_newest_begins_at_the_newest_and_a_cursor_behind_its_entry():
-    world = World(entries=entries())
-    everything = delivered([ScriptedNode(world)])
-    assert delivered([ScriptedNode(world)], "newest") == everything[-1:]
-    for index, entry in enumerate(everything):
-        assert delivered([ScriptedNode(world)], entry.cursor) == everything[index + 1 :]
-
-
 @pytest.mark.parametrize("trouble", ["break", "busy"])
 @pytest.mark.parametrize("count", [0, 1, 3])
 def test_a_stream_that_breaks_goes_on_behind_its_last_entry(trouble, count):
@@ -350,21 +349,6 @@ def test_nodes_that_can_be_reached_and_only_say_503_end_a_stream_in_bounded_time
     with pytest.raises(RequestRefused):
         delivered([node])
     assert 2 <= len(node.requests) < 1000
-
-
-@pytest.mark.slow
-def test_an_entry_that_takes_too_long_is_a_time_out():
-    node = ScriptedNode(World(entries=entries()), streams=[(2, "silent")])
-    taken = []
-
-    async def read(client):
-        nonlocal taken
-        async with aclosing(client.deliver(AB, timeout_s=3.0)) as stream:
-            async for entry in stream:
-                taken += [entry]
-
-    raised(TimedOut, calling([node], read))
-    assert len(taken) == 2
 
 
 def test_another_start_is_refused():

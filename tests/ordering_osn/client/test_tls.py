@@ -10,8 +10,7 @@ from ordering_osn.client.node_turns import NodeTurns
 from tests.ordering_osn.helpers import configs
 from tests.ordering_osn.helpers.bundle_nodes import A, B, C, bundle_for, quick_chains
 from tests.ordering_osn.helpers.chains import USER, USER_FOLDER, gathered
-from tests.ordering_osn.helpers.commands import amcast
-from tests.ordering_osn.helpers.small import Nodes, chains_plan, healthy
+from tests.ordering_osn.helpers.small import Nodes, chains_plan
 
 ORDERERS = configs.CRYPTO / "ordererOrganizations/example.com"
 ORDERER = ORDERERS / "orderers/orderer.example.com/tls"
@@ -42,8 +41,7 @@ ONLY_MUTUAL = ("no certificate", "another certificate")
 @pytest.fixture(scope="module")
 def node(tmp_path_factory):
     with Nodes(READ, tmp_path_factory.mktemp("tls")) as osn:
-        node = osn.start("n1", *quick_chains(A, B))
-        healthy(node)
+        node = osn.running("n1", *quick_chains(A, B))
         yield node
 
 
@@ -134,18 +132,3 @@ def test_tls_to_a_node_without_tls_is_refused_at_once(node):
                 await client.submit(bundle_for(A, B, signer=USER))
 
     over_tls(node, ask, plain=True)
-
-
-@pytest.mark.slow
-def test_the_command_says_the_same_and_ends_with_1(node):
-    reader = ["--msp", str(USER_FOLDER / "msp"), "--msp-id", "Org1MSP"]
-
-    async def ask(address):
-        words = ["osn", "status", "00" * 32, "--node", address, *reader, "--tls-ca", str(ORG1_CA)]
-        with pytest.raises(TlsRefused) as caught:
-            await asyncio.to_thread(amcast, *words, "--tls-name", NAME)
-        return caught.value
-
-    error = over_tls(node, ask)
-    assert error.exit_code == 1
-    assert "--tls-ca" in str(error)

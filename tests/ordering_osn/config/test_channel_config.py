@@ -33,12 +33,6 @@ from tests.ordering_osn.helpers.configs import (
 )
 from tests.ordering_osn.helpers.pki import assert_one_sentence, root
 
-
-@pytest.fixture(scope="module")
-def config():
-    return genesis()
-
-
 # The content of a genesis block.
 
 

@@ -188,11 +188,6 @@ def test_one_certificate_in_two_spellings_counts_once():
     assert not refusal(WRITERS, "/Channel/Writers", [*twice, signed("b")])
 
 
-def test_a_bad_signature_of_somebody_does_not_block_his_good_one():
-    only = Policies(group({"Writers": signature_policy(by(0), MEMBER)}), MSPS)
-    assert not refusal(only, "/Channel/Writers", [signed("a", valid=False), signed("a")])
-
-
 def test_an_outcome_that_is_kept_does_not_replace_the_signature():
     only = Policies(group({"Writers": signature_policy(by(0), MEMBER)}), MSPS)
     for _ in range(2):
@@ -368,14 +363,3 @@ def test_what_a_real_identity_may_do_in_a_real_channel(channel, folder, msp_id, 
         "Writers",
     ]
     assert [path for path in asked if not refusal(channel, f"/Channel/{path}", [one])] == allowed
-
-
-def test_both_administrators_together_change_the_channel(channel):
-    signers = [
-        SigningIdentity.load(ORG1 / "users/Admin@org1.example.com/msp", "Org1MSP"),
-        SigningIdentity.load(ORDERER / "users/Admin@example.com/msp", "OrdererMSP"),
-    ]
-    both = [SignedData(b"message", one.creator, one.sign(b"message")) for one in signers]
-    assert not refusal(channel, "/Channel/Admins", both)
-    for one in both:
-        assert "2 of" in refusal(channel, "/Channel/Admins", [one, one])

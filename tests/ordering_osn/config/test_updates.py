@@ -32,7 +32,6 @@ from tests.ordering_osn.helpers.configs import (
     capabilities,
     changed,
     drop,
-    genesis,
     orderer,
     orderer_admin,
     org_admin,
@@ -42,23 +41,10 @@ from tests.ordering_osn.helpers.configs import (
     set_batch,
     set_capabilities,
     set_consensus,
-    set_policy,
     set_timeout,
     update,
 )
-from tests.ordering_osn.helpers.pki import (
-    assert_one_sentence,
-    by,
-    out_of,
-    role,
-    root,
-    signature_policy,
-)
-
-
-@pytest.fixture(scope="module")
-def config():
-    return genesis()
+from tests.ordering_osn.helpers.pki import assert_one_sentence, root
 
 
 def config_envelope(config, raw_update):
@@ -69,14 +55,6 @@ def config_envelope(config, raw_update):
 
 
 # Updates that are accepted.
-
-
-def test_the_orderers_admin_changes_the_batch_size(config):
-    raw = update(config, lambda c: set_batch(c, max_message_count=500))
-    following = config.after(config_envelope(config, raw))
-    assert (following.sequence, following.parameters.messages_max) == (1, 500)
-    assert following.config.channel_group.groups["Orderer"].values["BatchSize"].version == 1
-    assert following.config.channel_group.groups["Orderer"].version == 0
 
 
 def test_the_members_admin_adds_an_organisation_whose_members_count_then(config):
@@ -112,20 +90,6 @@ def test_the_members_admin_adds_an_organisation_whose_members_count_then(config)
     without = following.after(config_envelope(following, both))
     assert without.msps.names == ("OrdererMSP", "Org1MSP")
     assert without.sequence == 2
-
-
-def test_a_policy_changes_and_decides_from_then_on(config):
-    admins_only = signature_policy(out_of(1, by(0)), role("ADMIN", "Org1MSP"))
-    raw = update(
-        config,
-        lambda c: set_policy(group_at(c, "Application", "Org1MSP"), "Writers", admins_only),
-        signers=[org_admin()],
-        sender=org_admin(),
-    )
-    following = config.after(config_envelope(config, raw))
-    group = following.config.channel_group.groups["Application"].groups["Org1MSP"]
-    assert (group.policies["Writers"].version, group.version) == (1, 0)
-    assert group.policies["Writers"].policy == admins_only
 
 
 def test_an_update_of_two_sections_needs_the_admins_of_both(config):

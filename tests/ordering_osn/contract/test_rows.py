@@ -133,8 +133,7 @@ def test_k6_a_node_whose_newest_block_has_tampered_metadata_does_not_run(tmp_pat
 
 def test_k14_k20_the_gauge_shows_the_position_of_the_newest_block(tmp_path):
     with Nodes(LONE, tmp_path) as osn:
-        node = osn.start("n1", quick(timeout="60s", max_message_count=2))
-        healthy(node)
+        node = osn.running("n1", quick(timeout="60s", max_message_count=2))
         gauge = "consensus_kafka_last_offset_persisted"
         accepted(node, transaction())
         assert shown(node, gauge) is None
@@ -158,8 +157,7 @@ def written(osn):
 def test_k18_a_time_to_cut_that_cannot_be_posted_is_counted_and_no_block_is_written(tmp_path):
     with Nodes(LONE, tmp_path) as osn:
         driver = osn.faulty()
-        node = osn.start("n1", quick(timeout="20ms"), driver=driver)
-        healthy(node)
+        node = osn.running("n1", quick(timeout="20ms"), driver=driver)
         driver.lost = 10**6
         sent = written(osn)
         until(lambda: counted(node, "timers_posted", "chain-a", "failed") >= 1)
@@ -175,8 +173,7 @@ def test_k18_a_time_to_cut_that_cannot_be_posted_is_counted_and_no_block_is_writ
 def test_k22_k33_readers_are_told_while_the_log_does_not_answer_and_no_longer_than_that(tmp_path):
     with Nodes(LONE, tmp_path) as osn:
         driver = osn.faulty()
-        node = osn.start("n1", quick(timeout="20ms"), driver=driver)
-        healthy(node)
+        node = osn.running("n1", quick(timeout="20ms"), driver=driver)
         chain = node.get("chain-a")
         errored = []
         unwatch = chain.watch(lambda: errored.append(chain.errored))
@@ -214,8 +211,7 @@ def test_k32_a_chain_whose_place_is_no_longer_in_the_log_writes_no_more_blocks(t
 
 def test_each_lone_transaction_is_cut_by_its_own_timer(tmp_path):
     with Nodes(LONE, tmp_path) as osn:
-        node = osn.start("n1", quick(timeout="20ms"))
-        healthy(node)
+        node = osn.running("n1", quick(timeout="20ms"))
         for count in (1, 2):
             accepted(node, transaction())
             until_ordered(node, count)
@@ -225,8 +221,7 @@ def test_each_lone_transaction_is_cut_by_its_own_timer(tmp_path):
 
 def test_a_filled_batch_stops_the_timer_of_its_first_transaction(tmp_path):
     with Nodes(LONE, tmp_path) as osn:
-        node = osn.start("n1", quick(timeout="60s", max_message_count=2))
-        healthy(node)
+        node = osn.running("n1", quick(timeout="60s", max_message_count=2))
         accepted(node, *[transaction() for _ in range(5)])
         until_ordered(node, 4)
         # The update ends the last batch, so no time-out was needed.
@@ -241,8 +236,7 @@ def test_a_filled_batch_stops_the_timer_of_its_first_transaction(tmp_path):
 
 def test_s3_a_transaction_waits_as_long_as_its_channels_batch_time_out_says(tmp_path):
     with Nodes(chains_plan("chain-a", "chain-b"), tmp_path) as osn:
-        node = osn.start("n1", quick("chain-a", timeout="60s"), quick("chain-b", timeout="300ms"))
-        healthy(node)
+        node = osn.running("n1", quick("chain-a", timeout="60s"), quick("chain-b", timeout="300ms"))
         patient = transaction("chain-a")
         accepted(node, patient, transaction("chain-b"))
         until_ordered(node, 1, "chain-b")

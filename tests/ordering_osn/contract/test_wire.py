@@ -36,8 +36,7 @@ def consensus(chain, kind="solo", **named):
 
 def test_s8_a_channel_goes_into_maintenance_and_out_again_over_the_wire(tmp_path):
     with Nodes(LONE, tmp_path) as osn:
-        node = osn.start("n1", quick(timeout="20ms"))
-        healthy(node)
+        node = osn.running("n1", quick(timeout="20ms"))
         chain = node.get("chain-a")
         admin = configs.orderer_admin()
 
@@ -72,8 +71,7 @@ def test_s8_a_channel_goes_into_maintenance_and_out_again_over_the_wire(tmp_path
 
 def test_s8_maintenance_ends_the_readers_streams_and_is_left_without_a_change_of_type(tmp_path):
     with Nodes(LONE, tmp_path) as osn:
-        node = osn.start("n1", quick(timeout="20ms"))
-        healthy(node)
+        node = osn.running("n1", quick(timeout="20ms"))
         chain = node.get("chain-a")
 
         async def go():
@@ -96,8 +94,7 @@ def test_s8_maintenance_ends_the_readers_streams_and_is_left_without_a_change_of
 def test_s8_a_system_channel_in_maintenance_makes_no_channel(tmp_path):
     with Nodes(chains_plan("system", "new-channel"), tmp_path) as osn:
         system = configs.system_channel()
-        node = osn.start("n1", genesis(system.config, "system"))
-        healthy(node)
+        node = osn.running("n1", genesis(system.config, "system"))
         chain = node.get("system")
 
         async def go():
@@ -119,8 +116,7 @@ def test_s8_a_system_channel_in_maintenance_makes_no_channel(tmp_path):
 def test_d13_k22_a_log_that_goes_away_ends_strict_streams_and_no_others(tmp_path):
     with Nodes(LONE, tmp_path) as osn:
         driver = osn.faulty()
-        node = osn.start("n1", quick(timeout="20ms"), driver=driver)
-        healthy(node)
+        node = osn.running("n1", quick(timeout="20ms"), driver=driver)
         reader = configs.org_user()
 
         async def go():

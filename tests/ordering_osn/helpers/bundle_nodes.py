@@ -20,7 +20,6 @@ from tests.ordering_osn.helpers.small import (
     blocks,
     chains_plan,
     genesis,
-    healthy,
     log_of,
     transaction,
     until_alike,
@@ -143,19 +142,13 @@ def killed_and_started(osn, name):
     osn.stop(name)
     shutil.rmtree(folder)
     copy.rename(folder)
-    return started(osn, name)
+    return osn.running(name)
 
 
 def stopped_and_started(osn, name):
     """Stop a node, so that it saves its idle checkpoints, and start it again."""
     osn.stop(name)
-    return started(osn, name)
-
-
-def started(osn, name, *raws, **options):
-    node = osn.start(name, *raws, **options)
-    healthy(node)
-    return node
+    return osn.running(name)
 
 
 def parts_of(node, chain):

@@ -176,6 +176,12 @@ class Nodes:
         node.start()
         return node
 
+    def running(self, name: str, *blocks: bytes, **options) -> Registrar:
+        """Start a node, and wait until all of its chains run."""
+        node = self.start(name, *blocks, **options)
+        healthy(node)
+        return node
+
     def stop(self, name: str) -> None:
         self.nodes.pop(name).stop()
 

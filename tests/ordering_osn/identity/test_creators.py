@@ -31,12 +31,6 @@ from tests.ordering_osn.helpers.pki import (
     root,
 )
 
-
-@pytest.fixture(scope="module")
-def authority():
-    return root()
-
-
 # Invalid creators.
 
 

@@ -52,11 +52,6 @@ ROLES = {
 }
 
 
-@pytest.fixture(scope="module")
-def authority():
-    return root()
-
-
 def judged(msp, member, msp_id="Org1"):
     """Return why the organisation does not accept the member; empty where it does."""
     try:

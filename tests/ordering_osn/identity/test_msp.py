@@ -10,11 +10,6 @@ from ordering_osn.protos import MSPConfig
 from tests.ordering_osn.helpers.pki import NODES, assert_one_sentence, msp_bytes, node_msp, root
 
 
-@pytest.fixture(scope="module")
-def authority():
-    return root()
-
-
 def malformed():
     good, other = root(), root("other")
     client = good.issue("client", units=["client"])

@@ -187,15 +187,6 @@ def test_damage_with_intact_blocks_behind_it_is_no_torn_tail(tmp_path):
     assert path.read_bytes() == written
 
 
-def test_a_block_that_stands_there_twice_is_damage(tmp_path):
-    fill(tmp_path, 1)
-    path = newest(tmp_path)
-    written = path.read_bytes()
-    path.write_bytes(written + written[segments.HEADER_BYTES :])
-    with pytest.raises(LedgerDamaged, match="block 1, but block 0 behind it is intact"):
-        open_small(tmp_path)
-
-
 def test_a_cut_off_full_segment_is_damage(tmp_path):
     fill(tmp_path, 9)
     first = segments.listed(tmp_path)[0]

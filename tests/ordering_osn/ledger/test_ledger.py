@@ -18,7 +18,6 @@ from ordering_osn.ledger import segments
 from ordering_osn.ledger.ledger import Ledger, LedgerLocked, NotNext, NotYet, Pruned
 from tests.helpers.small import until
 from tests.ordering_osn.helpers.ledgers import (
-    SMALL,
     Unsigned,
     block,
     contents,
@@ -31,30 +30,6 @@ from tests.ordering_osn.helpers.ledgers import (
 )
 
 # Appending and reading
-
-
-def test_what_is_appended_is_read(tmp_path):
-    with Ledger.open(tmp_path / "chain") as ledger:
-        assert (ledger.base, ledger.height, ledger.last()) == (0, 0, None)
-        ledger.append(0, b"genesis")
-        ledger.append(1, b"")
-        assert (ledger.base, ledger.height, ledger.last()) == (0, 2, b"")
-        assert contents(ledger) == [b"genesis", b""]
-
-
-def test_what_was_appended_is_read_after_a_restart_over_many_segments(tmp_path):
-    fill(tmp_path, 7)
-    fill(tmp_path, 20)
-    assert len(segments.listed(tmp_path)) > 4
-    assert reopened(tmp_path) == [block(number) for number in range(20)]
-
-
-def test_a_block_bigger_than_a_segment_has_one_of_its_own(tmp_path):
-    big = os.urandom(20 * SMALL)
-    with open_small(tmp_path) as ledger:
-        for raw in (b"a", big, b"c"):
-            ledger.append(ledger.height, raw)
-    assert reopened(tmp_path) == [b"a", big, b"c"]
 
 
 def test_a_block_that_is_not_there_yet_is_said_so(tmp_path):
@@ -84,27 +59,6 @@ def test_blocks_that_are_no_longer_in_memory_are_read_from_the_file(tmp_path):
         assert ledger.read(0) is not blocks[0]
 
 
-def test_after_closing_blocks_are_read_but_not_appended(tmp_path):
-    ledger = Ledger.open(tmp_path)
-    ledger.append(0, b"a")
-    ledger.close()
-    ledger.close()
-    assert contents(ledger) == [b"a"]
-    with pytest.raises(UsageError):
-        ledger.append(1, b"b")
-
-
-def test_a_segment_that_a_crash_left_empty_takes_the_next_block(tmp_path):
-    with Ledger.open(tmp_path, segment_bytes_max=0) as ledger:
-        ledger.append(0, b"a")
-        ledger.append(1, b"b")
-    os.truncate(newest(tmp_path), segments.HEADER_BYTES + 3)
-    for _ in range(2):
-        with Ledger.open(tmp_path, segment_bytes_max=0) as ledger:
-            ledger.append(ledger.height, b"again")
-    assert reopened(tmp_path) == [b"a", b"again", b"again"]
-
-
 # Watching
 
 
@@ -117,18 +71,6 @@ def test_a_watcher_is_called_by_the_appender_once_the_block_can_be_read(tmp_path
         unwatch()
         ledger.append(2, b"c")
     assert seen == [(b"a", threading.get_ident()), (b"b", threading.get_ident())]
-
-
-def test_the_same_watcher_twice_is_two(tmp_path):
-    seen = []
-    with Ledger.open(tmp_path) as ledger:
-        first, second = ledger.watch(lambda: seen.append(1)), ledger.watch(lambda: seen.append(2))
-        ledger.append(0, b"a")
-        first()
-        first()
-        ledger.append(1, b"b")
-        second()
-    assert seen == [1, 2, 2]
 
 
 def test_a_watcher_that_fails_stops_neither_the_appender_nor_the_others(tmp_path, caplog):
@@ -270,24 +212,6 @@ def test_pruning_syncs_the_blocks_that_stay_before_the_base_moves(tmp_path, monk
         )
         ledger.prune(3)
         assert events == ["sync", "base"]
-
-
-def test_after_pruning_as_much_is_held_in_memory_as_before(tmp_path):
-    big = real_block_of(9, 3 << 20)
-    with Ledger.open(tmp_path, fsync="never") as ledger:
-        for _ in range(3):
-            ledger.append(ledger.height, big)
-            ledger.append(ledger.height, big)
-            ledger.prune(ledger.height - 1)
-            assert (ledger.last() is big, ledger._recent_bytes) == (True, len(big))
-
-
-def test_pruning_gives_the_space_back(tmp_path):
-    fill(tmp_path, 40, make=real_block)
-    before = sum(map(len, files(tmp_path).values()))
-    with open_small(tmp_path) as ledger:
-        ledger.prune(35)
-    assert sum(map(len, files(tmp_path).values())) < before / 4
 
 
 def test_the_newest_block_is_never_pruned(tmp_path):

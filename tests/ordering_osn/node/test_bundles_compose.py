@@ -34,7 +34,6 @@ from tests.ordering_osn.helpers.bundle_nodes import (
     killed_and_started,
     log_end,
     quick_chains,
-    started,
 )
 from tests.ordering_osn.helpers.chains import STRANGER
 from tests.ordering_osn.helpers.served import served
@@ -60,7 +59,7 @@ def by_a_stranger(chain):
 
 def test_m11_a_bundle_all_of_whose_parts_pass_is_in_all_chains(tmp_path):
     with Nodes(FOUR, tmp_path) as osn, Clients() as clients:
-        nodes = [started(osn, name, *quick_chains()) for name in ("n1", "n2")]
+        nodes = [osn.running(name, *quick_chains()) for name in ("n1", "n2")]
         made = [bundle_for(*chains) for chains in SETS]
         clients.accepted(nodes[0], *made)
         for node in nodes:
@@ -72,7 +71,7 @@ def test_m11_a_bundle_all_of_whose_parts_pass_is_in_all_chains(tmp_path):
 def test_m11_one_part_that_is_refused_keeps_the_bundle_out_of_every_log(tmp_path, bad):
     with Nodes(FOUR, tmp_path) as osn, Clients() as clients:
         driver = Closed(osn.small.log)
-        node = started(osn, "n1", *quick_chains(), driver=driver)
+        node = osn.running("n1", *quick_chains(), driver=driver)
         good = bundle_for(*CHAINS)
         clients.accepted(node, good)
         clients.committed(node, good)
@@ -91,7 +90,7 @@ def test_m11_one_part_that_is_refused_keeps_the_bundle_out_of_every_log(tmp_path
 
 def test_m11_an_expiry_that_passes_after_a_bundle_counted_changes_nothing(tmp_path):
     with Nodes(TWO, tmp_path) as osn, Clients() as clients:
-        nodes = [started(osn, name, *quick_chains(A, B)) for name in ("n1", "n2")]
+        nodes = [osn.running(name, *quick_chains(A, B)) for name in ("n1", "n2")]
         first = bundle_for(A, B)
         clients.accepted(nodes[0], first)
         clients.committed(nodes[0], first)
@@ -117,7 +116,7 @@ def test_m11_an_expiry_that_passes_after_a_bundle_counted_changes_nothing(tmp_pa
 
 def test_a_bundle_expires_so_many_records_behind_the_end_that_a_node_says(tmp_path):
     with Nodes(TWO, tmp_path) as osn, Clients() as clients:
-        node = started(osn, "n1", *quick_chains(A, B))
+        node = osn.running("n1", *quick_chains(A, B))
         first = bundle_for(A, B)
         clients.accepted(node, first)
         clients.committed(node, first)
@@ -141,7 +140,7 @@ def test_a_bundle_expires_so_many_records_behind_the_end_that_a_node_says(tmp_pa
 
 def test_m11_what_does_not_belong_to_the_set_decides_nothing_in_its_log(tmp_path):
     with Nodes(FOUR, tmp_path) as osn, Clients() as clients:
-        nodes = [started(osn, name, *quick_chains()) for name in ("n1", "n2")]
+        nodes = [osn.running(name, *quick_chains()) for name in ("n1", "n2")]
         first, foreign = bundle_for(A, B), bundle_for(B, C)
         clients.accepted(nodes[0], first)
         clients.committed(nodes[0], first)
@@ -190,8 +189,8 @@ class Stopped(Faulty):
 def test_m11_a_set_whose_log_stands_still_delays_no_other_set(tmp_path):
     with Nodes(FOUR, tmp_path) as osn, Clients() as clients:
         driver = Stopped(osn.small.log)
-        node = started(osn, "n1", *quick_chains(), driver=driver)
-        other = started(osn, "n2", *quick_chains())
+        node = osn.running("n1", *quick_chains(), driver=driver)
+        other = osn.running("n2", *quick_chains())
         first = [bundle_for(*chains) for chains in SETS]
         clients.accepted(node, *first)
         clients.committed(node, *first)
@@ -219,7 +218,7 @@ def test_m11_a_set_whose_log_stands_still_delays_no_other_set(tmp_path):
 
 def test_m11_overlapping_sets_at_two_nodes_at_once_have_one_order_in_their_common_chains(tmp_path):
     with Nodes(FOUR, tmp_path) as osn, Clients() as clients:
-        nodes = [started(osn, name, *quick_chains()) for name in ("n1", "n2")]
+        nodes = [osn.running(name, *quick_chains()) for name in ("n1", "n2")]
         made = [bundle_for(*SETS[number % len(SETS)]) for number in range(60)]
         asked = [
             clients.ask(nodes[number % 2].submit_bundle(encode_bundle(each)))

@@ -23,7 +23,6 @@ from tests.ordering_osn.helpers.bundle_nodes import (
     log_end,
     quick_chain,
     quick_chains,
-    started,
 )
 from tests.ordering_osn.helpers.compute_update import group_at
 from tests.ordering_osn.helpers.small import (
@@ -46,8 +45,8 @@ pytestmark = pytest.mark.slow
 def test_m8_a_set_whose_log_takes_nothing_answers_503_and_delays_nobody(tmp_path):
     with Nodes(FOUR, tmp_path) as osn, Clients() as clients:
         driver = Closed(osn.small.log)
-        node = started(osn, "n1", *quick_chains(), driver=driver)
-        other = started(osn, "n2", *quick_chains())
+        node = osn.running("n1", *quick_chains(), driver=driver)
+        other = osn.running("n2", *quick_chains())
         first = bundle_for(A, B)
         clients.accepted(node, first)
         clients.committed(node, first)
@@ -83,8 +82,8 @@ def overtaken(osn, clients, update):
     Gives both nodes, the bundle, and its answer.
     """
     driver = osn.faulty()
-    node = started(osn, "n1", *quick_chains(A, B), driver=driver)
-    other = started(osn, "n2", *quick_chains(A, B))
+    node = osn.running("n1", *quick_chains(A, B), driver=driver)
+    other = osn.running("n2", *quick_chains(A, B))
     before = bundle_for(A, B)
     clients.accepted(node, before)
     clients.committed(node, before)
@@ -146,8 +145,8 @@ def test_m10_a_bundle_whose_node_died_counts_once_when_the_client_sends_it_elsew
 ):
     with Nodes(FOUR, tmp_path) as osn, Clients() as clients:
         driver = Silent(osn.small.log)
-        node = started(osn, "n1", *quick_chains(), driver=driver)
-        others = [started(osn, name, *quick_chains()) for name in ("n2", "n3")]
+        node = osn.running("n1", *quick_chains(), driver=driver)
+        others = [osn.running(name, *quick_chains()) for name in ("n2", "n3")]
         first = bundle_for(A, B, C)
         clients.accepted(node, first)
         clients.committed(node, first)
@@ -167,7 +166,7 @@ def test_m10_a_bundle_whose_node_died_counts_once_when_the_client_sends_it_elsew
         if stored:  # nobody has to do anything
             clients.committed(others[0], made)
         clients.accepted(others[0], made)
-        again = started(osn, "n1")
+        again = osn.running("n1")
         for each in (again, *others):
             clients.committed(each, first, made, meanwhile)
         assert check_rows(again, *others) == {each.id for each in (first, made, meanwhile)}
@@ -180,8 +179,8 @@ def test_m8_a_node_without_a_chain_of_the_set_answers_404_and_a_chain_down_elsew
     tmp_path,
 ):
     with Nodes(FOUR, tmp_path) as osn, Clients() as clients:
-        part = started(osn, "n1", *quick_chains(A, B))
-        full = started(osn, "n2", *quick_chains())
+        part = osn.running("n1", *quick_chains(A, B))
+        full = osn.running("n2", *quick_chains())
         (answer,) = clients.submit(part, bundle_for(A, B, C))
         assert (answer.status, answer.chain) == (404, C)
         assert "does not run channel 'chain-c'" in answer.info

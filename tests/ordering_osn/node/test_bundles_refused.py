@@ -27,7 +27,6 @@ from tests.ordering_osn.helpers.bundle_nodes import (
     killed_and_started,
     log_end,
     quick_chains,
-    started,
 )
 from tests.ordering_osn.helpers.chains import STRANGER
 from tests.ordering_osn.helpers.small import (
@@ -88,7 +87,7 @@ FORGED = {
 
 def test_m5_each_forged_bundle_has_one_status_and_is_in_no_log(tmp_path):
     with Nodes(FOUR, tmp_path) as osn, Clients() as clients:
-        node = started(osn, "n1", *quick_chains())
+        node = osn.running("n1", *quick_chains())
         good = bundle_for(A, B)
         clients.accepted(node, good)
         clients.committed(node, good)
@@ -119,7 +118,7 @@ def test_m5_each_forged_bundle_has_one_status_and_is_in_no_log(tmp_path):
 
 def test_m5_an_expired_bundle_is_void_in_all_chains_and_its_fate_says_so(tmp_path):
     with Nodes(TWO, tmp_path) as osn, Clients() as clients:
-        nodes = [started(osn, name, *quick_chains(A, B)) for name in ("n1", "n2")]
+        nodes = [osn.running(name, *quick_chains(A, B)) for name in ("n1", "n2")]
         first, late = bundle_for(A, B), bundle_for(A, B, expiry=1)
         clients.accepted(nodes[0], first, late)
         clients.committed(nodes[0], first)
@@ -136,7 +135,7 @@ def test_m5_an_expired_bundle_is_void_in_all_chains_and_its_fate_says_so(tmp_pat
 def test_m6_chains_outside_the_set_step_no_record_of_it(tmp_path, monkeypatch):
     stepped = []
     with Nodes(FOUR, tmp_path) as osn, Clients() as clients:
-        node = started(osn, "n1", *quick_chains())
+        node = osn.running("n1", *quick_chains())
         every = bundle_for(*CHAINS)  # the markers of all chains stand
         clients.accepted(node, every)
         clients.committed(node, every)
@@ -191,7 +190,7 @@ def test_a_set_of_a_new_plan_introduces_its_chains_and_the_sets_that_stay_go_on(
     assert len(first.collectors) == len(streams) == 1
     second = replace(wider, epoch=2, base_epoch=1, collectors=tuple(streams))
     with Nodes(first, tmp_path) as osn, Clients() as clients:
-        nodes = [started(osn, name, *quick_chains(*names)) for name in ("n1", "n2")]
+        nodes = [osn.running(name, *quick_chains(*names)) for name in ("n1", "n2")]
         before, early = bundle_for(A, B), bundle_for(*names)
         clients.accepted(nodes[0], before)
         clients.committed(nodes[0], before)

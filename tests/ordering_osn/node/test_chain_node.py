@@ -4,14 +4,12 @@ import asyncio
 import itertools
 import random
 import re
-from functools import partial
 
 import pytest
 
 from ordering_osn.chain.blocks import consenter_of, last_config_of
 from ordering_osn.chain.records import Regular, RegularKind, TimeToCut, decode, encode
 from ordering_osn.chain.transactions import transaction_id
-from ordering_osn.protos import ConsensusType
 from tests.helpers.small import until
 from tests.ordering_osn.helpers import configs
 from tests.ordering_osn.helpers.filters import admit_update
@@ -54,8 +52,7 @@ def test_genuine_transactions_stand_in_blocks_of_ten_in_the_order_they_were_sent
 
 def test_a_lone_transaction_stands_in_a_block_after_the_batch_time_out(tmp_path):
     with Nodes(LONE, tmp_path) as osn:
-        node = osn.start("n1", quick(timeout="50ms"))
-        healthy(node)
+        node = osn.running("n1", quick(timeout="50ms"))
         accepted(node, transaction())
         until_ordered(node, 1)
         until(lambda: counted(node, "timers_posted", "chain-a", "stored") == 1)
@@ -76,8 +73,7 @@ class LosesCuts(Faulty):
 def test_a_time_to_cut_whose_posting_failed_is_posted_again(tmp_path):
     with Nodes(LONE, tmp_path) as osn:
         driver = LosesCuts(osn.small.log)
-        node = osn.start("n1", quick(timeout="50ms"), driver=driver)
-        healthy(node)
+        node = osn.running("n1", quick(timeout="50ms"), driver=driver)
         accepted(node, transaction())
         until_ordered(node, 1)
         assert counted(node, "timers_posted", "chain-a", "failed") >= 1
@@ -88,8 +84,7 @@ def test_the_metrics_count_the_order_entries_that_each_chain_reads_and_drops(tmp
     (collector,) = SHARED.collectors
     assert set(collector.bag) == {"chain-a", "chain-b", "chain-a+chain-b"}
     with Nodes(SHARED, tmp_path, stalled_s=60.0, probe_s=1e9) as osn:
-        node = osn.start("n1", quick(), quick("chain-b"))
-        healthy(node)
+        node = osn.running("n1", quick(), quick("chain-b"))
         ends = osn.small.driver.last_stable_offsets
 
         # Test: unequal numbers, and none to both chains.
@@ -142,26 +137,6 @@ def test_three_nodes_that_race_to_cut_write_the_same_blocks(tmp_path):
         until_alike(*nodes)
 
 
-def test_a_time_to_cut_that_comes_late_cuts_nothing_anywhere(tmp_path):
-    with Nodes(LONE, tmp_path) as osn:
-        driver = osn.faulty()
-        quick_one, late = osn.start("n1", quick()), osn.start("n2", quick(), driver=driver)
-        healthy(quick_one, late)
-        driver.held = []
-        accepted(quick_one, transaction())
-        until_ordered(quick_one, 1)
-        until(lambda: driver.held or late.get("chain-a").ledger.height == 2)
-        posted = len(driver.held)
-        accepted(quick_one, transaction())  # pending while the late one comes
-        driver.release()
-        until_ordered(quick_one, 2)
-        until_alike(quick_one, late)
-        for node in (quick_one, late):
-            stale = partial(counted, node, "records_ignored", "chain-a", "cut_stale")
-            until(lambda: stale() >= posted)  # noqa: B023
-            assert stale() <= posted + 2  # of the second block, and of the first one after all
-
-
 @pytest.mark.parametrize(
     "seed", [0, *(pytest.param(seed, marks=pytest.mark.campaign) for seed in (1, 2))]
 )
@@ -189,20 +164,17 @@ def test_nodes_that_stop_and_start_anywhere_write_the_same_blocks_and_each_once(
 
 def test_a_node_that_comes_late_writes_the_blocks_that_the_others_have(tmp_path):
     with Nodes(LONE, tmp_path) as osn:
-        first = osn.start("n1", quick())
-        healthy(first)
+        first = osn.running("n1", quick())
         accepted(first, *[transaction() for _ in range(35)])
         until_ordered(first, 35)
-        late = osn.start("n2", quick())
-        healthy(late)
+        late = osn.running("n2", quick())
         until_ordered(late, 35)
         until_alike(first, late)
 
 
 def test_a_forged_time_to_cut_of_a_far_block_is_counted_and_stops_nobody(tmp_path):
     with Nodes(LONE, tmp_path) as osn:
-        node = osn.start("n1", quick())
-        healthy(node)
+        node = osn.running("n1", quick())
         for raw in (encode(TimeToCut(99)), encode(TimeToCut(1)), b"\xff\xff", None):
             osn.small.log.write(log_of(osn), raw)
         accepted(node, transaction())
@@ -215,8 +187,7 @@ def test_a_forged_time_to_cut_of_a_far_block_is_counted_and_stops_nobody(tmp_pat
 
 def test_blocks_say_where_the_log_is_read_on_and_a_restart_reads_no_record_before(tmp_path):
     with Nodes(LONE, tmp_path) as osn:
-        node = osn.start("n1", quick(timeout="60s"))
-        healthy(node)
+        node = osn.running("n1", quick(timeout="60s"))
         accepted(node, *[transaction() for _ in range(10)])
         until_ordered(node, 10)
         (block,) = blocks(node)[1:]
@@ -225,8 +196,7 @@ def test_blocks_say_where_the_log_is_read_on_and_a_restart_reads_no_record_befor
         assert said.cursor == b"1/@chain-a/0/0/10"
         osn.stop("n1")
         osn.small.log.trim(log_of(osn), 10)
-        again = osn.start("n1")
-        healthy(again)
+        again = osn.running("n1")
         accepted(again, *[transaction() for _ in range(10)])
         until_ordered(again, 20)
 
@@ -251,26 +221,6 @@ def test_a_transaction_that_is_sent_again_stands_once_and_both_are_told_success(
         until_alike(*nodes)
 
 
-def test_a_receipt_comes_when_the_block_is_written_to_whoever_waited(tmp_path):
-    with Nodes(LONE, tmp_path) as osn:
-        node, other = (osn.start(name, quick()) for name in ("n1", "n2"))
-        healthy(node, other)
-        envelope = transaction()
-
-        async def go():
-            waits = [
-                asyncio.create_task(each.receipt("chain-a", transaction_id(envelope), 60.0))
-                for each in (node, node, other)
-            ]
-            assert await node.receipt("chain-a", transaction_id(envelope), 0.01) is None
-            assert (await node.submit(envelope))[0] == 200
-            return await asyncio.gather(*waits)
-
-        assert asyncio.run(go()) == [(1, 0)] * 3
-        assert asyncio.run(other.receipt("chain-a", transaction_id(envelope), 0.0)) == (1, 0)
-        assert asyncio.run(other.receipt("chain-x", transaction_id(envelope), 0.0)) is None
-
-
 @pytest.mark.parametrize(
     ("envelope", "status", "text"),
     [
@@ -284,8 +234,7 @@ def test_a_receipt_comes_when_the_block_is_written_to_whoever_waited(tmp_path):
 )
 def test_what_cannot_be_ordered_is_answered_with_its_status(tmp_path, envelope, status, text):
     with Nodes(LONE, tmp_path) as osn:
-        node = osn.start("n1", quick())
-        healthy(node)
+        node = osn.running("n1", quick())
         ((found, info),) = submit(node, envelope())
         assert found == status
         assert text in info
@@ -316,8 +265,7 @@ def test_a_config_update_changes_the_batch_size_of_all_nodes_at_once(tmp_path):
         assert sizes == [1, 10, 2, 1, 3, 3]
         assert [last_config_of(block) for block in blocks(nodes[0])] == [0, 0, 0, 3, 3, 3]
         osn.stop("n1")
-        again = osn.start("n1")
-        healthy(again)
+        again = osn.running("n1")
         assert again.get("chain-a").config.sequence == 1
 
 
@@ -342,8 +290,7 @@ def test_transactions_that_were_judged_under_an_old_config_are_judged_again_and_
 def test_a_config_that_is_judged_again_closes_the_ingress_until_it_is_back(tmp_path):
     with Nodes(LONE, tmp_path, ready_s=0.1) as osn:
         driver = osn.faulty()
-        node = osn.start("n1", quick(), driver=driver)
-        healthy(node)
+        node = osn.running("n1", quick(), driver=driver)
         config = node.get("chain-a").config
         longer = configs.update(config, lambda new: configs.set_timeout(new, "70ms"))
         # Both were made for the same config, and touch different values: both are valid.
@@ -360,32 +307,3 @@ def test_a_config_that_is_judged_again_closes_the_ingress_until_it_is_back(tmp_p
         until(lambda: node.get("chain-a").status.ingress_open)
         accepted(node, transaction())
         until_ordered(node, 3)
-
-
-def test_in_maintenance_no_transaction_is_let_in(tmp_path):
-    with Nodes(LONE, tmp_path) as osn:
-        node = osn.start("n1", quick())
-        healthy(node)
-        config = node.get("chain-a").config
-
-        def state(of, to):
-            return configs.update(of, lambda new: configs.set_consensus(new, state=to))
-
-        accepted(node, state(config, ConsensusType.STATE_MAINTENANCE))
-        until(lambda: node.get("chain-a").config.maintenance)
-        ((status, _),) = submit(node, transaction())
-        assert status == 503
-        accepted(node, state(node.get("chain-a").config, ConsensusType.STATE_NORMAL))
-        until(lambda: not node.get("chain-a").config.maintenance)
-        accepted(node, transaction())
-        until_ordered(node, 3)
-
-
-@pytest.mark.parametrize("count", [20, 40, 60])
-def test_so_many_messages_are_a_tenth_as_many_blocks(tmp_path, count):
-    with Nodes(LONE, tmp_path) as osn:
-        node = osn.start("n1", quick(timeout="60s"))
-        healthy(node)
-        accepted(node, *[transaction() for _ in range(count)])
-        until_ordered(node, count)
-        assert node.get("chain-a").ledger.height == 1 + count // 10

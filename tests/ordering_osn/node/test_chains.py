@@ -31,8 +31,7 @@ pytestmark = pytest.mark.slow
 
 def test_an_envelope_for_several_chains_is_a_bad_request_and_reaches_no_log(tmp_path):
     with Nodes(TWO, tmp_path) as osn:
-        node = osn.start("n1", quick("chain-a"), quick("chain-b"))
-        healthy(node)
+        node = osn.running("n1", quick("chain-a"), quick("chain-b"))
         ((status, info),) = submit(node, transaction("chain-a+chain-b"))
         assert status == 400
         assert "'chain-a+chain-b' names several chains" in info
@@ -43,8 +42,7 @@ def test_an_envelope_for_several_chains_is_a_bad_request_and_reaches_no_log(tmp_
 
 def test_a_chain_is_joined_while_the_node_runs(tmp_path):
     with Nodes(TWO, tmp_path) as osn:
-        node = osn.start("n1", quick("chain-a"))
-        healthy(node)
+        node = osn.running("n1", quick("chain-a"))
         join(tmp_path / "n1", quick("chain-b"))
         until(lambda: node.names() == ["chain-a", "chain-b"])
         healthy(node)
@@ -54,8 +52,7 @@ def test_a_chain_is_joined_while_the_node_runs(tmp_path):
 
 def test_a_chain_whose_genesis_block_is_missing_is_named_until_it_is_joined_again(tmp_path):
     with Nodes(TWO, tmp_path) as osn:
-        node = osn.start("n1", quick("chain-a"), quick("chain-b"))
-        healthy(node)
+        node = osn.running("n1", quick("chain-a"), quick("chain-b"))
         osn.stop("n1")
         (tmp_path / "n1" / "chain-b" / "genesis.block").unlink()
         node = osn.start("n1")
@@ -110,16 +107,14 @@ def test_a_channel_is_created_at_all_nodes_by_a_config_update(tmp_path):
         for name in ("new", "system"):
             assert list(verify(nodes[0].get(name).ledger)) == []
         osn.stop("n1")
-        again = osn.start("n1")
-        healthy(again)
+        again = osn.running("n1")
         assert again.names() == ["new", "system"]
 
 
 def test_a_channel_without_a_partition_is_not_created_and_the_answer_says_what_helps(tmp_path):
     with Nodes(chains_plan("system"), tmp_path) as osn:
         system = configs.system_channel()
-        node = osn.start("n1", genesis(system.config, "system"))
-        healthy(node)
+        node = osn.running("n1", genesis(system.config, "system"))
         ((status, info),) = submit(node, creation("new"))
         assert status == 400
         assert "has no partition" in info

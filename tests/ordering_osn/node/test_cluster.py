@@ -8,13 +8,11 @@ import time
 import urllib.error
 import urllib.request
 from contextlib import contextmanager, suppress
-from dataclasses import replace
 from itertools import pairwise
 
 import pytest
 
 from bench.osn.nodes import NodeProcesses, Service
-from collectors.reconfiguration.apply import apply
 from multicast.control import log_partition
 from multicast.drivers.kafka import Admin, TopicSpec
 from multicast.drivers.protocol import TopicPartition
@@ -23,7 +21,6 @@ from multicast.local.cluster import LocalCluster
 from ordering_osn.api.grpc_server import NodeClient
 from ordering_osn.api.receipt_request import receipt_envelope
 from ordering_osn.api.seek import seek_envelope
-from ordering_osn.chain.blocks import is_config
 from ordering_osn.chain.transactions import transaction_id
 from ordering_osn.config.channel_config import ChannelConfig
 from ordering_osn.node.catch_up import verified
@@ -35,9 +32,6 @@ from tests.helpers.system import System, amcast
 from tests.ordering_osn.helpers import configs as osn_configs
 from tests.ordering_osn.helpers.small import chains_plan, quick, transaction
 
-ORDERER_MSP = osn_configs.CRYPTO / (
-    "ordererOrganizations/example.com/orderers/orderer.example.com/msp"
-)
 USER_MSP = osn_configs.CRYPTO / (
     "peerOrganizations/org1.example.com/users/User1@org1.example.com/msp"
 )
@@ -148,12 +142,6 @@ class Network:
         return ""
 
 
-def only_lacks(unhealthy: str, name: str) -> bool:
-    """Whether all that a node finds wrong is one chain, whose partition is missing."""
-    checks = json.loads(unhealthy or "[]")
-    return len(checks) == 1 and f"partition {name}" in checks[0]["reason"]
-
-
 def transactions(blocks) -> list[bytes]:
     return [data for block in blocks[1:] for data in block.data.data]
 
@@ -206,79 +194,6 @@ def test_forty_real_transactions_are_ordered_once_while_nodes_are_killed(kafka_c
         assert row["sound"]
 
 
-@pytest.mark.campaign
-def test_two_chains_that_collectors_order_go_on_while_a_config_changes_and_nodes_die(
-    kafka_cluster, tmp_path
-):
-    plan = chains_plan("chain-a", "chain-b", spanning=[("chain-a", "chain-b")])
-    raws = [quick(name, timeout="50ms", max_message_count=5) for name in plan.partitions]
-    with network(kafka_cluster, tmp_path, plan, *raws) as net:
-        chance = random.Random(3)
-        sent = {"chain-a": [], "chain-b": []}
-        for turn in range(60):
-            some = []
-            for _ in range(chance.randrange(1, 4)):
-                to = chance.choice(list(sent))
-                some.append(transaction(to))
-                sent[to].append(some[-1])
-            while some:  # sent again to the next node, until it was accepted
-                some = some[net.send(chance.randrange(3), *some).count(200) :]
-            if turn % 20 == 7:
-                net.restart(chance.randrange(3))
-            if turn == 30:
-                config = ChannelConfig.from_block(raws[0])
-                update = osn_configs.update(
-                    config, lambda new: osn_configs.set_batch(new, max_message_count=3)
-                )
-                net.send_all(1, update)
-        net.nodes.wait_healthy(PATIENCE_S)
-        seen = {}
-        for name, configs in (("chain-a", 1), ("chain-b", 0)):
-            seen[name] = net.until_ordered(name, len(sent[name]) + configs)
-            assert set(sent[name]) <= set(seen[name])
-        blocks = [Block.FromString(raw) for raw in net.deliver(0, "chain-a")]
-        sizes = [len(block.data.data) for block in blocks]
-        assert max(sizes) <= 5
-        changed = next(n for n, block in enumerate(blocks) if n and is_config(block))
-        assert max(sizes[changed:]) <= 3
-        # What stands in a block is not ordered again, whoever sends it to whom.
-        assert net.send(2, *sent["chain-a"][:2], sent["chain-b"][0]) == [200] * 3
-        for name, found in seen.items():
-            last = transaction(name)
-            assert net.send(0, last) == [200]
-            assert net.until_ordered(name, len(found) + 1) == [*found, last]
-
-
-@pytest.mark.campaign
-def test_without_collectors_nodes_are_unhealthy_and_answer_503_until_they_run(
-    kafka_cluster, tmp_path, monkeypatch
-):
-    monkeypatch.setenv("AMCAST_TICKETS", "off")  # else the nodes' own tickets order, too
-    plan = chains_plan("chain-a", "chain-b", spanning=[("chain-a", "chain-b")])
-    raws = [quick(name, timeout="50ms") for name in plan.partitions]
-    with network(
-        kafka_cluster, tmp_path, plan, *raws, nodes=1, waits=False, collectors=False
-    ) as net:
-        until(lambda: "was ordered since this node started" in net.unhealthy(0), PATIENCE_S, 0.2)
-        assert net.send(0, transaction()) == [503]
-        assert len(net.deliver(0, "chain-a")) == 1  # what there is can be read
-        collectors = net.system.collectors()
-        net.nodes.wait_healthy(PATIENCE_S)
-        sent = [transaction() for _ in range(2)]
-        assert net.send(0, sent[0]) == [200]
-        until(lambda: net.ordered("chain-a") == sent[:1], PATIENCE_S, 0.1)
-        for node in net.system.plan.collectors:
-            collectors.kill(node.name)
-        net.send(0, sent[1])  # accepted, for nobody can know it yet, or 503
-        until(lambda: "log chain-a holds records" in net.unhealthy(0), PATIENCE_S, 0.2)
-        assert net.send(0, transaction()) == [503]
-        for node in net.system.plan.collectors:
-            collectors.start(node.name)
-        net.nodes.wait_healthy(PATIENCE_S)
-        net.send_all(0, sent[1])
-        until(lambda: net.ordered("chain-a") == sent, PATIENCE_S, 0.1)
-
-
 def test_a_node_that_retention_left_behind_gets_its_blocks_from_its_peers(kafka_cluster, tmp_path):
     raw = quick("chain-a", timeout="50ms")
     with network(kafka_cluster, tmp_path, chains_plan("chain-a"), raw, nodes=2) as net:
@@ -299,39 +214,6 @@ def test_a_node_that_retention_left_behind_gets_its_blocks_from_its_peers(kafka_
         net.send_all(1, *sent[50:])
         assert net.until_ordered("chain-a", 60) == sent
         net.genuine(1, "chain-a")
-
-
-@pytest.mark.campaign
-def test_a_chain_whose_partition_is_added_to_the_running_topic_runs_and_collectors_order_both(
-    kafka_cluster, tmp_path
-):
-    raws = [quick(name, timeout="50ms") for name in ("chain-a", "chain-b")]
-    with network(kafka_cluster, tmp_path, chains_plan("chain-a"), *raws, waits=False) as net:
-        for number in range(3):
-            until(lambda: only_lacks(net.unhealthy(number), "chain-b"), PATIENCE_S, 0.2)  # noqa: B023
-        sent = {"chain-a": [transaction() for _ in range(13)], "chain-b": []}
-        assert net.send(0, *sent["chain-a"]) == [200] * 13
-        net.nodes.kill(1)  # it reads the epoch's end later than the others
-        system = net.system
-        wider = chains_plan(
-            "chain-a", "chain-b", spanning=[("chain-a", "chain-b")], topic=system.topic
-        )
-        planned = replace(wider, epoch=2, base_epoch=1, cluster_id=system.plan.cluster_id)
-        with Admin(system.bootstrap) as admin:
-            system.plan = apply(system.driver, admin, planned, add_partitions=True).plan
-        system.collectors("b").wait_healthy(PATIENCE_S)
-        net.nodes.start(1)
-        net.nodes.wait_healthy(PATIENCE_S)
-        more = [transaction() for _ in range(5)]
-        sent["chain-b"] = [transaction("chain-b") for _ in range(4)]
-        # It was healthy in epoch 1; in epoch 2 it must see first that collectors order.
-        net.send_all(1, *more[:3], *sent["chain-b"], *more[3:])
-        assert net.until_ordered("chain-a", 18) == [*sent["chain-a"], *more]
-        assert net.until_ordered("chain-b", 4) == sent["chain-b"]
-        net.restart(2)
-        net.nodes.wait_healthy(PATIENCE_S)
-        assert net.send(2, transaction()) == [200]
-        net.until_ordered("chain-a", 19)
 
 
 @pytest.mark.campaign
@@ -432,24 +314,3 @@ def test_the_commands_join_order_print_and_inspect_a_chain_and_a_node_obeys_sigt
         (process,) = net.nodes._processes.values()
         process.terminate()
         assert process.wait(PATIENCE_S) == 0
-
-
-@pytest.mark.parametrize(
-    ("flags", "text"),
-    [
-        (["--listen", "nowhere"], "is not an address"),
-        (["--client-ca", "ca.pem"], "--tls-cert"),
-        (["--msp", "/nowhere"], "/nowhere"),
-        (["--msp-id", ""], "the MSP ID of"),
-        (["--peer", "127.0.0.1:7050", "--peer", "nowhere"], "'nowhere' is not an address"),
-    ],
-    ids=["address", "tls", "msp", "MSP ID", "peer"],
-)
-def test_flags_without_a_meaning_end_with_2_and_one_sentence(tmp_path, flags, text):
-    done = amcast(
-        *("osn", "run", "-b", "127.0.0.1:1", "--folder", str(tmp_path), "--msp-id", "OrdererMSP"),
-        *("--msp", str(ORDERER_MSP), *flags),
-    )
-    assert done.returncode == 2
-    assert text in done.stderr
-    assert len(done.stderr.splitlines()) == 1

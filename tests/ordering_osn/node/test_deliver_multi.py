@@ -109,8 +109,7 @@ def test_newest_gives_what_comes_from_now_on_after_restarts_too(tmp_path):
         healthy(osn.nodes["n1"])
         fill(clients, osn.nodes["n1"], rounds=1)
         osn.stop("n1")
-        node = osn.start("n1")
-        healthy(node)
+        node = osn.running("n1")
 
         async def follow():
             async with served(node) as address:
@@ -128,8 +127,7 @@ def test_newest_gives_what_comes_from_now_on_after_restarts_too(tmp_path):
 
 def test_a_reader_of_one_chain_gets_the_same_and_no_part_of_another(tmp_path):
     with Nodes(READ, tmp_path) as osn, Clients() as clients:
-        node = osn.start("n1", *quick_chains(*THREE))
-        healthy(node)
+        node = osn.running("n1", *quick_chains(*THREE))
         made = fill(clients, node, rounds=1)
 
         async def read():
@@ -150,8 +148,7 @@ def test_a_reader_of_one_chain_gets_the_same_and_no_part_of_another(tmp_path):
 def test_refusals_name_the_chain_and_what_to_do(tmp_path, monkeypatch):
     monkeypatch.setattr(deliver_multi, "CHAINS_MAX", 3)
     with Nodes(READ, tmp_path) as osn:
-        node = osn.start("n1", *quick_chains(A, B))
-        healthy(node)
+        node = osn.running("n1", *quick_chains(A, B))
         assert ended(node, (A, "chain-x")) == (404, "this node has no channel 'chain-x'")
         assert ended(node, ()) == (400, "the request names 0 chains, not 1 to 3")
         assert ended(node, (*THREE, "d"))[0] == 400
@@ -171,8 +168,7 @@ def test_refusals_name_the_chain_and_what_to_do(tmp_path, monkeypatch):
 
 def test_what_may_be_pruned_is_refused_and_what_is_behind_it_is_given(tmp_path):
     with Nodes(READ, tmp_path) as osn, Clients() as clients:
-        node = osn.start("n1", *quick_chains(A, B, count=1))
-        healthy(node)
+        node = osn.running("n1", *quick_chains(A, B, count=1))
         for number in range(1, 7):  # a block each
             clients.broadcast(node, transaction(A))
             until(lambda number=number: len(ordered(node, A)) == number)
@@ -190,8 +186,7 @@ def test_what_may_be_pruned_is_refused_and_what_is_behind_it_is_given(tmp_path):
 
 def test_a_right_that_is_revoked_ends_the_stream_with_the_chain(tmp_path):
     with Nodes(READ, tmp_path) as osn:
-        node = osn.start("n1", *quick_chains(A, B))
-        healthy(node)
+        node = osn.running("n1", *quick_chains(A, B))
 
         async def follow():
             async with served(node) as address:
@@ -214,8 +209,7 @@ def test_a_right_that_is_revoked_ends_the_stream_with_the_chain(tmp_path):
 def test_a_node_has_so_many_readers_and_ends_them_when_it_stops(tmp_path, monkeypatch):
     monkeypatch.setattr(deliver_multi.DeliverMulti.__init__, "__kwdefaults__", {"readers_max": 1})
     with Nodes(READ, tmp_path) as osn:
-        node = osn.start("n1", *quick_chains(A, B))
-        healthy(node)
+        node = osn.running("n1", *quick_chains(A, B))
 
         async def both():
             server = Server(node, metrics=node.metrics)
@@ -234,23 +228,3 @@ def test_a_node_has_so_many_readers_and_ends_them_when_it_stops(tmp_path, monkey
         assert refused.status == 503
         assert refused.info.startswith("this node has 1 readers of several chains")
         assert (stopped.status, stopped.info) == (503, "this node is stopping")
-
-
-def test_a_reader_that_leaves_gives_its_place_back(tmp_path, monkeypatch):
-    monkeypatch.setattr(deliver_multi.DeliverMulti.__init__, "__kwdefaults__", {"readers_max": 1})
-    with Nodes(READ, tmp_path) as osn:
-        node = osn.start("n1", *quick_chains(A, B))
-        healthy(node)
-
-        async def in_turn():
-            async with served(node) as address:
-                assert (await node.submit(transaction(A)))[0] == 200
-                await answers(address, (A, B), count=1)
-                async with asyncio.timeout(60):
-                    while True:  # until the first one's consumer is closed
-                        (raw,) = await answers(address, (A, B), count=1)
-                        answer = messages.read_delivered(raw)
-                        if isinstance(answer, Entry):
-                            return
-
-        asyncio.run(in_turn())

@@ -39,7 +39,6 @@ from tests.ordering_osn.helpers.configs import (
     transaction,
     unsigned,
     update,
-    with_organisation,
     with_signature,
 )
 from tests.ordering_osn.helpers.filters import admit_normal, admit_update, route
@@ -52,11 +51,6 @@ from tests.ordering_osn.helpers.pki import (
     signature_policy,
     years,
 )
-
-
-@pytest.fixture(scope="module")
-def config():
-    return genesis()
 
 
 def refused(call, *args, **named):
@@ -155,32 +149,6 @@ def test_size_counts_payload_and_signature_and_the_absolute_size_is_let_in(confi
     assert refused(admit_normal, limited, sized(absolute - 1), now=NOW) == 403
 
 
-def test_raising_the_absolute_size_lets_in_what_was_too_large(config):
-    raw = transaction(data=b"x" * 5000)
-
-    def limited(size):
-        return ChannelConfig(
-            "chain-a",
-            changed(
-                config, lambda c: set_batch(c, absolute_max_bytes=size, preferred_max_bytes=100)
-            ),
-        )
-
-    size = len(parsed(raw).payload) + len(parsed(raw).signature)
-    assert refused(admit_normal, limited(size - 1), raw, now=NOW) == 400
-    assert admit_normal(limited(size), raw, now=NOW) == 0
-
-
-@pytest.fixture(scope="module")
-def authority():
-    return root()
-
-
-@pytest.fixture(scope="module")
-def with_org2(config, authority):
-    return with_organisation(config, authority)
-
-
 def test_an_expired_identity_is_a_bad_request(with_org2, authority):
     member = Member(authority.issue("user", units=["client"], ends=5), "Org2MSP")
     raw = transaction(signer=member)
@@ -276,18 +244,6 @@ def test_maintenance_mode_takes_updates_from_the_orderers_writers_only(config):
     assert refused(admit_update, closed, raw, now=NOW, signer=orderer()) == 403
     raw = update(closed, lambda c: set_timeout(c, "1s"))
     assert admit_update(closed, raw, now=NOW, signer=orderer())[1] == 0
-
-
-def test_a_channel_goes_into_maintenance_mode_and_out_again(config):
-    into = update(config, lambda c: set_consensus(c, state=MAINTENANCE))
-    closed = config.after(admit_update(config, into, now=NOW, signer=orderer())[0])
-    assert closed.maintenance
-    kind = update(closed, lambda c: set_consensus(c, "etcdraft", state=MAINTENANCE, metadata=b""))
-    moved = closed.after(admit_update(closed, kind, now=NOW, signer=orderer())[0])
-    out = update(moved, lambda c: set_consensus(c, "etcdraft"))
-    opened = moved.after(admit_update(moved, out, now=NOW, signer=orderer())[0])
-    assert (opened.maintenance, opened.sequence) == (False, 3)
-    assert admit_normal(opened, transaction(), now=NOW) == 3
 
 
 def and_timeout(change):

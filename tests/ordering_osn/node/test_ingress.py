@@ -7,15 +7,7 @@ import pytest
 from ordering_osn.chain.envelopes import canonical
 from ordering_osn.protos import Envelope, HeaderType
 from tests.ordering_osn.helpers.served import broadcast, client_of
-from tests.ordering_osn.helpers.small import (
-    LONE,
-    Nodes,
-    counted,
-    healthy,
-    quick,
-    transaction,
-    until_ordered,
-)
+from tests.ordering_osn.helpers.small import LONE, Nodes, counted, quick, transaction, until_ordered
 
 pytestmark = pytest.mark.slow
 NAMELESS = (7, 8, 9, 99, -1, 2**31 - 1, -(2**31))
@@ -36,8 +28,7 @@ def test_header_types_without_a_name_are_ordered_where_signed_and_else_forbidden
 
     assert not set(NAMELESS) & set(HeaderType.values())
     with Nodes(LONE, tmp_path) as osn:
-        node = osn.start("n1", quick(timeout="30ms"))
-        healthy(node)
+        node = osn.running("n1", quick(timeout="30ms"))
         sent = [transaction(kind=kind) for kind in NAMELESS]
         accepted, refused = asyncio.run(ask(node, sent))
         assert accepted == [200] * len(sent)
@@ -68,7 +59,6 @@ def test_an_envelope_in_another_encoding_stands_in_the_block_as_peers_demand_it(
             return await broadcast(client, *odd)
 
     with Nodes(LONE, tmp_path) as osn:
-        node = osn.start("n1", quick(timeout="30ms"))
-        healthy(node)
+        node = osn.running("n1", quick(timeout="30ms"))
         assert asyncio.run(ask(node)) == [200] * 3
         assert until_ordered(node, 3) == [sent[0], *odd[1:]]

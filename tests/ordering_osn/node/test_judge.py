@@ -33,25 +33,9 @@ from tests.ordering_osn.helpers.configs import (
     transaction,
     unsigned,
     update,
-    with_organisation,
 )
 from tests.ordering_osn.helpers.filters import admit_creation, admit_normal, admit_update, route
 from tests.ordering_osn.helpers.pki import assert_one_sentence, root, years
-
-
-@pytest.fixture(scope="module")
-def config():
-    return genesis()
-
-
-@pytest.fixture(scope="module")
-def authority():
-    return root()
-
-
-@pytest.fixture(scope="module")
-def with_org2(config, authority):
-    return with_organisation(config, authority)
 
 
 def config_envelope(config, change, **named):

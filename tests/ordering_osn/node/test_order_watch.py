@@ -8,9 +8,6 @@ from tests.ordering_osn.helpers.small import (
     TWO,
     Nodes,
     accepted,
-    blocks,
-    chains_plan,
-    counted,
     healthy,
     quick,
     submit,
@@ -197,8 +194,7 @@ def test_a_node_whose_collectors_go_answers_503_and_goes_on_when_they_are_back(t
 def test_what_was_accepted_before_it_was_known_is_ordered_when_the_collectors_are_back(tmp_path):
     with Switched(TWO, tmp_path) as osn:
         running = osn.collectors()
-        node = osn.start("n1", *genesis_blocks(), driver=osn.faulty(), stalled_s=0.5, probe_s=1e9)
-        healthy(node)
+        node = osn.running("n1", *genesis_blocks(), driver=osn.faulty(), stalled_s=0.5, probe_s=1e9)
         osn.stop_collectors(running)
         assert node.health() == []
         envelope = transaction()
@@ -208,30 +204,3 @@ def test_what_was_accepted_before_it_was_known_is_ordered_when_the_collectors_ar
         osn.collectors()
         assert until_ordered(node, 1) == [envelope]
         healthy(node)
-
-
-@pytest.mark.slow
-def test_an_idle_node_stays_healthy_and_its_probes_make_no_block(tmp_path):
-    with Switched(TWO, tmp_path) as osn:
-        osn.collectors()
-        node = osn.start("n1", *genesis_blocks(), stalled_s=60.0, probe_s=0.02)
-        healthy(node)
-        until(lambda: counted(node, "records_ignored", "chain-a", "connect") >= 6)
-        assert node.health() == []
-        assert len(blocks(node)) == 1
-        one = transaction()
-        accepted(node, one)
-        assert until_ordered(node, 1) == [one]
-
-
-@pytest.mark.slow
-def test_a_chain_that_no_collector_orders_gets_no_probes_and_needs_none(tmp_path):
-    with Switched(chains_plan("chain-a", "chain-b"), tmp_path) as osn:
-        node = osn.start("n1", *genesis_blocks(), stalled_s=60.0, probe_s=0.01)
-        healthy(node)
-        sent = [transaction() for _ in range(20)]
-        for number, one in enumerate(sent):
-            accepted(node, one)
-            until_ordered(node, number + 1)
-        assert node.health() == []
-        assert counted(node, "records_ignored", "chain-a", "connect") == 0

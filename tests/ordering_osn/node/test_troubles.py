@@ -1,11 +1,10 @@
 """A node with a dead loop, a lost log or a full disk; and blocks that it gets from a peer."""
 
 import shutil
-from dataclasses import replace
 
 import pytest
 
-from multicast.errors import AccessDenied, NotAuthorized, TopicChanged
+from multicast.errors import NotAuthorized, TopicChanged
 from ordering_osn.chain.blocks import consenter_of
 from ordering_osn.chain.records import Regular, RegularKind, TimeToCut, encode
 from ordering_osn.ledger.ledger import LedgerDamaged, LedgerFull
@@ -40,8 +39,7 @@ pytestmark = pytest.mark.slow
 
 def test_a_node_whose_loop_died_answers_503_and_is_unhealthy(tmp_path):
     with Nodes(LONE, tmp_path) as osn:
-        node = osn.start("n1", quick())
-        healthy(node)
+        node = osn.running("n1", quick())
         chain = node.get("chain-a")
         chain.ledger.close()  # as a disk that is gone: nothing can be appended
         accepted(node, *[transaction() for _ in range(10)])
@@ -57,8 +55,7 @@ def test_a_node_whose_loop_died_answers_503_and_is_unhealthy(tmp_path):
 
 def test_a_node_whose_ledger_was_removed_answers_503_and_is_unhealthy(tmp_path):
     with Nodes(LONE, tmp_path) as osn:
-        node = osn.start("n1", quick())
-        healthy(node)
+        node = osn.running("n1", quick())
         accepted(node, transaction())
         shutil.rmtree(tmp_path / "n1" / "chain-a" / "ledger")
         until(node.health)
@@ -80,14 +77,12 @@ def flip(file, place):
 def test_a_node_with_an_old_block_that_cannot_be_read_serves_all_else(tmp_path):
     with Nodes(LONE, tmp_path) as osn:
         # Init: two blocks in a file, and none of them in memory.
-        node = osn.start("n1", quick())
-        healthy(node)
+        node = osn.running("n1", quick())
         for number in (1, 2):
             accepted(node, transaction())
             until_ordered(node, number)
         osn.stop("n1")
-        node = osn.start("n1")
-        healthy(node)
+        node = osn.running("n1")
 
         # Test: the disk loses a byte of block 1, and somebody asks for it.
         ledger = node.get("chain-a").ledger
@@ -154,8 +149,7 @@ def test_a_node_that_is_denied_says_so_and_goes_on_once_the_right_is_granted(tmp
 def test_a_posting_without_an_answer_is_503_and_sent_again_is_ordered_once(tmp_path):
     with Nodes(LONE, tmp_path) as osn:
         driver = osn.faulty()
-        node = osn.start("n1", quick(timeout="30ms"), driver=driver)
-        healthy(node)
+        node = osn.running("n1", quick(timeout="30ms"), driver=driver)
         envelope = transaction()
         driver.lost = 1
         ((status, info),) = submit(node, envelope)
@@ -179,27 +173,6 @@ def test_a_topic_that_was_made_again_is_a_named_error_and_no_hole(tmp_path):
         assert submit(node, transaction())[0][0] == 503
 
 
-def test_a_running_node_adds_no_block_once_its_topic_was_made_again(tmp_path):
-    with Nodes(LONE, tmp_path) as osn:
-        topic = log_of(osn).topic
-        (known,) = osn.small.log.topic_ids([topic]).values()
-    with Nodes(replace(LONE, topic_ids={topic: known}), tmp_path) as osn:
-        driver = osn.faulty()
-        node = osn.start("n1", quick(timeout="30ms"), driver=driver)
-        healthy(node)
-        accepted(node, transaction())
-        until_ordered(node, 1)
-
-        # Test: another topic of this name; and the node has to open its consumer again.
-        def lost(*_):
-            raise AccessDenied("no permission")
-
-        driver.topic_ids = lambda topics, **_: dict.fromkeys(topics, "another")
-        for reader in driver.readers:
-            reader.poll = lost
-        until(lambda: "the records of another topic" in str(node.health()))
-
-
 def test_a_config_that_makes_a_nodes_signature_worthless_is_named_by_its_health(tmp_path):
     def others_sign(config):
         group = config.channel_group.groups["Orderer"]
@@ -209,8 +182,7 @@ def test_a_config_that_makes_a_nodes_signature_worthless_is_named_by_its_health(
         configs.set_policy(group, "BlockValidation", admins)
 
     with Nodes(LONE, tmp_path) as osn:
-        node = osn.start("n1", quick(timeout="30ms"))
-        healthy(node)
+        node = osn.running("n1", quick(timeout="30ms"))
         accepted(node, configs.update(node.get("chain-a").config, others_sign))
         until(lambda: "accept no block that this node signs" in str(node.health()))
         accepted(node, transaction())  # its data is ordered; another node may sign it, too
@@ -276,8 +248,7 @@ def test_a_node_that_the_log_left_behind_gets_the_blocks_from_a_peer_and_goes_on
     with Nodes(LONE, tmp_path) as osn:
         full = behind_retention(osn)
         peer = Peer(full)
-        node = osn.start("n2", peers=peer)
-        healthy(node)
+        node = osn.running("n2", peers=peer)
         assert peer.calls
         until_alike(full, node)
         assert node.get("chain-a").config.sequence == 1
@@ -289,8 +260,7 @@ def test_a_node_that_the_log_left_behind_gets_the_blocks_from_a_peer_and_goes_on
 def test_a_new_node_gets_the_whole_chain_from_a_peer(tmp_path):
     with Nodes(LONE, tmp_path) as osn:
         full = behind_retention(osn)
-        node = osn.start("n3", quick(timeout="30ms"), peers=Peer(full))
-        healthy(node)
+        node = osn.running("n3", quick(timeout="30ms"), peers=Peer(full))
         until_alike(full, node)
 
 
@@ -348,8 +318,7 @@ class FullDisk:
 
 def test_a_node_whose_disk_is_full_lets_nothing_in_and_goes_on_when_there_is_room(tmp_path):
     with Nodes(LONE, tmp_path) as osn:
-        node = osn.start("n1", quick())
-        healthy(node)
+        node = osn.running("n1", quick())
         chain = node.get("chain-a")
         chain.ledger.append = disk = FullDisk(chain.ledger.append)
         sent = [transaction() for _ in range(10)]
@@ -378,8 +347,7 @@ def test_looking_at_the_health_writes_nothing_and_can_be_done_before_the_log_is_
 
 def test_an_idle_chain_whose_log_was_dropped_behind_its_last_block_goes_on(tmp_path):
     with Nodes(LONE, tmp_path) as osn:
-        node = osn.start("n1", quick(timeout="30ms"))
-        healthy(node)
+        node = osn.running("n1", quick(timeout="30ms"))
         repeated = transaction()
         accepted(node, repeated)
         until_ordered(node, 1)
@@ -392,35 +360,16 @@ def test_an_idle_chain_whose_log_was_dropped_behind_its_last_block_goes_on(tmp_p
         osn.small.log.trim(
             log_of(osn), osn.small.log.last_stable_offsets([log_of(osn)])[log_of(osn)]
         )
-        again = osn.start("n1")
-        healthy(again)
+        again = osn.running("n1")
         accepted(again, transaction(), repeated)
         until_ordered(again, 2)
         assert consenter_of(blocks(again)[-1]).last_offset_persisted >= 8
 
 
-@pytest.mark.parametrize("content", [b"", b"{", b"[]", b'{"schema_version": 1, "height": "x"}'])
-def test_a_note_of_where_the_chain_stood_that_cannot_be_read_does_no_harm(tmp_path, content):
-    with Nodes(LONE, tmp_path) as osn:
-        node = osn.start("n1", quick(timeout="30ms"))
-        healthy(node)
-        accepted(node, transaction())
-        until_ordered(node, 1)
-        osn.stop("n1")
-        file = tmp_path / "n1/chain-a/rest.json"
-        assert file.exists()
-        file.write_bytes(content)
-        again = osn.start("n1")
-        healthy(again)
-        accepted(again, transaction())
-        until_ordered(again, 2)
-
-
 def test_a_client_that_gives_no_more_records_is_replaced(tmp_path):
     with Nodes(LONE, tmp_path, stalled_s=0.3) as osn:
         driver = osn.faulty()
-        node = osn.start("n1", quick(timeout="30ms"), driver=driver)
-        healthy(node)
+        node = osn.running("n1", quick(timeout="30ms"), driver=driver)
         accepted(node, transaction())
         until_ordered(node, 1)
         for reader in driver.readers:

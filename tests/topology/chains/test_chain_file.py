@@ -39,10 +39,6 @@ def test_a_word_stands_for_several_sets(sets, expected):
     assert ["+".join(to) for to in file.destinations] == expected.split()
 
 
-def test_a_ring_of_two_chains_is_one_pair():
-    assert parse('topic = "T"\nchains = ["a", "b"]\nsets = "ring"').destinations == (("a", "b"),)
-
-
 def test_the_rate_of_a_word_is_that_of_each_of_its_sets():
     file = parse(
         'topic = "T"\nchains = ["a", "b", "c"]\nsets = [{chains = "pairs", rate = 0.5}, "all"]'

@@ -32,12 +32,11 @@ from multicast.drivers.appender.appender import JointAppender
 from multicast.drivers.appender.dispatcher import (
     BATCH_BYTES_MAX,
     REQUEST_BYTES_MAX,
-    REQUESTS_IN_FLIGHT,
     Dispatcher,
     Lacking,
     Limits,
 )
-from multicast.drivers.appender.partition_appends import REQUESTS_MAX, TOO_LARGE
+from multicast.drivers.appender.partition_appends import TOO_LARGE
 from multicast.drivers.appender.record_batch import ProducerIdentity
 from multicast.drivers.client_settings import WRONG_CLOCK
 from multicast.drivers.kafka.appender.keeper import Keeper
@@ -49,13 +48,13 @@ from multicast.drivers.protocol import (
     IN_FLIGHT_BYTES_MAX,
     IN_FLIGHT_MAX,
     Beside,
+    Settled,
     TopicPartition,
 )
 from multicast.errors import (
     AmcastError,
     AppendNotAuthorized,
     NotAuthorized,
-    UsageError,
 )
 
 _LOG = logging.getLogger("amcast.kafka_python")
@@ -80,9 +79,8 @@ class KafkaPythonJointAppender(JointAppender[SocketLink]):
     """A joint appender over sockets of its own; it calls `done` on its reader's thread.
 
     `timeout_s` bounds a request, `delivery_timeout_s` the time to an outcome, both in seconds.
-    `requests_max` (1 to 5) bounds the requests in flight to each broker, `request_bytes_max` their
-    size (max.request.size), but for a single record of up to 99 MiB. `linger_ms`, `compression` and
-    `batch_bytes` are those of `Driver.appender`. Raises `ClusterUnreachable` and `AccessDenied` as
+    `linger_ms`, `compression` and `batch_bytes` are those of `Driver.appender`. Raises
+    `ClusterUnreachable` and `AccessDenied` as
     a driver does, and `UsageError` if the codec's package is missing.
     """
 
@@ -93,8 +91,7 @@ class KafkaPythonJointAppender(JointAppender[SocketLink]):
         timeout_s: float,
         delivery_timeout_s: float,
         beside: Beside | None = None,
-        requests_max: int = REQUESTS_IN_FLIGHT,
-        request_bytes_max: int = REQUEST_BYTES_MAX,
+        settled: Settled | None = None,
         in_flight_max: int = IN_FLIGHT_MAX,
         in_flight_bytes_max: int = IN_FLIGHT_BYTES_MAX,
         linger_ms: int = 0,
@@ -102,8 +99,6 @@ class KafkaPythonJointAppender(JointAppender[SocketLink]):
         batch_bytes: int | None = None,
     ) -> None:
         codec = codec_of(compression)
-        if not 1 <= requests_max <= REQUESTS_MAX:
-            raise UsageError(f"requests_max is {requests_max}; give 1 to {REQUESTS_MAX}.")
         connection = open_connection()
         lock = threading.Lock()
         self._needs = threading.Condition(lock)  # the keeper has work
@@ -113,10 +108,8 @@ class KafkaPythonJointAppender(JointAppender[SocketLink]):
         limits = Limits(
             timeout_s,
             delivery_timeout_s,
-            requests_max,
-            request_bytes_max,
-            min(batch_bytes or BATCH_BYTES_MAX, request_bytes_max),
-            linger_ms / 1000,
+            batch_bytes_max=min(batch_bytes or BATCH_BYTES_MAX, REQUEST_BYTES_MAX),
+            linger_s=linger_ms / 1000,
         )
         dispatcher = Dispatcher[SocketLink](
             limits,
@@ -133,6 +126,7 @@ class KafkaPythonJointAppender(JointAppender[SocketLink]):
             changed=threading.Condition(lock),
             in_flight_max=in_flight_max,
             in_flight_bytes_max=in_flight_bytes_max,
+            settled=settled,
         )
         self._tick_at = 0.0
         self._woken, self._waker = socket.socketpair()

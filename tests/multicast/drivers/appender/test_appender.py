@@ -4,19 +4,10 @@ import threading
 
 import pytest
 
-from multicast.drivers.kafka import Admin
-from multicast.drivers.kafka.appender import KafkaPythonJointAppender
 from multicast.drivers.protocol import Appended, AppendFailed, JointRecord, TopicPartition
-from multicast.errors import (
-    AppendRefused,
-    AppendUnknown,
-    BufferFull,
-    ClusterUnreachable,
-    UsageError,
-)
-from tests.helpers.driver_worlds import PATIENCE_S, read
+from multicast.errors import AppendUnknown, BufferFull, UsageError
+from tests.helpers.driver_worlds import PATIENCE_S
 from tests.helpers.joint import Joint
-from tests.helpers.system import until
 
 pytestmark = pytest.mark.kafka
 PAIRS = 10_000
@@ -48,30 +39,6 @@ def test_pairs_from_several_threads_are_stored_once_and_in_order(joint):
     for partition in (log, order):
         assert joint.judge(partition) == {}
         assert len(joint.log(partition)) == PAIRS
-
-
-def test_keys_headers_nulls_and_times_are_stored(joint):
-    (log,) = joint.topic()
-    outcomes = []
-    fields = [
-        (b"value", b"key", (("name", b"1"), ("null", None))),
-        (None, b"key", ()),
-        (b"", None, (("é", b""),)),
-    ]
-    for value, key, headers in fields:
-        joint.appender.append(log, value, key=key, headers=headers, done=outcomes.append)
-    joint.settle()
-    assert outcomes == [Appended(0), Appended(1), Appended(2)]
-    reader = joint.driver.reader({log: 0})
-    records = read(reader, {log: 3})[0][log]
-    reader.close()
-    assert [(one.value, one.key, tuple(one.headers)) for one in records] == fields
-    times = [record.timestamp_ms for record in records]
-    assert times == sorted(times)
-    with Admin(joint.cluster.bootstrap) as admin:
-        earliest, latest = admin.controller_time_ms()
-    assert times[0] <= latest
-    assert earliest - times[-1] < 1000 * PATIENCE_S
 
 
 def test_what_goes_beside_is_made_for_each_request_and_counts_every_record(kafka_cluster):
@@ -116,23 +83,6 @@ def test_what_cannot_be_written_beside_records_holds_up_neither_flush_nor_close(
     made.driver.close()
 
 
-def test_one_refused_record_fails_alone(joint):
-    (log,) = joint.topic()
-    (narrow,) = joint.topic(settings={"max.message.bytes": "1000"})
-    joint.append_each([log, narrow], b"before")
-    joint.settle()
-    for number in range(50):
-        joint.append_each([log, narrow], b"%d" % number)
-        if number % 10 == 5:
-            joint.append_each([log, narrow], b"%d" % number + b"x" * 2000)
-    joint.settle()
-    assert joint.judge(log) == {}
-    refused = joint.judge(narrow)
-    assert len(refused) == 5
-    assert {type(error) for error in refused.values()} == {AppendRefused}
-    assert all(value.endswith(b"x") for value in refused)
-
-
 def test_a_record_above_the_size_of_a_batch_goes_alone_and_above_a_request_too(joint):
     (log,) = joint.topic(settings={"max.message.bytes": "50000000"})
     sent = [b"%d" % number + b"x" * 900_000 for number in range(4)] + [
@@ -146,87 +96,6 @@ def test_a_record_above_the_size_of_a_batch_goes_alone_and_above_a_request_too(j
     assert joint.judge(log) == {}
     with pytest.raises(UsageError, match=rf"{log.topic} do not fit .*max\.request\.size"):
         joint.append_each([log, log], b"x" * 17_000_000)
-
-
-def test_a_record_above_the_limit_is_refused_and_those_around_it_go_on(joint):
-    (log,) = joint.topic()
-    outcomes, by_first = [], {}
-    large = b"x" * (100 * 1024 * 1024)
-    joint.appender.append(log, large, done=outcomes.append)
-    assert "was not sent: the most is" in str(outcomes[0].error)
-    assert not outcomes[0].sent
-    taken = joint.appender.append_all(
-        log,
-        [b"a", large, b"b"],
-        done=lambda first, count, outcome: by_first.update({first: (count, outcome)}),
-    )
-    joint.settle()
-    assert taken == 3
-    large_outcome = by_first.pop(1)[1]
-    assert isinstance(large_outcome.error, AppendRefused)
-    assert not large_outcome.sent
-    assert by_first == {0: (1, Appended(0)), 2: (1, Appended(1))}
-    assert joint.log(log) == [b"a", b"b"]
-
-
-def test_requests_count_exactly_what_was_taken_though_the_buffer_is_full(kafka_cluster):
-    sent = [0]
-
-    def beside(started):
-        sent[0] += sum(started.values())
-        return []
-
-    with Joint(kafka_cluster).driver as driver:
-        appender = driver.appender(beside=beside, in_flight_max=1000)
-        world = Joint(kafka_cluster)
-        (log,) = world.topic()
-        values = [b"%d" % number for number in range(50_000)]
-        rest, partial_calls = values, 0
-        while rest:
-            taken = appender.append_all(log, rest[:700], done=lambda *_: None)
-            partial_calls += taken < len(rest[:700])
-            rest = rest[taken:]
-        assert appender.flush(PATIENCE_S)
-        assert partial_calls, "the buffer was never full"
-        assert sent[0] == len(values)
-        assert world.log(log) == values
-        appender.close()
-        world.close()
-
-
-def refusal(joint, partition):
-    """Say why a partition cannot be prepared; empty if a busy broker has not said it yet."""
-    try:
-        joint.appender.prepare(partition)
-    except ClusterUnreachable:
-        return ""
-    except AppendRefused as error:
-        return str(error)
-    return "it exists"
-
-
-def test_a_topic_that_does_not_exist_is_refused_and_others_go_on(joint):
-    nowhere = TopicPartition("joint-nowhere", 0)
-    (log,) = joint.topic()
-    for partition in (nowhere, TopicPartition("no topic", 0), log._replace(partition=7)):
-        joint.append(partition, b"x")
-        joint.append(log, b"to %d" % len(joint.sent))
-    until(lambda: "joint-nowhere/0 does not exist" in refusal(joint, nowhere), "a refusal")
-    joint.settle()
-    assert joint.judge(log) == {}
-    failed = [
-        outcome.error for log_, told in joint.outcomes.items() if log_ != log for _, outcome in told
-    ]
-    assert [type(error) for error in failed] == [AppendRefused] * 3
-    joint.append(nowhere, b"y")
-    joint.settle()
-    assert len(joint.outcomes[nowhere]) == 2
-
-
-def test_a_prepared_partition_is_ready(joint):
-    (log,) = joint.topic()
-    joint.appender.prepare(log)
-    assert joint.appender.ready(log)
 
 
 def test_what_finds_no_room_is_not_started(kafka_cluster):
@@ -293,8 +162,3 @@ def test_what_is_no_bytes_is_refused_at_once(joint, wrong):
     joint.append(log, b"right")
     joint.settle()
     assert joint.judge(log) == {}
-
-
-def test_more_requests_than_a_broker_remembers_are_refused():
-    with pytest.raises(UsageError, match="1 to 5"):
-        KafkaPythonJointAppender(None, timeout_s=1.0, delivery_timeout_s=1.0, requests_max=6)

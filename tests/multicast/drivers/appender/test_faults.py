@@ -191,16 +191,3 @@ def test_a_frozen_broker_is_given_up_and_what_it_holds_is_stored_once(behind):
     made.settle()
     assert [made.judge(partition) for partition in (log, order)] == [{}, {}]
     made.close()
-
-
-@pytest.mark.campaign
-def test_a_broker_that_is_killed_and_starts_again_stores_everything_once(behind, joint, pair):
-    append_pairs_until(joint, pair, lambda: joint.count() > 1000)
-    behind[0].kill(1)
-    append_pairs_until(joint, pair, lambda: len(joint.sent[pair[0]]) * 2 > joint.count() + 200)
-    behind[0].restart(1)
-    known = joint.count()
-    append_pairs_until(joint, pair, lambda: joint.count() > known + 1000)
-    joint.settle()
-    assert [joint.judge(partition) for partition in pair] == [{}, {}]
-    assert len(joint.log(pair[0])) == len(joint.sent[pair[0]])

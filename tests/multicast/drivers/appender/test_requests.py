@@ -11,9 +11,9 @@ from multicast.drivers.appender.partition_appends import PartitionAppends
 from multicast.drivers.appender.record_batch import (
     NO_HEADERS,
     ProducerIdentity,
+    record_pieces,
     written_batch,
     written_headers,
-    written_record,
 )
 from multicast.drivers.kafka.appender.request import (
     PRODUCE_VERSION,
@@ -38,13 +38,13 @@ FIELDS = [
 
 def test_a_request_is_what_the_package_would_read():
     records = [
-        written_record(place, place * 40, key, value, written_headers(headers))
+        b"".join(record_pieces(place, place * 40, key, value, written_headers(headers)))
         for place, (value, key, headers) in enumerate(FIELDS)
     ]
     identity = ProducerIdentity(2**40, 9)
     times = (NOW_MS, NOW_MS + 200)
     batch = written_batch(records, *times, identity, 2**31 - 2, count=len(FIELDS))
-    small = written_batch([written_record(0, 0, None, b"ticket")], NOW_MS, NOW_MS)
+    small = written_batch(record_pieces(0, 0, None, b"ticket"), NOW_MS, NOW_MS)
     batches = [(A3, batch), (B0, small), (A0, small)]
     pieces = written(7, settings("me", timeout_ms=30_000), batches)
     assert batch in pieces, "a large batch is not copied"
@@ -75,7 +75,7 @@ def test_a_run_is_what_the_package_would_read(fields, first):
     plain = not any(keys) and not any(headers)
     run = queued_run(values, None if plain else keys, None if plain else headers, print)
     assert run.count == len(fields)
-    before = [written_record(place, 0, None, b"") for place in range(first)]
+    before = [b"".join(record_pieces(place, 0, None, b"")) for place in range(first)]
     later_ms = 7 if first else 0  # than the first record of the batch
     pieces = [*before, *run.pieces(first, later_ms)]
     assert sum(map(len, run.pieces(first, 7))) <= run.size

@@ -2,7 +2,7 @@
 
 import pytest
 
-from collectors.testing.processes import CollectorProcesses
+from bench.harness.processes import CollectorProcesses
 from multicast.errors import AmcastError, TimedOut
 from tests.helpers.plans import poster
 

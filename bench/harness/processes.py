@@ -1,4 +1,4 @@
-"""A plan's collectors on a real broker as processes, which a test can kill.
+"""A plan's collectors on a real broker as processes, which can be killed.
 
 A context manager ends what was started, within bounded time.
 """

@@ -1,0 +1,150 @@
+"""What a reader has read last of each Kafka partition, and whether that still stands there.
+
+Kafka may lose the end of a partition after it was acknowledged, and gives its offsets to other
+records. It loses nothing but an end, so a reader that finds its last record unchanged knows that
+all before it is (docs/protocol.md, "Lost tails"). It looks where a loss may have come in between:
+when the next record was taken by another leader, when it cannot read on from its position, and at a
+cursor that says which message was there. That is one small read; a message costs no request.
+"""
+
+from __future__ import annotations
+
+import re
+import threading
+from collections.abc import Mapping, Sequence
+from contextlib import closing
+from typing import NamedTuple
+
+from multicast.drivers.clock import ClientClock, clock_of
+from multicast.drivers.protocol import Driver, Reader, Record, TopicPartition
+from multicast.drivers.reading import READ_S
+from multicast.errors import ClusterUnreachable, Truncated
+from multicast.messages import message_checksum
+from multicast.order.runs import order_checksum
+
+# A leader that was just elected may report an end that is too low until its followers have fetched
+# from it; they do so every 0.5 s at the latest (replica.fetch.wait.max.ms).
+_END_LAGS_S = 3.0
+_LOOK_EVERY_S = 0.2  # one request each; a wrong cursor is rare
+_TEXT = re.compile("([0-9]{1,19})/([0-9a-f]{8})")
+
+
+class LastRead(NamedTuple):
+    """A record that was read; `checksum` is 0 where nobody knows it.
+
+    As text, in the metadata of a log's committed offset, it is OFFSET/CHECKSUM.
+    """
+
+    offset: int
+    checksum: int
+    leader_epoch: int = -1
+
+    def __str__(self) -> str:
+        """Give the text form, which `parse` reads back."""
+        return f"{self.offset}/{self.checksum:08x}"
+
+    @staticmethod
+    def parse(text: str) -> LastRead | None:
+        """Read the text form; None for any other text."""
+        found = _TEXT.fullmatch(text)
+        return LastRead(int(found[1]), int(found[2], 16)) if found else None
+
+
+class LastReads:
+    """The last records of a consumer's partitions; `order` is the one of them that holds the order.
+
+    Used from one thread at a time.
+    """
+
+    def __init__(self, driver: Driver) -> None:
+        self._driver, self._clock = driver, clock_of(driver)
+        self._order: TopicPartition | None = None
+        self._last: dict[TopicPartition, LastRead] = {}
+
+    def begin(self, order: TopicPartition | None) -> None:
+        """Forget all: another delivery begins."""
+        self._order = order
+        self._last.clear()
+
+    def note(self, partition: TopicPartition, records: Sequence[Record]) -> None:
+        """Take the next records; if another leader took them, compare the last one before them.
+
+        Blocks for two requests then. Raises `Truncated`.
+        """
+        if not records:
+            return
+        last, newest = self._last.get(partition), records[-1]
+        if last is not None and records[0].leader_epoch != last.leader_epoch:
+            self.refuse_others({partition: last})
+        checksum = self._checksum(partition, newest)
+        self._last[partition] = LastRead(newest.offset, checksum, newest.leader_epoch)
+
+    def refuse_lost(self, partition: TopicPartition) -> None:
+        """Raise `Truncated` if what was read last is gone. Blocks for two requests."""
+        last = self._last.get(partition)
+        if last is not None:
+            self.refuse_others({partition: last})
+
+    def refuse_others(self, known: Mapping[TopicPartition, LastRead]) -> None:
+        """Raise `Truncated` if other records, or none, are where these were read.
+
+        Nothing can be said of one that retention has removed. Blocks for two requests, and until
+        all are read again.
+        """
+        begins = self._driver.log_start_offsets(list(known)) if known else {}
+        left = {
+            partition: last
+            for partition, last in known.items()
+            if last.checksum and begins[partition] <= last.offset
+        }
+        ends = self._driver.last_stable_offsets(list(left)) if left else {}
+        for partition, last in left.items():
+            if ends[partition] <= last.offset:
+                end = end_from(self._driver, self._clock, partition, last.offset + 1)
+                if end <= last.offset:
+                    raise _truncated(partition, last, f"the partition ends at {end}")
+        if left:
+            starts = {partition: last.offset for partition, last in left.items()}
+            with closing(self._driver.reader(starts)) as reader:
+                self._compare(reader, left)
+
+    def _compare(self, reader: Reader, left: dict[TopicPartition, LastRead]) -> None:
+        while left:
+            answers = reader.poll(READ_S)
+            if not answers:
+                silent = next(iter(left))
+                raise ClusterUnreachable(
+                    f"a record of {silent.topic}/{silent.partition} did not come within "
+                    f"{READ_S:g} s"
+                )
+            for partition, records, position in answers:
+                last = left.get(partition)
+                if last is None or position <= last.offset:
+                    continue
+                found = [record for record in records if record.offset == last.offset]
+                if [self._checksum(partition, record) for record in found] != [last.checksum]:
+                    raise _truncated(partition, last, "another record is there")
+                del left[partition]
+
+    def _checksum(self, partition: TopicPartition, record: Record) -> int:
+        checksum_of = order_checksum if partition == self._order else message_checksum
+        return checksum_of(record)
+
+
+def end_from(driver: Driver, clock: ClientClock, partition: TopicPartition, least: int) -> int:
+    """Give the last stable offset; ask for some seconds again while it is below `least`."""
+    deadline = clock.monotonic() + _END_LAGS_S
+    while (end := driver.last_stable_offsets([partition])[partition]) < least:
+        if clock.monotonic() >= deadline:
+            break
+        clock.wait_for(threading.Condition(), lambda: False, _LOOK_EVERY_S)
+    return end
+
+
+def _truncated(partition: TopicPartition, known: LastRead, present: str) -> Truncated:
+    return Truncated(
+        f"{partition.topic}/{partition.partition} has lost its end: this consumer had read the "
+        f"record at offset {known.offset}, and {present}. What it delivered of this partition, "
+        f"from some offset up to there, is gone or stands in another order: compare what you have "
+        f"stored with it, and begin anew with committed=False"
+    ).about(partition)

@@ -1,0 +1,149 @@
+"""A consumer that finds other records where it had read some stops, by one named error."""
+
+import pytest
+
+from multicast.consuming.cursor import Cursor
+from multicast.consuming.delivery import Delivery
+from multicast.control import log_partition, stream_partition
+from multicast.drivers.protocol import Record
+from multicast.errors import Truncated
+from multicast.messages import message_checksum
+from multicast.order.records import OwnRecord, Ticket, encode
+from multicast.order.runs import order_checksum
+from tests.helpers.plans import chain, first_stream, tag_in
+from tests.helpers.small import Small
+
+PLAN = chain()
+# Of each consumer: what may lose its end. The second one reads a log alone.
+LOST = {"C1": ["P1", "order"], "C4": ["P4"]}
+EACH = [(name, what) for name, all_of_it in LOST.items() for what in all_of_it]
+
+
+@pytest.fixture
+def world():
+    with Small(chain()) as made:
+        yield made
+
+
+def write(world, count, *, first=0):
+    """Send messages whose tickets order them: no collector runs, which would stop itself."""
+    with world.producer() as producer:
+        for number in range(first, first + count):
+            for to in ({"P1"}, {"P4"}):
+                producer.multicast(b"%d" % number, to=to).accepted(60)
+
+
+def values(consumer):
+    return [record.value for batch in consumer.until_end() for record in batch.records]
+
+
+def read_on(consumer):
+    with consumer:
+        for _ in range(100):
+            consumer.poll(0.05)
+
+
+def place(world, what):
+    plan = world.plan
+    return stream_partition(plan, "K1") if what == "order" else log_partition(plan.log(what))
+
+
+def lose(world, what, count):
+    """Lose the last records of a log or of the order; give its partition."""
+    partition = place(world, what)
+    end = world.driver.last_stable_offsets([partition])[partition]
+    world.log.lose(partition, end - count)
+    return partition
+
+
+@pytest.mark.parametrize(("name", "what"), EACH)
+@pytest.mark.parametrize("regrown", [False, True])
+def test_a_reader_that_is_there_stops(world, name, what, regrown):
+    write(world, 10)
+    with world.consumer(name) as consumer:
+        assert len(values(consumer)) == 10
+        lose(world, what, 3)
+        if regrown:
+            write(world, 9, first=100)
+        partition = place(world, what)
+        with pytest.raises(Truncated, match=f"^{partition.topic}/{partition.partition} has lost"):
+            read_on(consumer)
+
+
+@pytest.mark.parametrize(("name", "what"), EACH)
+@pytest.mark.parametrize("regrown", [False, True])
+@pytest.mark.parametrize("kept", ["commit", "text"])
+def test_a_reader_that_goes_on_stops(world, name, what, regrown, kept):
+    write(world, 10)
+    with world.consumer(name) as consumer:
+        assert len(values(consumer)) == 10
+        cursor = str(consumer.position)
+        if kept == "commit":
+            consumer.commit()
+    lose(world, what, 3)
+    if regrown:
+        write(world, 9, first=100)
+    options = {} if kept == "commit" else {"committed": False, "start": cursor}
+    with pytest.raises(Truncated, match=r"committed=False|begin at another place"):
+        read_on(world.consumer(name, **options))
+
+
+@pytest.mark.parametrize("regrown", [False, True])
+def test_a_commit_knows_the_last_message_of_each_log(world, regrown):
+    write(world, 10)
+    with world.producer() as producer:
+        producer.multicast(b"last", to={"P2"}).accepted(60)
+    for _ in range(2):  # the second consumer delivers nothing, and commits what it knows
+        with world.consumer("C1") as consumer:
+            list(consumer.until_end())
+            consumer.commit()
+    lose(world, "P1", 3)
+    if regrown:
+        write(world, 9, first=100)
+    with pytest.raises(Truncated, match=r"^this consumer cannot continue .* A/0 has lost its end"):
+        world.consumer("C1")
+    with world.consumer("C1", committed=False) as consumer:
+        list(consumer.until_end()) if regrown else consumer.poll(0.1)
+
+
+@pytest.mark.parametrize("name", LOST)
+def test_what_was_not_read_may_be_lost_and_another_leader_costs_nothing(world, name):
+    write(world, 10)
+    with world.consumer(name) as consumer:
+        batch = consumer.poll(1.0, messages_max=5)[-1]
+        cursor = batch.cursor()
+        assert batch.records[-1].offset == 4
+    for what in LOST[name]:
+        lose(world, what, 0 if what == "order" else 3)
+    write(world, 9, first=100)
+    with world.consumer(name, committed=False, start=cursor) as consumer:
+        assert values(consumer) == [b"5", b"6", *[b"%d" % n for n in range(100, 109)]]
+        for what in LOST[name]:
+            lose(world, what, 0)
+        write(world, 3, first=200)
+        assert values(consumer) == [b"200", b"201", b"202"]
+
+
+@pytest.mark.parametrize(("run", "last"), [(0, 3), (1, 1), (0, 0)])
+def test_a_cursor_into_a_record_that_orders_less_in_this_history_is_refused(run, last):
+    counts = encode(tag_in(PLAN, "K1"), OwnRecord((Ticket(0, 2, 0),)))
+    for raw in (counts, b"of another history"):
+        record = Record(0, raw)
+        cursor = Cursor(1, "K1", 0, run, last, "0" * 16, order_checksum(record))
+        delivery = Delivery(PLAN, ("P1", "P2"), first_stream(PLAN, "K1"), cursor)
+        if raw == counts and (run, last) == (0, 0):
+            delivery.order_read(record)
+        else:
+            with pytest.raises(Truncated):
+                delivery.order_read(record)
+
+
+def test_a_message_has_the_same_checksum_for_readers_of_each_library():
+    known = Record(5, b"v", b"k", (("amcast.to", b"A|B"),), 7, 3)
+    assert message_checksum(known) == message_checksum(known._replace(headers=[*known.headers]))
+    assert message_checksum(known) != message_checksum(known._replace(leader_epoch=4))
+    assert message_checksum(known._replace(leader_epoch=-1)) == 0
+    # A name that is not UTF-8: one library gives no header at all, others a substitute.
+    bare = message_checksum(known._replace(headers=()))
+    assert message_checksum(known._replace(headers=(("x\ufffd", b""), *known.headers))) == bare
+    assert message_checksum(known._replace(headers=(("x", b""), *known.headers))) != bare

@@ -76,14 +76,14 @@ class AnsweredStream:
         Raises `Panicked`. What was submitted is ordered even if the client leaves.
         """
         reader = asyncio.create_task(self._read())
-        reader.add_done_callback(_forget)
+        reader.add_done_callback(forget)
         try:
             while await self._answer_next():
                 pass
         finally:
             reader.cancel()
             for task, _ in self._open:
-                task.add_done_callback(_forget)
+                task.add_done_callback(forget)
 
     async def _read(self) -> None:
         try:
@@ -124,7 +124,7 @@ class AnsweredStream:
         return not answer.ends
 
 
-def _forget(task: asyncio.Task[Any]) -> None:
+def forget(task: asyncio.Task[Any]) -> None:
     """Retrieve a task's error, so that asyncio does not log it: it is logged, or nobody waits."""
     if not task.cancelled():
         task.exception()

@@ -10,8 +10,6 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from rich.console import Console
-from rich.table import Table
 
 from multicast.errors import AmcastError, UsageError
 from ordering_osn.chain.state import state_from
@@ -21,6 +19,7 @@ from ordering_osn.ledger.windows import save_windows
 from ordering_osn.node.joining import genesis_missing, joined, ledger_folder
 from ordering_osn.protos import Block
 from topology.output import Output, OutputOption
+from topology.report import table
 
 app = typer.Typer()
 # A terminal shows about as many lines. `-o json` prints all; every damaged block makes a problem.
@@ -95,7 +94,10 @@ def inspect(
         document = {"schema_version": 1, "channels": rows, "problems": problems}
         typer.echo(json.dumps(document))
     else:
-        _print(rows)
+        table(
+            [column.replace("_", " ") for column in _COLUMNS],
+            [[str(row[column]) for column in _COLUMNS] for row in rows],
+        )
         for problem in problems[:_PROBLEMS_PRINTED_MAX]:
             typer.echo(problem, err=True)
     if problems:
@@ -170,13 +172,3 @@ def _checked(name: str, path: Path) -> tuple[dict[str, Any], list[str]]:
         metadata = describe(newest[0].SerializeToString())["metadata"]
         row |= {"last_config": metadata["last_config"], "position": metadata["position"]}
     return row, problems
-
-
-def _print(rows: list[dict[str, Any]]) -> None:
-    table = Table()
-    for column in _COLUMNS:
-        aligned: Any = "left" if column in ("channel", "sound") else "right"
-        table.add_column(column.replace("_", " "), justify=aligned)
-    for row in rows:
-        table.add_row(*[str(row[column]) for column in _COLUMNS])
-    Console().print(table)

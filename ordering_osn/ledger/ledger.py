@@ -93,10 +93,9 @@ class Ledger:
         *,
         fsync: Literal["block", "never"] = "block",
         segment_bytes_max: int = SEGMENT_BYTES_MAX,
-        first: int = 0,
         read_only: bool = False,
     ) -> Self:
-        """Open the ledger in `folder`, or create one whose first block has the number `first`.
+        """Open the ledger in `folder`, or create one.
 
         With `fsync="block"` an appended block survives a power cut; with "never" only a crash of
         the process. A torn tail is truncated, and a pruning that a crash interrupted is finished.
@@ -115,8 +114,6 @@ class Ledger:
             segments.sync_folder(folder.parent)
         ledger._locked = recovery.lock(folder)
         try:
-            if first and not (segments.listed(folder) or (folder / segments.BASE_FILE).exists()):
-                segments.write_base(folder, Base(first, None))
             loaded = recovery.load(folder)
             recovery.repair(folder, loaded)
             ledger._take(loaded)

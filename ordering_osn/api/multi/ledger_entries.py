@@ -1,7 +1,7 @@
 """Reads the entries of a chain's ledger with their places (a `merge.LedgerReader`).
 
-Holds one block. Blocks of older versions say no places: their transactions are skipped, and count
-as passed. Reading a block can block for as long as the disk does.
+Holds one block. The first one, of the genesis, says no places: its config is skipped. Reading a
+block can block for as long as the disk does.
 """
 
 from __future__ import annotations

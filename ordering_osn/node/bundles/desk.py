@@ -28,9 +28,9 @@ import threading
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
-from typing import Any
 
 from multicast.errors import AmcastError
+from ordering_osn.api.broadcast import forget
 from ordering_osn.api.channels import BundleAnswer, BundleFate, FateKind, LogEnd, Status
 from ordering_osn.api.metrics import Metrics
 from ordering_osn.chain.bundles.bundle import Bundle
@@ -175,7 +175,7 @@ class BundleDesk:
             except IntakeFull as error:
                 raise Refusal(Status.SERVICE_UNAVAILABLE, str(error)) from error
             under_way = asyncio.create_task(self._post_first(bundle, stamps))
-            under_way.add_done_callback(_retrieve)
+            under_way.add_done_callback(forget)
             self._under_way[bundle.id] = under_way
         # The task goes on where the client leaves; another client may wait for the same bundle.
         await asyncio.shield(under_way)
@@ -434,9 +434,3 @@ def _lacking(
         if marker is None or marker.sequence != stamp:
             return chain
     return ""
-
-
-def _retrieve(task: asyncio.Task[Any]) -> None:
-    """Retrieve a task's error, so that asyncio does not log it where no client waits any more."""
-    if not task.cancelled():
-        task.exception()

@@ -49,16 +49,6 @@ def test_only_the_next_block_can_be_appended(tmp_path, number):
         assert contents(ledger) == [b"a"]
 
 
-def test_a_ledger_may_begin_at_a_later_block(tmp_path):
-    with Ledger.open(tmp_path, first=7) as ledger:
-        assert (ledger.base, ledger.height, ledger.last()) == (7, 7, None)
-        ledger.append(7, b"seven")
-        with pytest.raises(Pruned):
-            ledger.read(6)
-    with Ledger.open(tmp_path, first=9) as ledger:  # ignored: the ledger exists already
-        assert (ledger.base, contents(ledger)) == (7, [b"seven"])
-
-
 def test_blocks_that_are_no_longer_in_memory_are_read_from_the_file(tmp_path):
     blocks = [os.urandom(3 << 20) for _ in range(4)]
     with Ledger.open(tmp_path, fsync="never") as ledger:

@@ -1,5 +1,6 @@
 """Changes of a running topic's tree under load, on a real broker: nothing is lost."""
 
+import json
 import os
 import signal
 import threading
@@ -18,7 +19,7 @@ from multicast.errors import AmcastError, Conflict, UncoveredInterest, UsageErro
 from multicast.properties import check_all
 from multicast.verification.from_cluster import ReplayedConsumer, replayed
 from tests.helpers.plans import poster
-from tests.helpers.system import PATIENCE_S, System, until
+from tests.helpers.system import PATIENCE_S, System, amcast, until
 from topology.changes import with_kept_names, with_running_logs
 from topology.interests import from_document
 from topology.planner.solver import plan as solve
@@ -284,3 +285,50 @@ def test_a_plan_that_would_lose_a_log_or_a_consumer_is_refused(system):
             UncoveredInterest, match="consumer C3 is missing from the plan of epoch 2"
         ):
             list(consumer.until_end())
+
+
+@pytest.mark.campaign
+def test_the_commands_change_the_tree_say_what_was_seen_and_lead_back(system, tmp_path):
+    system.order()
+    file = tmp_path / "next.json"
+    file.write_text(json.dumps(planned(system.plan).to_json()))
+    load = Load(system, ["C1"])
+    until(lambda: all(len(messages) > 50 for messages in load.received.values()), "a start")
+    flags = ["-b", system.bootstrap, "--driver", system.driver_name]
+    limit = ["--timeout", str(PATIENCE_S)]
+    refused = amcast("topology", "apply", str(file), *flags, *limit)
+    assert (refused.returncode, "give --add-partitions" in refused.stderr) == (2, True)
+    words = ("topology", "apply", str(file), *flags, *limit, "--add-partitions")
+    done = amcast(*words, patiently=True)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout == f"epoch 2 of topic {system.topic} runs\n"
+    assert "to roll back: amcast topology apply" in done.stderr
+    assert amcast("topology", "apply", str(file), *flags).stdout.endswith("nothing changed\n")
+
+    # The rollback plan that apply wrote first; 'rollback' writes one for any epoch on demand.
+    back = tmp_path / "next.json.rollback"
+    flags += ["--timeout", str(PATIENCE_S)]
+    words = ("topology", "apply", str(back), *flags, "-o", "json", "--uncovered")
+    again = amcast(*words, patiently=True)
+    assert again.returncode == 0, again.stderr
+    assert json.loads(again.stdout)["epoch"] == 3
+    until(lambda: load.epochs() == [3], "epoch 3")
+    load.end()
+    assert judged(system, "C1", "C2", "C3").messages > 100
+
+    common = system.common()
+    listed = json.loads(amcast("topology", "history", *common, "-o", "json").stdout)["epochs"]
+    assert [row["state"] for row in listed] == ["ended", "ended", "runs"]
+    until(lambda: amcast("topology", "verify", *common).returncode == 0, "what was applied")
+    stale = amcast("topology", "apply", str(file), *flags)
+    assert (stale.returncode, "plan again" in stale.stderr) == (5, True)
+    out = tmp_path / "two.json"
+    assert amcast("topology", "rollback", "--out", str(out), "--to", "2", *common).returncode == 0
+    assert json.loads(out.read_text())["epoch"] == 4
+    assert amcast("topology", "rollback", "--out", str(out), "--to", "3", *common).returncode == 2
+    # An existing file is kept, unless --force is given.
+    kept = amcast("topology", "rollback", "--out", str(file), "--to", "2", *common)
+    assert (kept.returncode, "exists already" in kept.stderr) == (2, True)
+    assert json.loads(file.read_text())["epoch"] == 2
+    forced = amcast("topology", "rollback", "--out", str(file), "--to", "2", "--force", *common)
+    assert (forced.returncode, json.loads(file.read_text())["epoch"]) == (0, 4)

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol, cast
 
 from bench.baselines.poster import PosterConsumer
-from bench.comparison.events import EventLog, OrderStamps
+from bench.comparison.events import EventLog
 from bench.comparison.layouts import Layout, lay_out
 from bench.comparison.stamped import StampedDriver
 from bench.comparison.stamps import DeliveryStamp, RoundTally, pack, padding
@@ -299,10 +299,6 @@ class Receiver:
         self._destinations = workload.destinations(layout.targets)
         self._reading = reading
         self._noted: list[DeliveryStamp] | None = [] if task.run else None
-        self._stamps: OrderStamps | None = None
-        if task.run and (layout.plan is not None or arm == "algorithm1"):
-            self._stamps = OrderStamps(driver, topic, arm, reading.name)
-            driver = cast(Driver, self._stamps)
         self._source: MessageSource
         partitions = [TopicPartition(topic, number) for number in reading.interest]
         if arm == "one-partition":
@@ -356,15 +352,8 @@ class Receiver:
 
     def write_events(self, log: EventLog, command: Mapping[str, Any]) -> int:
         """Write the events of the last round's deliveries; return their number."""
-        if self._stamps is not None:
-            self._stamps.settle()
-        return log.write_delivered(
-            command["round"],
-            self._reading.name,
-            self._noted or [],
-            self._stamps,
-            timeout_s=command["timeout_s"],
-        )
+        named, noted = self._reading.name, self._noted or []
+        return log.write_delivered(command["round"], named, noted, timeout_s=command["timeout_s"])
 
 
 def _nothing(_: AppendOutcome) -> None:

@@ -27,8 +27,6 @@ def document(name, *, busy=0.5, **changes):
         RATE: [100.0, 200.0, 400.0],
         PER_CPU: [1000.0] * 3,
         "aggregatedBusyCores": busy,
-        "aggregatedCpuSeconds.brokers": 0.5,
-        "aggregatedBytesReceived.brokers": 5000.0,
         "aggregatedEndToEndLatencyHistogram": LATENCIES.encoded(),
     }
     return {

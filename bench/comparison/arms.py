@@ -223,7 +223,7 @@ class Arm:
                 self._topics = list(topics)
                 admin.create_topics(topics)
         if plan is not None:
-            host = CollectorProcesses(bootstrap, self._topic, self._workload.driver, plan, folder)
+            host = CollectorProcesses(bootstrap, self._topic, "librdkafka", plan, folder)
             self._stack.enter_context(host)
             # They start at the same time, and share the machine's cores.
             host.wait_healthy(_OPEN_S + _START_S * len(host.names))
@@ -259,7 +259,7 @@ class Arm:
             arm=self.name,
             topic=self._topic,
             bootstrap=self._cluster.bootstrap,
-            driver="kafka-python" if self.name == "algorithm1" else self._workload.driver,
+            driver="kafka-python" if self.name == "algorithm1" else "librdkafka",
             run=self._cluster.run,
         )
         enter = self._stack.enter_context

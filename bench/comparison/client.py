@@ -25,6 +25,7 @@ from bench.comparison.stamps import DeliveryStamp, RoundTally, pack, padding
 from bench.comparison.workload import BACKLOG, Workload, from_document
 from bench.harness.client import Talk
 from bench.harness.histogram import Latencies
+from bench.harness.rig import append_all
 from multicast.consuming.consumer import Consumer
 from multicast.drivers import open_driver
 from multicast.drivers.protocol import (
@@ -124,11 +125,7 @@ class ProducerThread:
                     return
 
         def send_all(log: int, payloads: Sequence[bytes]) -> None:
-            while payloads:
-                taken = appender.append_all(partitions[log], payloads, done=_nothing_at)
-                payloads = payloads[taken:]
-                if not taken:
-                    _pause.wait(_FULL_PAUSE_S)
+            append_all(appender, partitions[log], payloads)
 
         return _Sends(send, send_all)
 
@@ -358,10 +355,6 @@ class Receiver:
 
 def _nothing(_: AppendOutcome) -> None:
     """Ignore an outcome: `Stamped` has noted it."""
-
-
-def _nothing_at(_: int, __: int, ___: AppendOutcome) -> None:
-    """Ignore the outcome of one of many: `Stamped` has noted it."""
 
 
 def _open(task: ArmClient, stack: ExitStack) -> tuple[ProducerThread | Receiver, EventLog | None]:

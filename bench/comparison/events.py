@@ -18,23 +18,22 @@ Invariant: intended <= sent <= accepted, and sent <= delivered.
 from __future__ import annotations
 
 import json
-import threading
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import islice
 from typing import Any, NamedTuple
 
 from bench.comparison.layouts import Layout
 from bench.comparison.stamps import DeliveryStamp, unpack
 from bench.comparison.workload import Workload
+from bench.harness.rig import append_all
 from multicast.drivers.protocol import Appended, AppendOutcome, Driver, TopicPartition
-from multicast.errors import AmcastError, BufferFull, TimedOut
+from multicast.errors import AmcastError, TimedOut
 
 PARTITIONS = 5  # one for descriptions; four for events, so that Spark reads them in parallel
 DESCRIBED = 0  # the Kafka partition of descriptions
 _CHUNK_EVENTS = 500  # in a row to one Kafka partition, so that batches are full
-_FULL_PAUSE_S = 0.005  # while the driver's buffer is full
 _STATEMENT_S = 30.0  # to store a description
-_pause = threading.Event()  # never set; used to sleep
 
 
 class Accepted(NamedTuple):
@@ -75,7 +74,9 @@ def describe(run: str, arm: str, workload: Workload, layout: Layout, topic: str)
 def write_statement(driver: Driver, run: str, key: str, document: Mapping[str, Any]) -> None:
     """Write a description (key "arm") or an end (key "end"); raises `AmcastError`."""
     with_key = {"kind": key, **document}
-    _Writer(driver, events_topic(run)).write([(DESCRIBED, _dump(with_key))], timeout_s=_STATEMENT_S)
+    _Writer(driver, events_topic(run)).write(
+        [(DESCRIBED, [_dump(with_key)])], timeout_s=_STATEMENT_S
+    )
 
 
 class EventLog:
@@ -91,7 +92,7 @@ class EventLog:
         # The common fields of a client's events are formatted only once.
         self._lead = _dump(_constants(run, arm, workload))[:-1].decode()
         self._sequence = 0
-        self._written = 0
+        self._chunks = 0
 
     def write_accepted(self, number: int, accepted: Sequence[Accepted], *, timeout_s: float) -> int:
         """Write the events of the producers' appends of a round; return their number."""
@@ -136,13 +137,14 @@ class EventLog:
         )
 
     def _write(self, lines: Iterable[str], timeout_s: float) -> int:
-        placed = (
-            (1 + index // _CHUNK_EVENTS % (PARTITIONS - 1), line.encode())
-            for index, line in enumerate(lines, start=self._written)
-        )
-        written = self._writer.write(placed, timeout_s=timeout_s)
-        self._written += written
-        return written
+        encoded = map(str.encode, lines)
+
+        def chunks() -> Iterator[tuple[int, Sequence[bytes]]]:
+            while chunk := list(islice(encoded, _CHUNK_EVENTS)):
+                yield 1 + self._chunks % (PARTITIONS - 1), chunk
+                self._chunks += 1
+
+        return self._writer.write(chunks(), timeout_s=timeout_s)
 
 
 class _Writer:
@@ -153,25 +155,15 @@ class _Writer:
         self._topic = topic
         self._failed: AmcastError | None = None
 
-    def write(self, records: Iterable[tuple[int, bytes]], *, timeout_s: float) -> int:
-        """Write (partition, value) pairs; return their number. Raises `AmcastError` on failure."""
-        deadline = time.monotonic() + timeout_s
+    def write(self, chunks: Iterable[tuple[int, Sequence[bytes]]], *, timeout_s: float) -> int:
+        """Write values to partitions; return their number. Raises `AmcastError` on failure."""
         appender = self._driver.appender()
         count = 0
         try:
-            for partition, value in records:
-                target = TopicPartition(self._topic, partition)
-                while True:
-                    try:
-                        appender.append(target, value, done=self._done)
-                    except BufferFull:
-                        if time.monotonic() > deadline:
-                            raise
-                        _pause.wait(_FULL_PAUSE_S)
-                    else:
-                        break
-                count += 1
-            if not appender.flush(max(1.0, deadline - time.monotonic())):
+            for partition, values in chunks:
+                append_all(appender, TopicPartition(self._topic, partition), values, self._done)
+                count += len(values)
+            if not appender.flush(timeout_s):
                 raise TimedOut(f"the events were not stored within {timeout_s:g} s")
         finally:
             appender.close()
@@ -179,7 +171,7 @@ class _Writer:
             raise self._failed
         return count
 
-    def _done(self, outcome: AppendOutcome) -> None:
+    def _done(self, _: int, __: int, outcome: AppendOutcome) -> None:
         if not isinstance(outcome, Appended):
             self._failed = outcome.error
 

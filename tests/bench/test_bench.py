@@ -114,7 +114,7 @@ def test_a_latency_counts_from_the_intended_time_and_not_in_the_warm_up():
 
 def document(latency=1.5, rate=0.9, **changes):
     ratios = {"endToEndLatency50pct": {"median": latency}, "consumeRate": {"median": rate}}
-    keys = ("kind", "size", "message_bytes", "load", "driver", "to", "producers")
+    keys = ("kind", "size", "message_bytes", "load", "to")
     made = workload(**changes)
     return {
         "schema_version": 1,

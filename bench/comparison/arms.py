@@ -20,9 +20,8 @@ from bench.comparison.events import PARTITIONS, describe, events_topic, write_st
 from bench.comparison.layouts import lay_out
 from bench.comparison.workload import BACKLOG, Workload
 from bench.harness.histogram import Latencies
-from bench.harness.hosts import ClientProcess, busy_seconds, cpu_seconds, resident_bytes
+from bench.harness.hosts import ClientProcess, busy_seconds, cpu_seconds
 from bench.harness.processes import CollectorProcesses
-from bench.harness.sockets import Traffic, traffic
 from collectors.reconfiguration.apply import apply
 from collectors.reconfiguration.topics import topics_of
 from multicast.control import control_partition, control_topics, order_topic, sentinel_topic
@@ -155,7 +154,6 @@ class Arm:
         timeout_s = 30.0 + max(seconds, 2 * messages / (self._workload.rate or 1e9))
         command: dict[str, Any] = {"round": number, "messages": messages, "warm_up": warm_up}
         command |= {"timeout_s": timeout_s, "full_speed": full_speed}
-        carried = {role: traffic(pids) for role, pids in self._pids.items()}
         before = {role: cpu_seconds(pids) for role, pids in self._pids.items()}
         busy, began = busy_seconds(), time.monotonic()
         reads = not (backlog and sends)
@@ -178,17 +176,7 @@ class Arm:
         cpu["others"] = max(0.0, busy - sum(cpu.values()))
         figures = {"busyCores": round(busy / max(0.001, time.monotonic() - began), 3)}
         figures |= {f"cpuSeconds.{role}": round(seconds, 3) for role, seconds in cpu.items()}
-        figures |= self._traffic_since(carried)
         return self._round_of(sent, answers, figures)
-
-    def _traffic_since(self, before: Mapping[str, Traffic]) -> dict[str, float]:
-        figures: dict[str, float] = {}
-        for role, pids in self._pids.items():
-            after = traffic(pids)
-            figures[f"bytesReceived.{role}"] = after.received - before[role].received
-            figures[f"bytesSent.{role}"] = after.sent - before[role].sent
-            figures[f"residentMiB.{role}"] = round(resident_bytes(pids) / 2**20, 1)
-        return figures
 
     def _round_of(
         self, sent: Mapping[str, Any], answers: list[dict[str, Any]], figures: dict[str, float]
@@ -235,7 +223,7 @@ class Arm:
                 self._topics = list(topics)
                 admin.create_topics(topics)
         if plan is not None:
-            host = CollectorProcesses(bootstrap, self._topic, self._workload.driver, plan, folder)
+            host = CollectorProcesses(bootstrap, self._topic, "librdkafka", plan, folder)
             self._stack.enter_context(host)
             # They start at the same time, and share the machine's cores.
             host.wait_healthy(_OPEN_S + _START_S * len(host.names))
@@ -271,7 +259,7 @@ class Arm:
             arm=self.name,
             topic=self._topic,
             bootstrap=self._cluster.bootstrap,
-            driver="kafka-python" if self.name == "algorithm1" else self._workload.driver,
+            driver="kafka-python" if self.name == "algorithm1" else "librdkafka",
             run=self._cluster.run,
         )
         enter = self._stack.enter_context

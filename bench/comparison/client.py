@@ -18,13 +18,14 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol, cast
 
 from bench.baselines.poster import PosterConsumer
-from bench.comparison.events import EventLog, OrderStamps
+from bench.comparison.events import EventLog
 from bench.comparison.layouts import Layout, lay_out
 from bench.comparison.stamped import StampedDriver
 from bench.comparison.stamps import DeliveryStamp, RoundTally, pack, padding
 from bench.comparison.workload import BACKLOG, Workload, from_document
 from bench.harness.client import Talk
 from bench.harness.histogram import Latencies
+from bench.harness.rig import append_all
 from multicast.consuming.consumer import Consumer
 from multicast.drivers import open_driver
 from multicast.drivers.protocol import (
@@ -124,11 +125,7 @@ class ProducerThread:
                     return
 
         def send_all(log: int, payloads: Sequence[bytes]) -> None:
-            while payloads:
-                taken = appender.append_all(partitions[log], payloads, done=_nothing_at)
-                payloads = payloads[taken:]
-                if not taken:
-                    _pause.wait(_FULL_PAUSE_S)
+            append_all(appender, partitions[log], payloads)
 
         return _Sends(send, send_all)
 
@@ -299,10 +296,6 @@ class Receiver:
         self._destinations = workload.destinations(layout.targets)
         self._reading = reading
         self._noted: list[DeliveryStamp] | None = [] if task.run else None
-        self._stamps: OrderStamps | None = None
-        if task.run and (layout.plan is not None or arm == "algorithm1"):
-            self._stamps = OrderStamps(driver, topic, arm, reading.name)
-            driver = cast(Driver, self._stamps)
         self._source: MessageSource
         partitions = [TopicPartition(topic, number) for number in reading.interest]
         if arm == "one-partition":
@@ -356,23 +349,12 @@ class Receiver:
 
     def write_events(self, log: EventLog, command: Mapping[str, Any]) -> int:
         """Write the events of the last round's deliveries; return their number."""
-        if self._stamps is not None:
-            self._stamps.settle()
-        return log.write_delivered(
-            command["round"],
-            self._reading.name,
-            self._noted or [],
-            self._stamps,
-            timeout_s=command["timeout_s"],
-        )
+        named, noted = self._reading.name, self._noted or []
+        return log.write_delivered(command["round"], named, noted, timeout_s=command["timeout_s"])
 
 
 def _nothing(_: AppendOutcome) -> None:
     """Ignore an outcome: `Stamped` has noted it."""
-
-
-def _nothing_at(_: int, __: int, ___: AppendOutcome) -> None:
-    """Ignore the outcome of one of many: `Stamped` has noted it."""
 
 
 def _open(task: ArmClient, stack: ExitStack) -> tuple[ProducerThread | Receiver, EventLog | None]:

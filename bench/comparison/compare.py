@@ -1,8 +1,7 @@
 """Compares two results of one workload, and finds the figures that became too much worse.
 
-`compare` takes two documents of `amcast bench run` and returns a row for each figure of both. If
-both have ratios against the first arm, these are compared, because they depend little on the
-machine and its load; a result of one arm is compared by its figures.
+`compare` takes two documents of `amcast bench run` and returns a row for each ratio of both against
+the same first arm: ratios depend little on the machine and its load.
 
     change      new / old of a latency, old / new of a rate: above 1 is worse
     spread      the range of a result's pairs (or rounds). If either median lies within the other
@@ -15,9 +14,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from bench.comparison.results import RATIOS
-
-_SAME = ("kind", "size", "message_bytes", "load", "driver", "to", "producers")
+_SAME = ("kind", "size", "message_bytes", "load", "to")
 _KNOWN_VERSION = 1
 
 
@@ -35,7 +32,6 @@ class FigureRow:
     new: float
     change: float
     regression: bool
-    in_spread: bool = False
 
 
 def compare(
@@ -64,8 +60,9 @@ def _rows(
             raise Incomparable(
                 f"the workloads differ: {key} is {old_value} in one, {new_value} in the other"
             )
-    both = old["base"] == new["base"] and old["ratios"] and new["ratios"]
-    before, after = (_ratios(old), _ratios(new)) if both else (_figures(old), _figures(new))
+    if old["base"] != new["base"]:
+        raise Incomparable(f"the first arm is {old['base']} in one, {new['base']} in the other")
+    before, after = _ratios(old), _ratios(new)
     rows = []
     for (arm, name), (was, all_then) in before.items():
         now, all_now = after.get((arm, name), (0.0, ()))
@@ -78,9 +75,9 @@ def _rows(
             change = now / was
             in_spread = now <= max(all_then, default=was) or was >= min(all_now, default=now)
         regression = change > max_regression and not in_spread
-        rows.append(FigureRow(arm, name, was, now, round(change, 4), regression, in_spread))
+        rows.append(FigureRow(arm, name, was, now, round(change, 4), regression))
     if not rows:
-        raise Incomparable("the results have no figure in common")
+        raise Incomparable("the results have no ratio in common")
     return tuple(rows)
 
 
@@ -93,13 +90,3 @@ def _ratios(document: Mapping[str, Any]) -> _Figures:
         for arm, figures in document["ratios"].items()
         for name, ratio in figures.items()
     }
-
-
-def _figures(document: Mapping[str, Any]) -> _Figures:
-    by_figure: _Figures = {}
-    for arm, figures in document["arms"].items():
-        for name in RATIOS:
-            key = f"aggregated{name[0].upper()}{name[1:]}"
-            if key in figures:
-                by_figure[arm, name] = (float(figures[key]), figures.get(name, ()))
-    return by_figure

@@ -10,43 +10,30 @@ time since 1970. Events are written between the rounds, so that they do not dist
                   log and offset (the message ID), to (its partitions), size (bytes), intended, sent
     producer      accepted: when its acknowledgement came
     consumer      consumer, instance, sequence (rises by one with each delivery of an instance),
-                  ordered (when this consumer had read the order record that names the message;
-                  null if it reads no order), delivered (when the poll with the message returned)
+                  delivered (when the poll with the message returned)
 
-Invariant: intended <= sent <= accepted, and sent <= delivered, and ordered <= delivered.
+Invariant: intended <= sent <= accepted, and sent <= delivered.
 """
 
 from __future__ import annotations
 
 import json
-import threading
 import time
-from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import islice
 from typing import Any, NamedTuple
 
-from bench.baselines.poster import order_of
 from bench.comparison.layouts import Layout
 from bench.comparison.stamps import DeliveryStamp, unpack
 from bench.comparison.workload import Workload
-from multicast.control import ControlReader, order_topic
-from multicast.drivers.protocol import (
-    Appended,
-    AppendOutcome,
-    Driver,
-    Fetched,
-    Reader,
-    TopicPartition,
-)
-from multicast.errors import AmcastError, BufferFull, TimedOut
-from multicast.order.stream import OrderStream
+from bench.harness.rig import append_all
+from multicast.drivers.protocol import Appended, AppendOutcome, Driver, TopicPartition
+from multicast.errors import AmcastError, TimedOut
 
 PARTITIONS = 5  # one for descriptions; four for events, so that Spark reads them in parallel
 DESCRIBED = 0  # the Kafka partition of descriptions
 _CHUNK_EVENTS = 500  # in a row to one Kafka partition, so that batches are full
-_FULL_PAUSE_S = 0.005  # while the driver's buffer is full
 _STATEMENT_S = 30.0  # to store a description
-_pause = threading.Event()  # never set; used to sleep
 
 
 class Accepted(NamedTuple):
@@ -87,7 +74,9 @@ def describe(run: str, arm: str, workload: Workload, layout: Layout, topic: str)
 def write_statement(driver: Driver, run: str, key: str, document: Mapping[str, Any]) -> None:
     """Write a description (key "arm") or an end (key "end"); raises `AmcastError`."""
     with_key = {"kind": key, **document}
-    _Writer(driver, events_topic(run)).write([(DESCRIBED, _dump(with_key))], timeout_s=_STATEMENT_S)
+    _Writer(driver, events_topic(run)).write(
+        [(DESCRIBED, [_dump(with_key)])], timeout_s=_STATEMENT_S
+    )
 
 
 class EventLog:
@@ -103,7 +92,7 @@ class EventLog:
         # The common fields of a client's events are formatted only once.
         self._lead = _dump(_constants(run, arm, workload))[:-1].decode()
         self._sequence = 0
-        self._written = 0
+        self._chunks = 0
 
     def write_accepted(self, number: int, accepted: Sequence[Accepted], *, timeout_s: float) -> int:
         """Write the events of the producers' appends of a round; return their number."""
@@ -122,13 +111,7 @@ class EventLog:
         return self._write(lines(), timeout_s)
 
     def write_delivered(
-        self,
-        number: int,
-        consumer: str,
-        delivered: Sequence[DeliveryStamp],
-        ordered: OrderStamps | None,
-        *,
-        timeout_s: float,
+        self, number: int, consumer: str, delivered: Sequence[DeliveryStamp], *, timeout_s: float
     ) -> int:
         """Write the events of a consumer's deliveries of a round; return their number."""
         named = json.dumps(consumer)
@@ -137,11 +120,9 @@ class EventLog:
 
         def lines() -> Iterator[str]:
             for sequence, delivery in enumerate(delivered, start=begin):
-                stamp = None if ordered is None else ordered.read_ns(delivery.log, delivery.offset)
                 yield (
                     f"{lead}{self._message(delivery.log, *delivery.place)},"
                     f'"intended":{delivery.intended},"sent":{delivery.sent},'
-                    f'"ordered":{"null" if stamp is None else stamp},'
                     f'"delivered":{delivery.delivered},"sequence":{sequence}}}'
                 )
 
@@ -156,102 +137,14 @@ class EventLog:
         )
 
     def _write(self, lines: Iterable[str], timeout_s: float) -> int:
-        placed = (
-            (1 + index // _CHUNK_EVENTS % (PARTITIONS - 1), line.encode())
-            for index, line in enumerate(lines, start=self._written)
-        )
-        written = self._writer.write(placed, timeout_s=timeout_s)
-        self._written += written
-        return written
+        encoded = map(str.encode, lines)
 
+        def chunks() -> Iterator[tuple[int, Sequence[bytes]]]:
+            while chunk := list(islice(encoded, _CHUNK_EVENTS)):
+                yield 1 + self._chunks % (PARTITIONS - 1), chunk
+                self._chunks += 1
 
-class OrderStamps:
-    """The times at which one consumer read each order record: a driver whose readers note them.
-
-    After a round `settle` resolves the notes by the acceptance rule.
-    """
-
-    def __init__(self, inner: Driver, topic: str, arm: str, consumer: str) -> None:
-        self._inner = inner
-        self._topic = topic
-        self._poster = arm == "algorithm1"
-        self._consumer = consumer
-        self._order = order_of(topic).topic if self._poster else order_topic(topic)
-        self._stream: OrderStream | None = None
-        self.noted: list[tuple[Fetched, int]] = []
-        self._firsts: dict[int, list[int]] = {}
-        self._stamps: dict[int, list[tuple[int, int]]] = {}
-
-    def reader(
-        self, starts: Mapping[TopicPartition, int], *, wait_s: float | None = None
-    ) -> Reader:
-        """Open a reader that notes the order records that it reads, with the time."""
-        return _NotingReader(self._inner.reader(starts, wait_s=wait_s), self._order, self.noted)
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._inner, name)
-
-    def settle(self) -> None:
-        """Resolve and clear the notes."""
-        for fetched, now_ns in self.noted:
-            for record in fetched.records:
-                if self._poster:
-                    log, offset = map(int, (record.value or b"").split(b":"))
-                    self._name(log, offset, offset + 1, now_ns)
-                    continue
-                stream = self._open_stream()
-                if record.offset < stream.offset_next:
-                    continue
-                runs = stream.read(record.offset, record.value)
-                if isinstance(runs, tuple):
-                    for log, first, end in runs:
-                        self._name(log, first, end, now_ns)
-        self.noted.clear()
-
-    def read_ns(self, log: int, offset: int) -> int | None:
-        """Return when the order record that names this offset was read; None if unknown."""
-        index = bisect_right(self._firsts.get(log, []), offset) - 1
-        if index < 0:
-            return None
-        end, now_ns = self._stamps[log][index]
-        return now_ns if offset < end else None
-
-    def _name(self, log: int, first: int, end: int, now_ns: int) -> None:
-        self._firsts.setdefault(log, []).append(first)
-        self._stamps.setdefault(log, []).append((end, now_ns))
-
-    def _open_stream(self) -> OrderStream:
-        if self._stream is None:
-            control = ControlReader(self._inner, self._topic)
-            try:
-                state = control.refresh()
-            finally:
-                control.close()
-            entry = state.plan().subscription(self._consumer)
-            assert entry is not None
-            assert entry.collector is not None
-            self._stream = state.stream(state.epoch, entry.collector, below=0)
-        return self._stream
-
-
-class _NotingReader:
-    """A reader that notes the records of one topic, with the time."""
-
-    def __init__(self, inner: Reader, topic: str, noted: list[tuple[Fetched, int]]) -> None:
-        self._inner = inner
-        self._topic = topic
-        self._noted = noted
-
-    def poll(self, timeout_s: float, records_max: int = 5000) -> list[Fetched]:
-        fetched = self._inner.poll(timeout_s, records_max)
-        now_ns = time.monotonic_ns()
-        self._noted += [
-            (batch, now_ns) for batch in fetched if batch.partition.topic == self._topic
-        ]
-        return fetched
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._inner, name)
+        return self._writer.write(chunks(), timeout_s=timeout_s)
 
 
 class _Writer:
@@ -262,25 +155,15 @@ class _Writer:
         self._topic = topic
         self._failed: AmcastError | None = None
 
-    def write(self, records: Iterable[tuple[int, bytes]], *, timeout_s: float) -> int:
-        """Write (partition, value) pairs; return their number. Raises `AmcastError` on failure."""
-        deadline = time.monotonic() + timeout_s
+    def write(self, chunks: Iterable[tuple[int, Sequence[bytes]]], *, timeout_s: float) -> int:
+        """Write values to partitions; return their number. Raises `AmcastError` on failure."""
         appender = self._driver.appender()
         count = 0
         try:
-            for partition, value in records:
-                target = TopicPartition(self._topic, partition)
-                while True:
-                    try:
-                        appender.append(target, value, done=self._done)
-                    except BufferFull:
-                        if time.monotonic() > deadline:
-                            raise
-                        _pause.wait(_FULL_PAUSE_S)
-                    else:
-                        break
-                count += 1
-            if not appender.flush(max(1.0, deadline - time.monotonic())):
+            for partition, values in chunks:
+                append_all(appender, TopicPartition(self._topic, partition), values, self._done)
+                count += len(values)
+            if not appender.flush(timeout_s):
                 raise TimedOut(f"the events were not stored within {timeout_s:g} s")
         finally:
             appender.close()
@@ -288,7 +171,7 @@ class _Writer:
             raise self._failed
         return count
 
-    def _done(self, outcome: AppendOutcome) -> None:
+    def _done(self, _: int, __: int, outcome: AppendOutcome) -> None:
         if not isinstance(outcome, Appended):
             self._failed = outcome.error
 

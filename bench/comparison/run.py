@@ -88,7 +88,7 @@ def measure(
     rate_figures: dict[str, float] = {}
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="amcast-bench-")))
-        driver = open_driver(workload.driver, brokers.bootstrap)
+        driver = open_driver("librdkafka", brokers.bootstrap)
         stack.callback(driver.close)
         cluster = MeasuredCluster(brokers.bootstrap, driver, brokers.pids, folder)
         if workload.share is not None:

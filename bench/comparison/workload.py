@@ -44,7 +44,6 @@ ARMS = {
     "one-partition": "all messages in one partition; each consumer drops those of others",
     "algorithm1": "the poster's scheme: kafka-python, one order record a message, one collector",
 }
-DRIVERS = ("kafka-python", "librdkafka")
 SATURATE = "saturate"
 BACKLOG = "backlog"
 STAMP_BYTES = 24  # the size of `stamps.pack`, the least size of a message
@@ -72,9 +71,7 @@ class Workload:
     warm_up: int
     pairs: int
     seed: int
-    driver: str
     to: str
-    producers: int
     arms: tuple[str, ...]
 
     @property
@@ -88,6 +85,11 @@ class Workload:
         if isinstance(self.load, str) and self.load.endswith("%"):
             return float(self.load[:-1]) / 100
         return None
+
+    @property
+    def producers(self) -> int:
+        """The number of producers."""
+        return self.size if self.kind == "plain" else 1
 
     @property
     def label(self) -> float:
@@ -145,11 +147,7 @@ def from_document(document: Mapping[str, Any], *, name: str) -> Workload:
         warm_up=_whole(document, "warm_up", 0, 100_000_000, default=0),
         pairs=_whole(document, "pairs", 1, 1000, default=7),
         seed=_whole(document, "seed", 0, 2**63 - 1, default=1),
-        driver=_choice(document, "driver", DRIVERS, default="librdkafka"),
         to=_choice(document, "to", ("shared", "own"), default="shared"),
-        producers=_whole(
-            document, "producers", 1, SIZE_MAX, default=size if kind == "plain" else 1
-        ),
         arms=_arms(document, kind),
     )
     if "algorithm1" in made.arms and kind != "one":

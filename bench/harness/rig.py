@@ -20,13 +20,13 @@ from collectors.reconfiguration.apply import apply
 from multicast.control import log_partition
 from multicast.drivers import open_driver
 from multicast.drivers.kafka import Admin
-from multicast.drivers.protocol import Appender, AppendOutcome, Driver, TopicPartition
+from multicast.drivers.protocol import Appender, AppendOutcome, DoneAll, Driver, TopicPartition
 from multicast.errors import TimedOut
 from multicast.local.cluster import LocalCluster
 from topology.planner.solver import plan as solve
 from topology.tree import Plan
 
-_PAUSE_S = 0.002  # while the appender's buffer is full: short against the time to drain it
+_PAUSE_S = 0.001  # while the appender's buffer is full: short against the time to drain it
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,10 +83,16 @@ def standing(partitions: int) -> Iterator[Rig]:
         yield Rig(cluster.bootstrap, cluster.version, driver, plan, logs, folder)
 
 
-def append_all(appender: Appender, partition: TopicPartition, values: Sequence[bytes]) -> None:
+def _nothing(_: int, __: int, ___: AppendOutcome) -> None:
+    """Ignore an outcome."""
+
+
+def append_all(
+    appender: Appender, partition: TopicPartition, values: Sequence[bytes], done: DoneAll = _nothing
+) -> None:
     """Append all values, waiting for room in the buffer."""
     while values:
-        taken = appender.append_all(partition, values, done=_nothing)
+        taken = appender.append_all(partition, values, done=done)
         values = values[taken:]
         if not taken:
             pause(_PAUSE_S)
@@ -105,7 +111,3 @@ def ticks(seconds: float, every_s: float) -> Iterator[int]:
         if wait_s > 0:
             pause(wait_s)
         yield tick
-
-
-def _nothing(_: int, __: int, ___: AppendOutcome) -> None:
-    """Ignore an outcome."""

@@ -1,4 +1,4 @@
-"""Sums the bytes that processes received and sent over TCP, by the kernel's counters of sockets.
+"""Sums the bytes that processes received over TCP, by the kernel's counters of sockets.
 
 Linux only: `sock_diag` returns the counters, and the links in `/proc/PID/fd` tell the process of a
 socket. Closed sockets are not counted, so take the difference of two readings between which
@@ -12,7 +12,6 @@ import socket
 import struct
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import NamedTuple
 
 # Constants of linux/netlink.h, linux/sock_diag.h and linux/inet_diag.h.
 _NETLINK_SOCK_DIAG = 4
@@ -25,27 +24,19 @@ _HEAD = struct.Struct("=IHHII")
 _ASK = struct.Struct("=BBBBI48x")
 _SOCKET_BYTES = 72  # struct inet_diag_msg; its last word is the socket's inode
 _ATTRIBUTE = struct.Struct("=HH")
-_COUNTERS = struct.Struct("=QQ")
-_COUNTERS_AT = 120  # in struct tcp_info: bytes_acked, bytes_received
+_RECEIVED = struct.Struct("=Q")
+_RECEIVED_AT = 128  # in struct tcp_info: bytes_received
 
 
-class Traffic(NamedTuple):
-    """Bytes over TCP; sent bytes count once they are acknowledged."""
-
-    received: int
-    sent: int
-
-
-def traffic(pids: Iterable[int]) -> Traffic:
-    """Sum the bytes that the open TCP sockets of these processes received and sent so far."""
+def received_bytes(pids: Iterable[int]) -> int:
+    """Sum the bytes that the open TCP sockets of these processes received so far."""
     inodes = {inode for pid in pids for inode in _sockets_of(pid)}
-    received = sent = 0
-    for family in (socket.AF_INET, socket.AF_INET6):
-        for inode, counted in _all_sockets(family):
-            if inode in inodes:
-                received += counted.received
-                sent += counted.sent
-    return Traffic(received, sent)
+    return sum(
+        received
+        for family in (socket.AF_INET, socket.AF_INET6)
+        for inode, received in _all_sockets(family)
+        if inode in inodes
+    )
 
 
 def _sockets_of(pid: int) -> Iterator[int]:
@@ -57,8 +48,8 @@ def _sockets_of(pid: int) -> Iterator[int]:
                     yield int(target[8:-1])
 
 
-def _all_sockets(family: int) -> Iterator[tuple[int, Traffic]]:
-    """Yield inode and counters of all TCP sockets of a family; nothing if the kernel refuses."""
+def _all_sockets(family: int) -> Iterator[tuple[int, int]]:
+    """Yield inode and received bytes of a family's TCP sockets; nothing if the kernel refuses."""
     ask = _ASK.pack(family, socket.IPPROTO_TCP, 1 << (_INFO - 1), 0, _ALL_STATES)
     head = _HEAD.pack(_HEAD.size + len(ask), _SOCK_DIAG_BY_FAMILY, _REQUEST_DUMP, 1, 0)
     with (
@@ -78,15 +69,14 @@ def _all_sockets(family: int) -> Iterator[tuple[int, Traffic]]:
                 position += _aligned(length)
 
 
-def _read(message: bytes) -> Iterator[tuple[int, Traffic]]:
+def _read(message: bytes) -> Iterator[tuple[int, int]]:
     (inode,) = struct.unpack_from("=I", message, _SOCKET_BYTES - 4)
     position = _SOCKET_BYTES
     while position + _ATTRIBUTE.size <= len(message):
         length, kind = _ATTRIBUTE.unpack_from(message, position)
         body = position + _ATTRIBUTE.size
-        if kind == _INFO and length >= _ATTRIBUTE.size + _COUNTERS_AT + _COUNTERS.size:
-            acked, received = _COUNTERS.unpack_from(message, body + _COUNTERS_AT)
-            yield inode, Traffic(received, acked)
+        if kind == _INFO and length >= _ATTRIBUTE.size + _RECEIVED_AT + _RECEIVED.size:
+            yield inode, _RECEIVED.unpack_from(message, body + _RECEIVED_AT)[0]
         position += max(_aligned(length), _ATTRIBUTE.size)
 
 

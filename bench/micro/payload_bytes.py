@@ -13,7 +13,7 @@ from collections.abc import Sequence
 
 from bench.harness import figures
 from bench.harness.rig import Rig, append_all, pause, standing, ticks
-from bench.harness.sockets import traffic
+from bench.harness.sockets import received_bytes
 
 _MODULE = "bench.micro.payload_bytes"
 _PARTITIONS = 2  # the fewest that need a collector
@@ -30,9 +30,9 @@ def measure(rig: Rig, *, seconds: float) -> dict[str, float]:
         for name, (size, rate) in _SIZES.items():
             figures.progress(f"{name} at {rate}/s")
             _send(rig, size, rate, _WARM_S)
-            before = traffic(collectors.pids).received
+            before = received_bytes(collectors.pids)
             sent = _send(rig, size, rate, seconds)
-            received = traffic(collectors.pids).received - before
+            received = received_bytes(collectors.pids) - before
             measured[f"percent_{name}"] = round(100 * received / (sent * size), 3)
     return measured
 

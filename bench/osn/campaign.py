@@ -28,7 +28,7 @@ from bench.osn.client import BUNDLES
 from bench.osn.faults import BROKER, CLIENT, COLLECTOR, CONFIG, NODE, DueFault
 from bench.osn.nodes import OrdererDeployment, Service, deployed
 from bench.osn.run import BATCH_TIMEOUT, ArmOutcome, BanksOutcome, Load, SendingArm, run
-from bench.osn.transactions import FOLDER, user
+from bench.osn.transactions import user
 from bench.osn.verdicts import JudgedArm, judged, refuse_violations
 from multicast.control import log_partition
 from multicast.drivers import open_driver
@@ -159,7 +159,7 @@ async def _voids(world: OrdererDeployment, held: ArmOutcome) -> dict[int, str]:
     for number in held.missing:
         bundle_id = bytes.fromhex(held.journal.acknowledged[number])
         for address in world.nodes.addresses:
-            async with Client([address], user(FOLDER)) as client:
+            async with Client([address], user()) as client:
                 try:
                     fate = await client.status(bundle_id, wait_s=_FATE_S)
                 except AmcastError:  # the next node may know

@@ -2,7 +2,7 @@
 
     submit        transactions of one chain after the other, or transfers between banks, as bundles
                   or as separate transactions
-    read_blocks   many readers of one chain at one node
+    read_blocks   a reader of one chain at one node
 
 A role answers that it is ready, waits for a command, and answers with its result. Times are the
 machine's monotonic clock, in nanoseconds.
@@ -28,7 +28,7 @@ from typing import Any, NamedTuple, Self
 from bench.harness.client import Notes, Talk
 from bench.harness.histogram import Latencies
 from bench.osn import bank
-from bench.osn.transactions import FOLDER, Made, Maker, user
+from bench.osn.transactions import Made, Maker, user
 from multicast.errors import AmcastError, TimedOut
 from ordering_osn.api.channels import Status
 from ordering_osn.api.connection_errors import ConnectionLost
@@ -70,17 +70,15 @@ class Submit:
     streams: int = 1
     notes: str = ""
     prepared: bool = False
-    material: str = str(FOLDER)
     timeout_s: float = 600.0
 
 
 @dataclass(slots=True)
 class SubmitResult:
-    """`again`: how often something was sent again; `streams_ended`: streams that ended early."""
+    """`again`: how often something was sent again."""
 
     acknowledged: int = 0
     again: int = 0
-    streams_ended: int = 0
     last: dict[str, str] = field(default_factory=dict)
     """By stream: the ID of the last transaction that was acknowledged there."""
     began_ns: int = 0
@@ -105,7 +103,6 @@ class NodeStreams:
         self._waiting: asyncio.Queue[_Sent] = asyncio.Queue()
         self._tasks: list[asyncio.Task[None]] = []
         self.again = 0
-        self.ended = 0
 
     async def __aenter__(self) -> Self:
         for number, address in enumerate(self._addresses):
@@ -134,7 +131,6 @@ class NodeStreams:
                         self._answered(attempt.unanswered.popleft(), number, status, info)
                         attempt.room.release()
             attempt.over = True
-            self.ended += 1
             self.again += len(attempt.unanswered)
             for sent in attempt.unanswered:
                 self._waiting.put_nowait(sent)
@@ -187,7 +183,7 @@ Send = Callable[[int], Awaitable[_Done]]
 @contextlib.asynccontextmanager
 async def _transactions(task: Submit, streams: NodeStreams) -> AsyncIterator[Send]:
     """Give what sends one transaction for each number."""
-    maker = Maker.of(Path(task.material))
+    maker = Maker.of()
     chains = [chain for chain, *_ in task.sets]
     made: Iterator[Made] = (maker.make(chain) for chain in itertools.cycle(chains))
     if task.prepared:
@@ -203,7 +199,7 @@ async def _transactions(task: Submit, streams: NodeStreams) -> AsyncIterator[Sen
 @contextlib.asynccontextmanager
 async def _separate(task: Submit, streams: NodeStreams) -> AsyncIterator[Send]:
     """Give what sends the parts of a transfer one after the other."""
-    signer = user(Path(task.material))
+    signer = user()
 
     async def send(number: int) -> _Done:
         made = bank.transfer(task.seed, number, task.sets)
@@ -220,7 +216,7 @@ async def _bundles(task: Submit, _: NodeStreams) -> AsyncIterator[Send]:
 
     A bundle has the same ID wherever it is sent again, so it counts once.
     """
-    signer, nodes = user(Path(task.material)), task.addresses
+    signer, nodes = user(), task.addresses
     async with contextlib.AsyncExitStack() as stack:
         clients = [
             await stack.enter_async_context(Client([*nodes[first:], *nodes[:first]], signer))
@@ -271,9 +267,8 @@ async def _submit_all(task: Submit, talk: Talk) -> None:
                     f"{submitting.result.acknowledged} of {task.count - task.first} are "
                     f"acknowledged after {task.timeout_s:g} s"
                 ) from None
-    result = submitting.result
-    result.again, result.streams_ended = streams.again, streams.ended
-    talk.answer(asdict(result))
+    submitting.result.again = streams.again
+    talk.answer(asdict(submitting.result))
 
 
 class _Submitting:
@@ -326,86 +321,54 @@ class _Submitting:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReadBlocks:
-    """Read a chain from a node's first block on, with so many `readers` at the same time.
+    """Read a chain from a node until so many `transactions` have come, beside the genesis block.
 
-    A reader ends after block `stop`, or where that is None, once it has seen so many
-    `transactions`. One reader may write `times`, a file with the ID of each transaction and the
-    time at which it arrived.
+    `times` is a file to write, with the ID of each transaction and the time at which it arrived.
     """
 
     address: str
     chain: str
-    readers: int = 1
-    stop: int | None = None
-    transactions: int = 0
-    times: str = ""
-    material: str = str(FOLDER)
-    timeout_s: float = 600.0
-
-
-@dataclass(slots=True)
-class BlocksRead:
-    """The result of all readers; `ended_ns` has the end of each."""
-
-    blocks: int = 0
-    payload_bytes: int = 0
-    streams_ended: int = 0
-    began_ns: int = 0
-    ended_ns: list[int] = field(default_factory=list)
+    transactions: int
+    times: str
+    timeout_s: float
 
 
 def read_blocks(task: ReadBlocks, talk: Talk) -> None:
-    """Read with all readers; the answer is a `BlocksRead`."""
+    """Read them all; the answer comes once `times` is written."""
     talk.answer({"ready": True})
     if next(talk.commands(), None) is not None:
-        result, arrived = asyncio.run(all_blocks(task))
-        if task.times:
-            Path(task.times).write_text("".join(_times(arrived)), encoding="ascii")
-        talk.answer(asdict(result))
+        arrived = asyncio.run(_arrived(task))
+        Path(task.times).write_text("".join(_times(arrived)), encoding="ascii")
+        talk.answer({"blocks": len(arrived)})
 
 
 Arrived = list[tuple[int, bytes]]
 
 
-async def all_blocks(task: ReadBlocks) -> tuple[BlocksRead, Arrived]:
-    """Return when all readers are at their end; also each block, with the time at which it came.
-
-    Raises `TimedOut`. Of readers with a `stop` the blocks are not kept.
-    """
-    result, arrived = BlocksRead(began_ns=time.monotonic_ns()), Arrived()
+async def _arrived(task: ReadBlocks) -> Arrived:
+    """Return each block, with the time at which it came. Raises `TimedOut`."""
+    signer, arrived, following, seen = user(), Arrived(), 0, 0
     try:
         async with asyncio.timeout(task.timeout_s):
-            readers = (_follow(task, result, arrived) for _ in range(task.readers))
-            result.ended_ns = list(await asyncio.gather(*readers))
+            while seen < task.transactions:
+                with contextlib.suppress(AmcastError, OSError):
+                    async with NodeClient(task.address) as client:
+                        request = seek_envelope(signer, task.chain, following, ENDLESS)
+                        async for raw in client.deliver(request):
+                            if isinstance(raw, int):
+                                continue
+                            if following:
+                                arrived.append((time.monotonic_ns(), raw))
+                                seen += len(Block.FromString(raw).data.data)
+                            following += 1
+                            if seen >= task.transactions:
+                                return arrived
+                await asyncio.sleep(_AGAIN_S)
     except TimeoutError:
         raise TimedOut(
-            f"not all of {task.readers} readers are at their end after {task.timeout_s:g} s"
+            f"{seen} of {task.transactions} transactions have come after {task.timeout_s:g} s"
         ) from None
-    return result, arrived
-
-
-async def _follow(task: ReadBlocks, result: BlocksRead, arrived: Arrived) -> int:
-    """Read to the end; returns the time of the end in nanoseconds."""
-    signer = user(Path(task.material))
-    stop = ENDLESS if task.stop is None else task.stop
-    following = seen = 0
-    while True:
-        with contextlib.suppress(AmcastError, OSError):
-            async with NodeClient(task.address) as client:
-                request = seek_envelope(signer, task.chain, following, stop)
-                async for raw in client.deliver(request):
-                    if isinstance(raw, int):
-                        continue
-                    result.blocks += 1
-                    result.payload_bytes += len(raw)
-                    if task.stop is None and following:
-                        arrived.append((time.monotonic_ns(), raw))
-                        seen += len(Block.FromString(raw).data.data)
-                    following += 1
-                    if following > stop or (task.stop is None and seen >= task.transactions):
-                        return time.monotonic_ns()
-        result.streams_ended += 1
-        await asyncio.sleep(_AGAIN_S)
+    return arrived
 
 
 def _times(arrived: Sequence[tuple[int, bytes]]) -> Iterator[str]:

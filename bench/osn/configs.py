@@ -35,9 +35,9 @@ _AGAIN_S = 0.5
 _ANSWER_S = 10.0
 
 
-def admin(folder: Path = FOLDER) -> Signer:
+def admin() -> Signer:
     """Return the identity of the orderer organisation's administrator."""
-    return SigningIdentity.load(folder / _ADMIN, "OrdererMSP")
+    return SigningIdentity.load(FOLDER / _ADMIN, "OrdererMSP")
 
 
 def config_in_force(ledger: Path) -> ChannelConfig:

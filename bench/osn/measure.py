@@ -3,7 +3,6 @@
     ordered      frozen nodes are released, and order a log that already holds all transactions
     broadcast    signed envelopes are sent to all nodes as fast as these answer
     latency      at a fixed rate, from the intended time of sending to the arrival of the block
-    deliver      many readers of one chain at one node, from its first block on
 
 A node is finished when it returns a receipt for the last transaction sent: its ledger then holds
 that transaction and all before it. After the run all ledgers are checked: each must hold every
@@ -15,16 +14,14 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import ExitStack
 from pathlib import Path
 
 from bench.harness.client import FollowedNotes
 from bench.harness.figures import progress
 from bench.harness.histogram import Latencies
-from bench.harness.hosts import ClientProcess, cpu_seconds, peak_mib, resident_bytes
+from bench.harness.hosts import ClientProcess, cpu_seconds
 from bench.osn.client import (
     TRANSACTIONS,
-    BlocksRead,
     ReadBlocks,
     Submit,
     SubmitResult,
@@ -50,9 +47,9 @@ _ANSWER_S = 30.0  # beyond the time-out of a receipt or a client itself, for the
 _BATCH_TRANSACTIONS = 500  # appended in one call: a block's, so few calls even for 50,000
 _ACCEPTED_S = 60.0  # for each batch to be acknowledged by a loaded broker
 _DRAIN_S = 120.0  # `latency`: for blocks to arrive after the last was sent
+_STREAMS, _WINDOW = 2, 128  # `broadcast`: to each node; unanswered envelopes in each of them
 _LATENCY_WINDOW = 30_000  # so large that a slow answer never delays the intended times
 _NS_PER_S = 10**9
-_MIB = 2**20
 
 
 class RunCost:
@@ -78,7 +75,7 @@ class RunCost:
 def ordered(deployment: OrdererDeployment, transactions: int, *, warm_up: int) -> Figures:
     """Fill a log while the nodes are frozen; release them, and measure until all have read it."""
     nodes, chain = deployment.nodes, deployment.nodes.service.chains[0]
-    maker = Maker.of(nodes.service.material)
+    maker = Maker.of()
     nodes.start_all()
     with Producer(deployment.bootstrap, topic=deployment.plan.topic, tickets=False) as producer:
         if warm_up:
@@ -103,9 +100,7 @@ def ordered(deployment: OrdererDeployment, transactions: int, *, warm_up: int) -
     }
 
 
-def broadcast(
-    deployment: OrdererDeployment, transactions: int, *, warm_up: int, streams: int, window: int
-) -> Figures:
+def broadcast(deployment: OrdererDeployment, transactions: int, *, warm_up: int) -> Figures:
     """Send prepared transactions to all nodes, as fast as they are answered."""
     nodes, chain = deployment.nodes, deployment.nodes.service.chains[0]
     nodes.start_all()
@@ -116,9 +111,8 @@ def broadcast(
             addresses=nodes.addresses,
             sets=[[chain]],
             count=count,
-            material=str(nodes.service.material),
-            streams=streams,
-            window=window * streams * len(nodes.addresses),
+            streams=_STREAMS,
+            window=_WINDOW * _STREAMS * len(nodes.addresses),
             prepared=True,
         )
 
@@ -159,7 +153,6 @@ def latency(
         addresses=nodes.addresses,
         sets=[[chain]],
         count=total,
-        material=str(nodes.service.material),
         window=_LATENCY_WINDOW,
         rate=rate,
         prepared=True,
@@ -170,7 +163,6 @@ def latency(
         chain=chain,
         transactions=total,
         times=str(nodes.folder / "times"),
-        material=str(nodes.service.material),
         timeout_s=total / rate + _DRAIN_S,
     )
     with (
@@ -200,65 +192,12 @@ def latency(
     }
 
 
-def deliver(
-    deployment: OrdererDeployment, transactions: int, *, readers: int, processes: int
-) -> Figures:
-    """Have many readers read a complete chain from one node, at the same time."""
-    nodes, chain = deployment.nodes, deployment.nodes.service.chains[0]
-    nodes.start_all()
-    height = 1 + transactions // nodes.service.messages_max
-    with Producer(deployment.bootstrap, topic=deployment.plan.topic, tickets=False) as producer:
-        progress(f"ordering {transactions} transactions")
-        maker = Maker.of(nodes.service.material)
-        received(nodes, {chain: [_append(producer, maker, chain, transactions)]})
-    reading = ReadBlocks(
-        address=nodes.addresses[0],
-        chain=chain,
-        readers=readers // processes,
-        stop=height - 1,
-        material=str(nodes.service.material),
-    )
-    with ExitStack() as stack:
-        clients = [
-            stack.enter_context(ready(read_blocks, reading, nodes.folder, number))
-            for number in range(processes)
-        ]
-        before = resident_bytes(nodes.pids) / _MIB
-        cost = RunCost(deployment, clients=[client.pid for client in clients])
-        progress(f"{readers} readers of {height} blocks")
-        for client in clients:
-            client.tell()
-        results = [BlocksRead(**client.answer(reading.timeout_s + _ANSWER_S)) for client in clients]
-        costs = cost.figures(sum(result.blocks for result in results))
-        peak = peak_mib(nodes.pids[0])
-    began = min(result.began_ns for result in results)
-    ended = sorted(time_ns for result in results for time_ns in result.ended_ns)
-    took = (ended[-1] - began) / _NS_PER_S
-    blocks, size = (
-        sum(result.blocks for result in results),
-        sum(result.payload_bytes for result in results),
-    )
-    return {
-        "deliver_blocks_per_s": round(blocks / took, 1),
-        "deliver_mb_per_s": round(size / took / 1e6, 1),
-        "deliver_transactions_per_s": round(transactions * readers / took),
-        "readers": readers,
-        "blocks": height,
-        "block_kb": round(size / blocks / 1e3, 1),
-        "slowest_over_median": round((ended[-1] - began) / (ended[len(ended) // 2] - began), 3),
-        "streams_ended": sum(result.streams_ended for result in results),
-        "node_mib_before": round(before, 1),
-        "node_mib_peak": round(peak, 1),
-        **{name.replace("cpu_us", "cpu_us_per_block"): value for name, value in costs.items()},
-    }
-
-
 def received(nodes: NodeProcesses, transactions: Mapping[str, Iterable[str]]) -> list[float]:
     """Wait until each node has written these transactions, by chain; returns each node's time.
 
     Times are `time.monotonic`. Raises `TimedOut`.
     """
-    signer = user(nodes.service.material)
+    signer = user()
 
     async def wait(address: str, chain: str, transaction: str) -> float:
         request = receipt_envelope(signer, chain, transaction, WAIT_MS_MAX)

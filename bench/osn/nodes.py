@@ -59,9 +59,7 @@ class Service:
     nodes: int = NODES
     brokers: int = 1
     messages_max: int = 500
-    bytes_preferred: int = 2 << 20
     timeout: str = "2s"
-    material: Path = transactions.FOLDER
 
 
 class NodeProcesses:
@@ -88,13 +86,8 @@ class NodeProcesses:
         """Create each node's folder with all chains, from their genesis blocks."""
         service = self.service
         for chain in service.chains:
-            source = (service.material / "chain-a.block").read_bytes()
             block = transactions.genesis(
-                source,
-                channel=chain,
-                messages_max=service.messages_max,
-                bytes_preferred=service.bytes_preferred,
-                timeout=service.timeout,
+                channel=chain, messages_max=service.messages_max, timeout=service.timeout
             )
             for number in range(service.nodes):
                 join(self._home(number), block)
@@ -107,7 +100,7 @@ class NodeProcesses:
             *(sys.executable, "-m", "multicast"),
             *("osn", "run", "-b", bootstrap, "-t", topic, "--folder", str(self._home(number))),
             *("--listen", self.addresses[number], "--operations", self._operations[number]),
-            *("--msp", str(self.service.material / _ORDERER), "--msp-id", _MSP_ID),
+            *("--msp", str(transactions.FOLDER / _ORDERER), "--msp-id", _MSP_ID),
             *(word for peer in peers for word in ("--peer", peer)),
         ]
         with self._log(number).open("ab") as out:
@@ -211,13 +204,10 @@ class NodeProcesses:
 
 @dataclass(frozen=True, slots=True)
 class OrdererDeployment:
-    """Brokers with an applied plan, its collectors, and nodes that have joined but do not run yet.
-
-    `cluster` is None where the brokers are not ours.
-    """
+    """Brokers with an applied plan, its collectors, and nodes that have joined, but do not run."""
 
     bootstrap: str
-    cluster: LocalCluster | None
+    cluster: LocalCluster
     plan: Plan
     collectors: CollectorProcesses
     nodes: NodeProcesses
@@ -226,7 +216,7 @@ class OrdererDeployment:
     @property
     def pids(self) -> dict[str, list[int]]:
         """The process IDs by role."""
-        brokers = () if self.cluster is None else self.cluster.status().brokers
+        brokers = self.cluster.status().brokers
         return {
             "nodes": self.nodes.pids,
             "broker": [broker.pid for broker in brokers if broker.pid is not None],
@@ -235,13 +225,11 @@ class OrdererDeployment:
 
 
 @contextmanager
-def deployed(service: Service, bootstrap: str | None = None) -> Iterator[OrdererDeployment]:
-    """Deploy a service, on brokers of its own or on the cluster at `bootstrap`."""
+def deployed(service: Service) -> Iterator[OrdererDeployment]:
+    """Deploy a service on brokers of its own."""
     with ExitStack() as stack:
-        cluster = None
-        if bootstrap is None:
-            cluster = stack.enter_context(LocalCluster(brokers=service.brokers))
-            bootstrap = cluster.bootstrap
+        cluster = stack.enter_context(LocalCluster(brokers=service.brokers))
+        bootstrap = cluster.bootstrap
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="amcast-osn-")))
         driver = open_driver("librdkafka", bootstrap)
         stack.callback(driver.close)

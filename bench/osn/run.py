@@ -20,7 +20,7 @@ from bench.osn.clients import ClientRun, Journal
 from bench.osn.faults import DueFault, Faults, Happened
 from bench.osn.nodes import OrdererDeployment
 from bench.osn.reading import ChainCopy, Copies, copies_of
-from bench.osn.transactions import FOLDER, user
+from bench.osn.transactions import user
 from multicast.errors import TimedOut
 
 BATCH_TIMEOUT = "250ms"  # of the chains of banks
@@ -128,7 +128,7 @@ def _task(world: OrdererDeployment, arm: SendingArm, load: Load) -> Submit:
 
 async def _open(world: OrdererDeployment, arms: Sequence[SendingArm]) -> None:
     """Send the opening of each bank; returns when all are acknowledged."""
-    signer = user(FOLDER)
+    signer = user()
     async with NodeStreams(world.nodes.addresses) as streams, asyncio.TaskGroup() as sending:
         for arm in arms:
             for chain in arm.chains:

@@ -1,7 +1,7 @@
 """Make fresh endorser transactions, and genesis blocks with other batch settings.
 
 The material is a folder as Fabric's tools make it (`crypto/`, `chain-*.block`,
-`chain-*.envelopes`), by default the one here, which the tests use, too. A channel's filters accept
+`chain-*.envelopes`), which the tests use, too. A channel's filters accept
 the envelopes, and no two have the same transaction ID.
 
     template   a real peer's transaction, whose chaincode action is kept
@@ -42,6 +42,7 @@ _USER = Path("crypto/peerOrganizations/org1.example.com/users/User1@org1.example
 _MSP_ID = "Org1MSP"
 _LENGTH = struct.Struct(">I")
 _NS_PER_S = 10**9
+_BYTES_PREFERRED = 2 << 20  # of a block, as in docs/benchmarks.md
 
 
 class Made(NamedTuple):
@@ -64,10 +65,10 @@ class Maker:
         self._data = Transaction.FromString(payload.data)
 
     @classmethod
-    def of(cls, folder: Path = FOLDER) -> Maker:
-        """Sign as the folder's User1; the template is the last envelope of `chain-a.envelopes`."""
-        *_, template = read_envelopes(folder / "chain-a.envelopes")
-        return cls(user(folder), template)
+    def of(cls) -> Maker:
+        """Sign as User1; the template is the last envelope of `chain-a.envelopes`."""
+        *_, template = read_envelopes(FOLDER / "chain-a.envelopes")
+        return cls(user(), template)
 
     def make(self, channel: str) -> Made:
         """Make a transaction for a channel, with the present time."""
@@ -89,38 +90,29 @@ class Maker:
         return Made(header.tx_id, envelope.SerializeToString())
 
 
-def user(folder: Path = FOLDER) -> SigningIdentity:
-    """Return the identity of the folder's User1, a writer and reader of its channels."""
-    return SigningIdentity.load(folder / _USER, _MSP_ID)
+def user() -> SigningIdentity:
+    """Return the identity of User1, a writer and reader of the channels."""
+    return SigningIdentity.load(FOLDER / _USER, _MSP_ID)
 
 
-def genesis(
-    block: bytes,
-    *,
-    channel: str | None = None,
-    messages_max: int | None = None,
-    bytes_preferred: int | None = None,
-    timeout: str | None = None,
-) -> bytes:
-    """Change a genesis block's channel and batch settings (`timeout` in Fabric's form, "250ms").
+def genesis(*, channel: str, messages_max: int, timeout: str) -> bytes:
+    """Make a channel's genesis block with these batch settings (`timeout` in Fabric's form).
 
-    None keeps a setting. The data hash is updated; a genesis block has no signature.
+    The data hash is updated; a genesis block has no signature.
     """
-    changed = Block.FromString(block)
+    changed = Block.FromString((FOLDER / "chain-a.block").read_bytes())
     envelope = Envelope.FromString(changed.data.data[0])
     payload = Payload.FromString(envelope.payload)
-    if channel is not None:
-        header = ChannelHeader.FromString(payload.header.channel_header)
-        header.channel_id = channel
-        payload.header.channel_header = header.SerializeToString(deterministic=True)
+    header = ChannelHeader.FromString(payload.header.channel_header)
+    header.channel_id = channel
+    payload.header.channel_header = header.SerializeToString(deterministic=True)
     config = ConfigEnvelope.FromString(payload.data)
     values = config.config.channel_group.groups["Orderer"].values
     size = BatchSize.FromString(values["BatchSize"].value)
-    size.max_message_count = messages_max or size.max_message_count
-    size.preferred_max_bytes = bytes_preferred or size.preferred_max_bytes
+    size.max_message_count = messages_max
+    size.preferred_max_bytes = _BYTES_PREFERRED
     values["BatchSize"].value = size.SerializeToString(deterministic=True)
-    if timeout is not None:
-        values["BatchTimeout"].value = BatchTimeout(timeout=timeout).SerializeToString()
+    values["BatchTimeout"].value = BatchTimeout(timeout=timeout).SerializeToString()
     payload.data = config.SerializeToString(deterministic=True)
     envelope.payload = payload.SerializeToString(deterministic=True)
     changed.data.data[0] = envelope.SerializeToString(deterministic=True)

@@ -4,7 +4,6 @@ There are two steps: `counted` counts events by value and by everything that fig
 `latencies` and `rates` compute the figures.
 
     end_to_end   delivered - intended, of each delivery
-    ordered      ordered - intended, of each delivery for which an order was read
     accepted     accepted - intended, of each message
     publish      accepted - sent, of each message
     delivered_at, accepted_at    the stamps themselves, for rates; counted by the millisecond
@@ -26,7 +25,7 @@ from bench.pipeline.sources import RecordedArm
 
 SIDES = ("run", "arm", "topology", "r", "size")
 QUANTILES = {"p50": 0.5, "p75": 0.75, "p95": 0.95, "p99": 0.99, "p999": 0.999, "p9999": 0.9999}
-_LATENCIES = ("end_to_end", "ordered", "accepted", "publish")
+_LATENCIES = ("end_to_end", "accepted", "publish")
 _STAMPS = ("delivered_at", "accepted_at")
 _PRECISION_BITS = 13  # of a latency's value; see above
 
@@ -39,7 +38,6 @@ def counted(events: DataFrame) -> DataFrame:
 
     all_measures = F.array(
         measure("end_to_end", "delivered - intended"),
-        measure("ordered", "ordered - intended"),
         measure("accepted", "accepted - intended"),
         measure("publish", "accepted - sent"),
         measure("delivered_at", "delivered"),

@@ -25,7 +25,7 @@ from multicast.errors import UsageError
 EVENT = """
     run string, arm string, topology string, r double, role string, round int, number int,
     measured boolean, log string, offset bigint, `to` array<string>, size int,
-    intended bigint, sent bigint, accepted bigint, ordered bigint, delivered bigint,
+    intended bigint, sent bigint, accepted bigint, delivered bigint,
     consumer string, instance string, sequence bigint
 """
 

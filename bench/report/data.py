@@ -30,7 +30,6 @@ ARM_NAMES = {
     "one-partition": "one partition",
     "algorithm1": "Algorithm 1, kafka-python",
 }
-ROLES = ("producers", "consumers", "collectors", "brokers")
 # The share of all cores above which a point is drawn hollow. Below it the cores were idle for a
 # tenth of the time or more, so the machine was not the limit.
 _BUSY_SHARE = 0.9
@@ -58,7 +57,7 @@ class PlotLine:
 
 @dataclass(frozen=True, slots=True)
 class Plot:
-    """One plot. `ticks` label 0, 1, 2 … of the x axis; with `bars`, lines are stacked bars."""
+    """One plot. `ticks` label 0, 1, 2 … of the x axis."""
 
     name: str
     title: str
@@ -67,9 +66,7 @@ class Plot:
     lines: Sequence[PlotLine]
     note: str
     x_scale: str = "linear"  # linear, log, log2, percentile
-    y_log: bool = True
     ticks: Sequence[str] = ()
-    bars: bool = False
 
 
 def collect(paths: Sequence[Path]) -> dict[str, Document]:
@@ -163,8 +160,6 @@ def plots(documents: Mapping[str, Document]) -> list[Plot]:
         _poster(measured, "poster-latency", "Latency of the poster's data sets", P50),
         _poster(measured, "poster-throughput", "Throughput of the poster's data sets", RATE),
         *_by_topology(measured),
-        _per_role(measured, "CPU ms a message", "cpuSeconds", 1e3),
-        _per_role(measured, "bytes received a message", "bytesReceived", 1),
     ]
     return [plot for plot in made if any(line.x for line in plot.lines)]
 
@@ -303,35 +298,6 @@ def _lines_by_rate(given: Sequence[Document]) -> list[PlotLine]:
         at_rate = _lines(alike, P50, lambda document: float(document["workload"]["size"]))
         lines += [replace(line, rate=f"{rate:g}/s") for line in at_rate]
     return lines
-
-
-def _per_role(documents: Mapping[str, Document], what: str, figure: str, times: float) -> Plot:
-    """Stack the roles' cost of a message, for each arm of one workload."""
-    document = documents.get("latency-100B-200", {"arms": {}, "workload": {}})
-    arms = list(document["arms"])
-    workload = document["workload"]
-    messages = workload.get("messages", 0) + workload.get("warm_up", 0)
-    key = f"aggregated{figure[0].upper()}{figure[1:]}"
-    lines = [
-        PlotLine(
-            role,
-            [float(place) for place in range(len(arms))],
-            [document["arms"][arm].get(f"{key}.{role}", 0.0) * times / messages for arm in arms],
-        )
-        for role in ROLES
-    ]
-    return Plot(
-        f"{figure}-by-role",
-        f"{what[0].upper()}{what[1:]}, by role",
-        "",
-        what,
-        lines,
-        "100 B at 200/s, one collector; median of the rounds, divided by the messages of a round, "
-        "warm-up included in both. At such a rate much of the cost is that of processes that wait.",
-        y_log=False,
-        ticks=[ARM_NAMES.get(arm, arm) for arm in arms],
-        bars=True,
-    )
 
 
 # -- lines --------------------------------------------------------------------------------------

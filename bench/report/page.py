@@ -131,7 +131,7 @@ def _targets(judged: Sequence[Judged]) -> str:
 
 def figure(plot: Plot, drawing: str) -> str:
     """Return a plot with its drawing, its note, and its numbers as a table."""
-    about = f"{plot.title}: {plot.y_label} against {plot.x_label or 'arm'}; numbers below"
+    about = f"{plot.title}: {plot.y_label} against {plot.x_label}; numbers below"
     return (
         f'<figure id="{escape(plot.name)}"><div role="img" aria-label="{escape(about)}">{drawing}'
         f"</div><figcaption>{escape(plot.note)}<details><summary>{escape(plot.title)}: the numbers"
@@ -149,8 +149,7 @@ def _numbers(plot: Plot) -> str:
         name = plot.ticks[int(place)].replace("\n", ", ") if plot.ticks else short(place)
         cells = "".join(f'<td class="number">{_point(line, place)}</td>' for line in plot.lines)
         rows.append(f'<tr><th scope="row">{escape(name)}</th>{cells}</tr>')
-    first = ("arm" if plot.bars else "data set") if plot.ticks else plot.x_label
-    head = (first, *(line.label for line in plot.lines))
+    head = ("data set" if plot.ticks else plot.x_label, *(line.label for line in plot.lines))
     return table(head, [*rows, "</tbody>"])
 
 

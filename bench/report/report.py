@@ -27,10 +27,6 @@ _STYLES = {
     "single-root": ("#009E73", "^", "-."),
     "one-partition": ("#E69F00", "v", ":"),
     "algorithm1": ("#D55E00", "X", "--"),
-    "producers": ("#E69F00", "", ""),
-    "consumers": ("#56B4E9", "", ".."),
-    "collectors": ("#0072B2", "", "//"),
-    "brokers": ("#999999", "", "xx"),
 }
 _OTHER = ("#CC79A7", "P", "-")
 _SETTINGS = {
@@ -40,7 +36,6 @@ _SETTINGS = {
     "font.size": 10,
     "axes.spines.top": False,
     "axes.spines.right": False,
-    "hatch.linewidth": 0.6,
 }
 _PERCENTILES = (0.0, 50.0, 90.0, 99.0, 99.9, 99.99, 99.999)
 
@@ -57,7 +52,7 @@ def draw(plot: Plot) -> str:
     with matplotlib.rc_context(_SETTINGS):
         figure = figures.Figure(figsize=(7.6, 4.2), layout="constrained")
         axes = figure.add_subplot()
-        (_bars if plot.bars else _lines)(axes, plot)
+        _lines(axes, plot)
         _axes(axes, plot, ticker)
         out = io.StringIO()
         figure.savefig(out, format="svg", metadata={"Date": None, "Creator": None})
@@ -105,27 +100,15 @@ def _markers(axes: Any, line: PlotLine, colour: str, marker: str) -> None:
         )
 
 
-def _bars(axes: Any, plot: Plot) -> None:
-    bottom = [0.0] * len(plot.ticks)
-    for line in plot.lines:
-        colour, _, hatch = _STYLES.get(line.arm, _OTHER)
-        axes.bar(line.x, line.y, 0.6, bottom=bottom, color=colour, hatch=hatch, edgecolor="white",
-                 label=line.label)  # fmt: skip
-        bottom = [below + height for below, height in zip(bottom, line.y, strict=True)]
-
-
 def _axes(axes: Any, plot: Plot, ticker: Any) -> None:
     axes.set_title(plot.title, loc="left", fontweight="bold")
     axes.set_xlabel(plot.x_label)
     axes.set_ylabel(plot.y_label)
     axes.grid(visible=True, which="major", color="#dddddd", linewidth=0.7)
     axes.set_axisbelow(True)
-    if plot.y_log:
-        axes.set_yscale("log")
-        axes.yaxis.set_major_formatter(ticker.FuncFormatter(lambda value, _: f"{value:g}"))
-        axes.yaxis.set_minor_formatter(ticker.FuncFormatter(_minor(plot)))
-    else:
-        axes.set_ylim(0, 1.2 * axes.get_ylim()[1])
+    axes.set_yscale("log")
+    axes.yaxis.set_major_formatter(ticker.FuncFormatter(lambda value, _: f"{value:g}"))
+    axes.yaxis.set_minor_formatter(ticker.FuncFormatter(_minor(plot)))
     every = [x for line in plot.lines for x in line.x]
     if plot.x_scale == "percentile":
         axes.set_xscale("log")
@@ -145,10 +128,7 @@ def _axes(axes: Any, plot: Plot, ticker: Any) -> None:
             axes.set_xticks(sorted(set(every)))
         axes.xaxis.set_major_formatter(ticker.FuncFormatter(lambda value, _: f"{value:,.0f}"))
         axes.xaxis.set_minor_locator(ticker.NullLocator())
-    if plot.bars:
-        axes.legend(frameon=False, fontsize=9, loc="upper left", ncols=len(plot.lines))
-    else:
-        axes.legend(frameon=False, fontsize=9)
+    axes.legend(frameon=False, fontsize=9)
 
 
 def _minor(plot: Plot) -> Callable[[float, int], str]:

@@ -114,7 +114,7 @@ def test_a_latency_counts_from_the_intended_time_and_not_in_the_warm_up():
 
 def document(latency=1.5, rate=0.9, **changes):
     ratios = {"endToEndLatency50pct": {"median": latency}, "consumeRate": {"median": rate}}
-    keys = ("kind", "size", "message_bytes", "load", "driver", "to", "producers")
+    keys = ("kind", "size", "message_bytes", "load", "to")
     made = workload(**changes)
     return {
         "schema_version": 1,
@@ -175,7 +175,6 @@ def test_a_small_run_measures_every_arm_and_loses_nothing(kafka_cluster, tmp_pat
     result = json.loads(out.read_text())
     for arm in ("plain", "ordered", "ordered-plain", "one-partition"):
         assert len(result["arms"][arm]["endToEndLatency50pct"]) == 2
-        assert min(result["arms"][arm]["bytesReceived.consumers"]) > 100 * 120
         assert result["arms"][arm]["aggregatedPublishDelayLatencyAvg"] > 0
     assert result["ratios"]["ordered"]["endToEndLatency50pct"]["median"] > 0
     assert "ordered / plain" in capsys.readouterr().out

@@ -12,7 +12,7 @@ from multicast import Consumer, Producer, topic_identity
 from multicast.control import control_topics, follower
 from multicast.drivers.kafka import Admin, TopicSpec
 from multicast.drivers.memory.driver import MemoryDriver
-from multicast.errors import AmcastError, ClusterUnreachable, TopicChanged
+from multicast.errors import AmcastError, ClusterUnreachable, NotAuthorized, TopicChanged
 from tests.helpers.plans import chain, poster
 from tests.helpers.small import Small, until
 from tests.helpers.system import PATIENCE_S, System
@@ -129,6 +129,19 @@ def test_the_order_is_not_followed_for_a_recreated_topic(system):
         system.log.recreate("A")
         with pytest.raises(TopicChanged):
             receipt.ordered()
+
+
+def test_a_topic_that_a_producer_may_not_see_does_not_hinder_it(system):
+    class Hidden(MemoryDriver):
+        def __init__(self, log):
+            super().__init__(log)
+            self.topic_ids = self.refuse
+
+        def refuse(self, topics, **options):
+            del topics, options
+            raise NotAuthorized("no right")
+
+    system.producer(driver=Hidden(system.log)).close()
 
 
 @pytest.mark.usefixtures("often")

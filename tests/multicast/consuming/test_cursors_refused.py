@@ -108,6 +108,15 @@ def test_a_group_refuses_the_cursor_of_another_interest_and_names_the_way_out(do
         assert values(consumer.until_end()) == []
 
 
+def test_a_name_with_another_interest_does_not_take_the_place_of_the_name(double):
+    write(double, 5, {"P1"}, {"P2"}, {"P1", "P2"})
+    with opened(double, "C1", interest={"P2"}) as consumer:
+        list(consumer.until_end())
+        consumer.commit()
+    with pytest.raises(UsageError, match="committed=False"):
+        opened(double, "C1")
+
+
 def stored_by(consumer):
     """The text of the cursor that its group holds."""
     partition = control_partition(consumer._topic)
@@ -185,6 +194,14 @@ def test_a_time_before_1970_is_the_beginning(double):
     consumer.seek(datetime(1970, 1, 1, tzinfo=UTC) - timedelta(milliseconds=1))
     assert consumer.position.next == 0
     list(consumer.until_end())
+
+
+@pytest.mark.parametrize(
+    "options", [{"group": "\ud800"}, {"interest": {"\ud800"}}, {"interest": {1}}]
+)
+def test_a_name_that_is_no_text_is_refused(double, options):
+    with pytest.raises(UsageError, match="no name of"):
+        opened(double, **{"interest": {"P1"}, **options})
 
 
 @pytest.mark.parametrize(

@@ -16,7 +16,7 @@ from collectors.core.collector import Collector
 from collectors.testing import stepped
 from multicast import Consumer, Producer
 from multicast.control import log_partition
-from multicast.drivers.protocol import Appended
+from multicast.drivers.protocol import Appended, AppendFailed
 from multicast.errors import (
     AppendRefused,
     AppendUnknown,
@@ -26,7 +26,7 @@ from multicast.errors import (
 )
 from multicast.messages import skip_header
 from multicast.order.records import RelayRecord, decode, encode
-from multicast.testing import OrderViolation, system
+from multicast.testing import MemorySystem, OrderViolation, system
 from tests.helpers.plans import chain, poster
 
 ROOT = Path(__file__).parents[3]
@@ -400,6 +400,21 @@ def test_interests_come_as_a_plan_or_a_file(interests):
         assert double.producer().multicast(b"x", to={"P2"}).ordered().offset == 0
 
 
+@pytest.mark.parametrize(
+    ("interests", "sentence"),
+    [
+        ("none.toml", "none.toml cannot be read"),
+        ({"consumers": {}}, "partitions is empty"),
+        ({"consumers": ["C1"]}, "not a mapping"),
+        ({"consumer": {"C1": ["P1"]}}, "not a list of tables"),
+        ({"consumers": {"C1": {"P1"}}, "destinations": [{"P1"}]}, "always declared"),
+    ],
+)
+def test_wrong_interests_are_refused_with_a_sentence(interests, sentence):
+    with pytest.raises(UsageError, match=sentence):
+        system(interests)
+
+
 def test_wrong_names_are_refused_with_a_sentence():
     with system(INTERESTS) as double:
         with pytest.raises(UsageError, match="P9 is neither a log nor a collector"):
@@ -412,3 +427,11 @@ def test_wrong_names_are_refused_with_a_sentence():
             double.delay("P1", -1)
         with pytest.raises(UncoveredInterest):
             double.consumer("C9")
+
+
+def test_closing_ends_what_is_on_its_way():
+    double = MemorySystem(INTERESTS)
+    double.delay("P1", 10)
+    receipt = double.producer().multicast(b"x", to={"P1"})
+    double.close()
+    assert isinstance(receipt.outcome, AppendFailed)

@@ -52,7 +52,6 @@ def full():
         "tree-1": {"kind": "tree", "size": 1},
         "tree-16": {"kind": "tree", "size": 16, "load": 20, "busy": 1.95},
         "bottleneck-2": {"kind": "bottleneck"},
-        "plain-1": {"kind": "plain", "size": 1, "arms": ["plain"]},
     }
     return {name: document(name, **changes) for name, changes in names.items()}
 

@@ -1,4 +1,4 @@
-"""A role of `bench.harness.client`: all producers of an arm, or one of its consumers.
+"""A role of `bench.harness.client`: the producer of an arm, or one of its consumers.
 
 All times are of this machine's monotonic clock, in nanoseconds, so they are comparable across
 processes. The clients of all arms use the same driver, except `algorithm1`: the arms differ only in
@@ -52,7 +52,7 @@ _pause = threading.Event()  # never set; used to sleep
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ArmClient:
-    """All producers of an arm, or its consumer number `consumer`; with a `run`, events are kept."""
+    """The producer of an arm, or its consumer number `consumer`; with a `run`, events are kept."""
 
     workload: Mapping[str, Any]
     arm: str
@@ -64,25 +64,21 @@ class ArmClient:
 
 
 class _Sends(NamedTuple):
-    """How a producer sends to a partition, given by number: one message, or many in one call."""
+    """How the producer sends to a partition, given by number: one message, or many in one call."""
 
     single: Callable[[int, bytes], None]
     many: Callable[[int, Sequence[bytes]], None]
 
 
 class _Batch(NamedTuple):
-    """Messages, by their indices in the round, that a producer sends to a partition in one call."""
+    """Messages, by their indices in the round, that go to a partition in one call."""
 
-    producer: int
     log: int
     indices: list[int]
 
 
 class ProducerThread:
-    """All producers of an arm, in one thread: producer i modulo their number sends message i.
-
-    Plain producers append to a partition; this project's producers multicast to its name.
-    """
+    """The producer of an arm: a plain one appends to a partition, ours multicasts to its name."""
 
     def __init__(
         self, workload: Workload, layout: Layout, driver: StampedDriver, topic: str, arm: str
@@ -92,20 +88,16 @@ class ProducerThread:
         self._driver = driver
         self._padding = padding(workload.message_bytes, workload.seed)
         self._batch = max(1, min(_BATCH_MAX, _BATCH_BYTES // workload.message_bytes))
-        self._sends: list[_Sends] = []
         self._receipts: dict[int, Receipt | Receipts] = {}
         self._stack = ExitStack()
-        one_partition = arm == "one-partition"
-        for _ in range(workload.producers):
-            if layout.plan is None or arm == "ordered-plain":
-                self._sends.append(
-                    self._plain(driver.appender(), topic, one_partition=one_partition)
-                )
-            else:
-                self._sends.append(self._multicasting(topic))
+        if layout.plan is None or arm == "ordered-plain":
+            one_partition = arm == "one-partition"
+            self._send = self._plain(driver.appender(), topic, one_partition=one_partition)
+        else:
+            self._send = self._multicasting(topic)
 
     def close(self) -> None:
-        """Close all producers."""
+        """Close the producer."""
         self._stack.close()
 
     def _plain(self, appender: Appender, topic: str, *, one_partition: bool) -> _Sends:
@@ -200,7 +192,7 @@ class ProducerThread:
         rate: float,
         delays: array[int],
     ) -> None:
-        sends, count, rest = self._sends, len(self._sends), self._padding
+        send, rest = self._send.single, self._padding
         now_ns, wait = time.monotonic_ns, _pause.wait
         step = 1e9 / rate
         for index, log in enumerate(destinations):
@@ -210,28 +202,26 @@ class ProducerThread:
                 wait((intended - now) / 1e9)
                 now = now_ns()
             delays.append(now - intended)
-            sends[index % count].single(log, pack(intended, now, number, index, log) + rest)
+            send(log, pack(intended, now, number, index, log) + rest)
 
     def _send_in_batches(self, number: int, batches: Sequence[_Batch]) -> None:
         """Send as fast as possible; stamps come before a wait for room, so latency includes it."""
-        sends, rest = self._sends, self._padding
-        for producer, log, indices in batches:
+        send, rest = self._send.many, self._padding
+        for log, indices in batches:
             now = time.monotonic_ns()
             made = [pack(now, now, number, index, log) + rest for index in indices]
-            sends[producer].many(log, made)
+            send(log, made)
 
     def _batches(self, destinations: Sequence[int]) -> list[_Batch]:
-        """Group the messages of a producer to a partition, in the order of their last message."""
-        count, size = len(self._sends), self._batch
+        """Group the messages to a partition, in the order of their last message."""
         full: list[_Batch] = []
-        open_: dict[tuple[int, int], list[int]] = {}
+        open_: dict[int, list[int]] = {}
         for index, log in enumerate(destinations):
-            place = index % count, log
-            batch = open_.setdefault(place, [])
+            batch = open_.setdefault(log, [])
             batch.append(index)
-            if len(batch) == size:
-                full.append(_Batch(*place, open_.pop(place)))
-        return full + [_Batch(*place, batch) for place, batch in open_.items()]
+            if len(batch) == self._batch:
+                full.append(_Batch(log, open_.pop(log)))
+        return full + [_Batch(log, batch) for log, batch in open_.items()]
 
 
 class MessageSource(Protocol):

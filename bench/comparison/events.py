@@ -95,7 +95,7 @@ class EventLog:
         self._chunks = 0
 
     def write_accepted(self, number: int, accepted: Sequence[Accepted], *, timeout_s: float) -> int:
-        """Write the events of the producers' appends of a round; return their number."""
+        """Write the events of the producer's appends of a round; return their number."""
         lead = f'{self._lead},"role":"producer","round":{number},'
 
         def lines() -> Iterator[str]:

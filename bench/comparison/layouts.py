@@ -48,12 +48,6 @@ class Layout:
 def lay_out(workload: Workload, arm: str, topic: str) -> Layout:
     """Make an arm's layout on a topic."""
     size = workload.size
-    if workload.kind == "plain":
-        names = tuple(f"P{number}" for number in range(1, size + 1))
-        every = tuple(range(size))
-        return Layout(
-            names, every, tuple(RunningConsumer(f"C{number + 1}", every) for number in every), None
-        )
     if workload.kind == "one":
         names = tuple(f"P{number}" for number in range(1, size + 1))
         every = tuple(range(size))

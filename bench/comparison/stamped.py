@@ -1,4 +1,4 @@
-"""A driver whose appenders note how long each append took, for the producers of a benchmark."""
+"""A driver whose appenders note how long each append took, for the producer of a benchmark."""
 
 from __future__ import annotations
 

@@ -3,16 +3,14 @@
 `load` takes the text of a workload file and returns a valid `Workload`, or raises `InvalidWorkload`
 with a sentence that names the key. No Kafka, clock or randomness is used here.
 
-    kind        plain       `size` producers, partitions and consumers; each consumer reads all
-                            partitions, without an order
-                one         one collector that orders `size` partitions, one consumer of all
+    kind        one         one collector that orders `size` partitions, one consumer of all
                 tree        a chain of `size` collectors that share a partition; the consumer reads
                             the last one, so a shared message passes all of them
                 bottleneck  `size` consumers, each with a collector, that share a partition: one
                             collector orders it, and all others relay its order
     to          "shared": messages go to the shared partition; "own": to the consumers' other ones
     load        messages/s, sent at intended times regardless of answers (open loop), or
-                "saturate": as fast as the producers can; "backlog": all messages are stored and
+                "saturate": as fast as the producer can; "backlog": all messages are stored and
                 ordered before reading begins; "10%": open loop at this share of plain Kafka's
                 maximum, which saturated rounds with four times as many messages measure first; a
                 round then lasts at most two and a half seconds
@@ -35,7 +33,7 @@ from dataclasses import dataclass, fields
 from pathlib import PurePath
 from typing import Any
 
-KINDS = ("plain", "one", "tree", "bottleneck")
+KINDS = ("one", "tree", "bottleneck")
 ARMS = {
     "plain": "the same partitions, messages and clients, without any order between partitions",
     "ordered": "this project's multicast through the workload's tree",
@@ -60,7 +58,7 @@ class InvalidWorkload(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class Workload:
-    """A checked workload. Sizes in bytes, rates in messages/s over all producers."""
+    """A checked workload. Sizes in bytes, rates in messages/s."""
 
     name: str
     kind: str
@@ -85,11 +83,6 @@ class Workload:
         if isinstance(self.load, str) and self.load.endswith("%"):
             return float(self.load[:-1]) / 100
         return None
-
-    @property
-    def producers(self) -> int:
-        """The number of producers."""
-        return self.size if self.kind == "plain" else 1
 
     @property
     def label(self) -> float:
@@ -148,23 +141,20 @@ def from_document(document: Mapping[str, Any], *, name: str) -> Workload:
         pairs=_whole(document, "pairs", 1, 1000, default=7),
         seed=_whole(document, "seed", 0, 2**63 - 1, default=1),
         to=_choice(document, "to", ("shared", "own"), default="shared"),
-        arms=_arms(document, kind),
+        arms=_arms(document),
     )
     if "algorithm1" in made.arms and kind != "one":
         raise InvalidWorkload("arm algorithm1 needs kind one")
     return made
 
 
-def _arms(document: Mapping[str, Any], kind: str) -> tuple[str, ...]:
-    default = ["plain"] if kind == "plain" else ["plain", "ordered"]
-    arms = document.get("arms", default)
+def _arms(document: Mapping[str, Any]) -> tuple[str, ...]:
+    arms = document.get("arms", ["plain", "ordered"])
     if not isinstance(arms, list) or not arms:
         raise InvalidWorkload(f"arms is {arms!r}; write a list of {', '.join(ARMS)}")
     for arm in arms:
         if arm not in tuple(ARMS):
             raise InvalidWorkload(f"arm {arm!r} is not known; known: {', '.join(ARMS)}")
-        if kind == "plain" and arm not in ("plain", "one-partition"):
-            raise InvalidWorkload(f"arm {arm!r} orders, but kind plain has no plan; leave it out")
     if len(set(arms)) != len(arms):
         raise InvalidWorkload("arms names one arm twice")
     return tuple(arms)

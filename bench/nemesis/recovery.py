@@ -50,7 +50,6 @@ class RecoveryFigures:
     """Recovery times of one kind of fault, in seconds; None if none was measured."""
 
     count: int
-    measured: int
     unrecovered: int
     p50_s: float | None
     p99_s: float | None
@@ -130,7 +129,6 @@ def _figures(times: Sequence[RecoveryTime]) -> RecoveryFigures:
     took = [time.took_s for time in times if time.took_s is not None]
     return RecoveryFigures(
         count=len(times),
-        measured=len(took),
         unrecovered=sum(1 for time in times if time.waiting),
         p50_s=quantile(took, 0.5),
         p99_s=quantile(took, 0.99),

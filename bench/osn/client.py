@@ -75,10 +75,9 @@ class Submit:
 
 @dataclass(slots=True)
 class SubmitResult:
-    """`again`: how often something was sent again."""
+    """What a client has submitted."""
 
     acknowledged: int = 0
-    again: int = 0
     last: dict[str, str] = field(default_factory=dict)
     """By stream: the ID of the last transaction that was acknowledged there."""
     began_ns: int = 0
@@ -102,7 +101,6 @@ class NodeStreams:
         self._window = window or 1 << 30
         self._waiting: asyncio.Queue[_Sent] = asyncio.Queue()
         self._tasks: list[asyncio.Task[None]] = []
-        self.again = 0
 
     async def __aenter__(self) -> Self:
         for number, address in enumerate(self._addresses):
@@ -131,7 +129,6 @@ class NodeStreams:
                         self._answered(attempt.unanswered.popleft(), number, status, info)
                         attempt.room.release()
             attempt.over = True
-            self.again += len(attempt.unanswered)
             for sent in attempt.unanswered:
                 self._waiting.put_nowait(sent)
             await asyncio.sleep(_AGAIN_S)
@@ -267,7 +264,6 @@ async def _submit_all(task: Submit, talk: Talk) -> None:
                     f"{submitting.result.acknowledged} of {task.count - task.first} are "
                     f"acknowledged after {task.timeout_s:g} s"
                 ) from None
-    submitting.result.again = streams.again
     talk.answer(asdict(submitting.result))
 
 

@@ -136,7 +136,6 @@ def broadcast(deployment: OrdererDeployment, transactions: int, *, warm_up: int)
         **_latencies("acknowledged", result),
         "transactions": transactions,
         "blocks": blocks[chain],
-        "again": result.again,
         **costs,
     }
 
@@ -187,7 +186,6 @@ def latency(
         "rate": rate,
         "reached_rate": round(total / ((result.ended_ns - result.began_ns) / _NS_PER_S), 1),
         "transactions": transactions,
-        "again": result.again,
         **costs,
     }
 

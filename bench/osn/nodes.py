@@ -37,7 +37,6 @@ from topology.interests import from_document
 from topology.planner.solver import plan as solve
 from topology.tree import Plan
 
-NODES = 3  # as in docs/benchmarks.md
 HEALTHY_S = 240.0  # a restarted node reads what it missed
 _ORDERER = Path("crypto/ordererOrganizations/example.com/orderers/orderer.example.com/msp")
 _MSP_ID = "OrdererMSP"
@@ -56,7 +55,7 @@ class Service:
 
     chains: Sequence[str] = ("chain-a",)
     sets: Sequence[Sequence[str]] = ()
-    nodes: int = NODES
+    nodes: int = 3  # as in docs/benchmarks.md
     brokers: int = 1
     messages_max: int = 500
     timeout: str = "2s"

@@ -272,7 +272,6 @@ def _by_topology(documents: Mapping[str, Document]) -> Iterator[Plot]:
     labels = {
         "tree": ("height of the tree", "Latency by tree height"),
         "bottleneck": ("consumers that share the partition", "Latency by bottleneck size"),
-        "plain": ("producers, partitions and consumers", "Plain Kafka, no order"),
     }
     for kind, (x_label, title) in labels.items():
         given = [document for name, document in documents.items() if name.startswith(f"{kind}-")]

@@ -148,7 +148,7 @@ def _against() -> list[Entry]:
 
 
 def _topologies() -> list[Entry]:
-    """Trees, bottlenecks and plain Kafka, in growing sizes."""
+    """Trees and bottlenecks, in growing sizes."""
     entries = [
         Entry(f"tree-{size}", "tree", (f"size={size}", "messages=500", "warm_up=50"), quick)
         for size, quick in ((2, _QUICK), (4, None))
@@ -162,7 +162,6 @@ def _topologies() -> list[Entry]:
             entries.append(Entry(f"tree-{size}", "tree", (*changes, two)))
         quick = _QUICK if size == 2 else None
         entries.append(Entry(f"bottleneck-{size}", "bottleneck", changes, quick))
-        entries.append(Entry(f"plain-{size}", "plain", changes, quick))
     return entries
 
 

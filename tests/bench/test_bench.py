@@ -47,7 +47,6 @@ def workload(**changes):
         ({"load": "101%"}, "load is '101%'"),
         ({"messages": 1.5}, "messages is 1.5"),
         ({"arms": ["quick"]}, "'quick'"),
-        ({"kind": "plain", "arms": ["ordered"]}, "kind plain has no plan"),
         ({"kind": "tree", "arms": ["algorithm1"]}, "algorithm1"),
         ({"colour": 1}, "colour is not a key"),
     ],

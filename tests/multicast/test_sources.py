@@ -50,7 +50,11 @@ def test_an_epoch_has_begun_once_all_before_have_ended_and_a_log_begins_where_it
 
 def test_a_single_log_consumer_reads_to_the_marker_where_a_stream_froze_before_it():
     ends, markers = {1: {"P1": 5}}, {1: {"P1": 8}}
-    assert single_log_end(ends, markers, 1, "P1") == 8
-    assert single_log_start(ends, markers, 2, "P1") == 8
-    assert single_log_end(ends, markers, 2, "P1") is None
-    assert single_log_start(ends, markers, 1, "P1") is None
+
+    def never(epoch, log):  # noqa: ARG001
+        return False
+
+    assert single_log_end(ends, markers, never, 1, "P1") == 8
+    assert single_log_start(ends, markers, never, 2, "P1") == 8
+    assert single_log_end(ends, markers, never, 2, "P1") is None
+    assert single_log_start(ends, markers, never, 1, "P1") is None

@@ -111,7 +111,7 @@ def test_an_address_that_nobody_can_listen_at_is_named_with_the_reason(host, cha
         server = Server(channels, host=host, port=taken.getsockname()[1])
         with pytest.raises(UsageError) as caught:
             asyncio.run(server.start())
-    assert f"cannot listen on {host}" in str(caught.value)
+    assert f"cannot be served at {host}" in str(caught.value)
     assert "Failed to bind" not in str(caught.value)
     # gRPC itself printed nothing: each of its lines names a file of its source.
     assert ".cc:" not in capfd.readouterr().err

@@ -6,13 +6,13 @@ same name are the same collector, as they are for processes and streams.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import count
 
 from topology.check import PlanRejected, TreeFigures, figures
 from topology.interests import Interest, InterestFile, PlanLimits
-from topology.tree import Plan
+from topology.tree import Log, Plan
 
 # A log that was silent during the measurement must not cost nothing: the planner would then send it
 # through every collector.
@@ -200,6 +200,13 @@ def refuse_moved_logs(running: Plan, plan: Plan) -> None:
 # -- names ----------------------------------------------------------------------------------
 
 
+def with_lives(old: Plan, logs: Sequence[Log]) -> tuple[Log, ...]:
+    """Give these logs with the lives that they have in the old plan."""
+    return tuple(
+        replace(log, life=old.log(log.name).life) if old.has_log(log.name) else log for log in logs
+    )
+
+
 def with_kept_names(old: Plan, new: Plan) -> Plan:
     """Give the new plan's collectors the names and streams of the old ones that they continue.
 
@@ -234,6 +241,7 @@ def with_kept_names(old: Plan, new: Plan) -> Plan:
     return replace(
         new,
         tickets=old.tickets,
+        logs=with_lives(old, new.logs),
         collectors=tuple(
             replace(
                 node,

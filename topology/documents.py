@@ -27,7 +27,12 @@ def json_object(raw: bytes | str) -> dict[str, Any]:
     """Read one JSON object whose strings are Unicode, numbers finite, and depth bounded."""
     try:
         text = raw.decode("utf-8") if isinstance(raw, bytes) else raw
-        document = json.loads(text, parse_constant=_refuse_constant, parse_int=_integer)
+        document = json.loads(
+            text,
+            parse_constant=_refuse_constant,
+            parse_int=_integer,
+            object_pairs_hook=_object,
+        )
     except RecursionError:
         raise NotReadable("it is nested too deeply") from None
     except ValueError as error:
@@ -38,8 +43,15 @@ def json_object(raw: bytes | str) -> dict[str, Any]:
     return document
 
 
+def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    document = dict(pairs)
+    if len(document) < len(pairs):  # programs keep the first one, or the last one
+        raise NotReadable("a key comes twice in an object")
+    return document
+
+
 def _integer(digits: str) -> int:
-    if len(digits) > _DIGITS_MAX:
+    if len(digits.lstrip("-")) > _DIGITS_MAX:
         raise NotReadable("a number is out of range")
     return int(digits)
 

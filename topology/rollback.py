@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from topology.changes import interests_of, with_kept_names, with_running_logs
+from topology.changes import interests_of, with_kept_names, with_lives, with_running_logs
 from topology.planner.solver import plan as solve
 from topology.tree import Plan
 
@@ -20,7 +20,8 @@ def back(earlier: Plan, running: Plan) -> Plan:
     keeps the earlier limits.
     """
     if {log.name for log in running.logs} == {log.name for log in earlier.logs}:
-        return replace(earlier, epoch=running.epoch + 1, base_epoch=running.epoch)
+        logs = with_lives(running, earlier.logs)
+        return replace(earlier, epoch=running.epoch + 1, base_epoch=running.epoch, logs=logs)
     interests = with_running_logs(interests_of(earlier), running)
     made = solve(
         interests, cluster_id=running.cluster_id, base_epoch=running.epoch, phi=earlier.phi

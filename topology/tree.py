@@ -192,12 +192,13 @@ class Plan:
                 )
 
     def _refuse_wrong_names(self) -> None:
+        _refuse_twice("partition", list(self.partitions))
+        for name in (*self.partitions, *(node.name for node in self.collectors)):
+            if not _NAME.fullmatch(name):
+                raise InvalidPlan(f"{name!r} is no name; use the characters A-Z, a-z, 0-9, . _ -")
         for log in self.logs:
-            if log.name != log_name(log.to) or not all(map(_NAME.fullmatch, log.to)):
+            if log.name != log_name(log.to):
                 raise InvalidPlan(f"log {log.name!r} is not named by its partitions, sorted")
-        for node in self.collectors:
-            if not _NAME.fullmatch(node.name):
-                raise InvalidPlan(f"collector {node.name!r} needs a name of A-Z, a-z, 0-9, . _ -")
 
     def _refuse_cycle(self, node: CollectorSpec) -> None:
         seen = {node.name}
@@ -383,7 +384,7 @@ def _read(document: dict[str, Any]) -> Plan:
             first=_count(entry, "first", 0),
             life=_count(entry, "life", 0),
         )
-        for entry in document["logs"]
+        for entry in _list(document, "logs")
     )
     collectors = tuple(
         CollectorSpec(
@@ -394,7 +395,7 @@ def _read(document: dict[str, Any]) -> Plan:
             stream_first=_count(entry, "stream_first", 0),
             host=None if entry.get("host") is None else _text(entry, "host"),
         )
-        for entry in document["collectors"]
+        for entry in _list(document, "collectors")
     )
     consumers = tuple(
         Subscription(
@@ -403,12 +404,12 @@ def _read(document: dict[str, Any]) -> Plan:
             collector=None if entry["collector"] is None else _text(entry, "collector"),
             weight=_number(entry.get("weight", 1.0), "weight"),
         )
-        for entry in document["consumers"]
+        for entry in _list(document, "consumers")
     )
     promised = document["objective"]
-    partitions = document.get("partitions")
-    if partitions is None:  # plans of other programs may name partitions in their logs only
-        partitions = sorted({partition for log in logs for partition in log.to})
+    # Plans of other programs may name partitions in their logs only.
+    named = sorted({partition for log in logs for partition in log.to})
+    partitions = document.get("partitions", named)
     if not isinstance(partitions, list) or not all(isinstance(name, str) for name in partitions):
         raise InvalidPlan(f"partitions is {partitions!r}, not a list of names")
     return Plan(
@@ -438,23 +439,26 @@ def _read(document: dict[str, Any]) -> Plan:
     )
 
 
+def _list(document: dict[str, Any], name: str) -> list[Any]:
+    if not isinstance(value := document[name], list):
+        raise InvalidPlan(f"{name} is {value!r}, not a list")
+    return value
+
+
 def _object(document: dict[str, Any], name: str) -> dict[str, Any]:
-    value = document.get(name, {})
-    if not isinstance(value, dict):
+    if not isinstance(value := document.get(name, {}), dict):
         raise InvalidPlan(f"{name} is {value!r}, not an object")
     return dict(value)
 
 
 def _truth(document: dict[str, Any], name: str) -> bool:
-    value = document.get(name, True)
-    if not isinstance(value, bool):
+    if not isinstance(value := document.get(name, True), bool):
         raise InvalidPlan(f"{name} is {value!r}; give true or false")
     return value
 
 
 def _text(entry: dict[str, Any], name: str) -> str:
-    value = entry[name]
-    if not isinstance(value, str):
+    if not isinstance(value := entry[name], str):
         raise InvalidPlan(f"{name} is {value!r}, not a string")
     return value
 

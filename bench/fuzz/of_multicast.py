@@ -191,6 +191,7 @@ def _read_statement(raw: bytes) -> None:
         dict(reading.ends),
     )
     reading.kept, reading.ended = list(reading.kept), dict(reading.ended)
+    reading._lives = dict(reading._lives)  # noqa: SLF001
     # The input comes also after the markers, because an epoch ends only after them.
     records = [Record(2, value, key), Record(2, _GIVEN[2][1], _GIVEN[2][0]), Record(2, value, key)]
     records += [Record(3 + index, value, key) for index, (key, value) in enumerate(_GIVEN[2:])]

@@ -20,7 +20,7 @@ from typing import Any, NamedTuple
 
 from multicast.errors import UnknownVersion
 from topology.carry_over import Retained, retained
-from topology.documents import NotReadable, json_object, part, whole, whole_text
+from topology.documents import NotReadable, json_object, octets, part, whole, whole_text
 from topology.tree import EPOCH_MAX, InvalidPlan, Plan
 
 EPOCH_PLACES = (
@@ -132,8 +132,13 @@ def read_control(topic: str, statements: Iterable[Statement], order: PlannedOrde
         if plan["epoch"] not in control.ends:
             break
         before = control.ended[plan["epoch"]]
+        cut: tuple[Any, int | None] = ((), None)  # of a log whose loss is accepted
+        lives = {log["name"]: log.get("life", 0) for log in control.plans[number + 1]["logs"]}
+        same = {
+            log["name"] for log in plan["logs"] if lives.get(log["name"], 0) <= log.get("life", 0)
+        }
         ended |= {
-            log: (end, before.seen.get(log, ()), before.lost.get(log))
+            log: (end, *((before.seen.get(log, ()), before.lost.get(log)) if log in same else cut))
             for log, end in control.ends[plan["epoch"]].items()
         }
 
@@ -161,6 +166,7 @@ class Said:
         self.markers: dict[int, dict[str, int]] = {}
         self.ends: dict[int, dict[str, int]] = {}
         self.ended: dict[int, _Ended] = {}
+        self._lives: dict[str, int] = {}
         self.began = b""  # the digest of the first plan's statement
         self._previous = digest(b"amcast genesis\0" + topic.encode())
 
@@ -194,8 +200,11 @@ class Said:
         read = Plan.from_json(plan, any_order=True)
         if (part(record, "previous"), read.epoch) != (self._previous.hex(), len(self.plans) + 1):
             return
-        if read.topic != self.topic:
+        lives = {log.name: log.life for log in read.logs}
+        lower = any(life < self._lives.get(name, 0) for name, life in lives.items())
+        if read.topic != self.topic or lower:
             return
+        self._lives |= lives
         if self.plans:
             before = Plan.from_json(self.plans[-1], any_order=True)
             self.kept.append(retained(before, read))
@@ -220,6 +229,8 @@ class Said:
             whole(number, 2**32 - 1)
         for number in (each for begins in inner for each in begins.values()):
             whole(number)
+        if "runs" in document:
+            octets(document["runs"], 16)
         seen, lost = document.get("seen", {}), document.get("lost", {})
         _refuse_malformed_sight(seen, lost)
         return _Ended(resumed, restored, digest(value), seen, lost)

@@ -35,7 +35,7 @@ from multicast.consuming.subscription import (
     resume,
 )
 from multicast.consuming.wrong_calls import OneUser, refuse_no_messages
-from multicast.control import ControlState
+from multicast.control import ControlState, log_partition
 from multicast.drivers import open_driver
 from multicast.drivers.clock import clock_of, seconds
 from multicast.drivers.protocol import Driver
@@ -339,13 +339,16 @@ class Consumer:
         interest; one of five parts, which does not, may skip messages of another interest.
         """
         with self._user.call():
-            self._seek(where)
+            self._seek(where, anew=True)
 
-    def _seek(self, where: Start | Cursor | str | datetime) -> None:
+    def _seek(self, where: Start | Cursor | str | datetime, *, anew: bool = False) -> None:
         delivery = opened_at(
             where, self._driver, self._clock, self._control, self._request, bounds=self._bounds
         )
         with self._lock:
+            last = {} if anew else self._group_positions.last_of_logs(self.position)
+            if anew:
+                self._readers.forget()
             self._begin(delivery)
             observed = self._observe(
                 self._request,
@@ -354,6 +357,7 @@ class Consumer:
                 at_end=partial(self._at_end, self._reading.seeks + 1),
             )
             self._group_positions = GroupPositions()
+            self._group_positions.goes_on(last)
             self._reading.begin(delivery.position, observed)
 
     def commit(self, cursor: Cursor | str | None = None) -> None:
@@ -368,7 +372,8 @@ class Consumer:
             cursor = self.position if cursor is None else Cursor.of(cursor)
             offsets = self._group_positions.offsets_at(cursor, self._delivery)
             last = self._group_positions.last_of_logs(cursor)
-        self._group_cursor.store(cursor, self._control.position, offsets, last)
+            logs = [log_partition(log) for log in self._delivery.logs.values()]
+        self._group_cursor.store(cursor, self._control.position, offsets, last, logs)
 
     def close(self) -> None:
         """Release everything, after a call of another thread has ended (by `UsageError`)."""
@@ -438,6 +443,7 @@ class Consumer:
         control = self._control.state
         if not delivery.ended:
             return not pass_marker(control, delivery, self._control.refresh)
+        self._readers.prove(delivery)
         following = follow(control, self._request, delivery, bounds=self._bounds)
         if following is None:
             return True

@@ -167,6 +167,8 @@ class Delivery:
         self.logs = {plan.number(log.name): log for log in plan.logs_of(interest)}
         self.foreign = 0  # counts covered messages whose exact set misses the interest
         self._read_base: dict[int, int] | None = None  # the order's positions at the cursor
+        self._begins: dict[int, int] | None = None  # where logs are read from, as far as known
+        self._lost = False  # another record, or none, is where the cursor's was
         self.void: dict[enum.Enum, int] = {}
         self.judges = LogJudges()
         self.void_too = False  # deliver void messages, with their decision
@@ -204,9 +206,8 @@ class Delivery:
         if offset >= self._start.record:
             self._refuse_other(offset, checksum)
         result = self.order.read(offset, record.value, checksum)
-        frozen_below = self.order.state.frozen and self._proof  # it ends below the cursor now
-        if frozen_below or (offset == self._start.record and self._is_void(result)):
-            raise truncated(self._start)
+        is_below = self.order.state.frozen and self._proof > 0  # it ends below the cursor now
+        self._refuse_if(is_below or (offset == self._start.record and self._is_void(result)))
         if isinstance(result, enum.Enum):
             self.void[result] = self.void.get(result, 0) + 1
         elif result is not None and offset >= self._start.record:
@@ -215,17 +216,20 @@ class Delivery:
 
     def _refuse_other(self, offset: int, checksum: int) -> None:
         """Compare the first record at or behind the cursor's with that of the cursor."""
-        if self._proof and (offset, checksum) != (self._start.record, self._proof):
-            raise truncated(self._start)
+        self._refuse_if(self._proof > 0 and (offset, checksum) != (self._start.record, self._proof))
         self._proof = 0
+
+    def _refuse_if(self, is_lost: bool) -> None:  # noqa: FBT001
+        """Raise if the cursor's record is lost, or was found to be before."""
+        self._lost = self._lost or is_lost
+        if self._lost:
+            raise truncated(self._start)
 
     def _is_void(self, result: Sequence[Run] | enum.Enum) -> bool:
         """Whether the cursor's record, which counted, orders less now, by another history."""
-        if not self._start.proof:
-            return False
         number, last = self._start.run, self._start.next
         run = () if isinstance(result, enum.Enum) else result[number : number + 1]
-        return not run or not run[0].first <= last <= run[0].next
+        return self._start.proof > 0 and not (run and run[0].first < last <= run[0].next)
 
     def order_passed(self, position: int) -> None:
         """Report that the order stream has no more records below `position`."""
@@ -391,12 +395,12 @@ class Delivery:
 
     def _reach(self, offset: int) -> None:
         """Set `payload_starts` once the order stream is read up to the cursor's record."""
-        if self.payload_starts is None and offset >= self._start.record:
-            assert self.order is not None
-            if self.order.proven:
-                positions = self.order.state.positions
-                self.payload_starts = {number: positions[number] for number in self.logs}
-                self._read_base = positions.copy()
+        start, order = self._start, self.order
+        if self._begins is None and offset >= start.record and order is not None and order.proven:
+            self._begins = {number: order.state.positions[number] for number in self.logs}
+            self._read_base = order.state.positions.copy()
+        if self._begins is not None and (offset > start.record or not (start.run or start.next)):
+            self.payload_starts = self._begins
 
     def _queue(self, offset: int, runs: Sequence[Run], proof: int) -> None:
         resumed = offset == self._start.record
@@ -408,8 +412,11 @@ class Delivery:
                 begin = end if index < self._start.run else min(end, max(first, self._start.next))
                 assert self._read_base is not None
                 self._read_base[log] += begin - first
-                if index == self._start.run and log in self.logs:
-                    self._prove(log)
+                if log in self.logs:
+                    assert self._begins is not None
+                    self._begins[log] = begin
+                    if index == self._start.run:
+                        self._prove(log)
             if log in self.logs:
                 self._moved.add(log)
                 self._runs.append(WaitingRun(log, begin, end, offset, index, proof))

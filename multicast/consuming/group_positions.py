@@ -24,7 +24,7 @@ from multicast.consuming.delivery import Batch, Delivery
 from multicast.consuming.last_read import LastRead
 from multicast.control import control_partition, log_partition
 from multicast.drivers.clock import ClientClock
-from multicast.drivers.protocol import Driver, Record, TopicPartition
+from multicast.drivers.protocol import Driver, TopicPartition
 from multicast.errors import Trimmed, Truncated, UsageError
 from multicast.messages import message_checksum, name_set, refuse_no_name
 from topology.tree import Log, log_name
@@ -47,6 +47,7 @@ _Place = tuple[int, int, int, int]
 class _Entry(NamedTuple):
     place: _Place
     offsets: Mapping[TopicPartition, int]
+    last: LastRead | None = None  # of the one partition of a batch
 
 
 class GroupPositions:
@@ -56,9 +57,7 @@ class GroupPositions:
         self._offsets: dict[TopicPartition, int] = {}
         self._place: _Place = (0, 0, 0, 0)
         self._trail: deque[_Entry] = deque()
-        # Of each log, the last message handed out, and its place.
-        self._newest: dict[TopicPartition, tuple[_Place, Record]] = {}
-        self._stored: Mapping[TopicPartition, LastRead] = {}  # by the commit where delivery began
+        self._last: dict[TopicPartition, LastRead] = {}  # of each log, at `_place`
         self._followed: Delivery | None = None  # the one whose begin is known
 
     def follow(self, delivery: Delivery) -> None:
@@ -88,21 +87,18 @@ class GroupPositions:
         after = batch.records[-1].offset + 1
         place = (batch.epoch, batch.record, batch.run, after)
         partition = log_partition(batch.log)
-        self._add(_Entry(place, {partition: after}))
-        self._newest[partition] = (place, batch.records[-1])
+        record = batch.records[-1]
+        last = LastRead(record.offset, message_checksum(record))
+        self._add(_Entry(place, {partition: after}, last))
 
     def goes_on(self, stored: Mapping[TopicPartition, LastRead]) -> None:
         """Take the last messages that the commit names at which delivery goes on."""
-        self._stored = stored
+        self._last = dict(stored)
 
     def last_of_logs(self, cursor: Cursor) -> dict[TopicPartition, LastRead]:
         """Give the last message of each log before a cursor, where that is known."""
-        known, place = dict(self._stored), _place(cursor)
-        for partition, (at, record) in self._newest.items():
-            known.pop(partition, None)
-            if at <= place:
-                known[partition] = LastRead(record.offset, message_checksum(record))
-        return known
+        self.resume_from(cursor)
+        return dict(self._last) if _place(cursor) >= self._place else {}
 
     def resume_from(self, cursor: Cursor) -> dict[TopicPartition, int]:
         """Give, per log, the next offset to deliver at this cursor; forget the trail before it.
@@ -158,6 +154,8 @@ class GroupPositions:
 
     def _take(self, entry: _Entry) -> None:
         self._offsets.update(entry.offsets)
+        if entry.last is not None:
+            self._last.update(dict.fromkeys(entry.offsets, entry.last))
         self._place = entry.place
 
 
@@ -234,6 +232,7 @@ class GroupCursor:
         control_offset: int,
         offsets: Mapping[TopicPartition, int],
         last: Mapping[TopicPartition, LastRead],
+        logs: Iterable[TopicPartition] = (),
     ) -> None:
         """Store a cursor, the logs' offsets and last messages; blocks until Kafka has stored them.
 
@@ -243,6 +242,10 @@ class GroupCursor:
         if not self._warned:
             self._look()
         self._own.append(text)
+        unknown = [partition for partition in logs if partition not in offsets]
+        if unknown:  # what an earlier commit says of them is not about this cursor
+            stored = self._driver.committed(self._group, unknown)
+            offsets = {**{each: offset for each, (offset, _) in stored.items()}, **offsets}
         self._driver.commit(
             self._group,
             {

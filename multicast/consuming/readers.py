@@ -9,6 +9,7 @@ paused    not read for now, because the delivery holds enough of it
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from typing import TYPE_CHECKING
@@ -38,12 +39,14 @@ class DeliveryReaders:
         self._watch = TopicWatch(driver)
         self._last = LastReads(driver)
         self._reader: Reader = driver.reader({})
+        self._unfed: deque[Fetched] = deque()  # read, and not compared yet: it comes again
 
     def begin(self, delivery: Delivery) -> None:
         """Read for this delivery only: its order at once, payloads by `read_payloads`."""
         self._reader.remove(list(self._streams))
         self._streams.clear()
         self._paused.clear()
+        self._unfed.clear()
         topics = {log.topic for log in delivery.logs.values()}
         partition = None
         if delivery.order is not None:
@@ -53,6 +56,10 @@ class DeliveryReaders:
             self._reader.add({partition: delivery.order.offset_next})
         self._watch.begin(delivery.plan, topics)
         self._last.begin(partition)
+
+    def forget(self) -> None:
+        """Compare nothing with what was read so far: the application goes elsewhere."""
+        self._last.forget()
 
     def refuse_others(self, known: Mapping[TopicPartition, LastRead]) -> None:
         """Raise `Truncated` if other messages, or none, are where these were read; blocks."""
@@ -65,17 +72,21 @@ class DeliveryReaders:
         """
         self._watch.refuse()
 
-    def read_payloads(self, delivery: Delivery) -> None:
-        """Begin to read payloads as soon as the delivery knows their first offsets.
-
-        Blocks for a request then, and to compare the message before the cursor. If it fails nothing
-        has changed: call it again. Raises `Truncated`.
-        """
+    def prove(self, delivery: Delivery) -> None:
+        """Compare the message before the cursor; blocks for that once. Raises `Truncated`."""
         if delivery.unproven is not None:
             number, offset, checksum = delivery.unproven
             partition = log_partition(delivery.logs[number])
             self._last.refuse_others({partition: LastRead(offset, checksum)})
             delivery.unproven = None
+
+    def read_payloads(self, delivery: Delivery) -> None:
+        """Begin to read payloads as soon as the delivery knows their first offsets.
+
+        Blocks for a request then. If it fails nothing has changed: call it again. Raises what
+        `prove` raises.
+        """
+        self.prove(delivery)
         starts = delivery.payload_starts
         if starts is None or len(self._streams) >= len(starts) + (delivery.order is not None):
             return
@@ -87,6 +98,8 @@ class DeliveryReaders:
 
     def read(self, timeout_s: float) -> list[Fetched]:
         """Read order records and payloads; `balance` bounds them."""
+        if self._unfed:
+            return []
         try:
             return self._reader.poll(timeout_s)
         except Trimmed as error:
@@ -106,11 +119,15 @@ class DeliveryReaders:
     ) -> None:
         """Hand to the delivery what `read` gave; raises what `Delivery.order_read` raises."""
         now = self._clock.monotonic()
-        for partition, records, position in answers:
+        self._unfed.extend(answers)
+        while self._unfed:
+            partition, records, position = self._unfed[0]
             number = self._streams.get(partition)
+            if number is not None:
+                self._last.note(partition, records)
+            self._unfed.popleft()
             if number is None:
                 continue
-            self._last.note(partition, records)
             if number != _ORDER:
                 delivery.payload_read(number, records, position, now=now)
                 continue

@@ -133,6 +133,8 @@ def interest_at(
     Raises `UsageError` if the cursor's source does not serve it, and what `resolve` raises.
     """
     plan = control.plan(cursor.epoch)
+    if control.first_epoch(cursor.epoch, cursor.source) != cursor.epoch:
+        raise UsageError(f"cursor {cursor} names another epoch than that in which its source began")
     interest, source = request.resolve(plan)
     if cursor.source.startswith(SINGLE_LOG):
         serves = cursor.source == source

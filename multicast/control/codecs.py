@@ -47,6 +47,7 @@ def ends_record(
         document["resumed"] = {name: dict(begins) for name, begins in ended.resumed.items()}
     if ended is not None and ended.restored:
         document["restored"] = dict(ended.restored)
+    if ended is not None and ended.runs:
         document["runs"] = ended.runs.hex()
     if ended is not None and ended.seen:
         document["seen"] = {log: [list(end) for end in ends] for log, ends in ended.seen.items()}

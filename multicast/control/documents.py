@@ -15,7 +15,7 @@ from multicast.order.records import CheckpointRecord, decode
 from multicast.order.runs import OFFSET_MAX
 from multicast.order.stream import StreamCheckpoint
 from topology.documents import NotReadable, octets, part, text, whole
-from topology.tree import Plan
+from topology.tree import DIGEST_BYTES, Plan
 
 HOST_BYTES_MAX = 253  # the longest name in the DNS (RFC 1035: 255 bytes on the wire)
 PORT_MAX = 65535  # of UDP and TCP: 16 bits
@@ -48,7 +48,7 @@ class Ended:
     restored: Mapping[str, int] = field(default_factory=dict)
     seen: Mapping[str, Sequence[SawEnd]] = field(default_factory=dict)
     lost: Mapping[str, int] = field(default_factory=dict)
-    runs: bytes = b""  # in the statement alone, so that other runs make other tags
+    runs: bytes = b""  # nobody acts on it: other runs make another statement, and other tags
 
 
 class StatusPage(NamedTuple):
@@ -127,7 +127,8 @@ def ended_of(document: Mapping[str, Any], following: Plan) -> Ended:
         log: tuple(map(_saw_end, _list(ends)))
         for log, ends in _object(document.get("seen", {})).items()
     }
-    return Ended(resumed, restored, seen, positions_of(document.get("lost", {})))
+    runs = octets(document["runs"], DIGEST_BYTES) if "runs" in document else b""
+    return Ended(resumed, restored, seen, positions_of(document.get("lost", {})), runs)
 
 
 def _saw_end(document: object) -> SawEnd:

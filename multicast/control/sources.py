@@ -99,18 +99,25 @@ def log_starts(plan: Plan, ends: Mapping[int, Positions]) -> dict[str, int] | No
 
 
 def log_sights(
-    epoch: int, ends: Mapping[int, Positions], ended: Mapping[int, Ended]
+    epoch: int,
+    ends: Mapping[int, Positions],
+    ended: Mapping[int, Ended],
+    is_cut: Callable[[int, str], bool],
 ) -> tuple[dict[str, Sequence[SawEnd]], dict[str, int]]:
-    """Give what was seen, and what is lost, of logs before an epoch: each log's last `ends` say."""
+    """Give what was seen, and what is lost, of logs before an epoch: each log's last `ends` say.
+
+    Nothing of a log of which an operator has accepted that its end is lost.
+    """
     seen: dict[str, Sequence[SawEnd]] = {}
     lost: dict[str, int] = {}
     for earlier in range(1, epoch):
         said = ended[earlier]
         for name in ends[earlier]:
-            seen[name] = said.seen.get(name, ())
+            seen.pop(name, None)
             lost.pop(name, None)
-            if name in said.lost:
-                lost[name] = said.lost[name]
+            if not is_cut(earlier, name):
+                seen[name] = said.seen.get(name, ())
+                lost.update({each: at for each, at in said.lost.items() if each == name})
     return seen, lost
 
 

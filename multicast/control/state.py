@@ -11,24 +11,20 @@ key: with the same key compaction would keep the later copy only, and a rival st
 two would become the first.
 
     plan/EPOCH/DIGEST/ATTEMPT      {"previous": hex, "plan": {…}}; accepted iff `previous` is the
-                                   digest of the last accepted plan, markers or ends, and EPOCH is
-                                   the next
+                                   digest of what was accepted last, and EPOCH is the next
     markers/EPOCH/DIGEST/ATTEMPT   {"previous": hex, "positions": {log: offset}}: the collectors of
                                    this epoch freeze once each log is ordered up to there
     ends/EPOCH/DIGEST/ATTEMPT      {"previous": hex, "positions": {log: offset}}: where each log
                                    ends this epoch, except those retained by the next
-                                   (`topology/carry_over.py`). After a recovery also `resumed` and
-                                   `restored`: see `Ended`
+                                   (`topology/carry_over.py`), and what `Ended` has
 
 What collectors state, in `A.collectors`: the newest statement of a key replaces the others. One
 that names an epoch that has not begun is *early*: it is kept until that has.
 
     checkpoint/NAME/LEVEL/SLOT     a copy of a checkpoint record of a collector's stream, and where
-                                   it is; `checkpoints.py` chooses the slot. An empty value
-                                   deletes it
-    running/NAME                   {"epoch": e}: an instance has opened this epoch's collector. It
-                                   may say where the instance's process serves its web pages, and
-                                   that the instance hands the collector over (`released`)
+                                   it is (`checkpoints.py`). An empty value deletes it
+    running/NAME                   {"epoch": e}: an instance has opened this epoch's collector; may
+                                   say where its web pages are, and that it hands over (`released`)
 
 Invariants: plans[i].epoch = i + 1; early statements name epochs that have not begun, and no key is
 both early and among the checkpoints.
@@ -123,6 +119,7 @@ class ControlState:
     pages: dict[str, StatusPage | None] = field(default_factory=dict)  # by name
     offers: dict[str, Offer] = field(default_factory=dict)  # by name: the newest
     ended: dict[int, Ended] = field(default_factory=dict)  # by epoch: what else its `ends` say
+    lives: dict[str, int] = field(default_factory=dict)  # by log, also those that no plan has now
     began: dict[int, bytes] = field(default_factory=dict)  # by epoch: what the tags in it contain
     early: dict[bytes, _Early] = field(default_factory=dict)  # by key, in the order of reading
     _checkpoints: dict[bytes, _Named] = field(default_factory=dict)
@@ -142,6 +139,7 @@ class ControlState:
             ended_ms=dict(self.ended_ms),
             ended=dict(self.ended),
             began=dict(self.began),
+            lives=dict(self.lives),
             running=dict(self.running),
             pages=dict(self.pages),
             offers=dict(self.offers),
@@ -236,6 +234,9 @@ class ControlState:
             raise InvalidPlan("its epoch is not the next one")
         if plan.topic != self.topic:
             raise InvalidPlan("it is for another topic")
+        if any(log.life < self.lives.get(log.name, 0) for log in plan.logs):
+            raise InvalidPlan("a log has an earlier life than it had")
+        self.lives.update({log.name: log.life for log in plan.logs})
         if self.plans:
             self._retained.append(retained(self.plans[-1], plan))
         self.plans.append(plan)
@@ -450,7 +451,7 @@ class ControlState:
 
     def _sight(self, plan: Plan, collector: str) -> SightRecord:
         """Give what was seen and lost of a collector's logs before the plan's epoch."""
-        seen, lost = log_sights(plan.epoch, self.ends, self.ended)
+        seen, lost = log_sights(plan.epoch, self.ends, self.ended, self._is_cut)
         bag = [(name, plan.number(name)) for name in plan.collector(collector).bag]
         return SightRecord(
             tuple(SeenEnd(log, *end) for name, log in bag for end in seen.get(name, ())),

@@ -237,6 +237,8 @@ def test_only_what_was_proven_is_said_of_a_plan(large, tmp_path):
 
 
 def test_the_second_interruption_ends_the_command():
+    # Another test of this process may have left a handler, as Spark does.
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
     with _interruptible() as stopped:
         assert not stopped()
         signal.raise_signal(signal.SIGINT)
@@ -244,6 +246,7 @@ def test_the_second_interruption_ends_the_command():
         with pytest.raises(KeyboardInterrupt):
             signal.raise_signal(signal.SIGINT)
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    signal.signal(signal.SIGINT, before)
 
 
 # -- the running tree -----------------------------------------------------------------------------

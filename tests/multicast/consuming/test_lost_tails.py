@@ -6,7 +6,7 @@ from multicast.consuming.cursor import Cursor
 from multicast.consuming.delivery import Delivery
 from multicast.control import log_partition, stream_partition
 from multicast.drivers.protocol import Record
-from multicast.errors import Truncated
+from multicast.errors import ClusterUnreachable, Truncated
 from multicast.messages import message_checksum
 from multicast.order.records import OwnRecord, Ticket, encode
 from multicast.order.runs import order_checksum
@@ -131,11 +131,10 @@ def test_a_cursor_into_a_record_that_orders_less_in_this_history_is_refused(run,
         record = Record(0, raw)
         cursor = Cursor(1, "K1", 0, run, last, "0" * 16, order_checksum(record))
         delivery = Delivery(PLAN, ("P1", "P2"), first_stream(PLAN, "K1"), cursor)
-        if raw == counts and (run, last) == (0, 0):
+        with pytest.raises(Truncated):
             delivery.order_read(record)
-        else:
-            with pytest.raises(Truncated):
-                delivery.order_read(record)
+        with pytest.raises(Truncated):  # and again: nothing was delivered meanwhile
+            delivery.order_read(Record(1, counts))
 
 
 def test_a_message_has_the_same_checksum_for_readers_of_each_library():
@@ -147,3 +146,73 @@ def test_a_message_has_the_same_checksum_for_readers_of_each_library():
     bare = message_checksum(known._replace(headers=()))
     assert message_checksum(known._replace(headers=(("x\ufffd", b""), *known.headers))) == bare
     assert message_checksum(known._replace(headers=(("x", b""), *known.headers))) != bare
+
+
+@pytest.mark.parametrize("what", ["P1", "order"])
+def test_a_comparison_that_fails_loses_nothing(world, monkeypatch, what):
+    def away(_):
+        raise ClusterUnreachable("no answer")
+
+    write(world, 5)
+    with world.consumer("C1") as consumer:
+        values(consumer)
+        lose(world, what, 0)  # another leader, and nothing is lost
+        write(world, 5, first=5)
+        with monkeypatch.context() as patched:
+            patched.setattr(consumer._driver, "log_start_offsets", away)
+            with pytest.raises(ClusterUnreachable):
+                values(consumer)
+        assert values(consumer) == [b"5", b"6", b"7", b"8", b"9"]
+
+
+def in_one_run(world, count):
+    """Send messages that one order record orders; give the first one's offset."""
+    with world.producer() as producer:
+        producer.multicast_all([b"%d" % number for number in range(count)], to={"P1"})
+        producer.flush(60)
+
+
+def test_only_what_comes_next_has_to_be_retained(world):
+    in_one_run(world, 10)
+    with world.consumer("C1") as consumer:
+        consumer.poll(5.0, messages_max=5)
+        consumer.commit()
+    world.log.trim(place(world, "P1"), 5)
+    with world.consumer("C1") as consumer:
+        assert values(consumer) == [b"5", b"6", b"7", b"8", b"9"]
+        consumer.commit()
+    world.log.trim(place(world, "P1"), 10)
+    with world.consumer("C1") as consumer:
+        assert values(consumer) == []
+
+
+def test_nothing_of_another_tail_is_delivered_before_the_cursor_is_compared(world):
+    in_one_run(world, 10)
+    with world.consumer("C1") as consumer:
+        cursor = consumer.poll(5.0, messages_max=5)[-1].cursor()
+    lose(world, "P1", 7)
+    write(world, 9, first=100)
+    consumer = world.consumer("C1", committed=False, start=cursor)
+    with consumer, pytest.raises(Truncated):
+        consumer.poll(5.0)
+
+
+def test_a_commit_of_each_message_names_the_last_ones_of_all_logs(world):
+    with world.producer() as producer:
+        for number in range(9):
+            for to in ({"P1"}, {"P2"}):
+                producer.multicast(b"%d" % number, to=to).accepted(60)
+    with world.consumer("C1") as consumer:
+        for number, message in enumerate(consumer):
+            consumer.commit(message.cursor)
+            if number == 15:
+                break
+    lose(world, "P1", 4)
+    write(world, 9, first=100)
+    with pytest.raises(Truncated):
+        world.consumer("C1")
+    # Whoever begins anew, and commits before the first message, is not refused for ever.
+    for start in ("latest", "earliest"):
+        with world.consumer("C1", committed=False, start=start) as consumer:
+            consumer.commit()
+        world.consumer("C1").close()

@@ -114,7 +114,10 @@ class SimulatedConsumer:
         if calm or bits & 0x60:
             self.read_payloads(bits >> 7, amount)
         if self.delivery.judges.wanted is not None:
+            wanted = self.delivery.judges.wanted.log.topic
             self.lookback.read(self.delivery.judges, 0.0)
+            if self.delivery.judges.wanted is None and not self.world.same_topic(wanted):
+                raise TopicChanged(f"topic {wanted} was deleted and recreated")
         alive = True
         if calm or bits & 0x3000:
             alive = self.deliver(bits >> 14)

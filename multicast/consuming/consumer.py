@@ -210,6 +210,8 @@ class Consumer:
             remaining = deadline - self._clock.monotonic()
             if self._delivery.judges.wanted is not None:
                 self._lookback.read(self._delivery.judges, max(0.0, remaining))
+                if self._delivery.judges.wanted is None:
+                    self._readers.refuse_recreated_now()
             elif waits_for_control:  # the logs and the order can add nothing until then
                 self._control.follow(max(0.0, remaining))
             else:

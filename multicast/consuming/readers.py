@@ -72,6 +72,13 @@ class DeliveryReaders:
         """
         self._watch.refuse()
 
+    def refuse_recreated_now(self) -> None:
+        """Raise `TopicChanged` if a topic that is read was deleted or recreated; blocks to look.
+
+        What was just read again may come from another topic than what is at hand.
+        """
+        self._watch.look()
+
     def prove(self, delivery: Delivery) -> None:
         """Compare the message before the cursor; blocks for that once. Raises `Truncated`."""
         if delivery.unproven is not None:

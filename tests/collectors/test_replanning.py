@@ -152,7 +152,8 @@ def test_everybody_follows_into_a_tree_with_new_partitions_sets_and_consumers(sy
     assert steps[-1] == "epoch 1 has ended"
     assert not any("did not freeze" in step for step in steps)
     until(lambda: load.epochs() == [2, 2, 2], "epoch 2")
-    with early as producer:  # it reads the new plan when a new set is used
+    with early as producer:  # it reads the new plan when a new set is used, every few seconds
+        until(lambda: producer.declares({"P5", "P6"}), "the new plan")
         receipt = producer.multicast(b"new", to={"P5", "P6"})
         assert str(receipt.ordered(PATIENCE_S)).startswith("P5+P6:")
     load.end()

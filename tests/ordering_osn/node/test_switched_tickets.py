@@ -9,7 +9,6 @@ from tests.ordering_osn.node.test_cluster import PATIENCE_S, network
 from tests.ordering_osn.node.test_deliver_multi_broker import (
     Reader,
     a_round,
-    client_of,
     parts_in,
     read,
 )
@@ -51,15 +50,14 @@ def test_nodes_go_on_while_tickets_are_switched_off_and_on(kafka_cluster, tmp_pa
     with network(kafka_cluster, tmp_path, PLAN, *quick_chains(*THREE), nodes=2) as net:
         addresses = net.nodes.addresses[:2]
         reader = Reader(addresses, 3 * OF_A_ROUND)
-        with client_of(addresses) as client:
-            reader.start()
-            made = a_round(net, client, 0)
-            moved(net.system, tickets=False)
-            made += a_round(net, client, 1)
-            net.restart(1)  # from a cursor of an epoch without tickets
-            moved(net.system, tickets=True)
-            net.nodes.wait_healthy(PATIENCE_S)
-            made += a_round(net, client, 1)
+        reader.start()
+        made = a_round(net, addresses, 0)
+        moved(net.system, tickets=False)
+        made += a_round(net, addresses, 1)
+        net.restart(1)  # from a cursor of an epoch without tickets
+        moved(net.system, tickets=True)
+        net.nodes.wait_healthy(PATIENCE_S)
+        made += a_round(net, addresses, 1)
         reader.join(PATIENCE_S)
         assert reader.error is None
         assert not reader.is_alive()

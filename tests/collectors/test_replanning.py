@@ -73,13 +73,17 @@ class Load:
             thread.start()
 
     def _send(self):
-        system = self._system
-        with Producer(topic=system.topic, driver=system.driver) as producer:
-            while not self._stop_sending.wait(0.01):
-                to = self.SETS[self.sent % len(self.SETS)]
-                producer.multicast(b"%d" % self.sent, to=to)
-                self.sent += 1
-            producer.flush()
+        system, receipts = self._system, []
+        try:
+            with Producer(topic=system.topic, driver=system.driver) as producer:
+                while not self._stop_sending.wait(0.01):
+                    to = self.SETS[self.sent % len(self.SETS)]
+                    receipts.append(producer.multicast(b"%d" % self.sent, to=to))
+                    self.sent += 1
+                for receipt in receipts:  # whatever was not stored is the sender's error
+                    receipt.accepted(PATIENCE_S)
+        except AmcastError as error:
+            self.errors.append(error)
 
     def _read(self, name):
         system = self._system

@@ -195,6 +195,11 @@ def refuse_moved_logs(running: Plan, plan: Plan) -> None:
                 f"{now.topic}/{now.partition}; plan with --against or --from-cluster, which "
                 f"leave it where it is"
             )
+        if now.life < log.life:
+            raise PlanRejected(
+                f"log {log.name} has life {log.life}, and {now.life} in this plan; plan with "
+                f"--against or --from-cluster, which keep it"
+            )
 
 
 # -- names ----------------------------------------------------------------------------------

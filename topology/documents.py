@@ -50,10 +50,10 @@ def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     return document
 
 
-def _integer(digits: str) -> int:
+def _integer(digits: str) -> int | float:
     if len(digits.lstrip("-")) > _DIGITS_MAX:
         raise NotReadable("a number is out of range")
-    return int(digits)
+    return -0.0 if digits == "-0" else int(digits)  # nowhere a whole number
 
 
 def _refuse_constant(name: str) -> Never:

@@ -6,7 +6,8 @@ from dataclasses import replace
 import pytest
 
 from topology.carry_over import retained
-from topology.changes import differences, with_kept_names
+from topology.changes import differences, refuse_moved_logs, with_kept_names
+from topology.check import PlanRejected
 from topology.rollback import back
 from topology.tree import CollectorSpec, InvalidPlan, Log, Objective, Plan, Subscription
 
@@ -112,3 +113,11 @@ def test_another_version_retains_nothing_and_another_life_not_its_tree(change):
     kept = retained(TWO_TREES, replace(TWO_TREES, epoch=2, base_epoch=1, **change))
     assert TWO_TREES.top("P1").name not in kept.collectors
     assert bool(kept.collectors) is ("logs" in change)
+
+
+def test_a_plan_that_would_go_back_to_an_earlier_life_is_refused_before_anything_is_written():
+    logs = tuple(replace(log, life=1) for log in TWO_TREES.logs)
+    running = replace(TWO_TREES, logs=logs)
+    with pytest.raises(PlanRejected, match="log P1 has life 1, and 0 in this plan"):
+        refuse_moved_logs(running, TWO_TREES)
+    refuse_moved_logs(TWO_TREES, running)

@@ -8,7 +8,6 @@ Other rooms import from here, not from the modules:
     state        what all statements say together; no I/O
     sources      which stream is read in which epoch; no I/O
     checkpoints  which checkpoint a stream is opened at
-    streams      what readers of a stream rely on, in both versions of order records; no I/O
     reader       reads both topics from a cluster
     follower     reads them again and again, for the parts of a producer
 """

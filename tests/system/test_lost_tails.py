@@ -13,8 +13,8 @@ from tests.helpers.plans import chain, priced
 from tests.helpers.system import PATIENCE_S, System, until
 
 pytestmark = [pytest.mark.campaign, pytest.mark.slow, pytest.mark.timeout(900)]
-# Whose partition is cut, and which one; C4 reads a log alone.
 _BATCH = struct.Struct(">QI")  # the first offset, and how many bytes follow
+# Whose partition is cut, and which one; C4 reads a log alone.
 CUTS = [("C1", "P1"), ("C1", "order"), ("C4", "P4")]
 
 

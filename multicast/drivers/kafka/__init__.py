@@ -9,7 +9,7 @@ never an object or an exception of the package.
     reader.py           the records of the fetched batches
     watcher.py          the ends of logs, over one connection to each leader
                         (watch_connection.py, sockets.py, fetch_request.py)
-    joint/              the appender: idempotent appends to several partitions by one request
+    appender/           the appender: idempotent appends to several partitions by one request
     group_member.py     a consumer group's member that reads nothing and lists the members
     driver.py           the driver
     private.py          what all of these use beyond the public interface of the package

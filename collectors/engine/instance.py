@@ -27,7 +27,7 @@ from collectors.engine.assignment import Assignment
 from collectors.engine.core_runner import CoreRunner
 from collectors.engine.engine import Engine
 from multicast.control import ControlState
-from multicast.topic_identity import refuse_other_topics
+from multicast.control.topic_identity import refuse_other_topics
 
 
 class CollectorInstance:

@@ -2,14 +2,15 @@
 
 Other rooms import from here, not from the modules:
 
-    topics       the names of Kafka topics and partitions
-    documents    decodes the parts of a statement; one error for all that is malformed
-    codecs       encodes statements as keys and values
-    state        what all statements say together; no I/O
-    sources      which stream is read in which epoch; no I/O
-    checkpoints  which checkpoint a stream is opened at
-    reader       reads both topics from a cluster
-    follower     reads them again and again, for the parts of a producer
+    topics          the names of Kafka topics and partitions
+    documents       decodes the parts of a statement; one error for all that is malformed
+    codecs          encodes statements as keys and values
+    state           what all statements say together; no I/O
+    sources         which stream is read in which epoch; no I/O
+    checkpoints     which checkpoint a stream is opened at
+    reader          reads both topics from a cluster
+    follower        reads them again and again, for the parts of a producer
+    topic_identity  refuses topics that are not the ones that a plan was made for
 """
 
 from multicast.control.checkpoints import best_checkpoint

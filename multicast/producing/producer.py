@@ -19,6 +19,7 @@ from multicast.conditional.condition import Expectation, boundary, reserved_head
 from multicast.conditional.follower import DecisionFollower
 from multicast.control import ControlFollower
 from multicast.control.reader import REFRESH_S
+from multicast.control.topic_identity import RecreatedLogs
 from multicast.drivers import open_driver
 from multicast.drivers.client_settings import (
     check_client,
@@ -53,7 +54,6 @@ from multicast.producing.receipts import (
     Settlement,
 )
 from multicast.producing.ticketing import TicketingAppender
-from multicast.topic_identity import RecreatedLogs
 from multicast.tracing import spans_of_producer
 from topology.tree import Plan
 

@@ -37,7 +37,7 @@ LAYERS = {
         ["topology"],
     ],
     "multicast": [
-        ["multicast.errors", "multicast.installed"],
+        ["multicast.errors"],
         ["multicast.drivers", "multicast.messages"],
         ["multicast.control", "multicast.order"],
         ["multicast"],

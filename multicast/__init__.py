@@ -45,8 +45,8 @@ if TYPE_CHECKING:
         UnsafeCluster,
         UsageError,
     )
-    from multicast.keyed.partitioners import Keys, keys
     from multicast.messages import MessageID
+    from multicast.producing.keyed.partitioners import Keys, keys
     from multicast.producing.producer import Producer
     from multicast.producing.receipts import KeyedReceipts, Receipt, Receipts
 
@@ -110,8 +110,8 @@ if not TYPE_CHECKING:
         "consuming.subscription",
         "drivers.protocol",
         "errors",
-        "keyed.partitioners",
         "messages",
+        "producing.keyed.partitioners",
         "producing.producer",
         "producing.receipts",
     )

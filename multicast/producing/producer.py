@@ -38,11 +38,18 @@ from multicast.drivers.protocol import (
     Headers,
 )
 from multicast.errors import BufferFull, TimedOut, UsageError
-from multicast.keyed.calls import NOWHERE, Batched, addressed, batched, check_payload, header_pairs
-from multicast.keyed.partitioners import Key, Keys, Partitioner, partitioner_named
-from multicast.keyed.routes import Routes
 from multicast.metrics.counts import ProducerCounts
 from multicast.producing.append_counts import AppendCounters
+from multicast.producing.keyed.calls import (
+    NOWHERE,
+    Batched,
+    addressed,
+    batched,
+    check_payload,
+    header_pairs,
+)
+from multicast.producing.keyed.partitioners import Key, Keys, Partitioner, partitioner_named
+from multicast.producing.keyed.routes import Routes
 from multicast.producing.order_follower import OrderFollower
 from multicast.producing.receipts import (
     FAILOVER_S,

@@ -31,7 +31,7 @@ ROOMS = {
 # belongs to the layer that names the longest prefix of its module.
 LAYERS = {
     "topology": [
-        ["topology.documents", "topology.tree", "topology.interests"],
+        ["topology.documents", "topology.plan_fields", "topology.tree", "topology.interests"],
         ["topology.planner"],
         ["topology.proof"],
         ["topology"],
@@ -211,6 +211,7 @@ PURE = [
     "topology/planner/cost.py",
     "topology/planner/exact.py",
     "topology/planner/movable_tree.py",
+    "topology/plan_fields.py",
     "topology/tree.py",
     "topology/safety.py",
 ]

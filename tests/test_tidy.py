@@ -176,6 +176,7 @@ PURE = [
     "ordering_osn/chain/bundles/saved.py",
     "ordering_osn/chain/bundles/wire_format.py",
     "ordering_osn/chain/chain.py",
+    "ordering_osn/chain/channel_rules.py",
     "ordering_osn/config/channel_config.py",
     "ordering_osn/config/configtx.py",
     "ordering_osn/config/channel_creation.py",

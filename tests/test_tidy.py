@@ -82,7 +82,7 @@ DOORS = {
     "cryptography": ("ordering_osn/identity/certificates.py",),
     "fabric_protos": ("ordering_osn/protos.py",),
     "google": ("ordering_osn/protos.py", "ordering_osn/wire/multichain_pb2.py"),
-    "grpc": ("ordering_osn/api/grpc_server.py",),
+    "grpc": ("ordering_osn/api/grpc_client.py", "ordering_osn/api/grpc_server.py"),
     "opentelemetry": ("multicast/tracing/",),
     "prometheus_client": ("multicast/metrics/", "ordering_osn/api/metrics.py"),
     "pyspark": (

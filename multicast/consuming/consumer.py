@@ -16,9 +16,10 @@ from typing import Literal, Self
 from multicast.conditional.condition import LogPosition
 from multicast.conditional.judge import WhyVoid
 from multicast.conditional.lookback import Lookback
+from multicast.consuming.batches import Batch, Message
 from multicast.consuming.buffers import Waiting
 from multicast.consuming.cursor import Cursor
-from multicast.consuming.delivery import Batch, Delivery, Message
+from multicast.consuming.delivery import Delivery
 from multicast.consuming.ends import end_now, opened_at
 from multicast.consuming.entries_read import ConsumerEntries
 from multicast.consuming.group_positions import GroupCursor, GroupPositions, kafka_group

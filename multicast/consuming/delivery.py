@@ -24,26 +24,24 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from operator import itemgetter
 
 from multicast.conditional.judge import EFFECTIVE, Decision
 from multicast.conditional.judges import LogJudges
+from multicast.consuming.batches import Batch
 from multicast.consuming.buffers import LogBuffer, RunQueue, Waiting, WaitingRun
 from multicast.consuming.cursor import Cursor, interest_digest, truncated
-from multicast.drivers.protocol import Headers, Record
+from multicast.drivers.protocol import Record
 from multicast.messages import (
     Covered,
     EpochMarker,
-    MessageID,
     Special,
     has_reserved,
-    message_checksum,
     special,
 )
 from multicast.order.runs import OFFSET_MAX, Run, order_checksum
 from multicast.order.stream import OrderStream
-from topology.tree import Log, Plan
+from topology.tree import Plan
 
 # By index instead of by name: that cuts the cost of looking at every record to a third.
 _headers = itemgetter(Record._fields.index("headers"))
@@ -55,88 +53,6 @@ BUFFER_BYTES_MAX = 16 << 20
 # `order_paused`, as `Consumer` does where one reader reads order and payloads; else it reads the
 # order only while no run is queued.
 RUNS_MAX = 100_000
-
-
-@dataclass(frozen=True, slots=True)
-class Batch:
-    """Consecutive deliveries: messages of one log that have one destination set.
-
-    Fields from `epoch` on are as in a `Cursor`; `decision` says whether they take effect.
-    """
-
-    log: Log
-    to: tuple[str, ...]
-    records: Sequence[Record]
-    epoch: int
-    source: str
-    record: int
-    run: int
-    decision: Decision = EFFECTIVE
-    interest: str = ""
-    proof: int = 0
-
-    def cursor(self, index: int = -1) -> Cursor:
-        """Give the position right after `records[index]`; by default after the whole batch."""
-        return self.cursor_after(self.records[index])
-
-    def cursor_after(self, record: Record) -> Cursor:
-        """Give the position right after one of the records."""
-        message = message_checksum(record) if self.interest else 0
-        place = self.epoch, self.source, self.record, self.run, record.offset + 1
-        return Cursor(*place, self.interest, self.proof, message)
-
-
-class Message:
-    """One delivered message."""
-
-    __slots__ = ("_batch", "_record")
-
-    def __init__(self, batch: Batch, record: Record) -> None:
-        self._batch = batch
-        self._record = record
-
-    @property
-    def message_id(self) -> MessageID:
-        """(log, offset); prints as "P1+P3:17"."""
-        return MessageID(self._batch.log.name, self._record.offset)
-
-    @property
-    def to(self) -> tuple[str, ...]:
-        """The destination set that the producer named, sorted."""
-        return self._batch.to
-
-    @property
-    def payload(self) -> bytes | None:
-        """The producer's payload, unchanged."""
-        return self._record.value
-
-    @property
-    def key(self) -> bytes | None:
-        """The producer's key."""
-        return self._record.key
-
-    @property
-    def headers(self) -> Headers:
-        """The producer's headers, without the reserved ones ("amcast.")."""
-        return [pair for pair in self._record.headers if not pair[0].startswith("amcast.")]
-
-    @property
-    def timestamp_ms(self) -> int:
-        """Kafka's timestamp of the record, milliseconds since 1970."""
-        return self._record.timestamp_ms
-
-    @property
-    def decision(self) -> Decision:
-        """Whether the message takes effect; only `Consumer(void="mark")` delivers void ones."""
-        return self._batch.decision
-
-    @property
-    def cursor(self) -> Cursor:
-        """The position right after this message: commit it once the message is processed."""
-        return self._batch.cursor_after(self._record)
-
-    def __repr__(self) -> str:
-        return f"<Message {self.message_id} to {'+'.join(self.to)}>"
 
 
 class Delivery:

@@ -55,6 +55,7 @@ BUFFER_BYTES_MAX = 16 << 20
 # `order_paused`, as `Consumer` does where one reader reads order and payloads; else it reads the
 # order only while no run is queued.
 RUNS_MAX = 100_000
+_NO_CUTS: Mapping[int, int] = {}
 
 
 class Delivery:
@@ -151,11 +152,14 @@ class Delivery:
         self._moved.add(log)
         self._note_full(log)
 
-    def saw(self, sight: SightRecord) -> None:
-        """Take what is stated of the ends of logs, by their numbers in the plan."""
+    def saw(self, sight: SightRecord, cuts: Mapping[int, int] = _NO_CUTS) -> None:
+        """Take what is stated of the ends of logs, by their numbers in the plan.
+
+        From the offset in `cuts` on an operator has accepted that a log's messages are lost.
+        """
         named = [end.log for end in sight.seen if end.log in self.logs]
         progress = {log: self._progress_of(log) for log in named}
-        for log in self.tails.saw(sight, progress):
+        for log in self.tails.saw(sight, progress, cuts):
             self.tails.judge(log, self.buffers[log].polls())
 
     def all_told(self) -> None:

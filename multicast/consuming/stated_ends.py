@@ -14,8 +14,7 @@ from multicast.control import SINGLE_LOG, ControlReader, ControlState, stream_pa
 from multicast.drivers.protocol import Driver
 from multicast.drivers.reading import READ_S, read_upto
 from multicast.errors import ClusterUnreachable
-from multicast.order.records import SightRecord
-from topology.tree import Plan
+from multicast.order.records import Loss, SightRecord
 
 
 def read_stated(
@@ -29,9 +28,8 @@ def read_stated(
     state = control.refresh()
     tell(state, delivery)
     for collector in _collectors(delivery):
-        plan = state.plan(state.first_epoch(delivery.plan.epoch, collector))
-        for sight in _sights(driver, state, plan, collector, delivery):
-            delivery.saw(_numbered(sight, plan, delivery.plan))
+        for sight in _sights(driver, state, collector, delivery):
+            delivery.saw(sight)
     end = single_log_end(state, delivery) if delivery.order is None else None
     if end is not None:
         with lock:
@@ -41,11 +39,18 @@ def read_stated(
 
 def tell(control: ControlState, delivery: Delivery) -> None:
     """Tell a delivery what the control topic states of its logs' ends."""
+    epoch = delivery.plan.epoch
+    named = [(number, log.name) for number, log in delivery.logs.items()]
+    cuts = {number: control.cut_of(epoch, name) for number, name in named}
+    firsts = {number: control.loss_of(epoch, name) for number, name in named}
+    lost = [Loss(number, first) for number, first in firsts.items() if first is not None]
+    delivery.saw(
+        SightRecord(lost=tuple(lost)),
+        {number: cut for number, cut in cuts.items() if cut is not None},
+    )
     for collector in _collectors(delivery):
-        epoch = control.first_epoch(delivery.plan.epoch, collector)
         for point in control.checkpoints(epoch, collector)[-1:]:
-            sight = SightRecord(point.record.seen, point.record.lost)
-            delivery.saw(_numbered(sight, control.plan(epoch), delivery.plan))
+            delivery.saw(SightRecord(point.record.seen, point.record.lost))
 
 
 def single_log_end(control: ControlState, delivery: Delivery) -> int | None:
@@ -58,26 +63,18 @@ def single_log_end(control: ControlState, delivery: Delivery) -> int | None:
 
 
 def _collectors(delivery: Delivery) -> list[str]:
-    """Name the collector in whose stream the logs' ends are stated; a single log may have none."""
+    """Name the collector in whose stream the logs' ends are stated; a single log may have none.
+
+    It and the source of the delivery began in the same epoch: they are of one part of the plan.
+    """
     if delivery.order is not None:
         return [delivery.order.collector]
     tops = [delivery.plan.top(log.name) for log in delivery.logs.values()]
     return [top.name for top in tops if top is not None]
 
 
-def _numbered(sight: SightRecord, of: Plan, by: Plan) -> SightRecord:
-    """Give what a stream of one plan says with the numbers that its logs have in another one."""
-    number = {
-        index: by.number(log.name) for index, log in enumerate(of.logs) if by.has_log(log.name)
-    }
-    return SightRecord(
-        tuple(end._replace(log=number[end.log]) for end in sight.seen if end.log in number),
-        tuple(loss._replace(log=number[loss.log]) for loss in sight.lost if loss.log in number),
-    )
-
-
 def _sights(
-    driver: Driver, control: ControlState, plan: Plan, collector: str, delivery: Delivery
+    driver: Driver, control: ControlState, collector: str, delivery: Delivery
 ) -> Iterator[SightRecord]:
     """Read what a stream says of ends from its newest checkpoint to its present end."""
 
@@ -87,11 +84,11 @@ def _sights(
             f"within {READ_S:g} s"
         )
 
-    partition = stream_partition(plan, collector)
+    partition = stream_partition(delivery.plan, collector)
     end = driver.last_stable_offsets([partition])[partition]
     if delivery.order is not None and delivery.order.offset_next >= end:
         return
-    order = control.stream(plan.epoch, collector, below=end)
+    order = control.stream(delivery.plan.epoch, collector, below=end)
     for fetched in read_upto(driver, partition, order.offset_next, end, quiet):
         for record in fetched.records:
             counts = order.read(record.offset, record.value)

@@ -36,8 +36,14 @@ class LogTails:
         self._judged: dict[int, int] = {}
         self._later: dict[int, int] = {}  # the newest leader's epoch at hand that is not judged
 
-    def saw(self, sight: SightRecord, progress: Mapping[int, int]) -> list[int]:
-        """Take what a stream says of ends; `progress` is what was handed out. Give the logs."""
+    def saw(
+        self, sight: SightRecord, progress: Mapping[int, int], cuts: Mapping[int, int]
+    ) -> list[int]:
+        """Take what is stated of ends, and where operators have cut logs; give the logs.
+
+        `progress` is what was handed out of them. Each is to be judged anew.
+        """
+        self._cut.update(cuts)
         for end in sight.seen:
             if (log := end.log) in self._logs:
                 known = *self._seen.get(log, ()), end
@@ -46,13 +52,8 @@ class LogTails:
         for log, first in sight.lost:
             if log in self._logs:
                 self._lost[log] = min(first, self._lost.get(log, first))
-        named = [each[0] for each in (*sight.seen, *sight.lost)]
+        named = [*cuts, *[each[0] for each in (*sight.seen, *sight.lost)]]
         return [log for log in dict.fromkeys(named) if log in self._logs]
-
-    def accepted(self, log: int, first: int | None) -> None:
-        """Take where an operator has cut a log; None: nowhere."""
-        if first is not None:
-            self._cut[log] = first
 
     def all_told(self) -> None:
         """Take it that all is known which is stated of the leaders that are at hand."""

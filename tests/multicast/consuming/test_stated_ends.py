@@ -1,16 +1,26 @@
 """A consumer delivers nothing of what a log has lost, as collectors and operators state it."""
 
+from contextlib import suppress
+from dataclasses import replace
+
 import pytest
 
 from multicast.consuming.cursor import start_cursor
 from multicast.consuming.delivery import Delivery
-from multicast.control import log_partition, stream_partition
+from multicast.control import (
+    ends_record,
+    log_partition,
+    loss_record,
+    markers_record,
+    stream_partition,
+)
 from multicast.control.codecs import named_record
 from multicast.drivers.protocol import Record
 from multicast.errors import Truncated
 from multicast.messages import message_checksum
 from multicast.order.records import (
     CheckpointRecord,
+    FreezeRecord,
     Loss,
     OwnLog,
     OwnRecord,
@@ -126,6 +136,65 @@ def test_a_new_reader_refuses_what_has_replaced_what_a_collector_saw(world, name
     assert values == [0, 1, 2, 3]
 
 
+EACH = {"C1": "P1", "P1 alone": "P1", "C4": "P4"}
+
+
+def opened(world, name, **options):
+    """Open a consumer; of P4 no collector states anything."""
+    options |= {"interest": ["P1"]} if name == "P1 alone" else {}
+    return world.consumer(None if name == "P1 alone" else name, **options)
+
+
+@pytest.mark.parametrize("name", EACH)
+def test_what_the_control_topic_says_is_lost_nobody_delivers(world, name):
+    write(world, 5)
+    world.write(loss_record(EACH[name], 0, 3))
+    values, error = deliver(opened(world, name), EACH[name])
+    assert lost_from(error, EACH[name], 3)
+    assert values == [0, 1, 2]
+
+
+@pytest.mark.parametrize("name", EACH)
+def test_at_another_leaders_first_message_the_control_topic_is_read_again(world, name):
+    write(world, 6)
+    consumer = opened(world, name)
+    world.log.lose(log_partition(PLAN.log(EACH[name])), 4)
+    write(world, 9, first=100)
+    world.write(loss_record(EACH[name], 0, 4))
+    values, error = deliver(consumer, EACH[name])
+    assert lost_from(error, EACH[name], 4)
+    assert values == [0, 1, 2, 3]
+
+
+def accept(world, name, first):
+    """Accept that a log has lost its messages from an offset on, as `topology recover` does."""
+    lives = tuple(replace(log, life=int(log.name == name)) for log in PLAN.logs)
+    world.propose(replace(chain(epoch=2), logs=lives))
+    ends = {"P1": 6, "P2": 6, "P3": 0, "P4": 6, name: first}
+    for make in (markers_record, ends_record):
+        world.write(make(world.previous, 1, ends, attempt="1"))
+    freeze = encode(tag_in(PLAN, "K1"), FreezeRecord(0, ()))
+    world.log.write(stream_partition(PLAN, "K1"), freeze)
+
+
+@pytest.mark.parametrize("name", EACH)
+def test_once_an_operator_has_accepted_a_loss_all_go_on_without_it(world, name):
+    write(world, 6)
+    world.write(loss_record(EACH[name], 0, 4))
+    delivered = []
+    with opened(world, name) as consumer:
+        for turn in range(12):
+            with suppress(Truncated):
+                batches = [each for each in consumer.poll(0.1) if each.log.name == EACH[name]]
+                delivered += [(each.epoch, r.offset) for each in batches for r in each.records]
+            if turn == 5:
+                assert delivered == [(1, 0), (1, 1), (1, 2), (1, 3)]
+                accept(world, EACH[name], 4)
+    assert delivered[4:] == ([] if name == "C1" else [(2, 4), (2, 5)])
+    world.log.lose(log_partition(PLAN.log(EACH[name])), 4)
+    assert deliver(opened(world, name), EACH[name]) == ([0, 1, 2, 3], None)
+
+
 @pytest.mark.parametrize("interest", [["P1", "P2"], ["P1"]])
 def test_another_leader_that_has_replaced_nothing_stops_nobody(world, interest):
     write(world, 6)
@@ -210,7 +279,7 @@ def test_where_an_operator_has_accepted_the_loss_the_rest_is_dropped():
     made.payload_read(0, [record(offset, 0) for offset in range(10)], 10)
     made.payload_read(1, [record(0, 0)], 1)
     assert len(offsets(made)) == 4
-    made.tails.accepted(0, 4)
+    made.saw(SightRecord(), {0: 4})
     made.all_told()
     (batch,) = made.deliver(100)
     assert batch.log.name == "P2"

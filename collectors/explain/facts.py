@@ -24,6 +24,11 @@ class LogFacts:
     stable: int
     end: int
     transaction: str = ""  # the oldest open one, in words
+    lost: int | None = None  # what is at or above has been lost, and nobody delivers it
+
+    def has_lost(self, offset: int) -> bool:
+        """Whether an offset is lost."""
+        return self.lost is not None and offset >= self.lost
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,6 +112,9 @@ def waits(facts: ExplainedMessage) -> list[Wait]:
     offset, log = facts.message.offset, facts.log
     if offset < log.first:
         return []
+    if log.has_lost(offset):
+        why = f"log {facts.message.log} has lost its messages from offset {log.lost} on"
+        return [Wait("all readers", why, "run 'amcast topology recover --accept-loss'")]
     if offset >= log.end:
         return [_not_stored(facts)]
     if offset >= log.stable:
@@ -243,6 +251,8 @@ def _made(time_ms: int) -> str:
 def _state_of(facts: ExplainedMessage, reader: Addressee) -> str:
     if facts.message.offset < facts.log.first:
         return "cannot read it any more, unless it has"
+    if facts.log.has_lost(facts.message.offset):
+        return "stops before it"
     if facts.message.offset >= facts.log.stable:
         return "waits until it is stored"
     if facts.record is None or facts.record.kind != "message" or _is_void(facts.record):

@@ -52,7 +52,7 @@ def explain(
     epoch = min(epoch_at(epochs, message.offset), state.begun_epoch)
     plan = state.plan(epoch)
     log = plan.log(message.log)
-    facts = _log(driver, admin, log, message.offset)
+    facts = _log(driver, admin, log, message.offset, state.loss_of(epoch, log.name))
     record = _record(driver, log, message, facts)
     stable = driver.last_stable_offsets([log_partition(each) for each in plan.logs])
     ends = {each.name: stable[log_partition(each)] for each in plan.logs}
@@ -69,7 +69,7 @@ def explain(
     return ExplainedMessage(message, now_ms(), epoch, facts, record, hops, readers, tickets)
 
 
-def _log(driver: Driver, admin: Admin, log: Log, offset: int) -> LogFacts:
+def _log(driver: Driver, admin: Admin, log: Log, offset: int, lost: int | None) -> LogFacts:
     partition = log_partition(log)
     place = f"{partition.topic}/{partition.partition}"
     first = driver.log_start_offsets([partition])[partition]
@@ -78,7 +78,7 @@ def _log(driver: Driver, admin: Admin, log: Log, offset: int) -> LogFacts:
     said = ""
     if stable <= offset < end:
         said = _oldest_transaction(admin, partition)
-    return LogFacts(place, first, stable, end, said)
+    return LogFacts(place, first, stable, end, said, lost)
 
 
 def _oldest_transaction(admin: Admin, partition: TopicPartition) -> str:

@@ -7,7 +7,7 @@ one from a cursor that a user's own database kept, and a new one.
     stays      the reader delivers all that there is, without an error
     lost       a reader has delivered it, and it is gone
 
-AMCAST_CUTS says how many cuts there are.
+CUTS in the environment says how many cuts there are.
 """
 
 import collections
@@ -19,8 +19,8 @@ import time
 from dataclasses import dataclass, field
 
 import pytest
-
 from kafka import KafkaAdminClient
+
 from multicast import Consumer, Producer
 from multicast.control import (
     ControlReader,
@@ -37,7 +37,7 @@ from tests.helpers.plans import chain, priced
 from tests.helpers.system import PATIENCE_S, System, until
 
 pytestmark = [pytest.mark.campaign, pytest.mark.slow, pytest.mark.timeout(7200)]
-CUTS = int(os.environ.get("AMCAST_CUTS", "20"))
+CUTS = int(os.environ.get("CUTS", "20"))
 SYSTEMS = 4  # of a round: so many cuts cost one start of the brokers
 NAMES = ("C1", "C2", "C4")  # the top's, its child's, and one who reads a log alone
 SILENT_S = 20.0

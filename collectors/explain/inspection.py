@@ -29,10 +29,8 @@ from topology.tree import CollectorSpec, Log, Plan
 
 def message_of(text: str) -> MessageID:
     """Read a message's ID, "P1+P3:17"; raises `UsageError`."""
-    log, _, offset = text.rpartition(":")
-    if not log or not (offset.isascii() and offset.isdecimal()):
-        raise UsageError(f"{text!r} is not a message's ID, such as P1+P3:17")
-    return MessageID("+".join(sorted(log.split("+"))), int(offset))
+    message = MessageID.parse(text)
+    return message._replace(log="+".join(sorted(message.log.split("+"))))
 
 
 def explain(

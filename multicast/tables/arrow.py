@@ -82,7 +82,9 @@ def record_batch(part: Slice, rows: Rows, columns: Any) -> Any:
     arrays = {
         "epoch": pa.repeat(pa.scalar(part.epoch, pa.int64()), count),
         "position": pc.add(offset, shifts.take(spread)),
-        "message_id": pc.binary_join_element_wise(name, pc.cast(offset, pa.string()), ":"),
+        "message_id": pc.binary_join_element_wise(
+            part.log.label, pc.cast(offset, pa.string()), ":"
+        ),
         "log": pa.repeat(name, count),
         "offset": offset,
         "to": _same(part.log.to, count) if rows.to is None else pa.array(rows.to, types["to"]),

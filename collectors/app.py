@@ -323,7 +323,8 @@ class CollectorHost(Service):
         if snapshot is None:
             early = time.monotonic() - self._began < _GROUP_S
             waits = early and any(
-                state.offered_by(state.first_epoch(epoch, name), name) is None for name in names
+                state.advertised.offered_by(state.first_epoch(epoch, name), name) is None
+                for name in names
             )
             return None if waits else dict.fromkeys(names, False)
         places = share_out(names, snapshot.members).items()

@@ -10,8 +10,6 @@ one set of them, each message once. docs/glossary.md explains all words.
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from multicast import installed
-
 if TYPE_CHECKING:
     from multicast.conditional.condition import Expectation, LogPosition, nothing_after
     from multicast.conditional.judge import Decision, WhyVoid
@@ -47,8 +45,8 @@ if TYPE_CHECKING:
         UnsafeCluster,
         UsageError,
     )
-    from multicast.keyed.partitioners import Keys, keys
     from multicast.messages import MessageID
+    from multicast.producing.keyed.partitioners import Keys, keys
     from multicast.producing.producer import Producer
     from multicast.producing.receipts import KeyedReceipts, Receipt, Receipts
 
@@ -112,8 +110,8 @@ if not TYPE_CHECKING:
         "consuming.subscription",
         "drivers.protocol",
         "errors",
-        "keyed.partitioners",
         "messages",
+        "producing.keyed.partitioners",
         "producing.producer",
         "producing.receipts",
     )
@@ -121,7 +119,7 @@ if not TYPE_CHECKING:
     def __getattr__(name: str) -> Any:
         """Import the classes when the first is asked for: the command often needs none."""
         if name == "__version__":  # reading it takes as long as importing all classes
-            return installed.version()
+            return import_module("multicast.cli.installed").version()
         if name not in __all__:
             raise AttributeError(f"module 'multicast' has no attribute {name!r}")
         for home in _HOMES:

@@ -90,12 +90,12 @@ class SimulatedInstance:
         positions = self.assignment.freeze_positions(state)
         if positions is not None:
             self.core.freeze_after(positions)
-        writer = state.offered_by(self.epoch, self.name)
+        writer = state.advertised.offered_by(self.epoch, self.name)
         self.role.offer(writer if writer not in (None, self.writer) else None)
 
     def _advertise(self) -> None:
         """Say that the collector is open, as the engine does."""
-        if self.view.state.offered_by(self.epoch, self.name) is not None:
+        if self.view.state.advertised.offered_by(self.epoch, self.name) is not None:
             key, value = running_record(self.epoch, self.name)
             self.world.append(COLLECTORS, value, key=key, done=_ignore)
 

@@ -9,8 +9,8 @@ many instances append.
     acting  the instance appends what is due
     holder  the process that acted; that it has ended may be known (`engine/ended_processes.py`)
     offer   the instance that acts hands the collector over, or none has ever opened it
-            (`offered_by` of `multicast/control/state.py`). That another standby has taken it, the
-            control topic says
+            (`offered_by` of `multicast/control/advertised.py`). That another standby has taken it,
+            the control topic says
 
 A standby begins to act when an append has been due for its patience, at once if the holder has
 ended, or as soon as it has caught up if the collector is offered. It stops when a record of another
@@ -24,7 +24,7 @@ instance has advertised itself, or the successor is made a primary.
 from __future__ import annotations
 
 from collectors.core.collector import Collector
-from multicast.control.state import NOBODY
+from multicast.control.advertised import NOBODY
 
 # A primary appends within milliseconds, and a needless takeover costs only a void record or two.
 # Ten times less makes such takeovers frequent. Ten times more is a pause of 2 s for each collector

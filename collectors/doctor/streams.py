@@ -251,9 +251,9 @@ def inspect_collector(
     bare = CollectorFacts(
         name,
         node.parent,
-        is_open=name in state.collectors_open(plan.epoch),
+        is_open=name in state.advertised.collectors_open(plan.epoch),
         records=0,
-        ended_at=_ended_at(state.pages.get(name)),
+        ended_at=_ended_at(state.advertised.pages.get(name)),
     )
     try:
         opened = open_near_end(driver, state, plan, name)

@@ -33,16 +33,16 @@ class Advertisement:
         if self._is_offered:
             return
         name, epoch, page = self._assignment.name, self._assignment.plan.epoch, self._engine.page
-        state = self._engine.control
-        is_other = state.running.get(name) == epoch and state.pages.get(name) != page
-        if is_other or state.offered_by(epoch, name) is not None:
+        said = self._engine.control.advertised
+        is_other = said.running.get(name) == epoch and said.pages.get(name) != page
+        if is_other or said.offered_by(epoch, name) is not None:
             self._is_read = False
             self._engine.write_control(*running_record(epoch, name, page))
         self.advertised = True
 
     def renew(self) -> None:
         """Advertise again where the record of an earlier epoch's instance came after ours."""
-        opened = self._engine.control.running.get(self._assignment.name, 0)
+        opened = self._engine.control.advertised.running.get(self._assignment.name, 0)
         if self.advertised and 0 < opened < self._assignment.plan.epoch:
             self.advertise()
 
@@ -54,7 +54,7 @@ class Advertisement:
 
     def is_taken(self, writer: int) -> bool:
         """Whether another instance has advertised itself since our `offer`."""
-        offer = self._engine.control.offers.get(self._assignment.name)
+        offer = self._engine.control.advertised.offers.get(self._assignment.name)
         return offer is not None and offer.writer == writer and offer.is_taken
 
     def is_overtaken(self) -> bool:
@@ -62,7 +62,8 @@ class Advertisement:
 
         Each change of the control topic asks, because the answer depends on the last one.
         """
-        is_ours = self._engine.control.pages.get(self._assignment.name) == self._engine.page
+        pages = self._engine.control.advertised.pages
+        is_ours = pages.get(self._assignment.name) == self._engine.page
         self._is_read = self._is_read or is_ours
         return self._is_read and not is_ours
 
@@ -71,7 +72,7 @@ class Advertisement:
 
         Without web pages instances look alike; then False.
         """
-        return self._engine.control.pages.get(self._assignment.name) != self._engine.page
+        return self._engine.control.advertised.pages.get(self._assignment.name) != self._engine.page
 
     def has_dead_holder(self) -> bool:
         """Whether the process that advertised itself last is known to have ended."""
@@ -85,5 +86,5 @@ class Advertisement:
 
     def _holder_place(self) -> ProcessPlace | None:
         """Say where to ask for the process that advertised itself last; None if it is ours."""
-        page = self._engine.control.pages.get(self._assignment.name)
+        page = self._engine.control.advertised.pages.get(self._assignment.name)
         return None if page is None or page == self._engine.page else place_of(page)

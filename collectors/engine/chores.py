@@ -23,9 +23,9 @@ from collectors.engine.assignment import Assignment
 from collectors.engine.loops import Loop
 from collectors.engine.skips import fill
 from multicast.control import ControlState
+from multicast.control.topic_identity import refuse_other_topics
 from multicast.drivers.protocol import Appender, Driver
 from multicast.errors import AmcastError, ClusterUnreachable
-from multicast.topic_identity import refuse_other_topics
 
 _T = TypeVar("_T")
 # One question about ids for all logs that have grown. Ten times as long, a collector would order

@@ -313,7 +313,7 @@ class CoreRunner:
         positions = self.assignment.freeze_positions(state)
         if positions is not None:
             self.core.freeze_after(positions)
-        writer = state.offered_by(self.assignment.plan.epoch, self.assignment.name)
+        writer = state.advertised.offered_by(self.assignment.plan.epoch, self.assignment.name)
         is_others = writer not in (None, self.core.writer)
         self._role.offer(writer if is_others else None)
         if is_others and self._role.acting:  # since before the offer, which the topic still shows

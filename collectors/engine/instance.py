@@ -27,7 +27,7 @@ from collectors.engine.assignment import Assignment
 from collectors.engine.core_runner import CoreRunner
 from collectors.engine.engine import Engine
 from multicast.control import ControlState
-from multicast.topic_identity import refuse_other_topics
+from multicast.control.topic_identity import refuse_other_topics
 
 
 class CollectorInstance:
@@ -122,8 +122,8 @@ class CollectorInstance:
                 with self._runner.lock:
                     self._runner.advertisement.renew()
             return
-        offered = state.offered_by(self.plan.epoch, self.name)
-        seen = state.epoch, len(state.markers), offered, state.pages.get(self.name)
+        offered = state.advertised.offered_by(self.plan.epoch, self.name)
+        seen = state.epoch, len(state.markers), offered, state.advertised.pages.get(self.name)
         if seen != self._control_seen:
             self._control_seen = seen
             self._runner.control_changed()

@@ -13,6 +13,7 @@ import threading
 from collections.abc import Callable, Mapping
 
 from multicast.control import log_partition
+from multicast.control.topic_identity import refuse_changed_topics
 from multicast.drivers.clock import clock_of
 from multicast.drivers.protocol import (
     Appended,
@@ -31,7 +32,6 @@ from multicast.errors import (
     TimedOut,
 )
 from multicast.messages import skip_header
-from multicast.topic_identity import refuse_changed_topics
 from topology.tree import Log, Plan
 
 _log = logging.getLogger("amcast.collectors")

@@ -220,7 +220,8 @@ class Observer:
             due = time.monotonic() + TICK_S
             state = self.state
             if state is not None:
-                wanted = {page: None for page in state.pages.values() if page is not None}
+                pages = state.advertised.pages.values()
+                wanted = {page: None for page in pages if page is not None}
                 answers = read_pages(wanted, _PAGE_S)
                 known = {**self._pages_known, **dict.fromkeys(_answered(answers))}
                 self._pages_known = {page: None for page in known if page in wanted}
@@ -229,7 +230,7 @@ class Observer:
 
     def _reported(self, state: ControlState, plan: Plan, name: str) -> Reported:
         """Choose the description of the instance that acts, wherever it is."""
-        pages, page = self._pages, state.pages.get(name)
+        pages, page = self._pages, state.advertised.pages.get(name)
         epoch = state.first_epoch(plan.epoch, name)
         for where, node in acting_first(pages, pages, name, epoch):
             return _described(node, where.process.hex())

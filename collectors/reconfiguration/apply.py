@@ -247,7 +247,7 @@ def _drain(
 def _pages_of(state: ControlState, epoch: int) -> set[StatusPage | None]:
     """Give the pages of the processes that have opened an epoch's collectors; None: without one."""
     names = {node.name for node in state.plan(epoch).collectors}
-    return {state.pages.get(name) for name in names & state.running.keys()}
+    return {state.advertised.pages.get(name) for name in names & state.advertised.running.keys()}
 
 
 def _may_run(pages: Iterable[StatusPage | None]) -> bool:
@@ -265,7 +265,7 @@ def not_opened(state: ControlState) -> tuple[str, ...]:
     """Name the newest plan's collectors that no instance has opened in their epoch."""
     plan = state.plan()
     first = {node.name: state.first_epoch(plan.epoch, node.name) for node in plan.collectors}
-    opened = {epoch: state.collectors_open(epoch) for epoch in set(first.values())}
+    opened = {epoch: state.advertised.collectors_open(epoch) for epoch in set(first.values())}
     return tuple(name for name, epoch in first.items() if name not in opened[epoch])
 
 

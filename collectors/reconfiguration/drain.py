@@ -183,7 +183,7 @@ class Drain:
         until = min(self._deadline, self._clock.monotonic() + _READY_S)
         names = {node.name for node in self._next.collectors} - self._retained.collectors
         while self._clock.monotonic() < until:
-            if names <= self._control.state.collectors_open(self._next.epoch):
+            if names <= self._control.state.advertised.collectors_open(self._next.epoch):
                 return
             self._control.follow(_POLL_S)
 

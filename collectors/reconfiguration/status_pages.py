@@ -65,7 +65,7 @@ def reported_counts(state: ControlState) -> ReportedCounts:
     If several processes run a collector, the one that acts is taken.
     """
     plan = state.plan()
-    pages = {node.name: state.pages.get(node.name) for node in plan.collectors}
+    pages = {node.name: state.advertised.pages.get(node.name) for node in plan.collectors}
     answers = read_pages({page: None for page in pages.values() if page is not None})
     counts: dict[str, CollectorCounts] = {}
     missing: dict[str, list[str]] = {}

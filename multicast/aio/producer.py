@@ -29,10 +29,10 @@ from multicast.conditional.judge import Decision
 from multicast.control.reader import REFRESH_S
 from multicast.drivers.protocol import Driver, Headers
 from multicast.errors import BufferFull
-from multicast.keyed.calls import addressed, batched
-from multicast.keyed.partitioners import Key, Keys, Partitioner
 from multicast.messages import MessageID
 from multicast.metrics.counts import ProducerCounts
+from multicast.producing.keyed.calls import addressed, batched
+from multicast.producing.keyed.partitioners import Key, Keys, Partitioner
 from multicast.producing.producer import Producer
 from multicast.producing.receipts import FAILOVER_S, not_decided, not_ordered
 from topology.tree import Plan

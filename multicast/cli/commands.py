@@ -17,8 +17,8 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from multicast.cli.installed import is_ours, version
 from multicast.errors import UsageError
-from multicast.installed import is_ours, version
 from topology import MissingExtra
 
 try:

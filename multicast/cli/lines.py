@@ -11,8 +11,8 @@ from typing import IO, Any, NamedTuple
 
 from multicast.cli.options import partitions_of
 from multicast.errors import UsageError
-from multicast.keyed.partitioners import Keys, key_bytes
-from multicast.keyed.partitioners import keys as keys_of
+from multicast.producing.keyed.partitioners import Keys, key_bytes
+from multicast.producing.keyed.partitioners import keys as keys_of
 from topology.documents import NotReadable, json_object
 
 _FIELDS = {"to", "keys", "payload", "payload_base64", "key", "headers"}

@@ -12,8 +12,8 @@ import select
 import sys
 from collections.abc import Sequence
 
+from multicast.cli.installed import version
 from multicast.errors import AmcastError, UsageError
-from multicast.installed import version
 from topology import MissingExtra
 
 _NO_ROOM = (errno.ENOSPC, errno.EDQUOT)

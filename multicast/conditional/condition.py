@@ -26,8 +26,8 @@ from typing import NamedTuple
 
 from multicast.drivers.protocol import Headers
 from multicast.errors import UsageError
-from multicast.keyed.partitioners import Key, key_bytes
 from multicast.messages import MessageID, name_set
+from multicast.producing.keyed.partitioners import Key, key_bytes
 from topology.tree import log_name
 
 TAGS = "amcast.tags"

@@ -36,13 +36,13 @@ from multicast.consuming.subscription import (
 )
 from multicast.consuming.wrong_calls import OneUser, refuse_no_messages
 from multicast.control import ControlState, log_partition
+from multicast.control.topic_identity import refuse_changed_topics
 from multicast.drivers import open_driver
 from multicast.drivers.clock import clock_of, seconds
 from multicast.drivers.protocol import Driver
 from multicast.errors import ProtocolViolation, TimedOut, UsageError
 from multicast.metrics.consumed import ConsumptionCounter
 from multicast.metrics.counts import ConsumerCounts
-from multicast.topic_identity import refuse_changed_topics
 from multicast.tracing import spans_of_consumer
 from multicast.verification.observer import observer_of
 

@@ -17,10 +17,10 @@ from typing import TYPE_CHECKING
 from multicast.consuming.delivery import Delivery
 from multicast.consuming.last_read import LastRead, LastReads
 from multicast.control import ControlReader, log_partition, stream_partition
+from multicast.control.topic_identity import TopicWatch
 from multicast.drivers.clock import clock_of
 from multicast.drivers.protocol import Driver, Fetched, Reader, TopicPartition
 from multicast.errors import Trimmed
-from multicast.topic_identity import TopicWatch
 
 if TYPE_CHECKING:
     from multicast.tracing.delivered import ConsumerSpans

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from multicast.consuming.cursor import Cursor, interest_digest, single_log_cursor, start_cursor
 from multicast.consuming.delivery import BUFFER_BYTES_MAX, RUNS_MAX, Delivery
@@ -85,6 +85,16 @@ class SubscriptionRequest:
             )
         return interest, source
 
+    def before(self, plan: Plan, later: Plan) -> SubscriptionRequest:
+        """Give the request without partitions that only a later plan has, which keeps the source.
+
+        A log that is read alone may be kept from a plan before those partitions existed.
+        """
+        new = set(later.partitions) - set(plan.partitions)
+        if self.interest is None or new.isdisjoint(self.interest):
+            return self
+        return replace(self, interest=tuple(name for name in self.interest if name not in new))
+
 
 def begin(
     control: ControlState, request: SubscriptionRequest, *, epoch: int, bounds: Bounds
@@ -135,7 +145,8 @@ def interest_at(
     plan = control.plan(cursor.epoch)
     if control.first_epoch(cursor.epoch, cursor.source) != cursor.epoch:
         raise UsageError(f"cursor {cursor} names another epoch than that in which its source began")
-    interest, source = request.resolve(plan)
+    last = control.last_epoch(cursor.epoch, cursor.source) or control.epoch
+    interest, source = request.before(plan, control.plan(last)).resolve(plan)
     if cursor.source.startswith(SINGLE_LOG):
         serves = cursor.source == source
     else:

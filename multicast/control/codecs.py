@@ -85,6 +85,11 @@ def running_record(
     return f"running/{collector}".encode(), _dump(document)
 
 
+def loss_record(log: str, life: int, first: int) -> tuple[bytes, bytes]:
+    """Make the statement that a log has lost what was at offset `first`, and all behind it."""
+    return f"loss/{log}/{life}/{first}".encode(), _dump({})
+
+
 def _web(page: StatusPage | None) -> dict[str, Any]:
     if page is None:
         return {}

@@ -12,9 +12,10 @@ own order ("@" and the log's name).
        the source anew                                                          `last_epoch`
     4  Epoch e has begun once the `ends` of all epochs before it are written. A log begins where its
        last epoch ended, and a new log at the `first` of its plan               `log_starts`
-    5  A single-log consumer reads an epoch to its marker; of a log whose end an operator has given
-       up as lost (`is_cut`) to its `ends`. Where a stream froze too early, the log
-       ends before the marker, and its other readers find what lies between in the next epoch
+    5  A single-log consumer reads an epoch to its marker, and never back from where an earlier
+       epoch ended for it; of a log whose end an operator has given up as lost (`is_cut`) to its
+       `ends`. Where a stream froze too early, the log ends before the marker, and its other readers
+       find what lies between in the next epoch
                                                              `single_log_end`, `single_log_start`
 
 Invariants, of a source s of epoch e:
@@ -131,9 +132,11 @@ def single_log_end(
     """Give where an epoch of a single-log subscription ends; None while that is not known."""
     if epoch not in ends:
         return None
+    end = ends[epoch][log]
     if is_cut(epoch, log):
-        return ends[epoch][log]
-    return max(ends[epoch][log], markers.get(epoch, {}).get(log, 0))
+        return end
+    start = single_log_start(ends, markers, is_cut, epoch, log) or 0
+    return max(start, end, markers.get(epoch, {}).get(log, 0))
 
 
 def single_log_start(
@@ -144,7 +147,11 @@ def single_log_start(
     log: str,
 ) -> int | None:
     """Give where an epoch of a single-log subscription begins; None: at the log's own start."""
-    for earlier in range(epoch - 1, 0, -1):
-        if log in ends.get(earlier, {}):
-            return single_log_end(ends, markers, is_cut, earlier, log)
-    return None
+    start = None
+    for earlier in range(1, epoch):
+        end = ends.get(earlier, {}).get(log)
+        if end is not None and is_cut(earlier, log):
+            start = end
+        elif end is not None:
+            start = max(start or 0, end, markers.get(earlier, {}).get(log, 0))
+    return start

@@ -25,6 +25,7 @@ that names an epoch that has not begun is *early*: it is kept until that has.
                                    it is (`checkpoints.py`). An empty value deletes it
     running/NAME                   {"epoch": e}: an instance has opened this epoch's collector; may
                                    say where its web pages are, and that it hands over (`released`)
+    loss/LOG/LIFE/FIRST            {}: the log has lost what was at FIRST, and all behind it
 
 Invariants: plans[i].epoch = i + 1; early statements name epochs that have not begun, and no key is
 both early and among the checkpoints.
@@ -37,18 +38,16 @@ from dataclasses import dataclass, field, replace
 from operator import attrgetter
 from typing import Any, NamedTuple
 
+from multicast.control.advertised import Advertised
 from multicast.control.checkpoints import LEVELS, SLOTS, best_checkpoint, slot_of
 from multicast.control.codecs import named_record, slot_key
 from multicast.control.documents import (
     Ended,
-    Offer,
-    StatusPage,
     ended_of,
     named_checkpoint_of,
-    page_of,
     positions_of,
-    writer_of,
 )
+from multicast.control.losses import Losses
 from multicast.control.sources import (
     first_epoch,
     last_epoch,
@@ -68,13 +67,11 @@ from topology.carry_over import Retained, retained
 from topology.documents import NotReadable, json_object, part, whole, whole_text
 from topology.tree import EPOCH_MAX, ORDER_VERSION, InvalidPlan, Plan
 
-NOBODY = 0  # no writer: theirs are random numbers of 8 bytes
 _ORDINARY = Ended()
 # Who reads the operators' topic first meets an early statement only where a plan came meanwhile:
 # one of each new collector at the most. So it bounds what foreign ones cost; the oldest go.
 EARLY_MAX = 1000
 EARLY_BYTES_MAX = 64_000_000
-RUNNING_MAX = 100_000  # names of collectors in `running`, ten times what any plan has had so far
 
 
 class _Named(NamedTuple):
@@ -115,9 +112,8 @@ class ControlState:
     ended_ms: dict[int, int] = field(default_factory=dict)  # by epoch: when its `ends` were written
     void: int = 0
     previous: bytes = b""
-    running: dict[str, int] = field(default_factory=dict)  # by name: the epoch
-    pages: dict[str, StatusPage | None] = field(default_factory=dict)  # by name
-    offers: dict[str, Offer] = field(default_factory=dict)  # by name: the newest
+    advertised: Advertised = field(default_factory=Advertised)
+    losses: Losses = field(default_factory=Losses)
     ended: dict[int, Ended] = field(default_factory=dict)  # by epoch: what else its `ends` say
     lives: dict[str, int] = field(default_factory=dict)  # by log, also those that no plan has now
     began: dict[int, bytes] = field(default_factory=dict)  # by epoch: what the tags in it contain
@@ -140,9 +136,8 @@ class ControlState:
             ended=dict(self.ended),
             began=dict(self.began),
             lives=dict(self.lives),
-            running=dict(self.running),
-            pages=dict(self.pages),
-            offers=dict(self.offers),
+            advertised=self.advertised.copy(),
+            losses=self.losses.copy(),
             early=dict(self.early),
             _retained=list(self._retained),
             _checkpoints=dict(self._checkpoints),
@@ -209,22 +204,11 @@ class ControlState:
             if value is not None:
                 self._take_checkpoint(key, value, offset)
         elif kind == "running":
-            document = json_object(value or b"")
-            if rest not in self.running and len(self.running) >= RUNNING_MAX:
-                raise NotReadable("too many collectors are named")
-            epoch, page = whole(part(document, "epoch"), EPOCH_MAX), page_of(document)
-            writer = writer_of(document)
-            self.running[rest] = epoch
-            self._opened(rest, epoch, page, writer)
+            self.advertised.take(rest, json_object(value or b""))
+        elif kind == "loss":
+            self.losses.take(rest, value)
         else:
             raise NotReadable(f"its kind {kind!r} is unknown")
-
-    def _opened(self, name: str, epoch: int, page: StatusPage | None, writer: int | None) -> None:
-        self.pages[name] = page
-        if writer is not None:
-            self.offers[name] = Offer(epoch, writer)
-        elif name in self.offers:
-            self.offers[name] = self.offers[name]._replace(is_taken=True)
 
     def _read_plan(self, value: bytes, document: Mapping[str, Any]) -> None:
         # A plan of an unknown version counts, so that its epoch stops this program by name.
@@ -326,10 +310,6 @@ class ControlState:
             epoch -= 1
         return epoch
 
-    def collectors_open(self, epoch: int) -> set[str]:
-        """Give the collectors that some instance has opened in this epoch or a later one."""
-        return {name for name, opened in self.running.items() if opened >= epoch}
-
     def tag(self, epoch: int, collector: str) -> bytes:
         """Give the tag of a collector's stream in an epoch: that of the epoch in which it began.
 
@@ -350,16 +330,6 @@ class ControlState:
 
     def _tag(self, epoch: int, collector: str) -> bytes:
         return anchor(epoch, collector, self.began[epoch])
-
-    def offered_by(self, epoch: int, name: str) -> int | None:
-        """Give who leaves a collector that began in this epoch to the next instance; None: nobody.
-
-        It is the writer that hands it over, or `NOBODY` where no instance has opened it so far.
-        """
-        offer = self.offers.get(name)
-        if offer is not None and not offer.is_taken and offer.epoch == epoch:
-            return offer.writer
-        return NOBODY if self.running.get(name, 0) < epoch else None
 
     def plan(self, epoch: int | None = None) -> Plan:
         """Give the plan of an epoch, by default the newest.
@@ -470,6 +440,27 @@ class ControlState:
         """Whether the next plan accepts that a log has lost its end: it has another life."""
         following = self._plan(epoch + 1)
         return following.has_log(log) and following.log(log).life > self._plan(epoch).log(log).life
+
+    def cut_of(self, epoch: int, log: str) -> int | None:
+        """Give where a log's life ends, the one that it has in this epoch; None: it goes on.
+
+        An operator has accepted that the log has lost what was there. Nobody delivers it from there
+        on in any epoch of this life.
+        """
+        while epoch < self.epoch and self._plan(epoch + 1).has_log(log):
+            if self._is_cut(epoch, log):
+                return self.ends.get(epoch, {}).get(log)
+            epoch += 1
+        return None
+
+    def loss_of(self, epoch: int, log: str) -> int | None:
+        """Give the first offset of a log that is lost in this epoch; None: nobody has stated one.
+
+        Nobody delivers the log from there on until an operator accepts the loss (`cut_of`).
+        """
+        first = self.losses.first_of(log, self._plan(epoch).log(log).life)
+        cut = self.cut_of(epoch, log)
+        return first if cut is None or first is None or first < cut else None
 
     def single_log_start(self, epoch: int, log: str) -> int:
         """Say where an epoch begins for those who read a log alone."""

@@ -14,11 +14,11 @@ import threading
 from collections.abc import Callable
 
 from multicast.control import ControlReader, stream_partition
+from multicast.control.topic_identity import refuse_recreated_logs
 from multicast.drivers.clock import clock_of
 from multicast.drivers.protocol import Driver, Reader, TopicPartition
 from multicast.errors import AmcastError, ProtocolViolation, UsageError
 from multicast.order.stream import OrderStream
-from multicast.topic_identity import refuse_recreated_logs
 
 # How often the control topic is read for a newer epoch. While a plan changes, receipts wait up to
 # this long in addition; a human notices 0.2 s. Every follower pays for each read.

@@ -19,6 +19,7 @@ from multicast.conditional.condition import Expectation, boundary, reserved_head
 from multicast.conditional.follower import DecisionFollower
 from multicast.control import ControlFollower
 from multicast.control.reader import REFRESH_S
+from multicast.control.topic_identity import RecreatedLogs
 from multicast.drivers import open_driver
 from multicast.drivers.client_settings import (
     check_client,
@@ -37,11 +38,18 @@ from multicast.drivers.protocol import (
     Headers,
 )
 from multicast.errors import BufferFull, TimedOut, UsageError
-from multicast.keyed.calls import NOWHERE, Batched, addressed, batched, check_payload, header_pairs
-from multicast.keyed.partitioners import Key, Keys, Partitioner, partitioner_named
-from multicast.keyed.routes import Routes
 from multicast.metrics.counts import ProducerCounts
 from multicast.producing.append_counts import AppendCounters
+from multicast.producing.keyed.calls import (
+    NOWHERE,
+    Batched,
+    addressed,
+    batched,
+    check_payload,
+    header_pairs,
+)
+from multicast.producing.keyed.partitioners import Key, Keys, Partitioner, partitioner_named
+from multicast.producing.keyed.routes import Routes
 from multicast.producing.order_follower import OrderFollower
 from multicast.producing.receipts import (
     FAILOVER_S,
@@ -53,7 +61,6 @@ from multicast.producing.receipts import (
     Settlement,
 )
 from multicast.producing.ticketing import TicketingAppender
-from multicast.topic_identity import RecreatedLogs
 from multicast.tracing import spans_of_producer
 from topology.tree import Plan
 

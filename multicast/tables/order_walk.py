@@ -37,6 +37,7 @@ from multicast.control import (
     log_partition,
     stream_partition,
 )
+from multicast.control.topic_identity import refuse_changed_topics
 from multicast.drivers.clock import clock_of
 from multicast.drivers.protocol import Driver, Reader, TopicPartition
 from multicast.errors import (
@@ -50,7 +51,6 @@ from multicast.errors import (
 )
 from multicast.order.runs import OFFSET_MAX, ordered_by
 from multicast.order.stream import OrderStream
-from multicast.topic_identity import refuse_changed_topics
 from topology.tree import Log
 
 Where = Literal["earliest", "latest"] | Cursor | datetime

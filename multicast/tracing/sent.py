@@ -21,7 +21,7 @@ from random import random
 from typing import Any
 
 from multicast.drivers.protocol import Appended, AppendOutcome, DoneAll, Headers
-from multicast.keyed.calls import Batched
+from multicast.producing.keyed.calls import Batched
 from multicast.producing.receipts import Route
 from multicast.tracing.context import carried, first_header, injected, tracer
 from topology import extra

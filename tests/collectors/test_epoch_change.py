@@ -114,7 +114,7 @@ def test_a_control_state_that_is_copied_reads_on_without_touching_the_other():
 
     other.read_collectors(Record(9, value, key))
 
-    assert (state.running, other.running) == ({}, {"K1": 1})
+    assert (state.advertised.running, other.advertised.running) == ({}, {"K1": 1})
     assert (other.plans, other.previous) == (state.plans, state.previous)
     assert ControlState("A").copy().previous == ControlState("A").previous
 

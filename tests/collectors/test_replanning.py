@@ -179,7 +179,7 @@ def advertised(system):
     host = system.order()
     names = {node.name for node in system.plan.collectors}
     with closing(ControlReader(system.driver, system.topic)) as control:
-        until(lambda: names <= control.refresh().collectors_open(1), "all statements")
+        until(lambda: names <= control.refresh().advertised.collectors_open(1), "all statements")
     return host
 
 

@@ -72,9 +72,9 @@ def test_the_control_topic_carries_the_page_and_its_loss_is_the_newest_word(stat
     for record in (running_record(1, "K1", page), running_record(1, "K1")):
         before = state.copy()
         state.read_collectors(Record(0, record[1], record[0]))
-        assert state.running == {"K1": 1}
-        assert state.pages == {"K1": page if record[1].count(b"6066") else None}
-        assert before.pages != state.pages  # a copy reads on by itself
+        assert state.advertised.running == {"K1": 1}
+        assert state.advertised.pages == {"K1": page if record[1].count(b"6066") else None}
+        assert before.advertised.pages != state.advertised.pages  # a copy reads on by itself
 
 
 @pytest.mark.parametrize(
@@ -86,7 +86,7 @@ def test_the_control_topic_carries_the_page_and_its_loss_is_the_newest_word(stat
 def test_a_malformed_page_voids_its_statement(state, web):
     value = json.dumps({"schema_version": 1, "epoch": 1, "web": web}).encode()
     state.read_collectors(Record(0, value, b"running/K1"))
-    assert (state.void, state.running, state.pages) == (1, {}, {})
+    assert (state.void, state.advertised.running, state.advertised.pages) == (1, {}, {})
 
 
 def test_the_instance_that_acts_is_taken_wherever_it_is(state, serve):

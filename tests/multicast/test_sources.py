@@ -2,6 +2,11 @@
 
 from dataclasses import replace
 
+import pytest
+
+from multicast.consuming.cursor import Cursor
+from multicast.consuming.subscription import SubscriptionRequest, interest_at
+from multicast.control import ControlState, genesis, plan_record
 from multicast.control.sources import (
     first_epoch,
     last_epoch,
@@ -11,6 +16,9 @@ from multicast.control.sources import (
     single_log_start,
     source_of,
 )
+from multicast.drivers.protocol import Record
+from multicast.errors import UsageError
+from multicast.order.runs import digest_of
 from tests.helpers.plans import chain
 from topology.carry_over import Retained
 
@@ -58,3 +66,32 @@ def test_a_single_log_consumer_reads_to_the_marker_where_a_stream_froze_before_i
     assert single_log_start(ends, markers, never, 2, "P1") == 8
     assert single_log_end(ends, markers, never, 2, "P1") is None
     assert single_log_start(ends, markers, never, 1, "P1") is None
+
+
+def test_a_single_log_consumer_never_goes_back_but_where_a_loss_was_accepted():
+    ends = {1: {"P1": 7}, 2: {"P1": 8}, 3: {"P1": 12}}
+    markers = {1: {"P1": 9}, 2: {}}
+
+    def spans(is_cut):
+        log = ends, markers, is_cut
+        return [(single_log_start(*log, e, "P1"), single_log_end(*log, e, "P1")) for e in (2, 3)]
+
+    assert spans(lambda *_: False) == [(9, 9), (9, 12)]  # nothing of epoch 2, no offset twice
+    assert spans(lambda epoch, _: epoch == 1) == [(7, 8), (8, 12)]
+    assert spans(lambda epoch, _: epoch == 2) == [(9, 8), (8, 12)]
+
+
+def test_a_log_that_is_read_alone_may_be_kept_from_a_plan_before_some_partitions_existed():
+    first = chain()
+    later = replace(first, epoch=2, partitions=(*first.partitions, "P5"))
+    state = ControlState("A")
+    key, value = plan_record(genesis("A"), first, attempt="1")
+    state.read(Record(0, value, key))
+    key, value = plan_record(digest_of(value), later, attempt="1")
+    state.read(Record(1, value, key))
+    assert state.retained(1).logs >= {"P4"}
+    wanted = SubscriptionRequest.of(None, ("P4", "P5"))
+    cursor = Cursor(1, "@P4", 0, 0, 0)
+    assert interest_at(state, wanted, cursor) == ("P4",)
+    with pytest.raises(UsageError, match="partition P9 does not exist"):
+        interest_at(state, SubscriptionRequest.of(None, ("P4", "P9")), cursor)

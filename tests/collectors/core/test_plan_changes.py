@@ -177,7 +177,7 @@ def test_a_plan_that_was_not_refused_ends_the_epoch_however_many_offsets_lack_a_
 def test_the_record_of_an_earlier_epochs_instance_that_came_late_does_not_stay():
     # `apply` would wait for the next epoch's collector, and `doctor` would say that none is open.
     with ready() as (system, engine, _):
-        until(lambda: "K1" in engine.control.collectors_open(2))
+        until(lambda: "K1" in engine.control.advertised.collectors_open(2))
         system.write(running_record(1, "K1", None))
         with closing(ControlReader(system.driver, PLAN.topic)) as control:
-            until(lambda: "K1" in control.refresh().collectors_open(2))
+            until(lambda: "K1" in control.refresh().advertised.collectors_open(2))

@@ -115,7 +115,7 @@ def test_records_that_the_stream_had_at_the_start_do_not_end_an_offer():
 
 def test_the_control_topic_carries_an_offer_until_another_instance_advertises_itself():
     state, offsets = ControlState("A"), count()
-    assert state.offered_by(1, "K1") == NOBODY
+    assert state.advertised.offered_by(1, "K1") == NOBODY
 
     def record(**released):
         return running_record(1, "K1", **released)
@@ -126,15 +126,21 @@ def test_the_control_topic_carries_an_offer_until_another_instance_advertises_it
 
     read(record(releases=2**64 - 1))
     before = state.copy()
-    assert (state.offered_by(1, "K1"), state.offered_by(2, "K1")) == (2**64 - 1, NOBODY)
+    assert (state.advertised.offered_by(1, "K1"), state.advertised.offered_by(2, "K1")) == (
+        2**64 - 1,
+        NOBODY,
+    )
     read(record())
-    assert (state.offered_by(1, "K1"), before.offered_by(1, "K1")) == (None, 2**64 - 1)
+    assert (state.advertised.offered_by(1, "K1"), before.advertised.offered_by(1, "K1")) == (
+        None,
+        2**64 - 1,
+    )
     key, value = record()
     for wrong in ("", "12", 1, None):
         document = {**json.loads(value), "epoch": 7, "released": wrong}
         read((key, json.dumps(document).encode()))
     assert state.void == 4
-    assert state.running == {"K1": 1}
+    assert state.advertised.running == {"K1": 1}
 
 
 # -- instances on a log in memory -----------------------------------------------------------------
@@ -190,7 +196,9 @@ def test_a_standby_that_acts_steps_back_once_another_instance_advertises_itself(
         producer.multicast(b"3", to={"P1"}).ordered(60)
         assert standby.status()["takeovers"] == 2
         with closing(ControlReader(system.driver, system.plan.topic)) as control:
-            eventually(lambda: control.refresh().pages["K1"] == page(1), "the standby's page")
+            eventually(
+                lambda: control.refresh().advertised.pages["K1"] == page(1), "the standby's page"
+            )
 
 
 class LateControl:
@@ -240,7 +248,7 @@ def test_of_two_standbys_whose_claims_come_in_one_read_the_later_one_acts():
         )
         with closing(ControlReader(system.driver, plan.topic)) as control:
             (acting,) = [node for node in standbys if node.status()["acting"]]
-            assert control.refresh().pages["K1"] == page(2 + standbys.index(acting))
+            assert control.refresh().advertised.pages["K1"] == page(2 + standbys.index(acting))
         producer.multicast(b"2", to={"P1"}).ordered(60)
         assert [node.status()["acting"] for node in standbys] == [
             node is acting for node in standbys

@@ -116,7 +116,7 @@ def test_a_statement_in_the_topic_of_the_others_is_void():
     state.read(Record(0, first[1], first[0]))
     for key, value in stated[:2]:
         state.read(Record(0, value, key))
-    assert (state.void, state.running, state.checkpoint_keys) == (6, {}, {})
+    assert (state.void, state.advertised.running, state.checkpoint_keys) == (6, {}, {})
 
 
 def test_of_the_statements_that_wait_for_their_plan_only_so_many_are_kept():
@@ -210,7 +210,7 @@ def test_a_reader_reads_the_plans_first_so_that_no_bound_meets_their_checkpoints
         assert control.position == 4
         key, value = running_record(2, "K1")
         log.write(COLLECTORS, value, key=key)
-        assert control.refresh().running == {"K1": 2}
+        assert control.refresh().advertised.running == {"K1": 2}
         assert control.positions == {OPERATORS: 4, COLLECTORS: len(stated) + 1}
 
 

@@ -7,8 +7,8 @@ from typing import NamedTuple
 
 from multicast.drivers.protocol import Headers
 from multicast.errors import UsageError
-from multicast.keyed.partitioners import Key, Keys, key_bytes
 from multicast.messages import refuse_names
+from multicast.producing.keyed.partitioners import Key, Keys, key_bytes
 
 NOWHERE = "a message without a destination set goes to its key's partition: give 'to', or a key"
 

@@ -5,7 +5,7 @@ import json
 import pytest
 
 from multicast import Consumer, Producer, keys
-from multicast.keyed.partitioners import by_crc32, by_murmur2
+from multicast.producing.keyed.partitioners import by_crc32, by_murmur2
 from tests.helpers.plans import poster
 from tests.helpers.system import EACH_DRIVER, PATIENCE_S, System, amcast
 

@@ -27,7 +27,7 @@ from multicast.errors import (
     UndeclaredDestination,
     UsageError,
 )
-from multicast.keyed.partitioners import Partitioner
+from multicast.producing.keyed.partitioners import Partitioner
 from topology.tree import Plan
 
 # Two requests so often for each producer that sends by keys. Ten times more often would cost as

@@ -9,7 +9,7 @@ from kafka.partitioner import murmur2 as of_kafka_python
 
 from multicast.drivers.kafka import Admin, TopicSpec
 from multicast.errors import UsageError
-from multicast.keyed.partitioners import PARTITIONERS, keys, murmur2, partitioner_named
+from multicast.producing.keyed.partitioners import PARTITIONERS, keys, murmur2, partitioner_named
 from tests.helpers.driver_worlds import PATIENCE_S
 
 # Of `UtilsTest.testMurmur2` in Apache Kafka, where they are signed.

@@ -16,9 +16,9 @@ from multicast.errors import (
     UndeclaredDestination,
     UsageError,
 )
-from multicast.keyed import router
-from multicast.keyed.partitioners import by_crc32, by_murmur2
 from multicast.messages import MessageID
+from multicast.producing.keyed import router
+from multicast.producing.keyed.partitioners import by_crc32, by_murmur2
 from tests.helpers.driver_worlds import PATIENCE_S
 from tests.helpers.held import SteppedDriver
 from tests.helpers.plans import chain, poster

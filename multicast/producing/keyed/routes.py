@@ -6,15 +6,15 @@ import threading
 from collections.abc import Iterable
 
 from multicast.control import ControlReader, ControlState, log_partition
+from multicast.control.topic_identity import refuse_recreated_logs
 from multicast.drivers.clock import clock_of
 from multicast.drivers.protocol import Driver
-from multicast.keyed.destinations import find_log, required_log
-from multicast.keyed.partitioners import Keys, Partitioner
-from multicast.keyed.router import KeyRouter
 from multicast.messages import covered_header, name_set, refuse_no_name
 from multicast.producing.append_counts import AppendCounters
+from multicast.producing.keyed.destinations import find_log, required_log
+from multicast.producing.keyed.partitioners import Keys, Partitioner
+from multicast.producing.keyed.router import KeyRouter
 from multicast.producing.receipts import Route
-from multicast.topic_identity import refuse_recreated_logs
 from topology.tree import Log, Plan, log_name
 
 # An undeclared destination set makes the producer read the control topic again, at most this often:

@@ -1,8 +1,8 @@
 """The partitioners of Kafka's clients: from a key and a number of partitions to a partition.
 
 A topic keeps the order of a key only if all its producers put the key into the same partition. So
-these functions give exactly what the clients give (`tests/multicast/keyed/` compares them with the
-clients on a broker):
+these functions give exactly what the clients give (`tests/multicast/producing/keyed/` compares them
+with the clients on a broker):
 
     murmur2     Java's default, kafka-python's, and librdkafka's "murmur2_random" with a key
     crc32       librdkafka's default ("consistent_random") with a key that is not empty, and so the

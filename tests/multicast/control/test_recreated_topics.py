@@ -8,8 +8,8 @@ import pytest
 
 from collectors.reconfiguration.apply import apply, unapplied
 from collectors.reconfiguration.topics import topics_of
-from multicast import Consumer, Producer, topic_identity
-from multicast.control import control_topics, follower
+from multicast import Consumer, Producer
+from multicast.control import control_topics, follower, topic_identity
 from multicast.drivers.kafka import Admin, TopicSpec
 from multicast.drivers.memory.driver import MemoryDriver
 from multicast.errors import AmcastError, ClusterUnreachable, NotAuthorized, TopicChanged

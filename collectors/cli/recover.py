@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from functools import partial
 from typing import Annotated
 
 import typer
@@ -44,8 +45,9 @@ def recover_damaged(
     Fills logs that are ordered too far beyond their ends. If a stream was frozen, contradicts its
     parent's or has lost its end, ends the epoch and begins the next with the same layout. Where a
     log has lost its end, says from which offset on and whose commits lie behind it, and ends the
-    epoch there with --accept-loss. The next run finishes an interrupted one. Exits with 4 if time ran out (run it again), and with
-    5 if it needs --yes or --accept-loss, or another operator was quicker.
+    epoch there with --accept-loss. The next run finishes an interrupted one. Exits with 4 if time
+    ran out (run it again), and with 5 if it needs --yes or --accept-loss, or another operator was
+    quicker.
     """
     chosen = settings(bootstrap=bootstrap, topic=topic, driver=driver)
     with cluster_of(chosen) as (opened, admin):
@@ -56,7 +58,7 @@ def recover_damaged(
             timeout_s=timeout,
             yes=yes,
             lossy=accept_loss,
-            groups=admin.groups(group_prefix(chosen.topic)),
+            groups=partial(admin.groups, group_prefix(chosen.topic)),
             say=say,
         )
     _report(done, chosen.topic, output)

@@ -13,8 +13,8 @@ step, because each step follows from what is in the logs:
 
 Collectors and logs that e+1 retains (`topology/carry_over.py`) take no part in this.
 
-Invariant: the ends of an epoch are a function of its markers, its frozen streams and the losses that
-the control topic states, so all processes that write them write the same.
+Invariant: the ends of an epoch are a function of its markers, its frozen streams and the losses
+that the control topic states, so all processes that write them write the same.
 """
 
 from __future__ import annotations
@@ -82,11 +82,8 @@ def ends_of(
 
 def losses_of(state: ControlState, epoch: int, streams: Iterable[OrderStream]) -> dict[str, int]:
     """Give the first lost offset of each log that has lost its end, as stated in an epoch."""
-    losses: dict[str, int] = {}
-    for log in state.plan(epoch).logs:
-        first = state.loss_of(epoch, log.name)
-        if first is not None:
-            losses[log.name] = first
+    stated = {log.name: state.loss_of(epoch, log.name) for log in state.plan(epoch).logs}
+    losses = {name: first for name, first in stated.items() if first is not None}
     for stream in streams:
         for log, first in stream.state.lost.items():
             name = stream.plan.logs[log].name

@@ -20,7 +20,7 @@ do no harm.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack, closing
 from dataclasses import dataclass, replace
 from uuid import uuid4
@@ -173,7 +173,7 @@ def recover(
     timeout_s: float = 30.0,
     yes: bool = False,
     lossy: bool = False,
-    groups: Collection[str] = (),
+    groups: Callable[[], Iterable[str]] = tuple,
     say: Callable[[str], None] = lambda _: None,
 ) -> Recovered:
     """Repair the damage in the newest epoch; return once that is done.

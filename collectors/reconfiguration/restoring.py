@@ -51,9 +51,9 @@ def runs_to_restore(
 ) -> dict[str, list[Run]]:
     """Give, by collector, the runs with which its stream begins the next epoch.
 
-    `ended` are the frozen streams of whole trees, `gone` where these have lost checkpoints. Blocks while it reads what children have not
-    relayed. Raises `Conflict` for a gap that matters, unless `lossy`, and `Trimmed` if a stream
-    cannot be read at all.
+    `ended` are the frozen streams of whole trees, and `gone` which of their checkpoints are lost.
+    Blocks while it reads what children have not relayed. Raises `Conflict` for a gap that matters,
+    unless `lossy`, and `Trimmed` if a stream cannot be read at all.
     """
     if not lossy:
         refuse_gaps(driver, state, ended, gone)

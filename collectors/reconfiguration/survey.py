@@ -8,7 +8,7 @@ Writes nothing. `collectors/core/mending.py` decides what is damaged; `recovery.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import closing, contextmanager
 
 from collectors.core.epoch_change import cuts_of, freeze_positions, losses_of
@@ -25,7 +25,7 @@ from multicast.control import (
 from multicast.drivers.clock import clock_of
 from multicast.drivers.protocol import Driver, TopicPartition
 from multicast.drivers.reading import READ_S
-from multicast.errors import Conflict, ProtocolViolation, TimedOut, Trimmed
+from multicast.errors import AccessDenied, Conflict, ProtocolViolation, TimedOut, Trimmed
 from multicast.order.runs import Run
 from multicast.order.stream import OrderStream
 from topology.tree import Plan
@@ -67,8 +67,11 @@ def _read_all(
         try:
             read_to_end(driver, places)
         except ProtocolViolation:
-            false = {stream.collector: stream.disproven for stream in places.values()}
-            false = {name: offset for name, offset in false.items() if offset is not None}
+            false = {
+                stream.collector: stream.disproven
+                for stream in places.values()
+                if stream.disproven is not None
+            }
             if not false:
                 raise
             gone.update(false)
@@ -76,13 +79,14 @@ def _read_all(
         for partition, stream in places.items():
             for point in reversed(state.checkpoints(stream.plan.epoch, stream.collector)):
                 end = point.offset + 1
-                if (
-                    end <= stream.offset_next
-                    or end_from(driver, clock_of(driver), partition, end) >= end
-                ):
+                if max(stream.offset_next, _end(driver, partition, end)) >= end:
                     break
                 gone[stream.collector] = min(point.offset, gone.get(stream.collector, end))
         return {stream.collector: stream for stream in places.values()}, gone
+
+
+def _end(driver: Driver, partition: TopicPartition, least: int) -> int:
+    return end_from(driver, clock_of(driver), partition, least)
 
 
 def read_to_end(driver: Driver, places: Mapping[TopicPartition, OrderStream]) -> None:
@@ -189,18 +193,24 @@ def damage_of(
 
 
 def behind(
-    driver: Driver, state: ControlState, damages: Iterable[Damage], groups: Iterable[str]
+    driver: Driver,
+    state: ControlState,
+    damages: Iterable[Damage],
+    groups: Callable[[], Iterable[str]],
 ) -> Iterator[str]:
     """Name the consumer groups whose commits lie behind what logs have lost, in sentences."""
     lost = {log_partition(state.plan().log(each.log)): each for each in damages if each.log}
-    for group in groups if lost else ():
-        for partition, (position, _) in driver.committed(group, list(lost)).items():
-            if position > lost[partition].first:
-                name = group.removeprefix(group_prefix(state.topic))
-                yield (
-                    f"consumer {name} has delivered log {lost[partition].log} up to {position}: "
-                    f"what it had from {lost[partition].first} on no longer stands"
-                )
+    try:
+        for group in groups() if lost else ():
+            for partition, (position, _) in driver.committed(group, list(lost)).items():
+                if position > lost[partition].first:
+                    name = group.removeprefix(group_prefix(state.topic))
+                    yield (
+                        f"consumer {name} has delivered log {lost[partition].log} up to "
+                        f"{position}: what it had from {lost[partition].first} on does not stand"
+                    )
+    except AccessDenied as error:
+        yield f"what consumers have committed cannot be seen: {error}"
 
 
 def refuse_damaged(driver: Driver, state: ControlState) -> None:

@@ -102,11 +102,8 @@ class DeliveryWindow:
 
         `control` is the control topic as read after the last delivery.
         """
-        ends = {
-            part.log.name: OFFSET_MAX
-            for reading in self._readings.values()
-            for part in reading.parts
-        }
+        parts = [part for reading in self._readings.values() for part in reading.parts]
+        ends = {part.log.name: OFFSET_MAX for part in parts}
         audit = AuditCollector(End(control.epoch, control.epoch, ends))
         for (consumer, instance), reading in self._readings.items():
             if reading.parts:

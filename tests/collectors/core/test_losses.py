@@ -1,0 +1,184 @@
+"""Logs and streams that have lost their ends: what `recover` says, refuses, and accepts."""
+
+from dataclasses import replace
+
+import pytest
+
+from collectors.core.collector import LIMITS
+from collectors.core.mending import Harm
+from collectors.reconfiguration.drain import drain
+from collectors.reconfiguration.survey import find_damage, read_streams, refuse_damaged
+from multicast.control import (
+    ControlReader,
+    log_partition,
+    loss_record,
+    stream_partition,
+)
+from multicast.errors import Conflict
+from tests.collectors.core.test_recover import (
+    CHAIN,
+    NAMES,
+    PLAN,
+    ROOT,
+    Killed,
+    found_in,
+    ordered,
+    recovered,
+    state_of,
+)
+from tests.helpers.forged import is_relayed
+from tests.helpers.small import Small, until
+
+
+def lose(system, log, count):
+    """Lose the last records of a log, and state it, as a collector does; give the first offset."""
+    partition = log_partition(system.plan.log(log))
+    first = system.driver.high_watermarks([partition])[partition] - count
+    system.log.lose(partition, first)
+    system.write(loss_record(log, 0, first))
+    return first
+
+
+def agreed(system):
+    """Read all consumers anew, each alike in what it has in common with the others."""
+    sequences = {name: system.all(name) for name in NAMES}
+    for sequence in sequences.values():
+        assert len(set(sequence)) == len(sequence)
+        for other in sequences.values():
+            common = [message for message in sequence if message in other]
+            assert common == [message for message in other if message in sequence]
+    return {message for sequence in sequences.values() for message in sequence}
+
+
+def offsets_of(messages, label):
+    return sorted(int(each.rpartition(":")[2]) for each in messages if each.startswith(f"{label}:"))
+
+
+def test_what_a_log_has_lost_is_named_and_accepted_only_as_a_loss():
+    with Small(PLAN) as system:
+        system.run_all()
+        ordered(system, 70)
+        first = lose(system, "P1", 4)
+        said = []
+        with pytest.raises(Conflict, match=f"log P1 has lost .* offset {first} on.*--accept-loss"):
+            recovered(system, say=said.append)
+        assert f"it was ordered up to {first + 4}" in said[0]
+        with pytest.raises(Conflict, match="topology recover"):
+            refuse_damaged(system.driver, state_of(system))
+        assert state_of(system).epoch == 1, "refused before the first change"
+
+        assert recovered(system, lossy=True).epoch == 2
+        state = state_of(system)
+        assert state.plan().log("P1").life == 1
+        assert (state.ends[1]["P1"], state.cut_of(1, "P1"), state.loss_of(2, "P1")) == (
+            first,
+            first,
+            None,
+        )
+        assert find_damage(system.driver, state) == ()
+        system.run_all(epoch=2)
+        sent = ordered(system, 70)
+        delivered = agreed(system)
+        assert {*sent} <= delivered
+        assert offsets_of(delivered, "P1") == list(range(first))
+        assert min(offsets_of(delivered, "P1~1")) >= first
+        assert recovered(system, lossy=True).changed is False
+
+
+def test_the_consumers_are_named_that_have_committed_what_is_lost():
+    with Small(PLAN) as system:
+        system.run_all()
+        ordered(system, 70)
+        with system.consumer("C1") as consumer:
+            for batch in consumer.until_end(timeout=60):
+                assert batch.records
+            consumer.commit()
+        first, said = lose(system, "P1", 4), []
+        recovered(
+            system, lossy=True, say=said.append, groups=lambda: ["amcast.A.C1", "amcast.A.C2"]
+        )
+        assert f"consumer C1 has delivered log P1 up to {first + 4}" in said[1]
+        assert not [sentence for sentence in said if "consumer C2" in sentence]
+
+
+def test_a_loss_behind_a_plan_that_did_not_accept_it_is_accepted_by_the_next_one():
+    with Small(PLAN) as system:
+        system.run_all()
+        ordered(system, 70)
+        following = replace(PLAN, epoch=2, base_epoch=1, consumers=PLAN.consumers[:-1])
+        system.propose(following)
+        first = lose(system, "P1", 4)
+        with pytest.raises(Conflict, match="--accept-loss"):
+            recovered(system)
+        assert recovered(system, lossy=True).epoch == 3
+        state = state_of(system)
+        assert (state.ends[1]["P1"], state.ends[2]["P1"]) == (first + 4, first)
+        assert (state.cut_of(1, "P1"), state.begun(3)["P1"]) == (first, first)
+
+
+def test_the_change_of_plan_finishes_what_a_recovery_has_begun_to_accept(monkeypatch):
+    def killed(*_, **__):
+        raise Killed
+
+    with Small(PLAN) as system:
+        system.run_all()
+        ordered(system, 70)
+        first = lose(system, "P1", 4)
+        with monkeypatch.context() as patched:
+            patched.setattr("collectors.reconfiguration.recovery._end", killed)
+            with pytest.raises(Killed):
+                recovered(system, lossy=True)
+        control = ControlReader(system.driver, PLAN.topic)
+        control.refresh()
+        drain(system.driver, control, 1, timeout_s=60, say=lambda _: None)
+        assert control.refresh().ends[1]["P1"] == first
+        assert "P1" not in control.state.ended[1].lost
+        control.close()
+
+
+def test_the_loss_of_a_log_without_a_collector_is_accepted_and_the_rest_goes_on():
+    with Small(CHAIN) as system:
+        system.run_all()
+        with system.producer(tickets=False) as producer:
+            for number in range(12):
+                producer.multicast(b"%d" % number, to={"P4"}).accepted(60)
+        first = lose(system, "P4", 4)
+        (damage,) = found_in(system)
+        assert (damage.harm, damage.collector, damage.log) == (Harm.LOST, "", "P4")
+        assert recovered(system, lossy=True).epoch == 2
+        state = state_of(system)
+        assert state.retained(1).collectors == {"K1", "K2"}
+        assert state.ends[1] == {"P4": first}
+        assert state.single_log_end(1, "P4") == state.single_log_start(2, "P4") == first
+        with system.producer(tickets=False) as producer:
+            last = str(producer.multicast(b"", to={"P4"}).accepted(60))
+        assert last.startswith("P4~1:")
+        delivered = system.all("C4")
+        assert offsets_of(delivered, "P4") == list(range(first))
+        assert delivered[-1] == last
+
+
+@pytest.mark.parametrize("regrown", [False, True], ids=["the stream ends below", "others follow"])
+def test_a_stream_that_lost_a_named_checkpoint_is_named_and_goes_on_in_the_next_epoch(regrown):
+    with Small(PLAN, limits=replace(LIMITS, checkpoint_records=6)) as system:
+        running = system.run_all()
+        sent = ordered(system, 7)
+        while not state_of(system).checkpoints(1, ROOT):
+            sent += ordered(system, 7)
+        until(lambda: is_relayed(read_streams(system.driver, state_of(system))))
+        for node, thread in running:
+            node.stop()
+            thread.join(60)
+        partition = stream_partition(PLAN, ROOT)
+        lost = state_of(system).checkpoints(1, ROOT)[-1].offset
+        system.log.lose(partition, lost - 3)
+        for _ in range(30 if regrown else 0):
+            system.log.write(partition, b"another record")
+        harms = {(each.harm, each.collector): each.says for each in found_in(system)}
+        assert f"at offset {lost} or before" in harms[Harm.CUT, ROOT]
+        assert "committed=False" in harms[Harm.CUT, ROOT]
+        assert recovered(system).epoch == 2
+        assert found_in(system) == ()
+        system.run_all(epoch=2)
+        sent += ordered(system, 70)
+        assert agreed(system) == {*sent}

@@ -28,9 +28,9 @@ from multicast.cli.options import (
     partitions_of,
     start_of,
 )
+from multicast.consuming.batches import Batch, Message
 from multicast.consuming.consumer import Consumer
 from multicast.consuming.cursor import Cursor
-from multicast.consuming.delivery import Batch, Message
 from multicast.drivers.protocol import Appended, AppendFailed
 from multicast.errors import AmcastError, AppendUnknown, TimedOut
 from multicast.producing.producer import Producer

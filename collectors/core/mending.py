@@ -107,6 +107,11 @@ def damage(
             results.append(Damage(harm, read.name, says))
         elif harm is Harm.STRAYED:
             says = f"{stream} contradicts its parent's stream, so it relays nothing more"
+            if read.parent_positions is None:
+                says += (
+                    ": it has relayed what that one lacks. Where Kafka has lost the end of that "
+                    "one, only --accept-loss keeps consumers of the two from different orders"
+                )
             results.append(Damage(harm, read.name, says))
         if read.gone is not None:
             says = (

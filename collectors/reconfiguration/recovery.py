@@ -39,6 +39,7 @@ from collectors.core.mending import (
 from collectors.engine.skips import fill_up, ignore, missing
 from collectors.reconfiguration.appends import append_one
 from collectors.reconfiguration.drain import Drain, Streams
+from collectors.reconfiguration.lost_order import lost_order
 from collectors.reconfiguration.restoring import (
     freeze_bytes,
     refuse_gaps,
@@ -49,7 +50,9 @@ from collectors.reconfiguration.survey import behind, damage_of, read_streams
 from multicast.control import (
     ControlReader,
     ControlState,
+    collectors_partition,
     control_partition,
+    loss_record,
     order_topic,
     plan_record,
     stream_partition,
@@ -191,6 +194,8 @@ def recover(
         begun, is_planned = state.begun_epoch, state.begun_epoch < state.epoch
         streams = read_streams(driver, state)
         damages = damage_of(driver, state, streams)
+        if lossy:
+            damages = (*damages, *lost_order(driver, state, streams))
         for sentence in (*(each.says for each in damages), *behind(driver, state, damages, groups)):
             say(sentence)
         harms = [each for each in damages if each.harm is not Harm.TOO_FAR]
@@ -199,6 +204,7 @@ def recover(
         skips = _fill(driver, state, streams, deadline=deadline, yes=yes, say=say)
         if not is_planned and not harms:
             return Recovered(begun, damages, skips, changed=skips > 0)
+        _state_losses(driver, state, harms, timeout_s)
         if not is_planned:
             _propose(driver, admin, control, harms, timeout_s)
             say(f"the plan of epoch {control.state.epoch} is in the control topic")
@@ -214,6 +220,18 @@ def recover(
 def _lost(harms: Iterable[Damage]) -> tuple[str, ...]:
     """Name the logs that have lost their ends."""
     return tuple(each.log for each in harms if each.harm is Harm.LOST)
+
+
+def _state_losses(
+    driver: Driver, state: ControlState, harms: Iterable[Damage], timeout_s: float
+) -> None:
+    """State what logs have lost, where no collector has: whoever ends the epoch ends them there."""
+    for each in harms:
+        stated = state.loss_of(state.begun_epoch, each.log) if each.log else 0
+        if stated is None or stated > each.first:
+            life = state.plan(state.begun_epoch).log(each.log).life
+            key, value = loss_record(each.log, life, each.first)
+            append_one(driver, collectors_partition(state.topic), key, value, timeout_s)
 
 
 def _next_plan(plan: Plan, harms: Iterable[Damage]) -> Plan:

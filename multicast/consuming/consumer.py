@@ -400,8 +400,15 @@ class Consumer:
         self._seek(self.position)
 
     def _go_on(self) -> None:
-        """Compare the last messages that the group's commit names with what is there now."""
+        """Compare the last messages that the group's commit names with what is there now.
+
+        Not those that an operator has accepted as lost: who had them goes on behind.
+        """
         last = self._group_cursor.last_of_logs(self._delivery.logs.values())
+        for number, log in self._delivery.logs.items():
+            known = last.get(log_partition(log))
+            if known is not None and self._delivery.tails.drops(number, known.offset):
+                del last[log_partition(log)]
         self._readers.refuse_others(last)
         self._group_positions.goes_on(last)
 

@@ -8,6 +8,7 @@ from collectors.core.collector import LIMITS
 from collectors.core.mending import Harm
 from collectors.reconfiguration.drain import drain
 from collectors.reconfiguration.survey import find_damage, read_streams, refuse_damaged
+from multicast.consuming.batches import Message
 from multicast.control import (
     ControlReader,
     log_partition,
@@ -23,6 +24,7 @@ from tests.collectors.core.test_recover import (
     ROOT,
     Killed,
     found_in,
+    multicast,
     ordered,
     recovered,
     state_of,
@@ -50,6 +52,15 @@ def agreed(system):
             common = [message for message in sequence if message in other]
             assert common == [message for message in other if message in sequence]
     return {message for sequence in sequences.values() for message in sequence}
+
+
+def messages_of(consumer):
+    """Read to the end; give the messages."""
+    return [
+        Message(batch, record)
+        for batch in consumer.until_end(timeout=60)
+        for record in batch.records
+    ]
 
 
 def offsets_of(messages, label):
@@ -191,3 +202,23 @@ def test_a_stream_that_lost_a_named_checkpoint_is_named_and_goes_on_in_the_next_
             each.replace("~1", "") for each in sent
         }
         assert len(delivered) == len(sent)
+
+
+def test_readers_of_what_was_lost_keep_their_place_and_go_on_in_the_next_epoch():
+    with Small(PLAN) as system:
+        system.run_all()
+        sent = ordered(system, 70)
+        with system.consumer("C1") as consumer:
+            before = [str(each.message_id) for each in messages_of(consumer)]
+            consumer.commit()
+        first = lose(system, "P1", 4)
+        multicast(system, 14)
+        recovered(system, lossy=True)
+        system.run_all(epoch=2)
+        sent = ordered(system, 7)
+        with system.consumer("C1") as consumer:
+            after = [str(each.message_id) for each in messages_of(consumer)]
+        assert offsets_of(before, "P1")[-1] == first + 3, "what is lost now"
+        assert offsets_of(after, "P1") == []
+        assert offsets_of(after, "P1~1")[0] <= first + 1
+        assert {message for message in sent if message in system.all("C1")} <= {*after}

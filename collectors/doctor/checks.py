@@ -360,15 +360,19 @@ def _named(collectors: Sequence[str]) -> str:
 
 
 def of_damage(damages: Iterable[Damage]) -> list[Finding]:
-    """Report the damage of wrong order records."""
+    """Report what wrong order records have damaged, and what Kafka has lost."""
+    dos = {
+        Harm.LOST: "if no broker can bring it back, run 'amcast topology recover --accept-loss'",
+        Harm.CUT: "run 'amcast topology recover --accept-loss'",
+    }
     do = "run 'amcast topology recover', and find out what wrote that record"
     return [
         Finding(
             Weight.WARN,
             Check.DAMAGE,
-            f"collector {damage.collector}",
+            f"log {damage.log}" if damage.log else f"collector {damage.collector}",
             damage.says,
-            do,
+            dos.get(damage.harm, do),
         )
         for damage in damages
     ]
@@ -376,12 +380,16 @@ def of_damage(damages: Iterable[Damage]) -> list[Finding]:
 
 def of_ahead(collectors: Iterable[CollectorFacts], damages: Iterable[Damage]) -> list[Finding]:
     """Report logs that are ordered ahead of their ends for long, unless it is a damage."""
-    damaged = {damage.collector for damage in damages if damage.harm is Harm.TOO_FAR}
+    listed = list(damages)
+    damaged = {damage.collector for damage in listed if damage.harm is Harm.TOO_FAR}
+    lost = {damage.log for damage in listed}
     return [
         Finding(Weight.WARN, Check.AHEAD, f"log {log.log}", log.says(), log.do())
         for collector in collectors
         for log in collector.ahead
-        if collector.name not in damaged and (log.for_ms is None or log.for_ms >= AHEAD_MS)
+        if collector.name not in damaged
+        and log.log not in lost
+        and (log.for_ms is None or log.for_ms >= AHEAD_MS)
     ]
 
 

@@ -9,6 +9,7 @@ from typing import Annotated
 import typer
 
 from collectors.cli.cluster import cluster_of, say
+from collectors.core.mending import Harm
 from collectors.doctor.consumer_groups import group_prefix
 from collectors.reconfiguration.recovery import Recovered, recover
 from multicast.cli.options import WAIT_RANGE, Bootstrap, DriverName, Topic
@@ -77,7 +78,11 @@ def _report(done: Recovered, topic: str, output: Output) -> None:
                     "harm": damage.harm,
                     "collector": damage.collector,
                     "says": damage.says,
-                    **({"log": damage.log, "first": damage.first} if damage.log else {}),
+                    **(
+                        {"log": damage.log, "first": damage.first}
+                        if damage.harm is Harm.LOST
+                        else {}
+                    ),
                 }
                 for damage in done.damages
             ],

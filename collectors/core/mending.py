@@ -47,7 +47,8 @@ class Harm(enum.StrEnum):
 class Damage:
     """One damage of a collector's stream, or of a log; `says` describes it in a sentence.
 
-    Of a lost log, `collector` is its top, or empty, `log` its name, and `first` what is lost first.
+    `log` is the log that is lost, or ordered too far. Of one that is lost, `collector` is its top,
+    or empty, and `first` the first offset that is lost.
     """
 
     harm: Harm
@@ -129,7 +130,7 @@ def damage(
                     f"log {name} is ordered {beyond} offsets beyond its end, and collectors fill "
                     f"at most {fill_max}, so its consumers wait"
                 )
-                results.append(Damage(Harm.TOO_FAR, read.name, says))
+                results.append(Damage(Harm.TOO_FAR, read.name, says, name))
     return tuple(results)
 
 

@@ -226,8 +226,8 @@ def _state_losses(
     driver: Driver, state: ControlState, harms: Iterable[Damage], timeout_s: float
 ) -> None:
     """State what logs have lost, where no collector has: whoever ends the epoch ends them there."""
-    for each in harms:
-        stated = state.loss_of(state.begun_epoch, each.log) if each.log else 0
+    for each in [each for each in harms if each.harm is Harm.LOST]:
+        stated = state.loss_of(state.begun_epoch, each.log)
         if stated is None or stated > each.first:
             life = state.plan(state.begun_epoch).log(each.log).life
             key, value = loss_record(each.log, life, each.first)

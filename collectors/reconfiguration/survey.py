@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import closing, contextmanager
 
 from collectors.core.epoch_change import cuts_of, freeze_positions, losses_of
-from collectors.core.mending import Damage, StreamRead, damage, loss, ordered_to
+from collectors.core.mending import Damage, Harm, StreamRead, damage, loss, ordered_to
 from collectors.doctor.consumer_groups import group_prefix
 from collectors.doctor.streams import open_near_end, stream_records
 from collectors.reconfiguration.drain import Streams
@@ -178,11 +178,14 @@ def damage_of(
     partitions = {log.name: log_partition(log) for log in plan.logs}
     highs = driver.high_watermarks(list(partitions.values()))
     log_ends = {name: highs[partition] for name, partition in partitions.items()}
-    losses = losses_of(state, plan.epoch, [read.stream for read in streams.values()])
+    ended = [read.stream for read in streams.values()]
+    losses = losses_of(state, plan.epoch, ended)
+    for name, first in _unstated(driver, ended).items():
+        losses[name] = min(first, losses.get(name, first))
     if state.epoch > plan.epoch:
         accepted = cuts_of(plan, state.plan(plan.epoch + 1), losses)
         losses = {name: first for name, first in losses.items() if name not in accepted}
-    ordered = ordered_to(read.stream for read in streams.values())
+    ordered = ordered_to(ended)
     return (
         *(
             loss(plan, name, first, ordered.get(name, log_ends[name]), log_ends[name])
@@ -192,6 +195,33 @@ def damage_of(
     )
 
 
+def _unstated(driver: Driver, streams: Iterable[OrderStream]) -> dict[str, int]:
+    """Compare the ends that streams have seen with what leaders have; give what logs have lost."""
+    seen: dict[TopicPartition, dict[int, int]] = {}  # by leader epoch, the highest end
+    names: dict[TopicPartition, str] = {}
+    for stream in streams:
+        for number, ends in stream.state.seen.items():
+            partition = log_partition(stream.plan.logs[number])
+            names[partition] = stream.plan.logs[number].name
+            highest = seen.setdefault(partition, {})
+            for _, end, epoch, _ in ends:
+                highest[epoch] = max(end, highest.get(epoch, 0))
+    present = driver.leader_ends(list(seen)) if seen else {}
+    losses: dict[str, int] = {}
+    for epoch in sorted({epoch for highest in seen.values() for epoch in highest}):
+        asked = {
+            partition: seen[partition][epoch] for partition in present if epoch in seen[partition]
+        }
+        has = {each: present[each].end for each in asked if present[each].leader_epoch == epoch}
+        earlier = [each for each in asked if present[each].leader_epoch > epoch]
+        has |= driver.epoch_ends(dict.fromkeys(earlier, epoch)) if earlier else {}
+        for partition, end in asked.items():
+            if 0 <= has.get(partition, -1) < end:
+                name = names[partition]
+                losses[name] = min(has[partition], losses.get(name, end))
+    return losses
+
+
 def behind(
     driver: Driver,
     state: ControlState,
@@ -199,7 +229,11 @@ def behind(
     groups: Callable[[], Iterable[str]],
 ) -> Iterator[str]:
     """Name the consumer groups whose commits lie behind what logs have lost, in sentences."""
-    lost = {log_partition(state.plan().log(each.log)): each for each in damages if each.log}
+    lost = {
+        log_partition(state.plan().log(each.log)): each
+        for each in damages
+        if each.harm is Harm.LOST
+    }
     try:
         for group in groups() if lost else ():
             for partition, (position, _) in driver.committed(group, list(lost)).items():

@@ -16,7 +16,7 @@ from multicast.control import (
     stream_partition,
 )
 from multicast.errors import Conflict
-from multicast.order.records import OwnRecord, Ticket, encode
+from multicast.order.records import OwnRecord, SeenEnd, SightRecord, Ticket, encode
 from tests.collectors.core.test_recover import (
     CHAIN,
     NAMES,
@@ -222,3 +222,26 @@ def test_readers_of_what_was_lost_keep_their_place_and_go_on_in_the_next_epoch()
         assert offsets_of(after, "P1") == []
         assert offsets_of(after, "P1~1")[0] <= first + 1
         assert {message for message in sent if message in system.all("C1")} <= {*after}
+
+
+def test_what_no_collector_was_there_to_state_is_found_by_comparison_and_stated():
+    with Small(PLAN) as system:
+        running = system.run_all()
+        ordered(system, 70)
+        for node, thread in running:
+            node.stop()
+            thread.join(60)
+        partition, number = log_partition(PLAN.log("P1")), PLAN.number("P1")
+        end = system.driver.high_watermarks([partition])[partition]
+        (present,) = system.driver.leader_ends([partition]).values()
+        sight = SightRecord((SeenEnd(number, end, present.leader_epoch, 0),))
+        top = PLAN.top("P1").name
+        system.log.write(stream_partition(PLAN, top), encode(tag_in(PLAN, top), sight))
+        system.log.lose(partition, end - 4)
+        for _ in range(9):
+            system.log.write(partition, b"another message")
+        (damage,) = found_in(system)
+        assert (damage.log, damage.first) == ("P1", end - 4)
+        assert state_of(system).loss_of(1, "P1") is None
+        recovered(system, lossy=True)
+        assert state_of(system).cut_of(1, "P1") == end - 4

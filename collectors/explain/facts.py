@@ -17,13 +17,18 @@ from multicast.messages import MessageID
 
 @dataclass(frozen=True, slots=True)
 class LogFacts:
-    """The message's log in Kafka: its first offset, last stable offset and high watermark."""
+    """The message's log in Kafka: its first offset, last stable offset and high watermark.
+
+    `lost`, if the message is lost, is the first offset that is; `accepted`: by an operator.
+    """
 
     place: str
     first: int
     stable: int
     end: int
     transaction: str = ""  # the oldest open one, in words
+    lost: int | None = None
+    accepted: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,7 +110,10 @@ class ExplainedMessage:
 def waits(facts: ExplainedMessage) -> list[Wait]:
     """Say who waits for what, the first cause first; [] if every reader can deliver."""
     offset, log = facts.message.offset, facts.log
-    if offset < log.first:
+    if log.lost is not None and not log.accepted:
+        why = f"log {facts.message.log} has lost its messages from offset {log.lost} on"
+        return [Wait("all readers", why, "run 'amcast topology recover --accept-loss'")]
+    if offset < log.first or log.lost is not None:
         return []
     if offset >= log.end:
         return [_not_stored(facts)]
@@ -188,6 +196,8 @@ def lines(facts: ExplainedMessage) -> list[str]:
 
 def _of_record(facts: ExplainedMessage) -> list[str]:
     log, record, offset = facts.log, facts.record, facts.message.offset
+    if log.lost is not None:
+        return [f"lost, as all that the log held from offset {log.lost} on"]
     if record is not None:
         size = f"{record.bytes:,} bytes"
         stored = f"{record.kind} to {'+'.join(record.to)}, {size}, stored; {_time(record)}"
@@ -241,6 +251,8 @@ def _made(time_ms: int) -> str:
 
 
 def _state_of(facts: ExplainedMessage, reader: Addressee) -> str:
+    if facts.log.lost is not None:
+        return "cannot read it any more, unless it has"
     if facts.message.offset < facts.log.first:
         return "cannot read it any more, unless it has"
     if facts.message.offset >= facts.log.stable:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 
 from collectors.doctor.streams import now_ms, stream_records
 from collectors.explain.facts import (
@@ -41,17 +42,22 @@ def explain(
     Raises `UsageError` if no plan of the topic has the log, and `TimedOut` if a stream does not
     answer.
     """
-    epochs = epochs_of(state, message.log)
+    epochs = epochs_of(state, message.log, message.life)
     if not epochs:
+        label = str(message).rpartition(":")[0]
         raise UsageError(
-            f"no plan of topic {state.topic} has a log {message.log}; 'amcast topology show "
+            f"no plan of topic {state.topic} has a log {label}; 'amcast topology show "
             f"--from-cluster' shows those that there are"
         )
     epoch = min(epoch_at(epochs, message.offset), state.begun_epoch)
     plan = state.plan(epoch)
     log = plan.log(message.log)
     facts = _log(driver, admin, log, message.offset)
-    record = _record(driver, log, message, facts)
+    cut, first = state.cut_of(epoch, log.name), state.loss_of(epoch, log.name)
+    losses = [each for each in (cut, first) if each is not None and each <= message.offset]
+    if losses:
+        facts = replace(facts, lost=min(losses), accepted=cut in losses)
+    record = None if losses else _record(driver, log, message, facts)
     stable = driver.last_stable_offsets([log_partition(each) for each in plan.logs])
     ends = {each.name: stable[log_partition(each)] for each in plan.logs}
     hops = tuple(

@@ -6,6 +6,7 @@ import pytest
 
 from collectors.core.collector import LIMITS
 from collectors.core.mending import Harm
+from collectors.explain.inspection import explain
 from collectors.reconfiguration.drain import drain
 from collectors.reconfiguration.survey import find_damage, read_streams, refuse_damaged
 from multicast.consuming.batches import Message
@@ -16,7 +17,10 @@ from multicast.control import (
     stream_partition,
 )
 from multicast.errors import Conflict
+from multicast.messages import MessageID
 from multicast.order.records import OwnRecord, SeenEnd, SightRecord, Ticket, encode
+from multicast.properties import check_all
+from multicast.verification.from_cluster import ReplayedConsumer, replayed
 from tests.collectors.core.test_recover import (
     CHAIN,
     NAMES,
@@ -96,6 +100,13 @@ def test_what_a_log_has_lost_is_named_and_accepted_only_as_a_loss():
         assert offsets_of(delivered, "P1") == list(range(first))
         assert min(offsets_of(delivered, "P1~1")) >= first
         assert recovered(system, lossy=True).changed is False
+        seats = [ReplayedConsumer(name, None) for name in NAMES]
+        report = check_all(replayed(system.driver, PLAN.topic, seats, timeout_s=60))
+        assert not report.violations
+        message = MessageID("P1", first)
+        for epoch, each in ((1, message), (2, message._replace(life=1))):
+            facts = explain(system.driver, None, state_of(system), each)
+            assert (facts.epoch, facts.log.lost) == (epoch, first if epoch == 1 else None)
 
 
 def test_the_consumers_are_named_that_have_committed_what_is_lost():

@@ -157,6 +157,9 @@ def test_the_change_of_plan_finishes_what_a_recovery_has_begun_to_accept(monkeyp
         drain(system.driver, control, 1, timeout_s=60, say=lambda _: None)
         assert control.refresh().ends[1]["P1"] == first
         assert "P1" not in control.state.ended[1].lost
+        partition = log_partition(PLAN.log("P1"))
+        end = system.driver.high_watermarks([partition])[partition]
+        assert end == first + 1, "a marker, and nothing is filled"
         control.close()
 
 

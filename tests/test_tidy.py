@@ -31,7 +31,7 @@ ROOMS = {
 # belongs to the layer that names the longest prefix of its module.
 LAYERS = {
     "topology": [
-        ["topology.documents", "topology.tree", "topology.interests"],
+        ["topology.documents", "topology.plan_fields", "topology.tree", "topology.interests"],
         ["topology.planner"],
         ["topology.proof"],
         ["topology"],
@@ -82,7 +82,7 @@ DOORS = {
     "cryptography": ("ordering_osn/identity/certificates.py",),
     "fabric_protos": ("ordering_osn/protos.py",),
     "google": ("ordering_osn/protos.py", "ordering_osn/wire/multichain_pb2.py"),
-    "grpc": ("ordering_osn/api/grpc_server.py",),
+    "grpc": ("ordering_osn/api/grpc_client.py", "ordering_osn/api/grpc_server.py"),
     "opentelemetry": ("multicast/tracing/",),
     "prometheus_client": ("multicast/metrics/", "ordering_osn/api/metrics.py"),
     "pyspark": (
@@ -177,6 +177,7 @@ PURE = [
     "ordering_osn/chain/bundles/saved.py",
     "ordering_osn/chain/bundles/wire_format.py",
     "ordering_osn/chain/chain.py",
+    "ordering_osn/chain/channel_rules.py",
     "ordering_osn/config/channel_config.py",
     "ordering_osn/config/configtx.py",
     "ordering_osn/config/channel_creation.py",
@@ -205,11 +206,14 @@ PURE = [
     "bench/measured_work.py",
     "topology/work.py",
     "topology/planner/heuristic.py",
+    "topology/acyclicity.py",
     "topology/planner/hypergraph.py",
+    "topology/planner/reduction.py",
     "topology/interests.py",
     "topology/planner/cost.py",
     "topology/planner/exact.py",
     "topology/planner/movable_tree.py",
+    "topology/plan_fields.py",
     "topology/tree.py",
     "topology/safety.py",
 ]

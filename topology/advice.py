@@ -8,8 +8,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
+from topology.acyclicity import is_acyclic
 from topology.interests import InterestFile
-from topology.planner.hypergraph import is_acyclic, logs_met
+from topology.planner.hypergraph import logs_met
 from topology.repairs import NAMES_MAX, ChangeKind, loses, names_needed, repairs, words
 
 PROPOSED_MAX = 3  # of one kind; more alternatives do not help to choose

@@ -20,8 +20,9 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
 
+from topology.acyclicity import residue
 from topology.interests import Interest, InterestFile
-from topology.planner.hypergraph import logs_by_partition, logs_met, residue
+from topology.planner.hypergraph import logs_by_partition, logs_met
 from topology.safety import SafetyWitness, cycle
 from topology.tree import log_name
 

@@ -22,8 +22,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import combinations
 
+from topology.acyclicity import residue
 from topology.interests import InterestFile
-from topology.planner.hypergraph import logs_met, residue
+from topology.planner.hypergraph import logs_met
 
 Graph = dict[str, list[str]]
 

@@ -20,14 +20,14 @@ from __future__ import annotations
 
 import hashlib
 import json
-import math
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field
 from functools import cached_property
 from typing import Any
 
-from topology.documents import WHOLE_MAX, NotReadable, json_object
+from topology import plan_fields as fields
+from topology.documents import NotReadable, json_object
 
 SCHEMA_VERSION = 1  # of a plan's JSON; `from_json` refuses another
 DIGEST_BYTES = 16  # of BLAKE2b; against chance, since writers of the topics are trusted
@@ -351,6 +351,8 @@ class Plan:
             vars(plan)["digest"] = _digest(_canonical(document))
         except InvalidPlan:
             raise
+        except NotReadable as wrong:
+            raise InvalidPlan(str(wrong)) from wrong
         except KeyError as missing:
             raise InvalidPlan(f"the plan has no field {missing}") from missing
         except (TypeError, AttributeError, ValueError, OverflowError) as wrong:
@@ -383,33 +385,33 @@ def _digest(raw: bytes) -> bytes:
 def _read(document: dict[str, Any]) -> Plan:
     logs = tuple(
         Log(
-            name=_text(entry, "name"),
-            topic=_text(entry, "topic"),
-            partition=_count(entry, "partition", most=PARTITION_MAX),
-            first=_count(entry, "first", 0),
-            life=_count(entry, "life", 0),
+            name=fields.text(entry, "name"),
+            topic=fields.text(entry, "topic"),
+            partition=fields.count(entry, "partition", most=PARTITION_MAX),
+            first=fields.count(entry, "first", 0),
+            life=fields.count(entry, "life", 0),
         )
-        for entry in _list(document, "logs")
+        for entry in fields.entries(document, "logs")
     )
     collectors = tuple(
         CollectorSpec(
-            name=_text(entry, "name"),
-            bag=_names(entry, "bag"),
-            parent=None if entry["parent"] is None else _text(entry, "parent"),
-            stream=_count(entry, "stream", most=PARTITION_MAX),
-            stream_first=_count(entry, "stream_first", 0),
-            host=None if entry.get("host") is None else _text(entry, "host"),
+            name=fields.text(entry, "name"),
+            bag=fields.names(entry, "bag"),
+            parent=None if entry["parent"] is None else fields.text(entry, "parent"),
+            stream=fields.count(entry, "stream", most=PARTITION_MAX),
+            stream_first=fields.count(entry, "stream_first", 0),
+            host=None if entry.get("host") is None else fields.text(entry, "host"),
         )
-        for entry in _list(document, "collectors")
+        for entry in fields.entries(document, "collectors")
     )
     consumers = tuple(
         Subscription(
-            name=_text(entry, "name"),
-            interest=_names(entry, "interest"),
-            collector=None if entry["collector"] is None else _text(entry, "collector"),
-            weight=_number(entry.get("weight", 1.0), "weight"),
+            name=fields.text(entry, "name"),
+            interest=fields.names(entry, "interest"),
+            collector=None if entry["collector"] is None else fields.text(entry, "collector"),
+            weight=fields.number(entry.get("weight", 1.0), "weight"),
         )
-        for entry in _list(document, "consumers")
+        for entry in fields.entries(document, "consumers")
     )
     promised = document["objective"]
     # Plans of other programs may name partitions in their logs only.
@@ -418,83 +420,30 @@ def _read(document: dict[str, Any]) -> Plan:
     if not isinstance(partitions, list) or not all(isinstance(name, str) for name in partitions):
         raise InvalidPlan(f"partitions is {partitions!r}, not a list of names")
     return Plan(
-        topic=_text(document, "topic"),
-        epoch=_count(document, "epoch", most=EPOCH_MAX),
-        base_epoch=_count(document, "base_epoch", most=EPOCH_MAX),
-        cluster_id=_text(document, "cluster_id"),
-        input_hash=_text(document, "input_hash"),
+        topic=fields.text(document, "topic"),
+        epoch=fields.count(document, "epoch", most=EPOCH_MAX),
+        base_epoch=fields.count(document, "base_epoch", most=EPOCH_MAX),
+        cluster_id=fields.text(document, "cluster_id"),
+        input_hash=fields.text(document, "input_hash"),
         partitions=tuple(partitions),
         logs=logs,
         collectors=collectors,
         consumers=consumers,
         objective=Objective(
-            hops=_number(promised["hops"], "hops"),
-            foreign=_number(promised["foreign"], "foreign"),
-            cost=_number(promised["cost"], "cost"),
-            gap=None if promised["gap"] is None else _number(promised["gap"], "gap"),
-            excess=_number(promised.get("excess", 0.0), "excess"),
+            hops=fields.number(promised["hops"], "hops"),
+            foreign=fields.number(promised["foreign"], "foreign"),
+            cost=fields.number(promised["cost"], "cost"),
+            gap=None if promised["gap"] is None else fields.number(promised["gap"], "gap"),
+            excess=fields.number(promised.get("excess", 0.0), "excess"),
         ),
-        topic_ids=_object(document, "topic_ids"),
-        phi=_number(document.get("phi", PHI_DEFAULT), "phi"),
-        rates=_numbers(document, "rates"),
-        limits=_numbers(document, "limits"),
-        hosts=_object(document, "hosts"),
-        order_version=_count(document, "order_version", _ORDER_VERSION_UNNAMED),
-        tickets=_truth(document, "tickets"),
+        topic_ids=fields.mapping(document, "topic_ids"),
+        phi=fields.number(document.get("phi", PHI_DEFAULT), "phi"),
+        rates=fields.numbers(document, "rates"),
+        limits=fields.numbers(document, "limits"),
+        hosts=fields.mapping(document, "hosts"),
+        order_version=fields.count(document, "order_version", _ORDER_VERSION_UNNAMED),
+        tickets=fields.truth(document, "tickets"),
     )
-
-
-def _list(document: dict[str, Any], name: str) -> list[Any]:
-    if not isinstance(value := document[name], list):
-        raise InvalidPlan(f"{name} is {value!r}, not a list")
-    return value
-
-
-def _object(document: dict[str, Any], name: str) -> dict[str, Any]:
-    if not isinstance(value := document.get(name, {}), dict):
-        raise InvalidPlan(f"{name} is {value!r}, not an object")
-    return dict(value)
-
-
-def _truth(document: dict[str, Any], name: str) -> bool:
-    if not isinstance(value := document.get(name, True), bool):
-        raise InvalidPlan(f"{name} is {value!r}; give true or false")
-    return value
-
-
-def _text(entry: dict[str, Any], name: str) -> str:
-    if not isinstance(value := entry[name], str):
-        raise InvalidPlan(f"{name} is {value!r}, not a string")
-    return value
-
-
-def _count(
-    entry: dict[str, Any], name: str, default: int | None = None, *, most: int = WHOLE_MAX
-) -> int:
-    value = entry[name] if default is None else entry.get(name, default)
-    if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value <= most:
-        raise InvalidPlan(f"{name} is {value!r}, not a whole number from 0 to {most}")
-    return value
-
-
-def _number(value: Any, name: str) -> float:
-    if not isinstance(value, int | float) or isinstance(value, bool):
-        raise InvalidPlan(f"{name} is {value!r}, not a number")
-    number = float(value)
-    if not math.isfinite(number):
-        raise InvalidPlan(f"{name} is {value!r}, not a finite number")
-    return number
-
-
-def _numbers(document: dict[str, Any], name: str) -> dict[str, float]:
-    return {key: _number(value, f"{name}.{key}") for key, value in document.get(name, {}).items()}
-
-
-def _names(entry: dict[str, Any], name: str) -> tuple[str, ...]:
-    value = entry[name]
-    if not isinstance(value, list) or not value or not all(isinstance(v, str) for v in value):
-        raise InvalidPlan(f"{name} is {value!r}, not a non-empty list of names")
-    return tuple(sorted(set(value)))
 
 
 def _refuse_twice(what: str, names: list[str]) -> None:

@@ -33,10 +33,12 @@ from bench.harness.interests import (
     star,
     windows,
 )
+from topology.acyclicity import is_acyclic
 from topology.check import check, figures
 from topology.interests import InterestFile
 from topology.planner.cost import Measure
-from topology.planner.hypergraph import is_acyclic, logs_met, reduced
+from topology.planner.hypergraph import logs_met
+from topology.planner.reduction import reduced
 from topology.planner.solver import solve
 from topology.proof.bound import proven
 from topology.tree import PHI_DEFAULT

@@ -32,7 +32,7 @@ from bench.osn.transactions import Made, Maker, user
 from multicast.errors import AmcastError, TimedOut
 from ordering_osn.api.channels import Status
 from ordering_osn.api.connection_errors import ConnectionLost
-from ordering_osn.api.grpc_server import NodeClient
+from ordering_osn.api.grpc_client import NodeClient
 from ordering_osn.api.seek import ENDLESS, seek_envelope
 from ordering_osn.chain.transactions import transaction_id
 from ordering_osn.client import BundleRefused, Client

@@ -13,7 +13,7 @@ from bench.osn.nodes import NodeProcesses
 from bench.osn.transactions import FOLDER
 from multicast.errors import AmcastError
 from ordering_osn.api.channels import Status
-from ordering_osn.api.grpc_server import NodeClient
+from ordering_osn.api.grpc_client import NodeClient
 from ordering_osn.chain.blocks import last_config_of
 from ordering_osn.chain.envelopes import Signer, canonical, signed_envelope
 from ordering_osn.config.channel_config import ChannelConfig

@@ -34,7 +34,7 @@ from bench.osn.transactions import Maker, user
 from multicast.errors import AmcastError, TimedOut
 from multicast.producing.producer import Producer
 from ordering_osn.api.channels import Status
-from ordering_osn.api.grpc_server import NodeClient
+from ordering_osn.api.grpc_client import NodeClient
 from ordering_osn.api.receipt_request import WAIT_MS_MAX, receipt_envelope
 from ordering_osn.chain.blocks import check_next, header_hash
 from ordering_osn.chain.records import Regular, RegularKind, encode

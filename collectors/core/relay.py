@@ -120,29 +120,34 @@ class Relay:
         What orders nothing of our bag waits for the next relay that does, unless `even_empty`: a
         restart needs the parent's records from `parent_next` on, which retention removes.
         """
-        first, end, end_at = self._next, self.parent.relevant_next, self.parent.relevant_checksum
-        if self.strayed or len(self._in_flight) >= RELAYS_MAX or end <= first:
+        first = self._next
+        if self.strayed or len(self._in_flight) >= RELAYS_MAX or self.parent.relevant_next <= first:
             return None
-        entries: list[Position] = []
-        border, last, ordered = (0, first, 0), -1, 0
-        for offset, entry, length, before in self._waiting:
-            if offset < first:
-                continue
-            if offset > last:
-                border, last = (len(entries), offset, before), offset
-            entries.append(entry)
-            ordered += length
-            # A relay has whole records of the parent, each of which is within the limits.
-            if border[0] and (len(entries) > ENTRIES_MAX or ordered > ORDERED_MAX):
-                del entries[border[0] :]
-                _, end, end_at = border
-                break
+        entries, end, end_at = self._fitting()
         if not (entries or even_empty or self.parent.state.frozen):
             return None
         relay = RelayRecord(first, end, joined(entries), self._before, end_at)
         self._in_flight.append((first, end))
         self._next, self._before = end, end_at
         return relay
+
+    def _fitting(self) -> tuple[list[Position], int, int]:
+        """Give the entries of the next relay, where it ends, and the checksum of the record there.
+
+        It has whole records of the parent, each of which is within the limits.
+        """
+        entries: list[Position] = []
+        border, last, ordered = (0, self._next, 0), -1, 0
+        for offset, entry, length, before in self._waiting:
+            if offset < self._next:
+                continue
+            if offset > last:
+                border, last = (len(entries), offset, before), offset
+            entries.append(entry)
+            ordered += length
+            if border[0] and (len(entries) > ENTRIES_MAX or ordered > ORDERED_MAX):
+                return entries[: border[0]], *border[1:]
+        return entries, self.parent.relevant_next, self.parent.relevant_checksum
 
 
 def joined(entries: Sequence[Position]) -> tuple[Position, ...]:

@@ -53,7 +53,7 @@ class EpochEnd(NamedTuple):
 @dataclass(slots=True)
 class _Leader:
     epoch: int
-    has: set[SeenEnd] = field(default_factory=set)  # of earlier epochs
+    compared: set[SeenEnd] = field(default_factory=set)  # of other epochs
 
 
 class Sights:
@@ -65,6 +65,8 @@ class Sights:
         self._moved: dict[int, int] = {}  # the ends of logs of which the stream may say less
         self._leaders: dict[int, _Leader] = {}
         self._seen: dict[int, SeenEnd] = {}  # to state
+        # What was stated here last; the stream may not have been read so far.
+        self._stated: dict[int, SeenEnd] = {}
         self._lost: dict[int, int] = {}  # by log: the first offset, as found here
         self._stating: dict[int, int] = {}  # losses that are handed out
         self._behind: dict[int, int] = {}  # by log, since when
@@ -98,13 +100,17 @@ class Sights:
 
         By default it is for those that have moved, whatever is known of them.
         """
-        known = self._own.state.seen
         if logs is None:
             self._moved = {log: end for log, end in self._moved.items() if self._is_open(log, end)}
             logs = self._moved
         else:
-            logs = [log for log in logs if log in known]
-        return Question({log: known.get(log, ()) for log in logs}) if logs else None
+            logs = [log for log in logs if self._known(log)]
+        return Question({log: self._known(log) for log in logs}) if logs else None
+
+    def _known(self, log: int) -> tuple[SeenEnd, ...]:
+        """Give the seen ends of a log: those of the stream, and what was stated here."""
+        seen, stated = self._own.state.seen.get(log, ()), self._stated.get(log)
+        return seen if stated is None or stated in seen else (*seen, stated)
 
     def _is_open(self, log: int, end: int) -> bool:
         known = self._own.state.seen.get(log)
@@ -148,7 +154,7 @@ class Sights:
                 lost.append(self._lost_behind(log, seen, present, now))
             else:
                 self._behind.pop(log, None)
-                leader.has |= {each for each in seen if _has(each, answer)}
+                leader.compared |= {each for each in seen if _is_about(each, answer)}
             firsts = [first for first in lost if first is not None]
             if firsts:
                 self._lost[log] = min(*firsts, self._lost.get(log, firsts[0]))
@@ -177,7 +183,7 @@ class Sights:
         end = min(present.end, self._own.state.positions[log] + ORDERED_MAX)
         seen = SeenEnd(log, end, present.leader_epoch)
         if end > self._own.shape.own[log] and _changes(self._own.state, seen):
-            self._seen[log] = seen
+            self._seen[log] = self._stated[log] = seen
 
     # -- what is due ------------------------------------------------------------------------
 
@@ -221,7 +227,7 @@ class Sights:
 
     def is_judged(self, log: int) -> bool:
         """Whether nothing of a log is missing, so that a hole in it may be filled."""
-        seen, leader = self._own.state.seen.get(log, ()), self._leaders.get(log)
+        seen, leader = self._known(log), self._leaders.get(log)
         return not self._is_lost(log) and not any(
             leader is None or _is_unknown(each, leader) for each in seen
         )
@@ -231,13 +237,11 @@ class Sights:
 
 
 def _is_unknown(each: SeenEnd, leader: _Leader) -> bool:
-    return each.leader_epoch != leader.epoch and each not in leader.has
+    return each.leader_epoch != leader.epoch and each not in leader.compared
 
 
-def _has(each: SeenEnd, answer: EpochEnd | None) -> bool:
-    return (
-        answer is not None and each.leader_epoch == answer.leader_epoch and each.end <= answer.end
-    )
+def _is_about(each: SeenEnd, answer: EpochEnd | None) -> bool:
+    return answer is not None and answer.end >= 0 and each.leader_epoch == answer.leader_epoch
 
 
 def _lost_from(each: SeenEnd, present: LeaderEnd, answer: EpochEnd | None) -> int | None:
@@ -245,7 +249,7 @@ def _lost_from(each: SeenEnd, present: LeaderEnd, answer: EpochEnd | None) -> in
     end = each.end
     if each.leader_epoch == present.leader_epoch:
         end = present.end
-    elif answer is not None and each.leader_epoch == answer.leader_epoch and answer.end >= 0:
+    elif answer is not None and _is_about(each, answer):
         end = answer.end
     return end if end < each.end else None
 

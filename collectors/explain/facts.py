@@ -17,18 +17,19 @@ from multicast.messages import MessageID
 
 @dataclass(frozen=True, slots=True)
 class LogFacts:
-    """The message's log in Kafka: its first offset, last stable offset and high watermark.
-
-    `lost`, if the message is lost, is the first offset that is; `accepted`: by an operator.
-    """
+    """The message's log in Kafka: its first offset, last stable offset and high watermark."""
 
     place: str
     first: int
     stable: int
     end: int
     transaction: str = ""  # the oldest open one, in words
-    lost: int | None = None
-    accepted: bool = False
+    lost: int | None = None  # what is at or above has been lost, and nobody delivers it
+    accepted: bool = False  # by an operator: the log's next life begins there
+
+    def has_lost(self, offset: int) -> bool:
+        """Whether an offset is lost."""
+        return self.lost is not None and offset >= self.lost
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,11 +111,13 @@ class ExplainedMessage:
 def waits(facts: ExplainedMessage) -> list[Wait]:
     """Say who waits for what, the first cause first; [] if every reader can deliver."""
     offset, log = facts.message.offset, facts.log
-    if log.lost is not None and not log.accepted:
+    if offset < log.first:
+        return []
+    if log.has_lost(offset) and log.accepted:
+        return []
+    if log.has_lost(offset):
         why = f"log {facts.message.log} has lost its messages from offset {log.lost} on"
         return [Wait("all readers", why, "run 'amcast topology recover --accept-loss'")]
-    if offset < log.first or log.lost is not None:
-        return []
     if offset >= log.end:
         return [_not_stored(facts)]
     if offset >= log.stable:
@@ -196,7 +199,7 @@ def lines(facts: ExplainedMessage) -> list[str]:
 
 def _of_record(facts: ExplainedMessage) -> list[str]:
     log, record, offset = facts.log, facts.record, facts.message.offset
-    if log.lost is not None:
+    if log.has_lost(offset):
         return [f"lost, as all that the log held from offset {log.lost} on"]
     if record is not None:
         size = f"{record.bytes:,} bytes"
@@ -251,10 +254,11 @@ def _made(time_ms: int) -> str:
 
 
 def _state_of(facts: ExplainedMessage, reader: Addressee) -> str:
-    if facts.log.lost is not None:
-        return "cannot read it any more, unless it has"
     if facts.message.offset < facts.log.first:
         return "cannot read it any more, unless it has"
+    if facts.log.has_lost(facts.message.offset):
+        is_accepted = facts.log.accepted
+        return "cannot read it any more, unless it has" if is_accepted else "stops before it"
     if facts.message.offset >= facts.log.stable:
         return "waits until it is stored"
     if facts.record is None or facts.record.kind != "message" or _is_void(facts.record):

@@ -52,12 +52,10 @@ def explain(
     epoch = min(epoch_at(epochs, message.offset), state.begun_epoch)
     plan = state.plan(epoch)
     log = plan.log(message.log)
-    facts = _log(driver, admin, log, message.offset)
     cut, first = state.cut_of(epoch, log.name), state.loss_of(epoch, log.name)
-    losses = [each for each in (cut, first) if each is not None and each <= message.offset]
-    if losses:
-        facts = replace(facts, lost=min(losses), accepted=cut in losses)
-    record = None if losses else _record(driver, log, message, facts)
+    facts = _log(driver, admin, log, message.offset, first if cut is None else cut)
+    facts = replace(facts, accepted=cut is not None)
+    record = None if facts.has_lost(message.offset) else _record(driver, log, message, facts)
     stable = driver.last_stable_offsets([log_partition(each) for each in plan.logs])
     ends = {each.name: stable[log_partition(each)] for each in plan.logs}
     hops = tuple(
@@ -73,7 +71,7 @@ def explain(
     return ExplainedMessage(message, now_ms(), epoch, facts, record, hops, readers, tickets)
 
 
-def _log(driver: Driver, admin: Admin, log: Log, offset: int) -> LogFacts:
+def _log(driver: Driver, admin: Admin, log: Log, offset: int, lost: int | None) -> LogFacts:
     partition = log_partition(log)
     place = f"{partition.topic}/{partition.partition}"
     first = driver.log_start_offsets([partition])[partition]
@@ -82,7 +80,7 @@ def _log(driver: Driver, admin: Admin, log: Log, offset: int) -> LogFacts:
     said = ""
     if stable <= offset < end:
         said = _oldest_transaction(admin, partition)
-    return LogFacts(place, first, stable, end, said)
+    return LogFacts(place, first, stable, end, said, lost)
 
 
 def _oldest_transaction(admin: Admin, partition: TopicPartition) -> str:

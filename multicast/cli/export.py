@@ -29,10 +29,12 @@ from topology import extra
 with extra("cli"):
     import typer
 
+app = typer.Typer()
 # Rows of one file: some ten MB for messages of 100 bytes, and what one process holds in memory.
 _ROWS_MAX = 100_000
 
 
+@app.command("export")
 def export_command(
     *,
     to: Annotated[Path, typer.Option("--to", help="The folder; an export there is continued.")],

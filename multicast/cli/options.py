@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from datetime import datetime
+from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import typer
@@ -33,6 +34,10 @@ KeysOfSet = Annotated[
 ]
 PartitionerName = Annotated[
     str, typer.Option("--partitioner", help="murmur2, or crc32 (confluent-kafka's default).")
+]
+HistoryFile = Annotated[
+    Path | None,
+    typer.Option("--history", help="Append a history for 'amcast verify' to this file."),
 ]
 
 WAIT_RANGE: dict[str, Any] = {"min": 0, "max": SECONDS_MAX}  # of an option: seconds of a wait

@@ -137,8 +137,7 @@ class Delivery:
     def order_passed(self, position: int) -> None:
         """Report that the order stream has no more records below `position`."""
         assert self.order is not None
-        if position > self._start.record:
-            self._proof.met(position, 0)
+        self._proof.passed(position)
         self.order.passed(position)
         self._reach(self.order.offset_next)
 

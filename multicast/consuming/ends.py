@@ -130,7 +130,7 @@ def refuse_beyond_end(driver: Driver, clock: ClientClock, delivery: Delivery) ->
         needed = cursor.record + (1 if cursor.run or cursor.next else 0)
     end = end_from(driver, clock, partition, needed)
     if end < needed:
-        kind = Truncated if cursor.proof or cursor.message else Trimmed
+        kind = Truncated if cursor.interest else Trimmed
         raise kind(
             f"cursor {cursor} is beyond the end of {partition.topic}/{partition.partition}, "
             f"which is {end}: the cluster has lost records, or the cursor is none of this "

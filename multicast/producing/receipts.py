@@ -203,9 +203,10 @@ class Receipt(OneMessage):
         A log without a collector is its own order: there this is `accepted`. The first call opens a
         reader of the order, which raises `ClusterUnreachable` if no broker answers within the
         request time-out; later the wait outlives an outage. Raises what `accepted` raises,
-        `TimedOut` (of an accepted message: usually no collector is running), `UsageError` once the
-        producer is closed, and errors that waiting does not end, such as `AccessDenied` and
-        `TopicChanged`. None of them means that the message will not be ordered.
+        `Truncated` if the log has lost the message, `TimedOut` (of an accepted message: usually no
+        collector is running), `UsageError` once the producer is closed, and errors that waiting
+        does not end, such as `AccessDenied` and `TopicChanged`. None of the others means that the
+        message will not be ordered.
         """
         deadline = self._settlement.clock.monotonic() + seconds(timeout)
         message = self.accepted(timeout)
@@ -218,7 +219,8 @@ class Receipt(OneMessage):
         A message without a condition takes effect. The producer reads the message's log for this,
         payloads included: the first time from the border of a segment on (docs/conditional.md), and
         up to the message. It needs no collector. Raises what `accepted` raises, `Trimmed` if
-        retention has removed what decides, `ClusterUnreachable` if the log cannot be read (the next
+        retention has removed what decides, `Truncated` if the log has lost the message,
+        `ClusterUnreachable` if the log cannot be read (the next
         call reads again), `UsageError` once the producer is closed, and `TimedOut`.
         """
         deadline = self._settlement.clock.monotonic() + seconds(timeout)

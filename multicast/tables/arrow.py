@@ -16,6 +16,7 @@ import importlib
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from multicast.consuming.cursor import interest_digest
 from multicast.drivers.protocol import Headers, Record
 from multicast.drivers.record_columns import Parts, RecordColumns
 from multicast.messages import reserved
@@ -76,7 +77,9 @@ def record_batch(part: Slice, rows: Rows, columns: Any) -> Any:
     types = {field.name: field.type for field in columns}
     offset, stamp, key, value, headers = _fields(rows.records, types)
     shifts = pa.array([place.position - place.first for place, _ in rows.spans], pa.int64())
-    cursors = [f"{part.epoch}/{part.source}/{place.record}/{place.run}" for place, _ in rows.spans]
+    source, made_for = f"{part.epoch}/{part.source}", interest_digest(part.interest)
+    cursors = [f"{source}/{place.record}/{place.run}" for place, _ in rows.spans]
+    proofs = [f"{made_for}/{place.proof:08x}/{0:08x}" for place, _ in rows.spans]
     spread = _spread([length for _, length in rows.spans])
     known = pc.if_else(pc.less(stamp, 0), pa.scalar(None, pa.int64()), stamp)
     arrays = {
@@ -93,6 +96,7 @@ def record_batch(part: Slice, rows: Rows, columns: Any) -> Any:
         "cursor": pc.binary_join_element_wise(
             pa.array(cursors, pa.string()).take(spread),
             pc.cast(pc.add(offset, 1), pa.string()),
+            pa.array(proofs, pa.string()).take(spread),
             "/",
         ),
     }

@@ -16,7 +16,7 @@ from typing import Annotated, Any
 import typer
 
 from multicast.errors import AmcastError, UsageError
-from ordering_osn.api.grpc_server import ANSWER_S
+from ordering_osn.api.grpc_client import ANSWER_S
 from ordering_osn.api.tls_files import TlsFiles
 from ordering_osn.chain.bundles.bundle import (
     BadBundle,

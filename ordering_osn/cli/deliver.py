@@ -17,7 +17,7 @@ import typer
 
 from multicast.errors import AmcastError, UsageError
 from ordering_osn.api.channels import Status
-from ordering_osn.api.grpc_server import NodeClient, StatusAnswer
+from ordering_osn.api.grpc_client import NodeClient, StatusAnswer
 from ordering_osn.api.seek import ENDLESS, Position, seek_envelope
 from ordering_osn.cli.inspection import describe, describe_entry
 from ordering_osn.cli.length_prefixed import LENGTH_BYTES

@@ -34,7 +34,7 @@ from ordering_osn.chain.blocks import (
     last_config_of,
     signed_bytes,
 )
-from ordering_osn.chain.chain import Invalid
+from ordering_osn.chain.channel_rules import Invalid
 from ordering_osn.chain.transactions import Malformed
 from ordering_osn.client import DeliveredEntry
 from ordering_osn.config.channel_config import ChannelConfig, InvalidConfig

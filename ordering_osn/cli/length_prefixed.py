@@ -17,7 +17,7 @@ from typing import BinaryIO
 from multicast.errors import UsageError
 
 LENGTH_BYTES = 4  # of the file format (docs/ordering.md)
-# The most that a node accepts or sends (`grpc_server.MESSAGE_BYTES_MAX`). A larger length means
+# The most that a node accepts or sends (`services.MESSAGE_BYTES_MAX`). A larger length means
 # that the file has another format; without a limit its first bytes could ask for 4 GiB of memory.
 FRAME_BYTES_MAX = 100 << 20
 # How many frames are read ahead of who takes them: some, so that the reading thread seldom waits.

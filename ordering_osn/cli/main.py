@@ -18,7 +18,7 @@ import typer
 from multicast.cli.options import Bootstrap, DriverName, Topic
 from multicast.errors import UsageError
 from multicast.settings import settings
-from ordering_osn.api.grpc_server import ANSWER_S, NodeClient
+from ordering_osn.api.grpc_client import ANSWER_S, NodeClient
 from ordering_osn.api.tls_files import TlsFiles
 from ordering_osn.cli import bundles, deliver, ledger
 from ordering_osn.cli.ledger import Folder

@@ -20,7 +20,7 @@ import typer
 
 from multicast.errors import AmcastError, TimedOut
 from ordering_osn.api.channels import Status
-from ordering_osn.api.grpc_server import NodeClient
+from ordering_osn.api.grpc_client import NodeClient
 from ordering_osn.api.receipt_request import receipt_envelope
 from ordering_osn.chain.transactions import Malformed, channel_header, transaction_id
 from ordering_osn.cli.length_prefixed import frames_as_they_come

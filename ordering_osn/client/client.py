@@ -25,7 +25,7 @@ from typing import Self, TypeVar
 from multicast.errors import AmcastError, TimedOut, UsageError
 from ordering_osn.api.channels import Status
 from ordering_osn.api.connection_errors import ConnectionLost
-from ordering_osn.api.grpc_server import ANSWER_S, NodeClient
+from ordering_osn.api.grpc_client import ANSWER_S, NodeClient
 from ordering_osn.api.tls_files import TlsFiles
 from ordering_osn.chain.bundles.bundle import Bundle, encode_bundle, make_bundle
 from ordering_osn.chain.envelopes import Signer
@@ -57,7 +57,7 @@ class Client:
     """A client of the nodes at `addresses` (HOST:PORT): `async with Client([…], signer) as client`.
 
     `signer` signs bundles and requests (`identity.SigningIdentity.load`). `tls` and `name` are as
-    of `grpc_server.NodeClient`. `retry_s`: how long, in seconds, the nodes are asked in turn while
+    of `NodeClient`. `retry_s`: how long, in seconds, the nodes are asked in turn while
     all are busy; each is asked once at least, and each answer may take `answer_s`. For one event
     loop; calls may overlap.
     """

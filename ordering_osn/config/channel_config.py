@@ -15,7 +15,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from multicast.errors import UsageError
-from ordering_osn.chain.chain import Invalid, Parameters
+from ordering_osn.chain.channel_rules import Invalid, Parameters
 from ordering_osn.chain.envelopes import BadEnvelope, ParsedEnvelope, decoded
 from ordering_osn.config.capabilities import CapabilitySet
 from ordering_osn.config.configtx import InvalidUpdate, check_channel_id, propose, validate
@@ -195,7 +195,7 @@ class ChannelConfig:
         return envelope, following
 
     def after(self, envelope: bytes) -> ChannelConfig:
-        """Return the config that this CONFIG envelope puts in force; raises `chain.Invalid`.
+        """Return the config that this CONFIG envelope puts in force; raises `Invalid`.
 
         It must follow from the update inside it: sequence + 1, with all signatures that the update
         needs. So a config written to the log past every node's filters changes nothing.

@@ -21,7 +21,7 @@ from typing import Any
 from multicast.errors import AmcastError
 from ordering_osn.api.channels import Status
 from ordering_osn.api.seek import no_such_channel
-from ordering_osn.chain.chain import Invalid, Parameters
+from ordering_osn.chain.channel_rules import Invalid, Parameters
 from ordering_osn.chain.envelopes import (
     BadEnvelope,
     ParsedEnvelope,
@@ -141,7 +141,7 @@ def admit_creation(
 
 
 class ChannelRules:
-    """The `chain.Rules` of one channel: its config, with this node's clock and signer.
+    """The `Rules` of one channel: its config, with this node's clock and signer.
 
     `channels` counts this node's channels, for the system channel's limit. Immutable: `after` gives
     new rules.
@@ -166,7 +166,7 @@ class ChannelRules:
         return self.config.parameters
 
     def judge(self, envelope: bytes, kind: RegularKind) -> bytes:
-        """Give the envelope to order now; raises `chain.Invalid` where the filters refuse it.
+        """Give the envelope to order now; raises `Invalid` where the filters refuse it.
 
         An envelope that is reposted is judged by the clock, and a CONFIG is made and signed anew.
         An envelope that goes into the block at once (class UNKNOWN, or no capability
@@ -189,7 +189,7 @@ class ChannelRules:
         return envelope
 
     def after(self, envelope: bytes) -> ChannelRules:
-        """Give the rules once this CONFIG-class envelope is in a block; raises `chain.Invalid`.
+        """Give the rules once this CONFIG-class envelope is in a block; raises `Invalid`.
 
         An ORDERER_TRANSACTION, which creates a channel, does not change them, and so does not move
         the last config.

@@ -11,7 +11,7 @@ from concurrent.futures import TimeoutError as NotInTime
 
 from multicast.errors import AmcastError
 from ordering_osn.api.channels import Status
-from ordering_osn.api.grpc_server import NodeClient
+from ordering_osn.api.grpc_client import NodeClient
 from ordering_osn.api.seek import seek_envelope
 from ordering_osn.api.tls_files import TlsFiles
 from ordering_osn.chain.envelopes import Signer
@@ -19,7 +19,7 @@ from ordering_osn.node.catch_up import NoPeer
 
 # The blocks of one round are held in memory. Below this a round costs one more request for every
 # few blocks; ten times more would be a third of a gigabyte for each chain that catches up. At least
-# one block comes in a round, however large it is (100 MiB at most, `grpc_server.py`).
+# one block comes in a round, however large it is (100 MiB at most, `api/services.py`).
 _ROUND_BYTES = 32 << 20
 # A peer that has the next block sends it at once; one that is silent for this long is passed over.
 _ANSWER_S = 10.0

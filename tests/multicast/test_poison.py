@@ -7,7 +7,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from multicast.cli import send_receive
+from multicast.cli import receive
 from multicast.consuming import subscription
 from multicast.consuming.batches import Batch, Message
 from multicast.control import ends_record, log_partition, markers_record
@@ -78,7 +78,7 @@ def test_a_null_header_is_printed_as_null_and_a_repeated_one_with_all_its_values
     headers = [("h", None), ("twice", b"1"), ("twice", b"2")]
     batch = Batch(chain().log("P1"), ("P1",), [Record(0, b"v", None, headers)], 1, "@P1", 0, 0)
 
-    document = send_receive._document(Message(batch, batch.records[0]))
+    document = receive._document(Message(batch, batch.records[0]))
 
     assert json.loads(json.dumps(document))["headers"] == {"h": None, "twice": ["1", "2"]}
 

@@ -24,7 +24,7 @@ import pytest
 from collectors.reconfiguration.apply import apply
 from multicast.drivers import open_driver
 from multicast.drivers.kafka import Admin
-from ordering_osn.api.grpc_server import NodeClient
+from ordering_osn.api.grpc_client import NodeClient
 from ordering_osn.api.receipt_request import receipt_envelope
 from ordering_osn.ledger.ledger import Ledger
 from ordering_osn.protos import (

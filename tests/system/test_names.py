@@ -150,7 +150,7 @@ def test_a_module_whose_package_is_absent_names_the_extra(package, module, extra
 @pytest.mark.parametrize(
     ("extra", "modules"),
     [
-        ("cli", ["multicast.cli.main", "multicast.cli.send_receive", "multicast.cli.local"]),
+        ("cli", [f"multicast.cli.{name}" for name in ("main", "send", "receive", "local")]),
         ("planner", ["topology.cli", "topology.planner.solver", "multicast.testing"]),
         (
             "collectors",

@@ -8,9 +8,10 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from tests.topology.test_plan import POSTER, interests
+from topology.acyclicity import is_acyclic
 from topology.advice import advised
 from topology.interests import InterestFile
-from topology.planner.hypergraph import is_acyclic, logs_met
+from topology.planner.hypergraph import logs_met
 from topology.repairs import (
     NAMES_MAX,
     Change,

@@ -16,7 +16,7 @@ from topology.planner.annealing import FAR_OFF, settled
 from topology.planner.cost import Measure, TreeNode
 from topology.planner.exact import SearchState, best_choices, choices
 from topology.planner.heuristic import Annealing, constructed, gathered
-from topology.planner.hypergraph import reduced
+from topology.planner.reduction import reduced
 
 LIMITS = {
     "none": PlanLimits(),

@@ -11,7 +11,7 @@ from tests.topology.test_optimal import random_file
 from topology.interests import Hosts
 from topology.planner.cost import Measure, bits
 from topology.planner.exact import SearchState, best_choices, choices
-from topology.planner.hypergraph import reduced
+from topology.planner.reduction import reduced
 from topology.proof import bound
 from topology.proof.boundaries import (
     Budget,

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import pytest
 
+from topology.acyclicity import is_acyclic, residue
 from topology.interests import InvalidInterests, parse
-from topology.planner.hypergraph import declared_logs, is_acyclic, logs_met, reduced, residue
+from topology.planner.hypergraph import declared_logs, logs_met
+from topology.planner.reduction import reduced
 
 GOOD = """
 topic = "A"

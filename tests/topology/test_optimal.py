@@ -17,7 +17,7 @@ from topology.interests import Hosts, InterestFile
 from topology.planner.cost import Measure, TreeNode
 from topology.planner.exact import SearchState, best_choices, choices
 from topology.planner.heuristic import constructed, greedy
-from topology.planner.hypergraph import reduced
+from topology.planner.reduction import reduced
 from topology.planner.solver import solve
 from topology.planner.watch import Watch
 from topology.proof.bound import bounded, proven

@@ -13,7 +13,8 @@ from topology.interests import PlanLimits
 from topology.planner import integer_program
 from topology.planner.cost import Measure
 from topology.planner.exact import SearchState, best_choices, choices
-from topology.planner.hypergraph import logs_met, reduced
+from topology.planner.hypergraph import logs_met
+from topology.planner.reduction import reduced
 from topology.planner.solver import plan
 
 FILES = [

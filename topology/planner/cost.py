@@ -36,7 +36,7 @@ from dataclasses import dataclass
 from fractions import Fraction
 
 from topology.interests import Hosts, PlanLimits
-from topology.planner.hypergraph import Component, exact
+from topology.planner.reduction import Component, exact
 
 NOWHERE = -1  # the host of a root's parent, and of each collector if no hosts are given
 

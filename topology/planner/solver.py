@@ -1,6 +1,6 @@
 """The planner: finds a cheap plan for an interest file, within seconds.
 
-Each component (connected interests; words: `hypergraph.py`) is solved by itself. Its form and the
+Each component (connected interests; words: `reduction.py`) is solved by itself. Its form and the
 limits decide the method, and no clock does, so the same input and effort give the same plan:
 
     every choice   up to seven demands (fewer with hosts): dynamic programming over all trees; exact
@@ -29,8 +29,8 @@ from topology.planner.exact import (
     least_load,
 )
 from topology.planner.heuristic import constructed
-from topology.planner.hypergraph import reduced
 from topology.planner.integer_program import TIME_LIMIT_S, solved
+from topology.planner.reduction import reduced
 from topology.planner.watch import Watch
 from topology.tree import PHI_DEFAULT, Plan
 

@@ -78,6 +78,11 @@ def hop(number, **changes):
             ["all readers: the offset was ordered early, and log P1+P3 is stored up to 10 only"],
         ),
         (
+            replace(FACTS, log=LogFacts("A.groups/0", 0, 10, 10, lost=9), record=None),
+            ["all readers: log P1+P3 has lost its messages from offset 9 on"],
+        ),
+        (replace(FACTS, log=replace(FACTS.log, lost=18)), []),
+        (
             replace(FACTS, log=LogFacts("A.groups/0", 0, 9, 9), record=None,
                     hops=(*hop(0, place=None)[:1], *hop(1, place=None)[1:])),
             ["nobody: log P1+P3 ends at 9: there is no such message yet"],

@@ -8,14 +8,14 @@ import pytest
 from typer.testing import CliRunner
 
 from multicast import Consumer, Producer
-from multicast.cli.send_receive import app
+from multicast.cli.receive import app
 from tests.helpers.plans import poster
 from tests.helpers.system import System, until
 
 
 @pytest.mark.parametrize("count", ["-1", "0"])
 def test_a_number_of_messages_that_never_comes_is_refused(count):
-    result = CliRunner().invoke(app, ["receive", "--name", "C1", "--max", count])
+    result = CliRunner().invoke(app, ["--name", "C1", "--max", count])
     assert result.exit_code == 2
     assert "--max" in result.stderr
 

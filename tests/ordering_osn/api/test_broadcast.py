@@ -11,7 +11,7 @@ from grpc import aio
 
 from ordering_osn.api.broadcast import IN_FLIGHT_MAX
 from ordering_osn.api.connection_errors import ConnectionLost
-from ordering_osn.api.grpc_server import NodeClient
+from ordering_osn.api.grpc_client import NodeClient
 from ordering_osn.api.metrics import Metrics
 from ordering_osn.api.receipt_request import receipt_envelope
 from ordering_osn.api.responses import block_answer, read_answer, read_status, status_answer

@@ -12,9 +12,10 @@ from grpc import aio
 from grpc._cython import cygrpc
 
 from multicast.errors import UsageError
-from ordering_osn.api import grpc_server
+from ordering_osn.api import grpc_client, grpc_server
 from ordering_osn.api.connection_errors import ConnectionLost
-from ordering_osn.api.grpc_server import NodeClient, Server
+from ordering_osn.api.grpc_client import NodeClient
+from ordering_osn.api.grpc_server import Server
 from ordering_osn.api.metrics import Metrics
 from ordering_osn.api.responses import read_answer
 from ordering_osn.api.seek import ENDLESS, seek_envelope
@@ -88,7 +89,7 @@ def test_the_binding_is_looked_at_before_the_channel(runner, channels):
 def test_grpc_knows_each_option_that_is_set():
     """It takes any name, and does nothing for one that it does not know."""
     library = Path(cygrpc.__file__).read_bytes()
-    options = [*grpc_server._SERVER_OPTIONS, *grpc_server._CLIENT_OPTIONS]
+    options = [*grpc_server._SERVER_OPTIONS, *grpc_client._CLIENT_OPTIONS]
     unknown = [name for name, _ in options if name.encode() not in library]
     assert not unknown
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from ordering_osn.chain.chain import Invalid
+from ordering_osn.chain.channel_rules import Invalid
 from ordering_osn.chain.envelopes import canonical, signed_envelope
 from ordering_osn.config.channel_config import ChannelConfig
 from ordering_osn.config.configtx import InvalidUpdate, propose, validate

@@ -8,7 +8,7 @@ import pytest
 
 from multicast.control import log_partition
 from multicast.drivers.kafka import Admin
-from ordering_osn.api.grpc_server import NodeClient
+from ordering_osn.api.grpc_client import NodeClient
 from ordering_osn.api.seek import seek_envelope
 from ordering_osn.protos import Block
 from tests.helpers.small import until

@@ -10,7 +10,7 @@ from contextlib import AsyncExitStack
 
 import pytest
 
-from ordering_osn.api.grpc_server import NodeClient
+from ordering_osn.api.grpc_client import NodeClient
 from tests.ordering_osn.helpers import configs
 from tests.ordering_osn.helpers.served import broadcast, served
 from tests.ordering_osn.helpers.small import (

@@ -7,7 +7,7 @@ from contextlib import suppress
 import pytest
 
 from ordering_osn.api.connection_errors import ConnectionLost
-from ordering_osn.api.grpc_server import NodeClient
+from ordering_osn.api.grpc_client import NodeClient
 from ordering_osn.api.seek import ENDLESS, seek_envelope
 from ordering_osn.protos import Block, ConsensusType
 from tests.ordering_osn.helpers import configs

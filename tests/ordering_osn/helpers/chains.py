@@ -10,7 +10,8 @@ from contextlib import asynccontextmanager
 from datetime import UTC, datetime
 
 from bench.osn.transactions import FOLDER as FABRIC
-from ordering_osn.api.grpc_server import NodeClient, Server
+from ordering_osn.api.grpc_client import NodeClient
+from ordering_osn.api.grpc_server import Server
 from ordering_osn.api.metrics import Metrics
 from ordering_osn.api.tls_files import TlsFiles
 from ordering_osn.chain.blocks import header_hash, new_block, seal

@@ -6,7 +6,8 @@ from dataclasses import dataclass, replace
 
 from ordering_osn.chain.actions import Write
 from ordering_osn.chain.blocks import new_block, seal
-from ordering_osn.chain.chain import Chain, Invalid, Parameters, RecordPlace
+from ordering_osn.chain.chain import Chain, RecordPlace
+from ordering_osn.chain.channel_rules import Invalid, Parameters
 from ordering_osn.chain.records import Regular, RegularKind, encode
 from ordering_osn.chain.state import StreamPosition, state_from
 from ordering_osn.protos import (

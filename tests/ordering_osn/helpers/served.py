@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 from contextlib import asynccontextmanager
 
-from ordering_osn.api.grpc_server import NodeClient, Server
+from ordering_osn.api.grpc_client import NodeClient
+from ordering_osn.api.grpc_server import Server
 from ordering_osn.api.seek import seek_envelope
 from ordering_osn.node.registrar import Registrar
 from ordering_osn.protos import Block

@@ -10,7 +10,7 @@ import collections
 import json
 import sys
 
-from ordering_osn.api.grpc_server import NodeClient
+from ordering_osn.api.grpc_client import NodeClient
 from ordering_osn.api.seek import seek_envelope
 from ordering_osn.protos import Block
 from tests.ordering_osn.helpers.chains import USER

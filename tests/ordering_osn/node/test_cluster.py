@@ -18,7 +18,7 @@ from multicast.drivers.kafka import Admin, TopicSpec
 from multicast.drivers.protocol import TopicPartition
 from multicast.errors import AmcastError
 from multicast.local.cluster import LocalCluster
-from ordering_osn.api.grpc_server import NodeClient
+from ordering_osn.api.grpc_client import NodeClient
 from ordering_osn.api.receipt_request import receipt_envelope
 from ordering_osn.api.seek import seek_envelope
 from ordering_osn.chain.transactions import transaction_id

@@ -5,7 +5,8 @@ from contextlib import aclosing
 
 import pytest
 
-from ordering_osn.api.grpc_server import NodeClient, Server
+from ordering_osn.api.grpc_client import NodeClient
+from ordering_osn.api.grpc_server import Server
 from ordering_osn.api.multi import deliver_multi
 from ordering_osn.client import messages
 from ordering_osn.client.messages import DeliveredEntry as Entry

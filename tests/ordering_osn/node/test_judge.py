@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ordering_osn.chain.chain import Invalid
+from ordering_osn.chain.channel_rules import Invalid
 from ordering_osn.chain.envelopes import canonical, signed_envelope
 from ordering_osn.chain.records import RegularKind
 from ordering_osn.config.channel_config import config_of

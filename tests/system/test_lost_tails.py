@@ -138,17 +138,19 @@ def test_a_collector_whose_stream_has_lost_its_end_begins_anew_with_what_is_ther
     cluster, tmp_path
 ):
     (broker,) = cluster._need().brokers
-    with System(cluster.bootstrap, priced(chain()), tmp_path) as system:
-        with hosting(cluster.bootstrap, system.topic, system.driver_name, tmp_path):
-            write(system, 30)
-            at, number = stream_partition(system.plan, "K1"), system.plan.number("P1")
-            until(lambda: seen_end(system, "K1", "P1") == 30, "the seen end")
-            lose(cluster, broker, at)
-            write(system, 60)
-            until(lambda: state_of(system, "K1").positions[number] >= 90, "the order of all")
-            (log,) = tmp_path.glob("*.log")
-            says = f"the order stream {at.topic}/{at.partition} has lost its end"
-            until(lambda: says in log.read_text(), "the error")
+    with (
+        System(cluster.bootstrap, priced(chain()), tmp_path) as system,
+        hosting(cluster.bootstrap, system.topic, system.driver_name, tmp_path),
+    ):
+        write(system, 30)
+        at, number = stream_partition(system.plan, "K1"), system.plan.number("P1")
+        until(lambda: seen_end(system, "K1", "P1") == 30, "the seen end")
+        lose(cluster, broker, at)
+        write(system, 60)
+        until(lambda: state_of(system, "K1").positions[number] >= 90, "the order of all")
+        (log,) = tmp_path.glob("*.log")
+        says = f"the order stream {at.topic}/{at.partition} has lost its end"
+        until(lambda: says in log.read_text(), "the error")
 
 
 def lose(cluster, broker, partition):

@@ -400,9 +400,16 @@ class Consumer:
         self._seek(self.position)
 
     def _go_on(self) -> None:
-        """Compare the last messages that the group's commit names with what is there now."""
+        """Compare the last messages that the group's commit names with what is there now.
+
+        Not those that an operator has accepted as lost: who had them goes on behind.
+        """
         known = self._group_cursor.logs_at(self._delivery.logs.values())
         last = {partition: message for partition, (_, message) in known.items()}
+        for number, log in self._delivery.logs.items():
+            message = last.get(log_partition(log))
+            if message is not None and self._delivery.tails.drops(number, message.offset):
+                del last[log_partition(log)]
         self._readers.refuse_others(last)
         self._group_positions.goes_on(last)
         self._delivery.begin_at({log: offset for log, (offset, _) in known.items()})

@@ -171,7 +171,7 @@ class OneMessage(_Routed):
     def _message_id(self) -> MessageID:
         """Give the ID once the outcome is known, or raise the error that it is."""
         if isinstance(self._outcome, Appended):
-            return MessageID(self.log.name, self._outcome.offset)
+            return MessageID(self.log.name, self._outcome.offset, self.log.life)
         assert isinstance(self._outcome, AppendFailed)
         raise self._outcome.error
 
@@ -290,7 +290,7 @@ class Receipts(_Routed):
         self.wait(timeout)
         if self._failed:
             raise self._failed[min(self._failed)].error
-        return [MessageID(self.log.name, offset) for offset in self._offsets]
+        return [MessageID(self.log.name, offset, self.log.life) for offset in self._offsets]
 
     def ordered(self, timeout: float = FAILOVER_S) -> list[MessageID]:
         """Wait until every message has its place in the order; give their IDs.

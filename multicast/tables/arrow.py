@@ -73,7 +73,7 @@ def record_batch(part: Slice, rows: Rows, columns: Any) -> Any:
     `columns` is what `schema` gives. Columns are computed as a whole, not row by row.
     """
     pa, pc = pyarrow(), pyarrow("pyarrow.compute")
-    name, count = part.log.name, len(rows.records)
+    name, label, count = part.log.name, part.log.label, len(rows.records)
     types = {field.name: field.type for field in columns}
     offset, stamp, key, value, headers = _fields(rows.records, types)
     shifts = pa.array([place.position - place.first for place, _ in rows.spans], pa.int64())
@@ -85,7 +85,7 @@ def record_batch(part: Slice, rows: Rows, columns: Any) -> Any:
     arrays = {
         "epoch": pa.repeat(pa.scalar(part.epoch, pa.int64()), count),
         "position": pc.add(offset, shifts.take(spread)),
-        "message_id": pc.binary_join_element_wise(name, pc.cast(offset, pa.string()), ":"),
+        "message_id": pc.binary_join_element_wise(label, pc.cast(offset, pa.string()), ":"),
         "log": pa.repeat(name, count),
         "offset": offset,
         "to": _same(part.log.to, count) if rows.to is None else pa.array(rows.to, types["to"]),

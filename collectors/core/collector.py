@@ -20,7 +20,7 @@ from __future__ import annotations
 
 import enum
 from collections import Counter, deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 from collectors.core.actions import Action, Append, Fill, SaveCheckpoint
@@ -34,10 +34,13 @@ from collectors.core.collector_core import (
 )
 from collectors.core.entry_counts import EntryCounts
 from collectors.core.relay import CHECKSUMS_MAX
+from collectors.core.sights import EpochEnd, Question, Sights
+from multicast.drivers.protocol import LeaderEnd
 from multicast.order.records import (
     CheckpointRecord,
     Correction,
     OwnRecord,
+    SightRecord,
     StreamRecord,
     encode,
 )
@@ -92,6 +95,7 @@ class Collector:
         self._clock = clock
         self._limits = limits
         self._core = CollectorCore(own, parent, limits, clock())
+        self._sights = Sights(own, parent)
         self._tag = own.shape.tag
         self._pending: deque[bytes] = deque()
         self.entries = entries or EntryCounts()
@@ -153,6 +157,8 @@ class Collector:
         """Read the next record of the parent's stream."""
         judged = self._core.parent_read(offset, raw, checksum)
         if not isinstance(judged, NotCounted):
+            if self.parent is not None and isinstance(self.parent.last, SightRecord):
+                self._sights.parent_read()
             relayed = self.own.state.parent_next
             self.entries.parent_record(offset + 1, judged, relayed=relayed)
 
@@ -165,6 +171,33 @@ class Collector:
         """Report the last stable offset of a log."""
         if log in self.own.own:
             self._core.log_end(log, end, self._clock())
+            self._sights.log_end(log, end)
+
+    def question(self, logs: Collection[int] | None = None) -> Question | None:
+        """Give the question for the leaders of these own logs; by default of those that have moved.
+
+        An instance that does not act has nothing to ask.
+        """
+        return self._sights.question(logs) if self.caught_up() and not self.frozen else None
+
+    def epochs(self, question: Question, ends: Mapping[int, LeaderEnd]) -> dict[int, int]:
+        """Give by log the leader epoch whose end to ask for, after the answers to a question."""
+        return self._sights.epochs(question, ends)
+
+    def answered(
+        self, question: Question, ends: Mapping[int, LeaderEnd], epoch_ends: Mapping[int, EpochEnd]
+    ) -> None:
+        """Take the answers to a question and to what `epochs` gave; logs may be missing in both."""
+        self._sights.answered(question, ends, epoch_ends, self._clock())
+
+    @property
+    def to_ask(self) -> bool:
+        """Whether something of an own log is perhaps not stated yet."""
+        return self._sights.to_ask
+
+    def is_judged(self, log: int) -> bool:
+        """Whether nothing of an own log is missing as of the last answer: holes may be filled."""
+        return self._sights.is_judged(log)
 
     def tick(self, highs: Mapping[int, int] | None = None) -> None:
         """Report that time has passed."""
@@ -184,6 +217,7 @@ class Collector:
         """Report that an append failed or has an unknown outcome: all is handed out again."""
         self._pending.clear()
         self._core.append_failed()
+        self._sights.append_failed()
 
     def freeze_after(self, positions: Mapping[int, int]) -> None:
         """Freeze as soon as each own log is ordered up to its position."""
@@ -197,6 +231,9 @@ class Collector:
             return ()
         found, self._peeked = self._peeked, []
         actions: list[Action] = []
+        sight = self._sights.due(self._clock())
+        if sight is not None:
+            found.append(WriteRecord(sight))
         for action in [*found, *self._core.step(self._clock())]:
             match action:
                 case WriteRecord(record):
@@ -313,6 +350,11 @@ class Collector:
     def frozen(self) -> bool:
         """Whether our stream is frozen: no later record counts."""
         return self.own.state.frozen
+
+    @property
+    def lost(self) -> Mapping[int, int]:
+        """By log of the bag, the first offset that it has lost."""
+        return self.own.state.lost
 
     @property
     def held(self) -> set[int]:

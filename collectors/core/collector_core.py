@@ -304,6 +304,10 @@ class CollectorCore:
             self._fill(log, end + hole)
 
     def _fill(self, log: int, below: int) -> None:
+        state = self.own.state
+        seen = state.seen.get(log)
+        if log in state.lost or (seen and self._ends[log] < seen[-1].end):
+            return  # messages were there, and a skip would take the place of one for good
         if log not in self._filling:
             self._filling.add(log)
             self._fills.append(FillHole(log, below))

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from collectors.core.epoch_change import freeze_positions
 from multicast.control import ControlState, log_partition, stream_partition
 from multicast.drivers.protocol import TopicPartition
-from multicast.errors import UsageError
+from multicast.errors import Truncated, UsageError
 from multicast.order.stream import OrderStream
 from topology.tree import Plan
 
@@ -52,6 +52,11 @@ class Assignment:
         """Name the Kafka topics of the logs and of the order."""
         return {partition.topic for partition in (*self.logs, self.own)}
 
+    @property
+    def streams(self) -> tuple[TopicPartition, ...]:
+        """Name the streams that the collector reads: its own first."""
+        return (self.own,) if self.parent is None else (self.own, self.parent)
+
     def stream_starts(self) -> dict[TopicPartition, int]:
         """Give the streams that the collector reads, each with its first offset of the epoch."""
         spec = self.plan.collector(self.name)
@@ -61,14 +66,24 @@ class Assignment:
         return starts
 
     def open_streams(
-        self, state: ControlState, own_end: int, *, checkpoints: bool
+        self,
+        state: ControlState,
+        own_end: int,
+        *,
+        checkpoints: bool,
+        parent_end: int | None = None,
     ) -> tuple[OrderStream, OrderStream | None]:
         """Open the collector's own stream, which ends at `own_end`, and its parent's.
 
         Each begins at the last checkpoint that leaves out nothing the core needs; without
-        `checkpoints`, where the epoch starts. Raises `UncoveredInterest` where it has not begun.
+        `checkpoints`, where the epoch starts. Raises `UncoveredInterest` where it has not begun,
+        and `Truncated` where a checkpoint is named that lies at an end or above: these ends are
+        asked for AFTER `state` was read.
         """
         epoch, parent = self.plan.epoch, self.plan.collector(self.name).parent
+        _refuse_lost(state, epoch, self.name, own_end)
+        if parent is not None and parent_end is not None:
+            _refuse_lost(state, epoch, parent, parent_end)
         own = state.stream(epoch, self.name, below=own_end if checkpoints else 0)
         if parent is None:
             return own, None
@@ -83,3 +98,15 @@ class Assignment:
         last = state.last_epoch(self.plan.epoch, self.name)
         markers = None if last is None else state.markers.get(last)
         return None if markers is None else freeze_positions(self.plan, markers)
+
+
+def _refuse_lost(state: ControlState, epoch: int, collector: str, end: int) -> None:
+    """Raise `Truncated` if a checkpoint is named at the end of a collector's stream or above."""
+    gone = [each.offset for each in state.checkpoints(epoch, collector) if each.offset >= end]
+    if gone:
+        partition = stream_partition(state.plan(epoch), collector)
+        raise Truncated(
+            f"the stream of collector {collector}, {partition.topic}/{partition.partition}, has "
+            f"lost its end: a checkpoint was at offset {gone[0]}, and it ends at {end}; run "
+            f"'amcast topology recover'"
+        ).about(partition)

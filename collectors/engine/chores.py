@@ -6,7 +6,7 @@ answer is an error, only the instances that it concerns fail, as far as the erro
     open    the ids of an instance's topics are checked; from then on it stands ready
     begin   its epoch has begun: the end of its own stream is asked for, and it starts to work
     recheck a log has grown, or lags: its topic, or the one of the order, may have been deleted, and
-            created again, so their ids are checked
+            created again, so their ids are checked; then its leader is asked (`questions.py`)
 """
 
 from __future__ import annotations
@@ -21,10 +21,11 @@ from typing import Protocol, TypeVar
 from collectors.core.actions import Fill
 from collectors.engine.assignment import Assignment
 from collectors.engine.loops import Loop
+from collectors.engine.questions import Asking, Questions, ask_leaders
 from collectors.engine.skips import fill
 from multicast.control import ControlState
 from multicast.control.topic_identity import refuse_other_topics
-from multicast.drivers.protocol import Appender, Driver
+from multicast.drivers.protocol import Appender, Driver, TopicPartition
 from multicast.errors import AmcastError, ClusterUnreachable
 
 _T = TypeVar("_T")
@@ -47,8 +48,8 @@ class Hosted(Protocol):
     def open(self, topic_ids: Mapping[str, str]) -> None:
         """Stand ready; these are the cluster's ids of the topics of its logs."""
 
-    def begin(self, state: ControlState, own_end: int) -> None:
-        """Start to work: its epoch has begun, and its own stream ends at this offset."""
+    def begin(self, state: ControlState, ends: Mapping[TopicPartition, int]) -> None:
+        """Start to work: its epoch has begun, and the streams that it reads end at these."""
 
     def control_changed(self, state: ControlState) -> None:
         """Take the control topic's new state."""
@@ -60,18 +61,17 @@ class Hosted(Protocol):
         """End with an error."""
 
 
-class Working(Protocol):
+class Working(Asking, Protocol):
     """The part of it that runs the core (`core_runner.py`)."""
 
     skips_appended: int
 
     @property
-    def assignment(self) -> Assignment:
-        """The collector that it runs."""
-
-    @property
     def over(self) -> bool:
         """Whether it has ended."""
+
+    def is_judged(self, log: int) -> bool:
+        """Whether holes of a log may be filled, as of the last answer."""
 
     def filled(self, log: int, end: int | None) -> None:
         """Take the end of a log after a fill; None where it is unknown."""
@@ -94,6 +94,7 @@ class Chores:
         self._driver = driver
         self._appender = appender
         self._control = control
+        self._questions = Questions(driver)
         self._to_open: queue.SimpleQueue[Hosted] = queue.SimpleQueue()
         self._to_begin: queue.SimpleQueue[Hosted] = queue.SimpleQueue()
         self._to_fill: queue.SimpleQueue[tuple[Working, Fill]] = queue.SimpleQueue()
@@ -119,7 +120,7 @@ class Chores:
         self._wanted.set()
 
     def recheck(self, instance: Working) -> None:
-        """Check within a second that the instance's topics are still those of its plan."""
+        """Check within a second that its topics are those of its plan, and what its logs have."""
         with self._recheck_lock:
             self._to_recheck.add(instance)
 
@@ -135,7 +136,11 @@ class Chores:
         now = time.monotonic()
         if now >= self._recheck_due_s:
             self._recheck_due_s = now + _RECHECK_EVERY_S
-            self._refuse_recreated()
+            due = self._refuse_recreated()
+            with _failing_all(due):
+                if not self._questions.ask(due):
+                    for instance in due:
+                        self.recheck(instance)
 
     def _open_all(self, instances: Sequence[Hosted]) -> None:
         if not instances:
@@ -153,18 +158,20 @@ class Chores:
     def _begin_all(self, instances: Sequence[Hosted]) -> None:
         left = [instance for instance in instances if not instance.over]
         while left:
+            state = self._control()  # before the ends: what it names lies below them
             try:
-                ends = self._driver.last_stable_offsets([each.assignment.own for each in left])
+                streams = {stream: None for each in left for stream in each.assignment.streams}
+                ends = self._driver.last_stable_offsets(list(streams))
             except AmcastError as error:
-                blamed = [each for each in left if each.assignment.own == error.partition] or left
+                blamed = [each for each in left if error.partition in each.assignment.streams]
+                blamed = blamed or left
                 for instance in blamed:
                     instance.fail(error)
                 left = [instance for instance in left if instance not in blamed]
                 continue
-            state = self._control()
             for instance in left:
                 with _failing(instance):
-                    instance.begin(state, ends[instance.assignment.own])
+                    instance.begin(state, ends)
             return
 
     def _fill(self, instance: Working, action: Fill) -> None:
@@ -175,6 +182,10 @@ class Chores:
             instance.filled(action.log, end)
 
         with _failing(instance):
+            has_answered = ask_leaders(self._driver, [instance], logs=[action.log])
+            if not (has_answered and instance.is_judged(action.log)):
+                filled(None)
+                return
             instance.skips_appended += fill(
                 self._driver,
                 self._appender,
@@ -184,25 +195,29 @@ class Chores:
                 filled=filled,
             )
 
-    def _refuse_recreated(self) -> None:
-        """Fail the instances whose plan was made for another topic of the same name."""
+    def _refuse_recreated(self) -> list[Working]:
+        """Fail the instances whose plan was made for another topic of the same name; give the rest.
+
+        While no broker answers, that is none.
+        """
         with self._recheck_lock:
-            due, self._to_recheck = self._to_recheck, set()
+            due, self._to_recheck = list(self._to_recheck), set()
         if not due:
-            return
+            return []
         try:
             ids = self._driver.topic_ids(_topics_of(due))
         except ClusterUnreachable:
             for instance in due:
                 self.recheck(instance)
-            return
+            return []
         except AmcastError as error:
             for instance in due:
                 instance.fail(error)
-            return
+            return []
         for instance in due:
             with _failing(instance):
                 refuse_other_topics(ids, instance.assignment.plan, instance.assignment.topics)
+        return [instance for instance in due if not instance.over]
 
 
 def _topics_of(instances: Iterable[Hosted | Working]) -> list[str]:
@@ -216,6 +231,16 @@ def _failing(instance: Hosted | Working) -> Iterator[None]:
         yield
     except Exception as error:  # noqa: BLE001 - it must not end the loop that serves all
         instance.fail(error)
+
+
+@contextmanager
+def _failing_all(instances: Sequence[Hosted | Working]) -> Iterator[None]:
+    """Fail all these at an error of Kafka."""
+    try:
+        yield
+    except AmcastError as error:
+        for instance in instances:
+            instance.fail(error)
 
 
 def _drained(waiting: queue.SimpleQueue[_T]) -> list[_T]:

@@ -19,11 +19,12 @@ from __future__ import annotations
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
 from collectors.core.actions import Append, Fill, SaveCheckpoint
 from collectors.core.collector import Collector
+from collectors.core.sights import EpochEnd, Question
 from collectors.core.standby import Standby
 from collectors.engine.advertisement import Advertisement
 from collectors.engine.assignment import Assignment
@@ -31,12 +32,16 @@ from collectors.engine.clock import TickSubscription
 from collectors.engine.engine import Engine
 from collectors.engine.log_waits import LogWaits
 from collectors.engine.own_stream import OwnStream
+from collectors.engine.questions import unstated_losses
 from collectors.engine.read_ahead import ReadAhead
 from collectors.engine.status import TroubleLog, progress_of, troubles
 from collectors.engine.stream_loop import StreamBatch
-from multicast.drivers.protocol import Record, TopicPartition
+from multicast.drivers.protocol import LeaderEnd, Record, TopicPartition
 from multicast.order.runs import order_checksum
 from multicast.order.stream import StreamCheckpoint
+
+# A statement is read back within some ten milliseconds; one that was lost is written again.
+_RESTATE_S = 1.0
 
 
 class CoreRunner:
@@ -74,6 +79,7 @@ class CoreRunner:
         self._parent_position = 0  # behind them
         self._ticks = TickSubscription(engine.clock, self)
         self._trouble_log = TroubleLog()
+        self._losses_due_s = 0.0  # when those are stated that the control topic lacks
 
     # -- life: with the lock held ---------------------------------------------------------------
 
@@ -138,6 +144,7 @@ class CoreRunner:
         """Take the records and the ends of our logs that came before `begin`."""
         self._take(self._records, ())
         self._take(self._log_ends, self._engine.ends.known(list(self.assignment.logs)))
+        self._engine.chores.recheck(self)
 
     def close(self) -> None:
         """Leave the engine's loops; `over` is set."""
@@ -180,6 +187,29 @@ class CoreRunner:
     def filled(self, log: int, end: int | None) -> None:
         """Take the end of a log after a fill; None where it is unknown."""
         self._take(lambda: self.core.filled(log, end))
+
+    def question(self, logs: Collection[int] | None = None) -> Question | None:
+        """Give the question for the leaders of our logs; None where another instance acts."""
+        with self.lock:
+            if self.over or not self.begun or not self._role.acting:
+                return None
+            return self.core.question(logs)
+
+    def epochs(self, question: Question, ends: Mapping[int, LeaderEnd]) -> Mapping[int, int]:
+        """Give by log the leader epoch whose end to ask for."""
+        with self.lock:
+            return self.core.epochs(question, ends)
+
+    def answered(
+        self, question: Question, ends: Mapping[int, LeaderEnd], epoch_ends: Mapping[int, EpochEnd]
+    ) -> None:
+        """Take the leaders' answers."""
+        self._take(lambda: self.core.answered(question, ends, epoch_ends), is_event=False)
+
+    def is_judged(self, log: int) -> bool:
+        """Whether holes of a log may be filled, as of the last answer."""
+        with self.lock:
+            return self.core.is_judged(log)
 
     def control_changed(self) -> None:
         """Take the newest state of the control topic."""
@@ -250,6 +280,7 @@ class CoreRunner:
             acts = self._role.decide(self.core, time.monotonic())
         if acts and not acted:
             self.advertisement.advertise()
+            self._engine.chores.recheck(self)
         if self._role.waiting or self.core.waits:
             self._ticks.hurry()
         for action in self.core.step() if acts else ():
@@ -261,8 +292,20 @@ class CoreRunner:
                 case Fill():
                     self._fills += 1
                     self._engine.chores.fill(self, action)
+        if acts and self.core.lost:
+            self._state_losses()
         if self.assignment.parent is not None:
             self._read_while_room(self.assignment.parent)
+
+    def _state_losses(self) -> None:
+        """Write to the control topic what it lacks of our logs' losses; once more in a second."""
+        now = time.monotonic()
+        if now < self._losses_due_s:
+            return
+        lost = {log: first for log, first in self.core.lost.items() if log in self.core.own.own}
+        for statement in unstated_losses(self.assignment.plan, lost, self._engine.control):
+            self._losses_due_s = now + _RESTATE_S
+            self._engine.write_control(*statement)
 
     def _read_while_room(self, parent: TopicPartition) -> None:
         if self._parent_held:
@@ -332,7 +375,9 @@ class CoreRunner:
         core.tick(by_log)
         self._waits.tick(core.ahead, core.own.state.positions, by_log, time.monotonic())
         self._trouble_log.look(troubles(self.assignment, core))
-        if core.lag:  # perhaps because a topic is gone, which the brokers do not say at once
+        # Perhaps a topic is gone, which the brokers do not say at once, or what was to be stated of
+        # a log's end was lost.
+        if core.lag or core.to_ask:
             self._engine.chores.recheck(self)
         may_rest = self._ticks.tick()
         due = core.pending or core.early or core.lag or highs or self._own.has_failed

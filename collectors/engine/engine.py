@@ -73,7 +73,7 @@ class Engine:
                 reader.close()
             self._appender = driver.appender()
             opened.callback(self._appender.close, _APPENDER_CLOSE_S)
-            self.streams = StreamLoop(driver, failed=self.fail_all)
+            self.streams = StreamLoop(driver, failed=self.fail_all, compacted=positions.keys())
             opened.callback(self.streams.close)
             self.ends = LogEndLoop(driver, sentinel_topic(topic), failed=self.fail_all)
             opened.callback(self.ends.close)

@@ -28,6 +28,7 @@ from collectors.engine.core_runner import CoreRunner
 from collectors.engine.engine import Engine
 from multicast.control import ControlState
 from multicast.control.topic_identity import refuse_other_topics
+from multicast.drivers.protocol import TopicPartition
 
 
 class CollectorInstance:
@@ -103,12 +104,12 @@ class CollectorInstance:
         if due:
             self._engine.chores.begin(self)
 
-    def begin(self, state: ControlState, own_end: int) -> None:
-        """Make the core: the epoch has begun, and our own stream ends at `own_end` now."""
+    def begin(self, state: ControlState, ends: Mapping[TopicPartition, int]) -> None:
+        """Make the core: the epoch has begun, and the streams that it reads end at `ends`."""
         with self._runner.lock:
             if self.over or self.begun:
                 return
-            self._runner.begin(self._make_core(state, own_end))
+            self._runner.begin(self._make_core(state, ends))
             self._engine.pauses.begun(self.name, self.plan.epoch, time.monotonic())
         self._runner.take_what_came()
         self.control_changed(self._engine.control)  # it may have changed since `state`
@@ -176,10 +177,16 @@ class CollectorInstance:
     def _is_due(self, state: ControlState) -> bool:
         return state.starts(self.plan.epoch) is not None
 
-    def _make_core(self, state: ControlState, own_end: int) -> Collector:
+    def _make_core(self, state: ControlState, ends: Mapping[TopicPartition, int]) -> Collector:
         starts = state.begun(self.plan.epoch)
         self._starts = {self.plan.number(log): start for log, start in starts.items()}
-        own, parent = self.assignment.open_streams(state, own_end, checkpoints=self._checkpoints)
+        own_end, above = ends[self.assignment.own], self.assignment.parent
+        own, parent = self.assignment.open_streams(
+            state,
+            own_end,
+            checkpoints=self._checkpoints,
+            parent_end=None if above is None else ends[above],
+        )
         core = Collector(
             own,
             parent,

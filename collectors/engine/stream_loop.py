@@ -22,12 +22,15 @@ Invariants, of each Kafka partition:
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
+from collectors.engine.last_records import LastRecords
 from collectors.engine.loops import Loop, partition_of
 from multicast.drivers.protocol import Driver, Fetched, Reader, Record, TopicPartition
+from multicast.errors import AmcastError, Trimmed
 
 # Not every driver's poll can be woken, so a new subscription may wait for so long. Ten times as
 # long would delay a takeover or a change of epoch by 0.5 s.
@@ -77,10 +80,21 @@ class _Subscription:
 
 
 class StreamLoop:
-    """Reads for all; `failed` gets an error that does not concern one partition alone."""
+    """Reads for all; `failed` gets an error that does not concern one partition alone.
 
-    def __init__(self, driver: Driver, *, failed: Callable[[Exception], None]) -> None:
+    Who reads a stream that has lost its end gets `Truncated`. Partitions that are `compacted` lose
+    records at any rate, so these are not compared.
+    """
+
+    def __init__(
+        self,
+        driver: Driver,
+        *,
+        failed: Callable[[Exception], None],
+        compacted: Collection[TopicPartition] = (),
+    ) -> None:
         self._driver = driver
+        self._compacted = compacted
         self._failed_all = failed
         self._lock = threading.Lock()  # of the two below
         self._subscriptions: dict[TopicPartition, dict[StreamSink, _Subscription]] = {}
@@ -91,6 +105,7 @@ class StreamLoop:
         self._ahead = True  # of the reader
         self._fetched: dict[TopicPartition, int] = {}
         self._reader_paused: set[TopicPartition] = set()
+        self._last = LastRecords(driver)
         self.loop = Loop("streams", self._turn, wake=self._wake, failed=self._failed)
 
     def subscribe(
@@ -172,10 +187,23 @@ class StreamLoop:
         self._arrange(self._reader)
         fetched = self._reader.poll(_POLL_S)
         if fetched:
-            self._dispatch(fetched)
+            self._dispatch(self._kept(fetched))
             if not self._ahead:
                 self._woken.wait(_SPACING_S)
         self._woken.clear()
+
+    def _kept(self, fetched: Sequence[Fetched]) -> list[Fetched]:
+        """Give what continues what was read of a stream; fail who reads another one."""
+        streams = [each for each in fetched if each.partition not in self._compacted]
+        try:
+            lost = self._last.note(streams)
+        except Exception:
+            self._drop_reader()  # so all is read again
+            raise
+        for partition, error in lost.items():
+            self._fetched.pop(partition, None)
+            self._fail(partition, error)
+        return [each for each in fetched if each.partition not in lost]
 
     def _is_urgent(self) -> bool:
         with self._lock:
@@ -234,6 +262,7 @@ class StreamLoop:
             for partition in gone:
                 self._fetched.pop(partition, None)
                 self._reader_paused.discard(partition)
+                self._last.forget(partition)
         if starts:
             reader.add(starts)
             self._fetched.update(starts)
@@ -267,14 +296,20 @@ class StreamLoop:
     def _failed(self, error: Exception) -> None:
         """Fail the subscribers of the partition that an error names; all, where it names none."""
         partition = partition_of(error)
-        sinks = None
-        with self._lock:
-            if partition is not None and partition in self._subscriptions:
-                sinks = self._subscriptions.pop(partition)
-                self._changed[partition] = None
-        if sinks is not None:
-            for sink in list(sinks):
-                sink.fail(error)
+        if partition is not None and isinstance(error, Trimmed):
+            with suppress(AmcastError):
+                error = self._last.lost([partition]).get(partition, error)
+        if partition is not None and self._fail(partition, error):
             return
         self._drop_reader()
         self._failed_all(error)
+
+    def _fail(self, partition: TopicPartition, error: Exception) -> bool:
+        """Fail the subscribers of a partition; False if it has none."""
+        with self._lock:
+            sinks = self._subscriptions.pop(partition, None)
+            self._changed[partition] = None
+        self._last.forget(partition)
+        for sink in list(sinks or ()):
+            sink.fail(error)
+        return sinks is not None

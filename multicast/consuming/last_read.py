@@ -24,7 +24,7 @@ from multicast.order.runs import order_checksum
 
 # A leader that was just elected may report an end that is too low until its followers have fetched
 # from it; they do so every 0.5 s at the latest (replica.fetch.wait.max.ms).
-_END_LAGS_S = 3.0
+END_LAGS_S = 3.0
 _LOOK_EVERY_S = 0.2  # one request each; a wrong cursor is rare
 _TEXT = re.compile("([0-9]{1,19})/([0-9a-f]{8})")
 
@@ -142,7 +142,7 @@ class LastReads:
 
 def end_from(driver: Driver, clock: ClientClock, partition: TopicPartition, least: int) -> int:
     """Give the last stable offset; ask for some seconds again while it is below `least`."""
-    deadline = clock.monotonic() + _END_LAGS_S
+    deadline = clock.monotonic() + END_LAGS_S
     while (end := driver.last_stable_offsets([partition])[partition]) < least:
         if clock.monotonic() >= deadline:
             break

@@ -60,6 +60,13 @@ class Record(NamedTuple):
     leader_epoch: int = -1
 
 
+class LeaderEnd(NamedTuple):
+    """The last stable offset, and the epoch of the leader that gave it; -1: it did not say."""
+
+    end: int
+    leader_epoch: int
+
+
 class Fetched(NamedTuple):
     """The result of one poll for one Kafka partition.
 
@@ -327,6 +334,23 @@ class Driver(Protocol):
 
         Records of open transactions are included; a record that only the leader stores is not.
         Waits as `topic_ids`.
+        """
+
+    def leader_ends(
+        self, partitions: Sequence[TopicPartition], *, timeout_s: float | None = None
+    ) -> dict[TopicPartition, LeaderEnd]:
+        """Return the last stable offsets with their leaders' epochs, each from one answer.
+
+        Waits as `topic_ids`, and leaves out those whose leaders have not answered by then.
+        """
+
+    def epoch_ends(
+        self, epochs: Mapping[TopicPartition, int], *, timeout_s: float | None = None
+    ) -> dict[TopicPartition, int]:
+        """Return where the records of leader epochs up to this one end, as the leaders have them.
+
+        That is the log's end for a leader's own epoch, and -1 for one that a leader does not know:
+        it was asked for once more then, after a look at who leads. Waits as `leader_ends`.
         """
 
     def offsets_at(

@@ -201,7 +201,7 @@ class Connection:
         offsets: dict[TopicPartition, int] = {}
         futures = [
             self.manager.send(
-                _list_offsets_request({log: wanted[log] for log in led}, isolation), node
+                list_offsets_request({log: wanted[log] for log in led}, isolation), node
             )
             for node, led in (await self.leaders(wanted)).items()
         ]
@@ -250,7 +250,7 @@ class Connection:
         ]
         if not led:
             return {}
-        ends = _list_offsets_request(dict.fromkeys(led, LATEST), IsolationLevel.READ_COMMITTED)
+        ends = list_offsets_request(dict.fromkeys(led, LATEST), IsolationLevel.READ_COMMITTED)
         return self._offsets_of(await self.manager.send(ends, node))
 
     def follow(self, partitions: Iterable[TopicPartition]) -> None:
@@ -361,7 +361,10 @@ async def _nothing() -> None:
     """Need nothing but the brokers."""
 
 
-def _list_offsets_request(wanted: Mapping[TopicPartition, int], isolation: IsolationLevel) -> Any:
+def list_offsets_request(
+    wanted: Mapping[TopicPartition, int], isolation: IsolationLevel, *, min_version: int = 2
+) -> Any:
+    """Make a request to one leader for offsets by time in ms, or LATEST or EARLIEST."""
     partition_type = ListOffsetsRequest.ListOffsetsTopic.ListOffsetsPartition
     by_topic: dict[str, list[Any]] = defaultdict(list)
     for log, timestamp_ms in wanted.items():
@@ -373,5 +376,5 @@ def _list_offsets_request(wanted: Mapping[TopicPartition, int], isolation: Isola
     return ListOffsetsRequest(
         isolation_level=isolation,
         topics=list(by_topic.items()),
-        min_version=2,
+        min_version=min_version,
     )

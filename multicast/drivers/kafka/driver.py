@@ -20,6 +20,7 @@ from multicast.drivers.client_settings import (
 from multicast.drivers.kafka.appender import KafkaPythonJointAppender
 from multicast.drivers.kafka.connection import EARLIEST, LATEST, Connection
 from multicast.drivers.kafka.group_member import find_coordinator
+from multicast.drivers.kafka.leader_epochs import ask_epoch_ends, ask_leader_ends
 from multicast.drivers.kafka.private import (
     IsolationLevel,
     MetadataRequest,
@@ -32,6 +33,7 @@ from multicast.drivers.protocol import (
     IN_FLIGHT_BYTES_MAX,
     IN_FLIGHT_MAX,
     Beside,
+    LeaderEnd,
     Settled,
     TopicPartition,
 )
@@ -139,6 +141,18 @@ class KafkaPythonDriver:
         """Return the offsets below which all in-sync replicas store the log."""
         wanted = dict.fromkeys(partitions, LATEST)
         return self._offsets(wanted, IsolationLevel.READ_UNCOMMITTED, timeout_s)
+
+    def leader_ends(
+        self, partitions: Sequence[TopicPartition], *, timeout_s: float | None = None
+    ) -> dict[TopicPartition, LeaderEnd]:
+        """Return the last stable offsets with their leaders' epochs."""
+        return ask_leader_ends(self._connection, partitions, timeout_s)
+
+    def epoch_ends(
+        self, epochs: Mapping[TopicPartition, int], *, timeout_s: float | None = None
+    ) -> dict[TopicPartition, int]:
+        """Return where the records of leader epochs up to these end; -1: not known."""
+        return ask_epoch_ends(self._connection, epochs, timeout_s)
 
     def offsets_at(
         self, partitions: Sequence[TopicPartition], timestamp_ms: int

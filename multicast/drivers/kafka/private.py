@@ -25,6 +25,7 @@ from kafka.protocol.consumer import (
     ListOffsetsRequest,
     OffsetCommitRequest,
     OffsetFetchRequest,
+    OffsetForLeaderEpochRequest,
     SyncGroupRequest,
 )
 from kafka.protocol.consumer.metadata import (
@@ -62,6 +63,7 @@ __all__ = [
     "NetworkSelector",
     "OffsetCommitRequest",
     "OffsetFetchRequest",
+    "OffsetForLeaderEpochRequest",
     "SyncGroupRequest",
     "codec",
     "create_connection",

@@ -45,6 +45,8 @@ class LibrdkafkaDriver:
         self.log_start_offsets = delegate.log_start_offsets
         self.last_stable_offsets = delegate.last_stable_offsets
         self.high_watermarks = delegate.high_watermarks
+        self.leader_ends = delegate.leader_ends
+        self.epoch_ends = delegate.epoch_ends
         self.offsets_at = delegate.offsets_at
         self.topic_ids = delegate.topic_ids
         self.partition_counts = delegate.partition_counts

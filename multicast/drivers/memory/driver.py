@@ -54,6 +54,8 @@ class MemoryDriver:
         self.log_start_offsets = self.log.log_start_offsets
         self.last_stable_offsets = self.log.last_stable_offsets
         self.high_watermarks = self.log.high_watermarks
+        self.leader_ends = self.log.leader_ends
+        self.epoch_ends = self.log.epoch_ends
         self.topic_ids = self.log.topic_ids
         self.partition_counts = self.log.partition_counts
         self.offsets_at = self.log.offsets_at

@@ -21,7 +21,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 
 from multicast.drivers.clock import SYSTEM_CLOCK, ClientClock
-from multicast.drivers.protocol import Fetched, Headers, Record, TopicPartition
+from multicast.drivers.protocol import Fetched, Headers, LeaderEnd, Record, TopicPartition
 from multicast.errors import TopicMissing, Trimmed, UsageError
 
 # Of a message, by default: the limit of a local cluster's brokers (`multicast.local.broker`).
@@ -111,7 +111,7 @@ class MemoryLog:
         with self.changed:
             partition = self._of(topic_partition)
             del partition.cells[max(0, first - partition.start) :]
-            partition.leader_epoch += 1
+            partition.begins.append(partition.next)
             self.changed.notify_all()
 
     def transaction(self) -> MemoryTransaction:
@@ -167,6 +167,27 @@ class MemoryLog:
         """Return the offsets that the next appends get."""
         with self.changed:
             return {partition: self._of(partition).next for partition in partitions}
+
+    def leader_ends(
+        self,
+        partitions: Sequence[TopicPartition],
+        *,
+        timeout_s: float | None = None,  # noqa: ARG002 - it never waits
+    ) -> dict[TopicPartition, LeaderEnd]:
+        """Return the last stable offsets with their leaders' epochs."""
+        with self.changed:
+            logs = {partition: self._of(partition) for partition in partitions}
+            return {each: LeaderEnd(log.end, log.leader_epoch) for each, log in logs.items()}
+
+    def epoch_ends(
+        self,
+        epochs: Mapping[TopicPartition, int],
+        *,
+        timeout_s: float | None = None,  # noqa: ARG002 - it never waits
+    ) -> dict[TopicPartition, int]:
+        """Return where the records of leader epochs up to these end; -1: not known."""
+        with self.changed:
+            return {each: self._of(each).epoch_end(epoch) for each, epoch in epochs.items()}
 
     def topic_ids(
         self,
@@ -269,10 +290,11 @@ class MemoryLog:
 class _Partition:
     """One Kafka partition: a cell for each offset from `start` on, None if the offset is empty."""
 
-    __slots__ = ("cells", "leader_epoch", "open", "start")
+    __slots__ = ("begins", "cells", "open", "start")
 
     def __init__(self) -> None:
-        self.start = self.leader_epoch = 0
+        self.start = 0
+        self.begins = [0]  # where each leader began to write
         self.cells: list[Record | None] = []
         self.open: dict[int, int] = {}  # transaction -> its first offset here
 
@@ -283,6 +305,15 @@ class _Partition:
     @property
     def end(self) -> int:
         return max(self.start, min(self.open.values())) if self.open else self.next
+
+    @property
+    def leader_epoch(self) -> int:
+        return len(self.begins) - 1
+
+    def epoch_end(self, epoch: int) -> int:
+        if epoch > self.leader_epoch:
+            return -1
+        return max(self.start, min(self.begins[epoch + 1 :], default=self.next))
 
     def check(self) -> None:
         assert self.start >= 0

@@ -1,0 +1,170 @@
+"""What leaders say of their epochs: where their logs end, and where those of earlier leaders ended.
+
+Each leader is asked by itself, so one that does not answer hides no other's answer.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, Generic, NamedTuple, TypeVar
+
+from kafka import errors as kafka_errors
+
+from multicast.drivers.kafka.connection import LATEST, Connection, list_offsets_request
+from multicast.drivers.kafka.private import IsolationLevel, OffsetForLeaderEpochRequest
+from multicast.drivers.protocol import LeaderEnd, TopicPartition
+from multicast.errors import ClusterUnreachable
+
+_T = TypeVar("_T")
+_WITH_EPOCH = 4  # the first version of the ListOffsets request whose answer has a leader epoch
+_UNKNOWN = -1  # of an epoch, or an end
+_CONSUMER = -1  # a replica's number: none
+_EpochTopic = OffsetForLeaderEpochRequest.OffsetForLeaderTopic
+_EpochPartition = _EpochTopic.OffsetForLeaderPartition
+
+
+class _Question(NamedTuple, Generic[_T]):
+    """Makes the request to a leader; reads of its answer: partition, error code, what it says."""
+
+    request: Callable[[Mapping[TopicPartition, int]], Any]
+    read: Callable[[Any], Iterable[tuple[TopicPartition, int, _T]]]
+
+
+def ask_leader_ends(
+    connection: Connection, partitions: Sequence[TopicPartition], timeout_s: float | None
+) -> dict[TopicPartition, LeaderEnd]:
+    """Ask for the last stable offsets and the leaders' epochs (`Driver.leader_ends`)."""
+    return _run(connection, timeout_s, _ask_ends, dict.fromkeys(partitions, LATEST))
+
+
+def ask_epoch_ends(
+    connection: Connection, epochs: Mapping[TopicPartition, int], timeout_s: float | None
+) -> dict[TopicPartition, int]:
+    """Ask where the records of leader epochs end (`Driver.epoch_ends`)."""
+    return _run(connection, timeout_s, _ask_epochs, epochs)
+
+
+def _run(
+    connection: Connection,
+    timeout_s: float | None,
+    ask: Callable[..., Any],
+    wanted: Mapping[TopicPartition, int],
+) -> dict[TopicPartition, Any]:
+    """Have `ask` fill a dict; what is in it when the time is up is the answer."""
+    answers: dict[TopicPartition, Any] = {}
+    if wanted:
+        try:
+            connection.run(ask, connection, wanted, answers, timeout_s=timeout_s)
+        except ClusterUnreachable:
+            if not answers:
+                raise
+    return {partition: answers[partition] for partition in wanted if partition in answers}
+
+
+async def _ask_ends(
+    connection: Connection,
+    wanted: Mapping[TopicPartition, int],
+    answers: dict[TopicPartition, LeaderEnd],
+) -> None:
+    await _ask(connection, _ENDS, wanted, answers, connection.deadline)
+
+
+async def _ask_epochs(
+    connection: Connection,
+    epochs: Mapping[TopicPartition, int],
+    answers: dict[TopicPartition, int],
+) -> None:
+    """Ask for all, and then once more for what is unknown: perhaps another one leads by now."""
+    deadline = connection.deadline
+    await _ask(connection, _EPOCHS, epochs, answers, deadline)
+    unknown = {log: epochs[log] for log, end in answers.items() if end == _UNKNOWN}
+    if unknown:
+        for log in unknown:
+            del answers[log]
+        await connection.look_up()
+        await _ask(connection, _EPOCHS, unknown, answers, deadline)
+
+
+async def _ask(
+    connection: Connection,
+    question: _Question[_T],
+    wanted: Mapping[TopicPartition, int],
+    answers: dict[TopicPartition, _T],
+    deadline: float,
+) -> None:
+    """Ask the leaders until all have answered."""
+    began = time.monotonic()
+    while missing := {log: each for log, each in wanted.items() if log not in answers}:
+        connection.raise_if_unknown(list(missing), since=began)
+        asked = [
+            connection.net.call_soon_with_future(
+                _ask_leader, connection, node, question, {log: missing[log] for log in led}
+            )
+            for node, led in (await connection.leaders(missing)).items()
+        ]
+        for future in asked:
+            future.add_callback(answers.update)
+        for future in asked:
+            await future
+        if any(log not in answers for log in wanted):
+            await connection.pause_before_retry(deadline)
+
+
+async def _ask_leader(
+    connection: Connection,
+    node: int,
+    question: _Question[_T],
+    wanted: Mapping[TopicPartition, int],
+) -> dict[TopicPartition, _T]:
+    """Give what one leader says; empty if it does not answer."""
+    said = {}
+    try:
+        response = await connection.manager.send(question.request(wanted), node)
+    except kafka_errors.AuthorizationError:
+        raise
+    except (kafka_errors.KafkaError, OSError):
+        connection.cluster.request_update()
+        return {}
+    for partition, code, each in question.read(response):
+        error = kafka_errors.for_code(code)
+        if error is kafka_errors.NoError:
+            said[partition] = each
+        elif issubclass(error, kafka_errors.AuthorizationError):
+            raise connection.access.lacks("Describe", "topic", partition.topic)
+        else:
+            connection.cluster.request_update()
+    return said
+
+
+def _ends_request(wanted: Mapping[TopicPartition, int]) -> Any:
+    return list_offsets_request(wanted, IsolationLevel.READ_COMMITTED, min_version=_WITH_EPOCH)
+
+
+def _read_ends(response: Any) -> Iterable[tuple[TopicPartition, int, LeaderEnd]]:
+    for topic in response.topics:
+        for each in topic.partitions:
+            end = LeaderEnd(each.offset, each.leader_epoch)
+            yield TopicPartition(topic.name, each.partition_index), each.error_code, end
+
+
+def _epochs_request(epochs: Mapping[TopicPartition, int]) -> Any:
+    by_topic: dict[str, list[Any]] = defaultdict(list)
+    for log, epoch in epochs.items():
+        by_topic[log.topic].append(
+            _EpochPartition(
+                partition=log.partition, current_leader_epoch=_UNKNOWN, leader_epoch=epoch
+            )
+        )
+    return OffsetForLeaderEpochRequest(replica_id=_CONSUMER, topics=list(by_topic.items()))
+
+
+def _read_epochs(response: Any) -> Iterable[tuple[TopicPartition, int, int]]:
+    for topic in response.topics:
+        for each in topic.partitions:
+            yield TopicPartition(topic.topic, each.partition), each.error_code, each.end_offset
+
+
+_ENDS = _Question(_ends_request, _read_ends)
+_EPOCHS = _Question(_epochs_request, _read_epochs)

@@ -15,6 +15,7 @@ import contextlib
 import itertools
 import os
 import random
+import sys
 import time
 from dataclasses import dataclass, field
 
@@ -293,11 +294,11 @@ def test_readers_that_go_on_never_differ_in_silence(tmp_path, capsys):
                 counts[f"{reading.role}: {reading.end}"] += 1
                 if reading.end == "Truncated":
                     soon[victim.kind].append(reading.seconds)
+    lines = [f"{CUTS} cuts, silent differences and other wrong ends: {len(wrong)}", *wrong]
+    for kind, counts in told.items():
+        times = sorted(soon[kind])
+        median = f"; Truncated after {times[len(times) // 2]:.1f} s (median)" if times else ""
+        lines.append(f"{kind}: {', '.join(f'{k} {v}' for k, v in counts.items())}{median}")
     with capsys.disabled():
-        print(f"\n{CUTS} cuts, silent differences and other wrong ends: {len(wrong)}")
-        for kind, counts in told.items():
-            times = sorted(soon[kind])
-            median = f", Truncated after {times[len(times) // 2]:.1f} s (median)" if times else ""
-            print(f"  {kind}: " + ", ".join(f"{k} {v}" for k, v in counts.items()) + median)
-        print("\n".join(wrong))
+        sys.stdout.write("\n" + "\n".join(lines) + "\n")
     assert not wrong

@@ -13,7 +13,7 @@ from typing import Protocol, TypeVar
 
 from collectors.core.sights import EpochEnd, Question
 from collectors.engine.assignment import Assignment
-from multicast.control import ControlState, loss_record
+from multicast.control import ControlState, loss_record, lost_stream_record
 from multicast.drivers.protocol import Driver, LeaderEnd, TopicPartition
 from multicast.errors import ClusterUnreachable
 from topology.tree import Plan
@@ -106,6 +106,21 @@ def _by_number(
     partitions: Mapping[int, TopicPartition], answers: Mapping[TopicPartition, _T]
 ) -> dict[int, _T]:
     return {number: answers[log] for number, log in partitions.items() if log in answers}
+
+
+def unstated_stream(
+    assignment: Assignment, stream: TopicPartition | None, state: ControlState
+) -> list[tuple[bytes, bytes]]:
+    """Make the statement that the control topic lacks: a stream has lost its end.
+
+    Of any other Kafka partition than those of the streams that a collector reads there is none.
+    """
+    name = assignment.name if stream == assignment.own else assignment.parent_name
+    if name is None or stream not in assignment.streams:
+        return []
+    epoch = assignment.plan.epoch
+    stated = (name, epoch) in state.losses.streams
+    return [] if stated else [lost_stream_record(name, epoch)]
 
 
 def unstated_losses(

@@ -37,6 +37,7 @@ from collectors.engine.read_ahead import ReadAhead
 from collectors.engine.status import TroubleLog, progress_of, troubles
 from collectors.engine.stream_loop import StreamBatch
 from multicast.drivers.protocol import LeaderEnd, Record, TopicPartition
+from multicast.errors import Truncated
 from multicast.order.runs import order_checksum
 from multicast.order.stream import StreamCheckpoint
 
@@ -153,7 +154,11 @@ class CoreRunner:
         self._engine.clock.leave(self)
 
     def fail(self, error: Exception) -> None:
-        """End the instance with an error."""
+        """End the instance with an error; state it if a stream has lost its end."""
+        if isinstance(error, Truncated) and error.partition is not None:
+            stream = TopicPartition(*error.partition)
+            for statement in unstated_stream(self.assignment, stream, self._engine.control):
+                self._engine.write_control(*statement)
         self._end(error)
 
     # -- events -----------------------------------------------------------------------------------

@@ -26,11 +26,9 @@ from collectors.core.standby import PATIENCE_S, Standby
 from collectors.engine.assignment import Assignment
 from collectors.engine.core_runner import CoreRunner
 from collectors.engine.engine import Engine
-from collectors.engine.questions import unstated_stream
 from multicast.control import ControlState
 from multicast.control.topic_identity import refuse_other_topics
 from multicast.drivers.protocol import TopicPartition
-from multicast.errors import Truncated
 
 
 class CollectorInstance:
@@ -160,11 +158,6 @@ class CollectorInstance:
 
     def fail(self, error: Exception) -> None:
         """End with an error. Safe from any thread that does not hold the core's lock."""
-        # Before it works, an end may still be too low to say so, as after an election.
-        if self.begun and isinstance(error, Truncated) and error.partition is not None:
-            stream = TopicPartition(*error.partition)
-            for statement in unstated_stream(self.assignment, stream, self._engine.control):
-                self._engine.write_control(*statement)
         self._end(error)
 
     def status(self) -> dict[str, Any]:

@@ -291,7 +291,7 @@ def test_where_an_operator_has_accepted_the_loss_the_rest_is_dropped():
 def test_nobody_begins_in_a_stream_that_has_lost_its_end(world):
     write(world, 3)
     world.write(lost_stream_record("K1", 1))
-    with pytest.raises(Truncated, match="the order stream of collector K1, .*, has lost its end"):
+    with pytest.raises(Truncated, match=r"order stream of collector K1, .*, has lost its end"):
         world.consumer("C1")
     values, error = deliver(world.consumer("C4"), "P4")  # it reads no stream
     assert (values, error) == ([0, 1, 2], None)

@@ -45,6 +45,9 @@ class Asking(Protocol):
     ) -> None:
         """Take the answers."""
 
+    def is_judged(self, log: int) -> bool:
+        """Whether holes of a log may be filled, as of the last answer."""
+
 
 class Questions:
     """Asks for several instances, once a second at most."""
@@ -94,6 +97,11 @@ def ask_leaders(
     for each, question, by_number in places:
         each.answered(question, _by_number(by_number, ends), _by_number(by_number, answers))
     return len(ends) == len(wanted)
+
+
+def is_whole(driver: Driver, instance: Asking, log: int) -> bool:
+    """Ask the leader of a log; say whether it answers, and has all that was seen of the log."""
+    return ask_leaders(driver, [instance], logs=[log]) and instance.is_judged(log)
 
 
 def _partitions(instance: Asking, question: Question) -> dict[int, TopicPartition]:

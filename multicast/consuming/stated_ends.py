@@ -75,9 +75,12 @@ def refuse_lost_checkpoint(
 ) -> None:
     """Raise `Truncated` if a collector's stream ends below a checkpoint that is named.
 
-    `control` was read before. Blocks for a request, if one is named.
+    Not where the stream's epoch has ended: then an operator has accepted that. `control` was read
+    before. Blocks for a request, if a checkpoint is named.
     """
-    epoch = control.first_epoch(epoch, collector)
+    last, epoch = control.last_epoch(epoch, collector), control.first_epoch(epoch, collector)
+    if last in control.ends:
+        return
     for point in control.checkpoints(epoch, collector)[-1:]:
         partition = stream_partition(control.plan(epoch), collector)
         end = end_from(driver, clock_of(driver), partition, point.offset + 1)

@@ -14,9 +14,8 @@ import time
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import closing
 
-from multicast.consuming.last_read import END_LAGS_S
 from multicast.drivers.protocol import Driver, Fetched, Record, TopicPartition
-from multicast.drivers.reading import READ_S
+from multicast.drivers.reading import END_LAGS_S, READ_S
 from multicast.errors import ClusterUnreachable, Truncated
 from multicast.order.runs import order_checksum
 

@@ -16,7 +16,6 @@ from collectors.core.mending import Damage, Harm, StreamRead, damage, loss, orde
 from collectors.doctor.consumer_groups import group_prefix
 from collectors.doctor.streams import open_near_end, stream_records
 from collectors.reconfiguration.drain import Streams
-from multicast.consuming.last_read import end_from
 from multicast.control import (
     ControlState,
     log_partition,
@@ -24,7 +23,7 @@ from multicast.control import (
 )
 from multicast.drivers.clock import clock_of
 from multicast.drivers.protocol import Driver, TopicPartition
-from multicast.drivers.reading import READ_S
+from multicast.drivers.reading import READ_S, end_from
 from multicast.errors import AccessDenied, Conflict, ProtocolViolation, TimedOut, Trimmed
 from multicast.order.runs import Run
 from multicast.order.stream import OrderStream

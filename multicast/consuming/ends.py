@@ -9,7 +9,6 @@ from datetime import datetime
 
 from multicast.consuming.cursor import Cursor
 from multicast.consuming.delivery import Delivery
-from multicast.consuming.last_read import end_from
 from multicast.consuming.subscription import (
     Bounds,
     End,
@@ -28,6 +27,7 @@ from multicast.control import (
 )
 from multicast.drivers.clock import ClientClock
 from multicast.drivers.protocol import Driver
+from multicast.drivers.reading import end_from
 from multicast.errors import Trimmed, Truncated, UsageError
 
 

@@ -13,6 +13,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 
+from multicast.consuming.stated_ends import refuse_lost_checkpoint
 from multicast.consuming.tails import LostLogs
 from multicast.control import ControlReader, stream_partition
 from multicast.control.topic_identity import refuse_recreated_logs
@@ -157,6 +158,8 @@ class OrderFollower:
         refuse_recreated_logs(self._driver, plan)
         starts = state.begun(plan.epoch)
         names = {stream_partition(plan, spec.name): spec.name for spec in plan.collectors}
+        for name in names.values():
+            refuse_lost_checkpoint(self._driver, state, plan.epoch, name)
         ends = self._driver.last_stable_offsets(list(names))
         self._streams = {
             partition: state.stream(

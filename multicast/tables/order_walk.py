@@ -23,7 +23,7 @@ from multicast.consuming.cursor import Cursor, CursorProof, interest_digest
 from multicast.consuming.delivery import Delivery
 from multicast.consuming.ends import cursor_at, end_now, refuse_beyond_end
 from multicast.consuming.last_read import LastRead, LastReads
-from multicast.consuming.stated_ends import tell
+from multicast.consuming.stated_ends import refuse_lost_checkpoint, tell
 from multicast.consuming.subscription import (
     Bounds,
     End,
@@ -260,6 +260,9 @@ class OrderWalk:
         )
         topics = {log.topic for log in delivery.logs.values()}
         refuse_changed_topics(self._driver, delivery.plan, topics)
+        if delivery.order is not None:
+            control, collector = self._control.state, delivery.order.collector
+            refuse_lost_checkpoint(self._driver, control, cursor.epoch, collector)
         if is_given:
             refuse_beyond_end(self._driver, clock_of(self._driver), delivery)
             if delivery.unproven is not None:

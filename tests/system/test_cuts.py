@@ -7,7 +7,7 @@ one from a cursor that a user's own database kept, and a new one.
     stays      the reader delivers all that there is, without an error
     lost       a reader has delivered it, and it is gone
 
-AMCAST_CUTS says how many cuts there are.
+CUTS in the environment says how many cuts there are.
 """
 
 import collections
@@ -15,12 +15,13 @@ import contextlib
 import itertools
 import os
 import random
+import sys
 import time
 from dataclasses import dataclass, field
 
 import pytest
-
 from kafka import KafkaAdminClient
+
 from multicast import Consumer, Producer
 from multicast.control import (
     ControlReader,
@@ -37,7 +38,7 @@ from tests.helpers.plans import chain, priced
 from tests.helpers.system import PATIENCE_S, System, until
 
 pytestmark = [pytest.mark.campaign, pytest.mark.slow, pytest.mark.timeout(7200)]
-CUTS = int(os.environ.get("AMCAST_CUTS", "20"))
+CUTS = int(os.environ.get("CUTS", "20"))
 SYSTEMS = 4  # of a round: so many cuts cost one start of the brokers
 NAMES = ("C1", "C2", "C4")  # the top's, its child's, and one who reads a log alone
 SILENT_S = 20.0
@@ -293,11 +294,11 @@ def test_readers_that_go_on_never_differ_in_silence(tmp_path, capsys):
                 counts[f"{reading.role}: {reading.end}"] += 1
                 if reading.end == "Truncated":
                     soon[victim.kind].append(reading.seconds)
+    lines = [f"{CUTS} cuts, silent differences and other wrong ends: {len(wrong)}", *wrong]
+    for kind, counts in told.items():
+        times = sorted(soon[kind])
+        median = f"; Truncated after {times[len(times) // 2]:.1f} s (median)" if times else ""
+        lines.append(f"{kind}: {', '.join(f'{k} {v}' for k, v in counts.items())}{median}")
     with capsys.disabled():
-        print(f"\n{CUTS} cuts, silent differences and other wrong ends: {len(wrong)}")
-        for kind, counts in told.items():
-            times = sorted(soon[kind])
-            median = f", Truncated after {times[len(times) // 2]:.1f} s (median)" if times else ""
-            print(f"  {kind}: " + ", ".join(f"{k} {v}" for k, v in counts.items()) + median)
-        print("\n".join(wrong))
+        sys.stdout.write("\n" + "\n".join(lines) + "\n")
     assert not wrong

@@ -7,6 +7,7 @@ import pytest
 from collectors.core.collector import LIMITS
 from collectors.core.mending import Harm
 from collectors.explain.inspection import explain
+from collectors.metrics import samples_of
 from collectors.reconfiguration.drain import drain
 from collectors.reconfiguration.survey import find_damage, read_streams, refuse_damaged
 from multicast.consuming.batches import Message
@@ -18,7 +19,7 @@ from multicast.control import (
 )
 from multicast.errors import Conflict
 from multicast.messages import MessageID
-from multicast.order.records import OwnRecord, SeenEnd, SightRecord, Ticket, encode
+from multicast.order.records import Loss, OwnRecord, SeenEnd, SightRecord, Ticket, encode
 from multicast.properties import check_all
 from multicast.verification.from_cluster import ReplayedConsumer, replayed
 from tests.collectors.core.test_recover import (
@@ -58,6 +59,10 @@ def agreed(system):
     return {message for sequence in sequences.values() for message in sequence}
 
 
+def statuses(running):
+    return [node.status() for node, _ in running]
+
+
 def messages_of(consumer):
     """Read to the end; give the messages."""
     return [
@@ -73,9 +78,15 @@ def offsets_of(messages, label):
 
 def test_what_a_log_has_lost_is_named_and_accepted_only_as_a_loss():
     with Small(PLAN) as system:
-        system.run_all()
+        running = system.run_all()
         ordered(system, 70)
         first = lose(system, "P1", 4)
+        top, sight = PLAN.top("P1").name, SightRecord(lost=(Loss(PLAN.number("P1"), first),))
+        system.log.write(stream_partition(PLAN, top), encode(tag_in(PLAN, top), sight))
+        (said, *_) = until(lambda: [s for s in statuses(running) if s["lost"]])
+        assert "run 'amcast topology recover --accept-loss'" in said["troubles"][0]
+        (sample,) = samples_of({"topic": "A", "nodes": [said]})["amcast_log_lost_offset"]
+        assert (sample.labels[2], sample.value) == ("P1", first)
         said = []
         with pytest.raises(Conflict, match=f"log P1 has lost .* offset {first} on.*--accept-loss"):
             recovered(system, say=said.append)

@@ -303,3 +303,24 @@ def send(system, to, count):
 def streams_of(system):
     reads = read_streams(system.driver, state_of(system))
     return {name: read.stream for name, read in reads.items()}
+
+
+def test_where_collectors_went_on_in_another_tail_of_a_stream_all_agree_again():
+    with Small(PLAN) as system:
+        running = system.run_all()
+        ordered(system, 35)
+        until(lambda: is_relayed(read_streams(system.driver, state_of(system))))
+        partition = stream_partition(PLAN, ROOT)
+        end = system.driver.high_watermarks([partition])[partition]
+        system.log.lose(partition, end - 4)
+        multicast(system, 35)
+        until(lambda: Harm.STRAYED in {each.harm for each in found_in(system)})
+        assert "--accept-loss keeps consumers" in str(found_in(system))
+        assert recovered(system, lossy=True).epoch == 2
+        for node, thread in running:
+            node.stop()
+            thread.join(60)
+        assert found_in(system) == ()
+        system.run_all(epoch=2)
+        sent = ordered(system, 35)
+        assert {*sent} <= agreed(system)

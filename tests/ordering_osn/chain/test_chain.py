@@ -269,6 +269,16 @@ def test_a_time_to_cut_of_no_use_is_counted_and_the_chain_goes_on(row, block, pe
     assert stepped.named == [["a", "b"] if pending else ["b"]]
 
 
+def test_the_second_time_to_cut_of_a_block_is_stale():
+    stepped = Stepped()
+    stepped.normal("a")
+    stepped.step(TimeToCut(1))
+    stepped.normal("b")
+
+    assert causes(stepped.step(TimeToCut(1))) == [Cause.CUT_STALE]
+    assert stepped.chain.pending == 1
+
+
 def test_the_timer_does_not_start_again_with_later_messages():
     stepped = Stepped()
     wanted = []

@@ -46,6 +46,7 @@ def read_streams(driver: Driver, state: ControlState) -> dict[str, StreamRead]:
             else _positions_at(driver, state, streams[parent], stream, gone.get(parent)),
             marked=None if marked is None else freeze_positions(stream.plan, marked),
             gone=gone.get(name),
+            is_lost=state.stream_is_lost(plan.epoch, name),
         )
     return reads
 

@@ -11,7 +11,7 @@ So a peer can withhold blocks, but cannot forge them.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -25,7 +25,7 @@ BLOCK_VALIDATION = "/Channel/Orderer/BlockValidation"
 
 
 class NoPeer(AmcastError):
-    """No peer gave the missing blocks; a later attempt may succeed."""
+    """A peer does not say which blocks it has; a later attempt may succeed."""
 
     retriable = True
     exit_code = 4
@@ -38,22 +38,25 @@ class ForgedBlock(AmcastError):
 class Peers(Protocol):
     """The other nodes, as a source of blocks."""
 
-    def blocks(self, channel: str, start: int) -> Iterator[bytes]:
-        """Give a chain's serialized blocks from number `start` to the newest that a peer has.
+    @property
+    def names(self) -> Sequence[str]:
+        """The peers' names."""
 
-        The calling thread waits, for a bounded time. Raises `NoPeer` where no peer gives any.
+    def blocks(self, peer: str, channel: str, start: int) -> Iterator[bytes]:
+        """Give a peer's serialized blocks of a chain from number `start` to its newest, if any.
+
+        The calling thread waits, for a bounded time. Raises `NoPeer` where the peer does not say.
         """
 
 
 class NoPeers:
     """The peers of a node that was given none."""
 
-    def blocks(self, channel: str, start: int) -> Iterator[bytes]:
+    names = ()
+
+    def blocks(self, peer: str, channel: str, start: int) -> Iterator[bytes]:  # noqa: ARG002
         """Raise `NoPeer`."""
-        raise NoPeer(
-            f"the log no longer holds what follows block {start - 1} of {channel}, and no peer is "
-            f"named to get it from; give --peer HOST:PORT of another node"
-        )
+        raise NoPeer(f"{peer} is no peer of this node")
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,4 @@
-"""Verifies blocks that a peer gives, where the log no longer holds their records.
+"""Gets from peers the blocks that a node has not, and verifies them.
 
 The input is serialized blocks, the header of the node's newest block, and the config in force. A
 block is
@@ -11,14 +11,16 @@ So a peer can withhold blocks, but cannot forge them.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+from multicast.drivers.protocol import TopicPartition
 from multicast.errors import AmcastError
 from ordering_osn.chain.blocks import check_next, last_config_of, signed_bytes
 from ordering_osn.config.channel_config import ChannelConfig
 from ordering_osn.config.policies import PolicyNotMet, SignedData
+from ordering_osn.ledger.ledger import LedgerFull
 from ordering_osn.protos import Block, DecodeError
 
 BLOCK_VALIDATION = "/Channel/Orderer/BlockValidation"
@@ -94,3 +96,48 @@ def verified(
             ) from error
         yield VerifiedBlock(number, raw, block, config)
         previous = block.header
+
+
+class Leaders:
+    """The leaders that took what a chain read last, from any consumer.
+
+    Kafka loses the end of a partition at a change of its leader.
+    """
+
+    def __init__(self) -> None:
+        self._epochs: dict[TopicPartition, int] = {}
+
+    def changed(self, epochs: Mapping[TopicPartition, int]) -> bool:
+        """Take the leaders' epochs now; say whether one is another than before."""
+        known = self._epochs
+        changed = any(known.get(at, epoch) != epoch for at, epoch in epochs.items())
+        known.update(epochs)
+        return changed
+
+
+def copy_blocks(
+    peers: Peers,
+    channel: str,
+    newest: Callable[[], tuple[Any, ChannelConfig]],
+    take: Callable[[VerifiedBlock], None],
+) -> list[AmcastError]:
+    """Verify what each peer has behind the newest block, and have it taken.
+
+    `newest` gives the header of the newest block, and the config in force behind it. Gives why a
+    peer did not say what it has, or what is wrong with it; what `take` raises otherwise is raised.
+    """
+    failures: list[AmcastError] = []
+    for peer in peers.names:
+        previous, config = newest()
+        try:
+            raws = peers.blocks(peer, channel, previous.number + 1)
+            for block in verified(raws, previous=previous, config=config):
+                take(block)
+        except (NoPeer, ForgedBlock, LedgerFull) as error:
+            failures.append(error)
+    return failures
+
+
+def all_of(failures: Iterable[AmcastError]) -> str:
+    """Tell what failed in a sentence."""
+    return "; ".join(map(str, failures)) or "no peer (--peer HOST:PORT) has later blocks"

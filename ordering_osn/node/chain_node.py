@@ -32,9 +32,9 @@ from pathlib import Path
 from multicast.consuming.batches import Batch
 from multicast.consuming.consumer import Consumer
 from multicast.consuming.entries_read import ConsumerEntries
-from multicast.drivers.protocol import TopicPartition
 from multicast.errors import (
     AccessDenied,
+    AmcastError,
     ClusterUnreachable,
     Conflict,
     TimedOut,
@@ -46,9 +46,15 @@ from ordering_osn.chain.actions import Action, Ignore, Refuse, Repost, SetOutcom
 from ordering_osn.chain.bundles.log_records import ConfigMarker
 from ordering_osn.chain.chain import Chain, RecordPlace
 from ordering_osn.chain.state import StreamPosition
-from ordering_osn.ledger.ledger import Ledger, LedgerFull
+from ordering_osn.ledger.ledger import Ledger
 from ordering_osn.node.block_writer import BlockWriter
-from ordering_osn.node.catch_up import ForgedBlock, NoPeer, verified
+from ordering_osn.node.catch_up import (
+    ForgedBlock,
+    Leaders,
+    VerifiedBlock,
+    all_of,
+    copy_blocks,
+)
 from ordering_osn.node.chain_status import ChainStatus, Stopped
 from ordering_osn.node.changes import Changes
 from ordering_osn.node.checkpoint import CheckpointFile
@@ -60,6 +66,7 @@ from ordering_osn.node.kafka_connection import CursorAfter
 from ordering_osn.node.order_watch import OrderWatch
 from ordering_osn.node.own_records import OwnRecords
 from ordering_osn.node.resume import (
+    NoWayBack,
     config_in_force,
     newest_block,
     resumed_sets,
@@ -112,8 +119,7 @@ class ChainNode:
         self._chain: Chain | None = None
         self._entries = ConsumerEntries({}, {})  # of the open consumer, as of the last look
         self._opened_at = 0.0  # when the consumer was opened
-        # Of each Kafka partition, the epoch of the leader of what was read last; for all consumers.
-        self._leaders: dict[TopicPartition, int] = {}
+        self._leaders = Leaders()
         self._peers_told = False  # since the start each peer has said which blocks it has
         self._at_rest = False  # the loop resumed at the idle checkpoint, not at the newest block
         self._blocks_back = 0  # it resumed at the position of so many blocks before the newest
@@ -142,6 +148,11 @@ class ChainNode:
     def errored(self) -> bool:
         """Whether the chain does not follow its log: readers that ask for STRICT get 503."""
         return self.status.errored
+
+    @property
+    def why_errored(self) -> str:
+        """What these readers are told."""
+        return self.status.why_errored
 
     def watch(self, callback: Callable[[], None]) -> Callable[[], None]:
         """Have `callback` called after each block and each change of the status or the config."""
@@ -291,39 +302,32 @@ class ChainNode:
         silent, _ = self._copy_from_peers()
         if silent:
             raise _Interrupted(
-                f"{'; '.join(silent)}. Its blocks may hold what the log has lost, so no block is "
+                f"{all_of(silent)}. Its blocks may hold what the log has lost, so no block is "
                 f"cut until it says; to go on without it, start this node without that --peer"
             )
         self._peers_told = True
 
-    def _leaders_changed(self, consumer: Consumer) -> bool:
-        """Whether a leader took what was read last that had not taken what was read before."""
-        epochs, known = consumer.leader_epochs(), self._leaders
-        changed = [at for at, epoch in epochs.items() if known.get(at, epoch) != epoch]
-        known.update(epochs)
-        return bool(changed)
-
-    def _copy_from_peers(self) -> tuple[list[str], bool]:
+    def _copy_from_peers(self) -> tuple[list[AmcastError], bool]:
         """Append what peers have beyond the newest block, and resume from there.
 
         Gives why peers did not answer, and whether there were any blocks.
         """
-        silent, height, peers = [], self.ledger.height, self._dependencies.peers
-        for peer in peers.names:
-            self.status.check_stop()
-            try:
-                raws = peers.blocks(peer, self.name, self.ledger.height)
-                previous = newest_block(self.ledger).header
-                for block in verified(raws, previous=previous, config=self.config):
-                    self.status.check_stop()
-                    self.config = block.config
-                    self._writer.append_verified(block)
-            except (NoPeer, ForgedBlock, LedgerFull) as error:
-                silent.append(str(error))
+        height = self.ledger.height
+        silent = copy_blocks(
+            self._dependencies.peers,
+            self.name,
+            lambda: (newest_block(self.ledger).header, self.config),
+            self._take,
+        )
         copied = self.ledger.height > height
         if copied:
             self._resume()
         return silent, copied
+
+    def _take(self, block: VerifiedBlock) -> None:
+        self.status.check_stop()
+        self.config = block.config
+        self._writer.append_verified(block)
 
     def _catch_up(self, lost: str) -> None:
         """Get from a peer the blocks whose records the log no longer holds; `lost` says so."""
@@ -331,8 +335,7 @@ class ChainNode:
             self.status.waits_for(lost)
         silent, copied = self._copy_from_peers()
         if not copied:
-            help_ = "no peer has more blocks (--peer HOST:PORT names one)"
-            self.status.waits_for(f"{'; '.join(silent) or help_} ({lost})")
+            self.status.waits_for(f"{all_of(silent)} ({lost})")
             self.status.pause(_RETRY_S)
 
     def _step_back(self, error: Truncated) -> None:
@@ -351,7 +354,10 @@ class ChainNode:
             blocks_back = 2 * self._blocks_back + 1
         else:
             raise error
-        self._resume(blocks_back=blocks_back)
+        try:
+            self._resume(blocks_back=blocks_back)
+        except NoWayBack as refusal:
+            raise error from refusal
         _log.warning(
             "chain %s goes on behind its newest block, and reads again from %s: %s",
             self.name,
@@ -367,12 +373,15 @@ class ChainNode:
         assert chain is not None
         while not self.status.stopping:
             batches = self._poll(consumer, chain)
-            if self._leaders_changed(consumer):
+            if self._leaders.changed(consumer.leader_epochs()):
                 # A loss comes with another leader: what is at hand may have replaced what is in
                 # the blocks of a peer. A peer that does not answer holds up nothing here.
                 silent, copied = self._copy_from_peers()
-                for reason in silent:
-                    _log.warning("chain %s goes on after a change of leader: %s", self.name, reason)
+                if any(isinstance(reason, ForgedBlock) for reason in silent):
+                    self._peers_told = False
+                    raise _Interrupted(all_of(silent))
+                if silent:
+                    _log.warning("chain %s: its leader changed; %s", self.name, all_of(silent))
                 if copied:
                     return
             for batch in batches:

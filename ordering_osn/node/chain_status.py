@@ -49,6 +49,8 @@ class ChainStatus:
         self._name = name
         self._order = order
         self._dead: str | None = None
+        # What strict readers are told, before their policy is looked at: no addresses of brokers.
+        self.why_errored = "the chain's loop has ended, or its log cannot be reached"
         self._waiting: str | None = "it has not started yet"
         self._silent: str | None = None
         self._gone: str | None = None
@@ -162,9 +164,9 @@ class ChainStatus:
 
         The blocks stay readable.
         """
-        self._dead = (
-            f"it has stopped (Truncated), as Kafka lost what was ordered: {error}; see 'Lost "
-            f"tails' in docs/ordering.md"
+        self._dead = self.why_errored = (
+            f"it has stopped (Truncated), as Kafka lost what was ordered: {error} ('After a lost "
+            f"tail' in docs/ordering.md)"
         )
         _log.error("chain %s: %s", self._name, self._dead)
         self.changed()

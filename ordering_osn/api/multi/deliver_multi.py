@@ -200,7 +200,7 @@ class _Access:
             if channel.errored:
                 raise Refused(
                     Status.SERVICE_UNAVAILABLE,
-                    f"the loop of chain {channel.name} has ended, or its log cannot be reached",
+                    f"chain {channel.name}: {channel.why_errored}",
                 )
 
 

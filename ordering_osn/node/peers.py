@@ -53,11 +53,11 @@ class PeerNodes:
 
     def blocks(self, peer: str, channel: str, start: int) -> Iterator[bytes]:
         """Give a peer's blocks of a chain from `start` to its newest; raises `NoPeer`."""
-        while blocks := self._asked(peer, channel, start):
+        while blocks := self._blocks_of(peer, channel, start):
             yield from blocks
             start += len(blocks)
 
-    def _asked(self, address: str, channel: str, start: int) -> list[bytes]:
+    def _blocks_of(self, address: str, channel: str, start: int) -> list[bytes]:
         try:
             return self._round(address, channel, start)
         except NoPeer:

@@ -38,10 +38,10 @@ class Peers:
         self.osn = osn
         self.names = names
         self.away = set()
-        self.asked = 0
+        self.requests = 0
 
     def blocks(self, peer, channel, start):
-        self.asked += 1
+        self.requests += 1
         if peer in self.away:
             raise NoPeer(f"{peer} is away")
         ledger = self.osn.nodes[peer].get(channel).ledger
@@ -201,8 +201,8 @@ def test_a_node_cuts_no_block_after_a_start_until_each_peer_has_said_which_it_ha
         put(osn, *transactions(5))
         until(lambda: "n9 is away" in reason(node))
         assert "without that --peer" in reason(node)
-        asked = peers.asked
-        until(lambda: peers.asked > asked + 3)
+        requests = peers.requests
+        until(lambda: peers.requests > requests + 3)
         until_ordered(osn.nodes["n1"], 5)
         until(lambda: len(ordered(node)) == 5)  # from n1, which answers
         assert reason(node)
@@ -242,11 +242,11 @@ def test_a_change_of_leader_waits_for_no_peer(tmp_path):
         accepted(node, transaction())
         until(lambda: node.get("chain-a").order._ordered.get("chain-a") == 1)
         peers.away.add("n1")
-        asked = peers.asked
+        requests = peers.requests
         osn.small.log.lose(log_of(osn), 1)  # nothing, but the leader changes
         accepted(node, *transactions(4))
         until_ordered(node, 5)
-        assert peers.asked > asked
+        assert peers.requests > requests
         assert not node.health()
 
 

@@ -54,7 +54,7 @@ class Judge:
 
     def delivered(self, label: Label, batch: Batch, index: int, *, before: Cursor) -> str:
         """Note a delivery by a process whose cursor was `before`; return the message's ID."""
-        message_id = f"{batch.log.name}:{batch.records[index].offset}"
+        message_id = f"{batch.log.label}:{batch.records[index].offset}"
         expected = self._after.setdefault((label[0], before), message_id)
         if expected != message_id and self.violation is None:
             self.violation = Violation(

@@ -17,10 +17,11 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
 from multicast.conditional.judge import EFFECTIVE, Decision, LogJudge, border
+from multicast.consuming.tails import LostLogs
 from multicast.control import log_partition
 from multicast.drivers.clock import clock_of
 from multicast.drivers.protocol import Driver, Fetched, Reader, TopicPartition
-from multicast.errors import AmcastError, Trimmed, UsageError
+from multicast.errors import AmcastError, Trimmed, Truncated, UsageError
 from topology.tree import Log
 
 _POLL_S = 0.5  # one wait for records; a new goal and `close` end it
@@ -46,8 +47,10 @@ class _FollowedLog:
 class DecisionFollower:
     """Reads the logs whose decisions are asked for. All methods may be called from any thread."""
 
-    def __init__(self, driver: Driver) -> None:
+    def __init__(self, driver: Driver, lost: LostLogs | None = None) -> None:
         self._driver = driver
+        self._lost = lost or LostLogs()
+        self._lost.moved = self._look_again
         self._clock = clock_of(driver)
         self._moved = threading.Condition()
         self._logs: dict[TopicPartition, _FollowedLog] = {}
@@ -69,8 +72,9 @@ class DecisionFollower:
     def wait(self, log: str, offset: int, timeout_s: float) -> Decision | None:
         """Wait for the decision on a message; None after `timeout_s` seconds.
 
-        Raises `Trimmed` if retention has removed what decides, the error that reading the log gave
-        meanwhile, and `UsageError` once the follower is closed.
+        Raises `Trimmed` if retention has removed what decides, `Truncated` if the log has lost the
+        message, the error that reading the log gave meanwhile, and `UsageError` once the follower
+        is closed.
         """
         deadline = self._clock.monotonic() + timeout_s
         errors = self._errors
@@ -90,7 +94,11 @@ class DecisionFollower:
             self._turn(min(remaining, _POLL_S))
 
     def decision(self, log: str, offset: int) -> Decision | None:
-        """Give the decision on a message if it is known, else have it found out; does not block."""
+        """Give the decision on a message if it is known, else have it found out; does not block.
+
+        Raises `Trimmed` and `Truncated` as `wait`.
+        """
+        self._lost.refuse(log, offset)
         with self._moved:
             partition = self._partitions[log]
             followed = self._logs.get(partition)
@@ -116,7 +124,7 @@ class DecisionFollower:
         """Whether `decision` has an answer now, or raises; else it is found out. Does not block."""
         try:
             return self.decision(log, offset) is not None
-        except Trimmed:
+        except (Trimmed, Truncated):
             return True
 
     def listen(self, moved: Callable[[AmcastError | None], None]) -> None:
@@ -157,6 +165,10 @@ class DecisionFollower:
             self._reader.remove(list(self._logs))
             self._logs.clear()
             self._notify(error)
+
+    def _look_again(self) -> None:
+        with self._moved:
+            self._notify()
 
     def _notify(self, error: AmcastError | None = None) -> None:
         self._moved.notify_all()

@@ -13,14 +13,15 @@ A record whose leader's epoch is not known is not judged, and one of epoch 0 has
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
-from multicast.control import log_partition
+from multicast.control import ControlState, log_partition
 from multicast.drivers.protocol import Record
 from multicast.errors import Truncated
 from multicast.messages import message_checksum
 from multicast.order.records import SeenEnd, SightRecord
 from multicast.order.rule import undominated
+from multicast.order.stream import OrderStream
 from topology.tree import Log
 
 
@@ -113,3 +114,41 @@ def lost_log(log: Log, first: int) -> Truncated:
         f"acknowledged them, and others may have their offsets: nobody delivers it from there on "
         f"until an operator accepts the loss with 'amcast topology recover --accept-loss'"
     ).about(log_partition(log))
+
+
+class LostLogs:
+    """What logs of the newest epoch have lost, for who waits for single messages.
+
+    One thread at a time takes what is stated; any thread may ask. `moved` is called in that thread
+    when the control topic has said more.
+    """
+
+    def __init__(self) -> None:
+        self.moved: Callable[[], None] = lambda: None
+        self._stated: dict[str, tuple[Log, int]] = {}
+        self._seen: dict[str, tuple[Log, int]] = {}
+
+    def learn(self, control: ControlState) -> None:
+        """Take what the control topic states."""
+        plan, before = control.plan(control.begun_epoch), self._stated
+        logs = [plan.log(name) for name in control.losses.names() if plan.has_log(name)]
+        firsts = [(log, control.loss_of(plan.epoch, log.name)) for log in logs]
+        self._stated = {log.name: (log, first) for log, first in firsts if first is not None}
+        if self._stated != before:
+            self.moved()
+
+    def begin(self) -> None:
+        """Forget what streams say: those of another epoch are read now."""
+        self._seen = {}
+
+    def read(self, stream: OrderStream) -> None:
+        """Take what a stream says of its own logs."""
+        for number, first in stream.state.lost.items():
+            log = stream.plan.logs[number]
+            self._seen[log.name] = log, first
+
+    def refuse(self, log: str, offset: int) -> None:
+        """Raise `Truncated` for an offset that is lost."""
+        for known in (self._stated, self._seen):
+            if log in known and offset >= known[log][1]:
+                raise lost_log(*known[log])

@@ -17,6 +17,7 @@ from typing import Self, TypeVar, overload
 
 from multicast.conditional.condition import Expectation, boundary, reserved_headers
 from multicast.conditional.follower import DecisionFollower
+from multicast.consuming.tails import LostLogs
 from multicast.control import ControlFollower
 from multicast.control.reader import REFRESH_S
 from multicast.control.topic_identity import RecreatedLogs
@@ -159,8 +160,8 @@ class Producer:
                 )
             else:
                 self._appender = open_appender()
-            self._recreated = RecreatedLogs(self._driver)
-            learners = [self._recreated.learn]
+            self._recreated, self._lost = RecreatedLogs(self._driver), LostLogs()
+            learners = [self._recreated.learn, self._lost.learn]
             if isinstance(self._appender, TicketingAppender):
                 learners.insert(0, self._appender.learn)  # messages wait for what it learns
             self._learning = ControlFollower(self._driver, self._routes.control, learners)
@@ -384,6 +385,7 @@ class Producer:
         """Give the follower of the order streams; the first call opens it, which blocks."""
         self._home.check()
         self._recreated.refuse()
+        self._learning.refuse_lost()
         with self._lock:
             if self._follower is None:
                 self._check_open()
@@ -397,7 +399,7 @@ class Producer:
         with self._lock:
             if self._decisions is None:
                 self._check_open()
-                self._decisions = DecisionFollower(self._driver)
+                self._decisions = DecisionFollower(self._driver, self._lost)
                 self._close_late(self._decisions)
             self._decisions.add(self.plan.logs)
             return self._decisions
@@ -451,6 +453,7 @@ class Producer:
         if self._closed:
             raise UsageError("This producer is closed; open another one.")
         self._recreated.refuse()
+        self._learning.refuse_lost()
 
     def _send_some(self, receipts: Receipts, first: int, messages: Batched) -> int:
         """Start appends of messages with all their headers; return how many had room."""

@@ -229,24 +229,18 @@ def ordered_to(streams: Iterable[OrderStream]) -> dict[str, int]:
 
 
 def resumed(
-    streams: Mapping[str, OrderStream],
-    ends: Mapping[str, int],
-    cuts: Mapping[str, int] | None = None,
+    streams: Mapping[str, OrderStream], ends: Mapping[str, int], cuts: Collection[str] = ()
 ) -> dict[str, dict[str, int]]:
     """Give by collector and log where a stream of the next epoch does not begin at the log's end.
 
     `streams` are the streams of the ending epoch, each read to its end, and `ends` where they end
     the logs. The result is empty after an ordinary change: there each collector has relayed all
-    that its parent ordered. A log of `cuts` ends there instead: streams that are beyond go back.
+    that its parent ordered. All streams begin alike in the logs that are cut.
     """
     begins: dict[str, dict[str, int]] = {}
     for name, stream in streams.items():
-        for log, position in sorted(stream.state.positions.items()):
-            log_name = stream.plan.logs[log].name
-            if cuts is not None and log_name in cuts:
-                differs = position < cuts[log_name]
-            else:
-                differs = log in stream.inherited and position != ends[log_name]
-            if differs:
+        for log in sorted(stream.inherited):
+            position, log_name = stream.state.positions[log], stream.plan.logs[log].name
+            if position != ends[log_name] and log_name not in cuts:
                 begins.setdefault(name, {})[log_name] = position
     return begins

@@ -182,7 +182,7 @@ def damage_of(
     for name, first in _unstated(driver, ended).items():
         losses[name] = min(first, losses.get(name, first))
     if state.epoch > plan.epoch:
-        accepted = cuts_of(plan, state.plan(plan.epoch + 1), losses)
+        accepted = cuts_of(plan, state.plan(plan.epoch + 1), losses, ended)
         losses = {name: first for name, first in losses.items() if name not in accepted}
     ordered = ordered_to(ended)
     return (

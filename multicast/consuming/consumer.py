@@ -25,7 +25,7 @@ from multicast.consuming.entries_read import ConsumerEntries
 from multicast.consuming.group_positions import GroupCursor, GroupPositions, kafka_group
 from multicast.consuming.readers import open_clients
 from multicast.consuming.reading import Reading
-from multicast.consuming.stated_ends import read_stated, refuse_lost_checkpoint
+from multicast.consuming.stated_ends import read_stated, refuse_lost_checkpoint, tell
 from multicast.consuming.subscription import (
     Bounds,
     End,
@@ -203,6 +203,8 @@ class Consumer:
         while True:
             self._user.refuse_ended()
             self._readers.refuse_recreated()
+            if self._readers.look_is_due():
+                tell(self._control.refresh(), self._delivery)
             waits_for_control = self._turn_epoch()
             batches = self._deliver(messages_max)
             if batches:

@@ -18,8 +18,10 @@ from collectors.core.actions import Append, Fill, SaveCheckpoint
 from collectors.core.collector import Collector
 from collectors.core.standby import Standby
 from collectors.engine.assignment import Assignment
+from collectors.engine.questions import ask_leaders, is_whole, unstated_losses
 from collectors.engine.skips import fill
 from multicast.control import running_record
+from multicast.control.topic_identity import refuse_changed_topics
 from multicast.drivers.protocol import AppendFailed, AppendOutcome
 from multicast.errors import AmcastError, ProtocolViolation
 from multicast.order.runs import order_checksum
@@ -27,6 +29,7 @@ from multicast.order.stream import OrderStream, StreamCheckpoint
 
 AMOUNTS = (1, 2, 5, READ_ALL)  # records of one read; small ones put faults between records
 TICK_MS = 250  # as in the engine
+ASK_MS = 1000
 # What an instance that is called again and again does in one calm turn of about a tick. One that
 # fills holes one by one needs some milliseconds for each.
 _STEPS_MAX = 40
@@ -59,7 +62,9 @@ class SimulatedInstance:
         self._bits = 0
         self._failed = False
         self._filled: list[tuple[int, int | None]] = []
-        self.ticked = world.now
+        self.ticked = self.asked_at = world.now
+        self.question, self.epochs = self.core.question, self.core.epochs
+        self.answered, self.is_judged = self.core.answered, self.core.is_judged
         self._advertised = False
         if primary:
             self._advertise()
@@ -145,7 +150,7 @@ class SimulatedInstance:
             self.core.filled(log, end)
 
     def tick(self) -> None:
-        """Tell the core that time has passed, and which transactions are open."""
+        """Tell the core that time has passed, what transactions are open, and what leaders have."""
         world = self.world
         self.ticked = world.now
         self.core.tick(
@@ -155,6 +160,11 @@ class SimulatedInstance:
                 if world.next_offset(log) > world.end(log)
             }
         )
+        if self.role.acting and world.now - self.asked_at >= ASK_MS:
+            self.asked_at = world.now
+            topics = {log.topic for log in self.assignment.logs}
+            refuse_changed_topics(world.driver, self.plan, topics)
+            ask_leaders(world.driver, [self])
 
     def read_own(self, amount: int) -> None:
         """Read the next records of the own stream."""
@@ -210,6 +220,7 @@ class SimulatedInstance:
                     self._name(checkpoint, fate_bits)
                 case Fill(number, below):
                     self._fill(number, below)
+        self._state_losses()
         if crash_after is not None:
             world.fault("collector crashed")
             world.note("crashes", self.name, self.epoch, self.writer)
@@ -222,13 +233,27 @@ class SimulatedInstance:
             key, value = statement
             self.world.append(COLLECTORS, value, key=key, bits=bits, done=_ignore)
 
+    def _state_losses(self) -> None:
+        own = {log: first for log, first in self.core.lost.items() if log in self.core.own.own}
+        for key, value in unstated_losses(self.plan, own, self.view.state):
+            self.world.append(COLLECTORS, value, key=key, done=_ignore)
+
     def _fill(self, number: int, below: int) -> None:
         """Append a skip if the log ends below an offset, as the engine does."""
 
         def filled(end: int | None) -> None:
             self._filled.append((number, end))
 
-        if fill(self.world.driver, self.skips, self.plan, number, below=below, filled=filled):
+        driver = self.world.driver
+        if fill(
+            driver,
+            self.skips,
+            self.plan,
+            number,
+            below=below,
+            is_whole=lambda: is_whole(driver, self, number),
+            filled=filled,
+        ):
             self.world.fault("hole filled")
 
     def _heard(self, outcome: AppendOutcome) -> None:

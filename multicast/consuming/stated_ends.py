@@ -40,8 +40,13 @@ def read_stated(
 
 
 def tell(control: ControlState, delivery: Delivery) -> None:
-    """Tell a delivery what the control topic states of its logs' ends."""
+    """Tell a delivery what the control topic states of its logs' ends.
+
+    Raises `Truncated` if its stream is stated to have lost its end.
+    """
     epoch = delivery.plan.epoch
+    if delivery.order is not None and control.stream_is_lost(epoch, delivery.order.collector):
+        raise lost_stream(control, epoch, delivery.order.collector)
     named = [(number, log.name) for number, log in delivery.logs.items()]
     cuts = {number: control.cut_of(epoch, name) for number, name in named}
     firsts = {number: control.loss_of(epoch, name) for number, name in named}
@@ -53,6 +58,16 @@ def tell(control: ControlState, delivery: Delivery) -> None:
     for collector in _collectors(delivery):
         for point in control.checkpoints(epoch, collector)[-1:]:
             delivery.saw(SightRecord(point.record.seen, point.record.lost))
+
+
+def lost_stream(control: ControlState, epoch: int, collector: str) -> Truncated:
+    """Make the error of a stream that has lost its end."""
+    partition = stream_partition(control.plan(epoch), collector)
+    return Truncated(
+        f"the order stream of collector {collector}, {partition.topic}/{partition.partition}, has "
+        f"lost its end, as a collector has stated: what was delivered by what is gone stands in "
+        f"another order now; run 'amcast topology recover'"
+    ).about(partition)
 
 
 def refuse_lost_checkpoint(

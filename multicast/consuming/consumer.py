@@ -41,7 +41,7 @@ from multicast.control import ControlState, log_partition
 from multicast.control.topic_identity import refuse_changed_topics
 from multicast.drivers import open_driver
 from multicast.drivers.clock import clock_of, seconds
-from multicast.drivers.protocol import Driver
+from multicast.drivers.protocol import Driver, TopicPartition
 from multicast.errors import ProtocolViolation, TimedOut, UsageError
 from multicast.metrics.consumed import ConsumptionCounter
 from multicast.metrics.counts import ConsumerCounts
@@ -297,6 +297,10 @@ class Consumer:
         """Give, per log of the interest, the offset below which all is delivered or dropped."""
         with self._lock:
             return self._delivery.progress()
+
+    def leader_epochs(self) -> dict[TopicPartition, int]:
+        """Give, per Kafka partition, the epoch of the leader that took the last record read."""
+        return self._readers.leader_epochs()
 
     @property
     def waiting(self) -> Waiting | None:

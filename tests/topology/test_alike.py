@@ -103,18 +103,14 @@ def test_partners_are_all_pairs_of_first_sets_that_fit(seed, level):
     assert all(part.alike.union(one, other) in listed for one, other in found)
 
 
-def prove(part, level, least, dice):
-    """Check the bounds with the first prices, and with any."""
-    for prices in (None, [dice.randint(-20, 60) for _ in part.weight]):
-        finder = DemandPrices(LightCollectors(part, level, Budget(STEPS)))
-        assert finder.proven(prices or finder.served) <= least
-
-
 @pytest.mark.parametrize("level", [0, 1, 2, 3])
 @pytest.mark.parametrize("seed", range(40))
 def test_no_prices_prove_more_than_the_least_cost(seed, level):
-    part = part_with_alike(seed)
-    prove(part, level, least_cost(part, part.drop), random.Random(seed))
+    part, dice = part_with_alike(seed), random.Random(seed)
+    least = least_cost(part, part.drop)
+    for prices in (None, [dice.randint(-20, 60) for _ in part.weight]):
+        finder = DemandPrices(LightCollectors(part, level, Budget(STEPS)))
+        assert finder.proven(prices or finder.served) <= least
 
 
 @pytest.mark.parametrize("seed", range(40))

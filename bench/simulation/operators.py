@@ -143,7 +143,8 @@ class _Control(ControlReader):
         self.state = view.state.copy()
         self._operators, self._collectors = CONTROL, COLLECTORS
         self._positions = dict(view.positions)
-        self._driver, self._leaders = driver, {}
+        self._leaders: dict[TopicPartition, int] = {}
+        self._driver = driver
         self._reader = driver.reader(self._positions)
 
 

@@ -278,7 +278,7 @@ def _propose(
     """Append the plan of the next epoch to the control topic."""
     state = control.state
     plan = _next_plan(state.plan(), harms)
-    partition_count = 1 + max(node.stream for node in plan.collectors)
+    partition_count = 1 + max((node.stream for node in plan.collectors), default=0)
     admin.create_topics({order_topic(plan.topic): TopicSpec(partition_count)})
     partitions = {node.name: stream_partition(plan, node.name) for node in plan.collectors}
     ends = driver.last_stable_offsets(list(partitions.values()))

@@ -4,10 +4,11 @@ import asyncio
 
 import pytest
 
-from multicast.control import stream_partition
+from multicast.control import loss_record, stream_partition
 from ordering_osn.api.channels import Status
 from ordering_osn.chain.records import Regular, RegularKind, encode
 from ordering_osn.node.catch_up import NoPeer
+from tests.collectors.core.test_recover import recovered
 from tests.helpers.small import until
 from tests.ordering_osn.helpers.served import client_of, delivered
 from tests.ordering_osn.helpers.small import (
@@ -276,3 +277,35 @@ def test_nodes_whose_operator_accepts_a_loss_go_on_alike_and_order_nothing_twice
         # Check: nothing is to be accepted any more.
         osn.stop("n1")
         osn.running("n1")
+
+
+def test_after_a_loss_that_the_topic_accepts_each_node_goes_on_alike(tmp_path):
+    with Nodes(LONE, tmp_path) as osn:
+        # Init: n1 has a block of what is lost, n2 has none; the loss is stated.
+        ahead, behind = osn.start("n1", RAW), osn.start("n2", RAW)
+        healthy(ahead, behind)
+        sent = transactions(10)
+        accepted(ahead, *sent[:5])
+        until_ordered(behind, 5)
+        osn.stop("n2")
+        accepted(ahead, *sent[5:])
+        until_ordered(ahead, 10)
+        osn.small.log.lose(log_of(osn), 7)
+        others = transactions(5)
+        put(osn, *others)
+        osn.small.write(loss_record("chain-a", 0, 7))
+        stopped(ahead)
+        # Test: n2 without a peer stops before what is lost; an operator accepts the loss.
+        behind = osn.start("n2")
+        stopped(behind)
+        assert "--accept-loss" in reason(behind)
+        assert len(ordered(behind)) == 5
+        assert recovered(osn.small, lossy=True).epoch == 2
+        for name in ("n1", "n2"):
+            osn.stop(name)
+        ahead = osn.running("n1", accept_loss=["chain-a"])
+        behind = osn.running("n2", peers=Peers(osn, "n1"))
+        # Check
+        until(lambda: len(ordered(ahead)) == 15)
+        assert ordered(ahead) == sent + others
+        until_alike(ahead, behind)

@@ -115,7 +115,7 @@ class OrderWalk:
         self._request = request
         self._control = ControlReader(driver, topic)
         self._reader: Reader = driver.reader({})
-        self._told: Mapping[TopicPartition, int] = {}  # how far the control topic was taken
+        self._heard_to: Mapping[TopicPartition, int] = {}  # how far the control topic was taken
         self._checkpoints = True
         self._queue: deque[Piece] = deque()
         self._queued = 0  # offsets in the queue
@@ -150,9 +150,9 @@ class OrderWalk:
         retention has removed a part of the order or of a piece, and what `Consumer.poll` raises.
         """
         control = self._control.refresh()
-        if self._control.positions != self._told:
+        if self._control.positions != self._heard_to:
             tell(control, self._delivery)
-            self._told = self._control.positions
+            self._heard_to = self._control.positions
         pieces: list[Piece] = []
         left = offsets_max
         while left > 0:

@@ -1,10 +1,12 @@
 """A consumer delivers nothing of what a log has lost, as collectors and operators state it."""
 
+import asyncio
 from contextlib import suppress
 from dataclasses import replace
 
 import pytest
 
+from multicast.aio import AsyncConsumer
 from multicast.consuming import readers
 from multicast.consuming.cursor import start_cursor
 from multicast.consuming.delivery import Delivery
@@ -154,6 +156,17 @@ def test_what_the_control_topic_says_is_lost_nobody_delivers(world, name):
     values, error = deliver(opened(world, name), EACH[name])
     assert lost_from(error, EACH[name], 3)
     assert values == [0, 1, 2]
+
+
+def test_asyncio_stops_there_too(world):
+    async def run():
+        async with AsyncConsumer(topic="A", name="C4", driver=world.driver) as consumer:
+            return [message.payload async for message in consumer]
+
+    write(world, 5)
+    world.write(loss_record("P4", 0, 3))
+    with pytest.raises(Truncated, match="log P4 has lost its messages from offset 3 on"):
+        asyncio.run(run())
 
 
 @pytest.mark.parametrize("name", EACH)

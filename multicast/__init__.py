@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from multicast.conditional.condition import Expectation, LogPosition, nothing_after
     from multicast.conditional.judge import Decision, WhyVoid
+    from multicast.consuming.batches import Batch, Message
     from multicast.consuming.buffers import Waiting
     from multicast.consuming.consumer import Consumer
     from multicast.consuming.cursor import Cursor
-    from multicast.consuming.delivery import Batch, Message
     from multicast.consuming.subscription import Bounds
     from multicast.drivers.protocol import Appended, AppendFailed, AppendOutcome
     from multicast.errors import (
@@ -104,9 +104,9 @@ if not TYPE_CHECKING:
     _HOMES = (
         "conditional.condition",
         "conditional.judge",
+        "consuming.batches",
         "consuming.consumer",
         "consuming.cursor",
-        "consuming.delivery",
         "consuming.subscription",
         "drivers.protocol",
         "errors",

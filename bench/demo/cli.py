@@ -36,8 +36,8 @@ from bench.measured_work import MeasuredWork, measured_document
 from collectors.reconfiguration.apply import apply
 from multicast import history
 from multicast.cli.options import DriverName
+from multicast.consuming.batches import Batch
 from multicast.consuming.consumer import Consumer
-from multicast.consuming.delivery import Batch
 from multicast.consuming.entries_read import ConsumerEntries
 from multicast.drivers import open_driver
 from multicast.drivers.kafka import Admin

@@ -25,8 +25,8 @@ from typing import Any
 
 from bench.harness.client import Notes, Talk
 from bench.nemesis.histories import AUDIT
+from multicast.consuming.batches import Batch
 from multicast.consuming.consumer import Consumer
-from multicast.consuming.delivery import Batch
 from multicast.drivers.protocol import Appended, AppendFailed, AppendOutcome
 from multicast.errors import AmcastError, TimedOut
 from multicast.producing.producer import Producer

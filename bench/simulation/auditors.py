@@ -20,7 +20,7 @@ from bench.simulation.consumers import Seat, SimulatedConsumer
 from bench.simulation.judge import Judge, Violation, judge
 from bench.simulation.schedule import ConsumerSeat
 from bench.simulation.world import READ_ALL, World
-from multicast.consuming.delivery import Batch
+from multicast.consuming.batches import Batch
 from multicast.consuming.subscription import Bounds, End, SubscriptionRequest, logs_wanted, missing
 from multicast.control import ControlState, log_partition
 from multicast.errors import ProtocolViolation, TopicChanged, Trimmed, UnknownVersion

@@ -17,8 +17,9 @@ from bench.simulation.judge import Judge, Label
 from bench.simulation.schedule import ConsumerSeat
 from bench.simulation.world import READ_ALL, World
 from multicast.conditional.lookback import Lookback
+from multicast.consuming.batches import Batch
 from multicast.consuming.cursor import Cursor
-from multicast.consuming.delivery import Batch, Delivery
+from multicast.consuming.delivery import Delivery
 from multicast.consuming.subscription import (
     SubscriptionRequest,
     earliest,

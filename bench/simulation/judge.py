@@ -16,8 +16,8 @@ from dataclasses import dataclass
 
 from bench.simulation.trees import Scene
 from multicast.conditional.judge import Decision
+from multicast.consuming.batches import Batch
 from multicast.consuming.cursor import Cursor
-from multicast.consuming.delivery import Batch
 from multicast.control import ControlState
 from multicast.history import History, HistoryBuilder
 from multicast.properties import check_all

@@ -31,8 +31,8 @@ from bench.simulation.schedule import CALM, ConsumerSeat, Schedule
 from bench.simulation.trees import TOPIC, Scene
 from bench.simulation.world import CONTROL, READ_ALL, World
 from collectors.core.collector import LIMITS
+from multicast.consuming.batches import Batch
 from multicast.consuming.cursor import Cursor
-from multicast.consuming.delivery import Batch
 from multicast.consuming.subscription import Bounds, SubscriptionRequest
 from multicast.control import ControlState, genesis, log_partition, order_topic, plan_record
 from multicast.drivers.appender.dispatcher import Limits

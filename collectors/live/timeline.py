@@ -14,9 +14,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from collectors.live.observer import LOOKBACK_RECORDS, Observer
+from multicast.consuming.batches import Batch
 from multicast.consuming.consumer import Consumer
 from multicast.consuming.cursor import Cursor
-from multicast.consuming.delivery import Batch
 from multicast.consuming.subscription import SubscriptionRequest
 from multicast.control import SINGLE_LOG, ControlState, log_partition, stream_partition
 from multicast.drivers.protocol import Record

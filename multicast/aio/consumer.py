@@ -29,10 +29,10 @@ from multicast.aio.reader_thread import ReaderThread
 from multicast.aio.threads import Threads
 from multicast.aio.turns import Turns
 from multicast.conditional.condition import LogPosition
+from multicast.consuming.batches import Batch, Message
 from multicast.consuming.buffers import Waiting
 from multicast.consuming.consumer import Consumer, Start, VoidMessages
 from multicast.consuming.cursor import Cursor
-from multicast.consuming.delivery import Batch, Message
 from multicast.consuming.entries_read import ConsumerEntries
 from multicast.consuming.subscription import Bounds, End
 from multicast.consuming.wrong_calls import refuse_no_messages

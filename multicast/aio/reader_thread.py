@@ -22,8 +22,8 @@ from concurrent.futures import Future
 from typing import Any, NamedTuple, TypeVar
 
 from multicast.aio.inbox import Inbox
+from multicast.consuming.batches import Batch
 from multicast.consuming.consumer import Consumer
-from multicast.consuming.delivery import Batch
 from multicast.consuming.subscription import End
 from multicast.errors import UsageError
 

@@ -23,9 +23,9 @@ from multicast.cli.options import (
     start_of,
 )
 from multicast.cli.progress import CountShown
+from multicast.consuming.batches import Batch, Message
 from multicast.consuming.consumer import Consumer
 from multicast.consuming.cursor import Cursor
-from multicast.consuming.delivery import Batch, Message
 from multicast.producing.receipts import FAILOVER_S
 from multicast.settings import settings
 from multicast.verification.recorder import HistoryWriter, stored_in

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections import deque
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from operator import attrgetter, itemgetter
 
@@ -92,6 +92,10 @@ class LogBuffer:
             if self.chunks and self.chunks[0] is chunk:
                 break
         return ()
+
+    def polls(self) -> Iterator[tuple[Sequence[Record], int]]:
+        """Give the records of each poll, and the index of the first one that is not taken."""
+        return ((chunk.records, chunk.start) for chunk in self.chunks)
 
     def put_back(self, records: Sequence[Record]) -> None:
         """Undo the last `take`, or the last part of it."""

@@ -16,14 +16,16 @@ from typing import Literal, Self
 from multicast.conditional.condition import LogPosition
 from multicast.conditional.judge import WhyVoid
 from multicast.conditional.lookback import Lookback
+from multicast.consuming.batches import Batch, Message
 from multicast.consuming.buffers import Waiting
 from multicast.consuming.cursor import Cursor
-from multicast.consuming.delivery import Batch, Delivery, Message
+from multicast.consuming.delivery import Delivery
 from multicast.consuming.ends import end_now, opened_at
 from multicast.consuming.entries_read import ConsumerEntries
 from multicast.consuming.group_positions import GroupCursor, GroupPositions, kafka_group
 from multicast.consuming.readers import open_clients
 from multicast.consuming.reading import Reading
+from multicast.consuming.stated_ends import read_stated
 from multicast.consuming.subscription import (
     Bounds,
     End,
@@ -205,6 +207,9 @@ class Consumer:
             batches = self._deliver(messages_max)
             if batches:
                 return batches
+            if self._delivery.stopped_in is not None:
+                read_stated(self._driver, self._control, self._delivery, self._lock)
+                continue
             self._readers.balance(self._delivery)
             self._readers.read_payloads(self._delivery)
             remaining = deadline - self._clock.monotonic()

@@ -15,13 +15,15 @@ Invariant: `Cursor.parse(str(cursor)) == cursor`, with what it says beyond the p
 
 from __future__ import annotations
 
+import enum
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from hashlib import sha256
 
 from multicast.control.topics import SINGLE_LOG
 from multicast.errors import Truncated, UsageError
+from multicast.order.runs import Run
 from topology.tree import Plan
 
 INTEREST_DIGITS = 16  # hexadecimal: enough to tell a few interests apart
@@ -111,6 +113,41 @@ def truncated(cursor: Cursor) -> Truncated:
         f"later records took its place. What was delivered up to this cursor may stand in another "
         f"order, or be gone: compare it, and begin anew with committed=False"
     )
+
+
+class CursorProof:
+    """Compares the order record at a cursor with the one from which the cursor was made.
+
+    Each call raises `Truncated` once another one, or none, was there.
+    """
+
+    def __init__(self, cursor: Cursor) -> None:
+        self._cursor = cursor
+        self._proof = cursor.proof  # what is still to be found; 0: nothing
+        self._lost = False
+
+    def met(self, offset: int, checksum: int) -> None:
+        """Compare the next record, before it counts; a checksum of 0 stands for none."""
+        if offset >= self._cursor.record:
+            expected = self._cursor.record, self._proof
+            self._refuse_if(self._proof > 0 and (offset, checksum) != expected)
+            self._proof = 0
+
+    def counted(self, offset: int, runs: Sequence[Run] | enum.Enum, *, frozen: bool) -> None:
+        """Compare what the record did, and whether the stream has ended below the cursor."""
+        is_below = frozen and self._proof > 0
+        self._refuse_if(is_below or (offset == self._cursor.record and self._is_void(runs)))
+
+    def _refuse_if(self, is_lost: bool) -> None:  # noqa: FBT001
+        self._lost = self._lost or is_lost
+        if self._lost:
+            raise truncated(self._cursor)
+
+    def _is_void(self, result: Sequence[Run] | enum.Enum) -> bool:
+        """Whether the cursor's record, which counted, orders less now, by another history."""
+        number, last = self._cursor.run, self._cursor.next
+        run = () if isinstance(result, enum.Enum) else result[number : number + 1]
+        return self._cursor.proof > 0 and not (run and run[0].first < last <= run[0].next)
 
 
 def start_cursor(plan: Plan, collector: str) -> Cursor:

@@ -24,26 +24,26 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from operator import itemgetter
 
 from multicast.conditional.judge import EFFECTIVE, Decision
 from multicast.conditional.judges import LogJudges
+from multicast.consuming.batches import Batch
 from multicast.consuming.buffers import LogBuffer, RunQueue, Waiting, WaitingRun
-from multicast.consuming.cursor import Cursor, interest_digest, truncated
-from multicast.drivers.protocol import Headers, Record
+from multicast.consuming.cursor import Cursor, CursorProof, interest_digest
+from multicast.consuming.tails import LogTails
+from multicast.drivers.protocol import Record
 from multicast.messages import (
     Covered,
     EpochMarker,
-    MessageID,
     Special,
     has_reserved,
-    message_checksum,
     special,
 )
+from multicast.order.records import SightRecord
 from multicast.order.runs import OFFSET_MAX, Run, order_checksum
 from multicast.order.stream import OrderStream
-from topology.tree import Log, Plan
+from topology.tree import Plan
 
 # By index instead of by name: that cuts the cost of looking at every record to a third.
 _headers = itemgetter(Record._fields.index("headers"))
@@ -55,88 +55,7 @@ BUFFER_BYTES_MAX = 16 << 20
 # `order_paused`, as `Consumer` does where one reader reads order and payloads; else it reads the
 # order only while no run is queued.
 RUNS_MAX = 100_000
-
-
-@dataclass(frozen=True, slots=True)
-class Batch:
-    """Consecutive deliveries: messages of one log that have one destination set.
-
-    Fields from `epoch` on are as in a `Cursor`; `decision` says whether they take effect.
-    """
-
-    log: Log
-    to: tuple[str, ...]
-    records: Sequence[Record]
-    epoch: int
-    source: str
-    record: int
-    run: int
-    decision: Decision = EFFECTIVE
-    interest: str = ""
-    proof: int = 0
-
-    def cursor(self, index: int = -1) -> Cursor:
-        """Give the position right after `records[index]`; by default after the whole batch."""
-        return self.cursor_after(self.records[index])
-
-    def cursor_after(self, record: Record) -> Cursor:
-        """Give the position right after one of the records."""
-        message = message_checksum(record) if self.interest else 0
-        place = self.epoch, self.source, self.record, self.run, record.offset + 1
-        return Cursor(*place, self.interest, self.proof, message)
-
-
-class Message:
-    """One delivered message."""
-
-    __slots__ = ("_batch", "_record")
-
-    def __init__(self, batch: Batch, record: Record) -> None:
-        self._batch = batch
-        self._record = record
-
-    @property
-    def message_id(self) -> MessageID:
-        """(log, offset); prints as "P1+P3:17"."""
-        return MessageID(self._batch.log.name, self._record.offset)
-
-    @property
-    def to(self) -> tuple[str, ...]:
-        """The destination set that the producer named, sorted."""
-        return self._batch.to
-
-    @property
-    def payload(self) -> bytes | None:
-        """The producer's payload, unchanged."""
-        return self._record.value
-
-    @property
-    def key(self) -> bytes | None:
-        """The producer's key."""
-        return self._record.key
-
-    @property
-    def headers(self) -> Headers:
-        """The producer's headers, without the reserved ones ("amcast.")."""
-        return [pair for pair in self._record.headers if not pair[0].startswith("amcast.")]
-
-    @property
-    def timestamp_ms(self) -> int:
-        """Kafka's timestamp of the record, milliseconds since 1970."""
-        return self._record.timestamp_ms
-
-    @property
-    def decision(self) -> Decision:
-        """Whether the message takes effect; only `Consumer(void="mark")` delivers void ones."""
-        return self._batch.decision
-
-    @property
-    def cursor(self) -> Cursor:
-        """The position right after this message: commit it once the message is processed."""
-        return self._batch.cursor_after(self._record)
-
-    def __repr__(self) -> str:
-        return f"<Message {self.message_id} to {'+'.join(self.to)}>"
+_NO_CUTS: Mapping[int, int] = {}
 
 
 class Delivery:
@@ -168,7 +87,6 @@ class Delivery:
         self.foreign = 0  # counts covered messages whose exact set misses the interest
         self._read_base: dict[int, int] | None = None  # the order's positions at the cursor
         self._begins: dict[int, int] | None = None  # where logs are read from, as far as known
-        self._lost = False  # another record, or none, is where the cursor's was
         self.void: dict[enum.Enum, int] = {}
         self.judges = LogJudges()
         self.void_too = False  # deliver void messages, with their decision
@@ -179,12 +97,14 @@ class Delivery:
         self._unmarked_below = 0  # below this offset no record is a marker, whatever it looks like
         self._log_position = cursor.next  # the progress while no run is queued
         self._start = cursor
-        self._proof = cursor.proof  # what the record at the cursor must be; 0: known, or none
+        self._proof = CursorProof(cursor)
         # The message before the cursor that nobody has compared yet: its log, offset and checksum.
         self.unproven: tuple[int, int, int] | None = None
         self._runs = RunQueue(self.logs)
         self._moved = set(self.logs)  # whose progress may have changed since the last `moved`
         self.buffers = {number: LogBuffer() for number in self.logs}
+        self.tails = LogTails(self.logs)
+        self.stopped_in: int | None = None  # the log at whose stop the last `deliver` ended
         self._full: set[int] = set()  # logs whose buffers were full when records came
         self._buffer_bytes_max = buffer_bytes_max
         self._runs_max = runs_max
@@ -203,39 +123,22 @@ class Delivery:
         assert self.order is not None
         offset, checksum = record.offset, order_checksum(record)
         self._reach(offset)
-        if offset >= self._start.record:
-            self._refuse_other(offset, checksum)
+        self._proof.met(offset, checksum)
         result = self.order.read(offset, record.value, checksum)
-        is_below = self.order.state.frozen and self._proof > 0  # it ends below the cursor now
-        self._refuse_if(is_below or (offset == self._start.record and self._is_void(result)))
+        self._proof.counted(offset, result, frozen=self.order.state.frozen)
         if isinstance(result, enum.Enum):
             self.void[result] = self.void.get(result, 0) + 1
-        elif result is not None and offset >= self._start.record:
+        elif isinstance(self.order.last, SightRecord):
+            self.saw(self.order.last)
+        elif offset >= self._start.record:
             self._queue(offset, result, checksum)
         self._reach(self.order.offset_next)
-
-    def _refuse_other(self, offset: int, checksum: int) -> None:
-        """Compare the first record at or behind the cursor's with that of the cursor."""
-        self._refuse_if(self._proof > 0 and (offset, checksum) != (self._start.record, self._proof))
-        self._proof = 0
-
-    def _refuse_if(self, is_lost: bool) -> None:  # noqa: FBT001
-        """Raise if the cursor's record is lost, or was found to be before."""
-        self._lost = self._lost or is_lost
-        if self._lost:
-            raise truncated(self._start)
-
-    def _is_void(self, result: Sequence[Run] | enum.Enum) -> bool:
-        """Whether the cursor's record, which counted, orders less now, by another history."""
-        number, last = self._start.run, self._start.next
-        run = () if isinstance(result, enum.Enum) else result[number : number + 1]
-        return self._start.proof > 0 and not (run and run[0].first < last <= run[0].next)
 
     def order_passed(self, position: int) -> None:
         """Report that the order stream has no more records below `position`."""
         assert self.order is not None
         if position > self._start.record:
-            self._refuse_other(position, 0)
+            self._proof.met(position, 0)
         self.order.passed(position)
         self._reach(self.order.offset_next)
 
@@ -244,8 +147,31 @@ class Delivery:
     ) -> None:
         """Process records of a log, and the reader's position after them; `now` is in seconds."""
         self.buffers[log].add(records, position, now)
+        if records:
+            self.tails.arrived(log, records)
         self._moved.add(log)
         self._note_full(log)
+
+    def saw(self, sight: SightRecord, cuts: Mapping[int, int] = _NO_CUTS) -> None:
+        """Take what is stated of the ends of logs, by their numbers in the plan.
+
+        From the offset in `cuts` on an operator has accepted that a log's messages are lost.
+        """
+        named = [end.log for end in sight.seen if end.log in self.logs]
+        progress = {log: self._progress_of(log) for log in named}
+        for log in self.tails.saw(sight, progress, cuts):
+            self.tails.judge(log, self.buffers[log].polls())
+
+    def all_told(self) -> None:
+        """Go on, as all is known that is stated of the ends of the logs at hand.
+
+        Raises `Truncated` if what comes next is lost; then ask again.
+        """
+        self.tails.all_told()
+        for log, buffer in self.buffers.items():
+            self.tails.judge(log, buffer.polls())
+        if self.stopped_in is not None and self._runs:
+            self.tails.refuse_lost(self.stopped_in, self._runs.head.first)
 
     def await_log_end(self) -> None:
         """Deliver nothing until `end_log_at`: the epoch may have ended before the position."""
@@ -289,17 +215,26 @@ class Delivery:
         """
         self.judges.check()
         batches: list[Batch] = []
-        room = messages_max
+        room, self.stopped_in = messages_max, None
         while self._runs and room > 0 and not self.judges.stopped:
             run = self._runs.head
             self._moved.add(run.log)
-            buffer = self.buffers[run.log]
-            taken = buffer.take(run.first, run.next, room)
+            buffer, end = self.buffers[run.log], run.next
+            if self.tails.stops:
+                end = min(end, self.tails.stops.get(run.log, end))
+                if run.first >= end and end < run.next:
+                    if not self.tails.drops(run.log, run.first):
+                        self.stopped_in = run.log
+                        break
+                    run.first = end = run.next
+            taken = buffer.take(run.first, end, room)
             if taken:
                 # For a single log, an epoch marker in `taken` may end the run.
                 room -= self._hand_out(run, taken, batches)
-            elif buffer.passed >= run.next or run.first >= run.next:
-                self._runs.popleft()
+            elif buffer.passed >= end or run.first >= end:
+                run.first = end
+                if end == run.next:
+                    self._runs.popleft()
             else:
                 break
         return batches

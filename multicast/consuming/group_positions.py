@@ -19,8 +19,9 @@ from dataclasses import replace
 from typing import NamedTuple
 
 from multicast.conditional.condition import LogPosition
+from multicast.consuming.batches import Batch
 from multicast.consuming.cursor import Cursor, interest_digest
-from multicast.consuming.delivery import Batch, Delivery
+from multicast.consuming.delivery import Delivery
 from multicast.consuming.last_read import LastRead
 from multicast.control import control_partition, log_partition
 from multicast.drivers.clock import ClientClock

@@ -10,8 +10,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
+from multicast.consuming.batches import Batch, Message
 from multicast.consuming.cursor import Cursor
-from multicast.consuming.delivery import Batch, Message
 from multicast.verification.observer import HandedOut
 
 if TYPE_CHECKING:

@@ -19,6 +19,7 @@ from dataclasses import dataclass, replace
 
 from multicast.consuming.cursor import Cursor, interest_digest, single_log_cursor, start_cursor
 from multicast.consuming.delivery import BUFFER_BYTES_MAX, RUNS_MAX, Delivery
+from multicast.consuming.stated_ends import single_log_end, tell
 from multicast.control import SINGLE_LOG, ControlState, source_of
 from multicast.errors import UncoveredInterest, UsageError
 from multicast.messages import name_set, refuse_no_name
@@ -192,6 +193,7 @@ def resume(
         buffer_bytes_max=bounds.buffer_bytes_max,
         runs_max=bounds.runs_max,
     )
+    tell(control, delivery)
     # The cursor may be beyond the marker at which a single-log subscription stops.
     last = control.last_epoch(cursor.epoch, cursor.source) if order is None else None
     if last is not None:
@@ -201,15 +203,6 @@ def resume(
         else:
             delivery.end_log_at(end)
     return delivery
-
-
-def single_log_end(control: ControlState, delivery: Delivery) -> int | None:
-    """Give the offset at which a single log's epoch ends; None while that is unknown."""
-    source = delivery.position.source
-    last = control.last_epoch(delivery.plan.epoch, source)
-    if last is None:
-        return None
-    return control.single_log_end(last, source.removeprefix(SINGLE_LOG))
 
 
 def pass_marker(

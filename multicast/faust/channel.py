@@ -23,7 +23,7 @@ from contextlib import suppress
 from typing import Any, Self, cast
 
 from multicast.aio import AsyncConsumer
-from multicast.consuming.delivery import Message
+from multicast.consuming.batches import Message
 from multicast.faust.progress import Given
 from multicast.faust.reader import OrderedReader
 from multicast.settings import settings

@@ -14,8 +14,8 @@ from __future__ import annotations
 
 from collections import deque
 
+from multicast.consuming.batches import Message
 from multicast.consuming.cursor import Cursor
-from multicast.consuming.delivery import Message
 from topology import extra
 
 with extra("collectors"):

@@ -17,8 +17,8 @@ from types import SimpleNamespace
 from typing import Any, cast
 
 from multicast.aio import AsyncConsumer
+from multicast.consuming.batches import Message
 from multicast.consuming.cursor import Cursor
-from multicast.consuming.delivery import Message
 from multicast.errors import AmcastError
 from multicast.faust.progress import AgentProgress
 from topology import extra

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import threading
 
-from multicast.consuming.delivery import Batch, Delivery
+from multicast.consuming.batches import Batch
+from multicast.consuming.delivery import Delivery
 from multicast.consuming.entries_read import ConsumerEntries
 from multicast.control import log_partition
 from multicast.drivers.clock import ClientClock

@@ -8,8 +8,8 @@ from contextlib import AbstractContextManager, ExitStack, nullcontext
 from types import TracebackType
 from typing import Any, Self
 
+from multicast.consuming.batches import Message
 from multicast.consuming.consumer import Consumer
-from multicast.consuming.delivery import Message
 from multicast.drivers.protocol import Driver
 from multicast.errors import UsageError
 from multicast.producing.producer import Producer

@@ -14,9 +14,9 @@ from collections.abc import Sequence
 from contextlib import closing, suppress
 from dataclasses import dataclass, field, replace
 
+from multicast.consuming.batches import Batch
 from multicast.consuming.consumer import Consumer
 from multicast.consuming.cursor import Cursor
-from multicast.consuming.delivery import Batch
 from multicast.consuming.ends import end_now
 from multicast.consuming.subscription import SubscriptionRequest
 from multicast.control import ControlReader, ControlState

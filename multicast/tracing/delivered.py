@@ -27,7 +27,7 @@ from collections import deque
 from collections.abc import Sequence
 from operator import attrgetter
 
-from multicast.consuming.delivery import Batch
+from multicast.consuming.batches import Batch
 from multicast.control import SINGLE_LOG
 from multicast.drivers.protocol import Record
 from multicast.tracing.context import carried, may_be_sampled, tracer

@@ -21,7 +21,7 @@ from collections.abc import Iterable
 from contextlib import suppress
 
 from multicast.conditional.judge import LogJudge
-from multicast.consuming.delivery import Batch
+from multicast.consuming.batches import Batch
 from multicast.consuming.subscription import End, SubscriptionRequest
 from multicast.control import SINGLE_LOG, ControlState
 from multicast.drivers.protocol import Record

@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
+from multicast.consuming.batches import Batch
 from multicast.consuming.cursor import Cursor
-from multicast.consuming.delivery import Batch
 from multicast.consuming.subscription import End, SubscriptionRequest
 from multicast.control import ControlState
 from multicast.drivers.protocol import Record

@@ -19,7 +19,7 @@ from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from multicast.consuming.delivery import Batch
+from multicast.consuming.batches import Batch
 from multicast.consuming.subscription import End, SubscriptionRequest
 from multicast.control import ControlState
 from multicast.drivers.protocol import Record

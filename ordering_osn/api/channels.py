@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from multicast.consuming.delivery import Batch
+from multicast.consuming.batches import Batch
 from multicast.consuming.subscription import End
 from ordering_osn.chain.bundles.rule import VoidReason
 from ordering_osn.config.policies import SignedData

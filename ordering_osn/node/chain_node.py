@@ -29,8 +29,8 @@ from collections.abc import Callable, Iterable
 from functools import partial
 from pathlib import Path
 
+from multicast.consuming.batches import Batch
 from multicast.consuming.consumer import Consumer
-from multicast.consuming.delivery import Batch
 from multicast.consuming.entries_read import ConsumerEntries
 from multicast.errors import (
     AccessDenied,

@@ -10,8 +10,8 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import TypeVar
 
+from multicast.consuming.batches import Batch
 from multicast.consuming.consumer import Consumer
-from multicast.consuming.delivery import Batch
 from multicast.consuming.subscription import Bounds
 from multicast.control import ControlReader, log_partition
 from multicast.drivers.protocol import Driver, TopicPartition

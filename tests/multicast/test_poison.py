@@ -9,7 +9,7 @@ import pytest
 
 from multicast.cli import receive
 from multicast.consuming import subscription
-from multicast.consuming.delivery import Batch, Message
+from multicast.consuming.batches import Batch, Message
 from multicast.control import ends_record, log_partition, markers_record
 from multicast.drivers import open_driver
 from multicast.drivers.kafka import Admin, TopicSpec

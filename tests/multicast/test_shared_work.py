@@ -5,7 +5,7 @@ import zlib
 
 import pytest
 
-from multicast.consuming.delivery import Message
+from multicast.consuming.batches import Message
 from multicast.testing import system
 
 INTERESTS = {

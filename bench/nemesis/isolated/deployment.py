@@ -21,8 +21,8 @@ from typing import Any, Self
 from bench.harness.processes import CollectorProcess
 from collectors.reconfiguration.apply import apply
 from multicast import history
+from multicast.consuming.batches import Batch
 from multicast.consuming.consumer import Consumer
-from multicast.consuming.delivery import Batch
 from multicast.control import control_topics, sentinel_topic, stream_partition
 from multicast.drivers import open_driver
 from multicast.drivers.kafka import Admin

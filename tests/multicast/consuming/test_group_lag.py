@@ -5,8 +5,8 @@ from confluent_kafka import ConsumerGroupTopicPartitions
 from confluent_kafka.admin import AdminClient, OffsetSpec
 
 from multicast import Consumer, Producer
+from multicast.consuming.batches import Batch
 from multicast.consuming.cursor import Cursor
-from multicast.consuming.delivery import Batch
 from multicast.consuming.group_positions import GroupPositions
 from multicast.control import log_partition
 from multicast.drivers.protocol import Record

@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from multicast import keys
-from multicast.consuming.delivery import Message
+from multicast.consuming.batches import Message
 from multicast.drivers.memory.driver import MemoryDriver
 from multicast.errors import (
     BufferFull,

@@ -1,0 +1,96 @@
+"""What is stated of the ends of a delivery's logs: on the control topic, and in a stream.
+
+At a log's first record of a leader that no statement knows, a reader reads what is stated up to
+then (docs/protocol.md, "Lost tails"). Nothing is read in ordinary times.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import AbstractContextManager
+
+from multicast.consuming.delivery import Delivery
+from multicast.control import SINGLE_LOG, ControlReader, ControlState, stream_partition
+from multicast.drivers.protocol import Driver
+from multicast.drivers.reading import READ_S, read_upto
+from multicast.errors import ClusterUnreachable
+from multicast.order.records import Loss, SightRecord
+
+
+def read_stated(
+    driver: Driver, control: ControlReader, delivery: Delivery, lock: AbstractContextManager[object]
+) -> None:
+    """Tell a delivery that has stopped all that is stated of its logs' ends by now; blocks.
+
+    Raises `Truncated` if what comes next is lost, and nobody has accepted that. `lock` is held
+    while what was delivered changes.
+    """
+    state = control.refresh()
+    tell(state, delivery)
+    for collector in _collectors(delivery):
+        for sight in _sights(driver, state, collector, delivery):
+            delivery.saw(sight)
+    end = single_log_end(state, delivery) if delivery.order is None else None
+    if end is not None:
+        with lock:
+            delivery.end_log_at(end)
+    delivery.all_told()
+
+
+def tell(control: ControlState, delivery: Delivery) -> None:
+    """Tell a delivery what the control topic states of its logs' ends."""
+    epoch = delivery.plan.epoch
+    named = [(number, log.name) for number, log in delivery.logs.items()]
+    cuts = {number: control.cut_of(epoch, name) for number, name in named}
+    firsts = {number: control.loss_of(epoch, name) for number, name in named}
+    lost = [Loss(number, first) for number, first in firsts.items() if first is not None]
+    delivery.saw(
+        SightRecord(lost=tuple(lost)),
+        {number: cut for number, cut in cuts.items() if cut is not None},
+    )
+    for collector in _collectors(delivery):
+        for point in control.checkpoints(epoch, collector)[-1:]:
+            delivery.saw(SightRecord(point.record.seen, point.record.lost))
+
+
+def single_log_end(control: ControlState, delivery: Delivery) -> int | None:
+    """Give the offset at which a single log's epoch ends; None while that is unknown."""
+    source = delivery.position.source
+    last = control.last_epoch(delivery.plan.epoch, source)
+    if last is None:
+        return None
+    return control.single_log_end(last, source.removeprefix(SINGLE_LOG))
+
+
+def _collectors(delivery: Delivery) -> list[str]:
+    """Name the collector in whose stream the logs' ends are stated; a single log may have none.
+
+    It and the source of the delivery began in the same epoch: they are of one part of the plan.
+    """
+    if delivery.order is not None:
+        return [delivery.order.collector]
+    tops = [delivery.plan.top(log.name) for log in delivery.logs.values()]
+    return [top.name for top in tops if top is not None]
+
+
+def _sights(
+    driver: Driver, control: ControlState, collector: str, delivery: Delivery
+) -> Iterator[SightRecord]:
+    """Read what a stream says of ends from its newest checkpoint to its present end."""
+
+    def quiet(position: int) -> ClusterUnreachable:
+        return ClusterUnreachable(
+            f"the order stream of collector {collector} gave no record from offset {position} on "
+            f"within {READ_S:g} s"
+        )
+
+    partition = stream_partition(delivery.plan, collector)
+    end = driver.last_stable_offsets([partition])[partition]
+    if delivery.order is not None and delivery.order.offset_next >= end:
+        return
+    order = control.stream(delivery.plan.epoch, collector, below=end)
+    for fetched in read_upto(driver, partition, order.offset_next, end, quiet):
+        for record in fetched.records:
+            counts = order.read(record.offset, record.value)
+            if counts == () and isinstance(order.last, SightRecord):
+                yield order.last

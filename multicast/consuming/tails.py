@@ -1,0 +1,115 @@
+"""Which offsets of a delivery's logs are lost, or may be, as far as its reader knows. No I/O.
+
+    seen     of a log: ends that collectors saw, each with the leader's epoch. A record below one,
+             of a later leader, has replaced another, and so has another one right before it
+    lost     of a log: the first offset that nobody delivers, as nobody has accepted its loss
+    cut      of a log: the first offset whose loss an operator has accepted: it is dropped
+    judged   of a log: a leader's epoch up to which all ends that are stated are known. The first
+             record of a later leader waits until the shell has read what is stated by then
+    stop     of a log: the first offset that is not handed out now, because of any of these
+
+A record whose leader's epoch is not known is not judged, and one of epoch 0 has replaced nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+
+from multicast.control import log_partition
+from multicast.drivers.protocol import Record
+from multicast.errors import Truncated
+from multicast.messages import message_checksum
+from multicast.order.records import SeenEnd, SightRecord
+from multicast.order.rule import undominated
+from topology.tree import Log
+
+
+class LogTails:
+    """What is known of the ends of one reader's logs, by their numbers."""
+
+    def __init__(self, logs: Mapping[int, Log]) -> None:
+        self.stops: dict[int, int] = {}  # empty as a rule
+        self._logs = logs
+        self._seen: dict[int, tuple[SeenEnd, ...]] = {}
+        self._lost: dict[int, int] = {}
+        self._cut: dict[int, int] = {}
+        self._judged: dict[int, int] = {}
+        self._later: dict[int, int] = {}  # the newest leader's epoch at hand that is not judged
+
+    def saw(
+        self, sight: SightRecord, progress: Mapping[int, int], cuts: Mapping[int, int]
+    ) -> list[int]:
+        """Take what is stated of ends, and where operators have cut logs; give the logs.
+
+        `progress` is what was handed out of them. Each is to be judged anew.
+        """
+        self._cut.update(cuts)
+        for end in sight.seen:
+            if (log := end.log) in self._logs:
+                known = *self._seen.get(log, ()), end
+                self._seen[log] = undominated(known, progress.get(log, -1))
+                self._judged[log] = max(self._judged.get(log, 0), end.leader_epoch)
+        for log, first in sight.lost:
+            if log in self._logs:
+                self._lost[log] = min(first, self._lost.get(log, first))
+        named = [*cuts, *[each[0] for each in (*sight.seen, *sight.lost)]]
+        return [log for log in dict.fromkeys(named) if log in self._logs]
+
+    def all_told(self) -> None:
+        """Take it that all is known which is stated of the leaders that are at hand."""
+        self._judged.update(self._later)
+        self._later.clear()
+
+    def judge(self, log: int, polls: Iterable[tuple[Sequence[Record], int]]) -> None:
+        """Find a log's stop anew, with these records at hand: of each poll, those from an index."""
+        bounds = [known[log] for known in (self._lost, self._cut) if log in known]
+        self.stops.pop(log, None)
+        if bounds:
+            self.stops[log] = min(bounds)
+        for records, start in polls:
+            self.arrived(log, records, start)
+
+    def arrived(self, log: int, records: Sequence[Record], start: int = 0) -> None:
+        """Judge the records that came next, those from an index on."""
+        first, newest = records[start], records[-1].leader_epoch
+        seen, judged = self._seen.get(log, ()), self._judged.get(log, 0)
+        if first.leader_epoch == newest <= judged and not any(
+            first.offset < end.end and (end.checksum or end.leader_epoch < newest) for end in seen
+        ):
+            return
+        for record in records[start:]:
+            if record.leader_epoch > judged:
+                self._later[log] = max(newest, record.leader_epoch)
+            elif any(_has_replaced(record, end) for end in seen):
+                self._lost[log] = min(record.offset, self._lost.get(log, record.offset))
+            else:
+                continue
+            self.stops[log] = min(record.offset, self.stops.get(log, record.offset))
+            return
+
+    def drops(self, log: int, offset: int) -> bool:
+        """Whether an operator has accepted that this offset is lost."""
+        return log in self._cut and offset >= self._cut[log]
+
+    def refuse_lost(self, log: int, offset: int) -> None:
+        """Raise `Truncated` if this offset is lost, and nobody has accepted that."""
+        first = self._lost.get(log)
+        if first is not None and offset >= first and not self.drops(log, offset):
+            raise lost_log(self._logs[log], first)
+
+
+def _has_replaced(record: Record, end: SeenEnd) -> bool:
+    """Whether a record stands where another one was when its log was seen to end there."""
+    if record.offset < end.end and record.leader_epoch > end.leader_epoch:
+        return True
+    is_last = bool(end.checksum) and record.offset == end.end - 1
+    return is_last and message_checksum(record) not in (0, end.checksum)
+
+
+def lost_log(log: Log, first: int) -> Truncated:
+    """Make the error of what a log has lost from an offset on."""
+    return Truncated(
+        f"log {log.name} has lost its messages from offset {first} on, after Kafka had "
+        f"acknowledged them, and others may have their offsets: nobody delivers it from there on "
+        f"until an operator accepts the loss with 'amcast topology recover --accept-loss'"
+    ).about(log_partition(log))

@@ -13,24 +13,45 @@ This module contains no rule of the protocol.
 
 from __future__ import annotations
 
+from collections.abc import Collection, Mapping
+
 from bench.simulation.world import COLLECTORS, READ_ALL, World
 from collectors.core.actions import Append, Fill, SaveCheckpoint
 from collectors.core.collector import Collector
+from collectors.core.sights import EpochEnd, Question
 from collectors.core.standby import Standby
 from collectors.engine.assignment import Assignment
+from collectors.engine.last_records import LastRecords
+from collectors.engine.questions import ask_leaders, unstated_losses
 from collectors.engine.skips import fill
 from multicast.control import running_record
-from multicast.drivers.protocol import AppendFailed, AppendOutcome
-from multicast.errors import AmcastError, ProtocolViolation
+from multicast.drivers.protocol import (
+    AppendFailed,
+    AppendOutcome,
+    Fetched,
+    LeaderEnd,
+    Record,
+    TopicPartition,
+)
+from multicast.errors import AmcastError, ProtocolViolation, Trimmed
 from multicast.order.runs import order_checksum
 from multicast.order.stream import OrderStream, StreamCheckpoint
 
 AMOUNTS = (1, 2, 5, READ_ALL)  # records of one read; small ones put faults between records
 TICK_MS = 250  # as in the engine
+ASK_MS = 1000  # between questions to leaders, and between statements of losses; as there
 # What an instance that is called again and again does in one calm turn of about a tick. One that
 # fills holes one by one needs some milliseconds for each.
 _STEPS_MAX = 40
 INSTANCES = 3  # of a collector, at most
+
+
+class _LastRecords(LastRecords):
+    """Compares without a wait: here an end is never too low for a moment."""
+
+    def _short(self, known: Mapping[TopicPartition, Record]) -> list[TopicPartition]:
+        ends = self._driver.last_stable_offsets(list(known))
+        return [each for each, last in known.items() if ends[each] <= last.offset]
 
 
 class SimulatedInstance:
@@ -53,6 +74,7 @@ class SimulatedInstance:
             own, parent, writer=writer, clock=world.now_ms, limits=world.schedule.limits
         )
         self.core.own_end(world.end(self.assignment.own))
+        self.last = _LastRecords(world.driver)
         self.role = Standby(primary=primary)
         self.role.begin(self.core)
         self.skips = world.appender(self._fate_bits)
@@ -60,7 +82,7 @@ class SimulatedInstance:
         self._failed = False
         self._filled: list[tuple[int, int | None]] = []
         self.ticked = world.now
-        self._advertised = False
+        self._asked = self._stated = -ASK_MS
         if primary:
             self._advertise()
         self._learn()
@@ -69,13 +91,19 @@ class SimulatedInstance:
     def _open(self, choice: int) -> tuple[OrderStream, OrderStream | None]:
         """Open the streams at no checkpoint, at the newest, or at an older one: all are valid."""
         state, end = self.view.state, self.world.end(self.assignment.own)
-        own, parent = self.assignment.open_streams(state, end, checkpoints=choice > 0)
+        above = self.assignment.parent
+        own, parent = self.assignment.open_streams(
+            state,
+            end,
+            checkpoints=choice > 0,
+            parent_end=None if above is None else self.world.end(above),
+        )
         points = state.checkpoints(self.epoch, self.name)
         if points and choice == INSTANCES:
             own = state.opened(self.epoch, self.name, points[self.world.now % len(points)])
-            above = self.plan.collector(self.name).parent
-            if above is not None:
-                parent = state.stream(self.epoch, above, below=own.state.parent_next)
+            node = self.plan.collector(self.name).parent
+            if node is not None:
+                parent = state.stream(self.epoch, node, below=own.state.parent_next)
         assert isinstance(own, OrderStream)
         assert parent is None or isinstance(parent, OrderStream)
         return own, parent
@@ -131,6 +159,8 @@ class SimulatedInstance:
             self.watch(bits >> 10)
         if world.now - self.ticked >= TICK_MS and (calm or bits & 0xC0):
             self.tick()
+        if world.schedule.sights and (calm or bits & 0x180):
+            self.ask()
         if calm or bits & 0x30:
             return self.write(bits >> 16)
         return True
@@ -159,7 +189,7 @@ class SimulatedInstance:
     def read_own(self, amount: int) -> None:
         """Read the next records of the own stream."""
         core = self.core
-        fetched = self.world.read(self.assignment.own, core.own.offset_next, amount)
+        fetched = self._read(self.assignment.own, core.own.offset_next, amount)
         if fetched is not None:
             for record in fetched.records:
                 core.own_read(record.offset, record.value, self.world.now - record.timestamp_ms)
@@ -169,13 +199,45 @@ class SimulatedInstance:
         """Read the next records of the parent's stream, until the core pauses it."""
         core = self.core
         assert self.assignment.parent is not None
-        fetched = self.world.read(self.assignment.parent, parent.offset_next, amount)
+        fetched = self._read(self.assignment.parent, parent.offset_next, amount)
         if fetched is not None:
             for record in fetched.records:
                 core.parent_read(record.offset, record.value, order_checksum(record))
                 if core.parent_paused:
                     return
             core.parent_passed(fetched.position)
+
+    def _read(self, partition: TopicPartition, position: int, amount: int) -> Fetched | None:
+        """Read a stream as the engine does; raises `Truncated` if it has lost what was read."""
+        try:
+            fetched = self.world.read(partition, position, amount)
+        except Trimmed as error:
+            raise self.last.lost([partition]).get(partition, error) from error
+        lost = self.last.note([] if fetched is None else [fetched])
+        if lost:
+            raise lost[partition]
+        return fetched
+
+    def ask(self) -> None:
+        """Ask the leaders of logs that have moved, as the engine's chores do."""
+        world, core = self.world, self.core
+        if world.now - self._asked >= ASK_MS and (core.lag or core.to_ask):
+            self._asked = world.now
+            ask_leaders(world.driver, [self])
+
+    def question(self, logs: Collection[int] | None = None) -> Question | None:
+        """Give the core's question; None where another instance acts."""
+        return self.core.question(logs) if self.role.acting else None
+
+    def epochs(self, question: Question, ends: Mapping[int, LeaderEnd]) -> Mapping[int, int]:
+        """Give what the core gives."""
+        return self.core.epochs(question, ends)
+
+    def answered(
+        self, question: Question, ends: Mapping[int, LeaderEnd], epoch_ends: Mapping[int, EpochEnd]
+    ) -> None:
+        """Tell the core."""
+        self.core.answered(question, ends, epoch_ends)
 
     def watch(self, bits: int) -> None:
         """Look up the ends of some of the own logs."""
@@ -210,6 +272,12 @@ class SimulatedInstance:
                     self._name(checkpoint, fate_bits)
                 case Fill(number, below):
                     self._fill(number, below)
+        if self.core.lost and world.now - self._stated >= ASK_MS:
+            self._stated = world.now
+            lost = {log: first for log, first in self.core.lost.items() if log in self.core.own.own}
+            for key, value in unstated_losses(self.plan, lost, self.view.state):
+                world.fault("loss stated")
+                world.append(COLLECTORS, value, key=key, bits=bits >> 9, done=_ignore)
         if crash_after is not None:
             world.fault("collector crashed")
             world.note("crashes", self.name, self.epoch, self.writer)
@@ -228,7 +296,10 @@ class SimulatedInstance:
         def filled(end: int | None) -> None:
             self._filled.append((number, end))
 
-        if fill(self.world.driver, self.skips, self.plan, number, below=below, filled=filled):
+        ask_leaders(self.world.driver, [self], logs=[number])
+        if not self.core.is_judged(number):
+            filled(None)
+        elif fill(self.world.driver, self.skips, self.plan, number, below=below, filled=filled):
             self.world.fault("hole filled")
 
     def _heard(self, outcome: AppendOutcome) -> None:
@@ -268,6 +339,11 @@ class SimulatedCollectors:
     def send_away(self, name: str, *, ms: int) -> None:
         """Let the instances of a collector do nothing for a while."""
         self._away[name] = self._world.now + ms
+
+    def end_all(self) -> None:
+        """End all processes, as a power cut does."""
+        self._world.stats.void += self.void()
+        self._living.clear()
 
     def calm_turns(self) -> None:
         """Give every running instance a turn; each collector of a begun epoch has at least one."""

@@ -53,6 +53,7 @@ class TurnKind(enum.IntEnum):
     RECREATION = 10
     FORGERY = 11
     AWAY = 12
+    LOSS = 13
     AUDIT = 31
 
 
@@ -153,11 +154,13 @@ class Schedule:
     recreates: bool  # a topic is deleted and recreated: errors, no liveness
     ends: Ends | None
     ops: tuple[Op, ...]
+    sights: bool = False  # collectors ask the leaders of their logs, and state what they see
+    loses: bool = False  # ends of Kafka partitions are lost: errors, no liveness
 
     @property
     def harsh(self) -> bool:
         """Whether records are lost for good, so that only safety is judged."""
-        return self.trims_order or self.recreates
+        return self.trims_order or self.recreates or self.loses
 
 
 def draw(seed: int) -> Schedule:
@@ -204,7 +207,24 @@ def draw(seed: int) -> Schedule:
             ),
         ),
     )
-    return _with_forgeries(drawn, forging) if forges else drawn
+    if forges:
+        return _with_forgeries(drawn, forging)
+    losing = Random(f"losing {seed}")  # noqa: S311 - repeatable, not secret
+    sees = not (calm or trims_order or recreates) and losing.random() < 0.3
+    return _with_losses(drawn, losing) if sees else drawn
+
+
+def _with_losses(drawn: Schedule, rng: Random) -> Schedule:
+    """Let collectors state what they see of logs; in most of these schedules ends are lost.
+
+    Retention would remove what readers compare, so that nobody could notice.
+    """
+    losses = rng.choice((0, 1, 1, 1, 2, 3))
+    ops = [op for op in drawn.ops if not losses or op.kind is not TurnKind.RETENTION]
+    for _ in range(losses):
+        place = rng.randrange(len(ops) // 4, len(ops))
+        ops.insert(place, Op(TurnKind.LOSS, rng.getrandbits(BITS)))
+    return replace(drawn, ops=tuple(ops), sights=True, loses=losses > 0)
 
 
 def _with_forgeries(drawn: Schedule, rng: Random) -> Schedule:

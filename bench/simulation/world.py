@@ -135,6 +135,34 @@ class WorldClock:
         return ready()
 
 
+class PatientClock(WorldClock):
+    """The time of who would wait for others: as nobody acts meanwhile, a wait ends at once."""
+
+    _waited_s = 0.0
+
+    def monotonic(self) -> float:
+        """Give the time in seconds, as if the waits had lasted."""
+        return super().monotonic() + self._waited_s
+
+    def wait_for(
+        self,
+        changed: Condition,  # noqa: ARG002
+        ready: Callable[[], bool],
+        timeout_s: float,
+    ) -> bool:
+        """Let the time pass, for this client alone."""
+        self._waited_s += timeout_s
+        return ready()
+
+
+class PatientDriver(MemoryDriver):
+    """A driver whose clients wait for nobody."""
+
+    def __init__(self, world: World) -> None:
+        super().__init__(world.log)
+        self.clock = PatientClock(world)
+
+
 class World:
     """One cluster, its network and its clock."""
 
@@ -158,7 +186,8 @@ class World:
             clock=WorldClock(self),
             now_ms=self.now_ms,
         )
-        self.driver = MemoryDriver(self.log)  # of who only reads, and of steps without faults
+        # Of who only reads, and of steps without faults.
+        self.driver: MemoryDriver = PatientDriver(self)
         self.transactions: list[tuple[MemoryTransaction, list[tuple[Log, int]]]] = []  # open
         self.topic_ids = self.log.topic_ids((TOPIC, groups_topic(TOPIC)))
         self.work: dict[tuple[str, str], int] = {}
@@ -334,7 +363,15 @@ class World:
         self.log.compact(COLLECTORS)
         self._views = ControlViews(self.log)
 
-    # A place for a later fault: the tail of a partition is lost.
+    def lose(self, partition: TopicPartition, first: int) -> None:
+        """Lose all records from an offset on; other records get their offsets."""
+        for transaction, _ in self.transactions:  # one that has lost its records cannot end
+            transaction.abort()
+        self.transactions.clear()
+        self.log.lose(partition, first)
+        self.stores += 1
+        self.fault("lost tail")
+        self.note("lost tail", partition.topic, partition.partition, first)
 
     def trim(self, partition: TopicPartition, offset: int) -> None:
         """Let retention delete all records below an offset."""

@@ -1,0 +1,65 @@
+"""Losses: Kafka partitions lose what was acknowledged last, and give its offsets to other records.
+
+what     a log; an order stream; some of both; or all topics, to one moment
+power    the collectors' processes end as well, so that those after them have seen nothing
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from bench.simulation.collectors import SimulatedCollectors
+from bench.simulation.consumers import Consumers
+from bench.simulation.world import World
+from multicast.control import log_partition, stream_partition
+from multicast.drivers.protocol import TopicPartition
+
+_BACK = (1, 1, 2, 3, 5, 8, 20, 60)  # records that are lost, at most
+
+
+class Losses:
+    """Makes the losses of a schedule."""
+
+    def __init__(
+        self, world: World, collectors: SimulatedCollectors, consumers: Consumers
+    ) -> None:
+        self._world = world
+        self._collectors = collectors
+        self._consumers = consumers
+
+    def turn(self, bits: int) -> None:
+        """Lose ends of Kafka partitions; perhaps end the collectors' processes, too."""
+        world = self._world
+        state = world.view().state
+        plan = state.plan(state.begun_epoch)
+        logs = [log_partition(log) for log in plan.logs]
+        streams = [stream_partition(plan, node.name) for node in plan.collectors]
+        if bits & 1:
+            world.fault("power cut")
+            self._collectors.end_all()
+        match bits >> 1 & 7:
+            case 0 | 1 | 2:
+                self._lose(logs, bits >> 4, 1)
+            case 3 | 4:
+                self._lose(streams, bits >> 4, 1)
+            case 5 | 6:
+                self._lose([*logs, *streams], bits >> 4, 3)
+            case _:
+                moment = world.now - (1 + (bits >> 4) % 1000)
+                firsts = world.log.offsets_at([*logs, *streams], moment)
+                world.fault("restored")
+                for partition, first in firsts.items():
+                    self._cut(partition, first)
+
+    def _lose(self, partitions: Sequence[TopicPartition], bits: int, most: int) -> None:
+        """Let some of these lose up to so many records."""
+        for _ in range(most if partitions else 0):
+            partition = partitions[(bits & 0xFF) % len(partitions)]
+            end = self._world.next_offset(partition)
+            self._cut(partition, max(0, end - _BACK[bits >> 8 & 7]))
+            bits >>= 11
+
+    def _cut(self, partition: TopicPartition, first: int) -> None:
+        begin = self._world.log.log_start_offsets([partition])[partition]
+        if begin < self._world.next_offset(partition):
+            self._world.lose(partition, max(first, begin))

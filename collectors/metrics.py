@@ -54,6 +54,9 @@ _OF_COLLECTORS = (
     (MetricFamily("amcast_log_oldest_transaction_seconds", MetricKind.GAUGE, _LOG,
             "For how long an open transaction has kept the last stable offset where it is"),
      "transaction_seconds"),
+    (MetricFamily("amcast_log_lost_offset", MetricKind.GAUGE, _LOG,
+            "The first offset that a log has lost, while no operator has accepted that; else none"),
+     "lost"),
 )  # fmt: skip
 _ENTRIES = (
     (MetricFamily("amcast_collector_entries_appended_total", MetricKind.COUNTER, _LOG,

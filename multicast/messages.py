@@ -21,6 +21,7 @@ put in place of invalid bytes), no header of that record has a meaning.
 
 from __future__ import annotations
 
+import re
 import struct
 import zlib
 from collections.abc import Iterable
@@ -32,6 +33,7 @@ from multicast.errors import UsageError
 
 # Offset, milliseconds since 1970, leader epoch, bytes of key and value; -1 for null.
 _CHECKED = struct.Struct(">Qqiii")
+_LABEL = re.compile("([^~]+)(?:~([1-9][0-9]{0,17}))?")
 TO = "amcast.to"
 SKIP = "amcast.skip"
 EPOCH = "amcast.epoch"
@@ -42,14 +44,34 @@ _NOT_UTF8 = "\ufffd"
 
 
 class MessageID(NamedTuple):
-    """A message's identity, given by Kafka: its log's name and its offset. Prints as "P1+P3:17"."""
+    """A message's identity, given by Kafka: its log's name and its offset. Prints as "P1+P3:17".
+
+    Where a log has lost its end and an operator has accepted that, other messages get these offsets
+    again: `life` counts how often that happened to the log. "P1~1:17" is of its first life after.
+    """
 
     log: str
     offset: int
+    life: int = 0
 
     def __str__(self) -> str:
-        """Give the text form, "LOG:OFFSET", which histories and JSON lines use."""
-        return f"{self.log}:{self.offset}"
+        """Give the text form, which histories and JSON lines use, and `parse` reads back."""
+        return f"{self.log}~{self.life}:{self.offset}" if self.life else f"{self.log}:{self.offset}"
+
+    @staticmethod
+    def parse(text: str) -> MessageID:
+        """Read the text form; raises `UsageError` for any other text."""
+        label, _, offset = text.rpartition(":")
+        of_log = log_and_life(label)
+        if of_log is None or not (offset.isascii() and offset.isdecimal()):
+            raise UsageError(f"{text!r} is not a message's ID, such as P1+P3:17")
+        return MessageID(of_log[0], int(offset), of_log[1])
+
+
+def log_and_life(label: str) -> tuple[str, int] | None:
+    """Read what `Log.label` gives, which stands before a message's offset; None: it is no label."""
+    parts = _LABEL.fullmatch(label)
+    return None if parts is None else (parts[1], int(parts[2] or 0))
 
 
 @dataclass(frozen=True, slots=True)

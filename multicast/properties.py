@@ -15,9 +15,10 @@ Invariant: a verdict has a witness iff it is "violated", and a reason iff it is 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from multicast.history import FAILED, History, joined, shown
+from multicast.messages import log_and_life
 from multicast.verification import completeness
 from multicast.verification import replay as replays
 from multicast.verification.acyclic import disagreement, shortest_cycle
@@ -283,6 +284,7 @@ def _prefix_note(index: HistoryIndex) -> str:
 def _log_order(index: HistoryIndex) -> Witness | None:
     history = index.history
     names, log_of, offset_of = index.logs
+    later = _later_lives(names)
     for reading, sequence in zip(history.readings, index.sequences, strict=True):
         last: dict[int, int] = {}
         for message in sequence:
@@ -290,8 +292,9 @@ def _log_order(index: HistoryIndex) -> Witness | None:
             if log < 0:
                 continue
             offset = offset_of[message]
-            if last.get(log, -1) >= offset:
-                earlier = f"{names[log]}:{last[log]}"
+            after = next((life for life in later[log] if life in last), log)
+            if after != log or last.get(log, -1) >= offset:
+                earlier = f"{names[after]}:{last[after]}"
                 return witness_of(
                     "against the log",
                     f"{delivered(history, reading, message)}, after {shown(earlier)}, "
@@ -299,6 +302,17 @@ def _log_order(index: HistoryIndex) -> Witness | None:
                 )
             last[log] = offset
     return None
+
+
+def _later_lives(names: Sequence[str]) -> list[list[int]]:
+    """Give, by the number of a log in one of its lives, the numbers of its later ones."""
+    lives = [log_and_life(name) or (name, 0) for name in names]
+    return [
+        [number for number, (other, later) in enumerate(lives) if other == name and later > life]
+        if any(later for _, later in lives)
+        else []
+        for name, life in lives
+    ]
 
 
 def _log_order_unchecked(index: HistoryIndex) -> str:

@@ -70,6 +70,11 @@ class Log:
         """The destination set, sorted."""
         return tuple(self.name.split("+"))
 
+    @property
+    def label(self) -> str:
+        """The name and the life, as in the IDs of its messages: "P1", in its next life "P1~1"."""
+        return f"{self.name}~{self.life}" if self.life else self.name
+
 
 @dataclass(frozen=True, slots=True)
 class CollectorSpec:

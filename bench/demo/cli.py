@@ -93,7 +93,7 @@ class Team:
 
 def _note(team: Team, batch: Batch, now_ns: int) -> None:
     for index, record in enumerate(batch.records):
-        message = f"{batch.log.name}:{record.offset}"
+        message = f"{batch.log.label}:{record.offset}"
         team.delivered.append((message, batch.to, str(batch.cursor(index)), now_ns))
 
 
@@ -427,7 +427,7 @@ class DemoRun:
         sent: dict[str, int] = {}
         for receipt, intended in zip(self._receipts, self._sent_ns, strict=True):
             assert isinstance(receipt.outcome, Appended)
-            sent[f"{receipt.log.name}:{receipt.outcome.offset}"] = intended
+            sent[f"{receipt.log.label}:{receipt.outcome.offset}"] = intended
         return {
             team.name: [
                 Delivered(message, sent[message], delivered_ns)

@@ -21,8 +21,8 @@ from multicast.local.jars import JavaMissing, find_java
 _ROOT = Path(__file__).parents[2]
 EXTRAS = ("cli", "planner", "collectors")
 _PREPARE = """
-from multicast.local import broker, cluster
-broker.install(cluster.DEFAULT_VERSION, progress=print)
+from multicast.local import cluster, installation
+installation.install(cluster.DEFAULT_VERSION, progress=print)
 """
 
 

@@ -326,7 +326,7 @@ class _Delivering:
             line = {
                 **self._who,
                 "sequence": self._sequence,
-                "message_id": f"{batch.log.name}:{record.offset}",
+                "message_id": f"{batch.log.label}:{record.offset}",
                 "to": batch.to,
                 "epoch": batch.epoch,
                 "ns": now_ns,

@@ -57,7 +57,7 @@ class Judge:
         self.violation: Violation | None = None
         self._after: dict[tuple[str, Cursor], str] = {}
         self._decisions: dict[str, Decision] = {}  # by message: whether it takes effect
-        self._there: dict[str, str] = {}  # by log and offset: which message
+        self._there: dict[tuple[str, int], str] = {}  # by log and offset: which message
         self._sequences: dict[Label, int] = {}
         self._ends: list[tuple[Label, Cursor]] = []
         self._scene = scene
@@ -90,8 +90,8 @@ class Judge:
                 f"{'/'.join(label)} delivered {message_id} after the cursor {before}; "
                 f"another process of {label[0]} delivered {expected} after the same cursor.",
             )
-        offset = message_id.rpartition("~")[2]
-        there = self._there.setdefault(offset, message_id)
+        place = batch.log.name, batch.records[index].offset
+        there = self._there.setdefault(place, message_id)
         if there != message_id and self.violation is None:
             self.violation = Violation(
                 "replaced",
@@ -173,8 +173,8 @@ class Judge:
 def _message_id(batch: Batch, index: int) -> str:
     """Name a message; after a loss another one, of a later leader, may have its offset."""
     record = batch.records[index]
-    life = f"{record.leader_epoch}~" if record.leader_epoch > 0 else ""
-    return f"{life}{batch.log.name}:{record.offset}"
+    label = f"{batch.log.name}~{record.leader_epoch}" if record.leader_epoch > 0 else batch.log.name
+    return f"{label}:{record.offset}"
 
 
 def _place(cursor: Cursor) -> tuple[int, int, int, int]:

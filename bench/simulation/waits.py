@@ -128,7 +128,7 @@ class _Waits(Judge):
     def delivered(self, label: Label, batch: Batch, index: int, *, before: Cursor) -> str:
         """Note how long a message has waited."""
         del label, before
-        message_id = f"{batch.log.name}:{batch.records[index].offset}"
+        message_id = f"{batch.log.label}:{batch.records[index].offset}"
         stored = self.stored[message_id]
         self.waits.append((stored, self._world.now - stored))
         self.deliveries += 1

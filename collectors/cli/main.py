@@ -15,6 +15,7 @@ from rich.console import Console
 from rich.table import Table
 
 from collectors.cli.cluster import control_of
+from collectors.core.epoch_change import losses_of
 from collectors.doctor.streams import stream_records
 from collectors.live.observer import observe
 from collectors.reconfiguration.status_pages import (
@@ -181,7 +182,13 @@ def status(
     console = Console()
     console.width = max(console.width, _WIDTH_COLUMNS)
     console.print(table)
-    for sentence in counted.missing:
+    losses = {log: first for row in rows for log, first in row["lost"].items()}
+    lost = [
+        f"log {log} has lost its messages from offset {first} on, and nobody delivers it from "
+        f"there on; 'amcast topology recover' says more"
+        for log, first in losses.items()
+    ]
+    for sentence in (*counted.missing, *lost):
         sys.stderr.write(f"{sentence}\n")
 
 
@@ -257,7 +264,8 @@ def describe(driver: Driver, state: ControlState, plan: Plan, name: str) -> dict
     """Read one collector's stream to its end, and compare it with the ends of its bag's logs.
 
     "lag_by_log" counts, of each log in the bag, the offsets that were stored before and are not in
-    the stream: those that the collector has not ordered, or not relayed from its parent. Raises
+    the stream: those that the collector has not ordered, or not relayed from its parent. "lost"
+    gives the first lost offset of each log that has lost its end. Raises
     `TimedOut` if the stream cannot be read to its end.
     """
     logs = {log: log_partition(plan.log(log)) for log in plan.collector(name).bag}
@@ -273,12 +281,17 @@ def describe(driver: Driver, state: ControlState, plan: Plan, name: str) -> dict
         for log, place in logs.items()
     }
     waits = sum(behind.values())
+    losses = losses_of(state, plan.epoch, [stream])
+    lost = {log: losses[log] for log in logs if log in losses}
+    frozen = stream.state.frozen
+    states = {"frozen": frozen, "lost": lost, "behind": waits, "up to date": True}
     return {
         "collector": name,
         "parent": plan.collector(name).parent,
         "records": stream.count,
         "void": void,
         "lag": waits,
-        "state": "frozen" if stream.state.frozen else "behind" if waits else "up to date",
+        "state": next(state for state, is_so in states.items() if is_so),
         "lag_by_log": behind,
+        "lost": lost,
     }

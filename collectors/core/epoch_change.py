@@ -8,18 +8,20 @@ step, because each step follows from what is in the logs:
     2  an epoch marker for e+1 is appended to each log of `logs_to_mark`
     3  `markers` of e holds the offset after each of these markers
     4  each collector of e freezes once its logs are ordered up to these offsets
-    5  each log is filled up to where its top froze; `ends` of e holds `ends_of`
+    5  each log is filled up to where its top froze, unless it has lost its end; `ends` of e holds
+       `ends_of`, and of logs whose loss the plan of e+1 accepts `cuts_of`
 
 Collectors and logs that e+1 retains (`topology/carry_over.py`) take no part in this.
 
-Invariant: the ends of an epoch are a function of its markers and its frozen streams, so all
-processes that write them write the same.
+Invariant: the ends of an epoch are a function of its markers, its frozen streams and the losses
+that the control topic states, so all processes that write them write the same.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Iterable, Mapping
 
+from multicast.control import ControlState
 from multicast.control.documents import Ended, SawEnd
 from multicast.order.records import SeenEnd
 from multicast.order.rule import undominated
@@ -78,8 +80,33 @@ def ends_of(
     return ends
 
 
-def seen_of(streams: Mapping[str, OrderStream], ends: Mapping[str, int]) -> Ended:
-    """Give what these streams have seen of the logs that end, and what these have lost."""
+def losses_of(state: ControlState, epoch: int, streams: Iterable[OrderStream]) -> dict[str, int]:
+    """Give the first lost offset of each log that has lost its end, as stated in an epoch."""
+    stated = {log.name: state.loss_of(epoch, log.name) for log in state.plan(epoch).logs}
+    losses = {name: first for name, first in stated.items() if first is not None}
+    for stream in streams:
+        for log, first in stream.state.lost.items():
+            name = stream.plan.logs[log].name
+            losses[name] = min(first, losses.get(name, first))
+    return losses
+
+
+def cuts_of(plan: Plan, following: Plan, losses: Mapping[str, int]) -> dict[str, int]:
+    """Give where lost logs end whose loss the next plan accepts: it gives them another life."""
+    return {
+        name: first
+        for name, first in losses.items()
+        if following.has_log(name) and following.log(name).life > plan.log(name).life
+    }
+
+
+def seen_of(
+    streams: Mapping[str, OrderStream], ends: Mapping[str, int], cut: Collection[str] = ()
+) -> Ended:
+    """Give what these streams have seen of the logs that end, and what these have lost.
+
+    Nothing of the logs that are `cut`: an operator has accepted what they have lost.
+    """
     seen: dict[str, list[SeenEnd]] = {}
     lost: dict[str, int] = {}
     for stream in streams.values():
@@ -92,6 +119,7 @@ def seen_of(streams: Mapping[str, OrderStream], ends: Mapping[str, int]) -> Ende
         seen={
             name: [SawEnd(*each[1:]) for each in undominated(seen[name], ends[name])]
             for name in sorted(seen)
+            if name not in cut
         },
-        lost=lost,
+        lost={name: first for name, first in lost.items() if name not in cut},
     )

@@ -1,15 +1,19 @@
-"""Damage by a wrong order record: how to detect it, and how the next epoch repairs it. No I/O.
+"""Damage of logs and streams: how to detect it, and how the next epoch repairs it. No I/O.
 
 Writers of the order topic are trusted, but a mistake must be repairable: a record that counts
-cannot be revoked. From the streams of the running epoch the functions here compute what is damaged.
+cannot be revoked. And Kafka may lose the end of a partition after it was acknowledged. From the
+streams of the running epoch the functions here compute what is damaged.
 
     too far     a log is ordered so far beyond its end that no collector fills it
     frozen      a freeze ended a stream although no plan ends its epoch there
     strayed     the positions of a stream contradict its parent's stream, or it has relayed another
                 record than the parent's stream has there
+    cut         a stream has lost its end: a checkpoint that the control topic names is not there
+    lost        a log has lost its end: nobody delivers it from there on
 
 The repair of a log that is ordered too far is to fill it. For all other damage the epoch ends, and
-the next one has the same layout. Its beginning repairs the contradictions between the streams:
+the next one has the same layout. A lost log ends where the loss begins, in all its epochs, and gets
+another life. The beginning of the next epoch repairs the contradictions between the streams:
 
     resumed     where a stream of the next epoch begins: at its own positions in this one. What
                 other streams have ordered beyond them is restored (`restored_runs.py`)
@@ -35,15 +39,23 @@ class Harm(enum.StrEnum):
     TOO_FAR = "too far"
     FROZEN = "frozen"
     STRAYED = "strayed"
+    CUT = "cut"
+    LOST = "lost"
 
 
 @dataclass(frozen=True, slots=True)
 class Damage:
-    """One damage of a collector's stream; `says` describes it in a sentence."""
+    """One damage of a collector's stream, or of a log; `says` describes it in a sentence.
+
+    `log` is the log that is lost, or ordered too far. Of one that is lost, `collector` is its top,
+    or empty, and `first` the first offset that is lost.
+    """
 
     harm: Harm
     collector: str
     says: str
+    log: str = ""
+    first: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,12 +65,14 @@ class StreamRead:
     `parent_positions` are the parent's positions after the records that this stream has relayed, or
     this stream's own where nothing can be compared; None if the parent has other or fewer records
     there. `marked` gives by log number the position up to which a log must be ordered before a
-    freeze; None: no plan ends this epoch yet.
+    freeze; None: no plan ends this epoch yet. `gone` is the lowest offset of a checkpoint that the
+    control topic names and the stream lacks; None: it has all.
     """
 
     stream: OrderStream
     parent_positions: Mapping[int, int] | None = None
     marked: Mapping[int, int] | None = None
+    gone: int | None = None
 
     @property
     def name(self) -> str:
@@ -73,15 +87,17 @@ def damage(
     streams: Iterable[StreamRead],
     log_ends: Mapping[str, int],
     *,
+    lost: Collection[str] = (),
     fill_max: int | None = None,
 ) -> tuple[Damage, ...]:
-    """Find all damage; `log_ends` gives by log name the offset that its next message gets.
+    """Find all damage of streams; `log_ends` gives by log the offset that its next message gets.
 
-    `fill_max` is how many offsets beyond a log's end collectors fill, if not their usual number.
+    `fill_max` is how many offsets beyond a log's end collectors fill, if not their usual number;
+    nobody fills a log that is `lost`.
     """
     fill_max = LIMITS.fill_max if fill_max is None else fill_max
     results: list[Damage] = []
-    far: set[str] = set()
+    far: set[str] = {*lost}
     for read in streams:
         stream = f"the stream of collector {read.name}"
         harm = _harm(read)
@@ -92,7 +108,19 @@ def damage(
             results.append(Damage(harm, read.name, says))
         elif harm is Harm.STRAYED:
             says = f"{stream} contradicts its parent's stream, so it relays nothing more"
+            if read.parent_positions is None:
+                says += (
+                    ": it has relayed what that one lacks. Where Kafka has lost the end of that "
+                    "one, only --accept-loss keeps consumers of the two from different orders"
+                )
             results.append(Damage(harm, read.name, says))
+        if read.gone is not None:
+            says = (
+                f"{stream} has lost its end, at offset {read.gone} or before: the checkpoint that "
+                f"was there is gone. Consumers that were beyond it stop with Truncated, and begin "
+                f"anew with committed=False"
+            )
+            results.append(Damage(Harm.CUT, read.name, says))
         for log, position in read.stream.state.positions.items():
             name = read.stream.plan.logs[log].name
             beyond = position - log_ends.get(name, position)
@@ -102,8 +130,19 @@ def damage(
                     f"log {name} is ordered {beyond} offsets beyond its end, and collectors fill "
                     f"at most {fill_max}, so its consumers wait"
                 )
-                results.append(Damage(Harm.TOO_FAR, read.name, says))
+                results.append(Damage(Harm.TOO_FAR, read.name, says, name))
     return tuple(results)
+
+
+def loss(plan: Plan, log: str, first: int, ordered: int, end: int) -> Damage:
+    """Describe what a log has lost; it is ordered up to `ordered`, and ends at `end` now."""
+    top = plan.top(log)
+    says = (
+        f"log {log} has lost what it held from offset {first} on (it was ordered up to {ordered}, "
+        f"and ends at {end} now), so nobody delivers it from there on, and no position above "
+        f"{first} stands"
+    )
+    return Damage(Harm.LOST, "" if top is None else top.name, says, log, first)
 
 
 def _harm(read: StreamRead) -> Harm | None:
@@ -135,12 +174,12 @@ def _strayed(read: StreamRead) -> bool:
 # -- the next epoch -------------------------------------------------------------------------
 
 
-def recovery_plan(plan: Plan, damaged: Collection[str]) -> Plan:
+def recovery_plan(plan: Plan, damaged: Collection[str], lost: Collection[str] = ()) -> Plan:
     """Make the plan of the next epoch: the same layout, but no damaged tree is retained.
 
     The stream of each damaged tree's root moves to the first Kafka partition of the order topic
-    that no collector of this plan has. So both plans differ in that tree, and it is not retained
-    (`topology/carry_over.py`).
+    that no collector of this plan has, and each lost log gets another life. So both plans differ in
+    that tree or log, and it is not retained (`topology/carry_over.py`).
     """
     roots = {_root(plan, name) for name in damaged}
     taken = {node.stream for node in plan.collectors}
@@ -149,6 +188,9 @@ def recovery_plan(plan: Plan, damaged: Collection[str]) -> Plan:
         plan,
         epoch=plan.epoch + 1,
         base_epoch=plan.epoch,
+        logs=tuple(
+            replace(log, life=log.life + 1) if log.name in lost else log for log in plan.logs
+        ),
         collectors=tuple(
             replace(node, stream=next(free)) if node.name in roots else node
             for node in plan.collectors
@@ -187,17 +229,24 @@ def ordered_to(streams: Iterable[OrderStream]) -> dict[str, int]:
 
 
 def resumed(
-    streams: Mapping[str, OrderStream], ends: Mapping[str, int]
+    streams: Mapping[str, OrderStream],
+    ends: Mapping[str, int],
+    cuts: Mapping[str, int] | None = None,
 ) -> dict[str, dict[str, int]]:
     """Give by collector and log where a stream of the next epoch does not begin at the log's end.
 
-    `streams` are the streams of the ending epoch, each read to its end. The result is empty after
-    an ordinary change: there each collector has relayed all that its parent ordered.
+    `streams` are the streams of the ending epoch, each read to its end, and `ends` where they end
+    the logs. The result is empty after an ordinary change: there each collector has relayed all
+    that its parent ordered. A log of `cuts` ends there instead: streams that are beyond go back.
     """
     begins: dict[str, dict[str, int]] = {}
     for name, stream in streams.items():
-        for log in sorted(stream.inherited):
-            position, log_name = stream.state.positions[log], stream.plan.logs[log].name
-            if position != ends[log_name]:
+        for log, position in sorted(stream.state.positions.items()):
+            log_name = stream.plan.logs[log].name
+            if cuts is not None and log_name in cuts:
+                differs = position < cuts[log_name]
+            else:
+                differs = log in stream.inherited and position != ends[log_name]
+            if differs:
                 begins.setdefault(name, {})[log_name] = position
     return begins

@@ -193,7 +193,7 @@ class Sights:
         if state.frozen or not (self._seen or self._lost or self._parent_says):
             return None
         losses = dict(self._lost)
-        seen = [each for log, each in self._seen.items() if not self._is_lost(log)]
+        seen = list(self._seen.values())
         self._seen.clear()
         if self._parent is not None and self._parent_says:
             losses.update(self._parent_losses(self._parent.state))

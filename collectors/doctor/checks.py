@@ -94,6 +94,8 @@ def refuse(findings: Iterable[Finding]) -> None:
 
 def findings(facts: Facts) -> tuple[Finding, ...]:
     """Run all checks, and give their findings, the worst first."""
+    cut = {damage.collector for damage in facts.damages if damage.harm is Harm.CUT}
+    readable = [each for each in facts.collectors if each.name not in cut]
     results = [
         *of_brokers(facts.brokers),
         *(of_changed_topics(facts.plan, facts.topic_ids) if facts.plan else ()),
@@ -106,7 +108,7 @@ def findings(facts: Facts) -> tuple[Finding, ...]:
         *of_damage(facts.damages),
         *of_ahead(facts.collectors, facts.damages),
         *of_held_logs(facts.held, now_ms=facts.now_ms),
-        *of_collectors(facts.collectors, now_ms=facts.now_ms),
+        *of_collectors(readable, now_ms=facts.now_ms),
         *of_groups(facts.groups, facts.topics, topic=facts.topic, now_ms=facts.now_ms),
         *of_cursors_kept(facts.brokers, facts.topics),
         *of_stamps(facts.stamps),
@@ -360,28 +362,25 @@ def _named(collectors: Sequence[str]) -> str:
 
 
 def of_damage(damages: Iterable[Damage]) -> list[Finding]:
-    """Report the damage of wrong order records."""
+    """Report what wrong order records have damaged, and what Kafka has lost."""
     do = "run 'amcast topology recover', and find out what wrote that record"
-    return [
-        Finding(
-            Weight.WARN,
-            Check.DAMAGE,
-            f"collector {damage.collector}",
-            damage.says,
-            do,
-        )
-        for damage in damages
-    ]
+    results = []
+    for damage in damages:
+        about = f"log {damage.log}" if damage.harm is Harm.LOST else f"collector {damage.collector}"
+        is_loss = damage.harm in (Harm.LOST, Harm.CUT)
+        what = "run 'amcast topology recover --accept-loss'" if is_loss else do
+        results.append(Finding(Weight.WARN, Check.DAMAGE, about, damage.says, what))
+    return results
 
 
 def of_ahead(collectors: Iterable[CollectorFacts], damages: Iterable[Damage]) -> list[Finding]:
     """Report logs that are ordered ahead of their ends for long, unless it is a damage."""
-    damaged = {damage.collector for damage in damages if damage.harm is Harm.TOO_FAR}
+    damaged = {damage.log for damage in damages}
     return [
         Finding(Weight.WARN, Check.AHEAD, f"log {log.log}", log.says(), log.do())
         for collector in collectors
         for log in collector.ahead
-        if collector.name not in damaged and (log.for_ms is None or log.for_ms >= AHEAD_MS)
+        if log.log not in damaged and (log.for_ms is None or log.for_ms >= AHEAD_MS)
     ]
 
 

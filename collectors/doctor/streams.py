@@ -315,11 +315,13 @@ def open_near_end(
     name: str,
     *,
     look_back: int = LOOK_BACK_OFFSETS,
+    gone: int | None = None,
 ) -> OrderStream:
     """Open a stream at a checkpoint that lies `look_back` offsets or more before its end.
 
     Without such a checkpoint it opens the stream at the epoch's start, or at the oldest checkpoint
     if retention has deleted that start. Raises `Trimmed` where it has, and no checkpoint is left.
+    Checkpoints from offset `gone` on are not used: the stream has lost them.
     """
     partition = stream_partition(plan, name)
     begin = driver.log_start_offsets([partition])[partition]
@@ -327,7 +329,7 @@ def open_near_end(
     points = [
         point
         for point in state.checkpoints(plan.epoch, name)
-        if begin <= point.read_from and point.offset < end
+        if begin <= point.read_from and point.offset < (end if gone is None else min(end, gone))
     ]
     chosen = best_checkpoint(points, plan.epoch, name, max(0, end - look_back))
     if chosen is None and plan.collector(name).stream_first < begin:

@@ -14,9 +14,8 @@ import time
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import closing
 
-from multicast.consuming.last_read import END_LAGS_S
 from multicast.drivers.protocol import Driver, Fetched, Record, TopicPartition
-from multicast.drivers.reading import READ_S
+from multicast.drivers.reading import END_LAGS_S, READ_S
 from multicast.errors import ClusterUnreachable, Truncated
 from multicast.order.runs import order_checksum
 
@@ -25,7 +24,10 @@ _ASK_EVERY_S = 0.2  # while an end is too low; one request each
 
 
 class LastRecords:
-    """Of each order stream one record; used from one thread at a time."""
+    """Of each order stream one record; used from one thread at a time.
+
+    It stays while nobody reads the stream, as after an error: who comes next says what was lost.
+    """
 
     def __init__(self, driver: Driver) -> None:
         self._driver = driver
@@ -94,7 +96,7 @@ class LastRecords:
             pause.wait(_ASK_EVERY_S)
 
     def forget(self, partition: TopicPartition) -> None:
-        """Forget a partition: nobody reads it, or all who did begin anew."""
+        """Forget a partition: all who read it begin anew."""
         self._last.pop(partition, None)
 
 

@@ -40,6 +40,7 @@ def progress_of(
     lags            offsets of each log whose top this is, not ordered yet
     stable_lag      records of logs with an open transaction
     ordered         offsets of each log since the epoch's start
+    lost            of each log that has lost its end, the first offset that is lost
     """
     ahead = core.ahead
     lags = {log: max(0, -ahead.get(log, 0)) for log in sorted(core.own.own)}
@@ -70,6 +71,7 @@ def progress_of(
             logs[log].name: now - still[log] if log in still else 0.0 for log in lags
         },
         "held": [logs[log].name for log in sorted(core.held)],
+        "lost": {logs[log].name: first for log, first in sorted(core.lost.items())},
         "troubles": list(troubles(assignment, core)),
         "void": {reason.name.lower(): count for reason, count in core.void.items()},
         "ordered": {
@@ -79,7 +81,16 @@ def progress_of(
 
 
 def troubles(assignment: Assignment, core: Collector) -> tuple[str, ...]:
-    """Say what wrong order records have done to the collector's stream, and what repairs it."""
+    """Say what wrong order records have done to the collector's stream, or what logs have lost.
+
+    Each sentence says what repairs it.
+    """
+    accepts = "run 'amcast topology recover --accept-loss'"
+    lost = [
+        f"log {assignment.plan.logs[log].name} has lost its messages from offset {first} on, and "
+        f"nobody delivers it from there on; {accepts}"
+        for log, first in sorted(core.lost.items())
+    ]
     sentences = [
         f"log {assignment.plan.logs[log].name} is ordered {beyond} offsets beyond its end, which "
         f"is too far to fill"
@@ -87,10 +98,8 @@ def troubles(assignment: Assignment, core: Collector) -> tuple[str, ...]:
     ]
     if core.strayed:
         sentences.append("its stream contradicts its parent's, so it relays nothing more")
-    return tuple(
-        f"collector {assignment.name}: {sentence}; run 'amcast topology recover'"
-        for sentence in sentences
-    )
+    told = [f"{sentence}; run 'amcast topology recover'" for sentence in sentences]
+    return tuple(f"collector {assignment.name}: {sentence}" for sentence in lost + told)
 
 
 class TroubleLog:

@@ -262,7 +262,6 @@ class StreamLoop:
             for partition in gone:
                 self._fetched.pop(partition, None)
                 self._reader_paused.discard(partition)
-                self._last.forget(partition)
         if starts:
             reader.add(starts)
             self._fetched.update(starts)

@@ -24,6 +24,12 @@ class LogFacts:
     stable: int
     end: int
     transaction: str = ""  # the oldest open one, in words
+    lost: int | None = None  # what is at or above has been lost, and nobody delivers it
+    accepted: bool = False  # by an operator: the log's next life begins there
+
+    def has_lost(self, offset: int) -> bool:
+        """Whether an offset is lost."""
+        return self.lost is not None and offset >= self.lost
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,6 +113,11 @@ def waits(facts: ExplainedMessage) -> list[Wait]:
     offset, log = facts.message.offset, facts.log
     if offset < log.first:
         return []
+    if log.has_lost(offset) and log.accepted:
+        return []
+    if log.has_lost(offset):
+        why = f"log {facts.message.log} has lost its messages from offset {log.lost} on"
+        return [Wait("all readers", why, "run 'amcast topology recover --accept-loss'")]
     if offset >= log.end:
         return [_not_stored(facts)]
     if offset >= log.stable:
@@ -188,6 +199,8 @@ def lines(facts: ExplainedMessage) -> list[str]:
 
 def _of_record(facts: ExplainedMessage) -> list[str]:
     log, record, offset = facts.log, facts.record, facts.message.offset
+    if log.has_lost(offset):
+        return [f"lost, as all that the log held from offset {log.lost} on"]
     if record is not None:
         size = f"{record.bytes:,} bytes"
         stored = f"{record.kind} to {'+'.join(record.to)}, {size}, stored; {_time(record)}"
@@ -243,6 +256,9 @@ def _made(time_ms: int) -> str:
 def _state_of(facts: ExplainedMessage, reader: Addressee) -> str:
     if facts.message.offset < facts.log.first:
         return "cannot read it any more, unless it has"
+    if facts.log.has_lost(facts.message.offset):
+        is_accepted = facts.log.accepted
+        return "cannot read it any more, unless it has" if is_accepted else "stops before it"
     if facts.message.offset >= facts.log.stable:
         return "waits until it is stored"
     if facts.record is None or facts.record.kind != "message" or _is_void(facts.record):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 
 from collectors.doctor.streams import now_ms, stream_records
 from collectors.explain.facts import (
@@ -29,10 +30,8 @@ from topology.tree import CollectorSpec, Log, Plan
 
 def message_of(text: str) -> MessageID:
     """Read a message's ID, "P1+P3:17"; raises `UsageError`."""
-    log, _, offset = text.rpartition(":")
-    if not log or not (offset.isascii() and offset.isdecimal()):
-        raise UsageError(f"{text!r} is not a message's ID, such as P1+P3:17")
-    return MessageID("+".join(sorted(log.split("+"))), int(offset))
+    message = MessageID.parse(text)
+    return message._replace(log="+".join(sorted(message.log.split("+"))))
 
 
 def explain(
@@ -43,17 +42,20 @@ def explain(
     Raises `UsageError` if no plan of the topic has the log, and `TimedOut` if a stream does not
     answer.
     """
-    epochs = epochs_of(state, message.log)
+    epochs = epochs_of(state, message.log, message.life)
     if not epochs:
+        label = str(message).rpartition(":")[0]
         raise UsageError(
-            f"no plan of topic {state.topic} has a log {message.log}; 'amcast topology show "
+            f"no plan of topic {state.topic} has a log {label}; 'amcast topology show "
             f"--from-cluster' shows those that there are"
         )
     epoch = min(epoch_at(epochs, message.offset), state.begun_epoch)
     plan = state.plan(epoch)
     log = plan.log(message.log)
-    facts = _log(driver, admin, log, message.offset)
-    record = _record(driver, log, message, facts)
+    cut, first = state.cut_of(epoch, log.name), state.loss_of(epoch, log.name)
+    facts = _log(driver, admin, log, message.offset, first if cut is None else cut)
+    facts = replace(facts, accepted=cut is not None)
+    record = None if facts.has_lost(message.offset) else _record(driver, log, message, facts)
     stable = driver.last_stable_offsets([log_partition(each) for each in plan.logs])
     ends = {each.name: stable[log_partition(each)] for each in plan.logs}
     hops = tuple(
@@ -69,7 +71,7 @@ def explain(
     return ExplainedMessage(message, now_ms(), epoch, facts, record, hops, readers, tickets)
 
 
-def _log(driver: Driver, admin: Admin, log: Log, offset: int) -> LogFacts:
+def _log(driver: Driver, admin: Admin, log: Log, offset: int, lost: int | None) -> LogFacts:
     partition = log_partition(log)
     place = f"{partition.topic}/{partition.partition}"
     first = driver.log_start_offsets([partition])[partition]
@@ -78,7 +80,7 @@ def _log(driver: Driver, admin: Admin, log: Log, offset: int) -> LogFacts:
     said = ""
     if stable <= offset < end:
         said = _oldest_transaction(admin, partition)
-    return LogFacts(place, first, stable, end, said)
+    return LogFacts(place, first, stable, end, said, lost)
 
 
 def _oldest_transaction(admin: Admin, partition: TopicPartition) -> str:

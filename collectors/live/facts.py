@@ -32,7 +32,7 @@ class State(enum.StrEnum):
 
     DOWN = "down"  # its process has ended or failed, or messages wait and nothing is ordered
     BEHIND = "behind"  # more than a second of work waits
-    HELD = "held"  # an open transaction holds up one of its logs
+    HELD = "held"  # one of its logs is held up by an open transaction, or has lost its end
     SILENT = "silent"  # nothing is wrong with the order, but its status page cannot be read
     STARTING = "starting"
     UP = "up"
@@ -49,6 +49,7 @@ class Reported:
     state: str = ""
     error: str = ""
     held: tuple[str, ...] = ()
+    lost: Mapping[str, int] = field(default_factory=dict)  # by log, the first lost offset
     restarts: int = 0
     process: str = ""
     why: str = ""
@@ -93,6 +94,9 @@ def judged(view: CollectorView, reported: Reported) -> tuple[State, str]:
         return State.SILENT, reported.why
     if reported.state == "failed":
         return State.DOWN, reported.error or "it has failed"
+    if reported.lost:
+        logs = ", ".join(f"{log} from offset {first} on" for log, first in reported.lost.items())
+        return State.HELD, f"lost: {logs}: run 'amcast topology recover --accept-loss'"
     if reported.held:
         logs = ", ".join(reported.held)
         return State.HELD, f"an open transaction holds up {logs}: see 'amcast explain'"

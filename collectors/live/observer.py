@@ -253,11 +253,12 @@ def _answered(answers: Mapping[StatusPage, Mapping[str, Any] | str]) -> list[Sta
 
 
 def _described(node: Mapping[str, Any], process: str) -> Reported:
-    held, restarts = node.get("held"), node.get("restarts")
+    held, lost, restarts = node.get("held"), node.get("lost"), node.get("restarts")
     return Reported(
         state=str(node.get("state")),
         error=str(node.get("error") or ""),
         held=tuple(map(str, held)) if isinstance(held, list) else (),
+        lost=lost if isinstance(lost, dict) else {},
         restarts=restarts if isinstance(restarts, int) else 0,
         process=process,
     )

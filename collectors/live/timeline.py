@@ -40,6 +40,7 @@ class TimelineRow:
 
     number: int
     log: str
+    label: str  # of the log, with its life
     offset: int
     to: str
     key: str
@@ -54,7 +55,7 @@ class TimelineRow:
 
     def matches(self, words: str) -> bool:
         """Whether its ID, destination set, key or text has these words, in any case."""
-        where = f"{self.log}:{self.offset}\n{self.to}\n{self.key}\n{self.text}"
+        where = f"{self.label}:{self.offset}\n{self.to}\n{self.key}\n{self.text}"
         return words in where.casefold()
 
 
@@ -123,7 +124,7 @@ class Timeline:
         run = self._observer.runs.of(row.log, row.offset)
         return {
             "n": row.number,
-            "id": f"{row.log}:{row.offset}",
+            "id": f"{row.label}:{row.offset}",
             "to": row.to,
             "key": row.key,
             "text": row.text[:_TEXT_SHOWN],
@@ -213,6 +214,7 @@ class Timeline:
         return TimelineRow(
             number=self._count,
             log=batch.log.name,
+            label=batch.log.label,
             offset=record.offset,
             to="+".join(batch.to),
             key=_text(key, _KEY_SHOWN) if self._payloads else "",

@@ -10,18 +10,19 @@ so a killed drain is run again, and several drains at once do no harm.
 
 The drain refuses an epoch that a wrong order record has damaged; `recovery.py` ends that.
 
-Invariant: the ends are written after all collectors are frozen and all logs reach their ends, and
-say what is a function of these.
+Invariant: the ends are written after all collectors are frozen and all logs reach their ends, but
+for those that have lost them, and say what is a function of these.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
+from types import MappingProxyType
 from uuid import uuid4
 
-from collectors.core.epoch_change import ends_of, logs_to_mark, seen_of
+from collectors.core.epoch_change import cuts_of, ends_of, logs_to_mark, losses_of, seen_of
 from collectors.core.mending import ordered_to, resumed
 from collectors.engine.engine import Engine
 from collectors.engine.instance import CollectorInstance
@@ -106,6 +107,8 @@ class Streams:
 class Drain:
     """One drain; `recovery.py` overrides the steps that cope with damage."""
 
+    gone: Mapping[str, int] = MappingProxyType({})  # checkpoints that streams lost, by collector
+
     def __init__(
         self,
         driver: Driver,
@@ -146,9 +149,13 @@ class Drain:
                 raise self._overtaken()
         self._say(f"epoch {epoch}: its collectors freeze")
         ends = self._wait_for_freeze(streams, state.markers[epoch], opened)
-        sight, ended = seen_of(streams.named, ends), self._settle(streams, ends)
+        losses = losses_of(state, epoch, streams.places.values())
+        cuts = cuts_of(self._plan, self._next, losses)
+        sight, ended = seen_of(streams.named, ends, cuts), self._settle(streams, ends, cuts)
         ended = replace(ended, seen=sight.seen, lost=sight.lost)
-        self._fill({**ends, **ordered_to(streams.places.values())})
+        full = {**ends, **ordered_to(streams.places.values())}
+        self._fill({name: end for name, end in full.items() if name not in losses})
+        ends.update(cuts)
         if epoch not in (state := self._control.refresh()).ends:
             attempt = self._attempt()
             key, value = ends_record(state.previous, epoch, ends, attempt=attempt, ended=ended)
@@ -209,7 +216,9 @@ class Drain:
         }
         ends = self._driver.last_stable_offsets(list(names))
         places: dict[TopicPartition, OrderStream] = {
-            partition: self._control.state.stream(epoch, name, below=ends[partition])
+            partition: self._control.state.stream(
+                epoch, name, below=min(ends[partition], self.gone.get(name, ends[partition]))
+            )
             for partition, name in names.items()
         }
         reader = self._driver.reader(
@@ -264,10 +273,15 @@ class Drain:
             engine.add(node)
         return float("inf")
 
-    def _settle(self, streams: Streams, ends: Mapping[str, int]) -> Ended:
-        """Raise `Conflict` if the streams contradict each other; a recovery repairs that."""
-        strayed = resumed(streams.named, ends)
-        torn = self._frozen_early(ends) + [f"collector {name} has strayed" for name in strayed]
+    def _settle(self, streams: Streams, ends: Mapping[str, int], cuts: Mapping[str, int]) -> Ended:
+        """Raise `Conflict` if the streams contradict each other; a recovery repairs that.
+
+        `ends` are those of the streams, also of the logs that are cut.
+        """
+        strayed = resumed(streams.named, ends, cuts)
+        torn = self._frozen_early(ends, cuts) + [
+            f"collector {name} has strayed" for name in strayed
+        ]
         if torn:
             raise Conflict(
                 f"epoch {self._plan.epoch} cannot end without loss: {torn[0]}; "
@@ -278,12 +292,12 @@ class Drain:
     def _restore(self, ends: Mapping[str, int], ended: Ended, *, began: bytes) -> None:
         """Append what the next epoch's streams are owed: nothing, after an ordinary change."""
 
-    def _frozen_early(self, ends: Mapping[str, int]) -> list[str]:
+    def _frozen_early(self, ends: Mapping[str, int], cuts: Collection[str]) -> list[str]:
         markers = self._control.state.markers[self._plan.epoch]
         return [
             f"log {name} was frozen before its marker"
             for name, marker in markers.items()
-            if ends.get(name, marker) < marker
+            if ends.get(name, marker) < marker and name not in cuts
         ]
 
     def _fill(self, targets: Mapping[str, int]) -> None:

@@ -1,4 +1,4 @@
-"""`amcast topology recover`: repairs the damage of a wrong order record.
+"""`amcast topology recover`: repairs the damage of a wrong order record, or of a lost end.
 
 `survey.py` reads all streams of a topic; `mending.py` decides what is damaged. A log that is
 ordered too far is filled. For any other damage it ends the epoch, and the next one begins with the
@@ -7,7 +7,8 @@ same layout:
     1  append the plan of the next epoch (`recovery_plan`) to the control topic
     2  append markers as in any change; collectors that can freeze do
     3  append a freeze for each collector that does not freeze in time
-    4  fill the logs up to where the streams have ordered them
+    4  fill the logs up to where the streams have ordered them, but for those that have lost
+       their ends: `ends` says of these where the loss begins
     5  where streams of the epoch contradict each other, append the difference to the streams of
        the next epoch, which has not begun, under the tag that they will have; `ends` states where
        each of them begins, and how many runs it is owed (`restoring.py`)
@@ -19,12 +20,13 @@ do no harm.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack, closing
 from dataclasses import dataclass, replace
 from uuid import uuid4
 
 from collectors.core.collector import LIMITS
+from collectors.core.epoch_change import losses_of
 from collectors.core.mending import (
     Damage,
     Harm,
@@ -37,20 +39,20 @@ from collectors.core.mending import (
 from collectors.engine.skips import fill_up, ignore, missing
 from collectors.reconfiguration.appends import append_one
 from collectors.reconfiguration.drain import Drain, Streams
+from collectors.reconfiguration.lost_order import lost_order
 from collectors.reconfiguration.restoring import (
     freeze_bytes,
     refuse_gaps,
     restore,
     runs_to_restore,
 )
-from collectors.reconfiguration.survey import (
-    damage_of,
-    read_streams,
-)
+from collectors.reconfiguration.survey import behind, damage_of, read_streams
 from multicast.control import (
     ControlReader,
     ControlState,
+    collectors_partition,
     control_partition,
+    loss_record,
     order_topic,
     plan_record,
     stream_partition,
@@ -89,20 +91,26 @@ class RecoveringDrain(Drain):
         self._flush()
         return _AGAIN_S
 
-    def _settle(self, streams: Streams, ends: Mapping[str, int]) -> Ended:
+    def _settle(self, streams: Streams, ends: Mapping[str, int], cuts: Mapping[str, int]) -> Ended:
         """Find how the next epoch's streams make up for the contradictions of this epoch's."""
-        ended, begins = streams.named, resumed(streams.named, ends)
+        ended, begins = streams.named, resumed(streams.named, ends, cuts)
         self._owed = {}
         if not same_trees(self._plan, self._next):
-            torn = [f"collector {name} has strayed" for name in begins] + self._frozen_early(ends)
+            torn = [f"collector {name} has strayed" for name in begins]
+            torn += self._frozen_early(ends, cuts)
             if torn and not self.lossy:
                 raise _other_layout(torn[0], self._next)
             return Ended()
         state = self._control.state
-        runs = runs_to_restore(self._driver, state, ended, lossy=self.lossy)
-        self._owed = {
-            name: self._renumbered(ended[name].plan, left) for name, left in runs.items() if left
+        runs = runs_to_restore(self._driver, state, ended, self.gone, lossy=self.lossy)
+        owed = {
+            name: _below(
+                {self._next.number(log): first for log, first in cuts.items()},
+                self._renumbered(ended[name].plan, left),
+            )
+            for name, left in runs.items()
         }
+        self._owed = {name: left for name, left in owed.items() if left}
         return Ended(
             begins, {name: len(left) for name, left in self._owed.items()}, runs=_digest(self._owed)
         )
@@ -125,6 +133,12 @@ class RecoveringDrain(Drain):
         """Give runs of a stream with the log numbers of the next plan; `plan` is the stream's."""
         names = [log.name for log in plan.logs]
         return [run._replace(log=self._next.number(names[run.log])) for run in runs]
+
+
+def _below(cuts: Mapping[int, int], runs: Iterable[Run]) -> list[Run]:
+    """Give what is left of runs where these logs, by number, are cut."""
+    cut = [run._replace(next=min(run.next, cuts.get(run.log, run.next))) for run in runs]
+    return [run for run in cut if run.first < run.next]
 
 
 def _digest(owed: Mapping[str, Sequence[Run]]) -> bytes:
@@ -162,37 +176,67 @@ def recover(
     timeout_s: float = 30.0,
     yes: bool = False,
     lossy: bool = False,
+    groups: Callable[[], Iterable[str]] = tuple,
     say: Callable[[str], None] = lambda _: None,
 ) -> Recovered:
     """Repair the damage in the newest epoch; return once that is done.
 
-    More than `SKIPS_MAX` skips are written only with `yes`. If a plan with another layout was
-    applied meanwhile, or retention has deleted in which order messages have to be restored, the
-    damaged epoch is ended, with a loss, only with `lossy`. Raises `Conflict` if one of these is
-    missing, before the first change, or if another operator was quicker, and
+    More than `SKIPS_MAX` skips are written only with `yes`. If a log has lost its end, a plan with
+    another layout was applied meanwhile, or retention has deleted in which order messages have to
+    be restored, the damaged epoch is ended, with a loss, only with `lossy`. Raises `Conflict` if
+    one of these is missing, before the first change, or if another operator was quicker, and
     `TimedOut` after about `timeout_s` seconds: run it again. `say` is called with a sentence for
-    each step.
+    each step, each damage, and each of the consumer `groups` that has delivered what is lost.
     """
     deadline = time.monotonic() + timeout_s
     with closing(ControlReader(driver, topic)) as control:
         state = control.refresh()
-        begun = state.begun_epoch
+        begun, is_planned = state.begun_epoch, state.begun_epoch < state.epoch
         streams = read_streams(driver, state)
         damages = damage_of(driver, state, streams)
-        for each in damages:
-            say(each.says)
+        if lossy:
+            damages = (*damages, *lost_order(driver, state, streams))
+        for sentence in (*(each.says for each in damages), *behind(driver, state, damages, groups)):
+            say(sentence)
         harms = [each for each in damages if each.harm is not Harm.TOO_FAR]
-        harmed = tuple(dict.fromkeys(each.collector for each in harms))
-        if harmed and not lossy:
+        if harms and not lossy:
             _refuse_loss(driver, state, streams, harms)
         skips = _fill(driver, state, streams, deadline=deadline, yes=yes, say=say)
-        if begun == state.epoch and not harmed:
+        if not is_planned and not harms:
             return Recovered(begun, damages, skips, changed=skips > 0)
-        if begun == state.epoch:
-            _propose(driver, admin, control, harmed, timeout_s)
+        _state_losses(driver, state, harms, timeout_s)
+        if not is_planned:
+            _propose(driver, admin, control, harms, timeout_s)
             say(f"the plan of epoch {control.state.epoch} is in the control topic")
-        _end(driver, control, begun, deadline=deadline, lossy=lossy, say=say)
+        gone = {name: read.gone for name, read in streams.items() if read.gone is not None}
+        _end(driver, control, begun, gone, deadline=deadline, lossy=lossy, say=say)
+    if is_planned and _lost(harms):  # which the plan that came meanwhile did not accept
+        left_s = max(0.0, deadline - time.monotonic())
+        again = recover(driver, admin, topic, timeout_s=left_s, yes=yes, lossy=lossy, say=say)
+        return replace(again, damages=damages, skips=skips + again.skips)
     return Recovered(control.state.epoch, damages, skips, changed=True)
+
+
+def _lost(harms: Iterable[Damage]) -> tuple[str, ...]:
+    """Name the logs that have lost their ends."""
+    return tuple(each.log for each in harms if each.harm is Harm.LOST)
+
+
+def _state_losses(
+    driver: Driver, state: ControlState, harms: Iterable[Damage], timeout_s: float
+) -> None:
+    """State what logs have lost, where no collector has: whoever ends the epoch ends them there."""
+    for each in [each for each in harms if each.harm is Harm.LOST]:
+        stated = state.loss_of(state.begun_epoch, each.log)
+        if stated is None or stated > each.first:
+            life = state.plan(state.begun_epoch).log(each.log).life
+            key, value = loss_record(each.log, life, each.first)
+            append_one(driver, collectors_partition(state.topic), key, value, timeout_s)
+
+
+def _next_plan(plan: Plan, harms: Iterable[Damage]) -> Plan:
+    harmed = [each.collector for each in harms if each.harm is not Harm.LOST]
+    return recovery_plan(plan, harmed, _lost(harms))
 
 
 def _refuse_loss(
@@ -202,30 +246,32 @@ def _refuse_loss(
     harms: Sequence[Damage],
 ) -> None:
     """Raise `Conflict` if the end of the damaged epoch takes --accept-loss, as far as one sees."""
+    if _lost(harms):
+        raise Conflict(
+            f"{harms[0].says}; if no broker can bring it back, give --accept-loss: the log ends "
+            f"there, and goes on with what stands there now"
+        )
     plan = state.plan(state.begun_epoch)
     is_planned = plan.epoch < state.epoch
-    harmed = [each.collector for each in harms]
-    following = state.plan(plan.epoch + 1) if is_planned else recovery_plan(plan, harmed)
+    following = state.plan(plan.epoch + 1) if is_planned else _next_plan(plan, harms)
     if not same_trees(plan, following):
         raise _other_layout(harms[0].says, following)
     kept = retained(plan, following).collectors
-    refuse_gaps(
-        driver,
-        state,
-        {name: read.stream for name, read in streams.items() if name not in kept},
-    )
+    left = {name: read for name, read in streams.items() if name not in kept}
+    gone = {name: read.gone for name, read in left.items() if read.gone is not None}
+    refuse_gaps(driver, state, {name: read.stream for name, read in left.items()}, gone)
 
 
 def _propose(
     driver: Driver,
     admin: Admin,
     control: ControlReader,
-    harmed: Collection[str],
+    harms: Sequence[Damage],
     timeout_s: float,
 ) -> None:
     """Append the plan of the next epoch to the control topic."""
     state = control.state
-    plan = recovery_plan(state.plan(), harmed)
+    plan = _next_plan(state.plan(), harms)
     partition_count = 1 + max(node.stream for node in plan.collectors)
     admin.create_topics({order_topic(plan.topic): TopicSpec(partition_count)})
     partitions = {node.name: stream_partition(plan, node.name) for node in plan.collectors}
@@ -259,7 +305,9 @@ def _fill(
     Raises `Conflict` if that takes more than `SKIPS_MAX` skips, unless `yes`.
     """
     plan = state.plan(state.begun_epoch)
-    targets = ordered_to(read.stream for read in streams.values())
+    ended = [read.stream for read in streams.values()]
+    losses = losses_of(state, plan.epoch, ended)
+    targets = {name: to for name, to in ordered_to(ended).items() if name not in losses}
     short = missing(driver, plan, targets)
     short = {name: count for name, count in short.items() if count > LIMITS.fill_max}
     targets = {name: targets[name] for name in short}
@@ -279,6 +327,7 @@ def _end(
     driver: Driver,
     control: ControlReader,
     epoch: int,
+    gone: Mapping[str, int],
     *,
     deadline: float,
     lossy: bool,
@@ -286,7 +335,7 @@ def _end(
 ) -> None:
     with ExitStack() as opened:
         steps = RecoveringDrain(driver, control, epoch, deadline=deadline, say=say)
-        steps.lossy = lossy
+        steps.lossy, steps.gone = lossy, gone
         opened.callback(steps.appender.close)
         steps.run(opened)
     control.refresh()

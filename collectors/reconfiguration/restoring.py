@@ -42,22 +42,27 @@ def freeze_bytes(stream: OrderStream) -> bytes:
 
 
 def runs_to_restore(
-    driver: Driver, state: ControlState, ended: Mapping[str, OrderStream], *, lossy: bool = False
+    driver: Driver,
+    state: ControlState,
+    ended: Mapping[str, OrderStream],
+    gone: Mapping[str, int],
+    *,
+    lossy: bool = False,
 ) -> dict[str, list[Run]]:
     """Give, by collector, the runs with which its stream begins the next epoch.
 
-    `ended` are the frozen streams of whole trees. Blocks while it reads what children have not
-    relayed. Raises `Conflict` for a gap that matters, unless `lossy`, and `Trimmed` if a stream
-    cannot be read at all.
+    `ended` are the frozen streams of whole trees, and `gone` which of their checkpoints are lost.
+    Blocks while it reads what children have not relayed. Raises `Conflict` for a gap that matters,
+    unless `lossy`, and `Trimmed` if a stream cannot be read at all.
     """
     if not lossy:
-        refuse_gaps(driver, state, ended)
+        refuse_gaps(driver, state, ended, gone)
     children = _children(ended)
     streams = {}
     for name, stream in ended.items():
         runs: list[Run] = []
         if children[name]:
-            again = _open_below(driver, state, stream, children[name])
+            again = _open_below(driver, state, stream, children[name], gone.get(name))
             # These stand for what can be read no more.
             runs = [Run(log, 0, upto) for log, upto in sorted(again.state.positions.items())]
             for _, ordered in counted_runs(driver, again, stream.relevant_next):
@@ -67,11 +72,16 @@ def runs_to_restore(
     return restored_runs(streams)
 
 
-def refuse_gaps(driver: Driver, state: ControlState, streams: Mapping[str, OrderStream]) -> None:
+def refuse_gaps(
+    driver: Driver,
+    state: ControlState,
+    streams: Mapping[str, OrderStream],
+    gone: Mapping[str, int],
+) -> None:
     """Raise `Conflict` for a gap that matters between streams of whole trees, as read so far."""
     for name, children in _children(streams).items():
         if children:
-            above = _open_below(driver, state, streams[name], children)
+            above = _open_below(driver, state, streams[name], children, gone.get(name))
             for child in children:
                 _refuse_gap(driver, child, above)
 
@@ -86,7 +96,11 @@ def _children(streams: Mapping[str, OrderStream]) -> dict[str, list[OrderStream]
 
 
 def _open_below(
-    driver: Driver, state: ControlState, stream: OrderStream, children: Sequence[OrderStream]
+    driver: Driver,
+    state: ControlState,
+    stream: OrderStream,
+    children: Sequence[OrderStream],
+    gone: int | None,
 ) -> OrderStream:
     """Open a stream where no position is above that of a child, or where it can be read at all."""
     epoch, name = stream.plan.epoch, stream.collector
@@ -96,7 +110,11 @@ def _open_below(
     for child in children:
         for log in child.inherited:
             least[log] = min(least[log], child.state.positions[log])
-    points = [point for point in state.checkpoints(epoch, name) if point.read_from >= begin]
+    points = [
+        point
+        for point in state.checkpoints(epoch, name)
+        if point.read_from >= begin and (gone is None or point.offset < gone)
+    ]
     for point in reversed(points):
         if all(point.positions[log] <= position for log, position in least.items()):
             return state.opened(epoch, name, point)

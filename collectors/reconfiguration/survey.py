@@ -1,15 +1,19 @@
-"""Reads all streams of an epoch to their ends, and finds what a wrong order record has damaged.
+"""Reads all streams of an epoch to their ends, and finds what is damaged in them and in their logs.
 
 Writes nothing. `collectors/core/mending.py` decides what is damaged; `recovery.py` repairs it.
+
+    gone    of a stream that has lost its end: the lowest offset of a checkpoint that the control
+            topic names and that is not there. None from there on can be opened
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import closing, contextmanager
 
-from collectors.core.epoch_change import freeze_positions
-from collectors.core.mending import Damage, StreamRead, damage
+from collectors.core.epoch_change import cuts_of, freeze_positions, losses_of
+from collectors.core.mending import Damage, Harm, StreamRead, damage, loss, ordered_to
+from collectors.doctor.consumer_groups import group_prefix
 from collectors.doctor.streams import open_near_end, stream_records
 from collectors.reconfiguration.drain import Streams
 from multicast.control import (
@@ -17,23 +21,19 @@ from multicast.control import (
     log_partition,
     stream_partition,
 )
+from multicast.drivers.clock import clock_of
 from multicast.drivers.protocol import Driver, TopicPartition
-from multicast.drivers.reading import READ_S
-from multicast.errors import Conflict, TimedOut, Trimmed
+from multicast.drivers.reading import READ_S, end_from
+from multicast.errors import AccessDenied, Conflict, ProtocolViolation, TimedOut, Trimmed
 from multicast.order.runs import Run
 from multicast.order.stream import OrderStream
+from topology.tree import Plan
 
 
 def read_streams(driver: Driver, state: ControlState) -> dict[str, StreamRead]:
     """Read all streams of the newest epoch that has begun to their ends; give them by collector."""
     plan = state.plan(state.begun_epoch)
-    places: dict[TopicPartition, OrderStream] = {}
-    for node in plan.collectors:
-        began = state.plan(state.first_epoch(plan.epoch, node.name))
-        partition = stream_partition(began, node.name)
-        places[partition] = open_near_end(driver, state, began, node.name, look_back=0)
-    read_to_end(driver, places)
-    streams = {stream.collector: stream for stream in places.values()}
+    streams, gone = _read_all(driver, state, plan)
     reads = {}
     for name, stream in streams.items():
         parent = plan.collector(name).parent
@@ -43,10 +43,49 @@ def read_streams(driver: Driver, state: ControlState) -> dict[str, StreamRead]:
             stream,
             parent_positions=None
             if parent is None
-            else _positions_at(driver, state, streams[parent], stream),
+            else _positions_at(driver, state, streams[parent], stream, gone.get(parent)),
             marked=None if marked is None else freeze_positions(stream.plan, marked),
+            gone=gone.get(name),
         )
     return reads
+
+
+def _read_all(
+    driver: Driver, state: ControlState, plan: Plan
+) -> tuple[dict[str, OrderStream], dict[str, int]]:
+    """Read the streams of a plan's collectors; give them, and which have lost checkpoints."""
+    gone: dict[str, int] = {}
+    while True:
+        places: dict[TopicPartition, OrderStream] = {}
+        for node in plan.collectors:
+            name, began = node.name, state.plan(state.first_epoch(plan.epoch, node.name))
+            partition = stream_partition(began, name)
+            places[partition] = open_near_end(
+                driver, state, began, name, look_back=0, gone=gone.get(name)
+            )
+        try:
+            read_to_end(driver, places)
+        except ProtocolViolation:
+            false = {
+                stream.collector: stream.disproven
+                for stream in places.values()
+                if stream.disproven is not None
+            }
+            if not false:
+                raise
+            gone.update(false)
+            continue
+        for partition, stream in places.items():
+            for point in reversed(state.checkpoints(stream.plan.epoch, stream.collector)):
+                end = point.offset + 1
+                if max(stream.offset_next, _end(driver, partition, end)) >= end:
+                    break
+                gone[stream.collector] = min(point.offset, gone.get(stream.collector, end))
+        return {stream.collector: stream for stream in places.values()}, gone
+
+
+def _end(driver: Driver, partition: TopicPartition, least: int) -> int:
+    return end_from(driver, clock_of(driver), partition, least)
 
 
 def read_to_end(driver: Driver, places: Mapping[TopicPartition, OrderStream]) -> None:
@@ -72,9 +111,15 @@ def _surveyed(driver: Driver, places: Mapping[TopicPartition, OrderStream]) -> I
 
 
 def _positions_at(
-    driver: Driver, state: ControlState, parent: OrderStream, child: OrderStream
+    driver: Driver,
+    state: ControlState,
+    parent: OrderStream,
+    child: OrderStream,
+    gone: int | None,
 ) -> Mapping[int, int] | None:
     """Give a parent's positions after the records that its child has relayed.
+
+    The parent's stream has lost its checkpoints from offset `gone` on.
 
     None if the parent has fewer records, or another one before them than the child has relayed. If
     the parent's records are deleted, the result is the child's own positions: nothing contradicts
@@ -85,7 +130,8 @@ def _positions_at(
         read_to_end(driver, {stream_partition(parent.plan, parent.collector): parent})
     if parent.offset_next < relayed:
         return None
-    again = state.stream(parent.plan.epoch, parent.collector, below=relayed)
+    below = relayed if gone is None else min(relayed, gone)
+    again = state.stream(parent.plan.epoch, parent.collector, below=below)
     try:
         for _ in counted_runs(driver, again, relayed):
             pass
@@ -123,12 +169,81 @@ def find_damage(driver: Driver, state: ControlState) -> tuple[Damage, ...]:
 def damage_of(
     driver: Driver, state: ControlState, streams: Mapping[str, StreamRead]
 ) -> tuple[Damage, ...]:
-    """Judge the streams of the newest epoch that has begun, as they were read."""
+    """Judge the streams of the newest epoch that has begun, as they were read, and its logs.
+
+    A loss that the next plan accepts is none: that plan's epoch only has to begin.
+    """
     plan = state.plan(state.begun_epoch)
     partitions = {log.name: log_partition(log) for log in plan.logs}
     highs = driver.high_watermarks(list(partitions.values()))
     log_ends = {name: highs[partition] for name, partition in partitions.items()}
-    return damage(streams.values(), log_ends)
+    ended = [read.stream for read in streams.values()]
+    losses = losses_of(state, plan.epoch, ended)
+    for name, first in _unstated(driver, ended).items():
+        losses[name] = min(first, losses.get(name, first))
+    if state.epoch > plan.epoch:
+        accepted = cuts_of(plan, state.plan(plan.epoch + 1), losses)
+        losses = {name: first for name, first in losses.items() if name not in accepted}
+    ordered = ordered_to(ended)
+    return (
+        *(
+            loss(plan, name, first, ordered.get(name, log_ends[name]), log_ends[name])
+            for name, first in losses.items()
+        ),
+        *damage(streams.values(), log_ends, lost=losses),
+    )
+
+
+def _unstated(driver: Driver, streams: Iterable[OrderStream]) -> dict[str, int]:
+    """Compare the ends that streams have seen with what leaders have; give what logs have lost."""
+    seen: dict[TopicPartition, dict[int, int]] = {}  # by leader epoch, the highest end
+    names: dict[TopicPartition, str] = {}
+    for stream in streams:
+        for number, ends in stream.state.seen.items():
+            partition = log_partition(stream.plan.logs[number])
+            names[partition] = stream.plan.logs[number].name
+            highest = seen.setdefault(partition, {})
+            for _, end, epoch, _ in ends:
+                highest[epoch] = max(end, highest.get(epoch, 0))
+    present = driver.leader_ends(list(seen)) if seen else {}
+    losses: dict[str, int] = {}
+    for epoch in sorted({epoch for highest in seen.values() for epoch in highest}):
+        asked = {
+            partition: seen[partition][epoch] for partition in present if epoch in seen[partition]
+        }
+        has = {each: present[each].end for each in asked if present[each].leader_epoch == epoch}
+        earlier = [each for each in asked if present[each].leader_epoch > epoch]
+        has |= driver.epoch_ends(dict.fromkeys(earlier, epoch)) if earlier else {}
+        for partition, end in asked.items():
+            if 0 <= has.get(partition, -1) < end:
+                name = names[partition]
+                losses[name] = min(has[partition], losses.get(name, end))
+    return losses
+
+
+def behind(
+    driver: Driver,
+    state: ControlState,
+    damages: Iterable[Damage],
+    groups: Callable[[], Iterable[str]],
+) -> Iterator[str]:
+    """Name the consumer groups whose commits lie behind what logs have lost, in sentences."""
+    lost = {
+        log_partition(state.plan().log(each.log)): each
+        for each in damages
+        if each.harm is Harm.LOST
+    }
+    try:
+        for group in groups() if lost else ():
+            for partition, (position, _) in driver.committed(group, list(lost)).items():
+                if position > lost[partition].first:
+                    name = group.removeprefix(group_prefix(state.topic))
+                    yield (
+                        f"consumer {name} has delivered log {lost[partition].log} up to "
+                        f"{position}: what it had from {lost[partition].first} on does not stand"
+                    )
+    except AccessDenied as error:
+        yield f"what consumers have committed cannot be seen: {error}"
 
 
 def refuse_damaged(driver: Driver, state: ControlState) -> None:

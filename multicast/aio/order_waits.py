@@ -13,7 +13,7 @@ from collections.abc import Callable
 from functools import partial
 
 from multicast.aio.inbox import Inbox
-from multicast.errors import AmcastError, UsageError
+from multicast.errors import AmcastError, Truncated, UsageError
 from multicast.messages import MessageID
 
 _Wait = tuple[int, int, asyncio.Future[None]]  # offset, number (no two are equal), who waits
@@ -67,10 +67,13 @@ class OrderWaits:
         self._posted = False
         try:
             for log, heap in list(self._waits.items()):
-                while heap and (heap[0][2].done() or self._is_over(log, heap[0][0])):
-                    future = heapq.heappop(heap)[2]
-                    if not future.done():
-                        future.set_result(None)
+                try:
+                    while heap and (heap[0][2].done() or self._is_over(log, heap[0][0])):
+                        future = heapq.heappop(heap)[2]
+                        if not future.done():
+                            future.set_result(None)
+                except Truncated as error:  # of this log, from the lowest of these offsets on
+                    _end(heap, error)
                 if not heap:
                     del self._waits[log]
         except AmcastError as error:
@@ -78,9 +81,7 @@ class OrderWaits:
 
     def _fail(self, error: AmcastError) -> None:
         for heap in self._waits.values():
-            for _, _, future in heap:
-                if not future.done():
-                    future.set_exception(error)
+            _end(heap, error)
         self._waits.clear()
 
     def _forget_ended(self) -> None:
@@ -94,3 +95,10 @@ class OrderWaits:
                     self._waits[log] = alive
                 else:
                     del self._waits[log]
+
+
+def _end(heap: list[_Wait], error: AmcastError) -> None:
+    for _, _, future in heap:
+        if not future.done():
+            future.set_exception(error)
+    heap.clear()

@@ -251,7 +251,8 @@ class AsyncProducer(LoopBound):
                         self._decision_waits = OrderWaits(follower.is_decided, self.inbox)
                         follower.listen(self._decision_waits.moved)
                         self._decisions = follower
-                while (decision := self._decisions.decision(*message)) is None:
+                place = message.log, message.offset
+                while (decision := self._decisions.decision(*place)) is None:
                     await self._decision_waits.wait(message)
                 return decision
         except TimeoutError:

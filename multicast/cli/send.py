@@ -182,7 +182,7 @@ def _write_acknowledgements(
         return None
     for receipt in receipts:
         offset = receipt.outcome.offset if isinstance(receipt.outcome, Appended) else None
-        name = f"{receipt.log.name}:{offset}" if offset is not None else None
+        name = f"{receipt.log.label}:{offset}" if offset is not None else None
         writer.note(
             history.acknowledgement_line(
                 producer=producer, message_id=name, to=receipt.to, outcome=_outcome(receipt)

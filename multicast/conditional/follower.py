@@ -20,7 +20,7 @@ from multicast.conditional.judge import EFFECTIVE, Decision, LogJudge, border
 from multicast.control import log_partition
 from multicast.drivers.clock import clock_of
 from multicast.drivers.protocol import Driver, Fetched, Reader, TopicPartition
-from multicast.errors import AmcastError, Trimmed, UsageError
+from multicast.errors import AmcastError, Trimmed, Truncated, UsageError
 from topology.tree import Log
 
 _POLL_S = 0.5  # one wait for records; a new goal and `close` end it
@@ -46,8 +46,12 @@ class _FollowedLog:
 class DecisionFollower:
     """Reads the logs whose decisions are asked for. All methods may be called from any thread."""
 
-    def __init__(self, driver: Driver) -> None:
+    def __init__(
+        self, driver: Driver, refuse_lost: Callable[[str, int], None] | None = None
+    ) -> None:
         self._driver = driver
+        # Raises `Truncated` for an offset that a log has lost.
+        self._refuse_lost = refuse_lost or (lambda *_: None)
         self._clock = clock_of(driver)
         self._moved = threading.Condition()
         self._logs: dict[TopicPartition, _FollowedLog] = {}
@@ -69,8 +73,9 @@ class DecisionFollower:
     def wait(self, log: str, offset: int, timeout_s: float) -> Decision | None:
         """Wait for the decision on a message; None after `timeout_s` seconds.
 
-        Raises `Trimmed` if retention has removed what decides, the error that reading the log gave
-        meanwhile, and `UsageError` once the follower is closed.
+        Raises `Trimmed` if retention has removed what decides, `Truncated` if the log has lost the
+        message, the error that reading the log gave meanwhile, and `UsageError` once the follower
+        is closed.
         """
         deadline = self._clock.monotonic() + timeout_s
         errors = self._errors
@@ -90,7 +95,11 @@ class DecisionFollower:
             self._turn(min(remaining, _POLL_S))
 
     def decision(self, log: str, offset: int) -> Decision | None:
-        """Give the decision on a message if it is known, else have it found out; does not block."""
+        """Give the decision on a message if it is known, else have it found out; does not block.
+
+        Raises `Trimmed` and `Truncated` as `wait`.
+        """
+        self._refuse_lost(log, offset)
         with self._moved:
             partition = self._partitions[log]
             followed = self._logs.get(partition)
@@ -116,8 +125,13 @@ class DecisionFollower:
         """Whether `decision` has an answer now, or raises; else it is found out. Does not block."""
         try:
             return self.decision(log, offset) is not None
-        except Trimmed:
+        except (Trimmed, Truncated):
             return True
+
+    def look_again(self) -> None:
+        """Let those who wait look again, as more is known of what logs have lost."""
+        with self._moved:
+            self._notify()
 
     def listen(self, moved: Callable[[AmcastError | None], None]) -> None:
         """Have `moved` called, in the follower's thread, when answers of `is_decided` may change.

@@ -55,8 +55,8 @@ class Message:
 
     @property
     def message_id(self) -> MessageID:
-        """(log, offset); prints as "P1+P3:17"."""
-        return MessageID(self._batch.log.name, self._record.offset)
+        """Log, offset and life of the log; prints as "P1+P3:17"."""
+        return MessageID(self._batch.log.name, self._record.offset, self._batch.log.life)
 
     @property
     def to(self) -> tuple[str, ...]:

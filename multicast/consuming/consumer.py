@@ -25,7 +25,7 @@ from multicast.consuming.entries_read import ConsumerEntries
 from multicast.consuming.group_positions import GroupCursor, GroupPositions, kafka_group
 from multicast.consuming.readers import open_clients
 from multicast.consuming.reading import Reading
-from multicast.consuming.stated_ends import read_stated
+from multicast.consuming.stated_ends import read_stated, refuse_lost_checkpoint
 from multicast.consuming.subscription import (
     Bounds,
     End,
@@ -131,7 +131,7 @@ class Consumer:
             stored = None
             if committed:
                 with self._group_cursor.opening():
-                    stored = self._group_cursor.stored()
+                    stored = self._group_cursor.stored(self._control.position)
                     if stored is not None:
                         self.seek(stored)
                         self._go_on()
@@ -400,10 +400,19 @@ class Consumer:
         self._seek(self.position)
 
     def _go_on(self) -> None:
-        """Compare the last messages that the group's commit names with what is there now."""
-        last = self._group_cursor.last_of_logs(self._delivery.logs.values())
+        """Compare the last messages that the group's commit names with what is there now.
+
+        Not those that an operator has accepted as lost: who had them goes on behind.
+        """
+        known = self._group_cursor.logs_at(self._delivery.logs.values())
+        last = {partition: message for partition, (_, message) in known.items()}
+        for number, log in self._delivery.logs.items():
+            message = last.get(log_partition(log))
+            if message is not None and self._delivery.tails.drops(number, message.offset):
+                del last[log_partition(log)]
         self._readers.refuse_others(last)
         self._group_positions.goes_on(last)
+        self._delivery.begin_at({log: offset for log, (offset, _) in known.items()})
 
     def _open_clients(self) -> None:
         self._control, self._readers, self._clients = open_clients(self._driver, self._topic)
@@ -418,6 +427,9 @@ class Consumer:
         """Read for this delivery only. If a topic was recreated, raise before anything changes."""
         topics = {log.topic for log in delivery.logs.values()}
         refuse_changed_topics(self._driver, delivery.plan, topics)
+        if delivery.order is not None:
+            plan, collector = delivery.plan, delivery.order.collector
+            refuse_lost_checkpoint(self._driver, self._control.state, plan.epoch, collector)
         with self._user.change():
             self._readers.begin(delivery)
             self._delivery, delivery.void_too = delivery, self._void_too

@@ -133,6 +133,11 @@ class CursorProof:
             self._refuse_if(self._proof > 0 and (offset, checksum) != expected)
             self._proof = 0
 
+    def passed(self, position: int) -> None:
+        """Take it that there is no further record below `position`."""
+        if position > self._cursor.record:
+            self.met(position, 0)
+
     def counted(self, offset: int, runs: Sequence[Run] | enum.Enum, *, frozen: bool) -> None:
         """Compare what the record did, and whether the stream has ended below the cursor."""
         is_below = frozen and self._proof > 0

@@ -32,7 +32,8 @@ from multicast.consuming.batches import Batch
 from multicast.consuming.buffers import LogBuffer, RunQueue, Waiting, WaitingRun
 from multicast.consuming.cursor import Cursor, CursorProof, interest_digest
 from multicast.consuming.tails import LogTails
-from multicast.drivers.protocol import Record
+from multicast.control import log_partition
+from multicast.drivers.protocol import Record, TopicPartition
 from multicast.messages import (
     Covered,
     EpochMarker,
@@ -86,6 +87,7 @@ class Delivery:
         self.logs = {plan.number(log.name): log for log in plan.logs_of(interest)}
         self.foreign = 0  # counts covered messages whose exact set misses the interest
         self._read_base: dict[int, int] | None = None  # the order's positions at the cursor
+        self._least: dict[int, int] = {}  # below these offsets all was delivered before
         self._begins: dict[int, int] | None = None  # where logs are read from, as far as known
         self.void: dict[enum.Enum, int] = {}
         self.judges = LogJudges()
@@ -137,8 +139,7 @@ class Delivery:
     def order_passed(self, position: int) -> None:
         """Report that the order stream has no more records below `position`."""
         assert self.order is not None
-        if position > self._start.record:
-            self._proof.met(position, 0)
+        self._proof.passed(position)
         self.order.passed(position)
         self._reach(self.order.offset_next)
 
@@ -172,6 +173,24 @@ class Delivery:
             self.tails.judge(log, buffer.polls())
         if self.stopped_in is not None and self._runs:
             self.tails.refuse_lost(self.stopped_in, self._runs.head.first)
+
+    def begin_at(self, offsets: Mapping[TopicPartition, int]) -> None:
+        """Read logs from these offsets on at the earliest: below them all was delivered before.
+
+        What was delivered last, and what a reader drops behind it, need not be retained.
+        """
+        self._least = {
+            number: offsets[partition]
+            for number, log in self.logs.items()
+            if (partition := log_partition(log)) in offsets
+        }
+        for number, offset in self._least.items():
+            self.buffers[number].add((), offset, 0)
+        if self.payload_starts is not None:
+            self.payload_starts = self._at_least(self.payload_starts)
+
+    def _at_least(self, starts: Mapping[int, int]) -> dict[int, int]:
+        return {log: max(first, self._least.get(log, 0)) for log, first in starts.items()}
 
     def await_log_end(self) -> None:
         """Deliver nothing until `end_log_at`: the epoch may have ended before the position."""
@@ -335,7 +354,7 @@ class Delivery:
             self._begins = {number: order.state.positions[number] for number in self.logs}
             self._read_base = order.state.positions.copy()
         if self._begins is not None and (offset > start.record or not (start.run or start.next)):
-            self.payload_starts = self._begins
+            self.payload_starts = self._at_least(self._begins)
 
     def _queue(self, offset: int, runs: Sequence[Run], proof: int) -> None:
         resumed = offset == self._start.record

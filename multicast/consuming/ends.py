@@ -9,7 +9,6 @@ from datetime import datetime
 
 from multicast.consuming.cursor import Cursor
 from multicast.consuming.delivery import Delivery
-from multicast.consuming.last_read import end_from
 from multicast.consuming.subscription import (
     Bounds,
     End,
@@ -28,6 +27,7 @@ from multicast.control import (
 )
 from multicast.drivers.clock import ClientClock
 from multicast.drivers.protocol import Driver
+from multicast.drivers.reading import end_from
 from multicast.errors import Trimmed, Truncated, UsageError
 
 
@@ -130,7 +130,7 @@ def refuse_beyond_end(driver: Driver, clock: ClientClock, delivery: Delivery) ->
         needed = cursor.record + (1 if cursor.run or cursor.next else 0)
     end = end_from(driver, clock, partition, needed)
     if end < needed:
-        kind = Truncated if cursor.proof or cursor.message else Trimmed
+        kind = Truncated if cursor.interest else Trimmed
         raise kind(
             f"cursor {cursor} is beyond the end of {partition.topic}/{partition.partition}, "
             f"which is {end}: the cluster has lost records, or the cursor is none of this "

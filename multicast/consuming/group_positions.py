@@ -197,14 +197,21 @@ class GroupCursor:
         self._looked_at: float | None = None
         self._warned = False
 
-    def stored(self) -> Cursor | None:
+    def stored(self, control_position: int) -> Cursor | None:
         """Read the group's cursor; None: it has none. Blocks for a request to Kafka.
 
-        Raises `UsageError` for a cursor of another interest.
+        Raises `UsageError` for a cursor of another interest, and `Truncated` if the group has read
+        the control topic further than to this position, its end.
         """
-        text = self._text()
-        if text is None:
+        commit = self._commit()
+        if commit is None:
             return None
+        offset, text = commit
+        if offset > control_position:
+            raise Truncated(
+                f"the control topic has lost its end: the group has read it to offset {offset}, "
+                f"and it ends at {control_position}"
+            ).about(self._control)
         cursor = Cursor.parse(text)
         self._interest_at(cursor)
         return cursor
@@ -221,11 +228,14 @@ class GroupCursor:
                 f"committed=False, which begins at `start`, and commit"
             ) from error
 
-    def last_of_logs(self, logs: Iterable[Log]) -> dict[TopicPartition, LastRead]:
-        """Read which message the group's commit names as the last one of each log."""
+    def logs_at(self, logs: Iterable[Log]) -> dict[TopicPartition, tuple[int, LastRead]]:
+        """Read what the group's commit says of logs: the offset below which all was delivered.
+
+        And the last message that was; nothing of a log of which it names none.
+        """
         stored = self._driver.committed(self._group, [log_partition(log) for log in logs])
-        known = {partition: LastRead.parse(text) for partition, (_, text) in stored.items()}
-        return {partition: last for partition, last in known.items() if last is not None}
+        known = {log: (offset, LastRead.parse(text)) for log, (offset, text) in stored.items()}
+        return {log: (offset, last) for log, (offset, last) in known.items() if last is not None}
 
     def store(
         self,
@@ -266,15 +276,15 @@ class GroupCursor:
         self._looked_at = now
         if not self._own:  # what an earlier run has stored is not known
             return
-        stored = self._text()
-        if stored is not None and stored not in self._own:
+        commit = self._commit()
+        if commit is not None and commit[1] not in self._own:
             self._warned = True
             _LOGGER.warning(
                 "another consumer commits to group %s, at cursor %s: each of them gets all "
                 "messages, and a restart resumes from the last commit of either; give each a group "
                 "of its own (docs/groups.md)",
                 self._group,
-                stored,
+                commit[1],
             )
 
     def _digest(self, cursor: Cursor) -> str:
@@ -283,9 +293,8 @@ class GroupCursor:
             self._digests[source] = interest_digest(self._interest_at(cursor))
         return self._digests[source]
 
-    def _text(self) -> str | None:
-        commit = self._driver.committed(self._group, [self._control]).get(self._control)
-        return commit[1] if commit else None
+    def _commit(self) -> tuple[int, str] | None:
+        return self._driver.committed(self._group, [self._control]).get(self._control)
 
 
 def _place(cursor: Cursor) -> _Place:

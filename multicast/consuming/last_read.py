@@ -10,22 +10,17 @@ cursor that says which message was there. That is one small read; a message cost
 from __future__ import annotations
 
 import re
-import threading
 from collections.abc import Mapping, Sequence
 from contextlib import closing
 from typing import NamedTuple
 
-from multicast.drivers.clock import ClientClock, clock_of
+from multicast.drivers.clock import clock_of
 from multicast.drivers.protocol import Driver, Reader, Record, TopicPartition
-from multicast.drivers.reading import READ_S
+from multicast.drivers.reading import READ_S, end_from
 from multicast.errors import ClusterUnreachable, Truncated
 from multicast.messages import message_checksum
 from multicast.order.runs import order_checksum
 
-# A leader that was just elected may report an end that is too low until its followers have fetched
-# from it; they do so every 0.5 s at the latest (replica.fetch.wait.max.ms).
-END_LAGS_S = 3.0
-_LOOK_EVERY_S = 0.2  # one request each; a wrong cursor is rare
 _TEXT = re.compile("([0-9]{1,19})/([0-9a-f]{8})")
 
 
@@ -140,16 +135,6 @@ class LastReads:
     def _checksum(self, partition: TopicPartition, record: Record) -> int:
         checksum_of = order_checksum if partition == self._order else message_checksum
         return checksum_of(record)
-
-
-def end_from(driver: Driver, clock: ClientClock, partition: TopicPartition, least: int) -> int:
-    """Give the last stable offset; ask for some seconds again while it is below `least`."""
-    deadline = clock.monotonic() + END_LAGS_S
-    while (end := driver.last_stable_offsets([partition])[partition]) < least:
-        if clock.monotonic() >= deadline:
-            break
-        clock.wait_for(threading.Condition(), lambda: False, _LOOK_EVERY_S)
-    return end
 
 
 def _truncated(partition: TopicPartition, known: LastRead, present: str) -> Truncated:

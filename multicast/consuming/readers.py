@@ -84,7 +84,8 @@ class DeliveryReaders:
         if delivery.unproven is not None:
             number, offset, checksum = delivery.unproven
             partition = log_partition(delivery.logs[number])
-            self._last.refuse_others({partition: LastRead(offset, checksum)})
+            if not delivery.tails.drops(number, offset):  # else its loss is accepted
+                self._last.refuse_others({partition: LastRead(offset, checksum)})
             delivery.unproven = None
 
     def read_payloads(self, delivery: Delivery) -> None:

@@ -11,9 +11,10 @@ from contextlib import AbstractContextManager
 
 from multicast.consuming.delivery import Delivery
 from multicast.control import SINGLE_LOG, ControlReader, ControlState, stream_partition
+from multicast.drivers.clock import clock_of
 from multicast.drivers.protocol import Driver
-from multicast.drivers.reading import READ_S, read_upto
-from multicast.errors import ClusterUnreachable
+from multicast.drivers.reading import READ_S, end_from, read_upto
+from multicast.errors import ClusterUnreachable, Truncated
 from multicast.order.records import Loss, SightRecord
 
 
@@ -28,6 +29,7 @@ def read_stated(
     state = control.refresh()
     tell(state, delivery)
     for collector in _collectors(delivery):
+        refuse_lost_checkpoint(driver, state, delivery.plan.epoch, collector)
         for sight in _sights(driver, state, collector, delivery):
             delivery.saw(sight)
     end = single_log_end(state, delivery) if delivery.order is None else None
@@ -51,6 +53,26 @@ def tell(control: ControlState, delivery: Delivery) -> None:
     for collector in _collectors(delivery):
         for point in control.checkpoints(epoch, collector)[-1:]:
             delivery.saw(SightRecord(point.record.seen, point.record.lost))
+
+
+def refuse_lost_checkpoint(
+    driver: Driver, control: ControlState, epoch: int, collector: str
+) -> None:
+    """Raise `Truncated` if a collector's stream ends below a checkpoint that is named.
+
+    `control` was read before. Blocks for a request, if one is named.
+    """
+    epoch = control.first_epoch(epoch, collector)
+    for point in control.checkpoints(epoch, collector)[-1:]:
+        partition = stream_partition(control.plan(epoch), collector)
+        end = end_from(driver, clock_of(driver), partition, point.offset + 1)
+        if end <= point.offset:
+            raise Truncated(
+                f"the order stream of collector {collector}, {partition.topic}/"
+                f"{partition.partition}, has lost its end: a checkpoint was at offset "
+                f"{point.offset}, and it ends at {end}. What was delivered by what is gone may "
+                f"stand in another order: run 'amcast topology recover'"
+            ).about(partition)
 
 
 def single_log_end(control: ControlState, delivery: Delivery) -> int | None:

@@ -21,7 +21,7 @@ from multicast.consuming.cursor import Cursor, interest_digest, single_log_curso
 from multicast.consuming.delivery import BUFFER_BYTES_MAX, RUNS_MAX, Delivery
 from multicast.consuming.stated_ends import single_log_end, tell
 from multicast.control import SINGLE_LOG, ControlState, source_of
-from multicast.errors import UncoveredInterest, UsageError
+from multicast.errors import Truncated, UncoveredInterest, UsageError
 from multicast.messages import name_set, refuse_no_name
 from topology.tree import Log, Plan
 
@@ -141,8 +141,15 @@ def interest_at(
 ) -> tuple[str, ...]:
     """Give the interest in a cursor's epoch.
 
-    Raises `UsageError` if the cursor's source does not serve it, and what `resolve` raises.
+    Raises `UsageError` if the cursor's source does not serve it, `Truncated` if a consumer has made
+    it in an epoch of which the control topic says nothing more, and what `resolve` raises.
     """
+    if cursor.interest and cursor.epoch > control.begun_epoch:
+        raise Truncated(
+            f"the control topic has lost its end: cursor {cursor} was made in epoch "
+            f"{cursor.epoch}, and only {control.begun_epoch} have begun by what is stated there; "
+            f"restore it, or begin anew with committed=False"
+        )
     plan = control.plan(cursor.epoch)
     if control.first_epoch(cursor.epoch, cursor.source) != cursor.epoch:
         raise UsageError(f"cursor {cursor} names another epoch than that in which its source began")

@@ -15,12 +15,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 
-from multicast.control import log_partition
+from multicast.control import ControlState, log_partition
 from multicast.drivers.protocol import Record
 from multicast.errors import Truncated
 from multicast.messages import message_checksum
 from multicast.order.records import SeenEnd, SightRecord
 from multicast.order.rule import undominated
+from multicast.order.stream import OrderStream
 from topology.tree import Log
 
 
@@ -113,3 +114,38 @@ def lost_log(log: Log, first: int) -> Truncated:
         f"acknowledged them, and others may have their offsets: nobody delivers it from there on "
         f"until an operator accepts the loss with 'amcast topology recover --accept-loss'"
     ).about(log_partition(log))
+
+
+class LostLogs:
+    """What logs of the newest epoch have lost, for who waits for single messages.
+
+    One thread at a time takes what is stated; any thread may ask.
+    """
+
+    def __init__(self) -> None:
+        self._stated: dict[str, tuple[Log, int]] = {}
+        self._seen: dict[str, tuple[Log, int]] = {}
+
+    def learn(self, control: ControlState) -> bool:
+        """Take what the control topic states; give whether that has changed."""
+        plan, before = control.plan(control.begun_epoch), self._stated
+        logs = [plan.log(name) for name in control.losses.names() if plan.has_log(name)]
+        firsts = [(log, control.loss_of(plan.epoch, log.name)) for log in logs]
+        self._stated = {log.name: (log, first) for log, first in firsts if first is not None}
+        return self._stated != before
+
+    def begin(self) -> None:
+        """Forget what streams say: those of another epoch are read now."""
+        self._seen = {}
+
+    def read(self, stream: OrderStream) -> None:
+        """Take what a stream says of its own logs."""
+        for number, first in stream.state.lost.items():
+            log = stream.plan.logs[number]
+            self._seen[log.name] = log, first
+
+    def refuse(self, log: str, offset: int) -> None:
+        """Raise `Truncated` for an offset that is lost."""
+        for known in (self._stated, self._seen):
+            if log in known and offset >= known[log][1]:
+                raise lost_log(*known[log])

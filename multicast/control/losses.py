@@ -49,6 +49,10 @@ class Losses:
         self._stated.setdefault(key, stated).add(first)
         self._count += 1
 
+    def names(self) -> list[str]:
+        """Name the logs of which a loss is stated, in some life; one for each life."""
+        return [log for log, _ in self._stated]
+
     def first_of(self, log: str, life: int) -> int | None:
         """Give the first offset that a log has lost in a life; None: nobody has stated a loss."""
         return min(self._stated.get((log, life), ()), default=None)

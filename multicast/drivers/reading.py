@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import closing
 
+from multicast.drivers.clock import ClientClock
 from multicast.drivers.protocol import Driver, Fetched, TopicPartition
 
 READ_S = 10.0  # without a record for so long, a broker is taken to be unreachable
+# A leader that was just elected may report an end that is too low until its followers have fetched
+# from it; they do so every 0.5 s at the latest (replica.fetch.wait.max.ms).
+END_LAGS_S = 3.0
+_LOOK_EVERY_S = 0.2  # one request each; a wrong cursor is rare
 
 
 def read_upto(
@@ -33,3 +39,13 @@ def read_upto(
             for fetched in answers:
                 position = fetched.position
                 yield fetched
+
+
+def end_from(driver: Driver, clock: ClientClock, partition: TopicPartition, least: int) -> int:
+    """Give the last stable offset; ask for some seconds again while it is below `least`."""
+    deadline = clock.monotonic() + END_LAGS_S
+    while (end := driver.last_stable_offsets([partition])[partition]) < least:
+        if clock.monotonic() >= deadline:
+            break
+        clock.wait_for(threading.Condition(), lambda: False, _LOOK_EVERY_S)
+    return end

@@ -1,28 +1,18 @@
 """One local KRaft broker: its files, its command line, and the wait until it serves.
 
-A `Broker` has an installed version (`install`), a number, two ports and a directory. An error of a
-start contains the last lines of the broker's log. `cluster.py` decides which brokers form a cluster
-and what is stored about them between commands.
-
-Two artefacts of each version are built once and cached with its jars, because each takes a start of
-Java. `formatted/` holds what Kafka's own `StorageTool format` writes: the feature levels. It is the
-same for every cluster and broker, because the voters are in the configuration; only
-`meta.properties`, four lines, is written for each broker. The other is an archive of loaded
-classes, which more than halves a broker's start (measured: 0.8 s against 1.9 s).
+A `Broker` has an installed version (`installation.py`), a number, two ports and a directory. An
+error of a start contains the last lines of the broker's log. `cluster.py` decides which brokers
+form a cluster and what is stored about them between commands.
 """
 
 from __future__ import annotations
 
 import base64
-import contextlib
-import hashlib
 import os
 import random
 import shutil
 import signal
 import socket
-import subprocess
-import tempfile
 import time
 import uuid
 from collections.abc import Mapping, Sequence
@@ -30,14 +20,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from multicast.errors import AmcastError, TimedOut
-from multicast.local.jars import Java, Progress, broker_jars, cache_directory, find_java
+from multicast.local.jars import Java
 from multicast.local.process import (
-    Guard,
     ProcessId,
     argument_of,
     identify,
     reap,
-    run_bounded,
     send,
     spawn,
     state_of,
@@ -48,7 +36,7 @@ HOST = "127.0.0.1"
 # Of one message on a local cluster; Kafka's default is 1 MB. A broker's heap (256 MB) bounds it.
 MESSAGE_BYTES_MAX = 16 * 1024 * 1024
 _PORTS = range(15_000, 32_000)  # below Linux's ephemeral ports: no outgoing connection takes one
-_META = "meta.properties"
+META = "meta.properties"  # of a data directory: which broker of which cluster it belongs to
 _LAST_LINES_MAX = 15  # of a log in an error: a screen, and Kafka's fatal errors are shorter
 _POLL_S = 0.03  # between two attempts to connect; the end of a broker ends the wait at once
 _ADMIN_TIMEOUT_S = 3.0  # for an answer of a broker on the same machine, which takes milliseconds
@@ -56,7 +44,6 @@ _ENDING_S = (
     0.1  # between two looks at what a stopping broker has closed; its end is noticed at once
 )
 _CLOSED_GRACE_S = 0.5  # after its logs are closed a broker has nothing to lose
-_PREPARE_TIMEOUT_S = 60.0  # for each step of the preparation, which takes some 2 s
 _KILLED_TIMEOUT_S = 10.0  # SIGKILL takes milliseconds, unless the process waits for a disk
 
 
@@ -92,67 +79,6 @@ class Installed:
             *options,
             *("-cp", os.pathsep.join(map(os.fspath, self.jars)), main, *arguments),
         ]
-
-
-def install(version: str, *, progress: Progress) -> Installed:
-    """Find Java, fetch the jars and build the two cached artefacts, unless they are there.
-
-    Blocks for seconds the first time (bounded), later for 0.2 s. Any number of processes may call
-    it at once.
-    """
-    java = find_java()
-    jars = broker_jars(version, java=java, progress=progress)
-    home = cache_directory() / f"kafka-{version}"
-    build = hashlib.sha256(java.build.encode()).hexdigest()[:12]
-    formatted, archive = home / "formatted", home / f"classes-{build}.jsa"
-    if not (formatted.exists() and archive.exists()):
-        progress(f"preparing Kafka {version} for this Java (once)")
-        bare = Installed(version, java, jars, formatted, None)
-        with tempfile.TemporaryDirectory(prefix=f".prepare-{version}-", dir=home.parent) as work:
-            _prepare(bare, archive, Path(work))
-    usable = archive.exists() and archive.stat().st_size > 0
-    return Installed(version, java, jars, formatted, archive if usable else None)
-
-
-def _prepare(bare: Installed, archive: Path, work: Path) -> None:
-    """Run Kafka's format tool and a broker once, and keep the files of both."""
-    port, controller_port = free_ports(2)
-    broker = Broker(1, port, controller_port, directory=work / "broker")
-    broker.write_properties([broker], {})
-    tool = bare.command(
-        "kafka.tools.StorageTool",
-        *("format", "--cluster-id", new_id(), "--config", os.fspath(broker.properties)),
-    )
-    try:
-        code, output = run_bounded(tool, timeout_s=_PREPARE_TIMEOUT_S)
-    except subprocess.TimeoutExpired:
-        raise TimedOut(
-            f"Kafka's format tool did not end within {_PREPARE_TIMEOUT_S:.0f} s; try again"
-        ) from None
-    if code != 0:
-        raise AmcastError(f"Kafka's format tool failed: {_last_lines(output)}")
-    formatted = work / "formatted"
-    shutil.copytree(broker.data, formatted, ignore=shutil.ignore_patterns(_META))
-
-    classes = work / "classes.jsa"
-    token = uuid.uuid4().hex
-    guard = Guard(token, remove=work)
-    try:
-        broker.start(
-            bare, token=token, heap_mb=256, options=[f"-XX:ArchiveClassesAtExit={classes}"]
-        )
-        wait_serving([broker], token=token, timeout_s=_PREPARE_TIMEOUT_S)
-        # Java writes the archive when it exits, after the logs are closed.
-        grace_s = _PREPARE_TIMEOUT_S
-        if not stop([broker], token=token, grace_s=grace_s, closed_grace_s=grace_s):
-            classes.touch()  # an empty file marks that this Java writes no archive
-    finally:
-        stop([broker], token=token, grace_s=0)
-        guard.dismiss()
-    if classes.exists():
-        classes.replace(archive)
-    with contextlib.suppress(OSError):  # another process was first; its files are the same
-        formatted.rename(bare.formatted)
 
 
 # --- ports and names ------------------------------------------------------------------------------
@@ -272,7 +198,7 @@ class Broker:
 
     def format(self, installed: Installed, *, cluster_id: str) -> None:
         """Create the data directory for this cluster, unless it exists."""
-        if (self.data / _META).exists():
+        if (self.data / META).exists():
             return
         draft = self.directory / "data.draft"
         shutil.rmtree(draft, ignore_errors=True)
@@ -284,7 +210,7 @@ class Broker:
             "directory.id": new_id(),
         }
         text = "".join(f"{key}={value}\n" for key, value in lines.items())
-        (draft / _META).write_text(text, encoding="ascii")
+        (draft / META).write_text(text, encoding="ascii")
         draft.rename(self.data)  # the system refuses this if there is data already
 
     def start(
@@ -316,7 +242,7 @@ class Broker:
         """Return the end of the present start's log, without Java's stack traces."""
         with self.log.open("rb") as file:
             file.seek(self.log_from)
-            return _last_lines(file.read().decode(errors="replace"))
+            return last_lines(file.read().decode(errors="replace"))
 
 
 def _escaped(value: str) -> str:
@@ -329,7 +255,8 @@ def _escaped(value: str) -> str:
     )
 
 
-def _last_lines(text: str) -> str:
+def last_lines(text: str) -> str:
+    """Return the end of an output, without Java's stack traces."""
     lines = [line for line in text.splitlines() if line.strip() and not line.startswith("\tat ")]
     return "\n  ".join(["", *lines[-_LAST_LINES_MAX:]])
 

@@ -39,13 +39,13 @@ from multicast.local.broker import (
     Installed,
     PortTaken,
     free_ports,
-    install,
     membership,
     new_id,
     port_is_free,
     stop,
     wait_serving,
 )
+from multicast.local.installation import install
 from multicast.local.jars import Progress, versions
 from multicast.local.process import Guard, kill_carriers
 from multicast.local.state import STATE_FILE, ClusterState, new_token

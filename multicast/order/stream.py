@@ -87,7 +87,8 @@ class OrderStream(RecordStream):
     `starts` gives, by log name, the first offset of the epoch. With a `checkpoint` reading begins
     at its mark. After a recovery `resumed` gives other starts for some logs. `began`, `owed` and
     `sight` are as in `shape_of`. `count` is the number of records that have counted since
-    reading began. `proven` becomes True once the checkpoint's record has counted at its offset.
+    reading began. `proven` becomes True once the checkpoint's record has counted at its offset;
+    `disproven` is this offset once it has not.
     """
 
     def __init__(
@@ -113,6 +114,7 @@ class OrderStream(RecordStream):
         self.offset_first = shape.first
         self.count = 0
         self.proven = checkpoint is None
+        self.disproven: int | None = None
         self._proof_at = -1 if checkpoint is None else checkpoint.offset
 
     def read(
@@ -138,6 +140,7 @@ class OrderStream(RecordStream):
             return
         self.proven = self.checkpoint_at == self._proof_at
         if not self.proven:
+            self.disproven = self._proof_at
             raise ProtocolViolation(
                 f"the checkpoint of collector {self.collector} that the control topic names at "
                 f"offset {self._proof_at} of its stream does not match the stream"

@@ -13,6 +13,8 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 
+from multicast.consuming.stated_ends import refuse_lost_checkpoint
+from multicast.consuming.tails import LostLogs
 from multicast.control import ControlReader, stream_partition
 from multicast.control.topic_identity import refuse_recreated_logs
 from multicast.drivers.clock import clock_of
@@ -41,6 +43,7 @@ class OrderFollower:
         self._moved = threading.Condition()
         self._ordered: dict[str, int] = {}
         self._self_ordered: set[str] = set()  # logs without a collector: each is its own order
+        self._lost = LostLogs()
         self._error: AmcastError | None = None
         self._listener: Callable[[], None] | None = None
         self._stop = threading.Event()
@@ -57,8 +60,8 @@ class OrderFollower:
     def wait(self, log: str, offset: int, timeout_s: float) -> bool:
         """Wait until that offset of the log is ordered; False after `timeout_s` seconds.
 
-        Outlives an outage. Raises `UsageError` once the follower is closed, and an error that
-        keeps it from reading and does not pass by itself.
+        Outlives an outage. Raises `Truncated` if the log has lost that offset, `UsageError` once
+        the follower is closed, and an error that keeps it from reading and does not pass by itself.
         """
         deadline = self._clock.monotonic() + timeout_s
         while self._thread is None and not self.is_ordered(log, offset):
@@ -76,6 +79,7 @@ class OrderFollower:
 
     def is_ordered(self, log: str, offset: int) -> bool:
         """Whether that offset of the log is ordered; does not block, and raises as `wait`."""
+        self._lost.refuse(log, offset)
         if log in self._self_ordered or self._ordered.get(log, 0) > offset:
             return True
         if self._stop.is_set():
@@ -154,6 +158,8 @@ class OrderFollower:
         refuse_recreated_logs(self._driver, plan)
         starts = state.begun(plan.epoch)
         names = {stream_partition(plan, spec.name): spec.name for spec in plan.collectors}
+        for name in names.values():
+            refuse_lost_checkpoint(self._driver, state, plan.epoch, name)
         ends = self._driver.last_stable_offsets(list(names))
         self._streams = {
             partition: state.stream(
@@ -162,6 +168,8 @@ class OrderFollower:
             for partition, name in names.items()
         }
         with self._moved:
+            self._lost.begin()
+            self._lost.learn(state)
             self._ordered.update(starts)
             self._self_ordered = {log.name for log in plan.logs if plan.top(log.name) is None}
             self._notify()
@@ -185,6 +193,7 @@ class OrderFollower:
                 stream.read(record.offset, record.value)
             stream.passed(fetched.position)
             with self._moved:
+                self._lost.read(stream)
                 for number in stream.own:
                     name = stream.plan.logs[number].name
                     self._ordered[name] = stream.state.positions[number]
@@ -196,5 +205,8 @@ class OrderFollower:
             return
         self._control_due = now + _CONTROL_EVERY_S
         state = self._control.follow(0.0)
+        if self._lost.learn(state):
+            with self._moved:
+                self._notify()
         if self._epoch is not None and state.begun_epoch > self._epoch:
             self._leave()

@@ -17,7 +17,8 @@ from typing import Self, TypeVar, overload
 
 from multicast.conditional.condition import Expectation, boundary, reserved_headers
 from multicast.conditional.follower import DecisionFollower
-from multicast.control import ControlFollower
+from multicast.consuming.tails import LostLogs
+from multicast.control import ControlFollower, ControlState
 from multicast.control.reader import REFRESH_S
 from multicast.control.topic_identity import RecreatedLogs
 from multicast.drivers import open_driver
@@ -159,8 +160,8 @@ class Producer:
                 )
             else:
                 self._appender = open_appender()
-            self._recreated = RecreatedLogs(self._driver)
-            learners = [self._recreated.learn]
+            self._recreated, self._lost = RecreatedLogs(self._driver), LostLogs()
+            learners = [self._recreated.learn, self._learn_lost]
             if isinstance(self._appender, TicketingAppender):
                 learners.insert(0, self._appender.learn)  # messages wait for what it learns
             self._learning = ControlFollower(self._driver, self._routes.control, learners)
@@ -397,7 +398,7 @@ class Producer:
         with self._lock:
             if self._decisions is None:
                 self._check_open()
-                self._decisions = DecisionFollower(self._driver)
+                self._decisions = DecisionFollower(self._driver, self._lost.refuse)
                 self._close_late(self._decisions)
             self._decisions.add(self.plan.logs)
             return self._decisions
@@ -441,6 +442,10 @@ class Producer:
         if self._closed:
             follower.close()
             self._check_open()
+
+    def _learn_lost(self, control: ControlState) -> None:
+        if self._lost.learn(control) and self._decisions is not None:
+            self._decisions.look_again()
 
     def _route(self, to: Iterable[str] | Keys, within: frozenset[str] | None = None) -> Route:
         self._check_open()

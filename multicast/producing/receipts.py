@@ -171,7 +171,7 @@ class OneMessage(_Routed):
     def _message_id(self) -> MessageID:
         """Give the ID once the outcome is known, or raise the error that it is."""
         if isinstance(self._outcome, Appended):
-            return MessageID(self.log.name, self._outcome.offset)
+            return MessageID(self.log.name, self._outcome.offset, self.log.life)
         assert isinstance(self._outcome, AppendFailed)
         raise self._outcome.error
 
@@ -203,9 +203,10 @@ class Receipt(OneMessage):
         A log without a collector is its own order: there this is `accepted`. The first call opens a
         reader of the order, which raises `ClusterUnreachable` if no broker answers within the
         request time-out; later the wait outlives an outage. Raises what `accepted` raises,
-        `TimedOut` (of an accepted message: usually no collector is running), `UsageError` once the
-        producer is closed, and errors that waiting does not end, such as `AccessDenied` and
-        `TopicChanged`. None of them means that the message will not be ordered.
+        `Truncated` if the log has lost the message, `TimedOut` (of an accepted message: usually no
+        collector is running), `UsageError` once the producer is closed, and errors that waiting
+        does not end, such as `AccessDenied` and `TopicChanged`. None of the others means that the
+        message will not be ordered.
         """
         deadline = self._settlement.clock.monotonic() + seconds(timeout)
         message = self.accepted(timeout)
@@ -218,7 +219,8 @@ class Receipt(OneMessage):
         A message without a condition takes effect. The producer reads the message's log for this,
         payloads included: the first time from the border of a segment on (docs/conditional.md), and
         up to the message. It needs no collector. Raises what `accepted` raises, `Trimmed` if
-        retention has removed what decides, `ClusterUnreachable` if the log cannot be read (the next
+        retention has removed what decides, `Truncated` if the log has lost the message,
+        `ClusterUnreachable` if the log cannot be read (the next
         call reads again), `UsageError` once the producer is closed, and `TimedOut`.
         """
         deadline = self._settlement.clock.monotonic() + seconds(timeout)
@@ -288,7 +290,7 @@ class Receipts(_Routed):
         self.wait(timeout)
         if self._failed:
             raise self._failed[min(self._failed)].error
-        return [MessageID(self.log.name, offset) for offset in self._offsets]
+        return [MessageID(self.log.name, offset, self.log.life) for offset in self._offsets]
 
     def ordered(self, timeout: float = FAILOVER_S) -> list[MessageID]:
         """Wait until every message has its place in the order; give their IDs.

@@ -32,8 +32,9 @@ from multicast.drivers import open_driver
 from multicast.drivers.protocol import Driver
 from multicast.errors import TopicChanged, Trimmed, UncoveredInterest, UsageError
 from multicast.tables.arrow import COLUMNS, record_batch, schema
+from multicast.tables.between import between
 from multicast.tables.options import TableOptions, table_options
-from multicast.tables.order_walk import OrderWalk, Piece, between
+from multicast.tables.order_walk import OrderWalk, Piece
 from multicast.tables.slices import Slice, read, slices, tasks
 
 FORMAT = "amcast"

@@ -16,6 +16,7 @@ import importlib
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from multicast.consuming.cursor import interest_digest
 from multicast.drivers.protocol import Headers, Record
 from multicast.drivers.record_columns import Parts, RecordColumns
 from multicast.messages import reserved
@@ -72,17 +73,19 @@ def record_batch(part: Slice, rows: Rows, columns: Any) -> Any:
     `columns` is what `schema` gives. Columns are computed as a whole, not row by row.
     """
     pa, pc = pyarrow(), pyarrow("pyarrow.compute")
-    name, count = part.log.name, len(rows.records)
+    name, label, count = part.log.name, part.log.label, len(rows.records)
     types = {field.name: field.type for field in columns}
     offset, stamp, key, value, headers = _fields(rows.records, types)
     shifts = pa.array([place.position - place.first for place, _ in rows.spans], pa.int64())
-    cursors = [f"{part.epoch}/{part.source}/{place.record}/{place.run}" for place, _ in rows.spans]
+    source, made_for = f"{part.epoch}/{part.source}", interest_digest(part.interest)
+    cursors = [f"{source}/{place.record}/{place.run}" for place, _ in rows.spans]
+    proofs = [f"{made_for}/{place.proof:08x}/{0:08x}" for place, _ in rows.spans]
     spread = _spread([length for _, length in rows.spans])
     known = pc.if_else(pc.less(stamp, 0), pa.scalar(None, pa.int64()), stamp)
     arrays = {
         "epoch": pa.repeat(pa.scalar(part.epoch, pa.int64()), count),
         "position": pc.add(offset, shifts.take(spread)),
-        "message_id": pc.binary_join_element_wise(name, pc.cast(offset, pa.string()), ":"),
+        "message_id": pc.binary_join_element_wise(label, pc.cast(offset, pa.string()), ":"),
         "log": pa.repeat(name, count),
         "offset": offset,
         "to": _same(part.log.to, count) if rows.to is None else pa.array(rows.to, types["to"]),
@@ -93,6 +96,7 @@ def record_batch(part: Slice, rows: Rows, columns: Any) -> Any:
         "cursor": pc.binary_join_element_wise(
             pa.array(cursors, pa.string()).take(spread),
             pc.cast(pc.add(offset, 1), pa.string()),
+            pa.array(proofs, pa.string()).take(spread),
             "/",
         ),
     }

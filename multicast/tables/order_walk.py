@@ -15,12 +15,15 @@ from __future__ import annotations
 
 import enum
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from datetime import datetime
 from typing import Literal, NamedTuple, Self
 
-from multicast.consuming.cursor import Cursor
+from multicast.consuming.cursor import Cursor, CursorProof, interest_digest
+from multicast.consuming.delivery import Delivery
 from multicast.consuming.ends import cursor_at, end_now, refuse_beyond_end
+from multicast.consuming.last_read import LastRead, LastReads
+from multicast.consuming.stated_ends import refuse_lost_checkpoint, tell
 from multicast.consuming.subscription import (
     Bounds,
     End,
@@ -39,17 +42,16 @@ from multicast.control import (
 )
 from multicast.control.topic_identity import refuse_changed_topics
 from multicast.drivers.clock import clock_of
-from multicast.drivers.protocol import Driver, Reader, TopicPartition
+from multicast.drivers.protocol import Driver, Fetched, Reader, Record, TopicPartition
 from multicast.errors import (
     AmcastError,
     ClusterUnreachable,
     ProtocolViolation,
-    TimedOut,
     TopicChanged,
     Trimmed,
-    UsageError,
 )
-from multicast.order.runs import OFFSET_MAX, ordered_by
+from multicast.order.records import SightRecord
+from multicast.order.runs import OFFSET_MAX, order_checksum, ordered_by
 from multicast.order.stream import OrderStream
 from topology.tree import Log
 
@@ -57,7 +59,6 @@ Where = Literal["earliest", "latest"] | Cursor | datetime
 _BOUNDS = Bounds()  # nothing is buffered here
 _POLL_S = 1.0  # one wait for order records that exist; more polls follow
 _QUIET_S = 10.0  # the request time-out of a driver: so long a record that exists may take
-_PAUSE_S = 0.05  # between two looks at an order that is not complete yet
 _ANEW = (
     "retention removed messages that were not read; begin at a time from which on all is retained, "
     "or at latest: a stream with a new checkpoint, an export in a new folder"
@@ -80,18 +81,21 @@ class Piece(NamedTuple):
     first: int
     next: int
     position: int
+    proof: int
 
     @property
     def end(self) -> Cursor:
         """The cursor after the piece's last offset."""
-        return Cursor(self.epoch, self.source, self.record, self.run, self.next)
+        place = self.epoch, self.source, self.record, self.run, self.next
+        return Cursor(*place, interest_digest(self.interest), self.proof)
 
 
 class OrderWalk:
     """Goes along the order of one subscription from a cursor on, epoch by epoch.
 
-    Used from one thread. Raises what `Consumer.seek` raises for `start`, and `TopicChanged` if the
-    topic's origin is not the given one.
+    Used from one thread. `until` is a cursor to which it goes, made by a walk or a consumer: both
+    must be of what is there now. Raises what `Consumer.seek` raises for `start`, and `TopicChanged`
+    if the topic's origin is not the given one.
     """
 
     def __init__(
@@ -101,9 +105,13 @@ class OrderWalk:
         request: SubscriptionRequest,
         start: Where,
         *,
+        until: Cursor | None = None,
         origin: str | None = None,
     ) -> None:
         self._driver = driver
+        self._until = until
+        self._last = LastReads(driver)
+        self._delivery: Delivery  # nothing is handed out by it: it knows what is lost
         self._request = request
         self._control = ControlReader(driver, topic)
         self._reader: Reader = driver.reader({})
@@ -140,7 +148,10 @@ class OrderWalk:
         With `until`, nothing after that cursor. Blocks for requests to Kafka. Raises `Trimmed` if
         retention has removed a part of the order or of a piece, and what `Consumer.poll` raises.
         """
+        before = self._control.positions
         self._control.refresh()
+        if self._control.positions != before:
+            tell(self._control.state, self._delivery)
         pieces: list[Piece] = []
         left = offsets_max
         while left > 0:
@@ -158,6 +169,9 @@ class OrderWalk:
                 if pieces:  # the caller gets these first, and the error from the next call
                     break
                 raise
+        if not pieces and self._queue:
+            head, delivery = self._queue[0], self._delivery
+            delivery.tails.refuse_lost(delivery.plan.number(head.log.name), head.first)
         self._refuse_trimmed(pieces)
         return pieces
 
@@ -246,8 +260,15 @@ class OrderWalk:
         )
         topics = {log.topic for log in delivery.logs.values()}
         refuse_changed_topics(self._driver, delivery.plan, topics)
+        if delivery.order is not None:
+            control, collector = self._control.state, delivery.order.collector
+            refuse_lost_checkpoint(self._driver, control, cursor.epoch, collector)
         if is_given:
             refuse_beyond_end(self._driver, clock_of(self._driver), delivery)
+            if delivery.unproven is not None:
+                number, offset, checksum = delivery.unproven
+                partition = log_partition(delivery.logs[number])
+                self._last.refuse_others({partition: LastRead(offset, checksum)})
         if self._order is not None:
             self._reader.remove([self._partition])
         self._queue.clear()
@@ -256,12 +277,15 @@ class OrderWalk:
         self._epoch, self._source = delivery.plan.epoch, delivery.position.source
         self._interest = tuple(sorted(delivery.interest))
         self._logs = delivery.logs
-        self._order = delivery.order
+        self._order, self._delivery = delivery.order, delivery
+        known = [each for each in (cursor, self._until) if each and each.epoch == self._epoch]
+        self._proofs = [CursorProof(each) for each in known]
         self._log_next, self._log_over = cursor.next, False
         if self._order is not None:
             state = self._order.state
             self._ordered = sum(state.positions.values()) - sum(self._order.starts.values())
             self._partition = stream_partition(delivery.plan, self._order.collector)
+            self._last.begin(self._partition)
             self._reader.add({self._partition: self._order.offset_next})
 
     @property
@@ -285,6 +309,8 @@ class OrderWalk:
             self._read_log()
             return
         end = self._driver.last_stable_offsets([self._partition])[self._partition]
+        if end < self._order.offset_next:
+            self._last.refuse_lost(self._partition)
         quiet_since = clock_of(self._driver).monotonic()
         while self._order.offset_next < end and self._queued < offsets_wanted and not self._over:
             try:
@@ -300,22 +326,34 @@ class OrderWalk:
                     f"the order stream of collector {self._order.collector} could not be read to "
                     f"its end within {_QUIET_S:g} s"
                 )
-            order = self._order
-            try:
-                for fetched in answers:
-                    for record in fetched.records:
-                        self._queue_runs(order, record.offset, record.value)
-                    order.passed(fetched.position)
-            except ProtocolViolation:
-                if order.proven:
-                    raise
-                # The checkpoint does not match the stream: read from the epoch's start instead.
-                self._checkpoints = False
-                self._open(self.position)
+            self._take_answers(self._order, answers)
 
-    def _queue_runs(self, order: OrderStream, offset: int, raw: bytes | None) -> None:
-        runs = order.read(offset, raw)
-        if runs is None or isinstance(runs, enum.Enum):
+    def _take_answers(self, order: OrderStream, answers: Sequence[Fetched]) -> None:
+        try:
+            for partition, records, position in answers:
+                self._last.note(partition, records)
+                for record in records:
+                    self._queue_runs(order, record)
+                for proof in self._proofs:
+                    proof.passed(position)
+                order.passed(position)
+        except ProtocolViolation:
+            if order.proven:
+                raise
+            # The checkpoint does not match the stream: read from the epoch's start instead.
+            self._checkpoints = False
+            self._open(self.position)
+
+    def _queue_runs(self, order: OrderStream, record: Record) -> None:
+        offset, checksum = record.offset, order_checksum(record)
+        for proof in self._proofs:
+            proof.met(offset, checksum)
+        runs = order.read(offset, record.value)
+        for proof in self._proofs:
+            proof.counted(offset, runs, frozen=order.state.frozen)
+        if isinstance(order.last, SightRecord) and runs == ():
+            self._delivery.saw(order.last)
+        if isinstance(runs, enum.Enum):
             return
         position = self._ordered
         self._ordered += ordered_by(runs)
@@ -328,7 +366,8 @@ class OrderWalk:
                 low = min(end, max(first, start.next))
             if number in self._logs and low < end:
                 log = self._logs[number]
-                self._add(log, (offset, index), range(low, end), position + low - first)
+                place = offset, index, checksum
+                self._add(log, place, range(low, end), position + low - first)
             position += end - first
 
     def _read_log(self) -> None:
@@ -348,15 +387,14 @@ class OrderWalk:
         if end is None:
             return  # the epoch ends somewhere; the control topic will say where
         if self._log_next < end:
-            self._add(log, (0, 0), range(self._log_next, end), self._log_next)
+            self._add(log, (0, 0, 0), range(self._log_next, end), self._log_next)
             self._log_next = end
         self._log_over = last is not None
 
-    def _add(self, log: Log, place: tuple[int, int], offsets: range, position: int) -> None:
-        first, end = offsets.start, offsets.stop
-        self._queue.append(
-            Piece(self._epoch, self._source, self._interest, log, *place, first, end, position)
-        )
+    def _add(self, log: Log, place: tuple[int, int, int], offsets: range, position: int) -> None:
+        first, end, (record, run, proof) = offsets.start, offsets.stop, place
+        of = self._epoch, self._source, self._interest, log
+        self._queue.append(Piece(*of, record, run, first, end, position, proof))
         self._queued += end - first
 
     def _take(self, offsets_max: int, until: Cursor | None) -> Iterator[Piece]:
@@ -365,10 +403,17 @@ class OrderWalk:
             return
         names = {piece.log.name: log_partition(piece.log) for piece in self._queue}
         stored = self._driver.last_stable_offsets(list(names.values()))
-        left = offsets_max
+        left, tails = offsets_max, self._delivery.tails
         while self._queue and left > 0:
             piece = self._queue[0]
-            end = min(piece.next, stored[names[piece.log.name]], piece.first + left)
+            number = self._delivery.plan.number(piece.log.name)
+            stop = tails.stops.get(number, OFFSET_MAX)
+            if stop <= piece.first and tails.drops(number, piece.first):
+                self._queued -= piece.next - piece.first
+                self._queue.popleft()
+                continue
+            stored_to = min(stop, stored[names[piece.log.name]])
+            end = min(piece.next, stored_to, piece.first + left)
             if until is not None:
                 if (piece.record, piece.run) > (until.record, until.run):
                     return
@@ -401,52 +446,3 @@ class OrderWalk:
                     f"log {log.name} begins at offset {start}, but the order from the start on "
                     f"contains its offset {piece.first}: {_ANEW}"
                 ).about(log_partition(log))
-
-
-def between(
-    driver: Driver,
-    topic: str,
-    request: SubscriptionRequest,
-    start: Where,
-    until: Cursor | datetime | None,
-    *,
-    timeout_s: float,
-) -> list[Piece]:
-    """Give the order from `start` up to a cursor, a time, or (None) all that the logs hold now.
-
-    Messages that come meanwhile may be in it. Waits until they are ordered; raises `TimedOut` if
-    the order has not gone on for `timeout_s` seconds, and what `OrderWalk` raises.
-    """
-    with OrderWalk(driver, topic, request, start) as walk:
-        if isinstance(until, datetime):
-            until = walk.cursor_of(until)
-        end = walk.end() if until is None else None
-        if until is not None:
-            _refuse_reversed(walk.position, until)
-        clock = clock_of(driver)
-        pieces: list[Piece] = []
-        moved = clock.monotonic()
-        while True:
-            more = walk.advance(until=until)
-            pieces += more
-            if more:
-                moved = clock.monotonic()
-            if end is not None:
-                cause = walk.lacks(end)
-            elif until is not None and not walk.passed(until):
-                cause = f"the order does not reach cursor {until} yet"
-            else:
-                cause = None
-            if cause is None:
-                return pieces
-            if clock.monotonic() - moved > timeout_s:
-                raise TimedOut(f"the order did not go on for {timeout_s:g} s: {cause}")
-            walk.wait(_PAUSE_S)
-
-
-def _refuse_reversed(start: Cursor, until: Cursor) -> None:
-    last = (until.epoch, until.record, until.run, until.next)
-    if last < (start.epoch, start.record, start.run, start.next):
-        raise UsageError(f"the end, cursor {until}, lies before the start, cursor {start}")
-    if until.epoch == start.epoch and until.source != start.source:
-        raise UsageError(f"cursor {until} is of another interest than cursor {start}")

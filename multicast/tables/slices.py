@@ -41,6 +41,7 @@ class Place(NamedTuple):
     first: int
     next: int
     position: int
+    proof: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,7 +86,7 @@ def slices(pieces: Sequence[Piece], offsets_max: int) -> list[Slice]:
         while low < piece.next:
             _, places, count = pending.get(key, (piece, [], 0))
             high = min(piece.next, low + offsets_max - count)
-            places.append(Place(piece.record, piece.run, low, high, position))
+            places.append(Place(piece.record, piece.run, low, high, position, piece.proof))
             pending[key] = (piece, places, count + high - low)
             position += high - low
             low = high

@@ -27,7 +27,7 @@ from multicast.control import SINGLE_LOG, ControlState
 from multicast.drivers.protocol import Record
 from multicast.errors import UncoveredInterest, UsageError
 from multicast.history import History, HistoryBuilder
-from multicast.messages import Covered, special
+from multicast.messages import Covered, MessageID, special
 from topology.tree import Log
 
 
@@ -39,7 +39,7 @@ class AuditCollector:
         self._builder = HistoryBuilder()
         self._begun: dict[str, tuple[SubscriptionRequest, int]] = {}
         # Seat, instance, log, destination set, offsets. Their epochs are known only at the end.
-        self._delivered: list[tuple[str, str, str, tuple[str, ...], array[int]]] = []
+        self._delivered: list[tuple[str, str, Log, tuple[str, ...], array[int]]] = []
         self._ended: list[tuple[str, str]] = []
         self._judges: dict[str, LogJudge] = {}
 
@@ -51,16 +51,16 @@ class AuditCollector:
         """Add the deliveries of a seat; those beyond the end, and void ones, are left out."""
         if batch.decision.takes_effect:
             offsets = [record.offset for record in batch.records]
-            self.delivered_offsets(seat, instance, batch.log.name, batch.to, offsets)
+            self.delivered_offsets(seat, instance, batch.log, batch.to, offsets)
 
     def delivered_offsets(
-        self, seat: str, instance: str, log: str, to: tuple[str, ...], offsets: Iterable[int]
+        self, seat: str, instance: str, log: Log, to: tuple[str, ...], offsets: Iterable[int]
     ) -> None:
         """Add the deliveries of messages of one log to one set; those beyond the end are left out.
 
         They follow what the instance delivered so far.
         """
-        end = self.end.positions.get(log, 0)
+        end = self.end.positions.get(log.name, 0)
         kept = array("q", [offset for offset in offsets if offset < end])
         if kept:
             self._delivered.append((seat, instance, log, to, kept))
@@ -79,6 +79,7 @@ class AuditCollector:
         for record in records:
             if record.offset >= end or (epoch := epoch_at(epochs, record.offset)) > self.end.epoch:
                 break
+            life = control.plans[epoch - 1].log(log.name).life
             meaning = special(log.name, record.headers) if record.headers else None
             judge = self._judges.setdefault(log.name, LogJudge(log.name, record.offset))
             decision = judge.replay(record)
@@ -87,7 +88,7 @@ class AuditCollector:
             if meaning is None or isinstance(meaning, Covered):
                 self._builder.acknowledgement(
                     producer="log",
-                    message_id=f"{log.name}:{record.offset}",
+                    message_id=str(MessageID(log.name, record.offset, life)),
                     to=log.to if meaning is None else meaning.to,
                     # Retention may have removed what decides: then it may be delivered, or not.
                     outcome="unknown" if decision is None else "accepted",
@@ -108,15 +109,15 @@ class AuditCollector:
     def _note_deliveries(self, control: ControlState) -> None:
         epochs: dict[str, list[tuple[int | None, int]]] = {}
         for seat, instance, log, to, offsets in self._delivered:
-            if log not in epochs:
-                epochs[log] = epochs_of(control, log)
+            if log.label not in epochs:
+                epochs[log.label] = epochs_of(control, log.name, log.life)
             for offset in offsets:
-                epoch = epoch_at(epochs[log], offset)
+                epoch = epoch_at(epochs[log.label], offset)
                 if epoch <= self.end.epoch:
                     self._builder.delivery(
                         consumer=seat,
                         instance=instance,
-                        message_id=f"{log}:{offset}",
+                        message_id=f"{log.label}:{offset}",
                         to=to,
                         epoch=epoch,
                     )
@@ -125,9 +126,9 @@ class AuditCollector:
 
 
 def epoch_of(control: ControlState, message_id: str) -> int:
-    """Give the epoch of a message, by its ID "LOG:OFFSET"."""
-    log, _, offset = message_id.rpartition(":")
-    return epoch_at(epochs_of(control, log), int(offset))
+    """Give the epoch of a message, by its ID as text."""
+    message = MessageID.parse(message_id)
+    return epoch_at(epochs_of(control, message.log, message.life), message.offset)
 
 
 def epoch_at(epochs: Iterable[tuple[int | None, int]], offset: int) -> int:
@@ -135,16 +136,27 @@ def epoch_at(epochs: Iterable[tuple[int | None, int]], offset: int) -> int:
     return next(epoch for below, epoch in epochs if below is None or offset < below)
 
 
-def epochs_of(control: ControlState, log: str) -> list[tuple[int | None, int]]:
-    """List a log's epochs: the offset at which each ends (None: not ended), and its number."""
+def epochs_of(
+    control: ControlState, log: str, life: int | None = None
+) -> list[tuple[int | None, int]]:
+    """List a log's epochs: the offset at which each ends (None: not ended), and its number.
+
+    With a life, those of this life, of which the last one contains what was lost behind its end.
+    """
     epochs: list[tuple[int | None, int]] = []
     for epoch, plan in enumerate(control.plans, 1):
         if not plan.has_log(log):
             continue
         if control.last_epoch(epoch, SINGLE_LOG + log) not in (epoch, None):
             continue
-        below = control.ends.get(epoch, {}).get(log)
+        if life is not None and plan.log(log).life != life:
+            continue
+        below, cut = control.ends.get(epoch, {}).get(log), control.cut_of(epoch, log)
+        if below is not None and cut is not None and life is None:
+            below = min(below, cut)
         epochs.append((below, control.first_epoch(epoch, SINGLE_LOG + log)))
         if below is None:
             break
+    if life is not None and epochs:
+        epochs[-1] = None, epochs[-1][1]
     return epochs

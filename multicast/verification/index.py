@@ -20,6 +20,7 @@ from itertools import repeat
 from typing import NamedTuple
 
 from multicast.history import History, UnbrokenDeliveries
+from multicast.messages import log_and_life
 from multicast.verification.acyclic import Core, core
 
 OFFSET_DIGITS_MAX = 18  # an `array("q")` holds every such number: 10^18 < 2^63
@@ -189,8 +190,9 @@ class HistoryIndex:
     def logs(self) -> Logs:
         """The logs and offsets in message IDs of the form "LOG:OFFSET".
 
-        LOG must be the message's destination set or a wider one ("P1+P3" for P1). So an ID of
-        another system that happens to end in a number is not mistaken for one.
+        LOG must be the message's destination set or a wider one ("P1+P3" for P1), perhaps with a
+        life ("P1~1"; each counts as a log). So an ID of another system that happens to end in a
+        number is not mistaken for one.
         """
         known: dict[tuple[str, int], int] = {}
         names: dict[str, int] = {}
@@ -203,7 +205,10 @@ class HistoryIndex:
             if colon and digits.isdecimal() and len(digits) <= OFFSET_DIGITS_MAX:
                 number = known.get((name, destination))
                 if number is None:
-                    covers = set(name.split("+")).issuperset(self.history.destinations[destination])
+                    log_name, _ = log_and_life(name) or ("", 0)
+                    covers = set(log_name.split("+")).issuperset(
+                        self.history.destinations[destination]
+                    )
                     number = names.setdefault(name, len(names)) if covers else -1
                     known[name, destination] = number
                 log = number

@@ -27,13 +27,14 @@ from multicast.history import READINGS_MAX
 from multicast.order.runs import OFFSET_MAX
 from multicast.properties import Report, check_all
 from multicast.verification.audit import AuditCollector
+from topology.tree import Log
 
 
 @dataclass(frozen=True, slots=True)
 class _Part:
     """Consecutive deliveries of messages of one log to one destination set."""
 
-    log: str
+    log: Log
     to: tuple[str, ...]
     offsets: array[int]
 
@@ -80,7 +81,7 @@ class DeliveryWindow:
         newest = records[-self.messages_max :]
         offsets = array("q", [record.offset for record in newest])
         reading = self._readings[consumer, instance]
-        reading.parts.append(_Part(batch.log.name, batch.to, offsets))
+        reading.parts.append(_Part(batch.log, batch.to, offsets))
         reading.messages += len(offsets)
         self.messages += len(offsets)
         while self.messages > self.messages_max:
@@ -101,9 +102,8 @@ class DeliveryWindow:
 
         `control` is the control topic as read after the last delivery.
         """
-        ends = {
-            part.log: OFFSET_MAX for reading in self._readings.values() for part in reading.parts
-        }
+        parts = [part for reading in self._readings.values() for part in reading.parts]
+        ends = {part.log.name: OFFSET_MAX for part in parts}
         audit = AuditCollector(End(control.epoch, control.epoch, ends))
         for (consumer, instance), reading in self._readings.items():
             if reading.parts:

@@ -22,8 +22,8 @@ from collectors.doctor.facts import PartitionFacts, Role, TopicFacts
 from collectors.reconfiguration.topics import spec_like
 from multicast import Consumer, Producer
 from multicast.drivers.kafka import Admin, TopicSpec
-from multicast.local.broker import install
 from multicast.local.cluster import DEFAULT_VERSION
+from multicast.local.installation import install
 from tests.helpers.hosting import hosting
 from tests.helpers.system import PATIENCE_S, amcast, until
 from topology.interests import parse

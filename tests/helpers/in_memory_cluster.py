@@ -336,7 +336,7 @@ class OneConsumer:
     def deliver(self, most=ALL):
         """Deliver what is ready; give the IDs."""
         told = [
-            f"{batch.log.name}:{record.offset}"
+            f"{batch.log.label}:{record.offset}"
             for batch in self.delivery.deliver(most)
             for record in batch.records
         ]

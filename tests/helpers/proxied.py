@@ -188,7 +188,7 @@ class World:
 
 def delivered(consumer, name, instance):
     return [
-        (name, instance, f"{batch.log.name}:{record.offset}", batch.to, record.value)
+        (name, instance, f"{batch.log.label}:{record.offset}", batch.to, record.value)
         for batch in consumer.until_end(timeout=PATIENCE_S)
         for record in batch.records
     ]

@@ -116,7 +116,7 @@ class Small:
     def all(self, name, **options):
         with self.consumer(name, committed=False, **options) as consumer:
             return [
-                f"{batch.log.name}:{record.offset}"
+                f"{batch.log.label}:{record.offset}"
                 for batch in consumer.until_end(timeout=60)
                 for record in batch.records
             ]

@@ -2,6 +2,7 @@
 
 import random
 from contextlib import suppress
+from dataclasses import replace
 
 import confluent_kafka
 import pytest
@@ -105,7 +106,7 @@ def rows_of(messages):
             message.payload,
             [tuple(pair) for pair in message.headers],
             message.timestamp_ms,
-            message.cursor.place,
+            str(replace(message.cursor, message=0)),
         )
         for message in messages
     ]

@@ -10,8 +10,9 @@ from multicast.consuming.subscription import SubscriptionRequest
 from multicast.control import log_partition
 from multicast.drivers.kafka import Admin
 from multicast.errors import TimedOut, Trimmed, UncoveredInterest, UsageError
+from multicast.tables.between import between
 from multicast.tables.options import table_options
-from multicast.tables.order_walk import OrderWalk, between
+from multicast.tables.order_walk import OrderWalk
 from multicast.tables.slices import Place, Slice, read, slices, tasks
 from multicast.testing import MemorySystem, system
 from tests.helpers.system import PATIENCE_S
@@ -211,7 +212,7 @@ def test_an_epoch_between_that_does_not_cover_the_interest_is_an_error_and_no_ga
 
 def test_small_slices_share_a_task_and_large_ones_do_not():
     def part(offsets):
-        return Slice(1, "K1", ("P1",), Log("P1", "A", 0), (Place(0, 0, 5, 5 + offsets, 0),))
+        return Slice(1, "K1", ("P1",), Log("P1", "A", 0), (Place(0, 0, 5, 5 + offsets, 0, 0),))
 
     def sizes(offsets, offsets_max):
         made = tasks([part(count) for count in offsets], offsets_max)

@@ -1,14 +1,20 @@
-"""A broker that is killed and loses the end of a partition: consumers stop by one named error."""
+"""A broker that is killed and loses the end of a partition: consumers stop by one named error.
+
+Collectors say on the control topic and in the streams what logs have lost.
+"""
 
 import random
 import struct
+from contextlib import closing
 
 import pytest
 
 from multicast import Consumer, Producer
-from multicast.control import log_partition, stream_partition
+from multicast.control import ControlReader, log_partition, stream_partition
 from multicast.errors import Truncated
 from multicast.local.cluster import LocalCluster
+from tests.helpers.forged import streams_of
+from tests.helpers.hosting import hosting
 from tests.helpers.plans import chain, priced
 from tests.helpers.system import PATIENCE_S, System, until
 
@@ -88,3 +94,68 @@ def deliver(subscribed):
     """Go on from the commit, to the end."""
     with Consumer(**subscribed) as consumer:
         list(consumer.until_end(timeout=PATIENCE_S))
+
+
+def state_of(system, name):
+    return streams_of(system)[name].stream.state
+
+
+def seen_end(system, name, log):
+    """Give the largest end of a log that a collector's stream names; 0: none."""
+    seen = state_of(system, name).seen.get(system.plan.number(log))
+    return seen[-1].end if seen else 0
+
+
+def loss_of(system, log):
+    with closing(ControlReader(system.driver, system.topic)) as control:
+        return control.refresh().loss_of(1, log)
+
+
+@pytest.mark.parametrize("runs", [True, False], ids=["running", "started after it"])
+def test_a_collector_states_what_a_log_has_lost(cluster, tmp_path, runs):
+    (broker,) = cluster._need().brokers
+    with System(cluster.bootstrap, priced(chain()), tmp_path) as system:
+        place = cluster.bootstrap, system.topic, system.driver_name
+        log = system.plan.log("P2")
+        with hosting(*place, tmp_path):
+            write(system, 30)
+            until(lambda: seen_end(system, "K2", "P2") == 30, "the child's seen end")
+            if runs:
+                lost = lose(cluster, broker, log_partition(log))
+                write(system, 5)
+                until(lambda: loss_of(system, "P2") == lost, "the loss")
+        if not runs:
+            lost = lose(cluster, broker, log_partition(log))
+            with hosting(*place, tmp_path):
+                until(lambda: loss_of(system, "P2") == lost, "the loss")
+        assert state_of(system, "K1").lost == {system.plan.number("P2"): lost}
+        assert loss_of(system, "P1") is None
+        end = system.driver.last_stable_offsets([log_partition(log)])[log_partition(log)]
+        assert end == lost + (5 if runs else 0)  # no skip was written
+
+
+def test_a_collector_whose_stream_has_lost_its_end_begins_anew_with_what_is_there(
+    cluster, tmp_path
+):
+    (broker,) = cluster._need().brokers
+    with (
+        System(cluster.bootstrap, priced(chain()), tmp_path) as system,
+        hosting(cluster.bootstrap, system.topic, system.driver_name, tmp_path),
+    ):
+        write(system, 30)
+        at, number = stream_partition(system.plan, "K1"), system.plan.number("P1")
+        until(lambda: seen_end(system, "K1", "P1") == 30, "the seen end")
+        lose(cluster, broker, at)
+        write(system, 60)
+        until(lambda: state_of(system, "K1").positions[number] >= 90, "the order of all")
+        (log,) = tmp_path.glob("*.log")
+        says = f"the order stream {at.topic}/{at.partition} has lost its end"
+        until(lambda: says in log.read_text(), "the error")
+
+
+def lose(cluster, broker, partition):
+    """Kill the broker, cut a partition, and start it again; give the first offset that is lost."""
+    cluster.kill(1)
+    lost = cut(broker.data, *partition, random.Random(f"{partition}"))
+    cluster.restart(1)
+    return lost

@@ -24,7 +24,7 @@ from multicast.control import (
 )
 from multicast.drivers.protocol import TopicPartition
 from multicast.order.records import OwnRecord, decode
-from multicast.tables.order_walk import between
+from multicast.tables.between import between
 from tests.collectors.test_replanning import Load, applied, judged
 from tests.helpers.authorized import authorized_broker
 from tests.helpers.plans import poster

@@ -273,7 +273,7 @@ class Deployment:
         delivered = []
         for batch in batches:
             for record in batch.records:
-                delivered.append(f"{batch.log.name}:{record.offset}")
+                delivered.append(f"{batch.log.label}:{record.offset}")
                 self.lines.append(
                     history.delivery_line(
                         consumer=name,

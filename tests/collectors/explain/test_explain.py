@@ -78,9 +78,22 @@ def hop(number, **changes):
             ["all readers: the offset was ordered early, and log P1+P3 is stored up to 10 only"],
         ),
         (
+            replace(FACTS, log=LogFacts("A.groups/0", 0, 10, 10, lost=9), record=None),
+            ["all readers: log P1+P3 has lost its messages from offset 9 on"],
+        ),
+        (replace(FACTS, log=replace(FACTS.log, lost=18)), []),
+        (
             replace(FACTS, log=LogFacts("A.groups/0", 0, 9, 9), record=None,
                     hops=(*hop(0, place=None)[:1], *hop(1, place=None)[1:])),
             ["nobody: log P1+P3 ends at 9: there is no such message yet"],
+        ),
+        (
+            replace(FACTS, log=LogFacts("A.groups/0", 0, 20, 20, lost=16), record=None),
+            ["all readers: log P1+P3 has lost its messages from offset 16 on"],
+        ),
+        (
+            replace(FACTS, log=LogFacts("A.groups/0", 0, 20, 20, lost=16, accepted=True)),
+            [],
         ),
     ],
 )  # fmt: skip
@@ -94,7 +107,9 @@ def test_the_first_cause_of_a_wait_is_named(facts, sentences):
         assert text in screen
 
 
-@pytest.mark.parametrize("text", ["", "P1", "P1:", ":7", "P1:-1", "P1:x", "P1:٣"])
+@pytest.mark.parametrize(
+    "text", ["", "P1", "P1:", ":7", "P1:-1", "P1:x", "P1:٣", "P1~0:7", "P1~:7", "P1~x:7", "~1:7"]
+)
 def test_what_is_no_id_is_refused(text):
     with pytest.raises(UsageError, match="is not a message's ID"):
         message_of(text)
@@ -102,6 +117,12 @@ def test_what_is_no_id_is_refused(text):
 
 def test_the_partitions_of_an_id_may_stand_in_any_order():
     assert message_of("P3+P1:17") == MessageID(LOG, 17)
+
+
+def test_a_message_of_a_later_life_of_its_log_has_that_in_its_id():
+    assert message_of("P3+P1~2:17") == MessageID(LOG, 17, 2)
+    assert str(MessageID(LOG, 17, 2)) == "P1+P3~2:17"
+    assert MessageID(LOG, 17, 2) != MessageID(LOG, 17)
 
 
 # -- on a cluster -----------------------------------------------------------------------------

@@ -1,15 +1,28 @@
 """A consumer that finds other records where it had read some stops, by one named error."""
 
+from dataclasses import replace
+
 import pytest
 
-from multicast.consuming.cursor import Cursor
+from multicast.consuming.cursor import Cursor, interest_digest
 from multicast.consuming.delivery import Delivery
-from multicast.control import log_partition, stream_partition
+from multicast.consuming.subscription import SubscriptionRequest
+from multicast.control import (
+    control_partition,
+    ends_record,
+    log_partition,
+    markers_record,
+    stream_partition,
+)
+from multicast.control.codecs import named_record
+from multicast.drivers import reading
 from multicast.drivers.protocol import Record
 from multicast.errors import ClusterUnreachable, Truncated
-from multicast.messages import message_checksum
-from multicast.order.records import OwnRecord, Ticket, encode
+from multicast.messages import message_checksum, skip_header
+from multicast.order.records import CheckpointRecord, OwnLog, OwnRecord, Ticket, encode
 from multicast.order.runs import order_checksum
+from multicast.order.stream import StreamCheckpoint
+from multicast.tables.order_walk import OrderWalk
 from tests.helpers.plans import chain, first_stream, tag_in
 from tests.helpers.small import Small
 
@@ -17,6 +30,11 @@ PLAN = chain()
 # Of each consumer: what may lose its end. The second one reads a log alone.
 LOST = {"C1": ["P1", "order"], "C4": ["P4"]}
 EACH = [(name, what) for name, all_of_it in LOST.items() for what in all_of_it]
+
+
+@pytest.fixture
+def no_lag(monkeypatch):
+    monkeypatch.setattr(reading, "END_LAGS_S", 0.0)
 
 
 @pytest.fixture
@@ -216,3 +234,69 @@ def test_a_commit_of_each_message_names_the_last_ones_of_all_logs(world):
         with world.consumer("C1", committed=False, start=start) as consumer:
             consumer.commit()
         world.consumer("C1").close()
+
+
+@pytest.mark.parametrize("interest", [["P1", "P2"], ["P1"]])
+def test_what_a_reader_drops_behind_its_last_message_need_not_be_retained_either(world, interest):
+    write(world, 6)
+    p1 = place(world, "P1")
+    world.log.write(p1, b"", headers=[skip_header("P1")])
+    world.log.write(
+        place(world, "order"), encode(tag_in(PLAN, "K1"), OwnRecord((Ticket(0, 1, 0),)))
+    )
+    with world.consumer(None, interest=interest) as consumer:
+        assert len(values(consumer)) == 6
+        consumer.commit()
+    world.log.trim(p1, 7)
+    with world.producer() as producer:
+        producer.multicast(b"next", to={"P2"}).accepted(60)
+    with world.consumer(None, interest=interest) as consumer:
+        assert values(consumer) == [b"next"][: len(interest) - 1]
+        write(world, 1, first=7)
+        assert values(consumer) == [b"7"]
+
+
+@pytest.mark.parametrize("known", ["epoch", "offset"])
+def test_a_control_topic_that_has_lost_its_end_is_not_taken_for_an_earlier_one(world, known):
+    write(world, 5)
+    control = control_partition("A")
+    lives = tuple(replace(log, life=int(log.name == "P4")) for log in PLAN.logs)
+    world.propose(replace(chain(epoch=2), logs=lives))
+    ends = dict.fromkeys(("P1", "P2", "P3", "P4"), 5)
+    for make in (markers_record, ends_record):
+        world.write(make(world.previous, 1, ends, attempt="1"))
+    if known == "epoch":
+        cursor = Cursor(2, "@P4", 0, 0, 5, interest_digest(["P4"]))
+        world.driver.commit("amcast.A.C4", {control: (0, str(cursor))})
+    else:
+        cursor = Cursor(1, "@P4", 0, 0, 5, interest_digest(["P4"]))
+        world.driver.commit("amcast.A.C4", {control: (4, str(cursor))})
+    world.consumer("C4").close()
+    world.log.lose(control, 1)
+    with pytest.raises(Truncated, match="the control topic has lost its end"):
+        world.consumer("C4")
+    if known == "epoch":
+        with pytest.raises(Truncated, match="the control topic has lost its end"):
+            world.consumer("C4", committed=False, start=cursor)
+
+
+@pytest.mark.usefixtures("no_lag")
+@pytest.mark.parametrize("reader", ["consumer", "walk", "receipt"])
+def test_a_stream_that_ends_below_a_checkpoint_that_is_named_is_refused(world, reader):
+    write(world, 3)
+    logs = tuple(OwnLog(log, 0, 0, 0, held=False) for log in (0, 1))
+    raw = encode(tag_in(PLAN, "K1"), CheckpointRecord(0, 0, 0, logs, ()))
+    world.write(named_record(StreamCheckpoint(1, "K1", 30, raw), 1, (0, 0)))
+
+    def reads():
+        request = SubscriptionRequest.of("C1", None)
+        if reader == "consumer":
+            world.consumer("C1").close()
+        elif reader == "walk":
+            OrderWalk(world.driver, "A", request, "earliest").close()
+        else:
+            with world.producer() as producer:
+                producer.multicast(b"", to={"P2"}).ordered()
+
+    with pytest.raises(Truncated, match="a checkpoint was at offset 30, and it ends at"):
+        reads()

@@ -80,7 +80,7 @@ def test_columns_make_the_same_rows_as_their_records(seed):
     some = columns[len(columns) // 3 :]
     last = int(some.offset[-1])
     middle = (int(some.offset[0]) + last) // 2
-    places = (Place(5, 0, 0, middle, 7), Place(9, 2, middle, last + 1, 1000))
+    places = (Place(5, 0, 0, middle, 7, 1), Place(9, 2, middle, last + 1, 1000, 255))
     first = sum(record.offset < middle for record in some)
     spans = [(places[0], first), (places[1], len(some) - first)]
     part = Slice(1, "K1", ("P1",), Log("P1+P2", "A", 0), places)

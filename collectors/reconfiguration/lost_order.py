@@ -1,0 +1,75 @@
+"""Which logs lose their order where a stream has lost its end that a child had relayed before.
+
+The child's stream orders as the lost records said, the parent's as others may that came since. Both
+are read by consumers, so neither is right. Where a loss is accepted, the order of all the parent's
+logs is given up from the last place on where the two agree, as if the logs had lost their ends: in
+the next epoch these messages are ordered anew. Writes nothing.
+
+    agreed    the parent's positions at the last record that is the one that the child has relayed
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from collectors.core.mending import Damage, Harm, StreamRead
+from collectors.doctor.streams import stream_records
+from collectors.reconfiguration.survey import counted_runs
+from multicast.control import ControlState
+from multicast.drivers.protocol import Driver
+from multicast.order.records import RelayRecord
+
+
+def lost_order(
+    driver: Driver, state: ControlState, streams: Mapping[str, StreamRead]
+) -> tuple[Damage, ...]:
+    """Give the logs whose order is lost; blocks while it reads their streams again."""
+    firsts: dict[str, tuple[int, str]] = {}
+    for read in streams.values():
+        parent = read.stream.plan.collector(read.name).parent
+        if parent is None or read.parent_positions is not None:
+            continue
+        for name, position in _agreed(driver, state, streams[parent], read).items():
+            firsts[name] = min((position, parent), firsts.get(name, (position, parent)))
+    return tuple(
+        Damage(
+            Harm.LOST,
+            parent,
+            f"the stream of collector {parent} has lost in which order it had log {name} from "
+            f"offset {first} on, so its messages are ordered anew from there on",
+            name,
+            first,
+        )
+        for name, (first, parent) in firsts.items()
+    )
+
+
+def _agreed(
+    driver: Driver, state: ControlState, parent: StreamRead, child: StreamRead
+) -> dict[str, int]:
+    """Give by log the parent's position where the two streams are known to agree last."""
+    plan, name, end = parent.stream.plan, parent.name, parent.stream.offset_next
+    below = end if parent.gone is None else min(end, parent.gone)
+    again = state.stream(plan.epoch, name, below=below)
+    relayed = _relayed(driver, state, child, again.offset_next)
+    agreed = dict(again.state.positions)
+    for _ in stream_records(driver, again, end):
+        if relayed.get(again.offset_next) == again.checksum:
+            agreed = dict(again.state.positions)
+    return {plan.logs[log].name: position for log, position in agreed.items()}
+
+
+def _relayed(driver: Driver, state: ControlState, child: StreamRead, first: int) -> dict[int, int]:
+    """Give, by the end of what a child has relayed at once, the checksum of the last record."""
+    epoch, end = child.stream.plan.epoch, child.stream.offset_next
+    points = [
+        point
+        for point in state.checkpoints(epoch, child.name)
+        if point.record.parent_next <= first and (child.gone is None or point.offset < child.gone)
+    ]
+    again = state.opened(epoch, child.name, points[-1] if points else None)
+    relayed = {}
+    for _ in counted_runs(driver, again, end):
+        if isinstance(again.last, RelayRecord):
+            relayed[again.last.next] = again.last.last
+    return relayed

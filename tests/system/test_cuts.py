@@ -1,0 +1,304 @@
+"""Brokers are killed and lose ends of partitions: readers that go on never differ in silence.
+
+A round has some systems on one cluster. In each, readers deliver; then all brokers are killed, each
+system loses something else, and its readers go on: one that was there, one from its group's commit,
+one from a cursor that a user's own database kept, and a new one.
+
+    stays      the reader delivers all that there is, without an error
+    lost       a reader has delivered it, and it is gone
+
+CUTS in the environment says how many cuts there are.
+"""
+
+import collections
+import contextlib
+import itertools
+import os
+import random
+import sys
+import time
+from dataclasses import dataclass, field
+
+import pytest
+from kafka import KafkaAdminClient
+
+from multicast import Consumer, Producer
+from multicast.control import (
+    ControlReader,
+    collectors_partition,
+    log_partition,
+    order_topic,
+    stream_partition,
+)
+from multicast.drivers import open_driver
+from multicast.errors import AmcastError, Truncated
+from multicast.local.cluster import LocalCluster
+from tests.helpers.cuts import cut
+from tests.helpers.plans import chain, priced
+from tests.helpers.system import PATIENCE_S, System, until
+
+pytestmark = [pytest.mark.campaign, pytest.mark.slow, pytest.mark.timeout(7200)]
+CUTS = int(os.environ.get("CUTS", "20"))
+SYSTEMS = 4  # of a round: so many cuts cost one start of the brokers
+NAMES = ("C1", "C2", "C4")  # the top's, its child's, and one who reads a log alone
+SILENT_S = 20.0
+STATED_S = 1.3  # a collector states once a second how far logs reach
+# What is cut: partitions by the name of a log, of a collector for its stream, or a control topic.
+KINDS = {
+    "a log": ["P1"],
+    "a log that two collectors know": ["P2"],
+    "a child's own log": ["P3"],
+    "a log without a collector": ["P4"],
+    "the order of the top": ["K1"],
+    "the order of a child": ["K2"],
+    "both orders": ["K1", "K2"],
+    "a log and its order": ["P1", "K1"],
+    "several logs": ["P1", "P2", "P3", "P4"],
+    "what collectors state": ["collectors"],
+    "all topics, to one moment": ["P1", "P2", "P3", "P4", "K1", "K2", "collectors"],
+    "all topics, each to its own moment": ["P1", "P2", "P3", "P4", "K1", "K2", "collectors"],
+    "what nobody has read": ["P1", "P4"],
+}
+# Brokers, and whether eligible leader replicas (KIP-966) are on.
+CLUSTERS = [(1, True), (1, True), (3, True), (1, True), (3, False)]
+
+
+@dataclass
+class Reading:
+    """What one reader has delivered, before the cut and in all, and how it ended."""
+
+    name: str
+    role: str
+    before: list = field(default_factory=list)
+    all: list = field(default_factory=list)
+    end: str = "stays"
+    seconds: float = 0.0
+
+    def take(self, batch):
+        """Note a batch."""
+        self.all += [(batch.log.name, each.offset, each.value) for each in batch.records]
+
+    def go_on(self, consumer):
+        """Deliver all that there is."""
+        began = time.monotonic()
+        try:
+            for batch in consumer.until_end(timeout=SILENT_S):
+                self.take(batch)
+        except AmcastError as error:
+            self.end = type(error).__name__
+        self.seconds = time.monotonic() - began
+
+
+class Victim:
+    """One system that loses something."""
+
+    def __init__(self, cluster, folder, number, rng):
+        kinds = list(KINDS)
+        self.kind, self.rng = kinds[number % len(kinds)], rng
+        self.restarts = rng.random() < 0.5  # the collectors, as in the power cut of a whole room
+        self.stated = rng.random() < 0.5
+        self.unread = self.kind == "what nobody has read"
+        driver = rng.choice(("librdkafka", "kafka-python"))
+        self.system = System(cluster.bootstrap, priced(chain()), folder, driver=driver)
+        self.topic = self.system.topic
+        self.lost = {}  # by log, or collector: the first offset
+        self.readings = []
+        self.there = {}
+        self._numbers = itertools.count()
+        self._collectors = self.system.start()
+
+    def write(self, count):
+        """Send messages; each is a batch of its own."""
+        with Producer(topic=self.topic, driver=self.system.driver) as producer:
+            for _ in range(count):
+                for to in ({"P1"}, {"P2"}, {"P3"}, {"P4"}):
+                    producer.multicast(b"%d" % next(self._numbers), to=to).accepted(PATIENCE_S)
+
+    def subscribed(self, name, **where):
+        """Open a consumer."""
+        return Consumer(topic=self.topic, name=name, driver=self.system.driver, **where)
+
+    def read(self):
+        """Let each reader deliver what there is, and keep its place."""
+        for name in NAMES:
+            consumer = self.there[name] = self.subscribed(name, group=f"{name} there")
+            reading = Reading(name, "was there")
+            reading.go_on(consumer)
+            assert reading.end == "stays", reading.end
+            reading.before = list(reading.all)
+            consumer.commit()
+            kept = Reading(name, "from a database")
+            with self.subscribed(name, group="none", committed=False) as other:
+                most = self.rng.randint(len(reading.all) // 2, len(reading.all))
+                for message in other:
+                    kept.all.append((str(message.message_id).split(":")[0], message))
+                    if len(kept.all) == most:
+                        break
+                self.there[name, "cursor"] = str(other.position)
+            kept.all = reading.all[:most]
+            kept.before = list(kept.all)
+            committed = Reading(name, "from a commit", list(reading.all), list(reading.all))
+            self.readings += [reading, committed, kept, Reading(name, "new")]
+
+    def prepare(self):
+        """Write and read; what nobody has read comes afterwards."""
+        self.write(self.rng.randint(15, 30))
+        self.read()
+        if self.unread:
+            self._collectors.kill()
+            self.write(10)
+        elif self.stated:
+            time.sleep(STATED_S)
+        if self.restarts and not self.unread:
+            self._collectors.kill()
+
+    def cut(self, folders):
+        """Lose what the kind names."""
+        plan, moment = self.system.plan, None
+        for what in KINDS[self.kind]:
+            if what == "collectors":
+                at = collectors_partition(self.topic)
+            elif what.startswith("K"):
+                at = stream_partition(plan, what)
+            else:
+                at = log_partition(plan.log(what))
+
+            def choose(borders):
+                nonlocal moment
+                if self.unread:
+                    return borders[-self.rng.randint(1, 10)]
+                border = self.rng.choice(borders[len(borders) // 2 :])
+                if self.kind.endswith("one moment"):
+                    moment = moment or border.time_ms
+                    later = [each for each in borders if each.time_ms >= moment]
+                    return later[0] if later else borders[-1]
+                return border
+
+            self.lost[what] = cut(folders, *at, choose)
+
+    def go_on(self):
+        """Write more, and let all readers go on."""
+        if self.restarts or self.unread:
+            self._collectors = self.system.start()
+        self.write(60)
+        for reading in self.readings:
+            with contextlib.ExitStack() as opened:
+                try:
+                    consumer = opened.enter_context(self._opened(reading))
+                except AmcastError as error:
+                    reading.end = type(error).__name__
+                    continue
+                reading.go_on(consumer)
+
+    def _opened(self, reading):
+        name = reading.name
+        if reading.role == "was there":
+            return self.there[name]
+        if reading.role == "from a commit":
+            return self.subscribed(name, group=f"{name} there")
+        if reading.role == "from a database":
+            start = self.there[name, "cursor"]
+            return self.subscribed(name, group="none", committed=False, start=start)
+        return self.subscribed(name, group="none", committed=False)
+
+    def has_lost(self, reading):
+        """Whether the reader had delivered what is gone."""
+        return any(at >= self.lost.get(log, at + 1) for log, at, _ in reading.before)
+
+    def judge(self):
+        """Give what differs in silence, or is not said by name."""
+        wrong = []
+        for name in NAMES:
+            mine = [each for each in self.readings if each.name == name]
+            stay = [each for each in mine if each.end == "stays" or each.role == "new"]
+            for one, other in itertools.combinations(stay, 2):
+                both = list(zip(one.all, other.all, strict=False))
+                differ = [place for place, (a, b) in enumerate(both) if a != b]
+                if differ:
+                    wrong.append(f"{name}: {one.role} and {other.role} differ at {differ[0]}")
+            for each in mine:
+                if self.has_lost(each) and each.end == "stays":
+                    wrong.append(f"{name}: {each.role} goes on without what it had delivered")
+                if each.end not in ("stays", "TimedOut", Truncated.__name__):
+                    wrong.append(f"{name}: {each.role} stops with {each.end}")
+                if self.unread and each.end != "stays":
+                    wrong.append(f"{name}: {each.role} stops with {each.end} for nothing")
+        return wrong
+
+    def states(self):
+        """Say of which logs the control topic states a loss."""
+        with contextlib.closing(ControlReader(self.system.driver, self.topic)) as control:
+            state = control.refresh()
+            return [log for log in self.lost if log[0] == "P" and state.loss_of(1, log) is not None]
+
+    def close(self):
+        """End what was started."""
+        for consumer in self.there.values():
+            if isinstance(consumer, Consumer):
+                consumer.close()
+        self.system.__exit__()
+
+
+def switch_off(bootstrap):
+    """Switch eligible leader replicas off."""
+    with contextlib.closing(KafkaAdminClient(bootstrap_servers=bootstrap)) as admin:
+        name = "eligible.leader.replicas.version"
+        done = admin.update_features({name: ("SAFE_DOWNGRADE", 0)})
+        assert done == {name: "OK"}, done
+
+
+def a_round(brokers, *, elr, numbers, folder):
+    """Run one round on a cluster of its own; give its victims, which are closed."""
+    with LocalCluster(brokers=brokers) as cluster, contextlib.ExitStack() as opened:
+        if not elr:
+            switch_off(cluster.bootstrap)
+        victims = []
+        for number in numbers:
+            place = folder / str(number)
+            place.mkdir()
+            victims.append(Victim(cluster, place, number, random.Random(f"cut {number}")))
+            opened.callback(victims[-1].close)
+            victims[-1].prepare()
+        running = cluster._need().brokers
+        for broker in running:
+            cluster.kill(broker.broker_id)
+        for victim in victims:
+            victim.cut([broker.data for broker in running])
+        for broker in running:
+            cluster.restart(broker.broker_id)
+        with open_driver("kafka-python", cluster.bootstrap) as driver:
+            for victim in victims:
+                order = order_topic(victim.topic)
+                until(lambda order=order: order in driver.partition_counts([order]), "a topic")
+        for victim in victims:
+            victim.go_on()
+        return [(victim, victim.judge(), victim.states()) for victim in victims]
+
+
+def test_readers_that_go_on_never_differ_in_silence(tmp_path, capsys):
+    told = collections.defaultdict(collections.Counter)
+    soon = collections.defaultdict(list)
+    wrong = []
+    for number, first in enumerate(range(0, CUTS, SYSTEMS)):
+        brokers, elr = CLUSTERS[number % len(CLUSTERS)]
+        numbers = range(first, min(first + SYSTEMS, CUTS))
+        for victim, differences, stated in a_round(
+            brokers, elr=elr, numbers=numbers, folder=tmp_path
+        ):
+            where = f"cut of {victim.kind} {victim.lost}, {brokers} brokers"
+            wrong += [f"{where}, {victim.system.driver_name}: {each}" for each in differences]
+            counts = told[victim.kind]
+            counts["cuts"] += 1
+            counts["stated"] += bool(stated)
+            for reading in victim.readings:
+                counts[f"{reading.role}: {reading.end}"] += 1
+                if reading.end == "Truncated":
+                    soon[victim.kind].append(reading.seconds)
+    lines = [f"{CUTS} cuts, silent differences and other wrong ends: {len(wrong)}", *wrong]
+    for kind, counts in told.items():
+        times = sorted(soon[kind])
+        median = f"; Truncated after {times[len(times) // 2]:.1f} s (median)" if times else ""
+        lines.append(f"{kind}: {', '.join(f'{k} {v}' for k, v in counts.items())}{median}")
+    with capsys.disabled():
+        sys.stdout.write("\n" + "\n".join(lines) + "\n")
+    assert not wrong

@@ -17,6 +17,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
 from multicast.conditional.judge import EFFECTIVE, Decision, LogJudge, border
+from multicast.consuming.tails import LostLogs
 from multicast.control import log_partition
 from multicast.drivers.clock import clock_of
 from multicast.drivers.protocol import Driver, Fetched, Reader, TopicPartition
@@ -46,12 +47,10 @@ class _FollowedLog:
 class DecisionFollower:
     """Reads the logs whose decisions are asked for. All methods may be called from any thread."""
 
-    def __init__(
-        self, driver: Driver, refuse_lost: Callable[[str, int], None] | None = None
-    ) -> None:
+    def __init__(self, driver: Driver, lost: LostLogs | None = None) -> None:
         self._driver = driver
-        # Raises `Truncated` for an offset that a log has lost.
-        self._refuse_lost = refuse_lost or (lambda *_: None)
+        self._lost = lost or LostLogs()
+        self._lost.moved = self._look_again
         self._clock = clock_of(driver)
         self._moved = threading.Condition()
         self._logs: dict[TopicPartition, _FollowedLog] = {}
@@ -99,7 +98,7 @@ class DecisionFollower:
 
         Raises `Trimmed` and `Truncated` as `wait`.
         """
-        self._refuse_lost(log, offset)
+        self._lost.refuse(log, offset)
         with self._moved:
             partition = self._partitions[log]
             followed = self._logs.get(partition)
@@ -127,11 +126,6 @@ class DecisionFollower:
             return self.decision(log, offset) is not None
         except (Trimmed, Truncated):
             return True
-
-    def look_again(self) -> None:
-        """Let those who wait look again, as more is known of what logs have lost."""
-        with self._moved:
-            self._notify()
 
     def listen(self, moved: Callable[[AmcastError | None], None]) -> None:
         """Have `moved` called, in the follower's thread, when answers of `is_decided` may change.
@@ -171,6 +165,10 @@ class DecisionFollower:
             self._reader.remove(list(self._logs))
             self._logs.clear()
             self._notify(error)
+
+    def _look_again(self) -> None:
+        with self._moved:
+            self._notify()
 
     def _notify(self, error: AmcastError | None = None) -> None:
         self._moved.notify_all()

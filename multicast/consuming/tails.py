@@ -13,7 +13,7 @@ A record whose leader's epoch is not known is not judged, and one of epoch 0 has
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from multicast.control import ControlState, log_partition
 from multicast.drivers.protocol import Record
@@ -119,20 +119,23 @@ def lost_log(log: Log, first: int) -> Truncated:
 class LostLogs:
     """What logs of the newest epoch have lost, for who waits for single messages.
 
-    One thread at a time takes what is stated; any thread may ask.
+    One thread at a time takes what is stated; any thread may ask. `moved` is called in that thread
+    when the control topic has said more.
     """
 
     def __init__(self) -> None:
+        self.moved: Callable[[], None] = lambda: None
         self._stated: dict[str, tuple[Log, int]] = {}
         self._seen: dict[str, tuple[Log, int]] = {}
 
-    def learn(self, control: ControlState) -> bool:
-        """Take what the control topic states; give whether that has changed."""
+    def learn(self, control: ControlState) -> None:
+        """Take what the control topic states."""
         plan, before = control.plan(control.begun_epoch), self._stated
         logs = [plan.log(name) for name in control.losses.names() if plan.has_log(name)]
         firsts = [(log, control.loss_of(plan.epoch, log.name)) for log in logs]
         self._stated = {log.name: (log, first) for log, first in firsts if first is not None}
-        return self._stated != before
+        if self._stated != before:
+            self.moved()
 
     def begin(self) -> None:
         """Forget what streams say: those of another epoch are read now."""

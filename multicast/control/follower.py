@@ -13,7 +13,7 @@ from multicast.control.reader import ControlReader
 from multicast.control.state import ControlState
 from multicast.drivers.clock import clock_of
 from multicast.drivers.protocol import Driver
-from multicast.errors import AmcastError
+from multicast.errors import AmcastError, Truncated
 
 # One wait for a record of the control topic, where most of the time none comes. So often learners
 # look at their own time, too.
@@ -41,6 +41,7 @@ class ControlFollower:
     ) -> None:
         self._driver = driver
         self._state = state
+        self._lost: Truncated | None = None
         self._learners = learners
         self._stop = threading.Event()
         self._control: ControlReader | None = None
@@ -65,6 +66,15 @@ class ControlFollower:
             if self._control is not None:
                 self._control.close()
 
+    def refuse_lost(self) -> None:
+        """Raise `Truncated` once the control topic has lost what was read; does not block."""
+        if self._lost is not None:
+            raise Truncated(str(self._lost)) from self._lost
+
+    def _note(self, error: AmcastError) -> None:
+        if isinstance(error, Truncated):
+            self._lost = error
+
     def _run(self) -> None:
         try:
             pause_s = _EVERY_S
@@ -72,8 +82,9 @@ class ControlFollower:
                 pause_s = _EVERY_S
                 try:
                     self._read()
-                except AmcastError:
+                except AmcastError as error:
                     pause_s = _WAIT_S
+                    self._note(error)
                 self._teach(self._state)
         finally:
             if self._control is not None:
@@ -83,7 +94,10 @@ class ControlFollower:
         """Learn what is new, in place of the thread."""
         self._control = self._control or ControlReader(self._driver, self._state.topic)
         before = self._control.positions
-        self._state = self._control.refresh()
+        try:
+            self._state = self._control.refresh()
+        except Truncated as error:
+            self._note(error)
         moved = self._control.positions != before
         if moved:
             self._teach(self._state)

@@ -44,6 +44,7 @@ class OrderFollower:
         self._ordered: dict[str, int] = {}
         self._self_ordered: set[str] = set()  # logs without a collector: each is its own order
         self._lost = LostLogs()
+        self._lost.moved = self._look_again
         self._error: AmcastError | None = None
         self._listener: Callable[[], None] | None = None
         self._stop = threading.Event()
@@ -105,6 +106,10 @@ class OrderFollower:
             self._thread.join(_JOIN_S)
         self._reader.close()
         self._control.close()
+
+    def _look_again(self) -> None:
+        with self._moved:
+            self._notify()
 
     def _notify(self) -> None:
         self._moved.notify_all()
@@ -205,8 +210,6 @@ class OrderFollower:
             return
         self._control_due = now + _CONTROL_EVERY_S
         state = self._control.follow(0.0)
-        if self._lost.learn(state):
-            with self._moved:
-                self._notify()
+        self._lost.learn(state)
         if self._epoch is not None and state.begun_epoch > self._epoch:
             self._leave()

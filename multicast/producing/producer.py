@@ -18,7 +18,7 @@ from typing import Self, TypeVar, overload
 from multicast.conditional.condition import Expectation, boundary, reserved_headers
 from multicast.conditional.follower import DecisionFollower
 from multicast.consuming.tails import LostLogs
-from multicast.control import ControlFollower, ControlState
+from multicast.control import ControlFollower
 from multicast.control.reader import REFRESH_S
 from multicast.control.topic_identity import RecreatedLogs
 from multicast.drivers import open_driver
@@ -161,7 +161,7 @@ class Producer:
             else:
                 self._appender = open_appender()
             self._recreated, self._lost = RecreatedLogs(self._driver), LostLogs()
-            learners = [self._recreated.learn, self._learn_lost]
+            learners = [self._recreated.learn, self._lost.learn]
             if isinstance(self._appender, TicketingAppender):
                 learners.insert(0, self._appender.learn)  # messages wait for what it learns
             self._learning = ControlFollower(self._driver, self._routes.control, learners)
@@ -385,6 +385,7 @@ class Producer:
         """Give the follower of the order streams; the first call opens it, which blocks."""
         self._home.check()
         self._recreated.refuse()
+        self._learning.refuse_lost()
         with self._lock:
             if self._follower is None:
                 self._check_open()
@@ -398,7 +399,7 @@ class Producer:
         with self._lock:
             if self._decisions is None:
                 self._check_open()
-                self._decisions = DecisionFollower(self._driver, self._lost.refuse)
+                self._decisions = DecisionFollower(self._driver, self._lost)
                 self._close_late(self._decisions)
             self._decisions.add(self.plan.logs)
             return self._decisions
@@ -443,10 +444,6 @@ class Producer:
             follower.close()
             self._check_open()
 
-    def _learn_lost(self, control: ControlState) -> None:
-        if self._lost.learn(control) and self._decisions is not None:
-            self._decisions.look_again()
-
     def _route(self, to: Iterable[str] | Keys, within: frozenset[str] | None = None) -> Route:
         self._check_open()
         return self._routes.route(to, within)
@@ -456,6 +453,7 @@ class Producer:
         if self._closed:
             raise UsageError("This producer is closed; open another one.")
         self._recreated.refuse()
+        self._learning.refuse_lost()
 
     def _send_some(self, receipts: Receipts, first: int, messages: Batched) -> int:
         """Start appends of messages with all their headers; return how many had room."""

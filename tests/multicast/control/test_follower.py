@@ -32,11 +32,11 @@ class Asked(MemoryDriver):
         super().__init__(MemoryLog(dict.fromkeys(control_topics(PLAN.topic), 1), threaded=True))
         self.questions = queue.Queue()
         self.error = None
-        self.last_stable_offsets = self._ends
+        self.leader_ends = self._ends
 
     def _ends(self, partitions):
         self.questions.put("ends")
-        return self.log.last_stable_offsets(partitions)
+        return self.log.leader_ends(partitions)
 
     def reader(self, starts, *, wait_s=None):
         driver = self

@@ -96,7 +96,7 @@ class Simulation:
         self.strangers = Strangers(self.world, self.collectors)
         self.operators = Operators(self.world)
         self.auditors = Auditors(self.world)
-        self.losses = Losses(self.world, self.collectors, self.consumers)
+        self.losses = Losses(self.world, self.collectors, self.producers)
         self.ending = Ending(
             self.world,
             self.judge,

@@ -18,7 +18,7 @@ from collections.abc import Collection, Mapping
 from bench.simulation.world import COLLECTORS, READ_ALL, World
 from collectors.core.actions import Append, Fill, SaveCheckpoint
 from collectors.core.collector import Collector
-from collectors.core.sights import EpochEnd, Question
+from collectors.core.sights import Question
 from collectors.core.standby import Standby
 from collectors.engine.assignment import Assignment
 from collectors.engine.last_records import LastRecords
@@ -29,7 +29,6 @@ from multicast.drivers.protocol import (
     AppendFailed,
     AppendOutcome,
     Fetched,
-    LeaderEnd,
     Record,
     TopicPartition,
 )
@@ -74,6 +73,7 @@ class SimulatedInstance:
             own, parent, writer=writer, clock=world.now_ms, limits=world.schedule.limits
         )
         self.core.own_end(world.end(self.assignment.own))
+        self.epochs, self.answered = self.core.epochs, self.core.answered
         self.last = _LastRecords(world.driver)
         self.role = Standby(primary=primary)
         self.role.begin(self.core)
@@ -229,16 +229,6 @@ class SimulatedInstance:
         """Give the core's question; None where another instance acts."""
         return self.core.question(logs) if self.role.acting else None
 
-    def epochs(self, question: Question, ends: Mapping[int, LeaderEnd]) -> Mapping[int, int]:
-        """Give what the core gives."""
-        return self.core.epochs(question, ends)
-
-    def answered(
-        self, question: Question, ends: Mapping[int, LeaderEnd], epoch_ends: Mapping[int, EpochEnd]
-    ) -> None:
-        """Tell the core."""
-        self.core.answered(question, ends, epoch_ends)
-
     def watch(self, bits: int) -> None:
         """Look up the ends of some of the own logs."""
         calm = self.world.calm
@@ -272,16 +262,20 @@ class SimulatedInstance:
                     self._name(checkpoint, fate_bits)
                 case Fill(number, below):
                     self._fill(number, below)
-        if self.core.lost and world.now - self._stated >= ASK_MS:
-            self._stated = world.now
-            lost = {log: first for log, first in self.core.lost.items() if log in self.core.own.own}
-            for key, value in unstated_losses(self.plan, lost, self.view.state):
-                world.fault("loss stated")
-                world.append(COLLECTORS, value, key=key, bits=bits >> 9, done=_ignore)
+        self._state_losses(bits >> 9)
         if crash_after is not None:
             world.fault("collector crashed")
             world.note("crashes", self.name, self.epoch, self.writer)
         return crash_after is None
+
+    def _state_losses(self, bits: int) -> None:
+        world, own = self.world, self.core.own.own
+        lost = {log: first for log, first in self.core.lost.items() if log in own}
+        if world.now - self._stated >= ASK_MS:
+            for key, value in unstated_losses(self.plan, lost, self.view.state):
+                self._stated = world.now
+                world.fault("loss stated")
+                world.append(COLLECTORS, value, key=key, bits=bits, done=_ignore)
 
     def _name(self, checkpoint: StreamCheckpoint, bits: int) -> None:
         """Name a checkpoint on the control topics, unless it has newer ones enough."""

@@ -221,16 +221,7 @@ class SimulatedConsumer:
             if bits >> 14 & 1:
                 commit_after = bits >> 15 & 7
         done = 0
-        self.groups.follow(self.delivery)
-        batches = self.delivery.deliver(most)
-        for batch in batches:
-            self.groups.handed_out(batch)
-        if batches:
-            self.groups.moved(self.delivery)
-        elif self.delivery.stopped_in is not None:
-            control = cast("ControlReader", self.view)
-            read_stated(world.driver, control, self.delivery, nullcontext())
-        for batch in batches:
+        for batch in self._next_batches(most):
             for index in range(len(batch.records)):
                 if done == crash_after:
                     return self._crash()
@@ -243,6 +234,19 @@ class SimulatedConsumer:
         if world.calm or bits >> 13 & 1:
             self.commit(self.last)
         return True
+
+    def _next_batches(self, most: int) -> list[Batch]:
+        """Take what can be delivered; at a stop, read what is stated of the logs' ends."""
+        self.groups.follow(self.delivery)
+        batches = self.delivery.deliver(most)
+        for batch in batches:
+            self.groups.handed_out(batch)
+        if batches:
+            self.groups.moved(self.delivery)
+        elif self.delivery.stopped_in is not None:
+            control = cast("ControlReader", self.view)
+            read_stated(self.world.driver, control, self.delivery, nullcontext())
+        return batches
 
     def _hand_over(self, batch: Batch, index: int) -> None:
         cursor = batch.cursor(index)

@@ -39,7 +39,7 @@ class _Kept(NamedTuple):
     """One delivery, and the cursors before and after it."""
 
     batch: Batch
-    index: int
+    number: int  # of the record in it
     before: Cursor
     after: Cursor
 
@@ -138,7 +138,7 @@ class Judge:
         for label, kept in self._kept.items() if self._loses else ():
             self._sequences[label] = 0
             for each in kept:
-                self._judge(label, each.batch, each.index, each.before)
+                self._judge(label, each.batch, each.number, each.before)
         if self.violation is not None:
             return self.violation
         for label, last in self._ends:

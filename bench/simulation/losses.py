@@ -1,6 +1,6 @@
 """Losses: Kafka partitions lose what was acknowledged last, and give its offsets to other records.
 
-what     a log; an order stream; some of both; or all topics, to one moment
+what     a log; an order stream; some of both; a control topic; or all topics, to one moment
 power    the collectors' processes end as well, so that those after them have seen nothing
 """
 
@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from bench.simulation.collectors import SimulatedCollectors
-from bench.simulation.consumers import Consumers
-from bench.simulation.world import World
+from bench.simulation.world import COLLECTORS, CONTROL, World
+from bench.simulation.writers import Producers
 from multicast.control import log_partition, stream_partition
 from multicast.drivers.protocol import TopicPartition
 
@@ -20,12 +20,10 @@ _BACK = (1, 1, 2, 3, 5, 8, 20, 60)  # records that are lost, at most
 class Losses:
     """Makes the losses of a schedule."""
 
-    def __init__(
-        self, world: World, collectors: SimulatedCollectors, consumers: Consumers
-    ) -> None:
+    def __init__(self, world: World, collectors: SimulatedCollectors, producers: Producers) -> None:
         self._world = world
         self._collectors = collectors
-        self._consumers = consumers
+        self._producers = producers
 
     def turn(self, bits: int) -> None:
         """Lose ends of Kafka partitions; perhaps end the collectors' processes, too."""
@@ -49,14 +47,19 @@ class Losses:
                 self._lose(logs, bits >> 4, 1)
             case 3 | 4:
                 self._lose(streams, bits >> 4, 1)
-            case 5 | 6:
+            case 5:
                 self._lose([*logs, *streams], bits >> 4, 3)
+            case 6:
+                world.fault("lost statements")
+                self._lose((CONTROL, CONTROL, COLLECTORS), bits >> 4, 1)
+                self._producers.begin_anew()
             case _:
                 moment = world.now - (1 + (bits >> 4) % 1000)
-                firsts = world.log.offsets_at([*logs, *streams], moment)
                 world.fault("restored")
-                for partition, first in firsts.items():
+                topics = [*logs, *streams, CONTROL, COLLECTORS]
+                for partition, first in world.log.offsets_at(topics, moment).items():
                     self._cut(partition, first)
+                self._producers.begin_anew()
 
     def _lose(self, partitions: Sequence[TopicPartition], bits: int, most: int) -> None:
         """Let some of these lose up to so many records."""
@@ -68,5 +71,6 @@ class Losses:
 
     def _cut(self, partition: TopicPartition, first: int) -> None:
         begin = self._world.log.log_start_offsets([partition])[partition]
-        if begin < self._world.next_offset(partition):
-            self._world.lose(partition, max(first, begin))
+        first = max(first, begin, 1 if partition == CONTROL else 0)  # not the first plan
+        if first < self._world.next_offset(partition):
+            self._world.lose(partition, first)

@@ -144,6 +144,7 @@ class _Control(ControlReader):
         self._operators, self._collectors = CONTROL, COLLECTORS
         self._positions = dict(view.positions)
         self._driver = driver
+        self._leaders = {}
         self._reader = driver.reader(self._positions)
 
 
@@ -173,7 +174,7 @@ class SimulatedOperator:
     def __init__(self, world: World, number: int) -> None:
         self._world = world
         self._number = number
-        self._view = world.view()  # by which it proposes plans: perhaps an old one
+        self._view = world.view(is_told=False)  # by which it proposes plans: perhaps an old one
         self._turns = 0
         self._bits = 0
         self._gives_up = False  # its drain was refused: a recovery has to end the epoch

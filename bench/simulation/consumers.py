@@ -340,10 +340,11 @@ class Consumers:
             self._stopped(seat, error)
             seat.distrusts_checkpoints = True
         except (Trimmed, Truncated) as error:
-            # Retention deleted what it needs, or it is lost: a new instance joins at the end.
+            # Retention deleted what it needs: a new instance joins at the end. Or it is lost: some
+            # begin anew first.
             self._stopped(seat, error)
             seat.committed = None
-            seat.late = isinstance(error, Trimmed) or bits & 1 > 0
+            seat.late = isinstance(error, Trimmed) or seat.successors > 2
             self._judge.gives_up(seat.label)
             self._inherit(seat)
         except (TopicChanged, UnknownVersion) as error:

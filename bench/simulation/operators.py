@@ -71,10 +71,12 @@ class OperatorClock:
         self,
         changed: Condition,  # noqa: ARG002 - nobody else runs meanwhile
         ready: Callable[[], bool],
-        timeout_s: float,  # noqa: ARG002
+        timeout_s: float,
     ) -> bool:
-        """Give the answer as it is."""
-        return ready()
+        """Give the answer as it is; if that is no, the operator's time is over."""
+        is_ready = ready()
+        self._ahead_s += 0.0 if is_ready else timeout_s
+        return is_ready
 
 
 class OperatorDriver(MemoryDriver):

@@ -96,7 +96,9 @@ class Simulation:
         self.strangers = Strangers(self.world, self.collectors)
         self.operators = Operators(self.world)
         self.auditors = Auditors(self.world)
-        self.losses = Losses(self.world, self.collectors, self.producers)
+        self.losses = Losses(
+            self.world, self.judge, self.collectors, self.producers, self.strangers
+        )
         self.ending = Ending(
             self.world,
             self.judge,

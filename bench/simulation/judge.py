@@ -44,6 +44,17 @@ class _Kept(NamedTuple):
     after: Cursor
 
 
+class Gone(NamedTuple):
+    """What a log has lost below an end that a source's stream says was seen."""
+
+    epoch: int
+    source: str
+    log: str
+    first: int
+    end: int
+    leader_epoch: int  # from this one on other messages are there
+
+
 class Judge:
     """Collects a history and judges it."""
 
@@ -52,6 +63,7 @@ class Judge:
         # With losses nothing is judged before the end: what each label has then, and by which its
         # application goes on. No cursor stands behind what a crashed process had delivered last.
         self._kept: dict[Label, list[_Kept]] = {}
+        self.gone: list[Gone] = []
         self._loses = loses
         self.deliveries = 0
         self.violation: Violation | None = None
@@ -77,9 +89,20 @@ class Judge:
         """Note a delivery by a process whose cursor was `before`; return the message's ID."""
         if not self._loses:
             return self._judge(label, batch, index, before)
+        self._refuse_gone(label, batch, index, before)
         self._kept[label].append(_Kept(batch, index, before, batch.cursor(index)))
         self.deliveries += 1
         return _message_id(batch, index)
+
+    def _refuse_gone(self, label: Label, batch: Batch, index: int, before: Cursor) -> None:
+        """Below an end that its stream says was seen, nobody delivers another message."""
+        record, source = batch.records[index], (before.epoch, before.source, batch.log.name)
+        for gone in self.gone:
+            is_other = record.leader_epoch >= gone.leader_epoch
+            if gone[:3] == source and gone.first <= record.offset < gone.end and is_other:
+                self.violation = self.violation or Violation(
+                    "replaced", f"{'/'.join(label)} delivered {_message_id(batch, index)}: {gone}."
+                )
 
     def _judge(self, label: Label, batch: Batch, index: int, before: Cursor) -> str:
         message_id = _message_id(batch, index)

@@ -9,10 +9,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from bench.simulation.collectors import SimulatedCollectors
+from bench.simulation.judge import Gone, Judge
+from bench.simulation.strangers import Strangers
 from bench.simulation.world import COLLECTORS, CONTROL, World
 from bench.simulation.writers import Producers
-from multicast.control import log_partition, stream_partition
+from multicast.control import SINGLE_LOG, ControlState, log_partition, stream_partition
 from multicast.drivers.protocol import TopicPartition
+from multicast.errors import AmcastError
+from topology.tree import Log
 
 _BACK = (1, 1, 2, 3, 5, 8, 20, 60)  # records that are lost, at most
 
@@ -20,8 +24,17 @@ _BACK = (1, 1, 2, 3, 5, 8, 20, 60)  # records that are lost, at most
 class Losses:
     """Makes the losses of a schedule."""
 
-    def __init__(self, world: World, collectors: SimulatedCollectors, producers: Producers) -> None:
+    def __init__(
+        self,
+        world: World,
+        judge: Judge,
+        collectors: SimulatedCollectors,
+        producers: Producers,
+        strangers: Strangers,
+    ) -> None:
         self._world = world
+        self._judge = judge
+        self._strangers = strangers
         self._collectors = collectors
         self._producers = producers
 
@@ -72,5 +85,31 @@ class Losses:
     def _cut(self, partition: TopicPartition, first: int) -> None:
         begin = self._world.log.log_start_offsets([partition])[partition]
         first = max(first, begin, 1 if partition == CONTROL else 0)  # not the first plan
-        if first < self._world.next_offset(partition):
-            self._world.lose(partition, first)
+        if first >= self._world.next_offset(partition):
+            return
+        state = self._world.view().state
+        plan = state.plan(state.begun_epoch)
+        log = next((log for log in plan.logs if log_partition(log) == partition), None)
+        if log is None:
+            self._judge.gone.clear()  # what was stated may be lost
+        else:
+            self._note(state, log, first)
+        self._world.lose(partition, first)
+
+    def _note(self, state: ControlState, log: Log, first: int) -> None:
+        """Note below which ends of a log others may never be delivered."""
+        plan, partition = state.plan(state.begun_epoch), log_partition(log)
+        after = 1 + self._world.driver.leader_ends([partition])[partition].leader_epoch
+        top = plan.top(log.name)
+        for node in plan.collectors if top is not None else ():
+            if log.name not in node.bag:
+                continue
+            try:
+                stream = self._strangers.read(state, plan.epoch, node.name)
+            except AmcastError:
+                continue
+            seen = stream.state.seen.get(stream.plan.number(log.name), ())
+            end = max((each.end for each in seen), default=0)
+            for source in (node.name, *([SINGLE_LOG + log.name] if node == top else ())):
+                epoch = state.first_epoch(plan.epoch, source)
+                self._judge.gone.append(Gone(epoch, source, log.name, first, end, after))

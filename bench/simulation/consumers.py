@@ -252,6 +252,9 @@ class SimulatedConsumer:
         cursor = batch.cursor(index)
         label = self.seat.label
         message_id = self.judge.delivered(label, batch, index, before=self.last)
+        if self.delivery.order is not None and self.world.schedule.loses:
+            lost = self.delivery.order.state.lost.get(self.delivery.plan.number(batch.log.name))
+            self.judge.refuse_lost(label, message_id, batch.records[index].offset, lost)
         self.world.trace.append((self.world.now, "delivers", *label, message_id))
         self.last = cursor
 

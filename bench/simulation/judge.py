@@ -104,6 +104,13 @@ class Judge:
                     "replaced", f"{'/'.join(label)} delivered {_message_id(batch, index)}: {gone}."
                 )
 
+    def refuse_lost(self, label: Label, message_id: str, offset: int, first: int | None) -> None:
+        """Nobody delivers what its stream says is lost."""
+        if first is not None and offset >= first and self.violation is None:
+            self.violation = Violation(
+                "lost", f"{'/'.join(label)} delivered {message_id}, and lost is {first} and more."
+            )
+
     def _judge(self, label: Label, batch: Batch, index: int, before: Cursor) -> str:
         message_id = _message_id(batch, index)
         expected = self._after.setdefault((label[0], before), message_id)

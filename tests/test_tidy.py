@@ -198,7 +198,7 @@ PURE = [
     "topology/check.py",
     "topology/planner/annealing.py",
     "topology/planner/assembly.py",
-    "topology/proof/bound.py",
+    "topology/proof.py",
     "topology/changes.py",
     "topology/advice.py",
     "topology/hysteresis.py",

@@ -51,7 +51,7 @@ from topology.output import (
 )
 from topology.planner.solver import Infeasible, solve
 from topology.planner.watch import Watch
-from topology.proof.bound import proven
+from topology.proof import proven
 from topology.safety import judged
 from topology.tree import PHI_DEFAULT, InvalidPlan, Plan
 
@@ -332,7 +332,7 @@ def _solved(
         watch = Watch(show, stopped)
         try:
             solution = solve(interests, effort=effort, watch=watch, **options)
-            plan = proven(solution, effort=effort, watch=watch) if prove else solution.plan
+            plan = proven(solution, watch=watch) if prove else solution.plan
             check(plan)
         except (Infeasible, PlanRejected) as wrong:
             fail(str(wrong), 1)

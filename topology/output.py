@@ -78,9 +78,7 @@ EffortOption = Annotated[
 ]
 ProveOption = Annotated[
     bool,
-    typer.Option(
-        "--prove", help="Prove a lower bound of the cost of all trees; may take minutes more."
-    ),
+    typer.Option("--prove", help="Prove a lower bound of the cost of all trees."),
 ]
 AgainstOption = Annotated[
     Path | None,

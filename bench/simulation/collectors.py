@@ -13,18 +13,18 @@ This module contains no rule of the protocol.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 
 from bench.simulation.world import COLLECTORS, READ_ALL, World
 from collectors.core.actions import Append, Fill, SaveCheckpoint
 from collectors.core.collector import Collector
-from collectors.core.sights import Question
 from collectors.core.standby import Standby
 from collectors.engine.assignment import Assignment
 from collectors.engine.last_records import LastRecords
-from collectors.engine.questions import ask_leaders, unstated_losses
+from collectors.engine.questions import ask_leaders, is_whole, unstated_losses
 from collectors.engine.skips import fill
 from multicast.control import running_record
+from multicast.control.topic_identity import refuse_changed_topics
 from multicast.drivers.protocol import (
     AppendFailed,
     AppendOutcome,
@@ -38,7 +38,7 @@ from multicast.order.stream import OrderStream, StreamCheckpoint
 
 AMOUNTS = (1, 2, 5, READ_ALL)  # records of one read; small ones put faults between records
 TICK_MS = 250  # as in the engine
-ASK_MS = 1000  # between questions to leaders, and between statements of losses; as there
+ASK_MS = 1000
 # What an instance that is called again and again does in one calm turn of about a tick. One that
 # fills holes one by one needs some milliseconds for each.
 _STEPS_MAX = 40
@@ -73,7 +73,6 @@ class SimulatedInstance:
             own, parent, writer=writer, clock=world.now_ms, limits=world.schedule.limits
         )
         self.core.own_end(world.end(self.assignment.own))
-        self.epochs, self.answered = self.core.epochs, self.core.answered
         self.last = _LastRecords(world.driver)
         self.role = Standby(primary=primary)
         self.role.begin(self.core)
@@ -81,8 +80,10 @@ class SimulatedInstance:
         self._bits = 0
         self._failed = False
         self._filled: list[tuple[int, int | None]] = []
-        self.ticked = world.now
-        self._asked = self._stated = -ASK_MS
+        self.ticked = self.asked_at = world.now
+        self.question, self.epochs = self.core.question, self.core.epochs
+        self.answered, self.is_judged = self.core.answered, self.core.is_judged
+        self._advertised = False
         if primary:
             self._advertise()
         self._learn()
@@ -159,8 +160,6 @@ class SimulatedInstance:
             self.watch(bits >> 10)
         if world.now - self.ticked >= TICK_MS and (calm or bits & 0xC0):
             self.tick()
-        if world.schedule.sights and (calm or bits & 0x180):
-            self.ask()
         if calm or bits & 0x30:
             return self.write(bits >> 16)
         return True
@@ -175,7 +174,7 @@ class SimulatedInstance:
             self.core.filled(log, end)
 
     def tick(self) -> None:
-        """Tell the core that time has passed, and which transactions are open."""
+        """Tell the core that time has passed, what transactions are open, and what leaders have."""
         world = self.world
         self.ticked = world.now
         self.core.tick(
@@ -185,6 +184,11 @@ class SimulatedInstance:
                 if world.next_offset(log) > world.end(log)
             }
         )
+        if self.role.acting and world.now - self.asked_at >= ASK_MS:
+            self.asked_at = world.now
+            topics = {log.topic for log in self.assignment.logs}
+            refuse_changed_topics(world.driver, self.plan, topics)
+            ask_leaders(world.driver, [self])
 
     def read_own(self, amount: int) -> None:
         """Read the next records of the own stream."""
@@ -217,17 +221,6 @@ class SimulatedInstance:
         if lost:
             raise lost[partition]
         return fetched
-
-    def ask(self) -> None:
-        """Ask the leaders of logs that have moved, as the engine's chores do."""
-        world, core = self.world, self.core
-        if world.now - self._asked >= ASK_MS and (core.lag or core.to_ask):
-            self._asked = world.now
-            ask_leaders(world.driver, [self])
-
-    def question(self, logs: Collection[int] | None = None) -> Question | None:
-        """Give the core's question; None where another instance acts."""
-        return self.core.question(logs) if self.role.acting else None
 
     def watch(self, bits: int) -> None:
         """Look up the ends of some of the own logs."""
@@ -262,20 +255,11 @@ class SimulatedInstance:
                     self._name(checkpoint, fate_bits)
                 case Fill(number, below):
                     self._fill(number, below)
-        self._state_losses(bits >> 9)
+        self._state_losses()
         if crash_after is not None:
             world.fault("collector crashed")
             world.note("crashes", self.name, self.epoch, self.writer)
         return crash_after is None
-
-    def _state_losses(self, bits: int) -> None:
-        world, own = self.world, self.core.own.own
-        lost = {log: first for log, first in self.core.lost.items() if log in own}
-        if world.now - self._stated >= ASK_MS:
-            for key, value in unstated_losses(self.plan, lost, self.view.state):
-                self._stated = world.now
-                world.fault("loss stated")
-                world.append(COLLECTORS, value, key=key, bits=bits, done=_ignore)
 
     def _name(self, checkpoint: StreamCheckpoint, bits: int) -> None:
         """Name a checkpoint on the control topics, unless it has newer ones enough."""
@@ -284,16 +268,27 @@ class SimulatedInstance:
             key, value = statement
             self.world.append(COLLECTORS, value, key=key, bits=bits, done=_ignore)
 
+    def _state_losses(self) -> None:
+        own = {log: first for log, first in self.core.lost.items() if log in self.core.own.own}
+        for key, value in unstated_losses(self.plan, own, self.view.state):
+            self.world.append(COLLECTORS, value, key=key, done=_ignore)
+
     def _fill(self, number: int, below: int) -> None:
         """Append a skip if the log ends below an offset, as the engine does."""
 
         def filled(end: int | None) -> None:
             self._filled.append((number, end))
 
-        ask_leaders(self.world.driver, [self], logs=[number])
-        if not self.core.is_judged(number):
-            filled(None)
-        elif fill(self.world.driver, self.skips, self.plan, number, below=below, filled=filled):
+        driver = self.world.driver
+        if fill(
+            driver,
+            self.skips,
+            self.plan,
+            number,
+            below=below,
+            is_whole=lambda: is_whole(driver, self, number),
+            filled=filled,
+        ):
             self.world.fault("hole filled")
 
     def _heard(self, outcome: AppendOutcome) -> None:

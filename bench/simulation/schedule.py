@@ -154,7 +154,6 @@ class Schedule:
     recreates: bool  # a topic is deleted and recreated: errors, no liveness
     ends: Ends | None
     ops: tuple[Op, ...]
-    sights: bool = False  # collectors ask the leaders of their logs, and state what they see
     loses: bool = False  # ends of Kafka partitions are lost: errors, no liveness
 
     @property
@@ -210,21 +209,17 @@ def draw(seed: int) -> Schedule:
     if forges:
         return _with_forgeries(drawn, forging)
     losing = Random(f"losing {seed}")  # noqa: S311 - repeatable, not secret
-    sees = not (calm or trims_order or recreates) and losing.random() < 0.3
-    return _with_losses(drawn, losing) if sees else drawn
+    loses = not (calm or trims_order or recreates) and losing.random() < 0.25
+    return _with_losses(drawn, losing) if loses else drawn
 
 
 def _with_losses(drawn: Schedule, rng: Random) -> Schedule:
-    """Let collectors state what they see of logs; in most of these schedules ends are lost.
-
-    Retention would remove what readers compare, so that nobody could notice.
-    """
-    losses = rng.choice((0, 1, 1, 1, 2, 3))
-    ops = [op for op in drawn.ops if not losses or op.kind is not TurnKind.RETENTION]
-    for _ in range(losses):
+    """Add losses; no retention, which removes what readers would compare."""
+    ops = [op for op in drawn.ops if op.kind is not TurnKind.RETENTION]
+    for _ in range(rng.choice((1, 1, 1, 2, 3))):
         place = rng.randrange(len(ops) // 4, len(ops))
         ops.insert(place, Op(TurnKind.LOSS, rng.getrandbits(BITS)))
-    return replace(drawn, ops=tuple(ops), sights=True, loses=losses > 0)
+    return replace(drawn, ops=tuple(ops), loses=True)
 
 
 def _with_forgeries(drawn: Schedule, rng: Random) -> Schedule:

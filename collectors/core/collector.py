@@ -367,6 +367,11 @@ class Collector:
         return self._core.relay is not None and self._core.relay.strayed
 
     @property
+    def parent_lost(self) -> bool:
+        """Whether the parent's stream has lost what our own has relayed."""
+        return self._core.relay is not None and self._core.relay.parent_lost
+
+    @property
     def waits(self) -> bool:
         """Whether a message has waited for its ticket, but not long enough."""
         return self.lag > 0

@@ -91,13 +91,25 @@ def losses_of(state: ControlState, epoch: int, streams: Iterable[OrderStream]) -
     return losses
 
 
-def cuts_of(plan: Plan, following: Plan, losses: Mapping[str, int]) -> dict[str, int]:
-    """Give where lost logs end whose loss the next plan accepts: it gives them another life."""
-    return {
+def cuts_of(
+    plan: Plan, following: Plan, losses: Mapping[str, int], streams: Iterable[OrderStream]
+) -> dict[str, int]:
+    """Give where lost logs end whose loss the next plan accepts: it gives them another life.
+
+    No stream of the next epoch has to order anything of the life before, so they end where one of
+    these streams is, if that is lower.
+    """
+    cuts = {
         name: first
         for name, first in losses.items()
         if following.has_log(name) and following.log(name).life > plan.log(name).life
     }
+    for stream in streams:
+        for log, position in stream.state.positions.items():
+            name = stream.plan.logs[log].name
+            if name in cuts:
+                cuts[name] = min(position, cuts[name])
+    return cuts
 
 
 def seen_of(

@@ -42,6 +42,7 @@ class Relay:
         # The parent's positions at own.state.parent_next, once it is read so far.
         self._positions = {log: parent.state.positions[log] for log in inherited}
         self.strayed = False
+        self.parent_lost = False  # and that is why: another record is where the last one was
         # Behind the last run that a recovery restores to the parent. Until it is relayed, our
         # positions may be ahead: we have restored the same runs.
         self._restored_at: int | None = None
@@ -92,10 +93,10 @@ class Relay:
         # Most of our records are tickets, which leave inherited logs as they are.
         if self._compared != (known, state.restored):
             self._compared = (known, state.restored)
-            contradicts = any(
-                state.positions[log] != upto for log, upto in self._positions.items()
-            ) or self._read_below(known) not in (None, state.parent_last)
-            self.strayed = self.strayed or contradicts
+            others = any(state.positions[log] != upto for log, upto in self._positions.items())
+            if self._read_below(known) not in (None, state.parent_last):
+                self.parent_lost = True
+            self.strayed = self.strayed or others or self.parent_lost
 
     def _note_restored(self) -> None:
         parent = self.parent

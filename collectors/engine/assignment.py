@@ -53,6 +53,11 @@ class Assignment:
         return {partition.topic for partition in (*self.logs, self.own)}
 
     @property
+    def parent_name(self) -> str | None:
+        """Name the collector above; None at a root."""
+        return self.plan.collector(self.name).parent
+
+    @property
     def streams(self) -> tuple[TopicPartition, ...]:
         """Name the streams that the collector reads: its own first."""
         return (self.own,) if self.parent is None else (self.own, self.parent)

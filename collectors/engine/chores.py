@@ -21,7 +21,7 @@ from typing import Protocol, TypeVar
 from collectors.core.actions import Fill
 from collectors.engine.assignment import Assignment
 from collectors.engine.loops import Loop
-from collectors.engine.questions import Asking, Questions, ask_leaders
+from collectors.engine.questions import Asking, Questions, is_whole
 from collectors.engine.skips import fill
 from multicast.control import ControlState
 from multicast.control.topic_identity import refuse_other_topics
@@ -69,9 +69,6 @@ class Working(Asking, Protocol):
     @property
     def over(self) -> bool:
         """Whether it has ended."""
-
-    def is_judged(self, log: int) -> bool:
-        """Whether holes of a log may be filled, as of the last answer."""
 
     def filled(self, log: int, end: int | None) -> None:
         """Take the end of a log after a fill; None where it is unknown."""
@@ -182,16 +179,13 @@ class Chores:
             instance.filled(action.log, end)
 
         with _failing(instance):
-            has_answered = ask_leaders(self._driver, [instance], logs=[action.log])
-            if not (has_answered and instance.is_judged(action.log)):
-                filled(None)
-                return
             instance.skips_appended += fill(
                 self._driver,
                 self._appender,
                 instance.assignment.plan,
                 action.log,
                 below=action.below,
+                is_whole=lambda: is_whole(self._driver, instance, action.log),
                 filled=filled,
             )
 

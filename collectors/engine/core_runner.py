@@ -32,11 +32,12 @@ from collectors.engine.clock import TickSubscription
 from collectors.engine.engine import Engine
 from collectors.engine.log_waits import LogWaits
 from collectors.engine.own_stream import OwnStream
-from collectors.engine.questions import unstated_losses
+from collectors.engine.questions import unstated_losses, unstated_stream
 from collectors.engine.read_ahead import ReadAhead
 from collectors.engine.status import TroubleLog, progress_of, troubles
 from collectors.engine.stream_loop import StreamBatch
 from multicast.drivers.protocol import LeaderEnd, Record, TopicPartition
+from multicast.errors import Truncated
 from multicast.order.runs import order_checksum
 from multicast.order.stream import StreamCheckpoint
 
@@ -153,7 +154,11 @@ class CoreRunner:
         self._engine.clock.leave(self)
 
     def fail(self, error: Exception) -> None:
-        """End the instance with an error."""
+        """End the instance with an error; state it if a stream has lost its end."""
+        if isinstance(error, Truncated) and error.partition is not None:
+            stream = TopicPartition(*error.partition)
+            for statement in unstated_stream(self.assignment, stream, self._engine.control):
+                self._engine.write_control(*statement)
         self._end(error)
 
     # -- events -----------------------------------------------------------------------------------
@@ -292,18 +297,22 @@ class CoreRunner:
                 case Fill():
                     self._fills += 1
                     self._engine.chores.fill(self, action)
-        if acts and self.core.lost:
+        if acts and (self.core.lost or self.core.parent_lost):
             self._state_losses()
         if self.assignment.parent is not None:
             self._read_while_room(self.assignment.parent)
 
     def _state_losses(self) -> None:
-        """Write to the control topic what it lacks of our logs' losses; once more in a second."""
+        """Write to the control topic what it lacks of losses that we know; again in a second."""
         now = time.monotonic()
         if now < self._losses_due_s:
             return
         lost = {log: first for log, first in self.core.lost.items() if log in self.core.own.own}
-        for statement in unstated_losses(self.assignment.plan, lost, self._engine.control):
+        control, parent = self._engine.control, self.assignment.parent
+        statements = unstated_losses(self.assignment.plan, lost, control)
+        if self.core.parent_lost:
+            statements += unstated_stream(self.assignment, parent, control)
+        for statement in statements:
             self._losses_due_s = now + _RESTATE_S
             self._engine.write_control(*statement)
 
@@ -377,7 +386,7 @@ class CoreRunner:
         self._trouble_log.look(troubles(self.assignment, core))
         # Perhaps a topic is gone, which the brokers do not say at once, or what was to be stated of
         # a log's end was lost.
-        if core.lag or core.to_ask:
+        if core.lag or (core.to_ask and self._role.acting):
             self._engine.chores.recheck(self)
         may_rest = self._ticks.tick()
         due = core.pending or core.early or core.lag or highs or self._own.has_failed

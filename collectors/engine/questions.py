@@ -13,7 +13,7 @@ from typing import Protocol, TypeVar
 
 from collectors.core.sights import EpochEnd, Question
 from collectors.engine.assignment import Assignment
-from multicast.control import ControlState, loss_record
+from multicast.control import ControlState, loss_record, lost_stream_record
 from multicast.drivers.protocol import Driver, LeaderEnd, TopicPartition
 from multicast.errors import ClusterUnreachable
 from topology.tree import Plan
@@ -44,6 +44,9 @@ class Asking(Protocol):
         self, question: Question, ends: Mapping[int, LeaderEnd], epoch_ends: Mapping[int, EpochEnd]
     ) -> None:
         """Take the answers."""
+
+    def is_judged(self, log: int) -> bool:
+        """Whether holes of a log may be filled, as of the last answer."""
 
 
 class Questions:
@@ -96,6 +99,11 @@ def ask_leaders(
     return len(ends) == len(wanted)
 
 
+def is_whole(driver: Driver, instance: Asking, log: int) -> bool:
+    """Ask the leader of a log; say whether it answers, and has all that was seen of the log."""
+    return ask_leaders(driver, [instance], logs=[log]) and instance.is_judged(log)
+
+
 def _partitions(instance: Asking, question: Question) -> dict[int, TopicPartition]:
     """Give the Kafka partitions to ask for by number."""
     logs = instance.assignment.logs
@@ -106,6 +114,21 @@ def _by_number(
     partitions: Mapping[int, TopicPartition], answers: Mapping[TopicPartition, _T]
 ) -> dict[int, _T]:
     return {number: answers[log] for number, log in partitions.items() if log in answers}
+
+
+def unstated_stream(
+    assignment: Assignment, stream: TopicPartition | None, state: ControlState
+) -> list[tuple[bytes, bytes]]:
+    """Make the statement that the control topic lacks: a stream has lost its end.
+
+    Of any other Kafka partition than those of the streams that a collector reads there is none.
+    """
+    name = assignment.name if stream == assignment.own else assignment.parent_name
+    if name is None or stream not in assignment.streams:
+        return []
+    epoch = assignment.plan.epoch
+    stated = (name, epoch) in state.losses.streams
+    return [] if stated else [lost_stream_record(name, epoch)]
 
 
 def unstated_losses(

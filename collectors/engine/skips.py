@@ -64,19 +64,24 @@ def fill(
     number: int,
     *,
     below: int,
+    is_whole: Callable[[], bool],
     filled: Callable[[int | None], None],
 ) -> int:
     """Start to append skips to log `number`, while it ends below an offset; give how many.
 
-    A large hole takes several calls. Open transactions count towards the end. `filled` is called
-    once, from any thread, with the log's end after that; None: nothing was started, because the
-    log's leader is away, or not all that was started was stored. Raises `TopicChanged` where the
-    log's topic was deleted and created again.
+    A large hole takes several calls. Open transactions count towards the end. `is_whole` says
+    whether the log's present leader has all that was seen of it. `filled` is called once, from any
+    thread, with the log's end after that; None: nothing was started, because the log's leader is
+    away or the log not whole, or not all that was started was stored. Raises `TopicChanged` where
+    the log's topic was deleted and created again.
     """
     log = plan.logs[number]
     partition = log_partition(log)
     try:
         refuse_changed_topics(driver, plan, {partition.topic}, timeout_s=_ANSWER_S)
+        if not is_whole():
+            filled(None)
+            return 0
         end = driver.high_watermarks([partition], timeout_s=_ANSWER_S)[partition]
     except ClusterUnreachable:
         filled(None)

@@ -14,7 +14,11 @@ from multicast.errors import AppendUnknown
 
 
 def append_one(
-    driver: Driver, partition: TopicPartition, key: bytes | None, value: bytes, timeout_s: float
+    driver: Driver,
+    partition: TopicPartition,
+    key: bytes | None,
+    value: bytes | None,
+    timeout_s: float,
 ) -> int:
     """Append one record, wait until it is stored, and give its offset.
 

@@ -150,7 +150,7 @@ class Drain:
         self._say(f"epoch {epoch}: its collectors freeze")
         ends = self._wait_for_freeze(streams, state.markers[epoch], opened)
         losses = losses_of(state, epoch, streams.places.values())
-        cuts = cuts_of(self._plan, self._next, losses)
+        cuts = cuts_of(self._plan, self._next, losses, streams.places.values())
         sight, ended = seen_of(streams.named, ends, cuts), self._settle(streams, ends, cuts)
         ended = replace(ended, seen=sight.seen, lost=sight.lost)
         full = {**ends, **ordered_to(streams.places.values())}
@@ -273,7 +273,7 @@ class Drain:
             engine.add(node)
         return float("inf")
 
-    def _settle(self, streams: Streams, ends: Mapping[str, int], cuts: Mapping[str, int]) -> Ended:
+    def _settle(self, streams: Streams, ends: Mapping[str, int], cuts: Collection[str]) -> Ended:
         """Raise `Conflict` if the streams contradict each other; a recovery repairs that.
 
         `ends` are those of the streams, also of the logs that are cut.

@@ -20,7 +20,7 @@ do no harm.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import ExitStack, closing
 from dataclasses import dataclass, replace
 from uuid import uuid4
@@ -38,6 +38,7 @@ from collectors.core.mending import (
 )
 from collectors.engine.skips import fill_up, ignore, missing
 from collectors.reconfiguration.appends import append_one
+from collectors.reconfiguration.committed import Groups, behind, lost_alone
 from collectors.reconfiguration.drain import Drain, Streams
 from collectors.reconfiguration.lost_order import lost_order
 from collectors.reconfiguration.restoring import (
@@ -46,7 +47,7 @@ from collectors.reconfiguration.restoring import (
     restore,
     runs_to_restore,
 )
-from collectors.reconfiguration.survey import behind, damage_of, read_streams
+from collectors.reconfiguration.survey import damage_of, read_streams
 from multicast.control import (
     ControlReader,
     ControlState,
@@ -91,7 +92,7 @@ class RecoveringDrain(Drain):
         self._flush()
         return _AGAIN_S
 
-    def _settle(self, streams: Streams, ends: Mapping[str, int], cuts: Mapping[str, int]) -> Ended:
+    def _settle(self, streams: Streams, ends: Mapping[str, int], cuts: Collection[str]) -> Ended:
         """Find how the next epoch's streams make up for the contradictions of this epoch's."""
         ended, begins = streams.named, resumed(streams.named, ends, cuts)
         self._owed = {}
@@ -103,11 +104,9 @@ class RecoveringDrain(Drain):
             return Ended()
         state = self._control.state
         runs = runs_to_restore(self._driver, state, ended, self.gone, lossy=self.lossy)
+        cut = {self._next.number(log) for log in cuts}
         owed = {
-            name: _below(
-                {self._next.number(log): first for log, first in cuts.items()},
-                self._renumbered(ended[name].plan, left),
-            )
+            name: [run for run in self._renumbered(ended[name].plan, left) if run.log not in cut]
             for name, left in runs.items()
         }
         self._owed = {name: left for name, left in owed.items() if left}
@@ -133,12 +132,6 @@ class RecoveringDrain(Drain):
         """Give runs of a stream with the log numbers of the next plan; `plan` is the stream's."""
         names = [log.name for log in plan.logs]
         return [run._replace(log=self._next.number(names[run.log])) for run in runs]
-
-
-def _below(cuts: Mapping[int, int], runs: Iterable[Run]) -> list[Run]:
-    """Give what is left of runs where these logs, by number, are cut."""
-    cut = [run._replace(next=min(run.next, cuts.get(run.log, run.next))) for run in runs]
-    return [run for run in cut if run.first < run.next]
 
 
 def _digest(owed: Mapping[str, Sequence[Run]]) -> bytes:
@@ -176,7 +169,7 @@ def recover(
     timeout_s: float = 30.0,
     yes: bool = False,
     lossy: bool = False,
-    groups: Callable[[], Iterable[str]] = tuple,
+    groups: Groups = tuple,
     say: Callable[[str], None] = lambda _: None,
 ) -> Recovered:
     """Repair the damage in the newest epoch; return once that is done.
@@ -193,7 +186,7 @@ def recover(
         state = control.refresh()
         begun, is_planned = state.begun_epoch, state.begun_epoch < state.epoch
         streams = read_streams(driver, state)
-        damages = damage_of(driver, state, streams)
+        damages = (*damage_of(driver, state, streams), *lost_alone(driver, state, groups))
         if lossy:
             damages = (*damages, *lost_order(driver, state, streams))
         for sentence in (*(each.says for each in damages), *behind(driver, state, damages, groups)):
@@ -204,11 +197,12 @@ def recover(
         skips = _fill(driver, state, streams, deadline=deadline, yes=yes, say=say)
         if not is_planned and not harms:
             return Recovered(begun, damages, skips, changed=skips > 0)
+        gone = {name: read.gone for name, read in streams.items() if read.gone is not None}
+        _forget(driver, state, gone, timeout_s)
         _state_losses(driver, state, harms, timeout_s)
         if not is_planned:
             _propose(driver, admin, control, harms, timeout_s)
             say(f"the plan of epoch {control.state.epoch} is in the control topic")
-        gone = {name: read.gone for name, read in streams.items() if read.gone is not None}
         _end(driver, control, begun, gone, deadline=deadline, lossy=lossy, say=say)
     if is_planned and _lost(harms):  # which the plan that came meanwhile did not accept
         left_s = max(0.0, deadline - time.monotonic())
@@ -220,6 +214,17 @@ def recover(
 def _lost(harms: Iterable[Damage]) -> tuple[str, ...]:
     """Name the logs that have lost their ends."""
     return tuple(each.log for each in harms if each.harm is Harm.LOST)
+
+
+def _forget(driver: Driver, state: ControlState, gone: Mapping[str, int], timeout_s: float) -> None:
+    """Delete from the control topic what it names of streams that have lost it: readers stop at it.
+
+    Of collectors that are in the newest epoch that has begun.
+    """
+    for key, point in state.checkpoint_keys.items():
+        began = state.first_epoch(state.begun_epoch, point.collector)
+        if point.epoch == began and point.offset >= gone.get(point.collector, point.offset + 1):
+            append_one(driver, collectors_partition(state.topic), key, None, timeout_s)
 
 
 def _state_losses(
@@ -246,10 +251,11 @@ def _refuse_loss(
     harms: Sequence[Damage],
 ) -> None:
     """Raise `Conflict` if the end of the damaged epoch takes --accept-loss, as far as one sees."""
-    if _lost(harms):
+    losses = [each for each in harms if each.harm in (Harm.LOST, Harm.CUT)]
+    if losses:
         raise Conflict(
-            f"{harms[0].says}; if no broker can bring it back, give --accept-loss: the log ends "
-            f"there, and goes on with what stands there now"
+            f"{losses[0].says}; if no broker can bring it back, give --accept-loss: what is there "
+            f"now goes on in the next epoch"
         )
     plan = state.plan(state.begun_epoch)
     is_planned = plan.epoch < state.epoch
@@ -272,7 +278,7 @@ def _propose(
     """Append the plan of the next epoch to the control topic."""
     state = control.state
     plan = _next_plan(state.plan(), harms)
-    partition_count = 1 + max(node.stream for node in plan.collectors)
+    partition_count = 1 + max((node.stream for node in plan.collectors), default=0)
     admin.create_topics({order_topic(plan.topic): TopicSpec(partition_count)})
     partitions = {node.name: stream_partition(plan, node.name) for node in plan.collectors}
     ends = driver.last_stable_offsets(list(partitions.values()))

@@ -24,6 +24,8 @@ from dataclasses import replace
 from collectors.core.actions import Append, Fill, SaveCheckpoint
 from collectors.core.collector import Collector
 from collectors.core.epoch_change import freeze_positions
+from collectors.engine.assignment import Assignment
+from collectors.engine.questions import ask_leaders, is_whole, unstated_losses
 from collectors.engine.skips import fill, ignore
 from collectors.reconfiguration.apply import refuse_unfit
 from collectors.reconfiguration.drain import Drain, Streams
@@ -48,6 +50,7 @@ from topology.tree import Plan
 # Records that one turn reads of a stream: small ones put other parties' turns between records.
 _AMOUNTS = (1, 2, 5, 1000)
 _TICK_MS = 250
+_ASK_MS = 1000  # as in the engine, leaders are asked so often what their logs have
 # Far more than a core needs to believe in a hole or a debt; so a system whose logs are away rests.
 _JUDGING_MS = 5000
 _EVERY_OTHER = 2  # turns in which a log's end is looked up: then logs are seen in other orders
@@ -71,7 +74,8 @@ class SteppedInstance:
         self.over = False
         self.leaving = False
         self._cluster = cluster
-        self._plan = state.plan(epoch)
+        self.assignment = Assignment.of(state, name, epoch)
+        self._plan = self.assignment.plan
         self._partition = stream_partition(self._plan, name)
         own = state.opened(epoch, name, self._newest(state) if checkpoints else None)
         spec = self._plan.collector(name)
@@ -85,7 +89,9 @@ class SteppedInstance:
         self.core.own_end(self._end_of_stream())
         self._logs = {number: log_partition(self._plan.logs[number]) for number in sorted(own.own)}
         self._ends: dict[int, int] = {}
-        self._moved_ms = self._ticked_ms = cluster.now_ms()
+        self.question, self.epochs = self.core.question, self.core.epochs
+        self.answered, self.is_judged = self.core.answered, self.core.is_judged
+        self._moved_ms = self._ticked_ms = self._asked_ms = cluster.now_ms()
         self._awaits_tick = False
         self._appender = cluster.driver.appender()
         self._failed = False
@@ -180,6 +186,9 @@ class SteppedInstance:
         if now - self._ticked_ms >= _TICK_MS:
             self._ticked_ms = now
             self.core.tick(self._highs())
+        if now - self._asked_ms >= _ASK_MS:
+            self._asked_ms = now
+            ask_leaders(self._cluster.driver, [self])
         state, ends = self.core.own.state, self._ends.items()
         uneven = any(state.positions[log] != end or state.debts[log] for log, end in ends)
         if uneven and not self._awaits_tick and now - self._moved_ms < _JUDGING_MS:
@@ -205,11 +214,19 @@ class SteppedInstance:
                 case SaveCheckpoint(checkpoint):
                     statement = state.naming(checkpoint, self._cluster.now_ms())
                     if statement is not None:
-                        stated = collectors_partition(self._cluster.topic)
-                        self._appender.append(stated, statement[1], key=statement[0], done=ignore)
+                        self._append_statement(*statement)
                 case Fill(number, below):
                     self._fill(number, below)
-        return bool(actions)
+        own = {log: first for log, first in self.core.lost.items() if log in self._logs}
+        losses = unstated_losses(self._plan, own, state)
+        for key, value in losses:
+            self._append_statement(key, value)
+        return bool(actions or losses)
+
+    def _append_statement(self, key: bytes, value: bytes) -> None:
+        self._appender.append(
+            collectors_partition(self._cluster.topic), value, key=key, done=ignore
+        )
 
     def _fill(self, number: int, below: int) -> None:
         fill(
@@ -218,6 +235,7 @@ class SteppedInstance:
             self._plan,
             number,
             below=below,
+            is_whole=lambda: is_whole(self._cluster.driver, self, number),
             filled=lambda end: self._filled.append((number, end)),
         )
 

@@ -25,7 +25,7 @@ from multicast.consuming.entries_read import ConsumerEntries
 from multicast.consuming.group_positions import GroupCursor, GroupPositions, kafka_group
 from multicast.consuming.readers import open_clients
 from multicast.consuming.reading import Reading
-from multicast.consuming.stated_ends import read_stated, refuse_lost_checkpoint
+from multicast.consuming.stated_ends import read_stated, refuse_lost_checkpoint, tell
 from multicast.consuming.subscription import (
     Bounds,
     End,
@@ -41,7 +41,7 @@ from multicast.control import ControlState, log_partition
 from multicast.control.topic_identity import refuse_changed_topics
 from multicast.drivers import open_driver
 from multicast.drivers.clock import clock_of, seconds
-from multicast.drivers.protocol import Driver
+from multicast.drivers.protocol import Driver, TopicPartition
 from multicast.errors import ProtocolViolation, TimedOut, UsageError
 from multicast.metrics.consumed import ConsumptionCounter
 from multicast.metrics.counts import ConsumerCounts
@@ -203,6 +203,8 @@ class Consumer:
         while True:
             self._user.refuse_ended()
             self._readers.refuse_recreated()
+            if self._readers.look_is_due():
+                tell(self._control.refresh(), self._delivery)
             waits_for_control = self._turn_epoch()
             batches = self._deliver(messages_max)
             if batches:
@@ -295,6 +297,10 @@ class Consumer:
         """Give, per log of the interest, the offset below which all is delivered or dropped."""
         with self._lock:
             return self._delivery.progress()
+
+    def leader_epochs(self) -> dict[TopicPartition, int]:
+        """Give, per Kafka partition, the epoch of the leader that took the last record read."""
+        return self._readers.leader_epochs()
 
     @property
     def waiting(self) -> Waiting | None:

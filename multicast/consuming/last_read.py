@@ -62,22 +62,28 @@ class LastReads:
             self._last.pop(self._order, None)
         self._order = order
 
+    def leader_epochs(self) -> dict[TopicPartition, int]:
+        """Give, per partition, the epoch of the leader that took the last record."""
+        return {partition: last.leader_epoch for partition, last in self._last.items()}
+
     def forget(self) -> None:
         """Forget all."""
         self._last.clear()
 
-    def note(self, partition: TopicPartition, records: Sequence[Record]) -> None:
+    def note(self, partition: TopicPartition, records: Sequence[Record]) -> bool:
         """Take the next records; if another leader took them, compare the last one before them.
 
-        Blocks for two requests then. Raises `Truncated`.
+        Blocks for two requests then, and returns True. Raises `Truncated`.
         """
         if not records:
-            return
+            return False
         last, newest = self._last.get(partition), records[-1]
-        if last is not None and records[0].leader_epoch != last.leader_epoch:
+        is_other = last is not None and records[0].leader_epoch != last.leader_epoch
+        if last is not None and is_other:
             self.refuse_others({partition: last})
         checksum = self._checksum(partition, newest)
         self._last[partition] = LastRead(newest.offset, checksum, newest.leader_epoch)
+        return is_other
 
     def refuse_lost(self, partition: TopicPartition) -> None:
         """Raise `Truncated` if what was read last is gone. Blocks for two requests."""

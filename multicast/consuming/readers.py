@@ -9,6 +9,7 @@ paused    not read for now, because the delivery holds enough of it
 
 from __future__ import annotations
 
+import math
 from collections import deque
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
@@ -25,6 +26,10 @@ from multicast.errors import Trimmed
 if TYPE_CHECKING:
     from multicast.tracing.delivered import ConsumerSpans
 
+# A collector comes back within some seconds after its brokers. Ten times shorter would miss it, and
+# ten times more often would be seen in the brokers' work; ten times longer would not.
+_LOOKS_S = 60.0
+_LOOK_EVERY_S = 2.0
 _ORDER = -1  # in place of a log's number: the order stream
 
 
@@ -39,6 +44,7 @@ class DeliveryReaders:
         self._watch = TopicWatch(driver)
         self._last = LastReads(driver)
         self._reader: Reader = driver.reader({})
+        self._looks_until = self._look_at = math.inf
         self._unfed: deque[Fetched] = deque()  # read, and not compared yet: it comes again
 
     def begin(self, delivery: Delivery) -> None:
@@ -60,6 +66,10 @@ class DeliveryReaders:
     def forget(self) -> None:
         """Compare nothing with what was read so far: the application goes elsewhere."""
         self._last.forget()
+
+    def leader_epochs(self) -> dict[TopicPartition, int]:
+        """Give, per partition, the epoch of the leader that took the last record read."""
+        return self._last.leader_epochs()
 
     def refuse_others(self, known: Mapping[TopicPartition, LastRead]) -> None:
         """Raise `Truncated` if other messages, or none, are where these were read; blocks."""
@@ -131,8 +141,9 @@ class DeliveryReaders:
         while self._unfed:
             partition, records, position = self._unfed[0]
             number = self._streams.get(partition)
-            if number is not None:
-                self._last.note(partition, records)
+            if number is not None and self._last.note(partition, records):
+                self._looks_until = now + _LOOKS_S
+                self._look_at = now
             self._unfed.popleft()
             if number is None:
                 continue
@@ -144,6 +155,18 @@ class DeliveryReaders:
             for record in records:
                 delivery.order_read(record)
             delivery.order_passed(position)
+
+    def look_is_due(self) -> bool:
+        """Whether to read now what the control topic states of losses.
+
+        Once another leader has taken records, and then for a minute, as collectors may come back
+        after the brokers.
+        """
+        now = self._clock.monotonic()
+        if now < self._look_at:
+            return False
+        self._look_at = now + _LOOK_EVERY_S if now < self._looks_until else math.inf
+        return True
 
     def balance(self, delivery: Delivery) -> None:
         """Pause the logs whose buffers are full, and an order far ahead; resume the rest."""

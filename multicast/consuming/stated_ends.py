@@ -40,8 +40,13 @@ def read_stated(
 
 
 def tell(control: ControlState, delivery: Delivery) -> None:
-    """Tell a delivery what the control topic states of its logs' ends."""
+    """Tell a delivery what the control topic states of its logs' ends.
+
+    Raises `Truncated` if its stream is stated to have lost its end.
+    """
     epoch = delivery.plan.epoch
+    if delivery.order is not None and control.stream_is_lost(epoch, delivery.order.collector):
+        raise lost_stream(control, epoch, delivery.order.collector)
     named = [(number, log.name) for number, log in delivery.logs.items()]
     cuts = {number: control.cut_of(epoch, name) for number, name in named}
     firsts = {number: control.loss_of(epoch, name) for number, name in named}
@@ -55,14 +60,27 @@ def tell(control: ControlState, delivery: Delivery) -> None:
             delivery.saw(SightRecord(point.record.seen, point.record.lost))
 
 
+def lost_stream(control: ControlState, epoch: int, collector: str) -> Truncated:
+    """Make the error of a stream that has lost its end."""
+    partition = stream_partition(control.plan(epoch), collector)
+    return Truncated(
+        f"the order stream of collector {collector}, {partition.topic}/{partition.partition}, has "
+        f"lost its end, as a collector has stated: what was delivered by what is gone stands in "
+        f"another order now; run 'amcast topology recover'"
+    ).about(partition)
+
+
 def refuse_lost_checkpoint(
     driver: Driver, control: ControlState, epoch: int, collector: str
 ) -> None:
     """Raise `Truncated` if a collector's stream ends below a checkpoint that is named.
 
-    `control` was read before. Blocks for a request, if one is named.
+    Not where the stream's epoch has ended: then an operator has accepted that. `control` was read
+    before. Blocks for a request, if a checkpoint is named.
     """
-    epoch = control.first_epoch(epoch, collector)
+    last, epoch = control.last_epoch(epoch, collector), control.first_epoch(epoch, collector)
+    if last in control.ends:
+        return
     for point in control.checkpoints(epoch, collector)[-1:]:
         partition = stream_partition(control.plan(epoch), collector)
         end = end_from(driver, clock_of(driver), partition, point.offset + 1)

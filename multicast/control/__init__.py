@@ -8,7 +8,7 @@ Other rooms import from here, not from the modules:
     state           what all statements say together; no I/O
     sources         which stream is read in which epoch; no I/O
     advertised      what instances of collectors say of themselves; no I/O
-    losses          what logs have lost, as collectors state it; no I/O
+    losses          what logs and streams have lost, as collectors state it; no I/O
     checkpoints     which checkpoint a stream is opened at
     reader          reads both topics from a cluster
     follower        reads them again and again, for the parts of a producer
@@ -20,6 +20,7 @@ from multicast.control.checkpoints import best_checkpoint
 from multicast.control.codecs import (
     ends_record,
     loss_record,
+    lost_stream_record,
     markers_record,
     plan_record,
     running_record,
@@ -59,6 +60,7 @@ __all__ = [
     "groups_topic",
     "log_partition",
     "loss_record",
+    "lost_stream_record",
     "markers_record",
     "order_topic",
     "plan_record",

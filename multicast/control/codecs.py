@@ -90,6 +90,11 @@ def loss_record(log: str, life: int, first: int) -> tuple[bytes, bytes]:
     return f"loss/{log}/{life}/{first}".encode(), _dump({})
 
 
+def lost_stream_record(collector: str, epoch: int) -> tuple[bytes, bytes]:
+    """Make the statement that the stream which a collector began in an epoch has lost its end."""
+    return f"lost-stream/{collector}/{epoch}".encode(), _dump({})
+
+
 def _web(page: StatusPage | None) -> dict[str, Any]:
     if page is None:
         return {}

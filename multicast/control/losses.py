@@ -1,12 +1,15 @@
-"""What logs have lost, as collectors state it on the control topic. No I/O.
+"""What logs and order streams have lost, as collectors state it on the control topic. No I/O.
 
-A key says all, `loss/LOG/LIFE/FIRST`: in this life the log has lost what was at offset FIRST, and
-all behind it. Any empty or void value of the key takes that back.
+    loss/LOG/LIFE/FIRST           in this life the log has lost what was at FIRST, and all behind it
+    lost-stream/COLLECTOR/EPOCH   the stream that began in this epoch has lost its end
+
+A key says all; any empty or void value of it takes that back.
 """
 
 from __future__ import annotations
 
 from topology.documents import NotReadable, json_object, whole_text
+from topology.tree import EPOCH_MAX
 
 LOSSES_MAX = 100_000  # keys; ten for each log of the largest plan so far
 
@@ -14,19 +17,27 @@ LOSSES_MAX = 100_000  # keys; ten for each log of the largest plan so far
 class Losses:
     """All keys that stand; of those of a log in one life the lowest offset acts."""
 
-    def __init__(self, stated: dict[tuple[str, int], set[int]] | None = None) -> None:
+    def __init__(
+        self,
+        stated: dict[tuple[str, int], set[int]] | None = None,
+        streams: set[tuple[str, int]] | None = None,
+    ) -> None:
         self._stated = stated or {}
         self._count = sum(map(len, self._stated.values()))
+        self.streams = streams or set()  # collectors, with epochs
 
     def __eq__(self, other: object) -> bool:
         """Whether both have the same keys."""
-        return isinstance(other, Losses) and self._stated == other._stated
+        if not isinstance(other, Losses):
+            return False
+        return (self._stated, self.streams) == (other._stated, other.streams)
 
     __hash__ = None  # type: ignore[assignment]
 
     def copy(self) -> Losses:
         """Give a copy."""
-        return Losses({log: set(firsts) for log, firsts in self._stated.items()})
+        logs = {log: set(firsts) for log, firsts in self._stated.items()}
+        return Losses(logs, set(self.streams))
 
     def take(self, rest: str, value: bytes | None) -> None:
         """Take the next statement, by its key behind `loss/`; raises `NotReadable`."""
@@ -56,3 +67,17 @@ class Losses:
     def first_of(self, log: str, life: int) -> int | None:
         """Give the first offset that a log has lost in a life; None: nobody has stated a loss."""
         return min(self._stated.get((log, life), ()), default=None)
+
+    def take_stream(self, rest: str, value: bytes | None) -> None:
+        """Take the next statement of a stream, by its key behind its kind, as `take` does."""
+        collector, _, epoch = rest.rpartition("/")
+        key = collector, whole_text(epoch, EPOCH_MAX)
+        if rest != f"{collector}/{key[1]}":
+            raise NotReadable("it has leading zeros")
+        self.streams.discard(key)
+        if value is None:
+            return
+        json_object(value)
+        if len(self.streams) >= LOSSES_MAX:
+            raise NotReadable("too many streams are lost")
+        self.streams.add(key)

@@ -26,6 +26,7 @@ that names an epoch that has not begun is *early*: it is kept until that has.
     running/NAME                   {"epoch": e}: an instance has opened this epoch's collector; may
                                    say where its web pages are, and that it hands over (`released`)
     loss/LOG/LIFE/FIRST            {}: the log has lost what was at FIRST, and all behind it
+    lost-stream/NAME/EPOCH         {}: the stream that began in this epoch has lost its end
 
 Invariants: plans[i].epoch = i + 1; early statements name epochs that have not begun, and no key is
 both early and among the checkpoints.
@@ -207,6 +208,8 @@ class ControlState:
             self.advertised.take(rest, json_object(value or b""))
         elif kind == "loss":
             self.losses.take(rest, value)
+        elif kind == "lost-stream":
+            self.losses.take_stream(rest, value)
         else:
             raise NotReadable(f"its kind {kind!r} is unknown")
 
@@ -461,6 +464,12 @@ class ControlState:
         first = self.losses.first_of(log, self._plan(epoch).log(log).life)
         cut = self.cut_of(epoch, log)
         return first if cut is None or first is None or first < cut else None
+
+    def stream_is_lost(self, epoch: int, collector: str) -> bool:
+        """Whether a stream has lost its end, and goes on: readers of both tails would differ."""
+        began, last = self.first_epoch(epoch, collector), self.last_epoch(epoch, collector)
+        has_ended = last is not None and last in self.ends
+        return (collector, began) in self.losses.streams and not has_ended
 
     def single_log_start(self, epoch: int, log: str) -> int:
         """Say where an epoch begins for those who read a log alone."""

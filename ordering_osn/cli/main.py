@@ -77,7 +77,14 @@ OperationsTls = Annotated[
 ]
 Peers = Annotated[
     list[str] | None,
-    typer.Option("--peer", help="Another node, for blocks that left the log; repeatable."),
+    typer.Option("--peer", help="Another node, for the blocks that it has; repeatable."),
+]
+AcceptLoss = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--accept-loss",
+        help="Once: a channel that goes on though Kafka lost what its blocks hold; repeatable.",
+    ),
 ]
 FsyncMode = Annotated[
     Fsync,
@@ -106,6 +113,7 @@ def run(
     peer: Peers = None,
     tls_ca: Authority = None,
     tls_name: ServerName = "",
+    accept_loss: AcceptLoss = None,
     fsync: FsyncMode = Fsync.BLOCK,
     log_level: LogLevel = "warning",
 ) -> None:
@@ -140,6 +148,7 @@ def run(
         peers=tuple(peer or ()),
         peers_tls=TlsFiles.read(tls_cert, tls_key, tls_ca) if tls_ca else None,
         peers_name=tls_name,
+        accept_loss=tuple(accept_loss or ()),
         fsync=fsync.value,
     )
     chosen = settings(bootstrap=bootstrap, topic=topic, driver=driver)

@@ -315,6 +315,19 @@ def test_every_weight_is_planted(weight):
     assert any(expected[0] is weight for _, expected in PLANTED)
 
 
+def test_what_is_lost_is_one_finding_with_the_command_that_accepts_it():
+    lost = Damage(Harm.LOST, "K1", "P1 has lost its end", "P1", 9)
+    unread = CollectorFacts("K2", None, is_open=True, records=0, problem="it cannot be read")
+    cut = Damage(Harm.CUT, "K2", "K2's stream has lost its end")
+    facts = with_collectors(replace(ABOVE, ahead=(AHEAD,)), unread)
+    found = findings(replace(facts, damages=(lost, cut)))
+    assert [(each.about, each.says) for each in found] == [
+        ("log P1", "P1 has lost its end"),
+        ("collector K2", "K2's stream has lost its end"),
+    ]
+    assert all("'amcast topology recover --accept-loss'" in each.do for each in found)
+
+
 def test_every_check_is_planted():
     assert {expected[1] for _, expected in PLANTED} == set(Check)
 

@@ -62,7 +62,7 @@ class Small:
 
     def write(self, record):
         key, value = record
-        states = key.startswith((b"checkpoint/", b"loss/", b"running/"))
+        states = key.startswith((b"checkpoint/", b"loss/", b"lost-stream/", b"running/"))
         partition = collectors_partition if states else control_partition
         self.log.write(partition(self.plan.topic), value, key=key)
 

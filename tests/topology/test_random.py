@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from topology.check import check, figures
 from topology.interests import from_document
 from topology.planner.solver import Infeasible, solve
-from topology.proof.bound import proven
+from topology.proof import proven
 from topology.tree import Plan
 
 NAMES = [f"P{number}" for number in range(6)]
@@ -72,7 +72,7 @@ def test_a_plan_is_sound_or_the_limit_that_cannot_hold_is_named(document, phi):
     plan = solution.plan
     check(plan)
     assert Plan.from_json(json.loads(plan.canonical())).canonical() == plan.canonical()
-    check(proven(solution, effort=0.001))
+    check(proven(solution))
     assert solve(file, phi=phi, effort=0.1).plan.canonical() == plan.canonical()
     computed = figures(plan)
     assert computed.genuineness <= 1

@@ -7,7 +7,7 @@ limits decide the method, and no clock does, so the same input and effort give t
     annealing      all others: the best of several constructions (`heuristic.py`)
 
 Only the integer program (`integer_program.py`) handles limits that couple collectors: on their
-number, in all and per host. How far a plan of annealing can be from the least: `topology/proof/`.
+number, in all and per host. How far a plan of annealing can be from the least: `topology/proof.py`.
 """
 
 from __future__ import annotations

@@ -44,7 +44,9 @@ class Cluster(SteppedDriver):
     def fill(self, below=HOLE, plan=PLAN):
         """Carry out one `Fill`; give the end that it reports, and how many skips it started."""
         ends = []
-        started = fill(self, self.skips, plan, P1, below=below, filled=ends.append)
+        started = fill(
+            self, self.skips, plan, P1, below=below, is_whole=lambda: True, filled=ends.append
+        )
         (end,) = ends
         return end, started
 
@@ -96,7 +98,10 @@ def test_a_full_buffer_takes_the_rest_later():
     held = []
     cluster.skips = SteppedDriver(cluster.log, step=held.append).appender(in_flight_max=3)
     ends = []
-    assert fill(cluster, cluster.skips, PLAN, P1, below=9, filled=ends.append) == 3
+    assert (
+        fill(cluster, cluster.skips, PLAN, P1, below=9, is_whole=lambda: True, filled=ends.append)
+        == 3
+    )
     assert ends == []
     for append in held:
         append.settle(append.store())

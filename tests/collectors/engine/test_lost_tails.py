@@ -62,6 +62,12 @@ def stated(system, log):
         return control.refresh().loss_of(1, log)
 
 
+def is_lost(system, name):
+    """Whether the control topic says that a collector's stream has lost its end."""
+    with closing(ControlReader(system.driver, system.topic)) as control:
+        return control.refresh().stream_is_lost(1, name)
+
+
 def place(system, log):
     return log_partition(system.plan.log(log))
 
@@ -147,6 +153,7 @@ def test_an_instance_whose_own_stream_has_another_end_ends_by_name_and_the_next_
     until(node.ended.is_set)
     assert isinstance(node.error, Truncated)
     assert "the order stream A.Msg-TO/0 has lost its end" in str(node.error)
+    until(lambda: is_lost(system, "K1"))
     system.run("K1")
     send(system, "P1")
     until(lambda: (10, 0) in seen_of(system, "K1", P1))
@@ -159,6 +166,23 @@ def test_an_instance_whose_own_stream_is_shorter_than_what_it_has_read_ends_by_n
     system.log.lose(stream_partition(system.plan, "K1"), 1)
     until(node.ended.is_set)
     assert isinstance(node.error, Truncated)
+
+
+def test_a_child_states_that_its_parents_stream_has_lost_what_it_has_relayed(system):
+    running = [system.run(name) for name in ("K1", "K2")]
+    send(system, "P2", 9)
+    until(lambda: seen_of(system, "K2", P2) == [(9, 0)])
+    for node, thread in running:
+        node.stop()
+        thread.join(60)
+    relayed = read(system, "K2").state.parent_next
+    at = stream_partition(system.plan, "K1")
+    system.log.lose(at, relayed - 1)
+    for _ in range(9):
+        system.log.write(at, b"")
+    system.run("K2")
+    until(lambda: is_lost(system, "K1"))
+    assert not is_lost(system, "K2")
 
 
 @pytest.mark.parametrize("opened", ["K1", "K2"])

@@ -31,6 +31,7 @@ GONE = Reported(why="http://h:1/status cannot be read (refused)", known=True)
         (Reported(state="starting"), 0, 0, State.STARTING, "starts"),
         (Reported(state="failed", error="it broke"), 0, 0, State.DOWN, "it broke"),
         (Reported(state="running", held=("P1",)), 9, 9, State.HELD, "transaction holds up P1"),
+        (Reported(state="running", lost={"P1": 7}), 0, 0, State.HELD, "lost: P1 from offset 7 on"),
         (GONE, 0, 0, State.DOWN, "its process does not answer; run"),
         (GONE, 7, 0, State.DOWN, "7 messages wait for it"),
         (Reported(why="no page"), 0, 0, State.SILENT, "no page"),

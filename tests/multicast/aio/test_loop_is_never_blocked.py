@@ -36,7 +36,7 @@ class SlowCluster(MemoryDriver):
         super().__init__(log)
         self.answers = threading.Event()
         self.answers.set()
-        for name in ("last_stable_offsets", "topic_ids", "committed", "commit"):
+        for name in ("last_stable_offsets", "leader_ends", "topic_ids", "committed", "commit"):
             setattr(self, name, self._waiting(getattr(self, name)))
 
     def _waiting(self, request):

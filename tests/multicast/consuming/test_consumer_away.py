@@ -11,7 +11,7 @@ from tests.helpers.plans import chain
 from tests.helpers.small import Small, until
 from topology.tree import CollectorSpec, Subscription
 
-REQUESTS = ("last_stable_offsets", "topic_ids")
+REQUESTS = ("last_stable_offsets", "leader_ends", "topic_ids")
 
 
 class Failing:

@@ -5,12 +5,14 @@ from dataclasses import replace
 
 import pytest
 
+from multicast.consuming import readers
 from multicast.consuming.cursor import start_cursor
 from multicast.consuming.delivery import Delivery
 from multicast.control import (
     ends_record,
     log_partition,
     loss_record,
+    lost_stream_record,
     markers_record,
     stream_partition,
 )
@@ -284,3 +286,33 @@ def test_where_an_operator_has_accepted_the_loss_the_rest_is_dropped():
     (batch,) = made.deliver(100)
     assert batch.log.name == "P2"
     assert made.progress() == {"P1": 10, "P2": 1}
+
+
+def test_nobody_begins_in_a_stream_that_has_lost_its_end(world):
+    write(world, 3)
+    world.write(lost_stream_record("K1", 1))
+    with pytest.raises(Truncated, match=r"order stream of collector K1, .*, has lost its end"):
+        world.consumer("C1")
+    values, error = deliver(world.consumer("C4"), "P4")  # it reads no stream
+    assert (values, error) == ([0, 1, 2], None)
+    world.consumer("C2").close()  # what its own stream has relayed stays
+
+
+@pytest.mark.parametrize("later", [False, True])
+def test_who_reads_on_under_another_leader_meets_the_statement_that_a_stream_is_lost(
+    world, later, monkeypatch
+):
+    monkeypatch.setattr(readers, "_LOOK_EVERY_S", 0.0)
+    write(world, 3)
+    with world.consumer("C1") as consumer:
+        assert consumer.poll(0.2)
+        order = stream_partition(PLAN, "K1")
+        world.log.lose(order, world.log.high_watermarks([order])[order])  # another leader
+        if not later:
+            world.write(lost_stream_record("K1", 1))
+        write(world, 2, first=3)
+        if later:
+            assert consumer.poll(0.2)
+            world.write(lost_stream_record("K1", 1))
+        with pytest.raises(Truncated):
+            consumer.poll(0.2)

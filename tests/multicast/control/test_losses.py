@@ -12,6 +12,7 @@ from multicast.control import (
     ends_record,
     genesis,
     loss_record,
+    lost_stream_record,
     markers_record,
     plan_record,
 )
@@ -88,3 +89,15 @@ def test_only_so_many_are_kept(monkeypatch):
     stated = [loss_record("P1", 0, first) for first in (9, 7, 8, 9)]
     state = read(operators(until=1), stated)
     assert (state.loss_of(1, "P1"), state.void) == (7, 1)
+
+
+def test_a_stream_that_has_lost_its_end_is_lost_until_its_epoch_has_ended():
+    stated = [lost_stream_record("K1", 1)]
+    for until, lost in ((1, True), (3, True), (4, False)):
+        state = read(operators(until=until), stated)
+        assert state.stream_is_lost(1, "K1") == lost
+        assert (state.stream_is_lost(1, "K2"), state.void) == (False, 0)
+    assert not read(operators(), stated).stream_is_lost(2, "K1")
+    key, _ = stated[0]
+    assert not read(operators(until=1), [*stated, (key, None)]).stream_is_lost(1, "K1")
+    assert read(operators(until=1), [(key + b"/", b"{}"), (b"lost-stream/K1/01", b"{}")]).void == 2

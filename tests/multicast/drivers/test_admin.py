@@ -45,16 +45,6 @@ def test_topics_are_made_once_grown_where_too_small_and_kept_where_larger(admin,
 
 
 @pytest.mark.kafka
-def test_a_topic_that_was_made_again_has_another_id(admin, topic):
-    admin.create_topics({topic: TopicSpec(1)})
-    before = admin.topic_ids([topic])
-    admin.delete_topics([topic])
-    assert admin.topic_ids([topic]) == {}
-    admin.create_topics({topic: TopicSpec(1)})
-    assert admin.topic_ids([topic]) != before
-
-
-@pytest.mark.kafka
 def test_a_topic_is_placed_on_every_broker_once_and_what_exists_stays(admin, topic):
     (broker,) = admin.broker_ids()
     settings = {"retention.ms": "-1", "min.insync.replicas": "1"}

@@ -327,18 +327,12 @@ def test_with_a_wide_spacing_a_question_waits_for_no_message_until_all_is_at_res
 
 
 @pytest.mark.kafka
-def test_sentinel_records_are_appended_once(world):
-    assert append_sentinels(world.driver, world.admin, world.topic)
-    sentinel = TopicPartition(world.sentinel_topic, 0)
-    assert world.admin.partitions([world.sentinel_topic]) == {world.sentinel_topic: 1}
-    assert world.driver.high_watermarks([sentinel]) == {sentinel: 1}
-
-
-@pytest.mark.kafka
 def test_applying_a_plan_appends_the_sentinels_and_applying_it_again_adds_missing_ones(world):
     plan = poster(topic=f"{world.topic}-plan")
     sentinel = TopicPartition(sentinel_topic(plan.topic), 0)
     assert apply(world.driver, world.admin, plan).changed
+    assert append_sentinels(world.driver, world.admin, plan.topic)
+    assert world.admin.partitions([sentinel.topic]) == {sentinel.topic: 1}
     assert world.driver.high_watermarks([sentinel]) == {sentinel: 1}
     world.admin.delete_topics([sentinel.topic])
     assert not apply(world.driver, world.admin, plan).changed

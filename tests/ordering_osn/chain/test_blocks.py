@@ -377,21 +377,8 @@ def test_a_transactions_size_is_payload_and_signature():
 @pytest.mark.parametrize(
     "envelope",
     [
-        b"",
         b"\xff",
-        Envelope(payload=b"\xff").SerializeToString(),
         Envelope(payload=Payload(data=b"no header").SerializeToString()).SerializeToString(),
-        Envelope(
-            payload=Payload(header={"channel_header": b"\xff"}).SerializeToString()
-        ).SerializeToString(),
-        Envelope(
-            payload=Payload(
-                header={
-                    "channel_header": ChannelHeader(channel_id="chain-a").SerializeToString(),
-                    "signature_header": b"\xff",
-                }
-            ).SerializeToString()
-        ).SerializeToString(),
         made("a", b"\xff", kind="CONFIG"),
     ],
 )

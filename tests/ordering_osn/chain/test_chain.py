@@ -149,14 +149,6 @@ def test_the_position_before_an_overflow_counts_records_that_were_not_ordered():
     assert metadata(stepped.writes[0])[0] == 2
 
 
-def test_a_block_that_a_copy_overflows_carries_the_old_last_original():
-    stepped = Stepped(rules(bytes_preferred=1000), position=5, last_original=2)
-    stepped.normal("a", envelope=sized("a", 600))
-    stepped.normal("b", original=4, envelope=sized("b", 600))
-
-    assert metadata(stepped.writes[0]) == (6, 2, 0)
-
-
 def test_a_copy_that_overflows_a_block_is_found_when_it_comes_again():
     """Fabric's: the last original does not advance, and another node's copy is ordered again."""
     stepped = Stepped(rules(bytes_preferred=1000), position=5, last_original=2)
@@ -167,24 +159,16 @@ def test_a_copy_that_overflows_a_block_is_found_when_it_comes_again():
     stepped.step(TimeToCut(2))
 
     assert stepped.named == [["a"], ["b"]]
-    assert metadata(stepped.writes[1]) == (9, 4, 0)
+    assert [metadata(write) for write in stepped.writes] == [(6, 2, 0), (9, 4, 0)]
 
 
-def test_two_blocks_carry_the_old_and_the_new_position_and_original():
+def test_k19_two_blocks_carry_the_old_and_the_new_position_and_original():
     stepped = Stepped(rules(bytes_preferred=1000), position=5, last_original=2)
     stepped.normal("a", envelope=sized("a", 600))
     stepped.normal("B", original=4, envelope=sized("B", 1001))
 
     assert stepped.named == [["a"], ["B"]]
     assert [metadata(write) for write in stepped.writes] == [(6, 2, 0), (7, 4, 0)]
-
-
-def test_k19_an_isolated_second_message_makes_two_blocks():
-    stepped = Stepped(rules(bytes_preferred=1000))
-    stepped.normal("a")
-    stepped.normal("B", envelope=sized("B", 2000))
-
-    assert [metadata(write)[0] for write in stepped.writes] == [1, 2]
 
 
 def test_k20_a_config_behind_pending_messages_makes_two_blocks():
@@ -245,23 +229,15 @@ def test_ingress_is_closed_at_start_iff_a_config_is_on_its_way(
 # -- section 3: time-to-cut -------------------------------------------------------------------
 
 
-def test_k7_something_pending_wants_a_cut_until_it_is_read():
-    stepped = Stepped()
+def test_k7_k8_something_pending_wants_a_cut_until_it_is_read_and_cuts_the_next_block():
+    stepped = Stepped(last_original=1, position=3)
     stepped.normal("a")
 
-    assert stepped.chain.wanted_cut == (1, 1)
+    assert stepped.chain.wanted_cut == (1, 4)
     stepped.step(TimeToCut(stepped.chain.wanted_cut[0]))
 
     assert stepped.named == [["a"]]
     assert stepped.chain.wanted_cut is None
-
-
-def test_k8_a_time_to_cut_of_the_next_block_cuts_what_is_pending():
-    stepped = Stepped(last_original=1, position=3)
-    stepped.normal("a")
-    stepped.step(TimeToCut(1))
-
-    assert stepped.named == [["a"]]
     assert stepped.chain.height == 2
     assert metadata(stepped.writes[0]) == (5, 1, 0)
 
@@ -311,14 +287,6 @@ def test_the_timer_does_not_start_again_with_later_messages():
         wanted.append(stepped.chain.wanted_cut)
 
     assert wanted == [(1, 1)] * 3
-
-
-def test_the_timer_stops_where_nothing_is_pending():
-    stepped = Stepped(rules(messages_max=2))
-    stepped.normal("a")
-    stepped.normal("b")
-
-    assert stepped.chain.wanted_cut is None
 
 
 def test_the_timer_starts_again_where_an_overflow_leaves_the_message_pending():

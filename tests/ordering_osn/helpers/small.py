@@ -92,7 +92,8 @@ class Faulty(SteppedDriver):
         self.lost = 0  # how many postings to lose from now on
         self.held = None  # postings that are held back, where it is a list
         self.readers = []  # all that were opened
-        for name in ("log_start_offsets", "last_stable_offsets", "high_watermarks", "topic_ids"):
+        requests = "log_start_offsets", "last_stable_offsets", "leader_ends", "high_watermarks"
+        for name in (*requests, "topic_ids"):
             setattr(self, name, self._refusable(getattr(self, name)))
 
     def _refuse(self):

@@ -10,13 +10,14 @@ from contextlib import closing
 import pytest
 
 from multicast import Consumer, Producer
+from multicast.consuming.batches import Message
 from multicast.control import ControlReader, log_partition, stream_partition
 from multicast.errors import Truncated
 from multicast.local.cluster import LocalCluster
 from tests.helpers.forged import streams_of
 from tests.helpers.hosting import hosting
 from tests.helpers.plans import chain, priced
-from tests.helpers.system import PATIENCE_S, System, until
+from tests.helpers.system import PATIENCE_S, System, amcast, until
 
 pytestmark = [pytest.mark.campaign, pytest.mark.slow, pytest.mark.timeout(900)]
 _BATCH = struct.Struct(">QI")  # the first offset, and how many bytes follow
@@ -159,3 +160,47 @@ def lose(cluster, broker, partition):
     lost = cut(broker.data, *partition, random.Random(f"{partition}"))
     cluster.restart(1)
     return lost
+
+
+def test_an_operator_accepts_a_loss_and_all_readers_go_on(cluster, tmp_path):
+    (broker,) = cluster._need().brokers
+    with System(cluster.bootstrap, priced(chain()), tmp_path) as system:
+        subscribed = {"topic": system.topic, "name": "C1", "driver": system.driver}
+        recover = "topology", "recover", *system.common()
+        with hosting(cluster.bootstrap, system.topic, system.driver_name, tmp_path):
+            write(system, 30)
+            with Consumer(**subscribed) as reader:
+                before = [str(message.message_id) for message in messages(reader)]
+                reader.commit()
+            until(lambda: seen_end(system, "K1", "P1") == 30, "the seen end")
+            first = lose(cluster, broker, log_partition(system.plan.log("P1")))
+            write(system, 5)
+            until(lambda: loss_of(system, "P1") == first, "the loss")
+            doctor = amcast("doctor", "-b", system.bootstrap, "-t", system.topic)
+            assert f"log P1 has lost what it held from offset {first} on" in doctor.stdout
+            assert doctor.stdout.count("topology recover --accept-loss") == 1
+            status = amcast("collectors", "status", *system.common())
+            assert f"log P1 has lost its messages from offset {first} on" in status.stderr
+            refused = amcast(*recover)
+            assert refused.returncode == 5
+            assert "consumer C1 has delivered log P1 up to 30" in refused.stderr
+            assert amcast(*recover, "--accept-loss").returncode == 0
+            write(system, 5)
+            with Consumer(**subscribed) as reader:
+                after = [str(message.message_id) for message in messages(reader)]
+            with Consumer(**subscribed, committed=False) as reader:
+                anew = [str(message.message_id) for message in messages(reader)]
+        assert f"P1:{first}" in before
+        assert f"P1:{first}" not in anew
+        assert f"P1~1:{first}" in after
+        assert [message for message in anew if message not in before] == after
+        assert amcast(*recover).returncode == 0
+
+
+def messages(consumer):
+    """Give all that the consumer delivers now."""
+    return [
+        Message(batch, record)
+        for batch in consumer.until_end(timeout=PATIENCE_S)
+        for record in batch.records
+    ]

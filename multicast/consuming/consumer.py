@@ -25,7 +25,7 @@ from multicast.consuming.entries_read import ConsumerEntries
 from multicast.consuming.group_positions import GroupCursor, GroupPositions, kafka_group
 from multicast.consuming.readers import open_clients
 from multicast.consuming.reading import Reading
-from multicast.consuming.stated_ends import read_stated, refuse_lost_checkpoint, tell
+from multicast.consuming.stated_ends import read_stated, refuse_lost_stream, tell
 from multicast.consuming.subscription import (
     Bounds,
     End,
@@ -435,7 +435,7 @@ class Consumer:
         refuse_changed_topics(self._driver, delivery.plan, topics)
         if delivery.order is not None:
             plan, collector = delivery.plan, delivery.order.collector
-            refuse_lost_checkpoint(self._driver, self._control.state, plan.epoch, collector)
+            refuse_lost_stream(self._driver, self._control.state, plan.epoch, collector)
         with self._user.change():
             self._readers.begin(delivery)
             self._delivery, delivery.void_too = delivery, self._void_too

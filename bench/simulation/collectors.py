@@ -13,7 +13,7 @@ This module contains no rule of the protocol.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from bench.simulation.world import COLLECTORS, READ_ALL, World
 from collectors.core.actions import Append, Fill, SaveCheckpoint
@@ -21,7 +21,12 @@ from collectors.core.collector import Collector
 from collectors.core.standby import Standby
 from collectors.engine.assignment import Assignment
 from collectors.engine.last_records import LastRecords
-from collectors.engine.questions import ask_leaders, is_whole, unstated_losses
+from collectors.engine.questions import (
+    ask_leaders,
+    is_whole,
+    unstated_losses,
+    unstated_stream,
+)
 from collectors.engine.skips import fill
 from multicast.control import running_record
 from multicast.control.topic_identity import refuse_changed_topics
@@ -215,10 +220,15 @@ class SimulatedInstance:
         """Read a stream as the engine does; raises `Truncated` if it has lost what was read."""
         try:
             fetched = self.world.read(partition, position, amount)
-        except Trimmed as error:
-            raise self.last.lost([partition]).get(partition, error) from error
-        lost = self.last.note([] if fetched is None else [fetched])
+        except Trimmed:
+            lost = self.last.lost([partition])
+            if not lost:
+                raise
+            fetched = None
+        else:
+            lost = self.last.note([] if fetched is None else [fetched])
         if lost:
+            self._state(unstated_stream(self.assignment, partition, self.view.state))
             raise lost[partition]
         return fetched
 
@@ -270,7 +280,14 @@ class SimulatedInstance:
 
     def _state_losses(self) -> None:
         own = {log: first for log, first in self.core.lost.items() if log in self.core.own.own}
-        for key, value in unstated_losses(self.plan, own, self.view.state):
+        statements = unstated_losses(self.plan, own, self.view.state)
+        if self.core.parent_lost:
+            statements += unstated_stream(self.assignment, self.assignment.parent, self.view.state)
+        self._state(statements)
+
+    def _state(self, statements: Sequence[tuple[bytes, bytes]]) -> None:
+        for key, value in statements:
+            self.world.fault("loss stated")
             self.world.append(COLLECTORS, value, key=key, done=_ignore)
 
     def _fill(self, number: int, below: int) -> None:

@@ -25,7 +25,7 @@ from multicast.consuming.cursor import Cursor
 from multicast.consuming.delivery import Delivery
 from multicast.consuming.group_positions import GroupPositions
 from multicast.consuming.last_read import LastRead, LastReads
-from multicast.consuming.stated_ends import read_stated
+from multicast.consuming.stated_ends import read_stated, refuse_lost_stream, tell
 from multicast.consuming.subscription import (
     SubscriptionRequest,
     earliest,
@@ -77,6 +77,7 @@ class SimulatedConsumer:
             self._resume(self.view.refresh(), latest)
         else:
             self._take(earliest(state, self.request, bounds=self.bounds))
+        self.told = state.losses
         self.last = self.delivery.position
         self._markers_passed = 0
         world.note("sits down", *seat.label, where, str(self.last))
@@ -89,6 +90,9 @@ class SimulatedConsumer:
         """Deliver from this epoch from now on."""
         self.delivery = delivery
         delivery.void_too = True  # the judge compares the decisions
+        if delivery.order is not None and self.world.schedule.loses:
+            where = delivery.plan.epoch, delivery.order.collector
+            refuse_lost_stream(self.world.driver, self.view.state, *where)
         self.order_partition: TopicPartition | None = None
         self.positions: dict[int, int] = {}
         if delivery.order is not None:
@@ -133,7 +137,10 @@ class SimulatedConsumer:
         calm = self.world.calm
         amount = READ_ALL if calm else AMOUNTS[bits & 3]
         if calm or bits & 4:
-            self.view.refresh()
+            state, before = self.view.refresh(), self.told
+            self.told = state.losses
+            if self.told != before:
+                tell(state, self.delivery)
         if calm or bits & 0x18:
             self.read_order(amount)
         if calm or bits & 0x60:

@@ -44,14 +44,7 @@ class Losses:
         state = world.view().state
         plan = state.plan(state.begun_epoch)
         logs = [log_partition(log) for log in plan.logs]
-        # What children had relayed of a lost tail stands in their streams, and they stray from the
-        # new one. Their readers hear of it from nobody yet.
-        parents = {node.parent for node in plan.collectors}
-        streams = [
-            stream_partition(plan, node.name)
-            for node in plan.collectors
-            if node.name not in parents
-        ]
+        streams = [stream_partition(plan, node.name) for node in plan.collectors]
         if bits & 1:
             world.fault("power cut")
             self._collectors.end_all()

@@ -35,7 +35,7 @@ from bench.simulation.consumers import Consumers
 from bench.simulation.ending import Ending
 from bench.simulation.foreign import ForeignWriters
 from bench.simulation.judge import Judge, Violation
-from bench.simulation.losses import Losses
+from bench.simulation.losses import TailLosses
 from bench.simulation.operators import Operators, place
 from bench.simulation.schedule import Ends, Schedule, TurnKind, draw
 from bench.simulation.shrink import Shrinker, tell
@@ -96,7 +96,7 @@ class Simulation:
         self.strangers = Strangers(self.world, self.collectors)
         self.operators = Operators(self.world)
         self.auditors = Auditors(self.world)
-        self.losses = Losses(
+        self.losses = TailLosses(
             self.world, self.judge, self.collectors, self.producers, self.strangers
         )
         self.ending = Ending(

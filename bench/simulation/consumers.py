@@ -77,7 +77,7 @@ class SimulatedConsumer:
             self._resume(self.view.refresh(), latest)
         else:
             self._take(earliest(state, self.request, bounds=self.bounds))
-        self.told = state.losses
+        self.losses_told = state.losses
         self.last = self.delivery.position
         self._markers_passed = 0
         world.note("sits down", *seat.label, where, str(self.last))
@@ -137,9 +137,9 @@ class SimulatedConsumer:
         calm = self.world.calm
         amount = READ_ALL if calm else AMOUNTS[bits & 3]
         if calm or bits & 4:
-            state, before = self.view.refresh(), self.told
-            self.told = state.losses
-            if self.told != before:
+            state, before = self.view.refresh(), self.losses_told
+            self.losses_told = state.losses
+            if self.losses_told != before:
                 tell(state, self.delivery)
         if calm or bits & 0x18:
             self.read_order(amount)

@@ -21,7 +21,7 @@ from topology.tree import Log
 _BACK = (1, 1, 2, 3, 5, 8, 20, 60)  # records that are lost, at most
 
 
-class Losses:
+class TailLosses:
     """Makes the losses of a schedule."""
 
     def __init__(

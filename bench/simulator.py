@@ -35,6 +35,7 @@ from bench.simulation.consumers import Consumers
 from bench.simulation.ending import Ending
 from bench.simulation.foreign import ForeignWriters
 from bench.simulation.judge import Judge, Violation
+from bench.simulation.losses import TailLosses
 from bench.simulation.operators import Operators, place
 from bench.simulation.schedule import Ends, Schedule, TurnKind, draw
 from bench.simulation.shrink import Shrinker, tell
@@ -83,7 +84,7 @@ class Simulation:
     def __init__(self, schedule: Schedule) -> None:
         self.schedule = schedule
         self.world = World(schedule)
-        self.judge = Judge(schedule.scene)
+        self.judge = Judge(schedule.scene, loses=schedule.loses)
         first = schedule.plans[0][0]
         first = place(self.world, ControlState(first.topic), first, 1)
         key, value = plan_record(genesis(first.topic), first, attempt="0")
@@ -95,6 +96,9 @@ class Simulation:
         self.strangers = Strangers(self.world, self.collectors)
         self.operators = Operators(self.world)
         self.auditors = Auditors(self.world)
+        self.losses = TailLosses(
+            self.world, self.judge, self.collectors, self.producers, self.strangers
+        )
         self.ending = Ending(
             self.world,
             self.judge,
@@ -133,6 +137,7 @@ class Simulation:
             TurnKind.FORGERY: self.strangers.forge,
             TurnKind.AWAY: self.strangers.send_away,
             TurnKind.AUDIT: self.auditors.turn,
+            TurnKind.LOSS: self.losses.turn,
         }
         for op in self.schedule.ops:
             self.world.pass_time(op.ms)
@@ -142,6 +147,8 @@ class Simulation:
         violation = self._ends() if self.schedule.ends and not self.schedule.harsh else None
         if violation is not None:
             return violation
+        if self.schedule.loses:
+            self.ending.go_on()
         at_rest = self._come_to_rest()
         for seat in self.consumers.seats:
             if seat.process is not None and not self.schedule.harsh:

@@ -13,17 +13,31 @@ This module contains no rule of the protocol.
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+
 from bench.simulation.world import COLLECTORS, READ_ALL, World
 from collectors.core.actions import Append, Fill, SaveCheckpoint
 from collectors.core.collector import Collector
 from collectors.core.standby import Standby
 from collectors.engine.assignment import Assignment
-from collectors.engine.questions import ask_leaders, is_whole, unstated_losses
+from collectors.engine.last_records import LastRecords
+from collectors.engine.questions import (
+    ask_leaders,
+    is_whole,
+    unstated_losses,
+    unstated_stream,
+)
 from collectors.engine.skips import fill
 from multicast.control import running_record
 from multicast.control.topic_identity import refuse_changed_topics
-from multicast.drivers.protocol import AppendFailed, AppendOutcome
-from multicast.errors import AmcastError, ProtocolViolation
+from multicast.drivers.protocol import (
+    AppendFailed,
+    AppendOutcome,
+    Fetched,
+    Record,
+    TopicPartition,
+)
+from multicast.errors import AmcastError, ProtocolViolation, Trimmed
 from multicast.order.runs import order_checksum
 from multicast.order.stream import OrderStream, StreamCheckpoint
 
@@ -34,6 +48,14 @@ ASK_MS = 1000
 # fills holes one by one needs some milliseconds for each.
 _STEPS_MAX = 40
 INSTANCES = 3  # of a collector, at most
+
+
+class _LastRecords(LastRecords):
+    """Compares without a wait: here an end is never too low for a moment."""
+
+    def _short(self, known: Mapping[TopicPartition, Record]) -> list[TopicPartition]:
+        ends = self._driver.last_stable_offsets(list(known))
+        return [each for each, last in known.items() if ends[each] <= last.offset]
 
 
 class SimulatedInstance:
@@ -56,6 +78,7 @@ class SimulatedInstance:
             own, parent, writer=writer, clock=world.now_ms, limits=world.schedule.limits
         )
         self.core.own_end(world.end(self.assignment.own))
+        self.last = _LastRecords(world.driver)
         self.role = Standby(primary=primary)
         self.role.begin(self.core)
         self.skips = world.appender(self._fate_bits)
@@ -74,13 +97,19 @@ class SimulatedInstance:
     def _open(self, choice: int) -> tuple[OrderStream, OrderStream | None]:
         """Open the streams at no checkpoint, at the newest, or at an older one: all are valid."""
         state, end = self.view.state, self.world.end(self.assignment.own)
-        own, parent = self.assignment.open_streams(state, end, checkpoints=choice > 0)
+        above = self.assignment.parent
+        own, parent = self.assignment.open_streams(
+            state,
+            end,
+            checkpoints=choice > 0,
+            parent_end=None if above is None else self.world.end(above),
+        )
         points = state.checkpoints(self.epoch, self.name)
         if points and choice == INSTANCES:
             own = state.opened(self.epoch, self.name, points[self.world.now % len(points)])
-            above = self.plan.collector(self.name).parent
-            if above is not None:
-                parent = state.stream(self.epoch, above, below=own.state.parent_next)
+            node = self.plan.collector(self.name).parent
+            if node is not None:
+                parent = state.stream(self.epoch, node, below=own.state.parent_next)
         assert isinstance(own, OrderStream)
         assert parent is None or isinstance(parent, OrderStream)
         return own, parent
@@ -169,7 +198,7 @@ class SimulatedInstance:
     def read_own(self, amount: int) -> None:
         """Read the next records of the own stream."""
         core = self.core
-        fetched = self.world.read(self.assignment.own, core.own.offset_next, amount)
+        fetched = self._read(self.assignment.own, core.own.offset_next, amount)
         if fetched is not None:
             for record in fetched.records:
                 core.own_read(record.offset, record.value, self.world.now - record.timestamp_ms)
@@ -179,13 +208,29 @@ class SimulatedInstance:
         """Read the next records of the parent's stream, until the core pauses it."""
         core = self.core
         assert self.assignment.parent is not None
-        fetched = self.world.read(self.assignment.parent, parent.offset_next, amount)
+        fetched = self._read(self.assignment.parent, parent.offset_next, amount)
         if fetched is not None:
             for record in fetched.records:
                 core.parent_read(record.offset, record.value, order_checksum(record))
                 if core.parent_paused:
                     return
             core.parent_passed(fetched.position)
+
+    def _read(self, partition: TopicPartition, position: int, amount: int) -> Fetched | None:
+        """Read a stream as the engine does; raises `Truncated` if it has lost what was read."""
+        try:
+            fetched = self.world.read(partition, position, amount)
+        except Trimmed:
+            lost = self.last.lost([partition])
+            if not lost:
+                raise
+            fetched = None
+        else:
+            lost = self.last.note([] if fetched is None else [fetched])
+        if lost:
+            self._state(unstated_stream(self.assignment, partition, self.view.state))
+            raise lost[partition]
+        return fetched
 
     def watch(self, bits: int) -> None:
         """Look up the ends of some of the own logs."""
@@ -235,7 +280,14 @@ class SimulatedInstance:
 
     def _state_losses(self) -> None:
         own = {log: first for log, first in self.core.lost.items() if log in self.core.own.own}
-        for key, value in unstated_losses(self.plan, own, self.view.state):
+        statements = unstated_losses(self.plan, own, self.view.state)
+        if self.core.parent_lost:
+            statements += unstated_stream(self.assignment, self.assignment.parent, self.view.state)
+        self._state(statements)
+
+    def _state(self, statements: Sequence[tuple[bytes, bytes]]) -> None:
+        for key, value in statements:
+            self.world.fault("loss stated")
             self.world.append(COLLECTORS, value, key=key, done=_ignore)
 
     def _fill(self, number: int, below: int) -> None:
@@ -293,6 +345,11 @@ class SimulatedCollectors:
     def send_away(self, name: str, *, ms: int) -> None:
         """Let the instances of a collector do nothing for a while."""
         self._away[name] = self._world.now + ms
+
+    def end_all(self) -> None:
+        """End all processes, as a power cut does."""
+        self._world.stats.void += self.void()
+        self._living.clear()
 
     def calm_turns(self) -> None:
         """Give every running instance a turn; each collector of a begun epoch has at least one."""

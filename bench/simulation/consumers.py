@@ -12,6 +12,9 @@ messages.
 
 from __future__ import annotations
 
+from contextlib import nullcontext
+from typing import cast
+
 from bench.simulation.collectors import AMOUNTS
 from bench.simulation.judge import Judge, Label
 from bench.simulation.schedule import ConsumerSeat
@@ -20,6 +23,9 @@ from multicast.conditional.lookback import Lookback
 from multicast.consuming.batches import Batch
 from multicast.consuming.cursor import Cursor
 from multicast.consuming.delivery import Delivery
+from multicast.consuming.group_positions import GroupPositions
+from multicast.consuming.last_read import LastRead, LastReads
+from multicast.consuming.stated_ends import read_stated, refuse_lost_stream, tell
 from multicast.consuming.subscription import (
     SubscriptionRequest,
     earliest,
@@ -27,9 +33,22 @@ from multicast.consuming.subscription import (
     pass_marker,
     resume,
 )
-from multicast.control import SINGLE_LOG, ControlState, log_partition, stream_partition
-from multicast.drivers.protocol import TopicPartition
-from multicast.errors import AmcastError, ProtocolViolation, TopicChanged, Trimmed, UnknownVersion
+from multicast.control import (
+    SINGLE_LOG,
+    ControlReader,
+    ControlState,
+    log_partition,
+    stream_partition,
+)
+from multicast.drivers.protocol import Fetched, TopicPartition
+from multicast.errors import (
+    AmcastError,
+    ProtocolViolation,
+    TopicChanged,
+    Trimmed,
+    Truncated,
+    UnknownVersion,
+)
 
 _STEPS_MAX = 200  # of a calm turn: a reader that goes on for ever may not hold up the others
 
@@ -46,14 +65,19 @@ class SimulatedConsumer:
         self.request = seat.request
         self.bounds = seat.spec.bounds
         self.lookback = Lookback(world.driver)
+        self.last_reads = LastReads(world.driver)
+        self.groups = GroupPositions()
         if where == "committed":
             assert seat.committed is not None
             self._resume(state, seat.committed)
+            self.last_reads.refuse_others(seat.last_of_logs)
+            self.groups.goes_on(seat.last_of_logs)
         elif where == "latest":
             latest = self._latest(state)
             self._resume(self.view.refresh(), latest)
         else:
             self._take(earliest(state, self.request, bounds=self.bounds))
+        self.losses_told = state.losses
         self.last = self.delivery.position
         self._markers_passed = 0
         world.note("sits down", *seat.label, where, str(self.last))
@@ -66,11 +90,15 @@ class SimulatedConsumer:
         """Deliver from this epoch from now on."""
         self.delivery = delivery
         delivery.void_too = True  # the judge compares the decisions
+        if delivery.order is not None and self.world.schedule.loses:
+            where = delivery.plan.epoch, delivery.order.collector
+            refuse_lost_stream(self.world.driver, self.view.state, *where)
         self.order_partition: TopicPartition | None = None
         self.positions: dict[int, int] = {}
         if delivery.order is not None:
             self.order_partition = stream_partition(delivery.plan, delivery.order.collector)
         self.places = {number: log_partition(log) for number, log in delivery.logs.items()}
+        self.last_reads.begin(self.order_partition)
 
     def _latest(self, state: ControlState) -> Cursor:
         """Return the cursor at the current end of the newest epoch that has begun."""
@@ -109,7 +137,10 @@ class SimulatedConsumer:
         calm = self.world.calm
         amount = READ_ALL if calm else AMOUNTS[bits & 3]
         if calm or bits & 4:
-            self.view.refresh()
+            state, before = self.view.refresh(), self.losses_told
+            self.losses_told = state.losses
+            if self.losses_told != before:
+                tell(state, self.delivery)
         if calm or bits & 0x18:
             self.read_order(amount)
         if calm or bits & 0x60:
@@ -131,7 +162,7 @@ class SimulatedConsumer:
         delivery = self.delivery
         if self.order_partition is None or delivery.order is None or delivery.order_paused():
             return
-        fetched = self.world.read(self.order_partition, delivery.order.offset_next, amount)
+        fetched = self._read(self.order_partition, delivery.order.offset_next, amount)
         if fetched is None:
             return
         for record in fetched.records:
@@ -143,6 +174,7 @@ class SimulatedConsumer:
     def read_payloads(self, bits: int, amount: int) -> None:
         """Read the next records of some of the logs that are not paused."""
         delivery = self.delivery
+        self._prove()
         starts = delivery.payload_starts
         if starts is None:
             return
@@ -157,7 +189,7 @@ class SimulatedConsumer:
             bits >>= 1
             if number in paused or not (self.world.calm or bits & 1):
                 continue
-            fetched = self.world.read(self.places[number], position, amount)
+            fetched = self._read(self.places[number], position, amount)
             if fetched is not None:
                 if not self.world.same_topic(self.places[number].topic):
                     name = self.places[number].topic
@@ -165,6 +197,25 @@ class SimulatedConsumer:
                 self.positions[number] = fetched.position
                 delivery.payload_read(number, fetched.records, fetched.position)
                 self.world.worked(self.seat.spec.consumer, delivery.logs[number].name)
+
+    def _read(self, partition: TopicPartition, position: int, amount: int) -> Fetched | None:
+        """Read on as the product does; raises `Truncated` if what was read before is gone."""
+        try:
+            fetched = self.world.read(partition, position, amount)
+        except Trimmed:
+            if self.world.schedule.loses:
+                self.last_reads.refuse_lost(partition)
+            raise
+        if fetched is not None:
+            self.last_reads.note(partition, fetched.records)
+        return fetched
+
+    def _prove(self) -> None:
+        """Compare the message before the cursor."""
+        if self.delivery.unproven is not None:
+            number, offset, checksum = self.delivery.unproven
+            self.last_reads.refuse_others({self.places[number]: LastRead(offset, checksum)})
+            self.delivery.unproven = None
 
     def deliver(self, bits: int) -> bool:
         """Deliver messages one by one, and commit; perhaps crash in between. False: it crashed."""
@@ -177,7 +228,7 @@ class SimulatedConsumer:
             if bits >> 14 & 1:
                 commit_after = bits >> 15 & 7
         done = 0
-        for batch in self.delivery.deliver(most):
+        for batch in self._next_batches(most):
             for index in range(len(batch.records)):
                 if done == crash_after:
                     return self._crash()
@@ -191,10 +242,26 @@ class SimulatedConsumer:
             self.commit(self.last)
         return True
 
+    def _next_batches(self, most: int) -> list[Batch]:
+        """Take what can be delivered; at a stop, read what is stated of the logs' ends."""
+        self.groups.follow(self.delivery)
+        batches = self.delivery.deliver(most)
+        for batch in batches:
+            self.groups.handed_out(batch)
+        if batches:
+            self.groups.moved(self.delivery)
+        elif self.delivery.stopped_in is not None:
+            control = cast("ControlReader", self.view)
+            read_stated(self.world.driver, control, self.delivery, nullcontext())
+        return batches
+
     def _hand_over(self, batch: Batch, index: int) -> None:
         cursor = batch.cursor(index)
         label = self.seat.label
         message_id = self.judge.delivered(label, batch, index, before=self.last)
+        if self.delivery.order is not None and self.world.schedule.loses:
+            lost = self.delivery.order.state.lost.get(self.delivery.plan.number(batch.log.name))
+            self.judge.refuse_lost(label, message_id, batch.records[index].offset, lost)
         self.world.trace.append((self.world.now, "delivers", *label, message_id))
         self.last = cursor
 
@@ -202,6 +269,7 @@ class SimulatedConsumer:
         """Commit the cursor of the last message that the application has processed."""
         if self.seat.committed != cursor:
             self.seat.committed = cursor
+            self.seat.last_of_logs = self.groups.last_of_logs(cursor)
             self.world.note("commits", *self.seat.label, str(cursor))
 
     def _crash(self) -> bool:
@@ -216,6 +284,7 @@ class SimulatedConsumer:
             self._markers_passed += pass_marker(state, delivery, self.view.refresh)
             return
         if delivery.ended:
+            self._prove()
             following = follow(state, self.request, delivery, bounds=self.bounds)
             if following is not None:
                 self._take(following)
@@ -231,6 +300,7 @@ class Seat:
         self.request = request
         self.label: Label = (spec.consumer, spec.instance)
         self.committed: Cursor | None = None
+        self.last_of_logs: dict[TopicPartition, LastRead] = {}  # as the commit has them
         self.process: SimulatedConsumer | None = None
         self.late = spec.late
         self.successors = 0
@@ -279,11 +349,13 @@ class Consumers:
             # The log contradicts a checkpoint: the next process starts without one.
             self._stopped(seat, error)
             seat.distrusts_checkpoints = True
-        except Trimmed as error:
-            # Retention deleted what it needs: a new instance joins at the end.
+        except (Trimmed, Truncated) as error:
+            # Retention deleted what it needs: a new instance joins at the end. Or it is lost: some
+            # begin anew first.
             self._stopped(seat, error)
             seat.committed = None
-            seat.late = True
+            seat.late = isinstance(error, Trimmed) or seat.successors > 2
+            self._judge.gives_up(seat.label)
             self._inherit(seat)
         except (TopicChanged, UnknownVersion) as error:
             self._stopped(seat, error)
@@ -298,7 +370,7 @@ class Consumers:
         elif seat.late:
             where = "latest"
         seat.process = SimulatedConsumer(self._world, seat, self._judge, where=where)
-        self._judge.begins(seat.label)
+        self._judge.begins(seat.label, seat.process.last)
 
     def _crashed(self, seat: Seat) -> None:
         assert seat.process is not None

@@ -121,6 +121,15 @@ class Ending:
             return None
         return Violation("held", f"log {hung.name} is not released")
 
+    def go_on(self) -> None:
+        """Give each log more messages, so that whoever reads it goes on."""
+        producer = self._producers.beside()
+        for _ in range(_HELD_ROUNDS):
+            self._calm_round(250)
+            producer.refresh()
+            for log in self._world.view().state.plan().logs:
+                producer.multicast(log.to, 0)
+
     # -- at rest ----------------------------------------------------------------------------
 
     def verdict(self) -> Violation | None:

@@ -46,7 +46,7 @@ class ForeignWriters:
     def __init__(self, world: World, judge: Judge) -> None:
         self._world = world
         self._judge = judge
-        self._view = world.view()
+        self._view = world.view(is_told=False)
         self._lies: list[StreamCheckpoint] = []
 
     # -- transactions -----------------------------------------------------------------------

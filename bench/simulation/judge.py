@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from bench.simulation.trees import Scene
 from multicast.conditional.judge import Decision
@@ -34,33 +35,98 @@ class Violation:
     witness: str
 
 
+class _Kept(NamedTuple):
+    """One delivery, and the cursors before and after it."""
+
+    batch: Batch
+    number: int  # of the record in it
+    before: Cursor
+    after: Cursor
+
+
+class Gone(NamedTuple):
+    """What a log has lost below an end that a source's stream says was seen."""
+
+    epoch: int
+    source: str
+    log: str
+    first: int
+    end: int
+    leader_epoch: int  # from this one on other messages are there
+
+
 class Judge:
     """Collects a history and judges it."""
 
-    def __init__(self, scene: Scene) -> None:
+    def __init__(self, scene: Scene, *, loses: bool = False) -> None:
         self.builder = HistoryBuilder()
+        # With losses nothing is judged before the end: what each label has then, and by which its
+        # application goes on. No cursor stands behind what a crashed process had delivered last.
+        self._kept: dict[Label, list[_Kept]] = {}
+        self.gone: list[Gone] = []
+        self._loses = loses
         self.deliveries = 0
         self.violation: Violation | None = None
         self._after: dict[tuple[str, Cursor], str] = {}
         self._decisions: dict[str, Decision] = {}  # by message: whether it takes effect
+        self._there: dict[tuple[str, int], str] = {}  # by log and offset: which message
         self._sequences: dict[Label, int] = {}
         self._ends: list[tuple[Label, Cursor]] = []
         self._scene = scene
         self._acknowledged: list[tuple[str, tuple[str, ...], str, str | None]] = []
 
-    def begins(self, label: Label) -> None:
-        """Note that a process of the seat starts: its sequence begins at 0."""
+    def begins(self, label: Label, start: Cursor) -> None:
+        """Note that a process of the seat starts at a cursor: its sequence begins at 0."""
         self._sequences[label] = 0
+        kept = self._kept.get(label, [])
+        self._kept[label] = [each for each in kept if _place(each.after) <= _place(start)]
+
+    def gives_up(self, label: Label) -> None:
+        """Note that a seat was told that what it has is lost: it agrees with nobody."""
+        self._kept.pop(label, None)
 
     def delivered(self, label: Label, batch: Batch, index: int, *, before: Cursor) -> str:
         """Note a delivery by a process whose cursor was `before`; return the message's ID."""
-        message_id = f"{batch.log.label}:{batch.records[index].offset}"
+        if not self._loses:
+            return self._judge(label, batch, index, before)
+        self._refuse_gone(label, batch, index, before)
+        self._kept[label].append(_Kept(batch, index, before, batch.cursor(index)))
+        self.deliveries += 1
+        return _message_id(batch, index)
+
+    def _refuse_gone(self, label: Label, batch: Batch, index: int, before: Cursor) -> None:
+        """Below an end that its stream says was seen, nobody delivers another message."""
+        record, source = batch.records[index], (before.epoch, before.source, batch.log.name)
+        for gone in self.gone:
+            is_other = record.leader_epoch >= gone.leader_epoch
+            if gone[:3] == source and gone.first <= record.offset < gone.end and is_other:
+                self.violation = self.violation or Violation(
+                    "replaced", f"{'/'.join(label)} delivered {_message_id(batch, index)}: {gone}."
+                )
+
+    def refuse_lost(self, label: Label, message_id: str, offset: int, first: int | None) -> None:
+        """Nobody delivers what its stream says is lost."""
+        if first is not None and offset >= first and self.violation is None:
+            self.violation = Violation(
+                "lost", f"{'/'.join(label)} delivered {message_id}, and lost is {first} and more."
+            )
+
+    def _judge(self, label: Label, batch: Batch, index: int, before: Cursor) -> str:
+        message_id = _message_id(batch, index)
         expected = self._after.setdefault((label[0], before), message_id)
         if expected != message_id and self.violation is None:
             self.violation = Violation(
                 "replay",
                 f"{'/'.join(label)} delivered {message_id} after the cursor {before}; "
                 f"another process of {label[0]} delivered {expected} after the same cursor.",
+            )
+        place = batch.log.name, batch.records[index].offset
+        there = self._there.setdefault(place, message_id)
+        if there != message_id and self.violation is None:
+            self.violation = Violation(
+                "replaced",
+                f"{'/'.join(label)} delivered {message_id}, and another consumer, which goes on, "
+                f"too, {there}.",
             )
         decided = self._decisions.setdefault(message_id, batch.decision)
         if decided != batch.decision and self.violation is None:
@@ -85,7 +151,9 @@ class Judge:
     def acknowledged(
         self, producer: str, to: tuple[str, ...], outcome: str, message_id: str | None
     ) -> None:
-        """Note the outcome of a multicast."""
+        """Note the outcome of a multicast; with losses nobody says what is at an offset."""
+        if self._loses and outcome == "accepted":
+            outcome, message_id = "unknown", None
         self._acknowledged.append((producer, to, outcome, message_id))
 
     def ended(self, label: Label, last: Cursor, *, late: bool) -> None:
@@ -97,6 +165,10 @@ class Judge:
         self, control: ControlState, work: Mapping[tuple[str, str], int]
     ) -> Violation | None:
         """Judge the whole history by the final control state; None if every guarantee holds."""
+        for label, kept in self._kept.items() if self._loses else ():
+            self._sequences[label] = 0
+            for each in kept:
+                self._judge(label, each.batch, each.number, each.before)
         if self.violation is not None:
             return self.violation
         for label, last in self._ends:
@@ -126,6 +198,17 @@ class Judge:
                     epoch=plan.epoch,
                 )
         return judge(self.builder.history(plans=control.plans))
+
+
+def _message_id(batch: Batch, index: int) -> str:
+    """Name a message; after a loss another one, of a later leader, may have its offset."""
+    record = batch.records[index]
+    label = f"{batch.log.name}~{record.leader_epoch}" if record.leader_epoch > 0 else batch.log.name
+    return f"{label}:{record.offset}"
+
+
+def _place(cursor: Cursor) -> tuple[int, int, int, int]:
+    return cursor.epoch, cursor.record, cursor.run, cursor.next
 
 
 def judge(history: History) -> Violation | None:

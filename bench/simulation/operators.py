@@ -71,10 +71,12 @@ class OperatorClock:
         self,
         changed: Condition,  # noqa: ARG002 - nobody else runs meanwhile
         ready: Callable[[], bool],
-        timeout_s: float,  # noqa: ARG002
+        timeout_s: float,
     ) -> bool:
-        """Give the answer as it is."""
-        return ready()
+        """Give the answer as it is; if that is no, the operator's time is over."""
+        is_ready = ready()
+        self._ahead_s += 0.0 if is_ready else timeout_s
+        return is_ready
 
 
 class OperatorDriver(MemoryDriver):
@@ -143,8 +145,8 @@ class _Control(ControlReader):
         self.state = view.state.copy()
         self._operators, self._collectors = CONTROL, COLLECTORS
         self._positions = dict(view.positions)
-        self._leaders: dict[TopicPartition, int] = {}
         self._driver = driver
+        self._leaders = {}
         self._reader = driver.reader(self._positions)
 
 
@@ -174,7 +176,7 @@ class SimulatedOperator:
     def __init__(self, world: World, number: int) -> None:
         self._world = world
         self._number = number
-        self._view = world.view()  # by which it proposes plans: perhaps an old one
+        self._view = world.view(is_told=False)  # by which it proposes plans: perhaps an old one
         self._turns = 0
         self._bits = 0
         self._gives_up = False  # its drain was refused: a recovery has to end the epoch

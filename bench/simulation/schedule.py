@@ -53,6 +53,7 @@ class TurnKind(enum.IntEnum):
     RECREATION = 10
     FORGERY = 11
     AWAY = 12
+    LOSS = 13
     AUDIT = 31
 
 
@@ -153,11 +154,12 @@ class Schedule:
     recreates: bool  # a topic is deleted and recreated: errors, no liveness
     ends: Ends | None
     ops: tuple[Op, ...]
+    loses: bool = False  # ends of Kafka partitions are lost: errors, no liveness
 
     @property
     def harsh(self) -> bool:
         """Whether records are lost for good, so that only safety is judged."""
-        return self.trims_order or self.recreates
+        return self.trims_order or self.recreates or self.loses
 
 
 def draw(seed: int) -> Schedule:
@@ -204,7 +206,20 @@ def draw(seed: int) -> Schedule:
             ),
         ),
     )
-    return _with_forgeries(drawn, forging) if forges else drawn
+    if forges:
+        return _with_forgeries(drawn, forging)
+    losing = Random(f"losing {seed}")  # noqa: S311 - repeatable, not secret
+    loses = not (calm or trims_order or recreates) and losing.random() < 0.25
+    return _with_losses(drawn, losing) if loses else drawn
+
+
+def _with_losses(drawn: Schedule, rng: Random) -> Schedule:
+    """Add losses; no retention, which removes what readers would compare."""
+    ops = [op for op in drawn.ops if op.kind is not TurnKind.RETENTION]
+    for _ in range(rng.choice((1, 1, 1, 2, 3))):
+        place = rng.randrange(len(ops) // 4, len(ops))
+        ops.insert(place, Op(TurnKind.LOSS, rng.getrandbits(BITS)))
+    return replace(drawn, ops=tuple(ops), loses=True)
 
 
 def _with_forgeries(drawn: Schedule, rng: Random) -> Schedule:

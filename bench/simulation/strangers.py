@@ -81,19 +81,8 @@ class Strangers:
         self._collectors.send_away(self._away, ms=0)
         self._away = ""
 
-    # -- inside -----------------------------------------------------------------------------
-
-    def _stream(self, state: ControlState, epoch: int, bits: int) -> OrderStream | None:
-        """Read a stream to its end; None without one, or if it cannot be read."""
-        nodes = state.plan(epoch).collectors
-        if not nodes:
-            return None
-        try:
-            return self._read(state, epoch, nodes[bits % len(nodes)].name)
-        except AmcastError:
-            return None
-
-    def _read(self, state: ControlState, epoch: int, name: str) -> OrderStream:
+    def read(self, state: ControlState, epoch: int, name: str) -> OrderStream:
+        """Read a stream to its end."""
         world = self._world
         epoch = state.first_epoch(epoch, name)
         partition = stream_partition(state.plan(epoch), name)
@@ -105,6 +94,18 @@ class Strangers:
                 stream.read(record.offset, record.value)
             stream.passed(fetched.position)
         return stream
+
+    # -- inside -----------------------------------------------------------------------------
+
+    def _stream(self, state: ControlState, epoch: int, bits: int) -> OrderStream | None:
+        """Read a stream to its end; None without one, or if it cannot be read."""
+        nodes = state.plan(epoch).collectors
+        if not nodes:
+            return None
+        try:
+            return self.read(state, epoch, nodes[bits % len(nodes)].name)
+        except AmcastError:
+            return None
 
     def _put(self, stream: OrderStream, what: str, raw: bytes) -> None:
         self._world.put(stream_partition(stream.plan, stream.collector), raw)
@@ -155,8 +156,8 @@ class Strangers:
         """Remove what a collector has not relayed, with the messages that it orders."""
         world = self._world
         try:
-            child = self._read(state, state.epoch, name)
-            above = self._read(state, state.epoch, child.plan.collector(name).parent or "")
+            child = self.read(state, state.epoch, name)
+            above = self.read(state, state.epoch, child.plan.collector(name).parent or "")
         except AmcastError:
             return
         partition = stream_partition(above.plan, above.collector)

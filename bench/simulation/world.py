@@ -14,6 +14,7 @@ shows: `Trimmed` below the log start, nothing beyond an open transaction.
 from __future__ import annotations
 
 import heapq
+from bisect import bisect_right
 from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -39,7 +40,7 @@ from multicast.drivers.protocol import (
     Headers,
     TopicPartition,
 )
-from multicast.errors import AppendRefused, AppendUnknown
+from multicast.errors import AppendRefused, AppendUnknown, Truncated
 from multicast.order.records import Kind
 from topology.tree import Log
 
@@ -60,6 +61,8 @@ class ControlViews:
         self._log = log
         self.positions = {COLLECTORS: 0, CONTROL: 0}
         self.states = [ControlState(TOPIC)]
+        self.reached = [self.positions.copy()]  # by state
+        self.after: ControlViews | None = None  # what stands there since an end was lost
 
     def newest(self) -> int:
         """Read on; return the number of the newest prefix."""
@@ -70,6 +73,7 @@ class ControlViews:
                     state = self.states[-1].copy()
                     state.read_from(partition, record)
                     self.states.append(state)
+                    self.reached.append({**self.reached[-1], partition: record.offset + 1})
                 self.positions[partition] = fetched.position
         return len(self.states) - 1
 
@@ -80,6 +84,7 @@ class View:
 
     views: ControlViews
     number: int
+    is_told: bool = True  # of a loss; else it is that of a process that begins anew then
 
     @property
     def state(self) -> ControlState:
@@ -93,7 +98,19 @@ class View:
         return self.views.positions
 
     def refresh(self) -> ControlState:
-        """Read to the control topics' ends."""
+        """Read to the control topics' ends; raises `Truncated` as `ControlReader` does."""
+        after = self.views
+        while after.after is not None:
+            after = after.after
+        if after is not self.views:
+            reached = self.views.reached[self.number]
+            after.newest()
+            known = bisect_right(after.reached, reached[CONTROL], key=_stated)
+            is_short = any(after.positions[each] < reached[each] for each in reached)
+            is_other = after.states[known - 1].previous != self.state.previous
+            if self.is_told and (is_short or is_other):
+                raise Truncated("a control topic has lost its end")
+            self.views = after
         self.number = self.views.newest()
         return self.views.states[self.number]
 
@@ -109,17 +126,21 @@ class Stats:
 
 
 class WorldClock:
-    """The time of the world, for clients in memory. Nobody waits: who drives the world goes on."""
+    """The time of the world, for clients in memory. Nobody waits: who drives the world goes on.
+
+    With `waits` time passes for those who would wait, though for nobody else.
+    """
 
     threads = False
 
-    def __init__(self, world: World) -> None:
-        self._world = world
+    def __init__(self, world: World, *, waits: bool = False) -> None:
+        self._world, self._waits = world, waits
+        self._waited_s = 0.0
         self.parties: list[Callable[[], bool]] = []
 
     def monotonic(self) -> float:
         """Give the time in seconds."""
-        return self._world.now / 1000
+        return self._world.now / 1000 + self._waited_s
 
     def writer(self) -> bytes:
         """Give the next number."""
@@ -129,10 +150,15 @@ class WorldClock:
         self,
         changed: Condition,  # noqa: ARG002 - nobody else runs meanwhile
         ready: Callable[[], bool],
-        timeout_s: float,  # noqa: ARG002
+        timeout_s: float,
     ) -> bool:
         """Give the present answer."""
+        self._waited_s += timeout_s if self._waits else 0.0
         return ready()
+
+
+class _Driver(MemoryDriver):
+    clock: WorldClock
 
 
 class World:
@@ -158,13 +184,17 @@ class World:
             clock=WorldClock(self),
             now_ms=self.now_ms,
         )
-        self.driver = MemoryDriver(self.log)  # of who only reads, and of steps without faults
+        # Of who only reads, and of steps without faults.
+        driver = _Driver(self.log)
+        self.driver: MemoryDriver = driver
+        driver.clock = WorldClock(self, waits=True)
         self.transactions: list[tuple[MemoryTransaction, list[tuple[Log, int]]]] = []  # open
         self.topic_ids = self.log.topic_ids((TOPIC, groups_topic(TOPIC)))
         self.work: dict[tuple[str, str], int] = {}
         self.overtaken: list[str] = []  # collectors that need what retention has removed
         self._orders = (order_topic(TOPIC), CONTROL.topic, COLLECTORS.topic)
         self._views = ControlViews(self.log)
+        self._older = [self._views]  # all since the last loss
         self._late: list[tuple[int, int, Callable[[], None]]] = []
         self._lates = 0
         self._bits = 0
@@ -324,23 +354,41 @@ class World:
         """Return a Kafka partition's last stable offset."""
         return self.log.last_stable_offsets((partition,))[partition]
 
-    def view(self) -> View:
+    def view(self, *, is_told: bool = True) -> View:
         """Read the control topics from their starts to their ends."""
-        return View(self._views, self._views.newest())
+        return View(self._views, self._views.newest(), is_told)
 
     def compact(self) -> None:
         """Compact the control topics: from now on, a reader from the start reads fewer records."""
         self.log.compact(CONTROL)
         self.log.compact(COLLECTORS)
         self._views = ControlViews(self.log)
+        self._older.append(self._views)
 
-    # A place for a later fault: the tail of a partition is lost.
+    def lose(self, partition: TopicPartition, first: int) -> None:
+        """Lose all records from an offset on; other records get their offsets."""
+        for transaction, _ in self.transactions:  # one that has lost its records cannot end
+            transaction.abort()
+        self.transactions.clear()
+        self.log.lose(partition, first)
+        if partition in (CONTROL, COLLECTORS):
+            self._views = after = ControlViews(self.log)
+            for before in self._older:
+                before.after = after
+            self._older = [after]
+        self.stores += 1
+        self.fault("lost tail")
+        self.note("lost tail", partition.topic, partition.partition, first)
 
     def trim(self, partition: TopicPartition, offset: int) -> None:
         """Let retention delete all records below an offset."""
         self.log.trim(partition, offset)
         self.fault("trimmed")
         self.note("trimmed", partition.topic, partition.partition, offset)
+
+
+def _stated(reached: dict[TopicPartition, int]) -> int:
+    return reached[CONTROL]
 
 
 def _tells(raw: bytes) -> bool:

@@ -87,11 +87,11 @@ class SimulatedProducer:
         )
         self._brokers.cut = None
         if cut is not None:
-            self._die(cut)
+            self.die(cut.value)
 
-    def _die(self, cut: CutShort) -> None:
+    def die(self, how: str) -> None:
         """Hear nothing more: nobody knows what becomes of what has no outcome."""
-        self.world.fault(f"producer died: {cut.value}")
+        self.world.fault(f"producer died: {how}")
         for _, to, count in self._waiting.values():
             for _ in range(count):
                 self._judge.acknowledged(self.name, to, "unknown", None)
@@ -180,6 +180,12 @@ class Producers:
         )
         if cut is not None:
             self._all[number] = self._make(tickets=tickets)
+
+    def begin_anew(self) -> None:
+        """End all producers, whose control topic has lost its end, and begin others."""
+        for number, producer in enumerate(self._all):
+            producer.die("begins anew")
+            self._all[number] = self._make(tickets=self._world.schedule.tickets[number])
 
     def calm_turn(self) -> None:
         """Repeat every multicast that was not acknowledged."""

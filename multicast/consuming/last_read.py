@@ -94,8 +94,8 @@ class LastReads:
     def refuse_others(self, known: Mapping[TopicPartition, LastRead]) -> None:
         """Raise `Truncated` if other records, or none, are where these were read.
 
-        Nothing can be said of one that retention has removed. Blocks for two requests, and until
-        all are read again.
+        Those that are there are the last ones from now on, where none is known. Nothing can be said
+        of one that retention has removed. Blocks for two requests, and until all are read again.
         """
         begins = self._driver.log_start_offsets(list(known)) if known else {}
         left = {
@@ -127,13 +127,15 @@ class LastReads:
                 last = left.get(partition)
                 if last is None or position <= last.offset:
                     continue
-                found = [
-                    self._checksum(partition, record)
+                there = [
+                    LastRead(last.offset, self._checksum(partition, record), record.leader_epoch)
                     for record in records
                     if record.offset == last.offset
                 ]
-                if found not in ([last.checksum], [0]):  # 0: this client cannot say
+                # 0: this client cannot say.
+                if not there or there[0].checksum not in (last.checksum, 0):
                     raise _truncated(partition, last, "another record is there")
+                self._last.setdefault(partition, there[0])
                 del left[partition]
 
     def _checksum(self, partition: TopicPartition, record: Record) -> int:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import AbstractContextManager
+from itertools import chain
 
 from multicast.consuming.delivery import Delivery
 from multicast.control import SINGLE_LOG, ControlReader, ControlState, stream_partition
@@ -16,6 +17,7 @@ from multicast.drivers.protocol import Driver
 from multicast.drivers.reading import READ_S, end_from, read_upto
 from multicast.errors import ClusterUnreachable, Truncated
 from multicast.order.records import Loss, SightRecord
+from multicast.order.stream import OrderStream
 
 
 def read_stated(
@@ -58,6 +60,14 @@ def tell(control: ControlState, delivery: Delivery) -> None:
     for collector in _collectors(delivery):
         for point in control.checkpoints(epoch, collector)[-1:]:
             delivery.saw(SightRecord(point.record.seen, point.record.lost))
+    if delivery.order is not None:
+        delivery.saw(_sight_of(delivery.order))
+
+
+def _sight_of(order: OrderStream) -> SightRecord:
+    """Give what a stream says where it is opened: a checkpoint, or `ends` of the epoch before."""
+    seen, lost = order.state.seen.values(), order.state.lost.items()
+    return SightRecord(tuple(chain.from_iterable(seen)), tuple(Loss(*each) for each in lost))
 
 
 def lost_stream(control: ControlState, epoch: int, collector: str) -> Truncated:
@@ -129,6 +139,7 @@ def _sights(
     if delivery.order is not None and delivery.order.offset_next >= end:
         return
     order = control.stream(delivery.plan.epoch, collector, below=end)
+    yield _sight_of(order)
     for fetched in read_upto(driver, partition, order.offset_next, end, quiet):
         for record in fetched.records:
             counts = order.read(record.offset, record.value)

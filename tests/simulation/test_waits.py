@@ -2,10 +2,10 @@
 
 import pytest
 
-from bench.simulation.months import MonthSimulation
 from bench.simulation.waits import BOUND_MS, Incident, WaitSchedule, WaitSimulation, draw_waits
 from bench.simulator import main
 from tests.running.parts import sample
+from tests.simulation.months import MonthSimulation
 
 SLOW_LOG = [
     WaitSchedule(seed, incident, count, rate=8, shape=shape, producers=2, lag_ms=lag)

@@ -106,6 +106,23 @@ def test_a_reader_that_goes_on_stops(world, name, what, regrown, kept):
         read_on(world.consumer(name, **options))
 
 
+@pytest.mark.parametrize("name", LOST)
+@pytest.mark.parametrize("kept", ["commit", "text"])
+def test_a_reader_that_went_on_and_has_got_nothing_since_stops(world, name, kept):
+    write(world, 10)
+    with world.consumer(name) as consumer:
+        assert len(values(consumer)) == 10
+        cursor = str(consumer.position)
+        consumer.commit()
+    options = {} if kept == "commit" else {"committed": False, "start": cursor}
+    with world.consumer(name, **options) as consumer:
+        assert values(consumer) == []
+        lose(world, LOST[name][0], 3)
+        write(world, 9, first=100)
+        with pytest.raises(Truncated, match="another record is there"):
+            read_on(consumer)
+
+
 @pytest.mark.parametrize("regrown", [False, True])
 def test_a_commit_knows_the_last_message_of_each_log(world, regrown):
     write(world, 10)

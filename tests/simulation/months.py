@@ -127,7 +127,7 @@ class MonthSimulation(WaitSimulation):
     def _size(self) -> Size:
         view = self.world.view().state
         checkpoints = max(len(self._checkpoints(node.name)) for node in self._nodes)
-        kept = max(len(instance.core._peeked) for instance in self.collectors)  # noqa: SLF001
+        kept = max(len(instance.core._peeked) for instance in self.collectors)
         read = 0
         for node in self._nodes:
             partition = stream_partition(self.plan, node.name)

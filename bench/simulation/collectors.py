@@ -62,7 +62,7 @@ class SimulatedInstance:
         self._bits = 0
         self._failed = False
         self._filled: list[tuple[int, int | None]] = []
-        self.ticked = self.asked = world.now
+        self.ticked = self.asked_at = world.now
         self.question, self.epochs = self.core.question, self.core.epochs
         self.answered, self.is_judged = self.core.answered, self.core.is_judged
         self._advertised = False
@@ -160,8 +160,8 @@ class SimulatedInstance:
                 if world.next_offset(log) > world.end(log)
             }
         )
-        if self.role.acting and world.now - self.asked >= ASK_MS:
-            self.asked = world.now
+        if self.role.acting and world.now - self.asked_at >= ASK_MS:
+            self.asked_at = world.now
             topics = {log.topic for log in self.assignment.logs}
             refuse_changed_topics(world.driver, self.plan, topics)
             ask_leaders(world.driver, [self])

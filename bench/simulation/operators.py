@@ -143,6 +143,7 @@ class _Control(ControlReader):
         self.state = view.state.copy()
         self._operators, self._collectors = CONTROL, COLLECTORS
         self._positions = dict(view.positions)
+        self._leaders: dict[TopicPartition, int] = {}
         self._driver = driver
         self._reader = driver.reader(self._positions)
 

@@ -8,7 +8,8 @@ streams of the running epoch the functions here compute what is damaged.
     frozen      a freeze ended a stream although no plan ends its epoch there
     strayed     the positions of a stream contradict its parent's stream, or it has relayed another
                 record than the parent's stream has there
-    cut         a stream has lost its end: a checkpoint that the control topic names is not there
+    cut         a stream has lost its end: a collector has stated that, or a checkpoint that the
+                control topic names is not there
     lost        a log has lost its end: nobody delivers it from there on
 
 The repair of a log that is ordered too far is to fill it. For all other damage the epoch ends, and
@@ -73,11 +74,17 @@ class StreamRead:
     parent_positions: Mapping[int, int] | None = None
     marked: Mapping[int, int] | None = None
     gone: int | None = None
+    is_lost: bool = False  # a collector has stated that the stream has lost its end
 
     @property
     def name(self) -> str:
         """The collector's name."""
         return self.stream.collector
+
+    @property
+    def is_cut(self) -> bool:
+        """Whether the stream has lost its end."""
+        return self.is_lost or self.gone is not None
 
 
 # -- what is wrong --------------------------------------------------------------------------
@@ -98,7 +105,9 @@ def damage(
     fill_max = LIMITS.fill_max if fill_max is None else fill_max
     results: list[Damage] = []
     far: set[str] = {*lost}
-    for read in streams:
+    listed = list(streams)
+    cut = {read.name for read in listed if read.is_cut}
+    for read in listed:
         stream = f"the stream of collector {read.name}"
         harm = _harm(read)
         if harm is Harm.FROZEN:
@@ -106,7 +115,7 @@ def damage(
                 f"{stream} was ended by a freeze that no plan asks for, so it orders nothing more"
             )
             results.append(Damage(harm, read.name, says))
-        elif harm is Harm.STRAYED:
+        elif harm is Harm.STRAYED and read.stream.plan.collector(read.name).parent not in cut:
             says = f"{stream} contradicts its parent's stream, so it relays nothing more"
             if read.parent_positions is None:
                 says += (
@@ -114,11 +123,13 @@ def damage(
                     "one, only --accept-loss keeps consumers of the two from different orders"
                 )
             results.append(Damage(harm, read.name, says))
-        if read.gone is not None:
+        if read.is_cut:
+            how = "as a collector has stated"
+            if read.gone is not None:
+                how = f"at offset {read.gone} or before: the checkpoint that was there is gone"
             says = (
-                f"{stream} has lost its end, at offset {read.gone} or before: the checkpoint that "
-                f"was there is gone. Consumers that were beyond it stop with Truncated, and begin "
-                f"anew with committed=False"
+                f"{stream} has lost its end, {how}. Consumers that were beyond it stop with "
+                f"Truncated, and begin anew with committed=False"
             )
             results.append(Damage(Harm.CUT, read.name, says))
         for log, position in read.stream.state.positions.items():

@@ -386,7 +386,7 @@ class CoreRunner:
         self._trouble_log.look(troubles(self.assignment, core))
         # Perhaps a topic is gone, which the brokers do not say at once, or what was to be stated of
         # a log's end was lost.
-        if core.lag or core.to_ask:
+        if core.lag or (core.to_ask and self._role.acting):
             self._engine.chores.recheck(self)
         may_rest = self._ticks.tick()
         due = core.pending or core.early or core.lag or highs or self._own.has_failed

@@ -38,6 +38,7 @@ from collectors.core.mending import (
 )
 from collectors.engine.skips import fill_up, ignore, missing
 from collectors.reconfiguration.appends import append_one
+from collectors.reconfiguration.committed import Groups, behind, lost_alone
 from collectors.reconfiguration.drain import Drain, Streams
 from collectors.reconfiguration.lost_order import lost_order
 from collectors.reconfiguration.restoring import (
@@ -46,7 +47,7 @@ from collectors.reconfiguration.restoring import (
     restore,
     runs_to_restore,
 )
-from collectors.reconfiguration.survey import behind, damage_of, read_streams
+from collectors.reconfiguration.survey import damage_of, read_streams
 from multicast.control import (
     ControlReader,
     ControlState,
@@ -168,7 +169,7 @@ def recover(
     timeout_s: float = 30.0,
     yes: bool = False,
     lossy: bool = False,
-    groups: Callable[[], Iterable[str]] = tuple,
+    groups: Groups = tuple,
     say: Callable[[str], None] = lambda _: None,
 ) -> Recovered:
     """Repair the damage in the newest epoch; return once that is done.
@@ -185,7 +186,7 @@ def recover(
         state = control.refresh()
         begun, is_planned = state.begun_epoch, state.begun_epoch < state.epoch
         streams = read_streams(driver, state)
-        damages = damage_of(driver, state, streams)
+        damages = (*damage_of(driver, state, streams), *lost_alone(driver, state, groups))
         if lossy:
             damages = (*damages, *lost_order(driver, state, streams))
         for sentence in (*(each.says for each in damages), *behind(driver, state, damages, groups)):
@@ -277,7 +278,7 @@ def _propose(
     """Append the plan of the next epoch to the control topic."""
     state = control.state
     plan = _next_plan(state.plan(), harms)
-    partition_count = 1 + max(node.stream for node in plan.collectors)
+    partition_count = 1 + max((node.stream for node in plan.collectors), default=0)
     admin.create_topics({order_topic(plan.topic): TopicSpec(partition_count)})
     partitions = {node.name: stream_partition(plan, node.name) for node in plan.collectors}
     ends = driver.last_stable_offsets(list(partitions.values()))

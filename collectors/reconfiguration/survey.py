@@ -8,12 +8,11 @@ Writes nothing. `collectors/core/mending.py` decides what is damaged; `recovery.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import closing, contextmanager
 
 from collectors.core.epoch_change import cuts_of, freeze_positions, losses_of
-from collectors.core.mending import Damage, Harm, StreamRead, damage, loss, ordered_to
-from collectors.doctor.consumer_groups import group_prefix
+from collectors.core.mending import Damage, StreamRead, damage, loss, ordered_to
 from collectors.doctor.streams import open_near_end, stream_records
 from collectors.reconfiguration.drain import Streams
 from multicast.control import (
@@ -24,7 +23,7 @@ from multicast.control import (
 from multicast.drivers.clock import clock_of
 from multicast.drivers.protocol import Driver, TopicPartition
 from multicast.drivers.reading import READ_S, end_from
-from multicast.errors import AccessDenied, Conflict, ProtocolViolation, TimedOut, Trimmed
+from multicast.errors import Conflict, ProtocolViolation, TimedOut, Trimmed
 from multicast.order.runs import Run
 from multicast.order.stream import OrderStream
 from topology.tree import Plan
@@ -46,6 +45,7 @@ def read_streams(driver: Driver, state: ControlState) -> dict[str, StreamRead]:
             else _positions_at(driver, state, streams[parent], stream, gone.get(parent)),
             marked=None if marked is None else freeze_positions(stream.plan, marked),
             gone=gone.get(name),
+            is_lost=state.stream_is_lost(plan.epoch, name),
         )
     return reads
 
@@ -219,31 +219,6 @@ def _unstated(driver: Driver, streams: Iterable[OrderStream]) -> dict[str, int]:
                 name = names[partition]
                 losses[name] = min(has[partition], losses.get(name, end))
     return losses
-
-
-def behind(
-    driver: Driver,
-    state: ControlState,
-    damages: Iterable[Damage],
-    groups: Callable[[], Iterable[str]],
-) -> Iterator[str]:
-    """Name the consumer groups whose commits lie behind what logs have lost, in sentences."""
-    lost = {
-        log_partition(state.plan().log(each.log)): each
-        for each in damages
-        if each.harm is Harm.LOST
-    }
-    try:
-        for group in groups() if lost else ():
-            for partition, (position, _) in driver.committed(group, list(lost)).items():
-                if position > lost[partition].first:
-                    name = group.removeprefix(group_prefix(state.topic))
-                    yield (
-                        f"consumer {name} has delivered log {lost[partition].log} up to "
-                        f"{position}: what it had from {lost[partition].first} on does not stand"
-                    )
-    except AccessDenied as error:
-        yield f"what consumers have committed cannot be seen: {error}"
 
 
 def refuse_damaged(driver: Driver, state: ControlState) -> None:

@@ -25,7 +25,7 @@ from multicast.consuming.entries_read import ConsumerEntries
 from multicast.consuming.group_positions import GroupCursor, GroupPositions, kafka_group
 from multicast.consuming.readers import open_clients
 from multicast.consuming.reading import Reading
-from multicast.consuming.stated_ends import read_stated, refuse_lost_checkpoint, tell
+from multicast.consuming.stated_ends import read_stated, refuse_lost_stream, tell
 from multicast.consuming.subscription import (
     Bounds,
     End,
@@ -41,7 +41,7 @@ from multicast.control import ControlState, log_partition
 from multicast.control.topic_identity import refuse_changed_topics
 from multicast.drivers import open_driver
 from multicast.drivers.clock import clock_of, seconds
-from multicast.drivers.protocol import Driver
+from multicast.drivers.protocol import Driver, TopicPartition
 from multicast.errors import ProtocolViolation, TimedOut, UsageError
 from multicast.metrics.consumed import ConsumptionCounter
 from multicast.metrics.counts import ConsumerCounts
@@ -298,6 +298,10 @@ class Consumer:
         with self._lock:
             return self._delivery.progress()
 
+    def leader_epochs(self) -> dict[TopicPartition, int]:
+        """Give, per Kafka partition, the epoch of the leader that took the last record read."""
+        return self._readers.leader_epochs()
+
     @property
     def waiting(self) -> Waiting | None:
         """For what the messages at hand wait, and how long, as of the last poll; None: nothing."""
@@ -431,7 +435,7 @@ class Consumer:
         refuse_changed_topics(self._driver, delivery.plan, topics)
         if delivery.order is not None:
             plan, collector = delivery.plan, delivery.order.collector
-            refuse_lost_checkpoint(self._driver, self._control.state, plan.epoch, collector)
+            refuse_lost_stream(self._driver, self._control.state, plan.epoch, collector)
         with self._user.change():
             self._readers.begin(delivery)
             self._delivery, delivery.void_too = delivery, self._void_too

@@ -99,7 +99,7 @@ class Delivery:
         self._unmarked_below = 0  # below this offset no record is a marker, whatever it looks like
         self._log_position = cursor.next  # the progress while no run is queued
         self._start = cursor
-        self._proof = CursorProof(cursor)
+        self._proof: CursorProof | None = CursorProof(cursor)  # None: it is there
         # The message before the cursor that nobody has compared yet: its log, offset and checksum.
         self.unproven: tuple[int, int, int] | None = None
         self._runs = RunQueue(self.logs)
@@ -125,13 +125,18 @@ class Delivery:
         assert self.order is not None
         offset, checksum = record.offset, order_checksum(record)
         self._reach(offset)
-        self._proof.met(offset, checksum)
+        if self._proof is not None:
+            self._proof.met(offset, checksum)
         result = self.order.read(offset, record.value, checksum)
-        self._proof.counted(offset, result, frozen=self.order.state.frozen)
+        if self._proof is not None:
+            self._proof.counted(offset, result, frozen=self.order.state.frozen)
+            if offset >= self._start.record:
+                self._proof = None
         if isinstance(result, enum.Enum):
             self.void[result] = self.void.get(result, 0) + 1
-        elif isinstance(self.order.last, SightRecord):
-            self.saw(self.order.last)
+        elif not result:
+            if isinstance(self.order.last, SightRecord):
+                self.saw(self.order.last)
         elif offset >= self._start.record:
             self._queue(offset, result, checksum)
         self._reach(self.order.offset_next)
@@ -139,7 +144,8 @@ class Delivery:
     def order_passed(self, position: int) -> None:
         """Report that the order stream has no more records below `position`."""
         assert self.order is not None
-        self._proof.passed(position)
+        if self._proof is not None:
+            self._proof.passed(position)
         self.order.passed(position)
         self._reach(self.order.offset_next)
 
@@ -353,7 +359,9 @@ class Delivery:
         if self._begins is None and offset >= start.record and order is not None and order.proven:
             self._begins = {number: order.state.positions[number] for number in self.logs}
             self._read_base = order.state.positions.copy()
-        if self._begins is not None and (offset > start.record or not (start.run or start.next)):
+        if self._begins is None or self.payload_starts is not None:
+            return
+        if offset > start.record or not (start.run or start.next):
             self.payload_starts = self._at_least(self._begins)
 
     def _queue(self, offset: int, runs: Sequence[Run], proof: int) -> None:

@@ -62,6 +62,10 @@ class LastReads:
             self._last.pop(self._order, None)
         self._order = order
 
+    def leader_epochs(self) -> dict[TopicPartition, int]:
+        """Give, per partition, the epoch of the leader that took the last record."""
+        return {partition: last.leader_epoch for partition, last in self._last.items()}
+
     def forget(self) -> None:
         """Forget all."""
         self._last.clear()

@@ -67,6 +67,10 @@ class DeliveryReaders:
         """Compare nothing with what was read so far: the application goes elsewhere."""
         self._last.forget()
 
+    def leader_epochs(self) -> dict[TopicPartition, int]:
+        """Give, per partition, the epoch of the leader that took the last record read."""
+        return self._last.leader_epochs()
+
     def refuse_others(self, known: Mapping[TopicPartition, LastRead]) -> None:
         """Raise `Truncated` if other messages, or none, are where these were read; blocks."""
         self._last.refuse_others(known)

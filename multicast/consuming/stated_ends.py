@@ -29,7 +29,7 @@ def read_stated(
     state = control.refresh()
     tell(state, delivery)
     for collector in _collectors(delivery):
-        refuse_lost_checkpoint(driver, state, delivery.plan.epoch, collector)
+        refuse_lost_stream(driver, state, delivery.plan.epoch, collector)
         for sight in _sights(driver, state, collector, delivery):
             delivery.saw(sight)
     end = single_log_end(state, delivery) if delivery.order is None else None
@@ -70,10 +70,8 @@ def lost_stream(control: ControlState, epoch: int, collector: str) -> Truncated:
     ).about(partition)
 
 
-def refuse_lost_checkpoint(
-    driver: Driver, control: ControlState, epoch: int, collector: str
-) -> None:
-    """Raise `Truncated` if a collector's stream ends below a checkpoint that is named.
+def refuse_lost_stream(driver: Driver, control: ControlState, epoch: int, collector: str) -> None:
+    """Raise `Truncated` if a stream is stated to be lost, or ends below a checkpoint of its.
 
     Not where the stream's epoch has ended: then an operator has accepted that. `control` was read
     before. Blocks for a request, if a checkpoint is named.
@@ -81,6 +79,8 @@ def refuse_lost_checkpoint(
     last, epoch = control.last_epoch(epoch, collector), control.first_epoch(epoch, collector)
     if last in control.ends:
         return
+    if control.stream_is_lost(epoch, collector):
+        raise lost_stream(control, epoch, collector)
     for point in control.checkpoints(epoch, collector)[-1:]:
         partition = stream_partition(control.plan(epoch), collector)
         end = end_from(driver, clock_of(driver), partition, point.offset + 1)

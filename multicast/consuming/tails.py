@@ -127,6 +127,7 @@ class LostLogs:
         self.moved: Callable[[], None] = lambda: None
         self._stated: dict[str, tuple[Log, int]] = {}
         self._seen: dict[str, tuple[Log, int]] = {}
+        self._orders: dict[str, Truncated] = {}  # by log: what became of the stream of its top
 
     def learn(self, control: ControlState) -> None:
         """Take what the control topic states."""
@@ -139,7 +140,13 @@ class LostLogs:
 
     def begin(self) -> None:
         """Forget what streams say: those of another epoch are read now."""
-        self._seen = {}
+        self._seen, self._orders = {}, {}
+
+    def lost_order(self, logs: Iterable[str], error: Truncated) -> None:
+        """Take it that the stream in which logs enter the order has lost its end."""
+        if not self._orders.keys() >= set(logs):
+            self._orders.update(dict.fromkeys(logs, error))
+            self.moved()
 
     def read(self, stream: OrderStream) -> None:
         """Take what a stream says of its own logs."""
@@ -152,3 +159,5 @@ class LostLogs:
         for known in (self._stated, self._seen):
             if log in known and offset >= known[log][1]:
                 raise lost_log(*known[log])
+        if log in self._orders:
+            raise Truncated(str(self._orders[log])) from self._orders[log]

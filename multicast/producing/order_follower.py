@@ -13,13 +13,13 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 
-from multicast.consuming.stated_ends import refuse_lost_checkpoint
+from multicast.consuming.stated_ends import lost_stream, refuse_lost_stream
 from multicast.consuming.tails import LostLogs
 from multicast.control import ControlReader, stream_partition
 from multicast.control.topic_identity import refuse_recreated_logs
 from multicast.drivers.clock import clock_of
 from multicast.drivers.protocol import Driver, Reader, TopicPartition
-from multicast.errors import AmcastError, ProtocolViolation, UsageError
+from multicast.errors import AmcastError, ProtocolViolation, Truncated, UsageError
 from multicast.order.stream import OrderStream
 
 # How often the control topic is read for a newer epoch. While a plan changes, receipts wait up to
@@ -163,8 +163,12 @@ class OrderFollower:
         refuse_recreated_logs(self._driver, plan)
         starts = state.begun(plan.epoch)
         names = {stream_partition(plan, spec.name): spec.name for spec in plan.collectors}
+        self._lost.begin()
         for name in names.values():
-            refuse_lost_checkpoint(self._driver, state, plan.epoch, name)
+            try:
+                refuse_lost_stream(self._driver, state, plan.epoch, name)
+            except Truncated as error:
+                self._lost.lost_order(plan.own_logs(name), error)
         ends = self._driver.last_stable_offsets(list(names))
         self._streams = {
             partition: state.stream(
@@ -173,7 +177,6 @@ class OrderFollower:
             for partition, name in names.items()
         }
         with self._moved:
-            self._lost.begin()
             self._lost.learn(state)
             self._ordered.update(starts)
             self._self_ordered = {log.name for log in plan.logs if plan.top(log.name) is None}
@@ -211,5 +214,9 @@ class OrderFollower:
         self._control_due = now + _CONTROL_EVERY_S
         state = self._control.follow(0.0)
         self._lost.learn(state)
+        for stream in self._streams.values():
+            plan, name = stream.plan, stream.collector
+            if state.stream_is_lost(plan.epoch, name):
+                self._lost.lost_order(plan.own_logs(name), lost_stream(state, plan.epoch, name))
         if self._epoch is not None and state.begun_epoch > self._epoch:
             self._leave()

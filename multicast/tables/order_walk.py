@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import enum
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime
 from typing import Literal, NamedTuple, Self
 
@@ -23,7 +23,7 @@ from multicast.consuming.cursor import Cursor, CursorProof, interest_digest
 from multicast.consuming.delivery import Delivery
 from multicast.consuming.ends import cursor_at, end_now, refuse_beyond_end
 from multicast.consuming.last_read import LastRead, LastReads
-from multicast.consuming.stated_ends import refuse_lost_checkpoint, tell
+from multicast.consuming.stated_ends import refuse_lost_stream, tell
 from multicast.consuming.subscription import (
     Bounds,
     End,
@@ -115,6 +115,7 @@ class OrderWalk:
         self._request = request
         self._control = ControlReader(driver, topic)
         self._reader: Reader = driver.reader({})
+        self._heard_to: Mapping[TopicPartition, int] = {}  # how far the control topic was taken
         self._checkpoints = True
         self._queue: deque[Piece] = deque()
         self._queued = 0  # offsets in the queue
@@ -148,10 +149,10 @@ class OrderWalk:
         With `until`, nothing after that cursor. Blocks for requests to Kafka. Raises `Trimmed` if
         retention has removed a part of the order or of a piece, and what `Consumer.poll` raises.
         """
-        before = self._control.positions
-        self._control.refresh()
-        if self._control.positions != before:
-            tell(self._control.state, self._delivery)
+        control = self._control.refresh()
+        if self._control.positions != self._heard_to:
+            tell(control, self._delivery)
+            self._heard_to = self._control.positions
         pieces: list[Piece] = []
         left = offsets_max
         while left > 0:
@@ -262,7 +263,7 @@ class OrderWalk:
         refuse_changed_topics(self._driver, delivery.plan, topics)
         if delivery.order is not None:
             control, collector = self._control.state, delivery.order.collector
-            refuse_lost_checkpoint(self._driver, control, cursor.epoch, collector)
+            refuse_lost_stream(self._driver, control, cursor.epoch, collector)
         if is_given:
             refuse_beyond_end(self._driver, clock_of(self._driver), delivery)
             if delivery.unproven is not None:

@@ -137,6 +137,10 @@ class Channel(Protocol):
     def errored(self) -> bool:
         """Whether its loop has ended or its log cannot be reached: strict readers get a 503."""
 
+    @property
+    def why_errored(self) -> str:
+        """What strict readers are told then."""
+
     def settled(self, log: str) -> int:
         """Give the offset in a log below which each record is in a durable block, or never is."""
 

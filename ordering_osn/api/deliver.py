@@ -201,10 +201,7 @@ class Deliver:
         if self._closing:
             raise Refused(Status.SERVICE_UNAVAILABLE, "this node is stopping")
         if strict and channel.errored:
-            raise Refused(
-                Status.SERVICE_UNAVAILABLE,
-                "the chain's loop has ended, or its log cannot be reached",
-            )
+            raise Refused(Status.SERVICE_UNAVAILABLE, channel.why_errored)
 
     async def _read(self, channel: Channel, number: int) -> bytes:
         try:

@@ -174,6 +174,11 @@ class Metrics:
             "amcast_osn_entries_dropped", "Of the entries read, those of logs that are not wanted",
             "channel", "log",
         )  # fmt: skip
+        self.lost_tail = self._gauge(
+            "amcast_osn_lost_tail",
+            "1: the chain has stopped, as Kafka lost the end of its log or order",
+            "channel",
+        )
         self.torn_tails = self._tally(
             "amcast_osn_ledger_torn_tails", "Torn tails of the ledger cut off at start", "channel"
         )

@@ -67,7 +67,14 @@ OperationsTls = Annotated[
 ]
 Peers = Annotated[
     list[str] | None,
-    typer.Option("--peer", help="Another node, for blocks that left the log; repeatable."),
+    typer.Option("--peer", help="Another node, for the blocks that it has; repeatable."),
+]
+AcceptLoss = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--accept-loss",
+        help="Once: a channel that goes on though Kafka lost what its blocks hold; repeatable.",
+    ),
 ]
 FsyncMode = Annotated[
     Literal["block", "never"],
@@ -100,6 +107,7 @@ def run(
     tls_ca: Authority = None,
     tls_name: ServerName = "",
     fsync: FsyncMode = "block",
+    accept_loss: AcceptLoss = None,
     log_level: LogLevel = "warning",
 ) -> None:
     """Run a node until SIGTERM or Ctrl-C.
@@ -130,6 +138,7 @@ def run(
         peers_tls=TlsFiles.read(tls_cert, tls_key, tls_ca) if tls_ca else None,
         peers_name=tls_name,
         fsync=fsync,
+        accept_loss=tuple(accept_loss or ()),
     )
     chosen = settings(bootstrap=bootstrap, topic=topic, driver=driver)
     asyncio.run(serve(chosen, options, _say))

@@ -1,4 +1,4 @@
-"""Verifies blocks that a peer gives, where the log no longer holds their records.
+"""Gets from peers the blocks that a node has not, and verifies them.
 
 The input is serialized blocks, the header of the node's newest block, and the config in force. A
 block is
@@ -11,21 +11,23 @@ So a peer can withhold blocks, but cannot forge them.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+from multicast.drivers.protocol import TopicPartition
 from multicast.errors import AmcastError
 from ordering_osn.chain.blocks import check_next, last_config_of, signed_bytes
 from ordering_osn.config.channel_config import ChannelConfig
 from ordering_osn.config.policies import PolicyNotMet, SignedData
+from ordering_osn.ledger.ledger import LedgerFull
 from ordering_osn.protos import Block, DecodeError
 
 BLOCK_VALIDATION = "/Channel/Orderer/BlockValidation"
 
 
 class NoPeer(AmcastError):
-    """No peer gave the missing blocks; a later attempt may succeed."""
+    """A peer does not say which blocks it has; a later attempt may succeed."""
 
     retriable = True
     exit_code = 4
@@ -38,22 +40,25 @@ class ForgedBlock(AmcastError):
 class Peers(Protocol):
     """The other nodes, as a source of blocks."""
 
-    def blocks(self, channel: str, start: int) -> Iterator[bytes]:
-        """Give a chain's serialized blocks from number `start` to the newest that a peer has.
+    @property
+    def names(self) -> Sequence[str]:
+        """The peers' names."""
 
-        The calling thread waits, for a bounded time. Raises `NoPeer` where no peer gives any.
+    def blocks(self, peer: str, channel: str, start: int) -> Iterator[bytes]:
+        """Give a peer's serialized blocks of a chain from number `start` to its newest, if any.
+
+        The calling thread waits, for a bounded time. Raises `NoPeer` where the peer does not say.
         """
 
 
 class NoPeers:
     """The peers of a node that was given none."""
 
-    def blocks(self, channel: str, start: int) -> Iterator[bytes]:
+    names = ()
+
+    def blocks(self, peer: str, channel: str, start: int) -> Iterator[bytes]:  # noqa: ARG002
         """Raise `NoPeer`."""
-        raise NoPeer(
-            f"the log no longer holds what follows block {start - 1} of {channel}, and no peer is "
-            f"named to get it from; give --peer HOST:PORT of another node"
-        )
+        raise NoPeer(f"{peer} is no peer of this node")
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,3 +96,48 @@ def verified(
             ) from error
         yield VerifiedBlock(number, raw, block, config)
         previous = block.header
+
+
+class Leaders:
+    """The leaders that took what a chain read last, from any consumer.
+
+    Kafka loses the end of a partition at a change of its leader.
+    """
+
+    def __init__(self) -> None:
+        self._epochs: dict[TopicPartition, int] = {}
+
+    def changed(self, epochs: Mapping[TopicPartition, int]) -> bool:
+        """Take the leaders' epochs now; say whether one is another than before."""
+        known = self._epochs
+        changed = any(known.get(at, epoch) != epoch for at, epoch in epochs.items())
+        known.update(epochs)
+        return changed
+
+
+def copy_blocks(
+    peers: Peers,
+    channel: str,
+    newest: Callable[[], tuple[Any, ChannelConfig]],
+    take: Callable[[VerifiedBlock], None],
+) -> list[AmcastError]:
+    """Verify what each peer has behind the newest block, and have it taken.
+
+    `newest` gives the header of the newest block, and the config in force behind it. Gives why a
+    peer did not say what it has, or what is wrong with it; what `take` raises otherwise is raised.
+    """
+    failures: list[AmcastError] = []
+    for peer in peers.names:
+        previous, config = newest()
+        try:
+            raws = peers.blocks(peer, channel, previous.number + 1)
+            for block in verified(raws, previous=previous, config=config):
+                take(block)
+        except (NoPeer, ForgedBlock, LedgerFull) as error:
+            failures.append(error)
+    return failures
+
+
+def all_of(failures: Iterable[AmcastError]) -> str:
+    """Tell what failed in a sentence."""
+    return "; ".join(map(str, failures)) or "no peer (--peer HOST:PORT) has later blocks"

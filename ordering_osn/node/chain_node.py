@@ -11,7 +11,7 @@ The parts:
     order_watch    whether the order moves
     checkpoint     how far an idle chain has read
     resume         the state of the core, from the ledger
-    catch_up       verifies a peer's blocks, where the log no longer holds their records
+    catch_up       verifies the blocks that peers have and this node has not
     changes        the clients that wait for a transaction
 
 Invariant: the ledger's last block says from where the stream is read on (or, where nothing is
@@ -34,18 +34,27 @@ from multicast.consuming.consumer import Consumer
 from multicast.consuming.entries_read import ConsumerEntries
 from multicast.errors import (
     AccessDenied,
+    AmcastError,
     ClusterUnreachable,
     Conflict,
     TimedOut,
     Trimmed,
+    Truncated,
     UsageError,
 )
 from ordering_osn.chain.actions import Action, Ignore, Refuse, Repost, SetOutcome, Write
 from ordering_osn.chain.bundles.log_records import ConfigMarker
 from ordering_osn.chain.chain import Chain, RecordPlace
-from ordering_osn.ledger.ledger import Ledger, LedgerFull
+from ordering_osn.chain.state import StreamPosition
+from ordering_osn.ledger.ledger import Ledger
 from ordering_osn.node.block_writer import BlockWriter
-from ordering_osn.node.catch_up import ForgedBlock, NoPeer, verified
+from ordering_osn.node.catch_up import (
+    ForgedBlock,
+    Leaders,
+    VerifiedBlock,
+    all_of,
+    copy_blocks,
+)
 from ordering_osn.node.chain_status import ChainStatus, Stopped
 from ordering_osn.node.changes import Changes
 from ordering_osn.node.checkpoint import CheckpointFile
@@ -56,7 +65,14 @@ from ordering_osn.node.joining import note_topic, refuse_other_topic
 from ordering_osn.node.kafka_connection import CursorAfter
 from ordering_osn.node.order_watch import OrderWatch
 from ordering_osn.node.own_records import OwnRecords
-from ordering_osn.node.resume import config_in_force, newest_block, resumed_sets, resumed_state
+from ordering_osn.node.resume import (
+    NoWayBack,
+    config_in_force,
+    newest_block,
+    resumed_sets,
+    resumed_state,
+    stepped_back,
+)
 
 _log = logging.getLogger("amcast.osn")
 # An idle loop notices a stop within this time. With ten times more a node takes 5 s to stop, with
@@ -103,6 +119,11 @@ class ChainNode:
         self._chain: Chain | None = None
         self._entries = ConsumerEntries({}, {})  # of the open consumer, as of the last look
         self._opened_at = 0.0  # when the consumer was opened
+        self._leaders = Leaders()
+        self._peers_told = False  # since the start each peer has said which blocks it has
+        self._at_rest = False  # the loop resumed at the idle checkpoint, not at the newest block
+        self._blocks_back = 0  # it resumed at the position of so many blocks before the newest
+        self._resumed_at: StreamPosition | None = None
         self._settled: dict[str, int] = {}
         self._markers_owed: dict[tuple[str, ...], int] = {}  # by set: the config that is posted
         self._checkpoint = CheckpointFile(name, checkpoint)
@@ -127,6 +148,11 @@ class ChainNode:
     def errored(self) -> bool:
         """Whether the chain does not follow its log: readers that ask for STRICT get 503."""
         return self.status.errored
+
+    @property
+    def why_errored(self) -> str:
+        """What these readers are told."""
+        return self.status.why_errored
 
     def watch(self, callback: Callable[[], None]) -> Callable[[], None]:
         """Have `callback` called after each block and each change of the status or the config."""
@@ -194,19 +220,25 @@ class ChainNode:
             self.status.waits_for("it was stopped")
         except Stopped:
             self.status.waits_for("it was stopped")
+        except Truncated as error:
+            self._dependencies.metrics.lost_tail.labels(self.name).set(1)
+            self.status.lost_tail(error)
         except Exception as error:  # noqa: BLE001
             # After an unforeseen error, going on could make other blocks than the other nodes'.
             self.status.died(error)
 
-    def _resume(self) -> None:
+    def _resume(self, *, blocks_back: int = 0) -> None:
         """Rebuild the core from the ledger and the idle checkpoint."""
         self.config = config_in_force(self.ledger)
         window_max = self._dependencies.window_max
         sets = resumed_sets(self.ledger)
         self._dependencies.bundles.restored(self.name, sets)
-        state = resumed_state(
-            self.ledger, self._checkpoint.read(), window_max=window_max, sets=sets
-        )
+        checkpoint = self._checkpoint.read()
+        state = resumed_state(self.ledger, checkpoint, window_max=window_max, sets=sets)
+        if blocks_back:
+            state = stepped_back(state, self.ledger, blocks_back, window_max=window_max)
+        self._blocks_back, self._resumed_at = blocks_back, state.position
+        self._at_rest = checkpoint is not None and state.position is checkpoint.position
         rules = self._dependencies.rules(self.config)
         chain = Chain(
             self.name,
@@ -223,6 +255,8 @@ class ChainNode:
         self.status.set_ingress(is_open=chain.ingress_open)
         height = self._dependencies.metrics.ledger_blockchain_height
         height.labels(self.name).set(self.ledger.height)
+        self._dependencies.metrics.lost_tail.labels(self.name).set(0)
+        self._ordered.notify_all()  # a peer's blocks may hold what clients wait for
 
     def _follow_until_interrupted(self) -> None:
         """Follow the log until the node stops, the log is lost, or it no longer holds our place."""
@@ -234,24 +268,25 @@ class ChainNode:
                 finally:  # what was read since the last look counts, too
                     self._count_entries(consumer.entries())
         except Trimmed as error:
-            height = self.ledger.height
             self._catch_up(str(error))
-            if self.ledger.height > height:
-                self._resume()
+        except Truncated as error:
+            self._step_back(error)
         except _Interrupted as interrupted:
             self.status.waits_for(str(interrupted))
             self.status.pause(_RETRY_S)
 
     def _open_consumer(self) -> Consumer:
         assert self._chain is not None
-        self._opened_at = time.monotonic()
-        cursor = str(self._chain.position.cursor)
         chain_folder = self.ledger.folder.parent
         try:
             self._dependencies.connect()
             topic = self._dependencies.topic_of(self.name)
-            if topic is not None and cursor:
+            if topic is not None and str(self._chain.position.cursor):
                 refuse_other_topic(chain_folder, *topic)
+            if not self._peers_told:
+                self._await_peers()
+            self._opened_at = time.monotonic()
+            cursor = str(self._chain.position.cursor)
             consumer = self._dependencies.consumer(self.name, cursor)
         except (AccessDenied, ClusterUnreachable, Conflict, TimedOut, UsageError) as error:
             raise _Interrupted(str(error)) from error
@@ -259,20 +294,76 @@ class ChainNode:
             note_topic(chain_folder, *topic)
         return consumer
 
+    def _await_peers(self) -> None:
+        """Get the blocks that peers have and this node has not, BEFORE it cuts one after a start.
+
+        The log may have lost what these are made of; this node's own blocks would differ from them.
+        """
+        silent, _ = self._copy_from_peers()
+        if silent:
+            raise _Interrupted(
+                f"{all_of(silent)}. Its blocks may hold what the log has lost, so no block is "
+                f"cut until it says; to go on without it, start this node without that --peer"
+            )
+        self._peers_told = True
+
+    def _copy_from_peers(self) -> tuple[list[AmcastError], bool]:
+        """Append what peers have beyond the newest block, and resume from there.
+
+        Gives why peers did not answer, and whether there were any blocks.
+        """
+        height = self.ledger.height
+        silent = copy_blocks(
+            self._dependencies.peers,
+            self.name,
+            lambda: (newest_block(self.ledger).header, self.config),
+            self._take,
+        )
+        copied = self.ledger.height > height
+        if copied:
+            self._resume()
+        return silent, copied
+
+    def _take(self, block: VerifiedBlock) -> None:
+        self.status.check_stop()
+        self.config = block.config
+        self._writer.append_verified(block)
+
     def _catch_up(self, lost: str) -> None:
         """Get from a peer the blocks whose records the log no longer holds; `lost` says so."""
-        previous = newest_block(self.ledger).header
         if not self.errored:
             self.status.waits_for(lost)
-        try:
-            raws = self._dependencies.peers.blocks(self.name, self.ledger.height)
-            for block in verified(raws, previous=previous, config=self.config):
-                self.status.check_stop()
-                self.config = block.config
-                self._writer.append_verified(block)
-        except (NoPeer, ForgedBlock, LedgerFull) as error:
-            self.status.waits_for(f"{error} ({lost})")
+        silent, copied = self._copy_from_peers()
+        if not copied:
+            self.status.waits_for(f"{all_of(silent)} ({lost})")
             self.status.pause(_RETRY_S)
+
+    def _step_back(self, error: Truncated) -> None:
+        """Resume at an earlier position, where the last one is gone; raise `error` if none may be.
+
+        The records behind the newest block made none, so an idle checkpoint that is gone costs
+        nothing. Behind an earlier block the chain goes on only where an operator accepts the loss.
+        """
+        assert self._chain is not None
+        if self._chain.position is not self._resumed_at:
+            raise error  # it was following its log
+        if self._at_rest:
+            self._checkpoint.discard()
+            blocks_back = self._blocks_back
+        elif self._dependencies.accepts_loss(self.name) and self._blocks_back < self.ledger.height:
+            blocks_back = 2 * self._blocks_back + 1
+        else:
+            raise error
+        try:
+            self._resume(blocks_back=blocks_back)
+        except NoWayBack as refusal:
+            raise error from refusal
+        _log.warning(
+            "chain %s goes on behind its newest block, and reads again from %s: %s",
+            self.name,
+            self._chain.position.cursor or "the beginning",
+            error,
+        )
 
     # -- the loop -------------------------------------------------------------------------------
 
@@ -281,10 +372,22 @@ class ChainNode:
         chain = self._chain
         assert chain is not None
         while not self.status.stopping:
-            for batch in self._poll(consumer, chain):
+            batches = self._poll(consumer, chain)
+            if self._leaders.changed(consumer.leader_epochs()):
+                # A loss comes with another leader: what is at hand may have replaced what is in
+                # the blocks of a peer. A peer that does not answer holds up nothing here.
+                silent, copied = self._copy_from_peers()
+                if any(isinstance(reason, ForgedBlock) for reason in silent):
+                    self._peers_told = False
+                    raise _Interrupted(all_of(silent))
+                if silent:
+                    _log.warning("chain %s: its leader changed; %s", self.name, all_of(silent))
+                if copied:
+                    return
+            for batch in batches:
                 log = batch.log.to
                 for record in batch.records:
-                    position = chain.position.following(CursorAfter(batch, record.offset))
+                    position = chain.position.following(CursorAfter(batch, record))
                     place = RecordPlace(log, record.offset, batch.to)
                     for action in chain.step(position, record.value, place):
                         self._carry_out(action, chain)

@@ -4,7 +4,8 @@ The chain's loop writes the status; clients, readers and the health check read i
 
     waiting    the loop waits for something that may pass: a broker, room on the disk, a peer
     silent     the chain's log does not answer
-    dead       the loop ended with an error; only a restart of the node helps
+    dead       the loop ended with an error, or because Kafka lost what the blocks are made of; only
+               a restart of the node helps
     gone       the ledger's newest file: new blocks would be lost
     unread     a block that cannot be read from the ledger's files. New blocks need none of them
     errored    waiting, silent or dead: the blocks here may be behind those of other nodes
@@ -24,6 +25,7 @@ import threading
 import time
 from collections.abc import Callable
 
+from multicast.errors import Truncated
 from ordering_osn.api.channels import Status
 from ordering_osn.node.bundles.needs import Readiness
 from ordering_osn.node.changes import ChangeEvent
@@ -47,6 +49,8 @@ class ChainStatus:
         self._name = name
         self._order = order
         self._dead: str | None = None
+        # What strict readers are told, before their policy is looked at: no addresses of brokers.
+        self.why_errored = "the chain's loop has ended, or its log cannot be reached"
         self._waiting: str | None = "it has not started yet"
         self._silent: str | None = None
         self._gone: str | None = None
@@ -153,6 +157,18 @@ class ChainStatus:
         """Note the error that ended the loop, with the current traceback in the log."""
         self._dead = f"its loop ended: {error or type(error).__name__}"
         _log.exception("chain %s is dead", self._name)
+        self.changed()
+
+    def lost_tail(self, error: Truncated) -> None:
+        """Note that the loop ended because Kafka lost the end of the chain's log, or of its order.
+
+        The blocks stay readable.
+        """
+        self._dead = self.why_errored = (
+            f"it has stopped (Truncated), as Kafka lost what was ordered: {error} ('After a lost "
+            f"tail' in docs/ordering.md)"
+        )
+        _log.error("chain %s: %s", self._name, self._dead)
         self.changed()
 
     def set_ingress(self, *, is_open: bool) -> None:

@@ -66,3 +66,10 @@ class Changes(Generic[Key]):
             events = list(self._events.get(key, ()))
         for event in events:
             event.set_from_any_thread()
+
+    def notify_all(self) -> None:
+        """Wake all who wait for any change. From any thread."""
+        with self._lock:
+            keys = list(self._events)
+        for key in keys:
+            self.notify(key)

@@ -37,6 +37,10 @@ class CheckpointFile:
         """Read the file; None where it says nothing."""
         return read_checkpoint(self._path)
 
+    def discard(self) -> None:
+        """Remove the file: the chain no longer goes on from there."""
+        self._path.unlink(missing_ok=True)
+
     def save(self, chain: Chain, *, every_s: float) -> None:
         """Write the position of a chain where nothing is pending and it has moved.
 

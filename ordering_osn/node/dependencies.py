@@ -47,6 +47,7 @@ class Dependencies:
     post: Callable[[bytes, tuple[str, ...], OnOutcome], None]  # a record to the log of a set
     created: Callable[[str, bytes], None]  # a channel is created: its name and CONFIG envelope
     peers: Peers
+    accepts_loss: Callable[[str], bool]  # of a chain: an operator accepts what Kafka has lost
     metrics: Metrics
     bundles: BundleListener
     read_bundle: RecordReader  # of the log of a set

@@ -14,7 +14,7 @@ from multicast.consuming.batches import Batch
 from multicast.consuming.consumer import Consumer
 from multicast.consuming.subscription import Bounds
 from multicast.control import ControlReader, log_partition
-from multicast.drivers.protocol import Driver, TopicPartition
+from multicast.drivers.protocol import Driver, Record, TopicPartition
 from multicast.errors import AmcastError, ClusterUnreachable
 from multicast.producing.producer import Producer
 from ordering_osn.node.in_sync import Replicas
@@ -71,18 +71,21 @@ class SharedAttempts:
 
 
 class CursorAfter:
-    """The cursor right behind a delivered record; its text is made only when a block needs it."""
+    """The cursor right behind a delivered record; its text is made only when a block needs it.
 
-    __slots__ = ("_batch", "_next")
+    It says which order record and which message were there, so a node that resumes from a block
+    refuses a log, or an order, that holds others in their place.
+    """
 
-    def __init__(self, batch: Batch, offset: int) -> None:
+    __slots__ = ("_batch", "_record")
+
+    def __init__(self, batch: Batch, record: Record) -> None:
         self._batch = batch
-        self._next = offset + 1
+        self._record = record
 
     def __str__(self) -> str:
         """Give the text that a `Consumer` resumes from."""
-        batch = self._batch
-        return f"{batch.epoch}/{batch.source}/{batch.record}/{batch.run}/{self._next}"
+        return str(self._batch.cursor_after(self._record))
 
 
 class KafkaConnection:

@@ -28,7 +28,7 @@ _ROUND_S = 60.0
 
 
 class PeerNodes:
-    """Other nodes by their addresses, "host:port". The first one that has the blocks serves."""
+    """Other nodes by their addresses, "host:port"."""
 
     def __init__(
         self,
@@ -46,28 +46,24 @@ class PeerNodes:
         self._tls = tls
         self._name = name
 
-    def blocks(self, channel: str, start: int) -> Iterator[bytes]:
-        """Give a chain's blocks from `start` to the newest that a peer has."""
-        reasons = []
-        for address in self._addresses:
-            try:
-                first = self._round(address, channel, start)
-            except AmcastError as error:
-                reasons.append(str(error))
-                continue
-            if not first:
-                reasons.append(f"{address} has no block {start} of {channel}")
-                continue
-            blocks = first
-            while blocks:
-                yield from blocks
-                start += len(blocks)
-                blocks = self._round(address, channel, start)
-            return
-        raise NoPeer(
-            f"no peer gave block {start} of {channel}, which the log no longer holds: "
-            + ("; ".join(reasons) or "none is named (--peer HOST:PORT)")
-        )
+    @property
+    def names(self) -> Sequence[str]:
+        """The peers' addresses."""
+        return self._addresses
+
+    def blocks(self, peer: str, channel: str, start: int) -> Iterator[bytes]:
+        """Give a peer's blocks of a chain from `start` to its newest; raises `NoPeer`."""
+        while blocks := self._blocks_of(peer, channel, start):
+            yield from blocks
+            start += len(blocks)
+
+    def _blocks_of(self, address: str, channel: str, start: int) -> list[bytes]:
+        try:
+            return self._round(address, channel, start)
+        except NoPeer:
+            raise
+        except AmcastError as error:
+            raise NoPeer(f"{address} does not say which blocks it has: {error}") from error
 
     def _round(self, address: str, channel: str, start: int) -> list[bytes]:
         """Get as many blocks as fit into one round; none where the peer has no more."""

@@ -17,7 +17,7 @@ import logging
 import random
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Literal
@@ -84,6 +84,7 @@ class Registrar:
         signer: Signer,
         *,
         peers: Peers | None = None,
+        accept_loss: Collection[str] = (),
         metrics: Metrics | None = None,
         fsync: Literal["block", "never"] = "block",
         clock: Callable[[], datetime] = _utc_now,
@@ -97,6 +98,7 @@ class Registrar:
         self._cluster = cluster
         self._signer = signer
         self._peers = peers or NoPeers()
+        self._accept_loss = frozenset(accept_loss)
         self.metrics = metrics or Metrics()
         self._fsync = fsync
         self._clock = clock
@@ -244,6 +246,7 @@ class Registrar:
             post=self._posts.post,
             created=self._create,
             peers=self._peers,
+            accepts_loss=lambda name: name in self._accept_loss,
             metrics=self.metrics,
             bundles=self._desk,
             read_bundle=self._reading.read,

@@ -9,13 +9,18 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 
-from ordering_osn.chain.blocks import last_config_of
+from multicast.errors import Conflict
+from ordering_osn.chain.blocks import consenter_of, last_config_of
 from ordering_osn.chain.bundles.restart import RestoredSet
-from ordering_osn.chain.state import ChainState, IdleCheckpoint, state_from
+from ordering_osn.chain.state import ChainState, IdleCheckpoint, StreamPosition, state_from
 from ordering_osn.config.channel_config import ChannelConfig
 from ordering_osn.ledger.ledger import Ledger
 from ordering_osn.ledger.windows import ledger_sets
 from ordering_osn.protos import Block
+
+
+class NoWayBack(Conflict):
+    """A chain cannot read again from an earlier position: it would order transactions twice."""
 
 
 def newest_block(ledger: Ledger) -> Block:
@@ -43,6 +48,23 @@ def resumed_state(
     state = state_from(_newest_first(ledger), window_max=window_max)
     state = replace(state, sets=tuple(entry.state for entry in sets))
     return state if checkpoint is None else checkpoint.advance(state)
+
+
+def stepped_back(state: ChainState, ledger: Ledger, blocks: int, *, window_max: int) -> ChainState:
+    """Give the state behind the newest block, but at the position of a block that many before.
+
+    So a chain goes on in a log that lost what its newest blocks are made of. It reads the records
+    that follow the earlier position again, and refuses the transactions that its blocks hold. Every
+    node with these blocks does the same. Raises `NoWayBack`.
+    """
+    number = max(ledger.base, ledger.height - 1 - blocks)
+    known_from = state.window[0][1] if len(state.window) >= window_max else ledger.base
+    if state.sets or number < known_from:
+        raise NoWayBack(
+            f"the loss cannot be accepted: block {number} is too far back, or the chain has bundles"
+        )
+    cursor = consenter_of(Block.FromString(ledger.read(number))).cursor.decode()
+    return replace(state, position=StreamPosition(state.position.number, cursor))
 
 
 def resumed_sets(ledger: Ledger) -> tuple[RestoredSet, ...]:

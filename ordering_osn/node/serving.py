@@ -54,6 +54,7 @@ class Options:
     peers: Sequence[str] = ()
     peers_tls: TlsFiles | None = None
     peers_name: str = ""
+    accept_loss: Sequence[str] = ()
     fsync: Literal["block", "never"] = "block"
 
 
@@ -91,6 +92,7 @@ async def serve(settings: Settings, options: Options, started: Callable[[str], N
             tls=options.peers_tls,
             name=options.peers_name,
         ),
+        accept_loss=options.accept_loss,
         metrics=metrics,
         fsync=options.fsync,
     )

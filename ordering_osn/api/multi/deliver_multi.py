@@ -24,7 +24,7 @@ from typing import Any
 
 from multicast.consuming.cursor import Cursor
 from multicast.consuming.subscription import End
-from multicast.errors import AmcastError, Trimmed, UncoveredInterest, UsageError
+from multicast.errors import AmcastError, Trimmed, Truncated, UncoveredInterest, UsageError
 from ordering_osn.api.broadcast import Stream
 from ordering_osn.api.channels import Channel, Channels, OrderReader, Status
 from ordering_osn.api.multi.ledger_entries import LedgerEntries
@@ -200,7 +200,7 @@ class _Access:
             if channel.errored:
                 raise Refused(
                     Status.SERVICE_UNAVAILABLE,
-                    f"the loop of chain {channel.name} has ended, or its log cannot be reached",
+                    f"chain {channel.name}: {channel.why_errored}",
                 )
 
 
@@ -307,6 +307,8 @@ def _status_of(error: Exception, start: str) -> Status:
             return Status.NOT_FOUND if start in _STARTS.values() else Status.BAD_REQUEST
         case ValueError() | TornBundle():  # a block that cannot be understood
             return Status.INTERNAL_SERVER_ERROR
+        case Truncated():  # what was ordered is lost: an operator must act
+            return Status.SERVICE_UNAVAILABLE
         case AmcastError():
             again = error.retriable
             return Status.SERVICE_UNAVAILABLE if again else Status.INTERNAL_SERVER_ERROR

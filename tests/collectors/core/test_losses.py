@@ -314,8 +314,9 @@ def test_where_collectors_went_on_in_another_tail_of_a_stream_all_agree_again():
         end = system.driver.high_watermarks([partition])[partition]
         system.log.lose(partition, end - 4)
         multicast(system, 35)
-        until(lambda: Harm.STRAYED in {each.harm for each in found_in(system)})
-        assert "--accept-loss keeps consumers" in str(found_in(system))
+        until(lambda: Harm.CUT in {each.harm for each in found_in(system)})
+        with pytest.raises(Conflict, match="has lost its end, as a collector has stated"):
+            recovered(system)
         assert recovered(system, lossy=True).epoch == 2
         for node, thread in running:
             node.stop()
@@ -324,3 +325,25 @@ def test_where_collectors_went_on_in_another_tail_of_a_stream_all_agree_again():
         system.run_all(epoch=2)
         sent = ordered(system, 35)
         assert {*sent} <= agreed(system)
+
+
+def test_the_loss_of_a_log_that_only_lone_readers_have_seen_is_found_by_what_they_committed():
+    with Small(CHAIN) as system:
+        system.run_all()
+        send(system, {"P4"}, 12)
+        with system.consumer("C4") as consumer:
+            before = messages_of(consumer)
+            consumer.commit()
+        partition, groups = log_partition(CHAIN.log("P4")), lambda: ["amcast.A.C4"]
+        assert recovered(system, groups=groups).changed is False
+        system.log.lose(partition, 8)
+        send(system, {"P4"}, 6)
+        with pytest.raises(Conflict, match="log P4 has lost what it held from offset 8 on"):
+            recovered(system, groups=groups)
+        assert recovered(system, groups=groups, lossy=True).epoch == 2
+        assert state_of(system).cut_of(1, "P4") == 8
+        assert recovered(system, groups=groups).changed is False
+        with system.consumer("C4") as consumer:
+            after = messages_of(consumer)
+        assert len(before) == 12
+        assert [str(each.message_id) for each in after] == [f"P4~1:{at}" for at in range(8, 14)]

@@ -99,15 +99,21 @@ def recovered(system, **options):
     return recover(system.driver, Topics(system), system.plan.topic, timeout_s=60, **options)
 
 
-def check(system, sent, *, agree=True):
-    """Each consumer delivers what addresses it once, and each two agree on what both deliver."""
+def check(system, sent, *, lives=False):
+    """Each consumer delivers what addresses it once, and each two agree on what both deliver.
+
+    With `lives`, messages may have other IDs than their producers got.
+    """
     sequences = {name: system.all(name) for name in NAMES}
     for sequence in sequences.values():
         assert max(Counter(sequence).values()) == 1
         for other in sequences.values():
             common = [message for message in sequence if message in other]
-            assert not agree or common == [m for m in other if m in sequence]
-    assert {message for sequence in sequences.values() for message in sequence} == {*sent}
+            assert common == [m for m in other if m in sequence]
+    delivered = {message for sequence in sequences.values() for message in sequence}
+    if lives:
+        delivered, sent = ({m.replace("~1", "") for m in each} for each in (delivered, sent))
+    assert delivered == {*sent}
 
 
 def test_where_nothing_is_damaged_a_recovery_changes_nothing():
@@ -146,13 +152,14 @@ def test_a_child_that_has_relayed_another_record_than_its_parent_has_there_is_me
         # It orders nothing, so only its checksum tells that it is not the one that was relayed.
         parent = PLAN.collector(CHILD).parent
         system.log.write(stream_partition(PLAN, parent), b"another record")
-        harms = {(CHILD, Harm.STRAYED)}
+        # As if the parent's stream had lost what was relayed.
+        harms = {(parent, Harm.CUT)}
         until(lambda: harms == {(d.collector, d.harm) for d in found_in(system)})
-        assert recovered(system).epoch == 2
+        assert recovered(system, lossy=True).epoch == 2
         system.run_all(epoch=2)
         sent += ordered(system, 21)
         assert found_in(system) == ()
-        check(system, sent)
+        check(system, sent, lives=True)
 
 
 def test_a_child_that_left_out_records_of_its_parent_has_them_restored_in_their_order():
@@ -202,18 +209,19 @@ def test_what_is_restored_goes_to_its_logs_though_a_plan_has_renumbered_them_mea
 
 
 def test_a_child_that_ordered_what_is_its_parents_to_order_loses_and_doubles_nothing():
-    """The order in which consumers delivered the messages of a forged entry cannot be revoked."""
+    """All are ordered anew from where it did: it is as if the parent had lost what it ordered."""
     with Small(PLAN) as system:
         system.run_all()
         sent = ordered(system, 21)
         forge(system, CHILD, jump(1, log="P3", by=5000))
         sent += multicast(system, 21)
-        assert recovered(system).epoch == 2
-        assert state_of(system).ended[1].restored[ROOT] > 0, "what only its child has ordered"
+        until(lambda: Harm.CUT in {damage.harm for damage in found_in(system)})
+        assert recovered(system, lossy=True).epoch == 2
+        assert state_of(system).plan().log("P3").life == 1
         system.run_all(epoch=2)
         sent += ordered(system, 21)
         assert find_damage(system.driver, state_of(system)) == ()
-        check(system, sent, agree=False)
+        check(system, sent, lives=True)
 
 
 def test_a_log_that_is_ordered_too_far_is_filled_and_its_epoch_goes_on(monkeypatch):

@@ -5,7 +5,7 @@ import uuid
 import pytest
 
 from multicast.drivers.kafka import Admin, TopicSpec
-from multicast.errors import AmcastError, UsageError
+from multicast.errors import AmcastError, ClusterUnreachable, UsageError
 
 
 @pytest.fixture(scope="module")
@@ -96,3 +96,8 @@ def test_what_the_brokers_refuse_is_said_with_their_reason(admin, topic):
     with pytest.raises(AmcastError, match=r"InvalidConfig|InvalidRequest"):
         admin.create_topics({topic: TopicSpec(1, settings={"no.such.setting": "1"})})
     assert admin.partitions([topic]) == {}
+
+
+def test_a_cluster_that_is_not_there_is_said_within_the_time_out():
+    with pytest.raises(ClusterUnreachable, match=r"127\.0\.0\.1:9"):
+        Admin("127.0.0.1:9", request_timeout_s=0.2)

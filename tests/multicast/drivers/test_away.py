@@ -3,6 +3,7 @@
 import time
 import uuid
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from functools import partial
 
 import pytest
@@ -257,3 +258,38 @@ def test_a_reader_that_missed_its_topic_reads_it_once_it_exists(kafka_cluster, o
             return []
 
     until(lambda: got() == [b"first"], "the record")
+
+
+# --- leaders that are silent, and that follow each other ----------------------------------------
+
+
+@pytest.mark.campaign
+@pytest.mark.slow
+@pytest.mark.kafka
+@pytest.mark.timeout(600)
+def test_a_silent_leader_is_left_out_and_the_next_one_has_what_it_had():
+    topic = f"t-{uuid.uuid4().hex[:8]}"
+    a, b = TopicPartition(topic, 0), TopicPartition(topic, 1)
+    with (
+        LocalCluster(brokers=3) as cluster,
+        open_driver("kafka-python", cluster.bootstrap) as driver,
+        Admin(cluster.bootstrap) as admin,
+    ):
+        admin.create_topics({topic: TopicSpec(2)})
+        with closing(driver.appender()) as appender:
+            append_all(appender, a, [b"0", b"1"])
+        before = driver.leader_ends([a, b])
+        leaders = {number: leader for number, leader, *_ in admin.holders([topic])[topic]}
+        assert leaders[a.partition] != leaders[b.partition]
+        cluster.pause(leaders[a.partition])
+        answers = [patiently(partial(driver.leader_ends, [a, b], timeout_s=1.0)) for _ in range(2)]
+        assert {b: before[b]} in answers
+
+        def has_moved():
+            ends = patiently(partial(driver.leader_ends, [a], timeout_s=1.0))
+            return a in ends and ends[a].leader_epoch > before[a].leader_epoch
+
+        until(has_moved, "another leader")
+        assert driver.leader_ends([a])[a].end == 2
+        assert driver.epoch_ends({a: before[a].leader_epoch}) == {a: 2}
+        cluster.resume(leaders[a.partition])

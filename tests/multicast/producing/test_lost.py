@@ -6,7 +6,7 @@ import threading
 import pytest
 
 from multicast.aio import AsyncProducer
-from multicast.control import loss_record, stream_partition
+from multicast.control import loss_record, lost_stream_record, stream_partition
 from multicast.errors import Truncated
 from multicast.messages import MessageID
 from multicast.order.records import Loss, SightRecord, encode
@@ -99,3 +99,19 @@ def test_asyncio_ends_the_waits_of_a_lost_log_alone(world):
             await asyncio.gather(*waits[2:])
 
     asyncio.run(run())
+
+
+def test_only_logs_of_a_stream_that_is_lost_have_no_order_any_more(world):
+    with world.producer() as producer:
+        assert producer.multicast(b"", to={"P1"}).ordered().offset == 0
+        world.write(lost_stream_record("K1", 1))
+
+        def heard():
+            try:
+                producer.multicast(b"", to={"P1"}).ordered()
+            except Truncated as error:
+                return str(error)
+            return None
+
+        assert until(heard).startswith("the order stream of collector K1, A.Msg-TO/0, has lost its")
+        assert producer.multicast(b"", to={"P3"}).ordered().offset == 0

@@ -67,6 +67,8 @@ def transaction(data=b"x", *, chain="chain-a", signer=USER, kind=HeaderType.ENDO
 class SmallChannel:
     """One chain, in a folder."""
 
+    why_errored = "its loop has ended"
+
     def __init__(self, folder, name="chain-a"):
         self.name = name
         genesis = (FABRIC / f"{name}.block").read_bytes()

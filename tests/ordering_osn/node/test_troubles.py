@@ -8,7 +8,6 @@ from multicast.errors import NotAuthorized, TopicChanged
 from ordering_osn.chain.blocks import consenter_of
 from ordering_osn.chain.records import Regular, RegularKind, TimeToCut, encode
 from ordering_osn.ledger.ledger import LedgerDamaged, LedgerFull
-from ordering_osn.node.catch_up import NoPeer
 from ordering_osn.protos import Block
 from tests.helpers.small import until
 from tests.ordering_osn.helpers import configs
@@ -213,16 +212,17 @@ def test_a_chain_is_errored_before_it_starts_and_after_it_stopped_and_stops_twic
 class Peer:
     """The blocks of another node in this process."""
 
+    names = ("n1",)
+
     def __init__(self, node, change=lambda raw: raw):
         self.node = node
         self.change = change
         self.calls = 0
 
-    def blocks(self, channel, start):
+    def blocks(self, peer, channel, start):
+        assert peer == "n1"
         self.calls += 1
         ledger = self.node.get(channel).ledger
-        if start >= ledger.height:
-            raise NoPeer("it has no more")
         return (self.change(ledger.read(number)) for number in range(start, ledger.height))
 
 

@@ -31,9 +31,10 @@ from multicast.control import (
     stream_partition,
 )
 from multicast.drivers import open_driver
-from multicast.errors import AmcastError, Truncated
+from multicast.errors import AmcastError, TimedOut, Truncated
 from multicast.local.cluster import LocalCluster
 from tests.helpers.cuts import cut
+from tests.helpers.forged import streams_of
 from tests.helpers.plans import chain, priced
 from tests.helpers.system import PATIENCE_S, System, until
 
@@ -42,7 +43,6 @@ CUTS = int(os.environ.get("CUTS", "20"))
 SYSTEMS = 4  # of a round: so many cuts cost one start of the brokers
 NAMES = ("C1", "C2", "C4")  # the top's, its child's, and one who reads a log alone
 SILENT_S = 20.0
-STATED_S = 1.3  # a collector states once a second how far logs reach
 # What is cut: partitions by the name of a log, of a collector for its stream, or a control topic.
 KINDS = {
     "a log": ["P1"],
@@ -81,11 +81,16 @@ class Reading:
     def go_on(self, consumer):
         """Deliver all that there is."""
         began = time.monotonic()
-        try:
-            for batch in consumer.until_end(timeout=SILENT_S):
-                self.take(batch)
-        except AmcastError as error:
-            self.end = type(error).__name__
+        while time.monotonic() < began + PATIENCE_S:
+            try:
+                for batch in consumer.until_end(timeout=SILENT_S):
+                    self.take(batch)
+                self.end = "stays"
+                break
+            except AmcastError as error:
+                self.end = type(error).__name__
+                if not error.retriable or isinstance(error, TimedOut):
+                    break
         self.seconds = time.monotonic() - began
 
 
@@ -160,9 +165,16 @@ class Victim:
             self._collectors.kill()
             self.write(10)
         elif self.stated:
-            time.sleep(STATED_S)
+            until(lambda: self._seen("P1") and self._seen("P2"), "what collectors state")
         if self.restarts and not self.unread:
             self._collectors.kill()
+
+    def _seen(self, log):
+        """Whether the stream says that a log was seen to end where it ends."""
+        at = log_partition(self.system.plan.log(log))
+        end = self.system.driver.last_stable_offsets([at])[at]
+        seen = streams_of(self.system)["K1"].stream.state.seen
+        return any(each.end == end for each in seen.get(self.system.plan.number(log), ()))
 
     def cut(self, folders):
         """Lose what the kind names."""

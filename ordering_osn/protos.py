@@ -14,9 +14,7 @@ from topology import extra
 with extra("osn"):
     from fabric_protos.common.common_pb2 import (
         Block,
-        BlockData,
         BlockHeader,
-        BlockMetadata,
         BlockMetadataIndex,
         ChannelHeader,
         Envelope,

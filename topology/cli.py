@@ -30,30 +30,13 @@ from topology.changes import (
 from topology.check import PlanRejected, TreeFigures, check, figures
 from topology.files import FileExists, refuse_existing_of, why_unreadable, write_text
 from topology.hysteresis import MARGIN_DEFAULT, Weighed, as_wanted, weighed
-from topology.interests import InterestFile, InvalidInterests, parse, refuse_names
-from topology.output import (
-    AgainstOption,
-    BaseEpochOption,
-    BootstrapOption,
-    ClusterIdOption,
-    DotOption,
-    EffortOption,
-    ForceOption,
-    FromClusterOption,
-    OutOption,
-    Output,
-    PhiOption,
-    ProveOption,
-    ShownFromClusterOption,
-    TicketsOption,
-    TopicOption,
-    WindowOption,
-)
+from topology.interests import NUMBER_MAX, InterestFile, InvalidInterests, parse, refuse_names
+from topology.output import SECONDS_MAX, ForceOption, Output, OutputOption
 from topology.planner.solver import Infeasible, solve
 from topology.planner.watch import Watch
 from topology.proof import proven
 from topology.safety import judged
-from topology.tree import PHI_DEFAULT, InvalidPlan, Plan
+from topology.tree import EPOCH_MAX, PHI_DEFAULT, InvalidPlan, Plan
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -75,7 +58,72 @@ ChainsOption = Annotated[
 ]
 PlanPath = Annotated[Path, typer.Argument(help="Plan file (JSON).", show_default=False)]
 PlanPathOrNone = Annotated[Path | None, typer.Argument(help="Plan (JSON).", show_default=False)]
-OutputOption = Annotated[Output, typer.Option("--output", "-o", help="Format of stdout.")]
+_EFFORT_MAX = 1e6  # a search of a second at effort 1 would take days
+FromClusterOption = Annotated[
+    bool,
+    typer.Option("--from-cluster", help="Compare with the running epoch, and use measured rates."),
+]
+WindowOption = Annotated[
+    float,
+    typer.Option(
+        help="With --from-cluster: seconds to measure the rates for.",
+        min=0.1,
+        max=SECONDS_MAX,
+    ),
+]
+BootstrapOption = Annotated[
+    str | None,
+    typer.Option("--bootstrap", "-b", help="With --from-cluster: the brokers' addresses."),
+]
+ClusterIdOption = Annotated[str, typer.Option(help="ID of the cluster that the plan is for.")]
+BaseEpochOption = Annotated[
+    int | None, typer.Option(help="Epoch that the plan replaces.", min=0, max=EPOCH_MAX - 1)
+]
+ShownFromClusterOption = Annotated[
+    bool, typer.Option("--from-cluster", help="Show the plan in force, instead of a file.")
+]
+TopicOption = Annotated[
+    str | None,
+    typer.Option("--topic", "-t", help="With --from-cluster: the topic [A; AMCAST_TOPIC]"),
+]
+DotOption = Annotated[
+    Path | None, typer.Option("--dot", help="Write a drawing to this file (Graphviz).")
+]
+OutOption = Annotated[
+    Path | None, typer.Option("--out", help="Write the plan to this file (JSON).")
+]
+PhiOption = Annotated[
+    float,
+    typer.Option(
+        help="Price of one foreign message, in hops; 0.1: as few hops as can be.",
+        min=0,
+        max=NUMBER_MAX,
+    ),
+]
+EffortOption = Annotated[
+    float,
+    typer.Option(
+        help="Factor for the steps of large searches: 5 takes five times as long.",
+        min=0.01,
+        max=_EFFORT_MAX,
+    ),
+]
+ProveOption = Annotated[
+    bool,
+    typer.Option("--prove", help="Prove a lower bound of the cost of all trees."),
+]
+AgainstOption = Annotated[
+    Path | None,
+    typer.Option("--against", help="Compare with this plan, that of the running epoch (JSON)."),
+]
+TicketsOption = Annotated[
+    bool | None,
+    typer.Option(
+        "--tickets/--no-tickets",
+        help="Whether producers write the order of their messages (docs/protocol.md). Default: "
+        "as in the running epoch, else yes.",
+    ),
+]
 MarginOption = Annotated[
     float | None,
     typer.Option(

@@ -8,33 +8,15 @@ it: collectors run without it.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 from topology import extra
 from topology.check import TreeFigures
 from topology.tree import CollectorSpec, Plan
 
-if TYPE_CHECKING:
-    import networkx as nx
-
 # Bounds of a line of the text tree. Larger ones make lines wrap in a terminal; smaller ones hide
 # which logs enter the order where.
 NAMES_SHOWN_MAX = 6
 NAME_SHOWN_CHARACTERS_MAX = 30
-
-
-def graph(plan: Plan) -> nx.DiGraph:
-    """Give the forest as a networkx graph with an edge from each parent to each child.
-
-    Raises `MissingExtra` without networkx.
-    """
-    with extra("planner"):
-        import networkx as nx  # noqa: PLC0415 - loads slowly
-    forest = nx.DiGraph()
-    forest.add_nodes_from(node.name for node in plan.collectors)
-    forest.add_edges_from((n.parent, n.name) for n in plan.collectors if n.parent is not None)
-    assert nx.is_forest(forest) if plan.collectors else True, "a plan is a forest"
-    return forest
 
 
 def shortened(names: Sequence[str]) -> str:
@@ -69,16 +51,20 @@ def _line(plan: Plan, node: CollectorSpec, figures: TreeFigures) -> str:
 
 
 def text_tree(plan: Plan, figures: TreeFigures) -> str:
-    """Draw the forest as indented text, one line per collector, roots first; needs networkx."""
+    """Draw the forest as indented text, one line per collector, roots first.
+
+    Raises `MissingExtra` without networkx.
+    """
     roots = [node.name for node in plan.collectors if node.parent is None]
     if not roots:
         return "no collectors: every interest meets one log only"
-    forest = graph(plan)
-    from networkx import generate_network_text  # noqa: PLC0415 - as in `graph`
-
+    with extra("planner"):
+        import networkx as nx  # noqa: PLC0415 - loads slowly
+    forest = nx.DiGraph()
     for node in plan.collectors:
-        forest.nodes[node.name]["label"] = _line(plan, node, figures)
-    return "\n".join(generate_network_text(forest, sources=roots))
+        forest.add_node(node.name, label=_line(plan, node, figures))
+    forest.add_edges_from((n.parent, n.name) for n in plan.collectors if n.parent is not None)
+    return "\n".join(nx.generate_network_text(forest, sources=roots))
 
 
 def dot(plan: Plan, figures: TreeFigures) -> str:

@@ -144,7 +144,7 @@ def parse(text: str) -> InterestFile:
 def from_document(document: Mapping[str, Any]) -> InterestFile:
     """Check a parsed interest file. Raises `InvalidInterests`."""
     known = ("topic", "partitions", "destinations", "consumer", "rates", "limits", "hosts")
-    _refuse_unknown(document, known, "the interest file")
+    refuse_unknown(document, known, "the interest file")
     topic = _name(_required(document, "topic", "the interest file"), "topic")
     if not is_topic(topic):
         raise InvalidInterests(f"topic {topic!r} is not allowed by Kafka; choose another name")
@@ -218,7 +218,7 @@ def _consumers(value: Any, partitions: tuple[str, ...]) -> tuple[Interest, ...]:
             raise InvalidInterests(f"{where} is not a table: write [[consumer]] above it")
         name = _name(_required(entry, "name", where), f"name of {where}")
         where = f"consumer {name}"
-        _refuse_unknown(entry, ("name", "interest", "weight"), where)
+        refuse_unknown(entry, ("name", "interest", "weight"), where)
         interest = _subset(_required(entry, "interest", where), known, f"interest of {where}")
         weight = read_number(entry.get("weight", 1.0), f"weight of {where}")
         consumers.append(Interest(name=name, interest=interest, weight=weight))
@@ -245,7 +245,7 @@ def _limits(value: Any) -> PlanLimits:
     table = _table(value, "limits")
     counts = ("levels_max", "collectors_max", "collectors_per_host_max")
     rates = ("collector_rate_max", "collector_rate_wanted")
-    _refuse_unknown(table, (*counts, *rates), "[limits]")
+    refuse_unknown(table, (*counts, *rates), "[limits]")
     for key in counts:
         read_count(table.get(key, 1), key)
     bounds = {key: read_number(table[key], key) for key in rates if key in table}
@@ -260,7 +260,7 @@ def _limits(value: Any) -> PlanLimits:
 
 def _hosts(value: Any, logs: list[str]) -> Hosts:
     table = _table(value, "hosts")
-    _refuse_unknown(table, ("names", "latency", "leaders"), "[hosts]")
+    refuse_unknown(table, ("names", "latency", "leaders"), "[hosts]")
     names = tuple(
         _name(name, "host") for name in _list(_required(table, "names", "[hosts]"), "hosts.names")
     )
@@ -298,7 +298,8 @@ def _required(table: Mapping[str, Any], key: str, where: str) -> Any:
     return table[key]
 
 
-def _refuse_unknown(table: Mapping[str, Any], known: tuple[str, ...], where: str) -> None:
+def refuse_unknown(table: Mapping[str, Any], known: tuple[str, ...], where: str) -> None:
+    """Raise `InvalidInterests` if a table has a key that is not known."""
     for key in table:
         if key not in known:
             raise InvalidInterests(f"{where} has an unknown key {key!r}; known: {', '.join(known)}")

@@ -187,7 +187,7 @@ def _of_envelopes(world: _World) -> list[FuzzTarget]:
         FuzzTarget("request for blocks", _requested, refused, seeks, _PROTO, 5),
         FuzzTarget("request for a receipt", _awaited, refused, [receipt], _PROTO, 5),
         FuzzTarget("creator", identity, (UntrustedIdentity,), [world.creator], _PROTO, 5),
-        FuzzTarget("organisation", Msp.from_config, (MalformedMsp,), [world.msp], _PROTO, 2),
+        FuzzTarget("organisation", Msp, (MalformedMsp,), [world.msp], _PROTO, 2),
     ]
 
 

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import enum
 import json
 import os
 import sys
 import time
 from contextlib import closing
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import typer
 from rich.console import Console
@@ -44,22 +43,6 @@ _NUMBERS = ("records", "void", "lag")  # columns of `status`
 Timeout = Annotated[str | None, typer.Option("--timeout", help="How long to wait: 60s, 500ms, 2m.")]
 
 
-class Goal(enum.StrEnum):
-    """What `status --wait` waits for."""
-
-    HEALTHY = "healthy"
-
-
-class LogLevel(enum.StrEnum):
-    """The least weight of what a process of collectors logs."""
-
-    CRIT = "crit"
-    ERROR = "error"
-    WARN = "warn"
-    INFO = "info"
-    DEBUG = "debug"
-
-
 @app.command()
 def run(
     *,
@@ -82,8 +65,9 @@ def run(
         int | None, typer.Option("--web-port", help="Port of /healthz and /status; 0: any free.")
     ] = None,
     log_level: Annotated[
-        LogLevel, typer.Option("--log-level", help="What the process logs to stderr.")
-    ] = LogLevel.WARN,
+        Literal["crit", "error", "warn", "info", "debug"],
+        typer.Option("--log-level", help="The least weight of what it logs to stderr."),
+    ] = "warn",
 ) -> None:
     """Run collectors in this process until SIGTERM or Ctrl-C.
 
@@ -119,7 +103,7 @@ def run(
     from collectors.app import Worker, web_address  # noqa: PLC0415
     from collectors.app import app as worker_app  # noqa: PLC0415
 
-    worker = Worker(worker_app, loglevel=log_level.value, quiet=True)
+    worker = Worker(worker_app, loglevel=log_level, quiet=True)
     sys.stderr.write(f"collectors of topic {chosen.topic}: http://{web_address()}/status\n")
     worker.execute_from_commandline()
 
@@ -132,7 +116,7 @@ def status(
     driver: DriverName = None,
     output: OutputOption = Output.TABLE,
     wait: Annotated[
-        Goal | None, typer.Option("--wait", help="Wait until every collector is up.")
+        Literal["healthy"] | None, typer.Option("--wait", help="Wait until every collector is up.")
     ] = None,
     timeout: Timeout = None,
 ) -> None:

@@ -122,17 +122,6 @@ def status(
 
 
 @app.command()
-def logs(
-    directory: Directory = DEFAULT_DIRECTORY,
-    broker: Annotated[int, typer.Option(min=1, help="The broker's number.")] = 1,
-    lines: Annotated[int, typer.Option("--lines", "-n", min=1, help="The number of lines.")] = 50,
-) -> None:
-    """Print the last lines of a broker's log."""
-    for line in _cluster(directory).logs(broker, lines=lines):
-        typer.echo(line)
-
-
-@app.command()
 def down(
     directory: Directory = DEFAULT_DIRECTORY,
     *,

@@ -18,7 +18,6 @@ that process ends, even by SIGKILL, unless the cluster outlives it (`amcast loca
 
 from __future__ import annotations
 
-import collections
 import contextlib
 import fcntl
 import os
@@ -205,14 +204,6 @@ class LocalCluster:
             state.bootstrap,
             brokers,
         )
-
-    def logs(self, broker_id: int, *, lines: int = 50) -> list[str]:
-        """Return the last lines of a broker's output, over all its starts."""
-        log = self._need().broker(broker_id).log
-        if not log.exists():
-            return []
-        with log.open(encoding="utf-8", errors="replace") as file:
-            return [line.rstrip("\n") for line in collections.deque(file, maxlen=lines)]
 
     # --- start and stop ---------------------------------------------------------------------
 

@@ -169,13 +169,8 @@ def broadcast_multi(
             raise UsageError(f"{file} is not a file")
         check_frames(file)
     made = list(_bundles(file))
-    client = _client(
-        node,
-        SigningIdentity.load(msp, msp_id),
-        client_tls(tls_ca, tls_cert, tls_key),
-        name=tls_name,
-        timeout_s=timeout,
-    )
+    tls, signer = client_tls(tls_ca, tls_cert, tls_key), SigningIdentity.load(msp, msp_id)
+    client = _client(node, signer, tls, name=tls_name, timeout_s=timeout)
     failed = asyncio.run(_send(client, made, wait_s=timeout if wait else None))
     if failed:
         raise RefusedBundles(f"{len(failed)} of {len(made)} bundles failed; the first: {failed[0]}")
@@ -207,13 +202,8 @@ def status(
         named = b""
     if len(named) != _ID_BYTES:
         raise UsageError(f"{bundle_id!r} is not a bundle ID: give {2 * _ID_BYTES} hex digits")
-    client = _client(
-        node,
-        SigningIdentity.load(msp, msp_id),
-        client_tls(tls_ca, tls_cert, tls_key),
-        name=tls_name,
-        timeout_s=timeout,
-    )
+    tls, signer = client_tls(tls_ca, tls_cert, tls_key), SigningIdentity.load(msp, msp_id)
+    client = _client(node, signer, tls, name=tls_name, timeout_s=timeout)
     _print(named, _fate(asyncio.run(_status(client, named, wait_s))))
 
 

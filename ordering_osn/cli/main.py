@@ -7,11 +7,10 @@ frames (`length_prefixed.py`).
 from __future__ import annotations
 
 import asyncio
-import enum
 import json
 import logging
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 import typer
 
@@ -47,16 +46,7 @@ app.registered_commands += ledger.app.registered_commands
 app.registered_commands += bundles.app.registered_commands
 
 
-_LOG_LEVELS = ("error", "warning", "info", "debug")
 _PORT_MAX = 65535  # TCP's
-
-
-class Fsync(enum.StrEnum):
-    """Whether a block is synced to disk (BLOCK) or only handed to the system (NEVER)."""
-
-    BLOCK = "block"
-    NEVER = "never"
-
 
 Listen = Annotated[
     str, typer.Option("--listen", help="Clients' address, HOST:PORT; port 0: any free port.")
@@ -87,12 +77,15 @@ AcceptLoss = Annotated[
     ),
 ]
 FsyncMode = Annotated[
-    Fsync,
+    Literal["block", "never"],
     typer.Option(
         "--fsync", help="block: written blocks survive power cuts; never: process crashes only."
     ),
 ]
-LogLevel = Annotated[str, typer.Option("--log-level", help="error, warning, info or debug")]
+LogLevel = Annotated[
+    Literal["error", "warning", "info", "debug"],
+    typer.Option("--log-level", help="The least weight of what it logs."),
+]
 
 
 @app.command()
@@ -113,8 +106,8 @@ def run(
     peer: Peers = None,
     tls_ca: Authority = None,
     tls_name: ServerName = "",
+    fsync: FsyncMode = "block",
     accept_loss: AcceptLoss = None,
-    fsync: FsyncMode = Fsync.BLOCK,
     log_level: LogLevel = "warning",
 ) -> None:
     """Run a node until SIGTERM or Ctrl-C.
@@ -123,10 +116,6 @@ def run(
     runs, and those that a system channel creates. Each channel is the partition of the topic with
     the same name. Prints its addresses on stderr.
     """
-    if log_level not in _LOG_LEVELS:
-        raise UsageError(
-            f"--log-level {log_level!r} is unknown; use one of {', '.join(_LOG_LEVELS)}"
-        )
     logging.basicConfig(level=log_level.upper(), format="%(asctime)s %(levelname)s %(message)s")
     if log_level != "debug":  # Kafka clients log each attempt to reach a broker; we log the result
         for client in ("kafka", "amcast.librdkafka"):
@@ -148,8 +137,8 @@ def run(
         peers=tuple(peer or ()),
         peers_tls=TlsFiles.read(tls_cert, tls_key, tls_ca) if tls_ca else None,
         peers_name=tls_name,
+        fsync=fsync,
         accept_loss=tuple(accept_loss or ()),
-        fsync=fsync.value,
     )
     chosen = settings(bootstrap=bootstrap, topic=topic, driver=driver)
     asyncio.run(serve(chosen, options, _say))

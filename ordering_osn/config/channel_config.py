@@ -385,7 +385,7 @@ def _organisations(
         if "MSP" not in organisation.values:
             raise InvalidConfig(f"the organisation {where} has no MSP")
         raw = organisation.values["MSP"].value
-        msp = Msp.from_config(raw)
+        msp = Msp(raw)
         known, _ = msps.setdefault(msp.name, (raw, msp))
         if MSPConfig.FromString(known) != MSPConfig.FromString(raw):
             raise InvalidConfig(f"there are two different MSPs with the ID {msp.name}")

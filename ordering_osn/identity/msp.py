@@ -174,17 +174,13 @@ class Msp:
     """One organisation's rules, from its definition in a channel config; `name` is its MSP ID."""
 
     def __init__(self, raw: bytes) -> None:
+        """Read a serialized MSPConfig, the value `MSP` of a group; raises `MalformedMsp`."""
         self.raw = raw
         self.name = ""
         try:
             self._read(raw)
         except (DecodeError, Unreadable, UntrustedIdentity) as error:
             raise MalformedMsp(f"the MSP {self.name!r} cannot be used: {error}") from error
-
-    @classmethod
-    def from_config(cls, raw: bytes) -> Msp:
-        """Read a serialized MSPConfig, the value `MSP` of a group; raises `MalformedMsp`."""
-        return cls(raw)
 
     def _read(self, raw: bytes) -> None:
         outer = MSPConfig.FromString(raw)

@@ -21,7 +21,6 @@ from __future__ import annotations
 
 import re
 import tomllib
-from collections.abc import Mapping
 from itertools import combinations, pairwise
 from typing import Any
 
@@ -32,6 +31,7 @@ from topology.interests import (
     from_document,
     read_count,
     read_number,
+    refuse_unknown,
 )
 from topology.tree import log_name
 
@@ -54,7 +54,7 @@ def parse(text: str) -> InterestFile:
         document = tomllib.loads(text)
     except (ValueError, RecursionError) as wrong:  # TOMLDecodeError is a ValueError
         raise InvalidInterests(f"the chain file is not TOML: {wrong}") from wrong
-    _refuse_other_keys(document, _KEYS, "the chain file")
+    refuse_unknown(document, _KEYS, "the chain file")
     for key in ("topic", "chains"):
         if key not in document:
             raise InvalidInterests(f"the chain file has no {key!r}")
@@ -113,7 +113,7 @@ def _chains(value: Any) -> tuple[dict[str, int], dict[str, float]]:
                 f"chain {name} is {about!r}, not a table such as {{nodes = 4, rate = 100.0}}; "
                 f"write topic and sets above [chains]"
             )
-        _refuse_other_keys(about, ("nodes", "rate"), f"chain {name}")
+        refuse_unknown(about, ("nodes", "rate"), f"chain {name}")
         nodes[name] = read_count(about.get("nodes", 1), f"nodes of chain {name}")
         if "rate" in about:
             rates[name] = read_number(about["rate"], f"rate of chain {name}")
@@ -151,7 +151,7 @@ def _entry(
     """Give the sets that one entry of `sets` stands for, and their rate if it states one."""
     rate = None
     if isinstance(entry, dict):
-        _refuse_other_keys(entry, ("chains", "rate"), where)
+        refuse_unknown(entry, ("chains", "rate"), where)
         if "chains" not in entry:
             raise InvalidInterests(f"{where} has no 'chains'")
         rate = read_number(entry["rate"], f"rate of {where}") if "rate" in entry else None
@@ -197,9 +197,3 @@ def _within_bounds(chains: tuple[str, ...], where: str) -> tuple[str, ...]:
             f"fewer"
         )
     return chains
-
-
-def _refuse_other_keys(table: Mapping[str, Any], known: tuple[str, ...], where: str) -> None:
-    for key in table:
-        if key not in known:
-            raise InvalidInterests(f"{where} has an unknown key {key!r}; known: {', '.join(known)}")

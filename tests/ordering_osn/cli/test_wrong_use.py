@@ -117,10 +117,7 @@ def test_an_address_that_nobody_can_listen_at_is_named_with_the_reason(host, cha
     assert ".cc:" not in capfd.readouterr().err
 
 
-def test_a_log_level_or_a_block_that_is_none_is_refused(tmp_path):
-    assert "--log-level 'loud'" in refused(
-        "run", "--folder", tmp_path, *NODE, "--log-level", "loud"
-    )
+def test_a_block_that_is_none_is_refused():
     ask = ("deliver", "--node", "127.0.0.1:1", "-c", "chain-a", *READER)
     assert "is not a block" in refused(*ask, "--start", 2**64)
 

@@ -314,7 +314,7 @@ def channel():
         for part in ("Application", "Orderer")
         for organisation in groups.groups[part].groups.values()
     ]
-    return Policies(groups, Msps(Msp.from_config(one.values["MSP"].value) for one in organisations))
+    return Policies(groups, Msps(Msp(one.values["MSP"].value) for one in organisations))
 
 
 def test_every_real_transaction_may_be_written_and_none_once_changed(channel):

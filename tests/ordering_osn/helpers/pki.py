@@ -254,7 +254,7 @@ NODES = {"client": None, "peer": None, "admin": None, "orderer": None}
 
 def node_msp(authority, name="Org1", **what):
     """The usual organisation: one root, NodeOUs."""
-    return Msp.from_config(msp_bytes([authority], name=name, nodes=NODES, **what))
+    return Msp(msp_bytes([authority], name=name, nodes=NODES, **what))
 
 
 def role(kind, msp_id="Org1"):

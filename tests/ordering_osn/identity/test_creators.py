@@ -115,7 +115,7 @@ def test_no_bytes_of_anybody_raise_anything_else(noise, place):
         with pytest.raises(UntrustedIdentity):
             msps.identity(creator)
     with pytest.raises(MalformedMsp):
-        Msp.from_config(noise)
+        Msp(noise)
 
 
 # Signatures.

@@ -72,7 +72,7 @@ def real_msps():
     payload = Payload.FromString(Envelope.FromString(block.data.data[0]).payload)
     channel = ConfigEnvelope.FromString(payload.data).config.channel_group
     return Msps(
-        Msp.from_config(organisation.values["MSP"].value)
+        Msp(organisation.values["MSP"].value)
         for part in ("Application", "Orderer")
         for organisation in channel.groups[part].groups.values()
     )
@@ -128,7 +128,7 @@ def test_who_certified_himself_is_refused(authority):
 def test_two_intermediate_authorities_deep_is_accepted(authority):
     second = authority.issue("second", ca=True, begins=0)
     third = second.issue("third", ca=True, begins=0)
-    msp = Msp.from_config(msp_bytes([authority], intermediates=[third, second], nodes=NODES))
+    msp = Msp(msp_bytes([authority], intermediates=[third, second], nodes=NODES))
     assert not judged(msp, third.issue("a", units=["client"]))
     assert "only a CA at the end of a chain" in judged(msp, second.issue("a", units=["client"]))
 
@@ -147,7 +147,7 @@ def test_a_member_certifies_nobody(authority):
     member = authority.issue("member", units=["client"])
     assert "no chain" in judged(node_msp(authority), member.issue("a", units=["client"]))
     with pytest.raises(MalformedMsp, match="is not a CA's"):
-        Msp.from_config(msp_bytes([authority], intermediates=[member], nodes=NODES))
+        Msp(msp_bytes([authority], intermediates=[member], nodes=NODES))
 
 
 def test_an_authority_that_may_not_sign_certificates_certifies_nobody():
@@ -161,9 +161,9 @@ def test_a_path_longer_than_its_root_allows_is_refused():
     long = root(constraints=x509.BasicConstraints(ca=True, path_length=1))
     second = long.issue("second", ca=True, begins=0)
     third = second.issue("third", ca=True, begins=0)
-    msp = Msp.from_config(msp_bytes([long], intermediates=[second], nodes=NODES))
+    msp = Msp(msp_bytes([long], intermediates=[second], nodes=NODES))
     assert not judged(msp, second.issue("a", units=["client"]))
-    deep = Msp.from_config(msp_bytes([long], intermediates=[second, third], nodes=NODES))
+    deep = Msp(msp_bytes([long], intermediates=[second, third], nodes=NODES))
     assert "no chain" in judged(deep, third.issue("a", units=["client"]))
 
 
@@ -171,7 +171,7 @@ def test_a_member_with_two_chains_is_refused(authority):
     other = root("other")
     key = ec.generate_private_key(ec.SECP256R1())
     crossed = [one.issue("crossed", ca=True, key=key, begins=0) for one in (authority, other)]
-    msp = Msp.from_config(msp_bytes([authority, other], intermediates=crossed, nodes=NODES))
+    msp = Msp(msp_bytes([authority, other], intermediates=crossed, nodes=NODES))
     assert "more than one chain" in judged(msp, crossed[0].issue("a", units=["client"]))
 
 
@@ -184,7 +184,7 @@ def test_authorities_that_certify_each_other_cost_a_bounded_number_of_checks():
         if key is not signer
     ]
     with pytest.raises(MalformedMsp, match="too many signature checks"):
-        Msp.from_config(msp_bytes([root()], intermediates=mesh, nodes=NODES))
+        Msp(msp_bytes([root()], intermediates=mesh, nodes=NODES))
 
 
 @pytest.mark.parametrize("critical", [False, True])
@@ -269,9 +269,7 @@ def test_a_revocation_list_that_its_authority_did_not_sign_revokes_nobody(author
 def test_a_revocation_list_of_another_authority_revokes_nobody_here(authority):
     other = root("other")
     member = authority.issue("a", units=["client"])
-    msp = Msp.from_config(
-        msp_bytes([authority, other], nodes=NODES, revocations=[other.revoke(member)])
-    )
+    msp = Msp(msp_bytes([authority, other], nodes=NODES, revocations=[other.revoke(member)]))
     assert not judged(msp, member)
 
 
@@ -284,7 +282,7 @@ def test_a_revocation_list_that_names_another_key_revokes_nobody_as_in_fabric(au
 def test_a_revoked_authority_spoils_its_organisation(authority):
     below = authority.issue("below", ca=True, begins=0)
     with pytest.raises(MalformedMsp, match="CA below is not valid: its certificate is revoked"):
-        Msp.from_config(
+        Msp(
             msp_bytes(
                 [authority],
                 intermediates=[below],
@@ -311,35 +309,35 @@ def test_without_exactly_one_node_unit_nobody_is_a_member(authority, units):
 
 
 def test_a_node_unit_that_is_not_configured_makes_nobody_anything(authority):
-    msp = Msp.from_config(msp_bytes([authority], nodes={"client": None, "admin": None}))
+    msp = Msp(msp_bytes([authority], nodes={"client": None, "admin": None}))
     assert roles(msp, authority.issue("a", units=["client"])) == {"member", "client"}
     assert roles(msp, authority.issue("a", units=["peer"])) == set()
 
 
 def test_a_node_unit_certified_by_another_authority_is_refused(authority):
     other = root("other")
-    msp = Msp.from_config(msp_bytes([authority, other], nodes=dict.fromkeys(NODES, authority)))
+    msp = Msp(msp_bytes([authority, other], nodes=dict.fromkeys(NODES, authority)))
     assert not judged(msp, authority.issue("a", units=["client"]))
     assert "another CA" in judged(msp, other.issue("a", units=["client"]))
 
 
 def test_without_node_units_an_administrator_is_who_is_named_and_no_other_role_exists(authority):
     named = authority.issue("named", units=["client"])
-    msp = Msp.from_config(msp_bytes([authority], admins=[named]))
+    msp = Msp(msp_bytes([authority], admins=[named]))
     assert roles(msp, named) == {"member", "admin"}
     assert roles(msp, authority.issue("a", units=["admin", "peer"])) == {"member"}
 
 
 def test_node_units_that_are_not_enabled_are_none(authority):
     named = authority.issue("named")
-    msp = Msp.from_config(msp_bytes([authority], admins=[named], nodes=NODES, enforced=False))
+    msp = Msp(msp_bytes([authority], admins=[named], nodes=NODES, enforced=False))
     assert roles(msp, named) == {"member", "admin"}
     assert roles(msp, authority.issue("a", units=["client", "peer"])) == {"member"}
 
 
 def test_with_node_units_a_named_client_is_an_administrator_too(authority):
     named = authority.issue("named", units=["client"])
-    msp = Msp.from_config(msp_bytes([authority], admins=[named], nodes=NODES))
+    msp = Msp(msp_bytes([authority], admins=[named], nodes=NODES))
     assert roles(msp, named) == {"member", "admin", "client"}
 
 
@@ -351,9 +349,7 @@ def test_a_revoked_administrator_by_name_is_none(authority):
 
 def test_an_organisation_that_asks_for_units_accepts_no_others(authority):
     department = authority.issue("a", units=["department"])
-    msp = Msp.from_config(
-        msp_bytes([authority], admins=[department], units=[("department", authority)])
-    )
+    msp = Msp(msp_bytes([authority], admins=[department], units=[("department", authority)]))
     assert not judged(msp, department)
     assert "none of the units" in judged(msp, authority.issue("b", units=["other"]))
     assert "none of the units" in judged(msp, authority.issue("b"))

@@ -73,16 +73,16 @@ MALFORMED = malformed()
 def test_a_definition_that_cannot_be_used_is_refused_in_one_sentence(what):
     raw, sentence = MALFORMED[what]
     with pytest.raises(MalformedMsp, match=sentence) as caught:
-        Msp.from_config(raw)
+        Msp(raw)
     assert_one_sentence(caught.value)
 
 
 def test_an_organisation_defined_twice_must_be_the_same_twice(authority):
     raw = msp_bytes([authority], nodes=NODES)
     member = authority.issue("a", units=["client"])
-    Msps([Msp.from_config(raw), Msp.from_config(raw)]).identity(member.creator()).validate()
+    Msps([Msp(raw), Msp(raw)]).identity(member.creator()).validate()
     with pytest.raises(MalformedMsp, match="twice"):
-        Msps([Msp.from_config(raw), node_msp(root())])
+        Msps([Msp(raw), node_msp(root())])
 
 
 def a_full_definition():
@@ -110,6 +110,6 @@ def test_a_damaged_definition_is_used_or_refused_and_nothing_else(damages):
     for place, value in damages:
         damaged[place] = value
     try:
-        Msp.from_config(bytes(damaged))
+        Msp(bytes(damaged))
     except MalformedMsp as error:
         assert_one_sentence(error)

@@ -229,10 +229,22 @@ class Connection:
                 grouped[leader].append(partition)
         return grouped
 
+    async def refresh(self) -> None:
+        """Refresh the metadata now, without the package's back-off.
+
+        Not by the package's own call: whatever that raises ends the package's loop that refreshes
+        metadata, if this waits for the same answer, and no leader is ever found again
+        (kafka-python 3.0.12; docs/hazards.md).
+        """
+        node = self.manager.least_loaded_node()
+        if node is None:
+            raise kafka_errors.NodeNotReadyError("metadata")
+        self.cluster.update_metadata(await self.manager.send(self.cluster.metadata_request(), node))
+
     async def look_up(self) -> bool:
-        """Refresh the metadata now, without the package's back-off; False where that fails."""
+        """Refresh the metadata as `refresh` does; False where that fails."""
         try:
-            await self.cluster.refresh_metadata()
+            await self.refresh()
         except (kafka_errors.KafkaError, OSError):
             return False
         return True

@@ -340,7 +340,7 @@ class KafkaPythonWatcher:
         connection = self._connection
         connection.follow(logs)
         # The leaders in the cached metadata are wrong or missing, so the cache is refreshed.
-        await connection.cluster.refresh_metadata()
+        await connection.refresh()
         leaders = await connection.leaders(logs)
         wanted = dict.fromkeys((log for log in logs if log in self._ends_unknown), LATEST)
         ends = await connection.list_offsets_once(wanted) if wanted else {}

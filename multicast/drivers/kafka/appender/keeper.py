@@ -186,7 +186,7 @@ class Keeper:
                 self._connection.follow([partition])
             except AmcastError as error:
                 refused[partition] = AppendRefused(str(error))
-        await self._connection.cluster.refresh_metadata()
+        await self._connection.refresh()
         access = self._connection.access
         for partition in wanted:
             if partition.topic in self._connection.cluster.unauthorized_topics:

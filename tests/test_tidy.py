@@ -358,6 +358,17 @@ def test_a_banned_call_stands_nowhere(name):
     assert not wrong, f"use {BANNED_CALLS[name]}: {wrong}"
 
 
+def test_nobody_has_the_package_refresh_metadata():
+    """Its error would end the package's loop for good (docs/hazards.md)."""
+    wrong = [
+        f"{source}:{node.lineno}"
+        for source in SOURCES
+        for node in nodes(source)
+        if isinstance(node, ast.Attribute) and node.attr == "refresh_metadata"
+    ]
+    assert not wrong, f"use Connection.refresh: {wrong}"
+
+
 def test_the_table_of_what_is_the_campaigns_names_what_is_there():
     assert parts.named_in_vain() == []
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import struct
 from collections.abc import Callable, Iterable
 from pathlib import Path
+from random import Random
 from typing import NamedTuple
 
 # Of a record batch: the first offset, how many bytes follow, what is skipped, the newest time.
@@ -52,6 +53,11 @@ def cut(
         for index in segment.parent.glob(f"{segment.stem}.*index"):
             index.unlink()
     return first
+
+
+def in_second_half(rng: Random) -> Callable[[list[Border]], Border]:
+    """Choose at random, and lose no more than a half."""
+    return lambda listed: rng.choice(listed[len(listed) // 2 :])
 
 
 def _segment(data: Path, topic: str, partition: int) -> Path:

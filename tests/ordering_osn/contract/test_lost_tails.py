@@ -13,11 +13,11 @@ from multicast.local.cluster import LocalCluster
 from ordering_osn.api.grpc_client import NodeClient
 from ordering_osn.api.seek import seek_envelope
 from ordering_osn.protos import Block
+from tests.helpers.cuts import cut, in_second_half
 from tests.helpers.small import until
 from tests.ordering_osn.helpers import configs
 from tests.ordering_osn.helpers.small import LONE, SHARED, quick, transaction
 from tests.ordering_osn.node.test_cluster import PATIENCE_S, network
-from tests.system.test_lost_tails import cut
 
 pytestmark = [
     pytest.mark.kafka,
@@ -62,7 +62,7 @@ def test_nodes_stop_with_the_same_blocks(tmp_path, what):
             at = stream_partition(net.system.plan, net.system.plan.collectors[0].name)
         cluster.kill(1)
         (broker,) = cluster._need().brokers
-        cut(broker.data, *at, random.Random(what))
+        cut([broker.data], *at, in_second_half(random.Random(what)))
         cluster.restart(1)
         net.nodes.start(1)
         for _ in range(5):

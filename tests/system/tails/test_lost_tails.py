@@ -4,7 +4,6 @@ Collectors say on the control topic and in the streams what logs have lost.
 """
 
 import random
-import struct
 from contextlib import closing
 
 import pytest
@@ -14,36 +13,15 @@ from multicast.consuming.batches import Message
 from multicast.control import ControlReader, log_partition, stream_partition
 from multicast.errors import Truncated
 from multicast.local.cluster import LocalCluster
+from tests.helpers.cuts import cut, in_second_half
 from tests.helpers.forged import streams_of
 from tests.helpers.hosting import hosting
 from tests.helpers.plans import chain, priced
 from tests.helpers.system import PATIENCE_S, System, amcast, until
 
 pytestmark = [pytest.mark.campaign, pytest.mark.slow, pytest.mark.timeout(900)]
-_BATCH = struct.Struct(">QI")  # the first offset, and how many bytes follow
 # Whose partition is cut, and which one; C4 reads a log alone.
 CUTS = [("C1", "P1"), ("C1", "order"), ("C4", "P4")]
-
-
-def cut(data, topic, partition, rng):
-    """Drop the newest batches of a partition, at least one; give the first offset that is lost.
-
-    The broker must not run. It makes the indexes anew when it starts.
-    """
-    segment = max((data / f"{topic}-{partition}").glob("*.log"))
-    raw, place, borders = segment.read_bytes(), 0, []
-    while place + _BATCH.size <= len(raw):
-        first, length = _BATCH.unpack_from(raw, place)
-        if not length:  # space that was kept for later batches
-            break
-        borders.append((place, first))
-        place += _BATCH.size + length
-    place, first = rng.choice(borders[len(borders) // 2 :])
-    with segment.open("r+b") as file:
-        file.truncate(place)
-    for index in segment.parent.glob(f"{segment.stem}.*index"):
-        index.unlink()
-    return first
 
 
 @pytest.fixture(scope="module")
@@ -82,7 +60,7 @@ def test_no_reader_goes_on_in_another_tail(cluster, tmp_path, name, what, driver
             is_order = what == "order"
             at = stream_partition(plan, "K1") if is_order else log_partition(plan.log(what))
             cluster.kill(1)
-            lost = cut(broker.data, *at, rng)
+            lost = cut([broker.data], *at, in_second_half(rng))
             cluster.restart(1)
             write(system, 60)
             assert system.driver.last_stable_offsets([at])[at] > lost + 30
@@ -157,7 +135,7 @@ def test_a_collector_whose_stream_has_lost_its_end_begins_anew_with_what_is_ther
 def lose(cluster, broker, partition):
     """Kill the broker, cut a partition, and start it again; give the first offset that is lost."""
     cluster.kill(1)
-    lost = cut(broker.data, *partition, random.Random(f"{partition}"))
+    lost = cut([broker.data], *partition, in_second_half(random.Random(f"{partition}")))
     cluster.restart(1)
     return lost
 

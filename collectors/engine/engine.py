@@ -14,7 +14,8 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack, closing, suppress
+from functools import partial
 from typing import Self
 
 from collectors.change_pauses import ChangePauses
@@ -33,7 +34,7 @@ from multicast.control import (
 )
 from multicast.drivers.clock import WRITER_BYTES
 from multicast.drivers.protocol import AppendOutcome, Driver, TopicPartition
-from multicast.errors import BufferFull
+from multicast.errors import AmcastError, BufferFull, Trimmed
 
 # How long closing waits for outcomes of appends. Later ones stay unknown, which the acceptance rule
 # allows. Ten times as long, a process would end that much later while the cluster is away.
@@ -65,12 +66,8 @@ class Engine:
         self._instances: dict[Hosted, None] = {}
         self._lock = threading.Lock()  # of the instances
         with ExitStack() as opened:
-            reader = ControlReader(driver, topic)
-            try:
-                self.control = reader.refresh()
-                positions = reader.positions
-            finally:
-                reader.close()
+            self._read_control = partial(_read_control, driver, topic)
+            self.control, positions = self._read_control()
             self._appender = driver.appender()
             opened.callback(self._appender.close, _APPENDER_CLOSE_S)
             self.streams = StreamLoop(driver, failed=self.fail_all, compacted=positions.keys())
@@ -160,6 +157,12 @@ class Engine:
         for instance in self._all():
             instance.control_changed(state)
 
+    def read_control_anew(self) -> dict[TopicPartition, int]:
+        """Read the control topics from their starts; give the positions reached."""
+        state, positions = self._read_control()
+        self.control_changed(state)
+        return positions
+
     def fail_all(self, error: Exception) -> None:
         """Fail all instances: a loop met an error that does not concern one partition alone."""
         for instance in self._all():
@@ -168,6 +171,11 @@ class Engine:
     def _all(self) -> list[Hosted]:
         with self._lock:
             return list(self._instances)
+
+
+def _read_control(driver: Driver, topic: str) -> tuple[ControlState, dict[TopicPartition, int]]:
+    with closing(ControlReader(driver, topic)) as reader:
+        return reader.refresh(), dict(reader.positions)
 
 
 class _ControlSink:
@@ -207,6 +215,12 @@ class _ControlSink:
         self._engine.control_changed(state)
 
     def fail(self, error: Exception) -> None:
-        """Subscribe again, and fail all instances: none can work without the control topics."""
+        """Subscribe again, and fail all instances: none can work without the control topics.
+
+        Where a topic has lost what was read, both are read anew, which blocks for that.
+        """
+        if isinstance(error, Trimmed):
+            with suppress(AmcastError):
+                self._positions = self._engine.read_control_anew()
         self.subscribe()
         self._engine.fail_all(error)

@@ -5,8 +5,15 @@ from contextlib import closing
 import pytest
 
 from collectors.engine import chores, last_records
+from collectors.engine.engine import Engine
 from collectors.engine.stream_loop import StreamLoop
-from multicast.control import ControlReader, log_partition, stream_partition
+from multicast.control import (
+    ControlReader,
+    collectors_partition,
+    log_partition,
+    running_record,
+    stream_partition,
+)
 from multicast.control.codecs import named_record
 from multicast.drivers.memory.driver import MemoryDriver, MemoryLog
 from multicast.drivers.protocol import TopicPartition
@@ -183,6 +190,17 @@ def test_a_child_states_that_its_parents_stream_has_lost_what_it_has_relayed(sys
     system.run("K2")
     until(lambda: is_lost(system, "K1"))
     assert not is_lost(system, "K2")
+
+
+def test_a_process_reads_a_control_topic_anew_that_ends_below_what_it_had_read(system):
+    with Engine(system.driver, system.topic) as engine:
+        for number in range(9):
+            system.write(running_record(1, f"K{number}"))
+        until(lambda: len(engine.control.advertised.running) == 9)
+        system.log.lose(collectors_partition(system.topic), 1)
+        system.write(running_record(1, "K9"))
+        until(lambda: set(engine.control.advertised.running) == {"K0", "K9"})
+        assert engine.control.plans == [system.plan]
 
 
 @pytest.mark.parametrize("opened", ["K1", "K2"])

@@ -78,7 +78,7 @@ def test_cancelled_sends_have_sent_nothing_and_others_are_stored_once(seed):
             for record in fetched.records:
                 logged[name, record.offset] = record.value
     assert 0 < len(places) < MESSAGES
-    assert {tuple(message): payload for payload, message in places} == logged
+    assert {tuple(message[:2]): payload for payload, message in places} == logged
 
 
 @pytest.mark.parametrize("seed", SEEDS)

@@ -335,7 +335,7 @@ class ChainNode:
             self.status.waits_for(lost)
         silent, copied = self._copy_from_peers()
         if not copied:
-            self.status.waits_for(f"{all_of(silent)} ({lost})")
+            self.status.waits_for(f"the log no longer holds its place, {all_of(silent)} ({lost})")
             self.status.pause(_RETRY_S)
 
     def _step_back(self, error: Truncated) -> None:

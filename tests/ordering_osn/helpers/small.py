@@ -130,12 +130,18 @@ class Faulty(SteppedDriver):
 
             def poll(self, timeout_s, records_max=5000):
                 driver._refuse()
-                if self.deaf:
-                    threading.Event().wait(timeout_s)  # as a client that fetches nothing
-                    return []
-                return super().poll(timeout_s, records_max)
+                with self.polling:
+                    if not self.deaf:
+                        return super().poll(timeout_s, records_max)
+                threading.Event().wait(timeout_s)  # as a client that fetches nothing
+                return []
+
+            def deafen(self):
+                with self.polling:  # what polls now still gets what comes
+                    self.deaf = True
 
         self.readers.append(Reader(self.log, starts))
+        self.readers[-1].polling = threading.Lock()
         return self.readers[-1]
 
 

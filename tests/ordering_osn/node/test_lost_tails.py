@@ -221,7 +221,7 @@ def test_a_node_that_reads_of_another_leader_takes_the_blocks_of_its_peers_first
         accepted(ahead, *transactions(2))
         until(lambda: node.get("chain-a").order._ordered.get("chain-a") == 2)
         for reader in driver.readers:
-            reader.deaf = True
+            reader.deafen()
         accepted(ahead, *transactions(3))
         until_ordered(ahead, 5)
         # Test: the log loses what n2 has not read, and gets others in its place.

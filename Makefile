@@ -11,7 +11,7 @@ export PYTEST_ADDOPTS :=
 PYTEST := $(BIN)/python -m pytest
 NOT_LONG := not campaign and not helm
 
-.PHONY: demo test lint unit quick campaign helm simulate nemesis fuzz model docs lock dist sbom clean
+.PHONY: demo test lint unit quick campaign helm cuts simulate nemesis fuzz model docs lock dist sbom clean
 
 # The demo has a small environment of its own, unless there is the whole one. Without Maven it needs
 # the whole one: Ivy, which pyspark brings, fetches Kafka's jars.
@@ -42,6 +42,11 @@ PART ?=
 campaign: .venv/ready
 	AMCAST_CAMPAIGN=$(PART) $(PYTEST) -n 3 --whole-run --durations=10 -m campaign \
 	  || AMCAST_CAMPAIGN=$(PART) $(PYTEST) --last-failed --last-failed-no-failures none -v -m campaign
+
+# Brokers that are killed and lose ends of partitions, and whether readers that go on ever differ.
+CUTS ?= 20
+cuts: .venv/ready
+	CUTS=$(CUTS) $(PYTEST) -m campaign tests/system/tails/cuts.py
 
 # Schedules of faults on the real cores in virtual time; a failure prints the command to repeat it.
 SCHEDULES ?= 30000

@@ -44,6 +44,7 @@ class Part:
 
 PARTS = [
     Part("nemesis", ("make", "nemesis", "FAULTS=30"), 1200, ("bench/nemesis/cli.py",)),
+    Part("cuts", ("make", "cuts"), 900, ()),
     Part("simulator", ("make", "simulate", "SCHEDULES=5000"), 1200, ("bench/simulat",)),
     Part("fuzz", ("make", "fuzz"), 200, ("bench/fuzz/__main__.py",)),
     Part("model", ("make", "model"), 400, ("bench/search/__main__.py", "spec/"), needs="spin"),

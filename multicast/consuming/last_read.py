@@ -73,12 +73,16 @@ class LastReads:
     def note(self, partition: TopicPartition, records: Sequence[Record]) -> bool:
         """Take the next records; if another leader took them, compare the last one before them.
 
-        Blocks for two requests then, and returns True. Raises `Truncated`.
+        Blocks for two requests then, and returns True, as it does at the first records of a
+        partition if its first leader has not taken them. Raises `Truncated`.
         """
         if not records:
             return False
         last, newest = self._last.get(partition), records[-1]
-        is_other = last is not None and records[0].leader_epoch != last.leader_epoch
+        before = 0 if last is None else last.leader_epoch
+        is_other = records[0].leader_epoch != before and (
+            last is not None or newest.leader_epoch > 0
+        )
         if last is not None and is_other:
             self.refuse_others({partition: last})
         checksum = self._checksum(partition, newest)

@@ -159,8 +159,8 @@ class DeliveryReaders:
     def look_is_due(self) -> bool:
         """Whether to read now what the control topic states of losses.
 
-        Once another leader has taken records, and then for a minute, as collectors may come back
-        after the brokers.
+        Once another leader than the first one has taken records, and then for a minute, as
+        collectors may come back after the brokers.
         """
         now = self._clock.monotonic()
         if now < self._look_at:

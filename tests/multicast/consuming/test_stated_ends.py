@@ -311,6 +311,20 @@ def test_nobody_begins_in_a_stream_that_has_lost_its_end(world):
     world.consumer("C2").close()  # what its own stream has relayed stays
 
 
+def test_a_new_reader_of_a_later_leaders_records_meets_a_statement_that_comes_late(
+    world, monkeypatch
+):
+    monkeypatch.setattr(readers, "_LOOK_EVERY_S", 0.0)
+    world.log.lose(stream_partition(PLAN, "K1"), 0)
+    write(world, 3)
+    with world.consumer("C1") as consumer:
+        assert consumer.poll(0.2)
+        world.write(lost_stream_record("K1", 1))
+        write(world, 1, first=3)
+        with pytest.raises(Truncated):
+            consumer.poll(0.2)
+
+
 @pytest.mark.parametrize("later", [False, True])
 def test_who_reads_on_under_another_leader_meets_the_statement_that_a_stream_is_lost(
     world, later, monkeypatch

@@ -59,8 +59,8 @@ _BOUNDS = Bounds()  # nothing is buffered here
 _POLL_S = 1.0  # one wait for order records that exist; more polls follow
 _QUIET_S = 10.0  # the request time-out of a driver: so long a record that exists may take
 _ANEW = (
-    "retention removed messages that were not read; begin at a time from which on all is retained, "
-    "or at latest: a stream with a new checkpoint, an export in a new folder"
+    "retention removed messages that were not read; begin at earliest, the first place from which "
+    "all is retained: a stream with a new checkpoint, an export in a new folder"
 )
 
 

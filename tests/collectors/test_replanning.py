@@ -277,7 +277,7 @@ def test_an_apply_that_was_killed_at_any_step_is_finished_by_the_next(system, st
 
 def test_a_plan_that_would_lose_a_log_or_a_consumer_is_refused(system):
     leaving = {**WIDER, "consumer": WIDER["consumer"][:2]}
-    with pytest.raises(UsageError, match=r"consumer C3 reads P3\+P4\+P5"):
+    with pytest.raises(UsageError, match=r"would end consumer C3, which reads P3\+P4\+P5"):
         applied(system, planned(system.plan, leaving))
     fewer = {**WIDER, "destinations": [], "partitions": WIDER["partitions"][:5]}
     fewer["consumer"] = WIDER["consumer"][:3]

@@ -10,10 +10,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import replace
 
+from collectors.doctor.ended_groups import why_ended
 from collectors.doctor.facts import FOR_EVER, GroupFacts, GroupPosition, TopicFacts
 from collectors.doctor.streams import now_ms, stream_records
-from multicast.consuming.cursor import Cursor, interest_digest
-from multicast.consuming.subscription import SubscriptionRequest
+from multicast.consuming.cursor import Cursor
 from multicast.control import (
     SINGLE_LOG,
     ControlState,
@@ -22,13 +22,7 @@ from multicast.control import (
     stream_partition,
 )
 from multicast.drivers.protocol import Driver, TopicPartition
-from multicast.errors import (
-    AccessDenied,
-    AmcastError,
-    ClusterUnreachable,
-    UncoveredInterest,
-    UsageError,
-)
+from multicast.errors import AccessDenied, AmcastError, ClusterUnreachable, UsageError
 from multicast.order.runs import Run
 from multicast.order.stream import OrderStream
 from topology.tree import Log, Plan
@@ -76,12 +70,7 @@ def _group(driver: Driver, state: ControlState, name: str) -> GroupFacts | None:
     except AmcastError as error:
         sentence = f"the cursor of consumer {short} is not valid: {error}"
         return replace(bare, problem=sentence)
-    request = request_of(state, short, cursor)
-    if request is not None:
-        try:
-            request.resolve(state.plan())
-        except UncoveredInterest as error:
-            bare = replace(bare, problem=f"no plan serves consumer {short} any more: {error}")
+    bare = replace(bare, problem=why_ended(state, short, cursor))
     plan = state.plan(cursor.epoch)
     interest = _interest(short, (state.plan(), plan))
     logs = [log for log in plan.logs if log.name in positions]
@@ -103,21 +92,6 @@ def _interest(group: str, plans: Sequence[Plan]) -> tuple[str, ...] | None:
             return entry.interest
     partitions = tuple(group.split("+"))
     return partitions if set(partitions) <= set(plans[0].partitions) else None
-
-
-def request_of(state: ControlState, group: str, cursor: Cursor) -> SubscriptionRequest | None:
-    """Give what a group's consumer has subscribed to, as far as its name and its cursor tell.
-
-    That is the name, if a plan has it; else an interest of which the cursor has the digest.
-    """
-    if any(plan.subscription(group) is not None for plan in state.plans):
-        return SubscriptionRequest(group, None)
-    known = {entry.interest: None for plan in state.plans for entry in plan.consumers}
-    partitions = state.plan().partitions
-    known |= {tuple(sorted(group.split("+"))): None, tuple(sorted(partitions)): None}
-    known |= {(partition,): None for partition in partitions}
-    matching = (each for each in known if interest_digest(each) == cursor.interest)
-    return next((SubscriptionRequest(None, each) for each in matching), None)
 
 
 def _positions(driver: Driver, state: ControlState, cursor: Cursor) -> dict[str, int]:

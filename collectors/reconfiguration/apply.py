@@ -26,7 +26,8 @@ from collectors.doctor.checks import (
     of_unordered,
     refuse,
 )
-from collectors.doctor.consumer_groups import group_prefix, request_of
+from collectors.doctor.consumer_groups import group_prefix
+from collectors.doctor.ended_groups import request_of
 from collectors.doctor.inspection import (
     inspect_brokers,
     inspect_topics,

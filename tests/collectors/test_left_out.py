@@ -2,8 +2,8 @@
 
 import pytest
 
-from collectors.doctor.checks import of_groups
-from collectors.doctor.consumer_groups import group_prefix, inspect_groups, request_of
+from collectors.doctor.consumer_groups import group_prefix
+from collectors.doctor.ended_groups import request_of, why_ended
 from collectors.reconfiguration.apply import refuse_unfit
 from collectors.reconfiguration.committed import cursors_of
 from multicast.control import ControlReader
@@ -89,13 +89,14 @@ def test_a_plan_that_would_end_a_consumer_names_it(topic, consumers, ends):
 def test_the_doctor_names_a_group_that_no_plan_serves(topic):
     def found():
         state = state_of(topic)
-        groups = inspect_groups(topic.driver, state, names(topic), (), {})
-        return {each.about: each.says for each in of_groups(groups, (), topic="A", now_ms=0)}
+        known = cursors_of(topic.driver, state, lambda: names(topic))
+        ended = {name: why_ended(state, name, cursor) for name, cursor in known}
+        return {name: says for name, says in ended.items() if says is not None}
 
     assert not found()
     # Those that ended, after a plan that somebody applied with --uncovered.
     topic.replan({"consumers": {"wide": {"P1"}}, "partitions": PARTITIONS}, uncovered=True)
     said = found()
-    assert said.keys() == {"consumer two", "consumer mine", "consumer P1+P2", "consumer own"}
-    assert "consumer two is missing from the plan of epoch 2" in said["consumer two"]
-    assert "no collector of epoch 2 decides the order of all of P1, P2" in said["consumer P1+P2"]
+    assert said.keys() == {"two", "mine", "P1+P2", "own"}
+    assert "consumer two is missing from the plan of epoch 2" in said["two"]
+    assert "no collector of epoch 2 decides the order of all of P1, P2" in said["P1+P2"]

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from collectors.doctor.record_times import said
+from collectors.doctor.record_times import names_older
 from multicast.control import (
     collectors_partition,
     control_partition,
@@ -67,7 +67,7 @@ class AdoptionFacts:
         """What to know before the topic is adopted, in sentences."""
         if not self.older:
             return []
-        _, says, do = said(self.topic, int(self.settings["retention.ms"]), self.older)
+        _, says, do = names_older(self.topic, int(self.settings["retention.ms"]), self.older)
         return [f"{says}; {do}"]
 
     @property

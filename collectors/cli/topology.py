@@ -65,10 +65,7 @@ def apply_plan(
     ] = False,
     rollback: Annotated[
         Path | None,
-        typer.Option(
-            "--rollback",
-            help="File for the rollback plan; default: FILE.rollback, for a rollback .forward.",
-        ),
+        typer.Option("--rollback", help="File for the rollback plan; default: FILE.rollback."),
     ] = None,
     dry_run: Annotated[
         bool,
@@ -83,35 +80,27 @@ def apply_plan(
     """Create the plan's topics and start its epoch, under load; to run it twice does no harm.
 
     On a terminal it says who pauses, and asks, before it changes a running topic. The next run
-    finishes an interrupted one. A refused plan creates no topic; refused are plans
-    with fewer partitions than their topic, and (without --add-partitions) with more. Exits with 1
-    if collectors of an epoch after the first do not run, with 4 if the running epoch did not end
-    in time (run it again), and with 5 if the plan was made for another cluster or epoch, or another
+    finishes an interrupted one. A refused plan creates no topic; refused are plans with fewer
+    partitions than their topic, and (without --add-partitions) with more. Exits with 1 if
+    collectors of an epoch after the first do not run, with 4 if the running epoch did not end in
+    time (run it again), and with 5 if the plan was made for another cluster or epoch, or another
     operator was quicker.
     """
     plan = read_plan(file)
     chosen = settings(bootstrap=bootstrap, topic=plan.topic, driver=driver)
     with cluster_of(chosen) as (opened, admin):
         running = _running(opened, plan.topic)
-
         if dry_run and running is not None and same_layout(running, plan):
             typer.echo(f"epoch {running.epoch} of topic {plan.topic} runs already")
             return
 
         def before_change() -> None:
-            asks = running is not None and not yes and sys.stdin.isatty() and sys.stderr.isatty()
-            if running is not None and (dry_run or asks):
-                for line in effects(running, plan):
-                    say(line)
-            if dry_run or (asks and not _agrees()):
-                typer.echo("nothing was changed")
-                raise typer.Exit(0 if dry_run else 1)
+            _tell_and_ask(running, plan, dry_run=dry_run, asks=not yes)
             if running is not None:
                 back_file = rollback or _way_back(file)
                 is_ours = rollback is None and _is_over(back_file, running)
-                _write_rollback(
-                    back_file, running, plan, force=force or is_ours, option="--rollback"
-                )
+                forced = force or is_ours
+                _write_rollback(back_file, running, plan, force=forced, option="--rollback")
 
         done = apply(
             opened,
@@ -136,11 +125,23 @@ def _running(driver: Driver, topic: str) -> Plan | None:
         return state.plan() if state.epoch else None
 
 
-def _agrees() -> bool:
-    """Ask on the terminal; what `typer.confirm` asks with would write a blank to stdout."""
-    sys.stderr.write("apply it? [y/N] ")
-    sys.stderr.flush()
-    return sys.stdin.readline().strip().lower() in ("y", "yes")
+def _tell_and_ask(running: Plan | None, plan: Plan, *, dry_run: bool, asks: bool) -> None:
+    """Say what a change would do, and end the command if it is not wanted.
+
+    It asks on a terminal only, and before the first plan nothing.
+    """
+    asks = asks and running is not None and sys.stdin.isatty() and sys.stderr.isatty()
+    if running is not None and (dry_run or asks):
+        for line in effects(running, plan):
+            say(line)
+    if asks and not dry_run:
+        # What `typer.confirm` asks with would write a blank to stdout.
+        sys.stderr.write("apply it? [y/N] ")
+        sys.stderr.flush()
+        asks = sys.stdin.readline().strip().lower() not in ("y", "yes")
+    if dry_run or asks:
+        typer.echo("nothing was changed")
+        raise typer.Exit(0 if dry_run else 1)
 
 
 def _way_back(file: Path) -> Path:

@@ -43,7 +43,7 @@ from collectors.doctor.facts import (
     Stamp,
     TopicFacts,
 )
-from collectors.doctor.record_times import older_logs, said
+from collectors.doctor.record_times import names_older, older_logs
 from collectors.doctor.streams import InspectionStart, inspect_collector, now_ms, read_control
 from collectors.reconfiguration.survey import find_damage
 from multicast.control import (
@@ -277,7 +277,7 @@ def _older(
     for topic in topics:
         places = {log.name: log_partition(log) for log in plan.logs if log.topic == topic.name}
         if logs := older_logs(driver, places, topic.kept_ms, now_ms()):
-            older.append(said(topic.name, topic.kept_ms, logs))
+            older.append(names_older(topic.name, topic.kept_ms, logs))
     return tuple(older)
 
 

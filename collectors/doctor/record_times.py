@@ -26,7 +26,7 @@ def older_logs(
     )
 
 
-def said(topic: str, kept_ms: int, logs: Collection[str]) -> tuple[str, str, str]:
+def names_older(topic: str, kept_ms: int, logs: Collection[str]) -> tuple[str, str, str]:
     """Say of which topic all records of some logs are older than it keeps them, and what to do."""
     says = f"by its own time every record of {', '.join(logs)} is older than retention.ms of topic "
     says += f"{topic} ({length(kept_ms)}), so retention may remove them all, however lately they "

@@ -59,7 +59,7 @@ def place_of(
     if where == "latest":
         link = chain_back(control, request, control.begun_epoch, least=control.begun_epoch)[0][0]
         source = link.source
-        return FirstPlace(link.at(driver.last_stable_offsets([source])[source]), "")
+        return FirstPlace(link.cursor_at(driver.last_stable_offsets([source])[source]), "")
     since_ms = _milliseconds(where) if isinstance(where, datetime) else None
     return first_place(driver, control, request, since_ms)
 

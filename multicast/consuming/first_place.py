@@ -16,7 +16,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 
 from multicast.consuming.cursor import Cursor
-from multicast.consuming.subscription import Link, SubscriptionRequest, chain_back
+from multicast.consuming.subscription import SourceLink, SubscriptionRequest, chain_back
 from multicast.control import ControlState, log_partition
 from multicast.drivers.protocol import Driver
 from multicast.drivers.reading import read_upto
@@ -61,7 +61,7 @@ def first_place(
     cursor = link.start
     if since_ms is not None:
         offset = driver.offsets_at([order], since_ms)[order]
-        cursor = max(cursor, link.at(offset), key=_place)
+        cursor = max(cursor, link.cursor_at(offset), key=_place)
     if link is not chain[-1]:
         omitted = ""
     if gone or is_cut:
@@ -83,14 +83,18 @@ def _place(cursor: Cursor) -> tuple[int, int, int]:
 
 
 def _retained(
-    driver: Driver, control: ControlState, link: Link, gone: Mapping[str, int], order_begin: int
+    driver: Driver,
+    control: ControlState,
+    link: SourceLink,
+    gone: Mapping[str, int],
+    order_begin: int,
 ) -> Cursor | None:
     """Give the place in a source after everything that is gone, which may be its end.
 
     None if nobody can read the order from anywhere on: whoever tries hears what is missing.
     """
     if link.alone:
-        return link.at(gone[link.logs[0].name])
+        return link.cursor_at(gone[link.logs[0].name])
     below = {link.plan.number(name): offset for name, offset in gone.items()}
     points: list[StreamCheckpoint | None] = [None] if link.start.record >= order_begin else []
     points += [
@@ -101,7 +105,7 @@ def _retained(
     if not points:
         return None
     # Who reads from a checkpoint on can begin behind its record only.
-    least = link.start if points[0] is None else link.at(points[0].offset + 1)
+    least = link.start if points[0] is None else link.cursor_at(points[0].offset + 1)
     before = [p for p in points if p and any(p.positions[n] < at for n, at in below.items())]
     try:
         places = [*_passed(driver, control, link, below, before[-1] if before else points[0])]
@@ -113,7 +117,7 @@ def _retained(
 def _passed(
     driver: Driver,
     control: ControlState,
-    link: Link,
+    link: SourceLink,
     below: Mapping[int, int],
     point: StreamCheckpoint | None,
 ) -> Iterator[Cursor]:

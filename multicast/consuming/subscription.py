@@ -120,7 +120,7 @@ def begin(
     return resume(control, request, start, bounds=bounds)
 
 
-class Link(NamedTuple):
+class SourceLink(NamedTuple):
     """A source that a consumer reads, in the epoch in which it began; `starts` are by log name."""
 
     plan: Plan
@@ -140,7 +140,7 @@ class Link(NamedTuple):
             return log_partition(self.logs[0])
         return stream_partition(self.plan, self.start.source)
 
-    def at(self, offset: int) -> Cursor:
+    def cursor_at(self, offset: int) -> Cursor:
         """Give the cursor at an offset of what is read: of the order stream, or of the log."""
         place = (0, 0, offset) if self.alone else (offset, 0, 0)
         return Cursor(self.plan.epoch, self.start.source, *place)
@@ -148,7 +148,7 @@ class Link(NamedTuple):
 
 def chain_back(
     control: ControlState, request: SubscriptionRequest, epoch: int, *, least: int = 1
-) -> tuple[list[Link], str]:
+) -> tuple[list[SourceLink], str]:
     """List what a consumer reads from an epoch back to `least`, and say why if it ends earlier.
 
     It ends before an epoch that does not cover the interest; that is no loss if none of its
@@ -156,7 +156,7 @@ def chain_back(
     `UncoveredInterest` if no epoch of the chain has begun.
     """
     interest, source = request.resolve_at(control, epoch)
-    links: list[Link] = []
+    links: list[SourceLink] = []
     why = ""
     while True:
         first = control.first_epoch(epoch, source)
@@ -180,13 +180,15 @@ def chain_back(
     return links, why
 
 
-def _link(control: ControlState, epoch: int, source: str, interest: tuple[str, ...]) -> Link:
+def _link(control: ControlState, epoch: int, source: str, interest: tuple[str, ...]) -> SourceLink:
     plan = control.plan(epoch)
     logs = plan.logs_of(interest)
     if source.startswith(SINGLE_LOG):
         start = control.single_log_start(epoch, logs[0].name)
-        return Link(plan, logs, single_log_cursor(plan, logs[0].name, start), {logs[0].name: start})
-    return Link(plan, logs, start_cursor(plan, source), control.begun(epoch))
+        return SourceLink(
+            plan, logs, single_log_cursor(plan, logs[0].name, start), {logs[0].name: start}
+        )
+    return SourceLink(plan, logs, start_cursor(plan, source), control.begun(epoch))
 
 
 def earliest(control: ControlState, request: SubscriptionRequest, *, bounds: Bounds) -> Delivery:

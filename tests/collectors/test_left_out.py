@@ -87,16 +87,16 @@ def test_a_plan_that_would_end_a_consumer_names_it(topic, consumers, ends):
 
 
 def test_the_doctor_names_a_group_that_no_plan_serves(topic):
-    def found():
+    def ended_now():
         state = state_of(topic)
         known = cursors_of(topic.driver, state, lambda: names(topic))
         ended = {name: why_ended(state, name, cursor) for name, cursor in known}
         return {name: says for name, says in ended.items() if says is not None}
 
-    assert not found()
+    assert not ended_now()
     # Those that ended, after a plan that somebody applied with --uncovered.
     topic.replan({"consumers": {"wide": {"P1"}}, "partitions": PARTITIONS}, uncovered=True)
-    said = found()
+    said = ended_now()
     assert said.keys() == {"two", "mine", "P1+P2", "own"}
     assert "consumer two is missing from the plan of epoch 2" in said["two"]
     assert "no collector of epoch 2 decides the order of all of P1, P2" in said["P1+P2"]

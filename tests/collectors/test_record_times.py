@@ -4,7 +4,7 @@ import pytest
 
 from collectors.doctor.checks import Check, Weight, findings
 from collectors.doctor.facts import Facts
-from collectors.doctor.record_times import older_logs, said
+from collectors.doctor.record_times import names_older, older_logs
 from multicast.drivers.memory.driver import MemoryDriver
 from multicast.drivers.memory.logs import MemoryLog
 from multicast.drivers.protocol import TopicPartition
@@ -36,7 +36,7 @@ def test_logs_without_a_record_younger_than_retention_are_named(ages, kept_days,
 
 
 def test_the_doctor_notes_them():
-    facts = Facts("A", NOW_MS, older=(said("A", 7 * DAY_MS, ["P1", "P2"]),))
+    facts = Facts("A", NOW_MS, older=(names_older("A", 7 * DAY_MS, ["P1", "P2"]),))
     (note,) = [each for each in findings(facts) if each.check is Check.RETENTION]
     assert (note.weight, note.about) == (Weight.NOTE, "topic A")
     assert "every record of P1, P2 is older than retention.ms of topic A (7 days)" in note.says

@@ -12,7 +12,7 @@ Invariant: from the first place on, the order and all logs of the interest are r
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from multicast.consuming.cursor import Cursor
@@ -108,21 +108,21 @@ def _retained(
     least = link.start if points[0] is None else link.cursor_at(points[0].offset + 1)
     before = [p for p in points if p and any(p.positions[n] < at for n, at in below.items())]
     try:
-        places = [*_passed(driver, control, link, below, before[-1] if before else points[0])]
+        place = _behind(driver, control, link, below, before[-1] if before else points[0])
     except ProtocolViolation:  # a checkpoint that does not match the stream
-        places = [*_passed(driver, control, link, below, points[0])]
-    return max([least, *places[-1:]], key=_place)
+        place = _behind(driver, control, link, below, points[0])
+    return max(least, place, key=_place)
 
 
-def _passed(
+def _behind(
     driver: Driver,
     control: ControlState,
     link: SourceLink,
     below: Mapping[int, int],
     point: StreamCheckpoint | None,
-) -> Iterator[Cursor]:
-    """Read an order; give the cursors behind what it orders of what is gone."""
-    source = link.source
+) -> Cursor:
+    """Read an order from a checkpoint, or its start, to behind the last that it orders `below`."""
+    source, place = link.source, link.start
     stream = control.opened(link.plan.epoch, link.start.source, point)
     end = driver.last_stable_offsets([source])[source]
 
@@ -133,11 +133,13 @@ def _passed(
 
     for fetched in read_upto(driver, source, stream.offset_next, end, quiet):
         for record in fetched.records:
-            if all(stream.state.positions[log] >= offset for log, offset in below.items()):
-                return
+            is_over = all(stream.state.positions[log] >= end for log, end in below.items())
+            if stream.proven and is_over:
+                return place
             judged = stream.read(record.offset, record.value, order_checksum(record))
             for index, run in enumerate(judged if isinstance(judged, tuple) else ()):
                 if run.first < below.get(run.log, 0):
                     after = min(run.next, below[run.log])
-                    yield replace(link.start, record=record.offset, run=index, next=after)
+                    place = replace(place, record=record.offset, run=index, next=after)
         stream.passed(fetched.position)
+    return place

@@ -291,7 +291,7 @@ class SteppedCollectors:
                 instance.leave()
         self._start_missing(self._control.refresh())
 
-    def apply(self, plan: Plan, *, timeout_s: float) -> None:
+    def apply(self, plan: Plan, *, timeout_s: float, uncovered: bool = False) -> None:
         """Make a plan the next epoch: the first one, or by the product's drain.
 
         Finishes an earlier one first, if that did not end in time. Raises what
@@ -302,7 +302,7 @@ class SteppedCollectors:
         if state.epoch and state.starts(state.epoch) is None:
             self._drain(state.epoch - 1, timeout_s)
             state = self._control.refresh()
-        refuse_unfit(state, plan, uncovered=False)
+        refuse_unfit(state, plan, uncovered=uncovered)
         self._make_topics(plan)
         self._attempts += 1
         attempt = f"test-{self._attempts}"

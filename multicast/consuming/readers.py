@@ -125,9 +125,9 @@ class DeliveryReaders:
             if error.partition is not None:
                 self._last.refuse_lost(TopicPartition(*error.partition))
             gone = Trimmed(
-                f"{str(error).rstrip('.')}; what comes next is gone: go on elsewhere with "
-                f'seek("latest") or seek(TIME), or open the consumer with committed=False and '
-                f"start=..."
+                f"{str(error).rstrip('.')}; what comes next is gone: go on with "
+                f'seek("earliest"), the first place from which all is retained, or open the '
+                f"consumer with committed=False"
             )
             gone.partition = error.partition
             raise gone from error

@@ -55,7 +55,7 @@ class OrderingParty(Protocol):
     def fail_over(self, name: str) -> None:
         """Start another instance; the old ones end once a record of another one is accepted."""
 
-    def apply(self, plan: Plan, *, timeout_s: float) -> None:
+    def apply(self, plan: Plan, *, timeout_s: float, uncovered: bool = False) -> None:
         """Make a plan the next epoch; return once it has begun."""
 
 
@@ -66,7 +66,7 @@ class TopicOnBroker(TopicClients):
     plan: Plan
 
     @abstractmethod
-    def replan(self, interests: Interests) -> Plan:
+    def replan(self, interests: Interests, *, uncovered: bool = False) -> Plan:
         """Make a new plan the next epoch; return it once it has begun."""
 
 

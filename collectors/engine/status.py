@@ -99,6 +99,13 @@ def troubles(assignment: Assignment, core: Collector) -> tuple[str, ...]:
     if core.strayed:
         sentences.append("its stream contradicts its parent's, so it relays nothing more")
     told = [f"{sentence}; run 'amcast topology recover'" for sentence in sentences]
+    if core.overtaken:
+        topic, number = assignment.own
+        told.append(
+            f"order records are deleted that readers of its last checkpoint need ({topic}/{number} "
+            f"begins above it): it writes new ones at once, and who has not read so far yet stops "
+            f"with Trimmed; find what deletes them, and raise retention.ms of {topic}"
+        )
     return tuple(f"collector {assignment.name}: {sentence}" for sentence in lost + told)
 
 

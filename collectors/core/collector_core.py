@@ -281,7 +281,7 @@ class CollectorCore:
     # -- inside -----------------------------------------------------------------------------
 
     def _note_checkpoint(self) -> None:
-        """A checkpoint has counted: note where who begins there begins in the parent's stream."""
+        """Note where who begins at our last checkpoint begins in the parent's stream."""
         checkpoint, parent = self.own.last, None if self.relay is None else self.relay.parent
         if parent is None or parent.checkpoint_at is None:
             return

@@ -100,11 +100,11 @@ def troubles(assignment: Assignment, core: Collector) -> tuple[str, ...]:
         sentences.append("its stream contradicts its parent's, so it relays nothing more")
     told = [f"{sentence}; run 'amcast topology recover'" for sentence in sentences]
     if core.overtaken:
-        topic, number = assignment.own
+        topic = assignment.own.topic
         told.append(
-            f"order records are deleted that readers of its last checkpoint need ({topic}/{number} "
-            f"begins above it): it writes new ones at once, and who has not read so far yet stops "
-            f"with Trimmed; find what deletes them, and raise retention.ms of {topic}"
+            f"records of {topic} are deleted that readers of its last checkpoint need: it writes "
+            f"new ones at once, but consumers that have not read what was deleted stop with "
+            f"Trimmed; find what deletes it, and whether retention.ms of {topic} was lowered"
         )
     return tuple(f"collector {assignment.name}: {sentence}" for sentence in lost + told)
 

@@ -11,13 +11,12 @@ nobody that the messages address is foreign work.
 from __future__ import annotations
 
 import argparse
-from collections.abc import Iterator, Mapping
+import sys
+from collections.abc import Mapping
 from contextlib import closing
+from html import escape
 from pathlib import Path
 from typing import NamedTuple
-
-from matplotlib import rc_context
-from matplotlib.figure import Figure
 
 from multicast.control import ControlReader, stream_partition
 from multicast.order.stream import OrderStream
@@ -25,7 +24,8 @@ from multicast.testing import system
 from multicast.testing.memory_system import MemorySystem
 from topology.tree import Plan
 
-_COLOURS = {False: "#0072B2", True: "#D55E00"}  # as in the report
+_CELL = 60
+_LEGEND = "dot: for an addressee; cross: foreign work, read and dropped"
 _EXAMPLE = Path("docs/examples/poster.toml")
 
 
@@ -96,36 +96,43 @@ def _wanted(plan: Plan, name: str) -> set[str]:
 
 
 def draw(counts: list[Handled], out: Path) -> None:
-    """Draw a circle for each process and log, as large as its entries are many."""
+    """Write a grid of processes and logs as SVG: a dot for an addressee, a cross for nobody."""
     processes = list(dict.fromkeys(each.process for each in counts))
-    logs = list(dict.fromkeys(sorted(each.log for each in counts)))
-    most = max(each.entries for each in counts)
-    with rc_context({"svg.fonttype": "none", "svg.hashsalt": "amcast", "font.size": 10}):
-        figure = Figure(figsize=(6, 0.4 * len(processes) + 1.4), layout="constrained")
-        axes = figure.add_subplot()
-        for foreign, label in ((False, "for an addressee"), (True, "foreign work: read, dropped")):
-            shown = [each for each in counts if each.foreign is foreign and each.entries]
-            axes.scatter(
-                [logs.index(each.log) for each in shown],
-                [processes.index(each.process) for each in shown],
-                s=[160 * each.entries / most for each in shown],
-                c=_COLOURS[foreign],
-                marker="X" if foreign else "o",
-                label=label,
-            )
-        axes.set_xticks(range(len(logs)), logs)
-        axes.set_yticks(range(len(processes)), processes)
-        axes.set_xlabel("destination set")
-        axes.margins(0.12)
-        axes.invert_yaxis()
-        axes.legend(frameon=False, loc="lower left", bbox_to_anchor=(0, 1), ncols=2)
-        figure.savefig(out, format="svg", metadata={"Date": None, "Creator": None})
+    logs = sorted({each.log for each in counts})
+    width, height = _CELL * (len(logs) + 1), _CELL * (len(processes) + 2)
+    marks = [
+        *(_text(log, number + 1, 0) for number, log in enumerate(logs)),
+        *(_text(process, 0, number + 1) for number, process in enumerate(processes)),
+        *(
+            _mark(logs.index(each.log) + 1, processes.index(each.process) + 1, each)
+            for each in counts
+            if each.entries
+        ),
+        f'<text x="{width // 2}" y="{height - _CELL // 2}">{_LEGEND}</text>',
+    ]
+    out.write_text(
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" width="{width}" '
+        f'font-family="sans-serif" font-size="14" text-anchor="middle">'
+        f'<rect width="100%" height="100%" fill="#fff"/>\n' + "\n".join(marks) + "\n</svg>\n",
+        encoding="utf-8",
+    )
 
 
-def _said(counts: list[Handled]) -> Iterator[str]:
-    for each in counts:
-        if each.entries:
-            yield f"{each.process} {each.log} {each.entries}{' foreign' if each.foreign else ''}"
+def _text(text: str, column: int, row: int) -> str:
+    return f'<text x="{_middle(column)}" y="{_middle(row) + 5}">{escape(text)}</text>'
+
+
+def _mark(column: int, row: int, each: Handled) -> str:
+    x, y = _middle(column), _middle(row)
+    title = f"<title>{escape(each.process)}: {each.entries} entries of {escape(each.log)}</title>"
+    if each.foreign:
+        path = f"M{x - 7} {y - 7}l14 14m0-14l-14 14"
+        return f'<path d="{path}" stroke="#D55E00" stroke-width="4">{title}</path>'
+    return f'<circle cx="{x}" cy="{y}" r="8" fill="#0072B2">{title}</circle>'
+
+
+def _middle(place: int) -> int:
+    return place * _CELL + _CELL // 2
 
 
 def main() -> None:
@@ -137,7 +144,9 @@ def main() -> None:
     options = parser.parse_args()
     counts = measure(options.interests, options.messages)
     draw(counts, options.out)
-    print("\n".join(_said(counts)))  # noqa: T201 - its output
+    for each in counts:
+        what = " foreign" if each.foreign else ""
+        sys.stdout.write(f"{each.process} {each.log} {each.entries}{what}\n")
 
 
 if __name__ == "__main__":

@@ -42,7 +42,7 @@ Place = tuple[str, int]  # topic, Kafka partition
 Change = tuple[Place, int, dict[str, Any]]  # with its offset
 
 
-class Identity(NamedTuple):
+class SourcePlace(NamedTuple):
     """Which transaction a record is of, and where it stands in the source.
 
     PostgreSQL's connector gives each record of a transaction another ID, with the record's own
@@ -54,7 +54,7 @@ class Identity(NamedTuple):
     position: int
 
     @classmethod
-    def of(cls, name: str) -> Identity:
+    def of(cls, name: str) -> SourcePlace:
         """Read an ID."""
         parts = _POSTGRESQL.fullmatch(name)
         return cls(name, 0) if parts is None else cls(parts[1], int(parts[2]))
@@ -74,7 +74,7 @@ class EndRecord:
     @property
     def transaction(self) -> str:
         """Name the transaction as its events do."""
-        return Identity.of(self.name).transaction
+        return SourcePlace.of(self.name).transaction
 
 
 class Assembly:
@@ -83,7 +83,7 @@ class Assembly:
     `is_sent` tells of a record whether its transaction is noted as sent.
     """
 
-    def __init__(self, is_sent: Callable[[Identity], bool]) -> None:
+    def __init__(self, is_sent: Callable[[SourcePlace], bool]) -> None:
         self._is_sent = is_sent
         self._changes: dict[str, dict[int, Change]] = {}  # of transactions that are not sent
         self._ends: deque[EndRecord] = deque()
@@ -94,7 +94,7 @@ class Assembly:
         self._next[place] = offset + 1
         is_boundary = place[0] == TRANSACTIONS
         name = value["id"] if is_boundary else value["transaction"]["id"]
-        identity = Identity.of(name)
+        identity = SourcePlace.of(name)
         if self._is_sent(identity):
             return
         if not is_boundary:
@@ -111,7 +111,7 @@ class Assembly:
 
     def complete(self) -> tuple[str, list[dict[str, Any]]] | None:
         """Give the next transaction to send, with its events in their order, if it is whole."""
-        while self._ends and self._is_sent(Identity.of(self._ends[0].name)):
+        while self._ends and self._is_sent(SourcePlace.of(self._ends[0].name)):
             self._ends.popleft()
         if not self._ends:
             return None
@@ -162,9 +162,9 @@ class SentIDs:
     def note(self, name: str) -> None:
         """Note an ID."""
         with self._database:
-            self._database.execute("INSERT OR IGNORE INTO sent VALUES (?, ?)", Identity.of(name))
+            self._database.execute("INSERT OR IGNORE INTO sent VALUES (?, ?)", SourcePlace.of(name))
 
-    def is_noted(self, record: Identity) -> bool:
+    def is_noted(self, record: SourcePlace) -> bool:
         """Whether a transaction is noted that ends at this record or behind it."""
         query = "SELECT 1 FROM sent WHERE id = ? AND position >= ?"
         return self._database.execute(query, record).fetchone() is not None

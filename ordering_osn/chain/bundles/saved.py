@@ -20,18 +20,16 @@ from ordering_osn.chain.bundles.bundle import (
     DIGEST_BYTES,
     EXPIRY_LIMIT,
 )
-from ordering_osn.chain.bundles.log_records import ConfigMarker, marker_body, read_marker_body
+from ordering_osn.chain.bundles.log_records import marker_body, marker_of
 from ordering_osn.chain.bundles.rule import BUNDLE_WINDOW_MAX, RuleState
 from ordering_osn.chain.bundles.wire_format import (
     BadWireFormat,
     bytes_field,
-    fields,
     message_field,
     number_field,
-    octets,
-    text,
-    whole,
+    parsed,
 )
+from ordering_osn.wire import multichain_pb2 as wire
 
 _VERSION = 1  # of the rule: a state of another version was made by other rules
 # 64 chains, twice with the longest name, and numbers.
@@ -97,15 +95,6 @@ def read_bare_head(raw: bytes, *, window_max: int = BUNDLE_WINDOW_MAX) -> RuleSt
     return state
 
 
-def state_chains(raw: bytes | memoryview) -> tuple[str, ...]:
-    """Give the chains that a state names, and read nothing else; raises `BadWireFormat`."""
-    chains: list[str] = []
-    for number, value in fields(raw, "the state"):
-        if number == 2 and len(chains) < CHAINS_MAX:
-            chains.append(text(value, "the name of a chain"))
-    return tuple(chains)
-
-
 def _read(raw: bytes, window_max: int) -> RuleState:
     bytes_max = _HEAD_BYTES_MAX + DIGEST_BYTES * window_max
     if len(raw) > bytes_max:
@@ -145,24 +134,15 @@ def _ascending(names: tuple[str, ...]) -> bool:
 
 
 def _decode(raw: bytes) -> RuleState:
-    chains: list[str] = []
-    markers: list[ConfigMarker] = []
-    numbers = dict.fromkeys((1, 3, 5, 6), 0)
-    window = memoryview(b"")
-    for number, value in fields(raw, "the state"):
-        if number == 2 and len(chains) < CHAINS_MAX:
-            chains.append(text(value, "the name of a chain"))
-        elif number == 4 and len(markers) < CHAINS_MAX:
-            markers.append(read_marker_body(octets(value, "a marker")))
-        elif number in numbers:
-            numbers[number] = whole(value, "a number of the state")
-        elif number == 7:
-            window = octets(value, "the window")
-        else:
-            raise BadWireFormat(f"the state has one field {number} too many")
-    if numbers[1] != _VERSION:
-        raise BadWireFormat(f"the state has version {numbers[1]}, not {_VERSION}")
-    ids = tuple(
-        bytes(window[begin : begin + DIGEST_BYTES]) for begin in range(0, len(window), DIGEST_BYTES)
+    state = parsed(wire.LogState, raw, "the state")
+    if state.version != _VERSION:
+        raise BadWireFormat(f"the state has version {state.version}, not {_VERSION}")
+    window = state.window
+    return RuleState(
+        tuple(state.chains),
+        state.offset_next,
+        tuple(map(marker_of, state.markers)),
+        state.counted,
+        tuple(window[at : at + DIGEST_BYTES] for at in range(0, len(window), DIGEST_BYTES)),
+        state.window_max,
     )
-    return RuleState(tuple(chains), numbers[3], tuple(markers), numbers[5], ids, numbers[6])

@@ -81,9 +81,9 @@ WHOLE = encode_state(STATES[2])
     ("raw", "text"),
     [
         (b"", "version 0, not 1"),
-        (b"\xff", "ends within a number"),
+        (b"\xff", "cannot be decoded"),
         (b"\x08\2" + WHOLE[2:], "version 2, not 1"),
-        (WHOLE + b"\x40\1", "one field 8 too many"),
+        (WHOLE + b"\x40\1", "not in its only encoding"),
         (WHOLE + b"\x30\3", "not in its only encoding"),
         (changed(window_max=4), "a window of 4, not 3"),
         (changed(window=IDS[:1]), "2 bundles counted, but the window has 1"),
@@ -101,7 +101,7 @@ WHOLE = encode_state(STATES[2])
         (changed(markers=MARKERS[:1]), "although a chain has no marker"),
         (changed(offset_next=1), "2 bundles counted before offset 1"),
         (changed(offset_next=2**63), "before offset 9223372036854775808"),
-        (WHOLE[:2] + b"".join(message_field(2, b"c") for _ in range(65)), "one field 2 too many"),
+        (WHOLE[:2] + b"".join(message_field(2, b"c") for _ in range(65)), "a window of 0, not 3"),
         (WHOLE + message_field(4, b"") * 65, "the marker's chain has 0 bytes"),
         (bytes(66_000), "more than 65632"),
     ],
@@ -141,7 +141,7 @@ HEAD = message_field(1, encode_state(STATES[0]))
 @pytest.mark.parametrize(
     ("part", "text"),
     [
-        (replace(PART, index=1 << 32), "not an index"),
+        (replace(PART, index=1 << 32), "only encoding"),
         (replace(PART, bundle_id=b"x"), "has not 32 bytes"),
         (replace(PART, siblings=(b"x", IDS[0])), "has not 32 bytes"),
         (replace(PART, siblings=IDS[:1]), "3 chains and 1 siblings"),
@@ -162,15 +162,15 @@ def test_a_part_that_cannot_be_is_refused(part, text):
     ("raw", "text"),
     [
         (encode_block_bundles(BlockBundles((PART, PART))), "not sorted by index"),
-        (b"\x1a\0", "unknown field 3"),
+        (b"\x1a\0", "only encoding"),
         (message_field(2, HEAD) + encode_block_bundles(BlockBundles((PART,))), "only encoding"),
-        (message_field(1, number_field(9, 1)), "one field 9 too many"),
-        (message_field(1, message_field(3, b"c") * 65), "one field 3 too many"),
-        (b"\x08\1", "is a number, not bytes"),
+        (message_field(1, number_field(9, 1)), "only encoding"),
+        (message_field(1, message_field(2, bytes(32)) + message_field(3, b"c") * 65), "names 65"),
+        (b"\x08\1", "only encoding"),
         (message_field(2, HEAD) * 2, "sets in a block's metadata are not sorted"),
-        (message_field(2, HEAD + b"\x18\1"), "a set's head has an unknown field 3"),
+        (message_field(2, HEAD + b"\x18\1"), "only encoding"),
         (message_field(2, HEAD + b"\x10\0"), "only encoding"),
-        (message_field(2, message_field(1, b"\xff")), "the state ends within a number"),
+        (message_field(2, message_field(1, b"\xff")), "cannot be decoded"),
     ],
 )
 def test_other_bytes_are_no_metadata(raw, text):
@@ -275,5 +275,5 @@ def test_another_envelope_than_the_sibling_says_is_a_witness():
 
 def test_a_marker_with_another_field_is_refused_inside_a_state():
     odd = message_field(4, marker_body(MARKERS[0]) + number_field(4, 1))
-    with pytest.raises(BadState, match="the config marker has an unknown field 4"):
+    with pytest.raises(BadState, match="not in its only encoding"):
         read_state(WHOLE[:2] + odd, window_max=3)

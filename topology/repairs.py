@@ -28,8 +28,8 @@ from topology.tree import log_name
 NAMES_MAX = 4
 WIDTH = 8  # the most promising changes that get a further change; 16 gave the same on our examples
 REPAIRS_MAX = 60  # of one kind; more alternatives do not help to choose
-# Logs of the residue, for each change that is tried: about 3 s. Many cycles among 1,000 consumers hit
-# it; then there is no small change anyway.
+# Logs of the residue, for each change that is tried: about 3 s. Inputs with many cycles hit it; for
+# these there is no small change anyway.
 STEPS_MAX = 1_500_000
 COVER_SHOWN_CHARACTERS_MAX = 40  # a longer name hides the rest of its sentence
 

@@ -23,11 +23,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from multicast.errors import UsageError
 from ordering_osn.chain.envelopes import BadEnvelope, ParsedEnvelope, canonical, decoded
-from ordering_osn.config.policies import PolicyNotMet, SignedData, resolve
+from ordering_osn.config.policies import Policies, PolicyNotMet, SignedData, resolve
 from ordering_osn.protos import (
     Config,
     ConfigEnvelope,
@@ -39,6 +39,9 @@ from ordering_osn.protos import (
 )
 from ordering_osn.quoting import quoted
 
+if TYPE_CHECKING:  # it imports this module
+    from ordering_osn.config.channel_config import ChannelConfig
+
 ROOT = "Channel"
 NAME_LENGTH_MAX = 249  # Kafka's limit for a topic name, which Fabric applies to all names
 _CHANNEL_ID = re.compile(r"[a-z][a-z0-9.-]*", re.ASCII)
@@ -47,29 +50,6 @@ _ELEMENT_NAME = re.compile(r"[a-zA-Z0-9.-]+", re.ASCII)
 
 class InvalidUpdate(UsageError):
     """A config update is refused; the text gives the reason."""
-
-
-class UpdatePolicies(Protocol):
-    """The part of `policies.Policies` that decides whether an update is allowed."""
-
-    def evaluate(self, path: str, signed: Sequence[SignedData]) -> None:
-        """Raise `PolicyNotMet` unless the signatures satisfy the policy."""
-
-
-class Current(Protocol):
-    """The config that an update starts from."""
-
-    @property
-    def channel_id(self) -> str:
-        """The channel's ID."""
-
-    @property
-    def config(self) -> Any:
-        """The proto `Config`."""
-
-    @property
-    def policies(self) -> UpdatePolicies:
-        """The policies of that config."""
 
 
 class Key(NamedTuple):
@@ -92,7 +72,7 @@ def check_channel_id(name: str) -> None:
     _check_name(name, _CHANNEL_ID, "channel ID")
 
 
-def propose(current: Current, update: Any) -> Any:
+def propose(current: ChannelConfig, update: Any) -> Any:
     """Apply a CONFIG_UPDATE `Envelope`; returns the `ConfigEnvelope`, at sequence + 1.
 
     Raises `InvalidUpdate`. The result depends on the arguments only.
@@ -105,7 +85,7 @@ def propose(current: Current, update: Any) -> Any:
     return ConfigEnvelope(config=config, last_update=update)
 
 
-def validate(current: Current, proposed: Any) -> None:
+def validate(current: ChannelConfig, proposed: Any) -> None:
     """Raise `InvalidUpdate` unless this `ConfigEnvelope` follows from `current` by its update."""
     if not proposed.HasField("config"):
         raise InvalidUpdate("the config envelope holds no config")
@@ -170,7 +150,7 @@ def _signed(envelope: Any) -> list[SignedData]:
     return signed
 
 
-def _result(current: Current, envelope: Any) -> Any:
+def _result(current: ChannelConfig, envelope: Any) -> Any:
     """Return the channel group after the update; raises `InvalidUpdate`."""
     update = decoded(ConfigUpdate, envelope.config_update, "the config update")
     if update.channel_id != current.channel_id:
@@ -210,7 +190,7 @@ def _check_read_set(existing: Mapping[Key, Any], read: Mapping[Key, Any]) -> Non
 def _check_delta(
     existing: Mapping[Key, Any],
     delta: Mapping[Key, Any],
-    policies: UpdatePolicies,
+    policies: Policies,
     signed: Sequence[SignedData],
 ) -> None:
     if not delta:
@@ -236,9 +216,7 @@ def _check_delta(
             met.add(path)
 
 
-def _check_policy(
-    key: Key, path: str, policies: UpdatePolicies, signed: Sequence[SignedData]
-) -> None:
+def _check_policy(key: Key, path: str, policies: Policies, signed: Sequence[SignedData]) -> None:
     try:
         policies.evaluate(path, signed)
     except PolicyNotMet as error:

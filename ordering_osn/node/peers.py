@@ -1,4 +1,4 @@
-"""Fetches blocks from other nodes over gRPC (`catch_up.Peers`); nobody has verified them yet.
+"""Fetches blocks from other nodes over gRPC; nobody has verified them yet (`catch_up.py` does).
 
 A chain's thread calls and waits; the requests run on the node's event loop.
 """
@@ -52,7 +52,10 @@ class PeerNodes:
         return self._addresses
 
     def blocks(self, peer: str, channel: str, start: int) -> Iterator[bytes]:
-        """Give a peer's blocks of a chain from `start` to its newest; raises `NoPeer`."""
+        """Give a peer's serialized blocks of a chain from number `start` to its newest, if any.
+
+        The calling thread waits, for a bounded time. Raises `NoPeer` where the peer does not say.
+        """
         while blocks := self._blocks_of(peer, channel, start):
             yield from blocks
             start += len(blocks)

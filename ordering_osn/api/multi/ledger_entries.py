@@ -1,4 +1,4 @@
-"""Reads the entries of a chain's ledger with their places (a `merge.LedgerReader`).
+"""Reads the entries of a chain's ledger with their places, for `merge.py`.
 
 Holds one block. The first one, of the genesis, says no places: its config is skipped. Reading a
 block can block for as long as the disk does.

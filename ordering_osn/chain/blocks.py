@@ -144,7 +144,7 @@ def consenter_of(block: Block) -> KafkaMetadata:
         value = Metadata.FromString(wrapped).value
         if not value:
             return KafkaMetadata(last_offset_persisted=NOTHING_PERSISTED)
-        consenter = KafkaMetadata.FromString(value)
+        consenter: KafkaMetadata = KafkaMetadata.FromString(value)
     except DecodeError as error:
         raise CorruptMetadata(
             f"{_named(block)}: its consenter metadata cannot be decoded: {error}"

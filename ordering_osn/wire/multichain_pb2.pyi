@@ -1,4 +1,4 @@
-# ruff: noqa: E501, I001, RUF023, UP007, UP035, UP045
+# ruff: noqa: ANN003, E501, I001, RUF023, UP007, UP035, UP045
 # mypy: ignore-errors
 # fmt: off
 from google.protobuf.internal import containers as _containers
@@ -83,6 +83,55 @@ class ConfigMarker(_message.Message):
     config_block: int
     sequence: int
     def __init__(self, chain: _Optional[str] = ..., config_block: _Optional[int] = ..., sequence: _Optional[int] = ...) -> None: ...
+
+class KafkaMessage(_message.Message):
+    __slots__ = ("regular", "time_to_cut", "connect")
+    REGULAR_FIELD_NUMBER: _ClassVar[int]
+    TIME_TO_CUT_FIELD_NUMBER: _ClassVar[int]
+    CONNECT_FIELD_NUMBER: _ClassVar[int]
+    regular: KafkaMessageRegular
+    time_to_cut: KafkaMessageTimeToCut
+    connect: KafkaMessageConnect
+    def __init__(self, regular: _Optional[_Union[KafkaMessageRegular, _Mapping]] = ..., time_to_cut: _Optional[_Union[KafkaMessageTimeToCut, _Mapping]] = ..., connect: _Optional[_Union[KafkaMessageConnect, _Mapping]] = ...) -> None: ...
+
+class KafkaMessageRegular(_message.Message):
+    __slots__ = ("payload", "config_seq", "original_offset")
+    PAYLOAD_FIELD_NUMBER: _ClassVar[int]
+    CONFIG_SEQ_FIELD_NUMBER: _ClassVar[int]
+    CLASS_FIELD_NUMBER: _ClassVar[int]
+    ORIGINAL_OFFSET_FIELD_NUMBER: _ClassVar[int]
+    payload: bytes
+    config_seq: int
+    original_offset: int
+    def __init__(self, payload: _Optional[bytes] = ..., config_seq: _Optional[int] = ..., original_offset: _Optional[int] = ..., **kwargs) -> None: ...
+
+class KafkaMessageTimeToCut(_message.Message):
+    __slots__ = ("block_number",)
+    BLOCK_NUMBER_FIELD_NUMBER: _ClassVar[int]
+    block_number: int
+    def __init__(self, block_number: _Optional[int] = ...) -> None: ...
+
+class KafkaMessageConnect(_message.Message):
+    __slots__ = ("payload",)
+    PAYLOAD_FIELD_NUMBER: _ClassVar[int]
+    payload: bytes
+    def __init__(self, payload: _Optional[bytes] = ...) -> None: ...
+
+class KafkaMetadata(_message.Message):
+    __slots__ = ("last_offset_persisted", "last_original_offset_processed", "last_resubmitted_config_offset", "cursor", "bundles", "entries")
+    LAST_OFFSET_PERSISTED_FIELD_NUMBER: _ClassVar[int]
+    LAST_ORIGINAL_OFFSET_PROCESSED_FIELD_NUMBER: _ClassVar[int]
+    LAST_RESUBMITTED_CONFIG_OFFSET_FIELD_NUMBER: _ClassVar[int]
+    CURSOR_FIELD_NUMBER: _ClassVar[int]
+    BUNDLES_FIELD_NUMBER: _ClassVar[int]
+    ENTRIES_FIELD_NUMBER: _ClassVar[int]
+    last_offset_persisted: int
+    last_original_offset_processed: int
+    last_resubmitted_config_offset: int
+    cursor: bytes
+    bundles: bytes
+    entries: bytes
+    def __init__(self, last_offset_persisted: _Optional[int] = ..., last_original_offset_processed: _Optional[int] = ..., last_resubmitted_config_offset: _Optional[int] = ..., cursor: _Optional[bytes] = ..., bundles: _Optional[bytes] = ..., entries: _Optional[bytes] = ...) -> None: ...
 
 class BlockEntries(_message.Message):
     __slots__ = ("logs", "runs")

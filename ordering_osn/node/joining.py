@@ -14,10 +14,9 @@ from multicast.errors import Conflict, UsageError
 from ordering_osn.chain.blocks import BrokenChain, check_next, new_block
 from ordering_osn.config.channel_config import ChannelConfig, InvalidConfig
 from ordering_osn.config.configtx import InvalidUpdate, check_channel_id
-from ordering_osn.ledger.segments import sync_folder
 from ordering_osn.protos import Block, DecodeError
 from topology.documents import json_object
-from topology.files import write_bytes, write_text
+from topology.files import sync_folder, write_bytes, write_text
 
 GENESIS = "genesis.block"
 _LEDGER = "ledger"

@@ -221,7 +221,7 @@ class Registrar:
         genesis = genesis_of(self._folder, name)
         ledger = Ledger.open(ledger_folder(self._folder, name), fsync=self._fsync)
         try:
-            self.metrics.torn_tails.add(name, amount=float(ledger.torn_bytes > 0))
+            self.metrics.ledger_torn_tails.add(name, amount=float(ledger.torn_bytes > 0))
             if ledger.height == 0:
                 ledger.append(0, genesis)
             checkpoint = checkpoint_file(self._folder, name)

@@ -23,7 +23,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 from multicast.errors import UsageError
 from ordering_osn.chain.envelopes import BadEnvelope, ParsedEnvelope, canonical, decoded
@@ -39,9 +39,6 @@ from ordering_osn.protos import (
 )
 from ordering_osn.quoting import quoted
 
-if TYPE_CHECKING:  # it imports this module
-    from ordering_osn.config.channel_config import ChannelConfig
-
 ROOT = "Channel"
 NAME_LENGTH_MAX = 249  # Kafka's limit for a topic name, which Fabric applies to all names
 _CHANNEL_ID = re.compile(r"[a-z][a-z0-9.-]*", re.ASCII)
@@ -50,6 +47,22 @@ _ELEMENT_NAME = re.compile(r"[a-zA-Z0-9.-]+", re.ASCII)
 
 class InvalidUpdate(UsageError):
     """A config update is refused; the text gives the reason."""
+
+
+class Current(Protocol):
+    """The config that an update starts from."""
+
+    @property
+    def channel_id(self) -> str:
+        """The channel's ID."""
+
+    @property
+    def config(self) -> Any:
+        """The proto `Config`."""
+
+    @property
+    def policies(self) -> Policies:
+        """The policies of that config."""
 
 
 class Key(NamedTuple):
@@ -72,7 +85,7 @@ def check_channel_id(name: str) -> None:
     _check_name(name, _CHANNEL_ID, "channel ID")
 
 
-def propose(current: ChannelConfig, update: Any) -> Any:
+def propose(current: Current, update: Any) -> Any:
     """Apply a CONFIG_UPDATE `Envelope`; returns the `ConfigEnvelope`, at sequence + 1.
 
     Raises `InvalidUpdate`. The result depends on the arguments only.
@@ -85,7 +98,7 @@ def propose(current: ChannelConfig, update: Any) -> Any:
     return ConfigEnvelope(config=config, last_update=update)
 
 
-def validate(current: ChannelConfig, proposed: Any) -> None:
+def validate(current: Current, proposed: Any) -> None:
     """Raise `InvalidUpdate` unless this `ConfigEnvelope` follows from `current` by its update."""
     if not proposed.HasField("config"):
         raise InvalidUpdate("the config envelope holds no config")
@@ -150,7 +163,7 @@ def _signed(envelope: Any) -> list[SignedData]:
     return signed
 
 
-def _result(current: ChannelConfig, envelope: Any) -> Any:
+def _result(current: Current, envelope: Any) -> Any:
     """Return the channel group after the update; raises `InvalidUpdate`."""
     update = decoded(ConfigUpdate, envelope.config_update, "the config update")
     if update.channel_id != current.channel_id:

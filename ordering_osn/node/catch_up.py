@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from multicast.drivers.protocol import TopicPartition
 from multicast.errors import AmcastError
@@ -21,19 +21,10 @@ from ordering_osn.chain.blocks import check_next, last_config_of, signed_bytes
 from ordering_osn.config.channel_config import ChannelConfig
 from ordering_osn.config.policies import PolicyNotMet, SignedData
 from ordering_osn.ledger.ledger import LedgerFull
+from ordering_osn.node.peers import NoPeer, PeerNodes
 from ordering_osn.protos import Block, DecodeError
 
-if TYPE_CHECKING:  # it imports this module
-    from ordering_osn.node.peers import PeerNodes
-
 BLOCK_VALIDATION = "/Channel/Orderer/BlockValidation"
-
-
-class NoPeer(AmcastError):
-    """A peer does not say which blocks it has; a later attempt may succeed."""
-
-    retriable = True
-    exit_code = 4
 
 
 class ForgedBlock(AmcastError):

@@ -2,21 +2,37 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 from multicast.consuming.consumer import Consumer
 from ordering_osn.api.metrics import Metrics
 from ordering_osn.chain.bundles.log_records import RecordReader
+from ordering_osn.chain.bundles.metadata import BundleMetadata
+from ordering_osn.chain.bundles.restart import RestoredSet
+from ordering_osn.chain.bundles.rule import Outcome
 from ordering_osn.chain.envelopes import Signer
 from ordering_osn.config.channel_config import ChannelConfig
 from ordering_osn.node.filters import ChannelRules
 from ordering_osn.node.outbox import OnOutcome
 from ordering_osn.node.peers import PeerNodes
 
-if TYPE_CHECKING:  # it imports this module
-    from ordering_osn.node.bundles.desk import BundleDesk
+
+class BundleListener(Protocol):
+    """Hears what the chains of a node read and write of bundles. Called on the chains' threads."""
+
+    def read(self, chain: str, chains: tuple[str, ...], offset: int, outcome: Outcome) -> None:
+        """Take the outcome of a record of the log of a set, as `chain` has read it.
+
+        BEFORE the block with its part is durable. A record may be read again after a gap.
+        """
+
+    def written(self, chain: str, block: int, parts: Sequence[BundleMetadata]) -> None:
+        """Take the parts of bundles in a block of `chain`, AFTER the block is durable."""
+
+    def restored(self, chain: str, sets: Sequence[RestoredSet]) -> None:
+        """Take where the bundles of the windows stand, before `chain` reads its first record."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +49,7 @@ class Dependencies:
     peers: PeerNodes | None
     accepts_loss: Callable[[str], bool]  # of a chain: an operator accepts what Kafka has lost
     metrics: Metrics
-    bundles: BundleDesk  # hears what the chains read and write of bundles
+    bundles: BundleListener
     read_bundle: RecordReader  # of the log of a set
     window_max: int
     stalled_s: float

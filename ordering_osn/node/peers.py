@@ -15,7 +15,6 @@ from ordering_osn.api.grpc_client import NodeClient
 from ordering_osn.api.seek import seek_envelope
 from ordering_osn.api.tls_files import TlsFiles
 from ordering_osn.chain.envelopes import Signer
-from ordering_osn.node.catch_up import NoPeer
 
 # The blocks of one round are held in memory. Below this a round costs one more request for every
 # few blocks; ten times more would be a third of a gigabyte for each chain that catches up. At least
@@ -25,6 +24,13 @@ _ROUND_BYTES = 32 << 20
 _ANSWER_S = 10.0
 # 32 MiB in 60 s is 0.5 MiB/s: a slower peer is given up for now.
 _ROUND_S = 60.0
+
+
+class NoPeer(AmcastError):
+    """A peer does not say which blocks it has; a later attempt may succeed."""
+
+    retriable = True
+    exit_code = 4
 
 
 class PeerNodes:

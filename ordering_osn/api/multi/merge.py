@@ -26,13 +26,10 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterable, Mapping
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
-from ordering_osn.chain.bundles.metadata import BundleMetadata
+from ordering_osn.api.multi.ledger_entries import LedgerEntries, LedgerEntry
 from ordering_osn.chain.entries import EntryPlace
-
-if TYPE_CHECKING:  # it imports this module
-    from ordering_osn.api.multi.ledger_entries import LedgerEntries
 
 
 class OrderedRecord(NamedTuple):
@@ -42,16 +39,6 @@ class OrderedRecord(NamedTuple):
     offset: int
     to: tuple[str, ...]
     cursor: str
-
-
-class LedgerEntry(NamedTuple):
-    """A transaction in a block; `bundle` where it is a part of one."""
-
-    place: EntryPlace
-    block: int
-    number: int  # in the block, from 0
-    envelope: bytes
-    bundle: BundleMetadata | None = None
 
 
 class MergedEntry(NamedTuple):

@@ -1,7 +1,7 @@
 """The desk of a node for bundles: takes them in, posts them, and says what became of them.
 
 `submit` and `status` run on the server's event loop. `read`, `written` and `restored` are called on
-the threads of the chains (`Dependencies.bundles`).
+the threads of the chains (`dependencies.BundleListener`).
 
     1. read, signature, set     `admission.read_signed`; the plan declares exactly this set
     2. judged                   `admission.admit`: by the configs of all chains, before any wait

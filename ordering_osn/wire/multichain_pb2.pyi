@@ -180,22 +180,20 @@ class BundleMetadata(_message.Message):
     def __init__(self, index: _Optional[int] = ..., bundle_id: _Optional[bytes] = ..., chains: _Optional[_Iterable[str]] = ..., sibling_sha256: _Optional[_Iterable[bytes]] = ...) -> None: ...
 
 class LogState(_message.Message):
-    __slots__ = ("version", "chains", "offset_next", "markers", "counted", "window_max", "window")
+    __slots__ = ("version", "chains", "offset_next", "markers", "counted", "window_max")
     VERSION_FIELD_NUMBER: _ClassVar[int]
     CHAINS_FIELD_NUMBER: _ClassVar[int]
     OFFSET_NEXT_FIELD_NUMBER: _ClassVar[int]
     MARKERS_FIELD_NUMBER: _ClassVar[int]
     COUNTED_FIELD_NUMBER: _ClassVar[int]
     WINDOW_MAX_FIELD_NUMBER: _ClassVar[int]
-    WINDOW_FIELD_NUMBER: _ClassVar[int]
     version: int
     chains: _containers.RepeatedScalarFieldContainer[str]
     offset_next: int
     markers: _containers.RepeatedCompositeFieldContainer[ConfigMarker]
     counted: int
     window_max: int
-    window: bytes
-    def __init__(self, version: _Optional[int] = ..., chains: _Optional[_Iterable[str]] = ..., offset_next: _Optional[int] = ..., markers: _Optional[_Iterable[_Union[ConfigMarker, _Mapping]]] = ..., counted: _Optional[int] = ..., window_max: _Optional[int] = ..., window: _Optional[bytes] = ...) -> None: ...
+    def __init__(self, version: _Optional[int] = ..., chains: _Optional[_Iterable[str]] = ..., offset_next: _Optional[int] = ..., markers: _Optional[_Iterable[_Union[ConfigMarker, _Mapping]]] = ..., counted: _Optional[int] = ..., window_max: _Optional[int] = ...) -> None: ...
 
 class BundleResponse(_message.Message):
     __slots__ = ("status", "info", "bundle_id", "chain")

@@ -218,7 +218,6 @@ def test_a_state_is_what_the_stubs_write():
         markers=[{"chain": chain, "config_block": 30, "sequence": 3} for chain in AB],
         counted=3,
         window_max=2,
-        window=counted[1].id + counted[2].id,
     )
     assert saved.encode_state(log.rule.state) == wire.SerializeToString()
 

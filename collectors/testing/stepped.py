@@ -44,7 +44,7 @@ from multicast.drivers.protocol import AppendFailed, AppendOutcome, TopicPartiti
 from multicast.errors import ProtocolViolation
 from multicast.order.runs import order_checksum
 from multicast.order.stream import OrderStream, StreamCheckpoint
-from multicast.testing.parties import DoubledCluster
+from multicast.testing.memory_system import MemorySystem
 from topology.tree import Plan
 
 # Records that one turn reads of a stream: small ones put other parties' turns between records.
@@ -61,7 +61,7 @@ class SteppedInstance:
 
     def __init__(
         self,
-        cluster: DoubledCluster,
+        cluster: MemorySystem,
         state: ControlState,
         epoch: int,
         name: str,
@@ -253,7 +253,7 @@ class SteppedInstance:
 class SteppedCollectors:
     """All collectors of a cluster in memory (`multicast.testing.parties.OrderingParty`)."""
 
-    def __init__(self, cluster: DoubledCluster) -> None:
+    def __init__(self, cluster: MemorySystem) -> None:
         self._cluster = cluster
         self._control = ControlReader(cluster.driver, cluster.topic)
         self._running: list[SteppedInstance] = []

@@ -20,7 +20,7 @@ from kafka import errors as kafka_errors
 from kafka.admin import ConfigResource, ConfigResourceType
 
 from multicast.drivers.access import CLUSTER, Access
-from multicast.drivers.client_settings import RECONNECT_BACKOFF_MAX_MS, REQUEST_TIMEOUT_S
+from multicast.drivers.client_settings import REQUEST_TIMEOUT_S
 from multicast.drivers.kafka.admin_facts import (
     BoundedCall,
     Holders,
@@ -77,7 +77,6 @@ class Admin:
                 bootstrap_servers=bootstrap,
                 bootstrap_timeout_ms=int(request_timeout_s * 1000),
                 request_timeout_ms=int(request_timeout_s * 1000),
-                reconnect_backoff_max_ms=RECONNECT_BACKOFF_MAX_MS,
                 kafka_client=client_of_ours,
                 **settings,
             )

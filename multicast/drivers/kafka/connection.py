@@ -20,7 +20,6 @@ from kafka import errors as kafka_errors
 from multicast.drivers.access import Access
 from multicast.drivers.client_settings import (
     OF_PRODUCERS,
-    RECONNECT_BACKOFF_MAX_MS,
     UNKNOWN_TOPIC_S,
     check_client,
 )
@@ -324,8 +323,6 @@ class Connection:
                 net,
                 bootstrap_servers=self.bootstrap,
                 request_timeout_ms=int(self.timeout_s * 1000),
-                socket_connection_setup_timeout_ms=int(self.timeout_s * 1000),
-                reconnect_backoff_max_ms=RECONNECT_BACKOFF_MAX_MS,
                 receive_message_max_bytes=_FRAME_BYTES_MAX,
                 **self._settings,
             )

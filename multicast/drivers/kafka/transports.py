@@ -198,7 +198,14 @@ class ConnectionManager(KafkaConnectionManager):  # type: ignore[misc]
                 raise refused[0]  # the next bootstrap tries again
         if settings.get("timeout_ms") is not None:  # the bootstrap's own: for all that it tries
             settings["timeout_ms"] = min(settings["timeout_ms"], 1000 * CONNECT_S)
-        return super().get_connection(node_id, **settings)
+        refreshing = self.cluster._refresh_loop_future  # noqa: SLF001
+        if refreshing is not None and refreshing.is_done:  # an error ended it: the next use begins
+            self.cluster._refresh_loop_future = None  # noqa: SLF001
+        conn = super().get_connection(node_id, **settings)
+        broker = self.cluster.broker_metadata(node_id)
+        if not hasattr(conn, "place") and broker is not None:
+            conn.place = broker.host, broker.port
+        return conn
 
     async def _do_bootstrap(self, deadline: Any) -> Any:
         try:
@@ -244,7 +251,6 @@ class ConnectionManager(KafkaConnectionManager):  # type: ignore[misc]
         return ", ".join(f"{host}:{port}" for host, port in sorted(named))
 
     async def _connect(self, node: Any, conn: Any, **settings: Any) -> None:
-        conn.place = (node.host, node.port)
         conn.init_future.add_callback(lambda _: self._connected(node.node_id))
         conn.init_future.add_errback(partial(self._failed, node.node_id))
         conn.close_future.add_errback(partial(self._ended, node.node_id))

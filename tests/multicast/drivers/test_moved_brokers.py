@@ -23,14 +23,15 @@ pytestmark = [pytest.mark.kafka, pytest.mark.slow, pytest.mark.timeout(600)]
 NAMES = ("kafka-python", "librdkafka")
 
 
-def again_and_again(call):
+def again_and_again(named):
     """Call until it gives something true; brokers may be unreachable meanwhile."""
+    name, call = named
 
     def succeeds():
         with contextlib.suppress(ClusterUnreachable, TimedOut):
             return call()
 
-    until(succeeds, "an answer")
+    until(succeeds, name)
 
 
 class Party:
@@ -50,20 +51,20 @@ class Party:
     def calls(self):
         """Give what each client does; all of it succeeds at last."""
         at, value = self.partition, uuid.uuid4().bytes
-        return (
-            lambda: isinstance(append_all(self.appender, at, [value])[0], Appended),
-            lambda: any(value in values(some.records) for some in self.reader.poll(0.5)),
-            lambda: self.watcher.poll(0.5),
-            lambda: self.driver.last_stable_offsets([at]),
-            lambda: self.driver.commit("g", {at: (1, "")}) or True,
-            self.member.step,
-            lambda: self.admin.partitions([at.topic]),
-        )
+        return {
+            "append": lambda: isinstance(append_all(self.appender, at, [value])[0], Appended),
+            "read": lambda: any(value in values(some.records) for some in self.reader.poll(0.5)),
+            "watch": lambda: self.watcher.poll(0.5),
+            "ask": lambda: self.driver.last_stable_offsets([at]),
+            "commit": lambda: self.driver.commit("g", {at: (1, "")}) or True,
+            "member": self.member.step,
+            "admin": lambda: self.admin.partitions([at.topic]),
+        }
 
 
 def at_once(parties):
     """Have all clients work until each has succeeded."""
-    calls = [call for party in parties for call in party.calls()]
+    calls = [call for party in parties for call in party.calls().items()]
     with ThreadPoolExecutor(len(calls)) as pool:
         list(pool.map(again_and_again, calls))
 

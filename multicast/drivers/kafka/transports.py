@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import random
 import ssl
 import time
@@ -20,6 +21,8 @@ from multicast.drivers.kafka.private import (
     KafkaSSLTransport,
     KafkaTCPTransport,
     MetadataRequest,
+    TaggedFields,
+    UnsignedVarInt32,
     create_connection,
 )
 from multicast.errors import AccessDenied, AmcastError, ClusterUnreachable
@@ -30,6 +33,15 @@ _OUTDATED = (9, 10)  # X509_V_ERR_CERT_NOT_YET_VALID and X509_V_ERR_CERT_HAS_EXP
 _RECEIVE_BYTES = 64 * 1024  # more would come from the system, not from the heap
 # Any broker answers these from its memory, so another one is asked if one is silent for `LOST_S`.
 _ASKED_OF_ANY = (FindCoordinatorRequest, MetadataRequest)
+
+
+def _read_no_tags(raw: Any) -> None:
+    """Read that no tags follow; kafka-python 3.0.12 does so in an assert, which -O leaves out."""
+    if UnsignedVarInt32.decode(raw) != 0:
+        raise ValueError("tags where none may be")
+
+
+TaggedFields.decode_empty = staticmethod(_read_no_tags)
 
 
 class ClosedOnFailure(KafkaNetSocket):  # type: ignore[misc]
@@ -125,7 +137,7 @@ class ConnectionManager(KafkaConnectionManager):  # type: ignore[misc]
             name = name.replace("=2C", ",").replace("=3D", "=")
         user = user_of(name, self.config["ssl_certfile"])
         self.access = Access(str(self.config["bootstrap_servers"]), user)
-        self.refusals: dict[Any, AccessDenied] = {}
+        self.refusals: dict[Any, AmcastError] = {}
         self.trouble: BaseException | None = None
         self.reached = False
         self._down_since: float | None = None  # without a connection to a known broker
@@ -214,15 +226,20 @@ class ConnectionManager(KafkaConnectionManager):  # type: ignore[misc]
             raise self.refusal or error from error
 
     @property
-    def refusal(self) -> AccessDenied | None:
+    def refusal(self) -> AmcastError | None:
         """Why a broker refuses this client now; None if none does."""
         return next(iter(self.refusals.values()), None)
 
     def unreachable(self, timeout_s: float, why: BaseException | None = None) -> AmcastError:
-        """Return the error for a time-out, or for a refusal if a broker refused this client."""
+        """Return the error for a time-out, or for what the brokers did instead."""
         refusal = self.refusal
         if refusal is not None:
             return type(refusal)(str(refusal))  # a copy, because several threads may raise it
+        if throttled_s := self.throttled_s():
+            return ClusterUnreachable(
+                f"The brokers at {self.access.bootstrap} throttle {self.access.user} for "
+                f"{throttled_s:.1f} s more: a quota is used up; raise it, or try again then."
+            )
         places = self._named_elsewhere()
         why = self.trouble if places else why or self.trouble
         reason = f" ({why})" if why is not None and str(why) else ""
@@ -232,15 +249,26 @@ class ConnectionManager(KafkaConnectionManager):  # type: ignore[misc]
                 f"where none was reached within {timeout_s:g} s{reason}; check their "
                 f"advertised.listeners."
             )
+        if f"Errno {errno.EMFILE}]" in reason:
+            return ClusterUnreachable(
+                f"This process has no file descriptor left for a connection to "
+                f"{self.access.bootstrap}; raise its limit (ulimit -n), or close some clients."
+            )
         if "disconnected" in reason or "EOF occurred" in reason:
             protocol = self.config["security_protocol"]
             reason = (
                 f" (a broker closed the connection; check that security.protocol {protocol} "
-                f"matches that port)"
+                f"matches that port, and that max.connections of the broker allow one more)"
             )
         return ClusterUnreachable(
             f"No broker at {self.access.bootstrap} answered within {timeout_s:g} s{reason}."
         )
+
+    def throttled_s(self) -> float:
+        """Return for how many seconds a quota still holds requests back; 0: no quota does."""
+        now = time.monotonic()
+        conns = [conn for conn in self._conns.values() if "throttle" in conn.paused]
+        return max((max(0.0, conn._throttle_time - now) for conn in conns), default=0.0)  # noqa: SLF001
 
     def _named_elsewhere(self) -> str:
         """Where brokers say that they are, if that is elsewhere, and none was reached there."""
@@ -265,12 +293,19 @@ class ConnectionManager(KafkaConnectionManager):  # type: ignore[misc]
 
     def _ended(self, node_id: Any, error: BaseException) -> None:
         self.trouble = error
+        if _is_undecodable(error):
+            self.refusals[node_id] = AmcastError(
+                f"What answers at {self.access.bootstrap} sends what cannot be read as Kafka's "
+                f"protocol ({error}); check the address, its port and security.protocol."
+            )
         if self._down_since is None and not self.cluster.is_bootstrap(node_id):
             self._down_since = time.monotonic()
 
     def _failed(self, node_id: Any, error: BaseException) -> None:
         self._ended(node_id, error)
         refused = _refusal(self.access, error)
+        if _is_undecodable(error):
+            return
         if refused is None:
             self.refusals.pop(node_id, None)
         else:
@@ -303,6 +338,12 @@ class ConnectionManager(KafkaConnectionManager):  # type: ignore[misc]
                 raise
             raise kafka_errors.KafkaConnectionError(f"Handshake failed: {error}") from error
         return transport
+
+
+def _is_undecodable(error: BaseException) -> bool:
+    """Whether an answer was none of Kafka's; one to another request may be late."""
+    protocol = isinstance(error, kafka_errors.KafkaProtocolError)
+    return protocol and not isinstance(error, kafka_errors.CorrelationIdError)
 
 
 def _is_silent(conn: Any, now: float) -> bool:

@@ -45,7 +45,8 @@ from multicast.errors import (
 # would delay messages noticeably, and 3 ms would load brokers that are busy recovering.
 RETRY_S = 0.03
 
-_FRAME_BYTES_MAX = 2**31 - 1  # the largest size that Kafka's protocol can express
+# Five times a message of ours; what begins with a letter, such as an answer of HTTP, is more.
+_FRAME_BYTES_MAX = 2**29 - 1
 
 # Kafka's values for a ListOffsets request in place of a timestamp.
 LATEST = -1

@@ -129,8 +129,8 @@ def test_with_one_of_three_brokers_dead_every_command_works_or_names_what_it_lac
         cluster.kill(2)
         commands = [
             ["topology", "plan", str(interests), "--out", str(plan)],
-            ["topology", "apply", *place, "-t", f"{system.topic}2", str(plan)],
-            ["topology", "apply", *place, "-t", f"{system.topic}2", str(plan)],
+            ["topology", "apply", *place, str(plan)],
+            ["topology", "apply", *place, str(plan)],
             ["topology", "verify", *common],
             ["collectors", "status", *common],
             ["doctor", *common],
@@ -139,12 +139,18 @@ def test_with_one_of_three_brokers_dead_every_command_works_or_names_what_it_lac
             ["explain", *common, "P1+P3:0"],
             ["topology", "recover", *common],
         ]
+        failed = []
         try:
             for command in commands:
                 done = amcast(*command)
                 told = done.stdout + done.stderr
-                assert not re.search(r"UnknownBrokerId|Traceback|NotEnoughReplicas", told), command
-                if command[0] != "doctor":
-                    assert done.returncode in {0, 5}, (command, told)
+                # The doctor says what is wrong, and recovery what it would need.
+                codes = {"doctor": {0, 1}, "topology recover": {0, 5}}
+                names = [command[0], " ".join(command[:2])]
+                right = next((codes[name] for name in names if name in codes), {0})
+                unsaid = re.search(r"UnknownBrokerId|Traceback|No broker at", told)
+                if done.returncode not in right or unsaid:
+                    failed.append((command[:2], done.returncode, told[-800:]))
         finally:
             cluster.restart(2)
+        assert not failed

@@ -91,7 +91,7 @@ DotOption = Annotated[
     Path | None, typer.Option("--dot", help="Write a drawing to this file (Graphviz).")
 ]
 OutOption = Annotated[
-    Path | None, typer.Option("--out", help="Write the plan to this file (JSON).")
+    Path | None, typer.Option("--out", readable=False, help="Write the plan to this file (JSON).")
 ]
 PhiOption = Annotated[
     float,

@@ -303,7 +303,9 @@ def _state_of(state: Any, epoch: int) -> str:
 @app.command("rollback")
 def rollback(
     *,
-    out: Annotated[Path, typer.Option("--out", help="Write the plan to this file (JSON).")],
+    out: Annotated[
+        Path, typer.Option("--out", readable=False, help="Write the plan to this file (JSON).")
+    ],
     force: Force = False,
     to: Annotated[
         int | None, typer.Option("--to", help="The epoch to go back to; default: the one before.")

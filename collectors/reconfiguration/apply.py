@@ -42,6 +42,7 @@ from collectors.reconfiguration.committed import cursors_of
 from collectors.reconfiguration.drain import drain
 from collectors.reconfiguration.survey import refuse_damaged
 from collectors.reconfiguration.topics import (
+    STORED_AS_SENT,
     bring_settings,
     make_topics,
     refuse_partitions,
@@ -80,6 +81,7 @@ _POLL_S = 0.05  # of the control topic; well below the 0.2 s that a human notice
 _FOR_EVER = "-1"
 # A sentinel record is not replicated, and never removed.
 _SENTINEL_SETTINGS = {
+    **STORED_AS_SENT,
     "cleanup.policy": "delete",
     "retention.ms": _FOR_EVER,
     "retention.bytes": _FOR_EVER,

@@ -37,7 +37,9 @@ PartitionerName = Annotated[
 ]
 HistoryFile = Annotated[
     Path | None,
-    typer.Option("--history", help="Append a history for 'amcast verify' to this file."),
+    typer.Option(
+        "--history", readable=False, help="Append a history for 'amcast verify' to this file."
+    ),
 ]
 
 WAIT_RANGE: dict[str, Any] = {"min": 0, "max": SECONDS_MAX}  # of an option: seconds of a wait

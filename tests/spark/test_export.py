@@ -99,7 +99,7 @@ def test_an_export_does_not_go_on_with_another_topic_of_the_same_name(tmp_path):
 
     def exports(system, folder):
         with locked(folder, what):
-            return export(system.driver, folder, what, "earliest", follow=False, progress=str)
+            return export(system.driver, folder, what, "earliest", follow=False, progress=str).rows
 
     with system(interests) as first, system(other) as recreated:
         for each, count in ((first, 3), (recreated, 9)):

@@ -10,6 +10,7 @@ from contextlib import closing
 from collectors.adoption.facts import AdoptionFacts, OldGroup, Sample, base_of
 from collectors.doctor.checks import Weight, of_brokers, of_topics, refuse
 from collectors.doctor.inspection import inspect_brokers
+from collectors.doctor.record_times import older_logs
 from collectors.reconfiguration.topics import refuse_partitions, topics_ahead
 from multicast.control import ControlReader, control_partition
 from multicast.drivers.kafka import Admin
@@ -85,6 +86,9 @@ def read_facts(
         replication=admin.replications([topic]).get(topic, 0),
         groups=groups,
         sample=sample,
+        older=older_logs(
+            driver, places, int(settings["retention.ms"]), time.time_ns() // 1_000_000
+        ),
         held=tuple(name for name, place in places.items() if stable[place] < after[place]),
     )
 

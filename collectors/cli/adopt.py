@@ -97,7 +97,7 @@ def adopt(
             facts, consumers_of(facts, given), [partitions_of(names) for names in to or ()]
         )
         plan = _plan(text, admin.cluster_id())
-        notes = refuse_plan(opened, admin, plan)
+        notes = [*facts.notes, *refuse_plan(opened, admin, plan)]
         made = topics_made(plan, _existing(admin, plan))
         plan_text = json.dumps(plan.to_json(), indent=2) + "\n"
         files = {"--interests": (interests_path, text), "--out": (plan_path, plan_text)}

@@ -108,6 +108,7 @@ def findings(facts: Facts) -> tuple[Finding, ...]:
         *of_damage(facts.damages),
         *of_ahead(facts.collectors, facts.damages),
         *of_held_logs(facts.held, now_ms=facts.now_ms),
+        *(_note(Check.RETENTION, *older) for older in facts.older),
         *of_collectors(readable, now_ms=facts.now_ms),
         *of_groups(facts.groups, facts.topics, topic=facts.topic, now_ms=facts.now_ms),
         *of_cursors_kept(facts.brokers, facts.topics),
@@ -491,9 +492,9 @@ def of_stamps(stamps: Iterable[Stamp]) -> list[Finding]:
 
 def of_unseen(unseen: Iterable[str]) -> list[Finding]:
     """Report what could not be checked, and why."""
-    return [
-        Finding(
-            Weight.NOTE, Check.UNSEEN, "this inspection", sentence, "grant this user that right"
-        )
-        for sentence in unseen
-    ]
+    do = "grant this user that right"
+    return [_note(Check.UNSEEN, "this inspection", sentence, do) for sentence in unseen]
+
+
+def _note(check: Check, about: str, says: str, do: str) -> Finding:
+    return Finding(Weight.NOTE, check, about, says, do)

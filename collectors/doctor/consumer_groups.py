@@ -10,6 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import replace
 
+from collectors.doctor.ended_groups import why_ended
 from collectors.doctor.facts import FOR_EVER, GroupFacts, GroupPosition, TopicFacts
 from collectors.doctor.streams import now_ms, stream_records
 from multicast.consuming.cursor import Cursor
@@ -69,6 +70,7 @@ def _group(driver: Driver, state: ControlState, name: str) -> GroupFacts | None:
     except AmcastError as error:
         sentence = f"the cursor of consumer {short} is not valid: {error}"
         return replace(bare, problem=sentence)
+    bare = replace(bare, problem=why_ended(state, short, cursor))
     plan = state.plan(cursor.epoch)
     interest = _interest(short, (state.plan(), plan))
     logs = [log for log in plan.logs if log.name in positions]

@@ -43,6 +43,7 @@ from collectors.doctor.facts import (
     Stamp,
     TopicFacts,
 )
+from collectors.doctor.record_times import names_older, older_logs
 from collectors.doctor.streams import InspectionStart, inspect_collector, now_ms, read_control
 from collectors.reconfiguration.survey import find_damage
 from multicast.control import (
@@ -241,6 +242,8 @@ def inspect(driver: Driver, admin: Admin, topic: str, *, patience_s: float = 2.0
         facts = replace(facts, held=_held(driver, admin, state.plan(begun_epoch), unseen))
         damages = _seen(lambda: _damages(driver, state), "the streams' agreement", unseen)
         facts = replace(facts, damages=damages or ())
+        older = _seen(lambda: _older(driver, plan, facts.topics), "the times of records", unseen)
+        facts = replace(facts, older=older or ())
         facts = replace(facts, groups=_groups(driver, admin, state, facts.topics, unseen))
     return replace(facts, stamps=tuple(stamps), unseen=tuple(unseen), now_ms=now_ms())
 
@@ -264,6 +267,18 @@ def _work(
         collectors.append(collector)
         stamps += seen
     return replace(facts, collectors=tuple(collectors)), stamps
+
+
+def _older(
+    driver: Driver, plan: Plan, topics: tuple[TopicFacts, ...]
+) -> tuple[tuple[str, str, str], ...]:
+    """Say which logs hold only messages that are older than the retention."""
+    older = []
+    for topic in topics:
+        places = {log.name: log_partition(log) for log in plan.logs if log.topic == topic.name}
+        if logs := older_logs(driver, places, topic.kept_ms, now_ms()):
+            older.append(names_older(topic.name, topic.kept_ms, logs))
+    return tuple(older)
 
 
 def _damages(driver: Driver, state: ControlState) -> tuple[Damage, ...]:

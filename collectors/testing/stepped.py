@@ -44,7 +44,7 @@ from multicast.drivers.protocol import AppendFailed, AppendOutcome, TopicPartiti
 from multicast.errors import ProtocolViolation
 from multicast.order.runs import order_checksum
 from multicast.order.stream import OrderStream, StreamCheckpoint
-from multicast.testing.parties import DoubledCluster
+from multicast.testing.memory_system import MemorySystem
 from topology.tree import Plan
 
 # Records that one turn reads of a stream: small ones put other parties' turns between records.
@@ -61,7 +61,7 @@ class SteppedInstance:
 
     def __init__(
         self,
-        cluster: DoubledCluster,
+        cluster: MemorySystem,
         state: ControlState,
         epoch: int,
         name: str,
@@ -253,7 +253,7 @@ class SteppedInstance:
 class SteppedCollectors:
     """All collectors of a cluster in memory (`multicast.testing.parties.OrderingParty`)."""
 
-    def __init__(self, cluster: DoubledCluster) -> None:
+    def __init__(self, cluster: MemorySystem) -> None:
         self._cluster = cluster
         self._control = ControlReader(cluster.driver, cluster.topic)
         self._running: list[SteppedInstance] = []
@@ -297,7 +297,7 @@ class SteppedCollectors:
                 instance.leave()
         self._start_missing(self._control.refresh())
 
-    def apply(self, plan: Plan, *, timeout_s: float) -> None:
+    def apply(self, plan: Plan, *, timeout_s: float, uncovered: bool = False) -> None:
         """Make a plan the next epoch: the first one, or by the product's drain.
 
         Finishes an earlier one first, if that did not end in time. Raises what
@@ -308,7 +308,7 @@ class SteppedCollectors:
         if state.epoch and state.starts(state.epoch) is None:
             self._drain(state.epoch - 1, timeout_s)
             state = self._control.refresh()
-        refuse_unfit(state, plan, uncovered=False)
+        refuse_unfit(state, plan, uncovered=uncovered)
         self._make_topics(plan)
         self._attempts += 1
         attempt = f"test-{self._attempts}"

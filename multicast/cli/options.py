@@ -62,7 +62,7 @@ def start_of(text: str) -> Literal["earliest", "latest"] | Cursor | datetime:
         return datetime.fromisoformat(text).astimezone()
     except ValueError as error:
         raise UsageError(
-            f"--from {text!r} is not earliest, latest, a cursor or a time like 2026-01-31T12:00"
+            f"{text!r} is not earliest, latest, a cursor or a time like 2026-01-31T12:00"
         ) from error
 
 

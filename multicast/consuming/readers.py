@@ -128,9 +128,9 @@ class DeliveryReaders:
                 is_order = self._streams.get(partition) == _ORDER
                 self._last.refuse_lost(partition)
             gone = Trimmed(
-                f"{str(error).rstrip('.')}; what comes next is gone: go on elsewhere with "
-                f'seek("latest") or seek(TIME), or open the consumer with committed=False and '
-                f"start=..." + (f" ({ORDER_GONE})" if is_order else "")
+                f"{str(error).rstrip('.')}; what comes next is gone: go on with "
+                f'seek("earliest"), the first place from which all is retained, or open the '
+                f"consumer with committed=False" + (f" ({ORDER_GONE})" if is_order else "")
             )
             gone.partition = error.partition
             raise gone from error

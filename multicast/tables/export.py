@@ -31,6 +31,7 @@ from multicast.errors import AmcastError, Conflict, TimedOut, UsageError
 from multicast.tables.arrow import pyarrow, record_batch, schema
 from multicast.tables.order_walk import OrderWalk, Piece, Where
 from multicast.tables.slices import read, slices
+from topology.files import sync_folder
 
 ABOUT = "_amcast"
 _ORIGIN = "origin"  # which topic of this name, as `OrderWalk.origin` says
@@ -219,8 +220,4 @@ def _store(path: Path, table: Any) -> None:
         file.flush()
         os.fsync(file.fileno())
     unfinished.rename(path)
-    folder = os.open(path.parent, os.O_RDONLY)
-    try:
-        os.fsync(folder)
-    finally:
-        os.close(folder)
+    sync_folder(path.parent)

@@ -135,7 +135,7 @@ class ConnectionManager(KafkaConnectionManager):  # type: ignore[misc]
                 f"where none was reached within {timeout_s:g} s{reason}; check their "
                 f"advertised.listeners."
             )
-        if "disconnected" in reason or "EOF occurred" in reason:
+        if "disconnected" in reason or "EOF" in reason:
             protocol = self.config["security_protocol"]
             reason = (
                 f" (a broker closed the connection; check that security.protocol {protocol} "

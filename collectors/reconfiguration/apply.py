@@ -15,16 +15,8 @@ from contextlib import closing
 from dataclasses import dataclass, replace
 from uuid import uuid4
 
-from collectors.doctor.checks import (
-    Check,
-    Finding,
-    Weight,
-    of_brokers,
-    of_changed_topics,
-    of_topics,
-    of_unordered,
-    refuse,
-)
+from collectors.doctor.checks import of_brokers, of_changed_topics, of_topics, of_unordered
+from collectors.doctor.finding import Check, Finding, Weight, refuse
 from collectors.doctor.inspection import (
     inspect_brokers,
     inspect_topics,

@@ -6,7 +6,8 @@ import pytest
 
 from collectors.cli.doctor import _clocks
 from collectors.core.mending import Damage, Harm
-from collectors.doctor.checks import Check, Weight, findings, of_unordered, refuse
+from collectors.doctor.checks import findings, of_unordered
+from collectors.doctor.consumer_checks import STANDS_MS
 from collectors.doctor.facts import (
     AheadLog,
     BrokerFacts,
@@ -20,6 +21,7 @@ from collectors.doctor.facts import (
     Stamp,
     TopicFacts,
 )
+from collectors.doctor.finding import Check, Weight, refuse
 from multicast.drivers.kafka import OpenTransaction
 from multicast.errors import TopicChanged, UnsafeCluster
 from tests.helpers.plans import poster
@@ -53,7 +55,9 @@ AHEAD = AheadLog("P1", "K1", 12, 9, "a producer's ticket at offset 7", 14_000)
 BELOW = CollectorFacts("K2", "K1", is_open=True, records=5, last_ms=NOW - 100)
 HELD = HeldLog("P1", "A", 0, 5, 9, (OpenTransaction(7, 0, 5, NOW - HOUR),))
 PLACE = GroupPosition("P1", "A", position=10, begin=0, end=100)
-GROUP = GroupFacts("C1", "1/K1/3/0/10", 1, (PLACE,))
+GROUP = GroupFacts("C1", "1/K1/3/0/10", (), NOW - 1_000, 1, (PLACE,))
+WAITS = replace(PLACE, first=20, oldest_ms=NOW - HOUR)
+STANDS = replace(GROUP, places=(WAITS,), committed_ms=None)
 SOUND = Facts(
     topic="A",
     now_ms=NOW,
@@ -163,7 +167,7 @@ PLANTED = [
     ),
     (
         replace(SOUND, brokers=(*SOUND.brokers, BrokerFacts(4, True, {}))),
-        (Weight.WARN, Check.BROKER, "broker 4 is registered, but it is fenced or does not answer"),
+        (Weight.WARN, Check.BROKER, "broker 4 cannot be reached"),
     ),
     (
         with_topic(held(leader=-1, in_sync=())),
@@ -202,11 +206,11 @@ PLANTED = [
         (Weight.WARN, Check.COLLECTOR, "the stream cannot be read"),
     ),
     (
-        with_collectors(replace(ABOVE, behind={"P1": 3, "P2": 4}, waited_s=2.0)),
+        with_collectors(replace(ABOVE, behind={"P1": 3, "P2": 4}, oldest_ms=NOW - 300_000)),
         (
             Weight.WARN,
             Check.COLLECTOR,
-            "K1 has not ordered 7 offsets of P1, P2 for 2.0 s; its last record is 0.1 s old",
+            "K1 has not ordered 7 offsets of P1 P2, the first for 5 min; its last record is 0.1 s",
         ),
     ),
     (
@@ -222,7 +226,9 @@ PLANTED = [
         (Weight.WARN, Check.AHEAD, "from 9 on; that record stands before those that were read"),
     ),
     (
-        with_collectors(CollectorFacts("K1", None, is_open=False, records=0, behind={"P1": 1})),
+        with_collectors(
+            BELOW, CollectorFacts("K1", None, is_open=False, records=0, behind={"P1": 1})
+        ),
         (Weight.WARN, Check.COLLECTOR, "it has ordered nothing in this epoch"),
     ),
     (
@@ -256,20 +262,36 @@ PLANTED = [
         (Weight.WARN, Check.CONSUMER, "its cursor is not valid"),
     ),
     (
+        replace(SOUND, groups=(replace(STANDS, committed_ms=NOW - STANDS_MS - 1),)),
+        (Weight.WARN, Check.CONSUMER, "consumer C1 has stood for 2 min, and 80 messages wait"),
+    ),
+    (
+        replace(SOUND, groups=(STANDS,)),  # who committed without a time: since the message came
+        (Weight.WARN, Check.CONSUMER, "consumer C1 has stood for 60 min, and 80 messages wait"),
+    ),
+    (
+        replace(SOUND, groups=(GROUP, GroupFacts("C2", ""), GroupFacts("C3", ""))),
+        (Weight.NOTE, Check.CONSUMER, "no group has committed for consumers C2 C3"),
+    ),
+    (
         with_place(begin=11),
-        (Weight.WARN, Check.RETENTION, "continues at offset 10 of P1, which begins at 11"),
+        (Weight.WARN, Check.RETENTION, "it continues at offset 10 of P1, which begins at 11"),
     ),
     (
         with_place(oldest_ms=NOW - 4 * DAY),
-        (Weight.WARN, Check.RETENTION, "the first 4 days old; topic A keeps them for 7 days, so "),
+        (
+            Weight.WARN,
+            Check.RETENTION,
+            "retention may overtake consumer C1 in 3 days: it has 90 offsets",
+        ),
     ),
     (
         with_place(oldest_ms=NOW - 8 * DAY),
-        (Weight.WARN, Check.RETENTION, "retention may overtake it at any moment"),
+        (Weight.WARN, Check.RETENTION, "retention may overtake consumer C1 at any moment: it has"),
     ),
     (
         with_place(of=BY_BYTES, bytes_left=500),
-        (Weight.WARN, Check.RETENTION, "about 500 bytes of P1 to read; topic A keeps 1000"),
+        (Weight.WARN, Check.RETENTION, "it has about 500 bytes of P1 to read; topic A keeps 1000"),
     ),
     (
         replace(
@@ -338,6 +360,9 @@ def test_every_check_is_planted():
         with_place(oldest_ms=NOW - 3 * DAY),
         replace(SOUND, held=(replace(HELD, opened=(OpenTransaction(7, 0, 5, NOW - 500),)),)),
         with_place(position=100, oldest_ms=NOW - 9 * DAY),
+        replace(SOUND, groups=(replace(STANDS, committed_ms=NOW - STANDS_MS + 1),)),
+        with_place(first=20, oldest_ms=NOW - HOUR, ordered=20),  # nobody has ordered it yet
+        with_place(first=100),  # skips and epoch markers
         with_place(of=BY_BYTES, bytes_left=499),
         with_stamp(NOW + 4_000, NOW),
         with_stamp(NOW - 30 * DAY, NOW),  # an old record: nobody can say what clock wrote it
@@ -350,7 +375,7 @@ def test_what_is_near_a_limit_and_within_it_is_not_found(sound):
 
 
 def test_a_collector_below_a_late_one_is_not_blamed_for_what_that_one_left():
-    late = {"behind": {"P2": 4}, "waited_s": 2.0}
+    late = {"behind": {"P2": 4}, "oldest_ms": NOW - 2_000}
     both = with_collectors(replace(ABOVE, **late), replace(BELOW, **late))
     assert [finding.about for finding in findings(both)] == ["collector K1"]
     lone = with_collectors(ABOVE, replace(BELOW, **late))
@@ -361,11 +386,101 @@ def test_many_collectors_of_a_process_that_ended_are_one_finding():
     names = [f"K{number}" for number in range(1, 101)]
     gone = [replace(ABOVE, name=name, ended_at="127.0.0.1:6066") for name in names[:60]]
     never = [CollectorFacts(name, None, is_open=False, records=0) for name in names[60:]]
-    ended, missing = findings(with_collectors(*gone, *never))
+    ended, missing = findings(replace(with_collectors(*gone, *never), members=1))
     assert "acted for collectors K1 K2 K3 K4 K5 K6 and 54 more has ended" in ended.says
     assert missing.says == (
         "nobody has started collectors K61 K62 K63 K64 K65 K66 and 34 more in this epoch"
     )
+
+
+@pytest.mark.parametrize(
+    ("changes", "nobody"),
+    [
+        ({"ended_at": "127.0.0.1:6066", "behind": {"P1": 3}}, True),
+        ({"is_open": False, "behind": {"P1": 3}}, True),
+        ({"ended_at": "127.0.0.1:6066", "members": 0}, True),
+        ({"ended_at": "127.0.0.1:6066", "members": 1}, False),  # a standby may take over
+        ({"behind": {"P1": 3}, "members": 0}, True),  # on machines that cannot be asked
+        ({"behind": {"P1": 3}, "members": 1}, False),
+        ({"members": 0}, False),  # one with --node is in no group
+    ],
+)
+def test_that_no_process_of_collectors_runs_is_one_cause(changes, nobody):
+    # Init: what is ordered ahead stays so, because nobody fills it.
+    members = changes.pop("members", None)
+    late = [replace(each, oldest_ms=NOW - 300_000, **changes) for each in (ABOVE, BELOW)]
+    late[0] = replace(late[0], ahead=(AHEAD,))
+
+    # Test.
+    found = findings(replace(with_collectors(*late), members=members))
+
+    # Check.
+    says = "no process of collectors runs"
+    assert any(each.says.startswith(says) for each in found) == nobody
+    if nobody:
+        (cause,) = found
+        waits = ": nobody orders 3 offsets of P1, the first for 5 min"
+        assert cause.brief == says + waits * ("behind" in changes) + " → amcast collectors run"
+        assert cause.details == (AHEAD.says(),)
+
+
+def test_a_dead_broker_is_one_cause_and_what_its_partitions_lack_is_its_detail():
+    # Init: 15 partitions have two replicas left; two of them need three.
+    short = tuple(PartitionFacts(number, 1, (1, 2, 3), (1, 2)) for number in range(13))
+    strict = topic("A.Msg-TO", Role.ORDER, retention_ms="-1", min_insync_replicas="3")
+    dead = replace(
+        with_topic(replace(DATA, partitions=short)),
+        brokers=(*SOUND.brokers[:2], BrokerFacts(3, True, {})),
+    )
+    topics = tuple(replace(strict, partitions=short[:2]) if each is ORDER else each
+                   for each in dead.topics)  # fmt: skip
+
+    # Test.
+    found = [each for each in findings(replace(dead, topics=topics)) if each.check is Check.BROKER]
+    others = findings(replace(dead, topics=topics, brokers=SOUND.brokers))
+
+    # Check.
+    (cause,) = found
+    lacks = "15 partitions lack replicas, and 2 refuse appends"
+    assert cause.brief == f"broker 3 cannot be reached: {lacks}"
+    assert len(cause.details) == 15
+    (lagging,) = [each for each in others if each.do == "check broker 3"]  # it answers, and lags
+    assert lagging.says.startswith("A.Msg-TO/0 has 2 in-sync replicas of 3 needed")
+    assert len(lagging.details) == 14
+
+
+@pytest.mark.parametrize("facts", [facts for facts, _ in PLANTED])
+def test_a_cause_is_a_line_and_a_long_one_says_the_rest_in_its_details(facts):
+    for finding in findings(facts):
+        text = finding.brief.split(" → ")[0]
+        assert len(text) <= 100
+        assert finding.says.startswith(text.split(" ")[0])
+    assert len({each.brief for each in findings(facts)}) == len(findings(facts))
+
+
+def test_a_setting_of_several_topics_is_one_cause():
+    unsafe = tuple(
+        replace(each, settings={**each.settings, "min.insync.replicas": "1"})
+        for each in SOUND.topics
+    )
+    (found,) = findings(replace(SOUND, topics=unsafe))
+    others = "A.Msg-TO A.topology A.collectors"
+    assert found.brief == f"topic A (and {others}) has replication 3 and min.insync.replicas 1"
+
+
+def test_no_cause_is_hidden_however_many_there_are_and_logs_of_one_transaction_are_one():
+    # Init.
+    stand = tuple(replace(STANDS, group=f"C{number}") for number in range(20))
+    logs = tuple(replace(HELD, log=f"P{number}", partition=number) for number in range(10))
+
+    # Test.
+    found = findings(replace(SOUND, groups=stand, held=logs))
+
+    # Check.
+    assert [each.check for each in found] == [Check.TRANSACTION] + [Check.CONSUMER] * 20
+    assert len(found[0].details) == 9
+    assert found[0].brief.endswith("→ kafka-transactions.sh abort --topic A --partition 0 "
+                                   "--start-offset 5")  # fmt: skip
 
 
 def test_of_many_clocks_the_controllers_is_named():

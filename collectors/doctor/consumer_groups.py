@@ -11,7 +11,7 @@ from dataclasses import replace
 from types import MappingProxyType
 
 from collectors.doctor.facts import GroupFacts, GroupPosition
-from collectors.doctor.streams import SPAN_MAX, KnownStream, first_records
+from collectors.doctor.streams import SPAN_MAX, KnownStream, first_records, stream_records
 from multicast.consuming.cursor import Cursor, interest_digest
 from multicast.consuming.last_read import committed_at
 from multicast.control import (
@@ -19,10 +19,12 @@ from multicast.control import (
     ControlState,
     control_partition,
     log_partition,
+    stream_partition,
 )
 from multicast.drivers.protocol import Driver, Record, TopicPartition
 from multicast.errors import AccessDenied, AmcastError, ClusterUnreachable, UsageError
 from multicast.messages import Covered, special
+from multicast.order.runs import Run
 from topology.tree import Log, Plan
 
 _NO_SIZES: Mapping[TopicPartition, int] = MappingProxyType({})
@@ -75,21 +77,24 @@ def _group(
     try:
         cursor = Cursor.parse(text)
         plan = state.plan(cursor.epoch)
-        if not (cursor.source.startswith(SINGLE_LOG) or plan.has_collector(cursor.source)):
+        is_single = cursor.source.startswith(SINGLE_LOG)
+        if not is_single and not plan.has_collector(cursor.source):
             raise UsageError(f"epoch {cursor.epoch} has no collector {cursor.source}")
+        positions = {
+            name: committed[log_partition(log)][0]
+            for name, log in logs.items()
+            if log_partition(log) in committed
+        }
+        if is_single:
+            positions[cursor.source.removeprefix(SINGLE_LOG)] = cursor.next
+        elif not positions:
+            positions = _positions(driver, state, cursor)
     except (AccessDenied, ClusterUnreachable):
         raise
     except AmcastError as error:
         sentence = f"the cursor of consumer {short} is not valid: {error}"
         return replace(bare, problem=sentence)
     interest = _interest(short, cursor, state)
-    positions = {
-        name: committed[log_partition(log)][0]
-        for name, log in logs.items()
-        if log_partition(log) in committed
-    }
-    if cursor.source.startswith(SINGLE_LOG):
-        positions[cursor.source.removeprefix(SINGLE_LOG)] = cursor.next
     if interest is not None:
         wanted = {log.name for each in state.plans[cursor.epoch - 1 :]
                   for log in each.logs_of(interest)}  # fmt: skip
@@ -104,6 +109,23 @@ def _group(
         places=places,
         guessed=interest is None,
     )
+
+
+def _positions(driver: Driver, state: ControlState, cursor: Cursor) -> dict[str, int]:
+    """Give the next offset of each log at a cursor; who has delivered nothing commits none."""
+    stream = state.stream(cursor.epoch, cursor.source, below=cursor.record)
+    plan, before = stream.plan, dict(stream.state.positions)
+    runs: tuple[Run, ...] = ()
+    partition = stream_partition(plan, cursor.source)
+    end = min(cursor.record + 1, driver.last_stable_offsets([partition])[partition])
+    for record, judged in stream_records(driver, stream, end):
+        if record.offset == cursor.record:
+            runs = judged if isinstance(judged, tuple) else ()
+        else:
+            before = dict(stream.state.positions)
+    for index, run in enumerate(runs[: cursor.run + 1]):
+        before[run.log] = run.next if index < cursor.run else max(run.first, cursor.next)
+    return {plan.logs[number].name: position for number, position in before.items()}
 
 
 def _interest(group: str, cursor: Cursor, state: ControlState) -> tuple[str, ...] | None:

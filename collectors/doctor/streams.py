@@ -426,10 +426,13 @@ def first_records(
     A partition is left out if none comes in time, or among the first `SPAN_MAX` offsets.
     """
     first: dict[TopicPartition, Record] = {}
-    wanted = {each: min(end, begin + SPAN_MAX) for each, (begin, end) in spans.items()}
+    kept = driver.log_start_offsets(list(spans)) if spans else {}
+    begins = {each: max(begin, kept[each]) for each, (begin, _) in spans.items()}
+    wanted = {each: min(spans[each][1], begin + SPAN_MAX) for each, begin in begins.items()
+              if begin < spans[each][1]}  # fmt: skip
     if not wanted:
         return first
-    with closing(driver.reader({each: begin for each, (begin, _) in spans.items()})) as reader:
+    with closing(driver.reader({each: begins[each] for each in wanted})) as reader:
         while wanted and (moved := reader.poll(_STAMP_S, SPAN_MAX)):
             for fetched in moved:
                 partition = fetched.partition

@@ -11,7 +11,7 @@ from dataclasses import replace
 from types import MappingProxyType
 
 from collectors.doctor.facts import GroupFacts, GroupPosition
-from collectors.doctor.streams import SPAN_MAX, KnownStream, first_records, stream_records
+from collectors.doctor.streams import SPAN_MAX, KnownStream, first_records, now_ms, stream_records
 from multicast.consuming.cursor import Cursor, interest_digest
 from multicast.consuming.last_read import committed_at
 from multicast.control import (
@@ -47,8 +47,8 @@ def inspect_groups(
 
     With the collectors' `streams` of the running epoch, what they have not ordered does not wait.
     """
-    groups = [_group(driver, state, name, streams) for name in names]
-    return tuple(_with_left(driver, group, state, sizes) for group in groups if group is not None)
+    groups = [committed_group(driver, state, name, streams) for name in names]
+    return tuple(with_left(driver, group, state, sizes) for group in groups if group is not None)
 
 
 def never_committed(plan: Plan, groups: Iterable[GroupFacts]) -> tuple[GroupFacts, ...]:
@@ -61,10 +61,13 @@ def never_committed(plan: Plan, groups: Iterable[GroupFacts]) -> tuple[GroupFact
     )
 
 
-def _group(
-    driver: Driver, state: ControlState, name: str, streams: Mapping[str, KnownStream]
+def committed_group(
+    driver: Driver,
+    state: ControlState,
+    name: str,
+    streams: Mapping[str, KnownStream] = _NO_STREAMS,
 ) -> GroupFacts | None:
-    """Read what a group has committed: its cursor, and an offset of each log."""
+    """Read what a group has committed: its cursor, and an offset of each log; None: nothing."""
     control = control_partition(state.topic)
     logs = {log.name: log for plan in state.plans for log in plan.logs}
     committed = driver.committed(name, [control, *map(log_partition, logs.values())])
@@ -188,11 +191,11 @@ def _places(
     )
 
 
-def _with_left(
+def with_left(
     driver: Driver,
     group: GroupFacts,
     state: ControlState,
-    sizes: Mapping[TopicPartition, int],
+    sizes: Mapping[TopicPartition, int] = _NO_SIZES,
 ) -> GroupFacts:
     """Add the first unread message of each log, and the unread bytes, for the check of retention.
 
@@ -218,7 +221,7 @@ def _with_left(
         left = None if size is None or kept <= 0 else size * min(place.lag, kept) // kept
         first, oldest = place.position, None
         if record is not None:
-            first, oldest = record.offset, record.timestamp_ms
+            first, oldest = record.offset, min(record.timestamp_ms, now_ms())
         elif partition in late and place.lag <= SPAN_MAX:
             first = place.end
         places.append(replace(place, first=first, oldest_ms=oldest, bytes_left=left))

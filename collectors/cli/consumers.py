@@ -2,7 +2,14 @@
 
 from __future__ import annotations
 
+from contextlib import closing
+from typing import Any
+
+from collectors.cli.cluster import cluster_of
+from collectors.consumer_watch import ConsumerWatch
 from collectors.doctor.facts import GroupFacts, length
+from multicast.errors import AccessDenied
+from multicast.settings import Settings
 
 CONSUMER_COLUMNS = ("consumer", "epoch", "waits", "for", "last commit", "stands for", "cursor")
 
@@ -19,6 +26,32 @@ def consumer_row(group: GroupFacts, now_ms: int) -> tuple[str, ...]:
     name = group.group + (" (interest unknown)" if group.guessed else "")
     epoch, waits = str(group.epoch or ""), str(group.lag)
     return name, epoch, waits, ages[0], committed, ages[2], group.cursor
+
+
+def consumers_of(chosen: Settings) -> tuple[list[dict[str, Any]], tuple[str, ...]]:
+    """Look at the consumers of a topic, as `ConsumerWatch` does; and say what cannot be seen."""
+    try:
+        with (
+            cluster_of(chosen) as (driver, admin),
+            closing(ConsumerWatch(driver, chosen.topic, admin.groups)) as watch,
+        ):
+            watch.look()
+            return watch.status(), (f"consumers: {watch.error}",) if watch.error else ()
+    except AccessDenied as error:
+        return [], (f"consumers: {error}",)
+
+
+def consumer_lines(rows: list[dict[str, Any]]) -> list[str]:
+    """Describe consumers as `ConsumerWatch.status` gives them, one a line."""
+    lines = []
+    for row in rows:
+        told = "has never committed: nobody sees where it is"
+        if not row["never"]:
+            told = row["problem"] or f"{row['lag']} messages wait"
+            if row.get("stands_seconds"):
+                told += f", and it has stood for {length(int(1000 * row['stands_seconds']))}"
+        lines.append(escaped(f"consumer {row['consumer']}: {told}"))
+    return lines
 
 
 def escaped(text: str) -> str:

@@ -14,6 +14,7 @@ from rich.console import Console
 from rich.table import Table
 
 from collectors.cli.cluster import control_of
+from collectors.cli.consumers import consumer_lines, consumers_of
 from collectors.core.epoch_change import losses_of
 from collectors.doctor.streams import stream_records
 from collectors.live.observer import observe
@@ -126,7 +127,8 @@ def status(
     that its order lacks. The entries appended, passed on, read and dropped are those that the
     process which runs the collector has counted since it started; "-" where it does not answer.
     "silent" means that nothing waits, and no process answers for the collector: perhaps none runs.
-    "genuine" is the share of entries handled for an addressee.
+    "genuine" is the share of entries handled for an addressee. Below are the consumers: the
+    messages that the last commit of each does not cover, and since when it stands.
 
     --wait healthy exits with 4 if a collector is not up after --timeout (60s): its status page
     does not answer, more than a second of work waits, or a transaction holds up a log.
@@ -143,10 +145,12 @@ def status(
         row.update(_entries(counts))
         if counts is None and row["state"] == "up to date":
             row["state"] = "silent"
+    consumers, unseen = consumers_of(chosen)
     if output is Output.JSON:
         document = {"schema_version": 1, "topic": plan.topic, "epoch": plan.epoch}
-        missing = list(counted.missing)
-        typer.echo(json.dumps({**document, "collectors": rows, "not_counted": missing}))
+        missing = [*counted.missing, *unseen]
+        document |= {"collectors": rows, "consumers": consumers, "not_counted": missing}
+        typer.echo(json.dumps(document))
         return
     title = f"topic {plan.topic}, epoch {plan.epoch}"
     table = Table(title=title, box=None, pad_edge=False)
@@ -166,13 +170,15 @@ def status(
     console = Console()
     console.width = max(console.width, _WIDTH_COLUMNS)
     console.print(table)
+    if consumers:
+        typer.echo("\n".join(consumer_lines(consumers)))
     losses = {log: first for row in rows for log, first in row["lost"].items()}
     lost = [
         f"log {log} has lost its messages from offset {first} on, and nobody delivers it from "
         f"there on; 'amcast topology recover' says more"
         for log, first in losses.items()
     ]
-    for sentence in (*counted.missing, *lost):
+    for sentence in (*counted.missing, *unseen, *lost):
         sys.stderr.write(f"{sentence}\n")
 
 

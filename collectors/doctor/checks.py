@@ -11,7 +11,7 @@ from dataclasses import replace
 from typing import NamedTuple
 
 from collectors.core.mending import Damage, Harm
-from collectors.doctor.consumer_checks import of_cursors_kept, of_groups
+from collectors.doctor.consumer_checks import of_cursors_kept, of_groups, of_standing
 from collectors.doctor.facts import (
     AHEAD_MS,
     FOR_EVER,
@@ -60,6 +60,7 @@ def findings(facts: Facts) -> tuple[Finding, ...]:
         *ahead,
         *held,
         *late,
+        *of_standing(facts.groups, topic=facts.topic, now_ms=facts.now_ms),
         *of_groups(facts.groups, facts.topics, topic=facts.topic, now_ms=facts.now_ms),
         *of_cursors_kept(facts.brokers, facts.topics),
         *of_stamps(facts.stamps),

@@ -19,11 +19,8 @@ from collectors.doctor.finding import Check, Finding, Weight
 STANDS_MS = 120_000
 
 
-def of_groups(
-    groups: Sequence[GroupFacts], topics: Iterable[TopicFacts], *, topic: str, now_ms: int
-) -> list[Finding]:
-    """Check that consumers go on, and that retention does not overtake them."""
-    by_name = {facts.name: facts for facts in topics}
+def of_standing(groups: Iterable[GroupFacts], *, topic: str, now_ms: int) -> list[Finding]:
+    """Check that consumers go on, and that all of the plan can be seen."""
     results: list[Finding] = []
     never = [group.group for group in groups if not group.cursor]
     if never:
@@ -32,17 +29,30 @@ def of_groups(
         about = f"consumers {' '.join(never)}"
         results.append(Finding(Weight.NOTE, Check.CONSUMER, about, says, do))
     for group in groups:
-        name = f"consumer {group.group}"
-        gone = f"if it is gone for good, delete the consumer group amcast.{topic}.{group.group}"
-        if group.problem is not None:
-            results.append(Finding(Weight.WARN, Check.CONSUMER, name, group.problem, gone))
-        since = group.stands_since_ms
+        name, since = f"consumer {group.group}", group.stands_since_ms
         if since is not None and now_ms - since >= STANDS_MS:
             says = f"{name} has stood for {length(now_ms - since)}, and {group.lag} messages wait"
             if group.committed_ms is not None:
                 says += f"; it committed last {length(max(0, now_ms - group.committed_ms))} ago"
-            do = f"start it, or see what its process ({name}) waits for; {gone}"
+            do = (
+                f"start it, or see what its process waits for; if it is gone for good, delete the "
+                f"consumer group amcast.{topic}.{group.group}"
+            )
             results.append(Finding(Weight.WARN, Check.CONSUMER, name, says, do))
+    return results
+
+
+def of_groups(
+    groups: Sequence[GroupFacts], topics: Iterable[TopicFacts], *, topic: str, now_ms: int
+) -> list[Finding]:
+    """Check that retention has not overtaken a consumer, and will not do so soon."""
+    by_name = {facts.name: facts for facts in topics}
+    results: list[Finding] = []
+    for group in groups:
+        name = f"consumer {group.group}"
+        gone = f"if it is gone for good, delete the consumer group amcast.{topic}.{group.group}"
+        if group.problem is not None:
+            results.append(Finding(Weight.WARN, Check.CONSUMER, name, group.problem, gone))
         for place in group.places:
             kept = by_name.get(place.topic)
             lost = _overtaken(name, place, kept, now_ms) if kept is not None else None

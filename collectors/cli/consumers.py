@@ -7,7 +7,9 @@ from typing import Any
 
 from collectors.cli.cluster import cluster_of
 from collectors.consumer_watch import ConsumerWatch
+from collectors.doctor.consumer_checks import STANDS_MS
 from collectors.doctor.facts import GroupFacts, length
+from collectors.doctor.streams import now_ms
 from multicast.errors import AccessDenied
 from multicast.settings import Settings
 
@@ -48,8 +50,13 @@ def consumer_lines(rows: list[dict[str, Any]]) -> list[str]:
         told = "has never committed: nobody sees where it is"
         if not row["never"]:
             told = row["problem"] or f"{row['lag']} messages wait"
-            if row.get("stands_seconds"):
-                told += f", and it has stood for {length(int(1000 * row['stands_seconds']))}"
+            if row.get("lag_seconds"):
+                told += f", the first for {length(int(1000 * row['lag_seconds']))}"
+            if row.get("committed_at"):
+                ago_ms = max(0, now_ms() - int(1000 * row["committed_at"]))
+                told += f"; it committed {length(ago_ms)} ago"
+            if 1000 * row.get("stands_seconds", 0) >= STANDS_MS:
+                told += "; it stands"
         lines.append(escaped(f"consumer {row['consumer']}: {told}"))
     return lines
 

@@ -128,7 +128,7 @@ def status(
     process which runs the collector has counted since it started; "-" where it does not answer.
     "silent" means that nothing waits, and no process answers for the collector: perhaps none runs.
     "genuine" is the share of entries handled for an addressee. Below are the consumers: the
-    messages that the last commit of each does not cover, and since when it stands.
+    messages that the last commit of each does not cover, and whether it stands.
 
     --wait healthy exits with 4 if a collector is not up after --timeout (60s): its status page
     does not answer, more than a second of work waits, or a transaction holds up a log.

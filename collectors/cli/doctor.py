@@ -17,7 +17,7 @@ from typing import Annotated, Any
 import typer
 
 from collectors.cli.cluster import cluster_of
-from collectors.cli.consumers import CONSUMER_COLUMNS, consumer_row, escaped
+from collectors.cli.consumers import CONSUMER_COLUMNS, consumer_documents, consumer_row, escaped
 from collectors.doctor.checks import findings
 from collectors.doctor.facts import (
     FOR_EVER,
@@ -99,10 +99,7 @@ def _document(facts: Facts, findings: Sequence[Finding], wrong: int) -> dict[str
             "plans_lost": facts.plans_lost,
         },
         "collectors": [_collector(collector) for collector in facts.collectors],
-        "consumers": [
-            {**asdict(group), "lag": group.lag, "stands_since_ms": group.stands_since_ms}
-            for group in facts.groups
-        ],
+        "consumers": consumer_documents(facts.groups),
         "clocks": [_clock(stamp) for stamp in facts.stamps],
         "not_checked": list(facts.unseen),
         "wrong": wrong,

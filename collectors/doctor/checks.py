@@ -141,16 +141,11 @@ def _together(findings: Iterable[Finding]) -> list[Finding]:
     same: dict[tuple[Check, str], list[Finding]] = {}
     for each in findings:
         same.setdefault((each.check, each.says.removeprefix(each.about)), []).append(each)
-    return [
-        first
-        if not others
-        else replace(first, says=f"{first.about} (and {' '.join(_topics(others))}){says}")
-        for (_, says), (first, *others) in same.items()
-    ]
-
-
-def _topics(findings: Iterable[Finding]) -> list[str]:
-    return [each.about.removeprefix("topic ") for each in findings]
+    results = []
+    for (_, says), (first, *others) in same.items():
+        more = " ".join(each.about.removeprefix("topic ") for each in others)
+        results.append(replace(first, says=f"{first.about} (and {more}){says}") if more else first)
+    return results
 
 
 def _unclean(name: str) -> Finding:

@@ -14,7 +14,7 @@ shows only in a record that is written during the inspection.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import partial
 from typing import TypeVar
@@ -47,7 +47,6 @@ from collectors.doctor.finding import Finding
 from collectors.doctor.streams import (
     InspectionStart,
     KnownStream,
-    first_records,
     inspect_collector,
     now_ms,
     read_control,
@@ -186,7 +185,7 @@ def _groups(
 ) -> tuple[tuple[GroupFacts, ...], int | None]:
     """Ask for the consumers' groups, and whether processes are in that of collectors."""
     prefix = group_prefix(state.topic)
-    states = _seen(lambda: admin.group_states(prefix), "consumer groups", unseen)
+    states = _seen(lambda: admin.groups(prefix), "consumer groups", unseen)
     names = list(states or ())
     data = [topic for topic in topics if topic.role is Role.DATA]
     limited = [topic.name for topic in data if topic.kept_bytes != FOR_EVER]
@@ -287,40 +286,12 @@ def _work(
     ):
         read[name] = inspect_collector(driver, state, plan, name, start)
     ordered = [read[node.name] for node in plan.collectors]
-    late = _with_oldest(driver, plan, ends, streams, [collector for collector, _ in ordered])
-    return replace(facts, collectors=late), [stamp for _, seen in ordered for stamp in seen]
+    facts = replace(facts, collectors=tuple(collector for collector, _ in ordered))
+    return facts, [stamp for _, seen in ordered for stamp in seen]
 
 
 def _depth(plan: Plan, collector: str | None) -> int:
     return 0 if collector is None else 1 + _depth(plan, plan.collector(collector).parent)
-
-
-def _with_oldest(
-    driver: Driver,
-    plan: Plan,
-    ends: Mapping[TopicPartition, int],
-    streams: Mapping[str, KnownStream],
-    collectors: Iterable[CollectorFacts],
-) -> tuple[CollectorFacts, ...]:
-    """Add to collectors that are behind how old the first offset is that they have not ordered."""
-    waits: dict[str, dict[TopicPartition, int]] = {}
-    for each in collectors:
-        for log in each.behind:
-            stream = streams[each.name].stream
-            position = stream.state.positions[stream.plan.number(log)]
-            waits.setdefault(each.name, {})[log_partition(plan.log(log))] = position
-    spans: dict[TopicPartition, tuple[int, int]] = {}
-    for places in waits.values():
-        for partition, position in places.items():
-            first = min(position, spans.get(partition, (position, 0))[0])
-            spans[partition] = first, ends[partition]
-    firsts = first_records(driver, spans)
-    return tuple(
-        replace(each, oldest_ms=min((firsts[place].timestamp_ms
-                                     for place in waits.get(each.name, ()) if place in firsts),
-                                    default=None))
-        for each in collectors
-    )  # fmt: skip
 
 
 def _damages(

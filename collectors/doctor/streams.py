@@ -305,7 +305,10 @@ def inspect_collector(
         inspection = _StreamInspection(opened, tags, start.ends, relayed)
         _read(driver, inspection, start)
         start.streams[name] = KnownStream(opened, inspection.places)
-        ahead = inspection.ahead(driver)
+        ahead, behind = inspection.ahead(driver), _behind(opened, start)
+        late = {log_partition(plan.log(log)): opened.state.positions[opened.plan.number(log)]
+                for log in behind}  # fmt: skip
+        waits = first_records(driver, {each: (at, start.ends[each]) for each, at in late.items()})
     except (AccessDenied, ClusterUnreachable):
         raise
     except AmcastError as error:
@@ -324,7 +327,8 @@ def inspect_collector(
         void=dict(inspection.void),
         foreign=tuple(inspection.foreign),
         read_from=inspection.read_from,
-        behind=_behind(inspection.stream, start),
+        behind=behind,
+        oldest_ms=min((each.timestamp_ms for each in waits.values()), default=None),
         last_ms=inspection.newest[1] if inspection.newest else None,
         ahead=ahead,
     )

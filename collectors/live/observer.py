@@ -283,11 +283,7 @@ class Observer:
 def observe(settings: Settings) -> Observer:
     """Open an observer of the topic of these settings; raises `ClusterUnreachable`."""
     driver = open_driver(settings.driver, settings.bootstrap, settings.client)
-
-    def opened() -> Driver:
-        return open_driver(settings.driver, settings.bootstrap, settings.client)
-
-    return Observer(driver, settings.topic, ClusterWatch(settings, opened))
+    return Observer(driver, settings.topic, ClusterWatch(settings, driver))
 
 
 def _answered(answers: Mapping[StatusPage, Mapping[str, Any] | str]) -> list[StatusPage]:

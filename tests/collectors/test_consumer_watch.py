@@ -102,7 +102,7 @@ def test_a_process_is_down_when_it_is_refused_or_misses_three_answers_in_a_row()
     refused = {page: f"it cannot be read ({os.strerror(errno.ECONNREFUSED)})"}
     observer = Observer(MemoryDriver(MemoryLog({})), "A")
 
-    def told(*answers):
+    def pages_after(*answers):
         observer._missed = {}
         for each in answers:
             observer._pages = observer._without_slips(each)
@@ -110,9 +110,9 @@ def test_a_process_is_down_when_it_is_refused_or_misses_three_answers_in_a_row()
 
     # Test and check.
     try:
-        assert told(answered, late, late) == answered
-        assert told(answered, late, late, late) == late
-        assert told(answered, late, answered, late, late) == answered
-        assert told(answered, refused) == refused
+        assert pages_after(answered, late, late) == answered
+        assert pages_after(answered, late, late, late) == late
+        assert pages_after(answered, late, answered, late, late) == answered
+        assert pages_after(answered, refused) == refused
     finally:
         observer.close()

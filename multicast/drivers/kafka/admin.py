@@ -253,24 +253,17 @@ class Admin:
         )
         return {broker: settings[str(broker)] for broker, settings in answers.items()}
 
-    def groups(self, prefix: str) -> list[str]:
-        """List the consumer groups of `group_states`."""
-        return list(self.group_states(prefix))
+    def groups(self, prefix: str) -> dict[str, str]:
+        """Give the consumer groups with this prefix, sorted, and the state of each, as "Empty".
 
-    def group_states(self, prefix: str) -> dict[str, str]:
-        """Give the consumer groups with this prefix, sorted, of every broker that answers.
-
-        With each comes its state, as "Stable", or "Empty" if no member is in it. The brokers
-        silently leave out the groups that this user may not describe.
+        Asks every broker that answers. They silently leave out groups that this user may not
+        describe.
         """
         answers = self._each_broker(
             lambda broker: self._admin.list_groups(broker_ids=[broker]), ("Describe", CLUSTER)
         )
-        states = {
-            str(group["group_id"]): str(group.get("group_state", ""))
-            for groups in answers.values()
-            for group in groups
-        }
+        listed = [group for groups in answers.values() for group in groups]
+        states = {str(each["group_id"]): str(each.get("group_state", "")) for each in listed}
         return {name: states[name] for name in sorted(states) if name.startswith(prefix)}
 
     def sizes(self, topics: Sequence[str]) -> dict[TopicPartition, int]:

@@ -103,7 +103,8 @@ def application(system):
         while not ended.wait(0.05):
             for to in sets:
                 producer.multicast(b"x", to=to)
-            consumer.poll(0)
+            if consumer.poll(0):
+                consumer.commit()
 
     place = {"topic": system.topic, "driver": system.driver}
     registry = CollectorRegistry()

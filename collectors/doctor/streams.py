@@ -213,6 +213,7 @@ class _StreamInspection:
         self._relayed = sorted({each for each in relayed if each > stream.offset_next})
         self._before: Record | None = None
         self._ends = ends
+        self._own_ends = {log: ends[self._partition(log)] for log in stream.own}
         # By own log: records that ordered it beyond its end at the start, as (next, what, time).
         self.beyond: dict[int, list[tuple[int, str, int]]] = {}
         self._tags = tags
@@ -234,7 +235,7 @@ class _StreamInspection:
         self.newest = record.offset, record.timestamp_ms
         if judged:
             for log, _, after in judged:
-                if log in self.stream.own and after > self._ends[self._partition(log)]:
+                if after > self._own_ends.get(log, after):
                     what = f"{_writer(self.stream.last, log)} at offset {record.offset}"
                     noted = self.beyond.setdefault(log, [])
                     noted.append((after, what, record.timestamp_ms))

@@ -82,7 +82,9 @@ def run(
             help="Clients write events for 'bench pipeline'; topics without payload are kept.",
         ),
     ] = False,
-    out: Annotated[Path | None, typer.Option("--out", help="Write the JSON document here.")] = None,
+    out: Annotated[
+        Path | None, typer.Option("--out", readable=False, help="Write the JSON document here.")
+    ] = None,
     force: Force = False,
     output: OutputOption = Output.TABLE,
 ) -> None:

@@ -13,8 +13,8 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from collectors.reconfiguration.status_pages import CollectorCounts
-from topology.tree import Plan
-from topology.work import collector_work, consumer_work
+from topology.tree import Plan, Subscription
+from topology.work import collector_work
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,11 +87,18 @@ def measured_work(
             )
         )
     consumers = [
-        WorkRow(entry.name, 0, None, _sum(growth, consumer_work(plan, entry).drops), None)
+        WorkRow(entry.name, 0, None, _sum(growth, _dropped_by(plan, entry)), None)
         for entry in plan.consumers
         if entry.collector is not None
     ]
     return MeasuredWork(seconds, tuple(collectors), tuple(consumers), tuple(sentences))
+
+
+def _dropped_by(plan: Plan, entry: Subscription) -> frozenset[str]:
+    """Give the logs whose entries a consumer reads in its collector's stream, and drops."""
+    assert entry.collector is not None, "it reads a stream"
+    wanted = {log.name for log in plan.logs_of(entry.interest)}
+    return frozenset(plan.collector(entry.collector).bag) - wanted
 
 
 def _sum(growth: Mapping[str, int], logs: frozenset[str]) -> int:

@@ -420,12 +420,16 @@ hosts: list[CollectorHost] = []
 
 
 def _healthz() -> tuple[HTTPStatus, dict[str, Any]]:
-    """Give 200 if all collectors of this process run or its share is empty, else 503."""
-    nodes = _status()["nodes"]
+    """Give 200 if all collectors of this process run or its share is empty, else 503 and why."""
+    described = _status()
+    nodes = described["nodes"]
     idle = bool(hosts) and all(host.idle for host in hosts)  # our share is empty
     healthy = (idle or bool(nodes)) and all(node["state"] == "running" for node in nodes)
-    status = HTTPStatus.OK if healthy else HTTPStatus.SERVICE_UNAVAILABLE
-    return status, {"healthy": healthy}
+    # Who has nothing to do would notice that it reaches no broker by its group only.
+    lost = described.get("group_error") if not nodes else None
+    why = [described["refused"], lost, *(node["error"] for node in nodes)]
+    document = {"healthy": healthy and not lost, "why": next(filter(None, why), None)}
+    return (HTTPStatus.OK if document["healthy"] else HTTPStatus.SERVICE_UNAVAILABLE), document
 
 
 def _status() -> dict[str, Any]:
@@ -435,6 +439,7 @@ def _status() -> dict[str, Any]:
     document["process"] = _PROCESS.hex()
     document["refused"] = next((host.check.refused for host in hosts if host.check.refused), None)
     document["consumers"] = [row for host in hosts if host.watch for row in host.watch.status()]
+    document["unchecked"] = next((host.check.unchecked for host in hosts), None)
     for check in [host.order_check for host in hosts if host.order_check is not None]:
         document["check"] = check.status()
     for member in [host.member for host in hosts if host.member is not None]:

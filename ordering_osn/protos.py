@@ -1,13 +1,10 @@
 """Fabric's protobuf messages: the published stubs, and two of its Kafka orderer that they lack.
 
-No other module imports `fabric_protos`. `KafkaMessage` and `KafkaMetadata` have the fields of
-Fabric v1.4's protos/orderer/kafka.proto; of `KafkaMetadata` the fields from 15 on are ours: the
-cursor, the serialized `BlockBundles` and `BlockEntries` of ordering_osn/wire/multichain.proto.
+No other module imports `fabric_protos`. `KafkaMessage` and `KafkaMetadata` are in
+ordering_osn/wire/multichain.proto.
 """
 
 from __future__ import annotations
-
-from typing import Any
 
 from topology import extra
 
@@ -79,76 +76,6 @@ with extra("osn"):
     )
     from fabric_protos.peer.configuration_pb2 import ACLs, AnchorPeers
     from fabric_protos.peer.transaction_pb2 import Transaction
-    from google.protobuf.descriptor_pb2 import (
-        DescriptorProto,
-        FieldDescriptorProto,
-        FileDescriptorProto,
-    )
-    from google.protobuf.descriptor_pool import DescriptorPool
     from google.protobuf.message import DecodeError
-    from google.protobuf.message_factory import GetMessageClass
 
-_PACKAGE = "orderer"
-_INT64, _UINT64, _BYTES, _MESSAGE, _INT32 = (
-    FieldDescriptorProto.TYPE_INT64,
-    FieldDescriptorProto.TYPE_UINT64,
-    FieldDescriptorProto.TYPE_BYTES,
-    FieldDescriptorProto.TYPE_MESSAGE,
-    FieldDescriptorProto.TYPE_INT32,
-)
-
-
-def _describe(file: FileDescriptorProto, name: str, *fields: tuple[str, int, Any]) -> Any:
-    message: DescriptorProto = file.message_type.add(name=name)
-    for field, number, kind in fields:
-        added = message.field.add(
-            name=field, number=number, label=FieldDescriptorProto.LABEL_OPTIONAL
-        )
-        if isinstance(kind, str):
-            added.type, added.type_name = _MESSAGE, f".{_PACKAGE}.{kind}"
-        else:
-            added.type = kind
-    return message
-
-
-def _kafka() -> tuple[Any, Any]:
-    file = FileDescriptorProto(name="orderer/kafka.proto", package=_PACKAGE, syntax="proto3")
-    _describe(
-        file,
-        "KafkaMessageRegular",
-        ("payload", 1, _BYTES),
-        ("config_seq", 2, _UINT64),
-        ("class", 3, _INT32),  # an enum on the wire is an int32: UNKNOWN 0, NORMAL 1, CONFIG 2
-        ("original_offset", 4, _INT64),
-    )
-    _describe(file, "KafkaMessageTimeToCut", ("block_number", 1, _UINT64))
-    _describe(file, "KafkaMessageConnect", ("payload", 1, _BYTES))
-    message = _describe(
-        file,
-        "KafkaMessage",
-        ("regular", 1, "KafkaMessageRegular"),
-        ("time_to_cut", 2, "KafkaMessageTimeToCut"),
-        ("connect", 3, "KafkaMessageConnect"),
-    )
-    message.oneof_decl.add(name="Type")
-    for field in message.field:
-        field.oneof_index = 0
-    _describe(
-        file,
-        "KafkaMetadata",
-        ("last_offset_persisted", 1, _INT64),
-        ("last_original_offset_processed", 2, _INT64),
-        ("last_resubmitted_config_offset", 3, _INT64),
-        ("cursor", 15, _BYTES),
-        ("bundles", 16, _BYTES),
-        ("entries", 17, _BYTES),
-    )
-    pool = DescriptorPool()
-    pool.Add(file)
-    return tuple(
-        GetMessageClass(pool.FindMessageTypeByName(f"{_PACKAGE}.{name}"))
-        for name in ("KafkaMessage", "KafkaMetadata")
-    )
-
-
-KafkaMessage, KafkaMetadata = _kafka()
+    from ordering_osn.wire.multichain_pb2 import KafkaMessage, KafkaMetadata

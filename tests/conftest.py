@@ -48,7 +48,7 @@ def pytest_configure(config):
     """Give every test the same environment, whoever runs them, and one broker if that is wanted."""
     found = {name: os.environ.pop(name) for name in list(os.environ)
              if name in NOT_OURS or name.startswith("AMCAST_")}  # fmt: skip
-    kept = ("AMCAST_CAMPAIGN", "AMCAST_REQUIRE_ALL")
+    kept = ("AMCAST_CAMPAIGN", "AMCAST_TURN", "AMCAST_REQUIRE_ALL")
     os.environ.update({name: found[name] for name in kept if name in found})
     os.environ |= {"LANG": "C.UTF-8", "TZ": "UTC"}
     time.tzset()
@@ -70,6 +70,10 @@ def pytest_ignore_collect(collection_path, config):
 def pytest_collection_modifyitems(config, items):
     """Put the files that take longest first, or one worker would end alone: JVMs, then brokers."""
     parts.mark(items)
+    others = parts.out_of_turn(items)
+    if others:
+        config.hook.pytest_deselected(items=others)
+        items[:] = [item for item in items if item not in set(others)]
     config.stash[USERS_OF_THREE] = {
         item.path for item in items if "kafka_cluster_of_three" in item.fixturenames
     }

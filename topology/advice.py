@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from topology.acyclicity import is_acyclic
 from topology.interests import InterestFile
 from topology.planner.hypergraph import logs_met
-from topology.repairs import NAMES_MAX, ChangeKind, loses, names_needed, repairs, words
+from topology.repairs import NAMES_MAX, ChangeKind, loses, repairs, words
 
 PROPOSED_MAX = 3  # of one kind; more alternatives do not help to choose
 
@@ -38,7 +38,6 @@ class Proposal:
 class Advice:
     """The proposals for a cyclic input.
 
-    names_needed  so many names must change at the least (proven)
     names_max     the search tried changes of up to so many names; 1 is exhaustive
     proposals     per kind up to `PROPOSED_MAX` of the fewest names found, those first that lose
                   nothing
@@ -46,7 +45,6 @@ class Advice:
                   cyclic on the single partitions already
     """
 
-    names_needed: int
     names_max: int
     proposals: tuple[Proposal, ...]
     sets_cannot: bool
@@ -57,34 +55,28 @@ class Advice:
         if self.proposals:
             least = min(self.proposals, key=lambda proposal: (proposal.names, proposal.loses))
             return f"{least.sentence}: then the interests are acyclic"
-        if self.names_needed > self.names_max:
-            return (
-                f"none of up to {self.names_max} names: at least {self.names_needed} names must "
-                f"change, because so many cycles have no partition in common"
-            )
         return f"no change of up to {self.names_max} names was found that removes every cycle"
 
 
 def advised(interests: InterestFile) -> Advice:
     """Advise on a cyclic interest file."""
-    needed = names_needed(interests)
     sets_cannot = not _acyclic(replace(interests, destinations=()))
     kinds = [ChangeKind.INTERESTS]
     if interests.destinations and not sets_cannot:
         kinds.append(ChangeKind.DESTINATIONS)
     proposals: list[Proposal] = []
-    for kind in kinds if needed <= NAMES_MAX else ():
+    for kind in kinds:
         made = [
             Proposal(
                 kind=kind,
                 changes=words(interests, changes),
-                names=sum(change.names for change in changes),
+                names=len(changes),
                 loses=loses(interests, changes),
             )
             for changes in repairs(interests, kind)
         ]
         proposals += sorted(made, key=lambda proposal: proposal.loses)[:PROPOSED_MAX]
-    return Advice(needed, NAMES_MAX, tuple(proposals), sets_cannot)
+    return Advice(NAMES_MAX, tuple(proposals), sets_cannot)
 
 
 def _acyclic(interests: InterestFile) -> bool:

@@ -10,7 +10,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import count
 
+from topology.carry_over import retained
 from topology.check import PlanRejected, TreeFigures, figures
+from topology.draw import shortened
 from topology.interests import Interest, InterestFile, PlanLimits
 from topology.tree import Log, Plan
 
@@ -31,6 +33,35 @@ def differences(old: Plan, new: Plan) -> tuple[str, ...]:
         *_consumers_moved(old, new),
         *_tickets_moved(old, new),
     )
+
+
+def effects(old: Plan, new: Plan) -> tuple[str, str, str]:
+    """Say whom the change from one plan to the next makes pause, who joins, and who is gone."""
+    kept = retained(old, new)
+    known = [entry for entry in new.consumers if old.subscription(entry.name) is not None]
+    waits = [
+        entry.name
+        for entry in known
+        if not any(log.name in kept.logs for log in new.logs_of(entry.interest))
+    ]
+    return (
+        f"pause until the new epoch begins: {_who(waits, ())}",
+        f"join: {_who(*_added(old, new))}",
+        f"gone: {_who(*_added(new, old))}",
+    )
+
+
+def _added(old: Plan, new: Plan) -> tuple[list[str], list[str]]:
+    return (
+        [entry.name for entry in new.consumers if old.subscription(entry.name) is None],
+        [node.name for node in new.collectors if not old.has_collector(node.name)],
+    )
+
+
+def _who(consumers: Sequence[str], collectors: Sequence[str]) -> str:
+    named = [f"consumers {shortened(consumers)}"] if consumers else []
+    named += [f"collectors {shortened(collectors)}"] if collectors else []
+    return "; ".join(named) or "nobody"
 
 
 def _tickets_moved(old: Plan, new: Plan) -> Iterator[str]:

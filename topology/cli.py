@@ -23,6 +23,7 @@ from topology.chains import chain_file
 from topology.changes import (
     compared,
     differences,
+    effects,
     with_kept_names,
     with_rates,
     with_running_logs,
@@ -90,7 +91,7 @@ DotOption = Annotated[
     Path | None, typer.Option("--dot", help="Write a drawing to this file (Graphviz).")
 ]
 OutOption = Annotated[
-    Path | None, typer.Option("--out", help="Write the plan to this file (JSON).")
+    Path | None, typer.Option("--out", readable=False, help="Write the plan to this file (JSON).")
 ]
 PhiOption = Annotated[
     float,
@@ -286,6 +287,8 @@ def _print_planned(plan: Plan, choice: Weighed | None, output: Output) -> None:
         report.show("")
         before = choice.before if choice.tree is None else choice.tree
         report.comparison(differences(choice.before, shown), compared(before, shown))
+        for line in effects(choice.before, shown):
+            report.show(line)
 
 
 @app.command("show")

@@ -15,6 +15,7 @@ from uuid import uuid4
 
 # Of symbolic links one after another; Linux follows as many (path_resolution(7)).
 _LINKS_MAX = 40
+DRAFT = ".draft"  # the end of the name of a file that is not finished
 
 
 class FileExists(Exception):
@@ -82,7 +83,7 @@ def _write_open(descriptor: int, content: bytes) -> None:
 
 def _replace(path: Path, content: bytes) -> None:
     """Put a draft beside the file in its place, after it is on the disk."""
-    draft = path.with_name(f".amcast-{uuid4().hex}.draft")  # of one writer, however long the name
+    draft = path.with_name(f".amcast-{uuid4().hex}{DRAFT}")  # of one writer, however long the name
     descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666)  # less the umask
     try:
         with os.fdopen(descriptor, "wb") as file:
@@ -95,6 +96,15 @@ def _replace(path: Path, content: bytes) -> None:
     except BaseException:
         draft.unlink(missing_ok=True)
         raise
+
+
+def sync_folder(folder: Path) -> None:
+    """Sync the folder itself: which files it holds."""
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
 
 
 def refuse_existing_of(files: Iterable[Path | None], *, force: bool) -> None:

@@ -230,6 +230,10 @@ class Plan:
         return {node.name: node for node in self.collectors}
 
     @cached_property
+    def _subscriptions(self) -> dict[str, Subscription]:
+        return {entry.name: entry for entry in self.consumers}
+
+    @cached_property
     def _numbers(self) -> dict[str, int]:
         return {log.name: number for number, log in enumerate(self.logs)}
 
@@ -308,7 +312,7 @@ class Plan:
 
     def subscription(self, consumer: str) -> Subscription | None:
         """Look up the plan's entry for a consumer; None if there is none."""
-        return next((entry for entry in self.consumers if entry.name == consumer), None)
+        return self._subscriptions.get(consumer)
 
     # -- documents --------------------------------------------------------------------------
 

@@ -1,4 +1,4 @@
-"""The work that a plan gives to each collector and consumer, log by log, as sets of logs.
+"""The work that a plan gives to each collector, log by log, as sets of logs.
 
 For a message, the plan calls for work by the collectors that serve a consumer that the message
 addresses, and by these consumers. All other work is foreign. This module says which logs are which;
@@ -10,15 +10,13 @@ compute the same independently.
                 passes_on appended and not wanted: foreign
                 reads     the parent's bag: a collector reads its parent's whole stream
                 drops     read and not in its own bag: foreign
-    consumer    reads     the bag of its collector: a consumer reads the whole stream
-                drops     read and not of its interest: foreign
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
-from topology.tree import CollectorSpec, Plan, Subscription
+from topology.tree import CollectorSpec, Plan
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,17 +25,6 @@ class CollectorWork:
 
     appends: frozenset[str]
     passes_on: frozenset[str]
-    reads: frozenset[str]
-    drops: frozenset[str]
-
-
-@dataclass(frozen=True, slots=True)
-class ConsumerWork:
-    """The logs whose entries a consumer reads in its collector's stream, and those that it drops.
-
-    A consumer of a single log reads no collector: both sets are empty.
-    """
-
     reads: frozenset[str]
     drops: frozenset[str]
 
@@ -53,11 +40,3 @@ def collector_work(plan: Plan, node: CollectorSpec) -> CollectorWork:
     }
     reads = frozenset() if node.parent is None else frozenset(plan.collector(node.parent).bag)
     return CollectorWork(appends, appends - wanted, reads, reads - appends)
-
-
-def consumer_work(plan: Plan, entry: Subscription) -> ConsumerWork:
-    """Give the work of one consumer of the plan."""
-    if entry.collector is None:
-        return ConsumerWork(frozenset(), frozenset())
-    reads = frozenset(plan.collector(entry.collector).bag)
-    return ConsumerWork(reads, reads - {log.name for log in plan.logs_of(entry.interest)})

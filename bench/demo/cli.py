@@ -51,7 +51,7 @@ from multicast.verification.report import OrderViolation, Report
 from topology import draw, interests
 from topology.check import figures
 from topology.files import write_text
-from topology.output import Output
+from topology.output import Output, OutputOption
 from topology.planner import solver
 from topology.tree import Plan
 
@@ -116,10 +116,11 @@ def demo(
         float | None, typer.Option("--rate", help="Messages a second; default: all in 12 s.")
     ] = None,
     history_file: Annotated[
-        Path | None, typer.Option("--history", help="Write a history for 'amcast verify' here.")
+        Path | None,
+        typer.Option("--history", readable=False, help="Write a history for 'amcast verify' here."),
     ] = None,
     force: Force = False,
-    output: Annotated[Output, typer.Option("-o", "--output")] = Output.TABLE,
+    output: OutputOption = Output.TABLE,
 ) -> None:
     """Order real commits for five teams on a real broker, and prove the order. Takes a minute.
 

@@ -49,12 +49,6 @@ def resident_bytes(pids: Iterable[int]) -> int:
     return pages * os.sysconf("SC_PAGE_SIZE")
 
 
-def peak_mib(pid: int | str) -> float:
-    """Return the largest resident size of a process so far ("self": of this one), in MiB."""
-    status = Path(f"/proc/{pid}/status").read_text(encoding="ascii", errors="replace")
-    return int(status.partition("VmHWM:")[2].split()[0]) / 1024
-
-
 class ClientProcess:
     """A process of `bench.harness.client`; a context manager that ends it."""
 

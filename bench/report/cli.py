@@ -30,7 +30,9 @@ def _say(what: str) -> None:
 @app.command()
 def suite(
     *,
-    out: Annotated[Path, typer.Option("--out", help="The folder for the documents.")],
+    out: Annotated[
+        Path, typer.Option("--out", readable=False, help="The folder for the documents.")
+    ],
     quick: Annotated[
         bool,
         typer.Option(
@@ -68,7 +70,9 @@ def suite(
 def report(
     runs: Annotated[list[Path], typer.Argument(help="Documents, or folders of documents.")],
     *,
-    out: Annotated[Path | None, typer.Option("--out", help="Write the HTML page here.")] = None,
+    out: Annotated[
+        Path | None, typer.Option("--out", readable=False, help="Write the HTML page here.")
+    ] = None,
     force: Force = False,
     output: OutputOption = Output.TABLE,
 ) -> None:

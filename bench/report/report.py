@@ -37,6 +37,7 @@ _SETTINGS = {
     "axes.spines.top": False,
     "axes.spines.right": False,
 }
+_POINTS_MAX = 2  # so few show no trend
 _PERCENTILES = (0.0, 50.0, 90.0, 99.0, 99.9, 99.99, 99.999)
 
 
@@ -72,8 +73,9 @@ def _lines(axes: Any, plot: Plot) -> None:
         x, marker = line.x, marker if line.low else ""
         if plot.x_scale == "percentile":
             x = [_odds(percentile) for percentile in x]
-        axes.plot(x, line.y, dashes, color=colour, linewidth=1.6)
-        axes.plot([], [], dashes, marker=marker, color=colour, label=line.label)
+        joined = dashes if _may_be_joined(plot, line) else "none"
+        axes.plot(x, line.y, linestyle=joined, color=colour, linewidth=1.6)
+        axes.plot([], [], linestyle=joined, marker=marker, color=colour, label=line.label)
         if line.low:
             spread = [
                 [max(0.0, y - low) for y, low in zip(line.y, line.low, strict=True)],
@@ -83,6 +85,11 @@ def _lines(axes: Any, plot: Plot) -> None:
                 x, line.y, yerr=spread, fmt="none", ecolor=colour, elinewidth=0.8, capsize=3
             )
             _markers(axes, line, colour, marker)
+
+
+def _may_be_joined(plot: Plot, line: PlotLine) -> bool:
+    """Whether something lies between the points: not between data sets, nor two sizes."""
+    return not line.low or (not plot.ticks and len(line.x) > _POINTS_MAX)
 
 
 def _markers(axes: Any, line: PlotLine, colour: str, marker: str) -> None:

@@ -45,13 +45,9 @@ _DATA_SETS = (
 )
 # The document's name, and the module that prints it; a quick run takes none.
 SMALL = {
-    "payload-bytes": "bench.micro.payload_bytes",
     "collector-cpu": "bench.micro.collector_cpu",
-    "memory": "bench.micro.memory",
-    "skips": "bench.micro.skips",
 }
-# A small benchmark that hangs is ended after this time. The longest, `memory`, stores and orders 10
-# million messages.
+# A small benchmark that hangs is ended after this time.
 _SMALL_TIMEOUT_S = 1200.0
 
 

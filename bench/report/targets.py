@@ -240,25 +240,10 @@ TABLE = (
         ],
     ),
     TargetRow(
-        "offsets without a message, without faults",
-        [
-            Target("100,000 messages of two producers", "skips", 1.0, "skips",
-                   single("skips"), below=True)
-        ],
-    ),
-    TargetRow(
         "ordered delivery, 100 B, fast driver, `batches()`",
         [
             Target("all threads of the consumer", "backlog-100B", 400_000.0,
                  "messages per CPU second", own(PER_CPU, "ordered"), at_least=True)
-        ],
-    ),
-    TargetRow(
-        "payload bytes that a collector reads, messages of 10 kB and more",
-        [
-            Target(_spaced(size), "payload-bytes", 5.0, "% of the payload",
-                 single(f"percent_{size}"), below=True)
-            for size in ("10kB", "100kB", "1MB")
         ],
     ),
     TargetRow(
@@ -278,15 +263,6 @@ TABLE = (
         [
             Target("throughput per consumer, 1 kB", "thirds", 1.5, "times one partition",
                  ratio(RATE, "ordered", "one-partition"), at_least=True)
-        ],
-    ),
-    TargetRow(
-        "memory, 10 million messages behind, over being 10 thousand behind",
-        [
-            Target("a collector's growth", "memory", 64.0, "MiB",
-                 single("collector_growth_mib"), below=True),
-            Target("a consumer's growth", "memory", 64.0, "MiB",
-                 single("consumer_growth_mib"), below=True),
         ],
     ),
 )  # fmt: skip

@@ -23,6 +23,7 @@ from collectors.engine.assignment import Assignment
 from collectors.engine.last_records import LastRecords
 from collectors.engine.questions import (
     ask_leaders,
+    ask_starts,
     is_whole,
     unstated_losses,
     unstated_stream,
@@ -89,6 +90,7 @@ class SimulatedInstance:
         self.question, self.epochs = self.core.question, self.core.epochs
         self.answered, self.is_judged = self.core.answered, self.core.is_judged
         self._advertised = False
+        self.wants_starts = True
         if primary:
             self._advertise()
         self._learn()
@@ -194,6 +196,11 @@ class SimulatedInstance:
             topics = {log.topic for log in self.assignment.logs}
             refuse_changed_topics(world.driver, self.plan, topics)
             ask_leaders(world.driver, [self])
+            ask_starts(world.driver, [self])
+
+    def streams_begin(self, starts: Mapping[TopicPartition, int]) -> None:
+        """Take where the streams begin that it reads."""
+        self.core.streams_begin(*[starts[stream] for stream in self.assignment.streams])
 
     def read_own(self, amount: int) -> None:
         """Read the next records of the own stream."""

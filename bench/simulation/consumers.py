@@ -103,7 +103,7 @@ class SimulatedConsumer:
     def _latest(self, state: ControlState) -> Cursor:
         """Return the cursor at the current end of the newest epoch that has begun."""
         epoch = state.begun_epoch
-        _, source = self.request.resolve(state.plan(epoch))
+        _, source = self.request.resolve_at(state, epoch)
         epoch = state.first_epoch(epoch, source)
         plan = state.plan(epoch)
         if source.startswith(SINGLE_LOG):

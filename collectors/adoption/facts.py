@@ -12,6 +12,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from collectors.doctor.record_times import names_older
 from multicast.control import (
     collectors_partition,
     control_partition,
@@ -59,6 +60,15 @@ class AdoptionFacts:
     groups: tuple[OldGroup, ...] = ()
     sample: Sample = Sample()
     held: tuple[str, ...] = ()
+    older: tuple[str, ...] = ()  # those without a record that is younger than the retention
+
+    @property
+    def notes(self) -> list[str]:
+        """What to know before the topic is adopted, in sentences."""
+        if not self.older:
+            return []
+        _, says, do = names_older(self.topic, int(self.settings["retention.ms"]), self.older)
+        return [f"{says}; {do}"]
 
     @property
     def stored(self) -> int:

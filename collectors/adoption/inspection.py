@@ -11,6 +11,7 @@ from collectors.adoption.facts import AdoptionFacts, OldGroup, Sample, base_of
 from collectors.doctor.checks import of_brokers, of_topics
 from collectors.doctor.finding import Weight, refuse
 from collectors.doctor.inspection import inspect_brokers
+from collectors.doctor.record_times import older_logs
 from collectors.reconfiguration.topics import refuse_partitions, topics_ahead
 from multicast.control import ControlReader, control_partition
 from multicast.drivers.kafka import Admin
@@ -86,6 +87,9 @@ def read_facts(
         replication=admin.replications([topic]).get(topic, 0),
         groups=groups,
         sample=sample,
+        older=older_logs(
+            driver, places, int(settings["retention.ms"]), time.time_ns() // 1_000_000
+        ),
         held=tuple(name for name, place in places.items() if stable[place] < after[place]),
     )
 

@@ -65,10 +65,12 @@ def adopt(
         typer.Option(help="How long to measure rates.", min=0.0, max=3600.0),
     ] = 3.0,
     out: Annotated[
-        Path | None, typer.Option("--out", help="The plan file; default: TOPIC.plan.json")
+        Path | None,
+        typer.Option("--out", readable=False, help="The plan file; default: TOPIC.plan.json"),
     ] = None,
     interests_file: Annotated[
-        Path | None, typer.Option("--interests", help="The interest file; default: TOPIC.toml")
+        Path | None,
+        typer.Option("--interests", readable=False, help="The interest file; default: TOPIC.toml"),
     ] = None,
     apply_now: Annotated[
         bool, typer.Option("--apply", help="Apply the plan, too: make the topics.")
@@ -95,7 +97,7 @@ def adopt(
             facts, consumers_of(facts, given), [partitions_of(names) for names in to or ()]
         )
         plan = _plan(text, admin.cluster_id())
-        notes = refuse_plan(opened, admin, plan)
+        notes = [*facts.notes, *refuse_plan(opened, admin, plan)]
         made = topics_made(plan, _existing(admin, plan))
         plan_text = json.dumps(plan.to_json(), indent=2) + "\n"
         files = {"--interests": (interests_path, text), "--out": (plan_path, plan_text)}

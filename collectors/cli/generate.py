@@ -20,7 +20,10 @@ app = typer.Typer(
 )
 _DEFAULTS = DeploymentSettings(bootstrap="127.0.0.1:9092", topic="A")
 Out = Annotated[
-    Path | None, typer.Option("--out", help="A folder, or the file if there is one; else stdout.")
+    Path | None,
+    typer.Option(
+        "--out", readable=False, help="A folder, or the file if there is one; else stdout."
+    ),
 ]
 Image = Annotated[str, typer.Option("--image", help="The image of amcast, as name:tag.")]
 Replicas = Annotated[int, typer.Option("--replicas", help="Processes of collectors.")]

@@ -7,6 +7,7 @@ or collectors of a new epoch do not run; 4: time-out; 5: conflict with another p
 from __future__ import annotations
 
 import json
+import sys
 from contextlib import closing
 from pathlib import Path
 from typing import Annotated, Any
@@ -18,7 +19,7 @@ from rich.table import Table
 from collectors.cli.cluster import cluster_of, control_of, say
 from collectors.cli.main import describe
 from collectors.cli.recover import recover_damaged
-from collectors.reconfiguration.apply import Applied, apply, refuse_unsound, unordered
+from collectors.reconfiguration.apply import Applied, apply, refuse_unsound, same_layout, unordered
 from collectors.reconfiguration.drain import some
 from multicast.cli.options import WAIT_RANGE, Bootstrap, DriverName, Topic
 from multicast.control import ControlReader
@@ -26,6 +27,7 @@ from multicast.drivers.kafka import Admin
 from multicast.drivers.protocol import Driver
 from multicast.errors import AmcastError, UncoveredInterest, UsageError
 from multicast.settings import settings
+from topology.changes import effects
 from topology.files import FileExists, write_text
 from topology.interests import refuse_names
 from topology.output import Output, OutputOption
@@ -63,28 +65,42 @@ def apply_plan(
     ] = False,
     rollback: Annotated[
         Path | None,
-        typer.Option("--rollback", help="File for the rollback plan; default: FILE.rollback"),
+        typer.Option("--rollback", help="File for the rollback plan; default: FILE.rollback."),
     ] = None,
+    dry_run: Annotated[
+        bool,
+        typer.Option("--dry-run", help="Check everything, say what would change; change it not."),
+    ] = False,
+    yes: Annotated[
+        bool, typer.Option("--yes", "-y", help="Ask nothing, also where a terminal is.")
+    ] = False,
     force: Force = False,
     output: OutputOption = Output.TABLE,
 ) -> None:
     """Create the plan's topics and start its epoch, under load; to run it twice does no harm.
 
-    The next run finishes an interrupted one. A refused plan creates no topic; refused are plans
-    with fewer partitions than their topic, and (without --add-partitions) with more. Exits with 1
-    if collectors of an epoch after the first do not run, with 4 if the running epoch did not end
-    in time (run it again), and with 5 if the plan was made for another cluster or epoch, or another
+    On a terminal it says who pauses, and asks, before it changes a running topic. The next run
+    finishes an interrupted one. A refused plan creates no topic; refused are plans with fewer
+    partitions than their topic, and (without --add-partitions) with more. Exits with 1 if
+    collectors of an epoch after the first do not run, with 4 if the running epoch did not end in
+    time (run it again), and with 5 if the plan was made for another cluster or epoch, or another
     operator was quicker.
     """
     plan = read_plan(file)
     chosen = settings(bootstrap=bootstrap, topic=plan.topic, driver=driver)
     with cluster_of(chosen) as (opened, admin):
         running = _running(opened, plan.topic)
+        if dry_run and running is not None and same_layout(running, plan):
+            typer.echo(f"epoch {running.epoch} of topic {plan.topic} runs already")
+            return
 
         def before_change() -> None:
+            _tell_and_ask(running, plan, dry_run=dry_run, asks=not yes)
             if running is not None:
-                back_file = rollback or file.with_name(f"{file.name}.rollback")
-                _write_rollback(back_file, running, plan, force=force, option="--rollback")
+                back_file = rollback or _way_back(file)
+                is_ours = rollback is None and _is_over(back_file, running)
+                forced = force or is_ours
+                _write_rollback(back_file, running, plan, force=forced, option="--rollback")
 
         done = apply(
             opened,
@@ -107,6 +123,41 @@ def _running(driver: Driver, topic: str) -> Plan | None:
     with closing(control):
         state = control.refresh()
         return state.plan() if state.epoch else None
+
+
+def _tell_and_ask(running: Plan | None, plan: Plan, *, dry_run: bool, asks: bool) -> None:
+    """Say what a change would do, and end the command if it is not wanted.
+
+    It asks on a terminal only, and before the first plan nothing.
+    """
+    asks = asks and running is not None and sys.stdin.isatty() and sys.stderr.isatty()
+    if running is not None and (dry_run or asks):
+        for line in effects(running, plan):
+            say(line)
+    if asks and not dry_run:
+        # What `typer.confirm` asks with would write a blank to stdout.
+        sys.stderr.write("apply it? [y/N] ")
+        sys.stderr.flush()
+        asks = sys.stdin.readline().strip().lower() not in ("y", "yes")
+    if dry_run or asks:
+        typer.echo("nothing was changed")
+        raise typer.Exit(0 if dry_run else 1)
+
+
+def _way_back(file: Path) -> Path:
+    """Name the rollback plan of a plan file; that of a rollback leads forward again."""
+    base = file.name.removesuffix(".forward")
+    if base.endswith(".rollback"):
+        return file.with_name(f"{base.removesuffix('.rollback')}.forward")
+    return file.with_name(f"{base}.rollback")
+
+
+def _is_over(file: Path, running: Plan) -> bool:
+    """Whether a file holds a rollback plan that nobody can apply any more."""
+    try:
+        return read_plan(file).epoch <= running.epoch
+    except UsageError:
+        return False
 
 
 def _write_rollback(file: Path, running: Plan, plan: Plan, *, force: bool, option: str) -> None:
@@ -252,7 +303,9 @@ def _state_of(state: Any, epoch: int) -> str:
 @app.command("rollback")
 def rollback(
     *,
-    out: Annotated[Path, typer.Option("--out", help="Write the plan to this file (JSON).")],
+    out: Annotated[
+        Path, typer.Option("--out", readable=False, help="Write the plan to this file (JSON).")
+    ],
     force: Force = False,
     to: Annotated[
         int | None, typer.Option("--to", help="The epoch to go back to; default: the one before.")

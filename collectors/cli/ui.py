@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import signal
 import sys
+from http import HTTPStatus
 from typing import Annotated
 
 import typer
@@ -17,6 +18,11 @@ from multicast.web import WebServer, address_of, listen_at
 app = typer.Typer()
 _PORT = 6067  # the next one after that of the collectors' own page
 _HOST = "127.0.0.1"
+
+
+def _healthz() -> tuple[HTTPStatus, dict[str, bool]]:
+    """Say that the page is served; what it shows, it says itself."""
+    return HTTPStatus.OK, {"healthy": True}
 
 
 @app.command("ui")
@@ -39,7 +45,7 @@ def serve(
 
     async def run() -> None:
         pages = LivePages(chosen, _HOST)
-        server = WebServer({}, pages.routes())
+        server = WebServer({"/healthz": _healthz}, pages.routes())
         ended = asyncio.Event()
         for number in (signal.SIGINT, signal.SIGTERM):
             asyncio.get_running_loop().add_signal_handler(number, ended.set)

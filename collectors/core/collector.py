@@ -173,6 +173,10 @@ class Collector:
             self._core.log_end(log, end, self._clock())
             self._sights.log_end(log, end)
 
+    def streams_begin(self, own: int, parent: int = 0) -> None:
+        """Report where our own stream, and the parent's, begin now that records were deleted."""
+        self._core.streams_begin(own, parent)
+
     def question(self, logs: Collection[int] | None = None) -> Question | None:
         """Give the question for the leaders of these own logs; by default of those that have moved.
 
@@ -360,6 +364,11 @@ class Collector:
     def held(self) -> set[int]:
         """The logs with an open transaction at rest."""
         return self.own.state.held
+
+    @property
+    def overtaken(self) -> bool:
+        """Whether records are deleted that readers of our last checkpoint need."""
+        return self.caught_up() and self._core.overtaken
 
     @property
     def strayed(self) -> bool:

@@ -22,6 +22,7 @@ from collectors.core.balance import AMOUNT_MAX, Balance, BalanceLimits, OffBalan
 from collectors.core.relay import Relay
 from multicast.order.records import (
     COUNT_MAX,
+    CheckpointRecord,
     Correction,
     FreezeRecord,
     OwnRecord,
@@ -42,7 +43,8 @@ class CollectorLimits:
 
     `lively`: for so long after a ticket a log counts as one with tickets. Between two checkpoints
     lie at most `checkpoint_records` records and at least one in `checkpoint_time`, so that
-    retention always leaves one: it must be far shorter than what the order topic keeps.
+    retention always leaves one: it must be far shorter than what the order topic keeps. Where
+    records were deleted all the same, checkpoints come at once (`overtaken`).
     """
 
     patience: int
@@ -121,6 +123,10 @@ class CollectorCore:
         self._mark_time = now  # when what moved the mark was stored
         self._checkpointing = -1  # the mark of the checkpoint that is in flight
         self._saved: int | None = None
+        # Where the streams begin now, and what who opens ours at its checkpoint reads the parent's
+        # from: the parent's last checkpoint below what that one has relayed.
+        self._begins = self._parent_begins = 0
+        self._parent_from = 0 if parent is None else parent.read_from
 
     # -- events -----------------------------------------------------------------------------
 
@@ -137,6 +143,8 @@ class CollectorCore:
         # moves that, the first record that there is behind it is the oldest that readers need.
         if is_first or self.own.mark > mark:
             self._mark_time = now if stored is None else stored
+        if self.own.mark > mark:
+            self._note_checkpoint()
         if isinstance(judged, NotCounted):
             if judged in (NotCounted.GAP, NotCounted.OTHER):  # perhaps ours, behind a lost one
                 self.append_failed()
@@ -167,6 +175,23 @@ class CollectorCore:
         self._ends[log] = max(end, self._ends.get(log, 0))
         self._moved(log)
         self._note_balance(log, now)
+
+    def streams_begin(self, own: int, parent: int = 0) -> None:
+        """Report where our own stream, and the parent's, begin now that records were deleted."""
+        self._begins, self._parent_begins = own, parent
+
+    @property
+    def overtaken(self) -> bool:
+        """Whether records are deleted that readers of our last checkpoint need; not for ever.
+
+        Two checkpoints end that: readers of the second begin where the first one is.
+        """
+        if self._begins > self.own.read_from:
+            return True
+        if self.relay is None or self.relay.strayed:
+            return False
+        # The parent's own checkpoint comes first.
+        return self._parent_from < self._parent_begins <= self.relay.parent.read_from
 
     def append_failed(self) -> None:
         """Report that an append failed or has an unknown outcome: hand all out again."""
@@ -254,6 +279,15 @@ class CollectorCore:
         return actions
 
     # -- inside -----------------------------------------------------------------------------
+
+    def _note_checkpoint(self) -> None:
+        """Note where who begins at our last checkpoint begins in the parent's stream."""
+        checkpoint, parent = self.own.last, None if self.relay is None else self.relay.parent
+        if parent is None or parent.checkpoint_at is None:
+            return
+        assert isinstance(checkpoint, CheckpointRecord)
+        if parent.checkpoint_at < checkpoint.parent_next:
+            self._parent_from = parent.read_from
 
     def _moved(self, log: int) -> None:
         """Note that the end or the state of an own log may have changed."""
@@ -344,7 +378,7 @@ class CollectorCore:
         own, limits = self.own, self.limits
         if own.mark == self._checkpointing:
             return False
-        late = now - self._mark_time >= limits.checkpoint_time
+        late = self.overtaken or now - self._mark_time >= limits.checkpoint_time
         return late or own.offset_next - own.mark >= limits.checkpoint_records
 
     def _freeze(self) -> FreezeRecord | None:

@@ -59,6 +59,7 @@ def findings(facts: Facts) -> tuple[Finding, ...]:
         *of_damage(facts.damages),
         *ahead,
         *held,
+        *(_note(Check.RETENTION, *older) for older in facts.older),
         *late,
         *of_standing(facts.groups, topic=facts.topic, now_ms=facts.now_ms),
         *of_groups(facts.groups, facts.topics, topic=facts.topic, now_ms=facts.now_ms),
@@ -466,9 +467,9 @@ def of_stamps(stamps: Iterable[Stamp]) -> list[Finding]:
 
 def of_unseen(unseen: Iterable[str]) -> list[Finding]:
     """Report what could not be checked, and why."""
-    return [
-        Finding(
-            Weight.NOTE, Check.UNSEEN, "this inspection", sentence, "grant this user that right"
-        )
-        for sentence in unseen
-    ]
+    do = "grant this user that right"
+    return [_note(Check.UNSEEN, "this inspection", sentence, do) for sentence in unseen]
+
+
+def _note(check: Check, about: str, says: str, do: str) -> Finding:
+    return Finding(Weight.NOTE, check, about, says, do)

@@ -10,6 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from types import MappingProxyType
 
+from collectors.doctor.ended_groups import why_ended
 from collectors.doctor.facts import GroupFacts, GroupPosition
 from collectors.doctor.streams import SPAN_MAX, KnownStream, first_records, now_ms, stream_records
 from multicast.consuming.cursor import Cursor, interest_digest
@@ -97,6 +98,7 @@ def committed_group(
     except AmcastError as error:
         sentence = f"the cursor of consumer {short} is not valid: {error}"
         return replace(bare, problem=sentence)
+    bare = replace(bare, problem=why_ended(state, short, cursor))
     interest = _interest(short, cursor, state)
     if interest is not None:
         wanted = {log.name for each in state.plans[cursor.epoch - 1 :]

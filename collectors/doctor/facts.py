@@ -308,6 +308,7 @@ class Facts:
     held: tuple[HeldLog, ...] = ()
     damages: tuple[Damage, ...] = ()
     groups: tuple[GroupFacts, ...] = ()
+    older: tuple[tuple[str, str, str], ...] = ()  # as `record_times.names_older` says
     stamps: tuple[Stamp, ...] = ()
     unseen: tuple[str, ...] = ()
 

@@ -44,6 +44,7 @@ from collectors.doctor.facts import (
     TopicFacts,
 )
 from collectors.doctor.finding import Finding
+from collectors.doctor.record_times import names_older, older_logs
 from collectors.doctor.streams import (
     InspectionStart,
     KnownStream,
@@ -256,6 +257,8 @@ def inspect(driver: Driver, admin: Admin, topic: str, *, patience_s: float = 2.0
         facts = replace(facts, held=_held(driver, admin, state.plan(begun_epoch), unseen))
         damages = _seen(lambda: _damages(driver, state, streams), "the streams' agreement", unseen)
         facts = replace(facts, damages=damages or ())
+        older = _seen(lambda: _older(driver, plan, facts.topics), "the times of records", unseen)
+        facts = replace(facts, older=older or ())
         groups, members = _groups(driver, admin, state, facts.topics, unseen, streams=streams)
         if not unseen:
             groups += never_committed(plan, groups)
@@ -288,6 +291,18 @@ def _work(
     ordered = [read[node.name] for node in plan.collectors]
     facts = replace(facts, collectors=tuple(collector for collector, _ in ordered))
     return facts, [stamp for _, seen in ordered for stamp in seen]
+
+
+def _older(
+    driver: Driver, plan: Plan, topics: tuple[TopicFacts, ...]
+) -> tuple[tuple[str, str, str], ...]:
+    """Say which logs hold only messages that are older than the retention."""
+    older = []
+    for topic in topics:
+        places = {log.name: log_partition(log) for log in plan.logs if log.topic == topic.name}
+        if logs := older_logs(driver, places, topic.kept_ms, now_ms()):
+            older.append(names_older(topic.name, topic.kept_ms, logs))
+    return tuple(older)
 
 
 def _depth(plan: Plan, collector: str | None) -> int:

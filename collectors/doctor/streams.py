@@ -16,6 +16,7 @@ from typing import NamedTuple
 
 from collectors.doctor.facts import AheadLog, CollectorFacts, Stamp
 from collectors.engine.ended_processes import EndedProcesses, place_of
+from collectors.reconfiguration.status_pages import acting_first, read_pages
 from multicast.control import (
     ControlState,
     StatusPage,
@@ -344,16 +345,32 @@ def _ended_at(page: StatusPage | None) -> str:
     return f"{place.host}:{place.port}"
 
 
-def _gone(plan: Plan, name: str, partition: TopicPartition, begin: int) -> str:
-    topic = plan.topic
+def _gone(state: ControlState, plan: Plan, name: str, begin: int) -> str:
+    """Say what to do about a stream without a checkpoint; asks the processes for who knows it."""
+    topic, partition = plan.topic, stream_partition(plan, name)
+    what = (
+        f"what the stream of collector {name} ({partition.topic}/{partition.partition}) held "
+        f"before offset {begin} is deleted, and there is no later checkpoint"
+    )
+    answers = read_pages({page: None for page in state.advertised.pages.values() if page})
+    knowing = [
+        page
+        for page, node in acting_first(answers, answers, name, plan.epoch)
+        if node.get("begun") is True
+    ]
+    if knowing:
+        return (
+            f"{what} yet, but the process at {knowing[0].host}:{knowing[0].port} has read it: "
+            f"leave it running; it writes a checkpoint within a minute, then run this again"
+        )
     derived = groups_topic(topic), order_topic(topic), *control_topics(topic)
     return (
-        f"retention has deleted what the stream of collector {name} ({partition.topic}/"
-        f"{partition.partition}) held before offset {begin}, and there is no later checkpoint, as "
-        f"after an outage longer than {order_topic(plan.topic)} keeps records; so nobody knows "
-        f"what was ordered. To begin anew, delete the topics {', '.join(derived)} (the messages in "
-        f"the first one and the order of all collectors are lost; topic {plan.topic} stays), plan "
-        f"again from the interest file, and apply that"
+        f"{what}, as after an outage longer than {partition.topic} keeps records. No process that "
+        f"answers here has read it; if one runs elsewhere, leave it running, for it writes a "
+        f"checkpoint within a minute. If none does, nobody knows what was ordered. To begin anew, "
+        f"delete the topics {', '.join(derived)} (the messages in the first one and the order of "
+        f"all collectors are lost; topic {topic} stays), plan again from the interest file, and "
+        f"apply that"
     )
 
 
@@ -382,7 +399,7 @@ def open_near_end(
     chosen = best_checkpoint(points, plan.epoch, name, end)
     if chosen is None and plan.collector(name).stream_first < begin:
         if not points:
-            raise Trimmed(_gone(plan, name, partition, begin))
+            raise Trimmed(_gone(state, plan, name, begin))
         chosen = points[0]
     return state.opened(plan.epoch, name, chosen)
 

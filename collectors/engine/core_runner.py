@@ -41,6 +41,9 @@ from multicast.errors import Truncated
 from multicast.order.runs import order_checksum
 from multicast.order.stream import StreamCheckpoint
 
+# Between two questions where our streams begin: each costs a request for all of a process. Ten
+# times as long, new readers fail for so long after records were deleted.
+_STARTS_EVERY_S = 10.0
 # A statement is read back within some ten milliseconds; one that was lost is written again.
 _RESTATE_S = 1.0
 
@@ -81,6 +84,7 @@ class CoreRunner:
         self._ticks = TickSubscription(engine.clock, self)
         self._trouble_log = TroubleLog()
         self._losses_due_s = 0.0  # when those are stated that the control topic lacks
+        self._starts_due_s = time.monotonic() + _STARTS_EVERY_S
 
     # -- life: with the lock held ---------------------------------------------------------------
 
@@ -215,6 +219,16 @@ class CoreRunner:
         """Whether holes of a log may be filled, as of the last answer."""
         with self.lock:
             return self.core.is_judged(log)
+
+    @property
+    def wants_starts(self) -> bool:
+        """Whether to ask where our streams begin."""
+        return self._role.acting and time.monotonic() >= self._starts_due_s
+
+    def streams_begin(self, starts: Mapping[TopicPartition, int]) -> None:
+        """Take where our streams begin now."""
+        self._starts_due_s = time.monotonic() + _STARTS_EVERY_S
+        self._take(self._begins, starts, is_event=False)
 
     def control_changed(self) -> None:
         """Take the newest state of the control topic."""
@@ -359,6 +373,10 @@ class CoreRunner:
             if log in self.core.own.own:
                 self._waits.log_end(log, end, self.core.own.state.positions[log])
 
+    def _begins(self, starts: Mapping[TopicPartition, int]) -> None:
+        self.core.streams_begin(*[starts[stream] for stream in self.assignment.streams])
+        self._trouble_log.look(troubles(self.assignment, self.core))
+
     def _control(self) -> None:
         # The newest one, whoever calls: with an older one, an offer would be lost.
         state = self._engine.control
@@ -386,7 +404,7 @@ class CoreRunner:
         self._trouble_log.look(troubles(self.assignment, core))
         # Perhaps a topic is gone, which the brokers do not say at once, or what was to be stated of
         # a log's end was lost.
-        if core.lag or (core.to_ask and self._role.acting):
+        if core.lag or self.wants_starts or (core.to_ask and self._role.acting):
             self._engine.chores.recheck(self)
         may_rest = self._ticks.tick()
         due = core.pending or core.early or core.lag or highs or self._own.has_failed

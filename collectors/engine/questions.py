@@ -7,7 +7,7 @@ is to be compared. It blocks, so it happens among the chores, and never on a mes
 from __future__ import annotations
 
 import time
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from typing import Protocol, TypeVar
 
@@ -48,20 +48,28 @@ class Asking(Protocol):
     def is_judged(self, log: int) -> bool:
         """Whether holes of a log may be filled, as of the last answer."""
 
+    @property
+    def wants_starts(self) -> bool:
+        """Whether to ask where the streams begin that it reads."""
+
+    def streams_begin(self, starts: Mapping[TopicPartition, int]) -> None:
+        """Take where the streams begin that it reads."""
+
 
 class Questions:
-    """Asks for several instances, once a second at most."""
+    """Asks for several instances, once a second at most; where streams begin, as they want it."""
 
     def __init__(self, driver: Driver) -> None:
         self._driver = driver
         self._due_s = 0.0
 
-    def ask(self, instances: Iterable[Asking]) -> bool:
+    def ask(self, instances: Sequence[Asking]) -> bool:
         """Ask for the logs of these that have moved; False, and nothing happens, if too soon."""
         began = time.monotonic()
         if began < self._due_s:
             return False
         ask_leaders(self._driver, instances)
+        ask_starts(self._driver, [each for each in instances if each.wants_starts])
         now = time.monotonic()
         self._due_s = now + _PAUSES * (now - began)
         return True
@@ -97,6 +105,19 @@ def ask_leaders(
     for each, question, by_number in places:
         each.answered(question, _by_number(by_number, ends), _by_number(by_number, answers))
     return len(ends) == len(wanted)
+
+
+def ask_starts(driver: Driver, instances: Sequence[Asking]) -> None:
+    """Ask where the streams begin that these instances read, and tell them.
+
+    If a leader does not answer nothing is told. Raises what `Driver.log_start_offsets` raises but
+    `ClusterUnreachable`.
+    """
+    streams = {stream: None for each in instances for stream in each.assignment.streams}
+    with suppress(ClusterUnreachable):
+        starts = driver.log_start_offsets(list(streams), timeout_s=_ANSWER_S) if streams else {}
+        for each in instances:
+            each.streams_begin(starts)
 
 
 def is_whole(driver: Driver, instance: Asking, log: int) -> bool:

@@ -99,6 +99,13 @@ def troubles(assignment: Assignment, core: Collector) -> tuple[str, ...]:
     if core.strayed:
         sentences.append("its stream contradicts its parent's, so it relays nothing more")
     told = [f"{sentence}; run 'amcast topology recover'" for sentence in sentences]
+    if core.overtaken:
+        topic = assignment.own.topic
+        told.append(
+            f"records of {topic} are deleted that readers of its last checkpoint need: it writes "
+            f"new ones at once, but consumers that have not read what was deleted stop with "
+            f"Trimmed; find what deletes it, and whether retention.ms of {topic} was lowered"
+        )
     return tuple(f"collector {assignment.name}: {sentence}" for sentence in lost + told)
 
 

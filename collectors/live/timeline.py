@@ -187,9 +187,9 @@ class Timeline:
         self, state: ControlState, name: str | None, interest: tuple[str, ...] | None
     ) -> Cursor:
         """Give the cursor some records before the present end of the interest's source."""
-        begun = state.plan(state.begun_epoch)
-        _, source = SubscriptionRequest.of(name, interest).resolve(begun)
-        epoch = state.first_epoch(begun.epoch, source)
+        begun = state.begun_epoch
+        _, source = SubscriptionRequest.of(name, interest).resolve_at(state, begun)
+        epoch = state.first_epoch(begun, source)
         plan = state.plan(epoch)
         if source.startswith(SINGLE_LOG):
             log = plan.log(source.removeprefix(SINGLE_LOG))

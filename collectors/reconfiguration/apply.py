@@ -10,12 +10,15 @@ again.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import closing
 from dataclasses import dataclass, replace
+from functools import partial
 from uuid import uuid4
 
 from collectors.doctor.checks import of_brokers, of_changed_topics, of_topics, of_unordered
+from collectors.doctor.consumer_groups import group_prefix
+from collectors.doctor.ended_groups import request_of
 from collectors.doctor.finding import Check, Finding, Weight, refuse
 from collectors.doctor.inspection import (
     inspect_brokers,
@@ -27,9 +30,11 @@ from collectors.doctor.inspection import (
 from collectors.engine.ended_processes import EndedProcesses, place_of
 from collectors.engine.skips import ignore
 from collectors.reconfiguration.appends import append_one
+from collectors.reconfiguration.committed import cursors_of
 from collectors.reconfiguration.drain import drain
 from collectors.reconfiguration.survey import refuse_damaged
 from collectors.reconfiguration.topics import (
+    STORED_AS_SENT,
     bring_settings,
     make_topics,
     refuse_partitions,
@@ -51,6 +56,7 @@ from multicast.control import (
 from multicast.drivers.kafka import Admin
 from multicast.drivers.protocol import Driver, TopicPartition
 from multicast.errors import (
+    AccessDenied,
     AmcastError,
     Conflict,
     UncoveredInterest,
@@ -67,6 +73,7 @@ _POLL_S = 0.05  # of the control topic; well below the 0.2 s that a human notice
 _FOR_EVER = "-1"
 # A sentinel record is not replicated, and never removed.
 _SENTINEL_SETTINGS = {
+    **STORED_AS_SENT,
     "cleanup.policy": "delete",
     "retention.ms": _FOR_EVER,
     "retention.bytes": _FOR_EVER,
@@ -102,12 +109,12 @@ def apply(
     """Make `plan` the next epoch; return once it has begun.
 
     To apply the running plan again changes nothing, or finishes an interrupted `apply`. Without
-    `uncovered`, a plan that does not cover the interest of a consumer of the running plan is
-    refused. A plan with fewer partitions than its topic is refused, and without `add_partitions`
-    one with more. `say` is called with a sentence for each step. All checks come before the first
-    change, so a refused plan creates and grows no topic; `before_change` is called between them,
-    unless the plan runs already. Blocks; `timeout_s` bounds each wait for the brokers'
-    acknowledgements and the drain.
+    `uncovered`, a plan is refused that lacks a consumer of the running plan, or does not cover the
+    interest of a group with a commit. A plan with fewer partitions than its topic is refused, and
+    without `add_partitions` one with more. `say` is called with a sentence for each step. All
+    checks come before the first change, so a refused plan creates and grows no topic;
+    `before_change` is called between them, unless the plan runs already. Blocks; `timeout_s` bounds
+    each wait for the brokers' acknowledgements and the drain.
 
     Raises `TimedOut` if the running epoch did not end in time; `UsageError` for a plan that the
     checker rejects; `Conflict` for a plan for another cluster or epoch, or if another operator was
@@ -123,7 +130,8 @@ def apply(
     if running is not None and again:
         refuse(of_changed_topics(running, topic_ids_of(admin, running)))
     else:
-        refuse_unfit(state, plan, uncovered=uncovered)
+        groups = partial(_groups_of, driver, admin, state, say)
+        refuse_unfit(state, plan, uncovered=uncovered, groups=groups)
         if running is not None:
             refuse(of_changed_topics(running, topic_ids_of(admin, running)))
             refuse_damaged(driver, state)
@@ -185,8 +193,18 @@ def _control_state(driver: Driver, admin: Admin, topic: str) -> ControlState:
         control.close()
 
 
-def refuse_unfit(state: ControlState, plan: Plan, *, uncovered: bool) -> None:
-    """Raise if the plan cannot follow the newest epoch of the control topic."""
+def refuse_unfit(
+    state: ControlState,
+    plan: Plan,
+    *,
+    uncovered: bool,
+    groups: Callable[[], Mapping[str, SubscriptionRequest]] = dict,
+) -> None:
+    """Raise if the plan cannot follow the newest epoch of the control topic.
+
+    Without `uncovered` also if it would end a consumer: one that the running plan names, or one of
+    these groups.
+    """
     if plan.base_epoch != state.epoch or plan.epoch != state.epoch + 1:
         raise Conflict(
             f"the plan is a change from epoch {plan.base_epoch} to {plan.epoch}, and epoch "
@@ -199,7 +217,12 @@ def refuse_unfit(state: ControlState, plan: Plan, *, uncovered: bool) -> None:
             f"epoch {state.epoch} has not begun yet: its 'amcast topology apply' was interrupted; "
             f"run that again first"
         )
-    _refuse_lost(state.plan(), plan, uncovered=uncovered)
+    try:
+        refuse_moved_logs(state.plan(), plan)
+    except PlanRejected as error:
+        raise UsageError(f"the plan is rejected: {error}") from error
+    if not uncovered:
+        _refuse_lost(state.plan(), plan, groups())
 
 
 def _report(findings: Iterable[Finding], say: Callable[[str], None]) -> None:
@@ -261,22 +284,41 @@ def not_opened(state: ControlState) -> tuple[str, ...]:
     return tuple(name for name, epoch in first.items() if name not in opened[epoch])
 
 
-def _refuse_lost(running: Plan, plan: Plan, *, uncovered: bool) -> None:
-    """Raise `UsageError` if the plan drops a log, or does not cover a consumer's interest."""
+def _groups_of(
+    driver: Driver, admin: Admin, state: ControlState, say: Callable[[str], None]
+) -> dict[str, SubscriptionRequest]:
+    """Give what the groups with a commit read, by their names, as far as that is known."""
     try:
-        refuse_moved_logs(running, plan)
-    except PlanRejected as error:
-        raise UsageError(f"the plan is rejected: {error}") from error
-    for entry in running.consumers:
-        if uncovered or plan.subscription(entry.name) is not None:
-            continue
+        groups = partial(admin.groups, group_prefix(state.topic))
+        known = {
+            name: request_of(state, name, cursor)
+            for name, cursor in cursors_of(driver, state, groups)
+        }
+    except AccessDenied as error:
+        say(f"not checked: whether the plan leaves out a consumer group: {error}")
+        return {}
+    return {name: request for name, request in known.items() if request is not None}
+
+
+def _refuse_lost(running: Plan, plan: Plan, groups: Mapping[str, SubscriptionRequest]) -> None:
+    """Raise `UsageError` if a consumer that the running plan serves would end with the plan."""
+    readers = {entry.name: SubscriptionRequest(entry.name, None) for entry in running.consumers}
+    lost = []
+    for name, request in {**groups, **readers}.items():
         try:
-            SubscriptionRequest(None, entry.interest).resolve(plan)
-        except (UncoveredInterest, UsageError) as error:
-            raise UsageError(
-                f"consumer {entry.name} reads {'+'.join(entry.interest)}, which the new plan does "
-                f"not cover: add it to the interest file, or, if it is gone, give --uncovered"
-            ) from error
+            interest, _ = request.resolve(running)
+        except (UncoveredInterest, UsageError):
+            continue  # it has ended before
+        try:
+            request.resolve(plan)
+        except (UncoveredInterest, UsageError):
+            kind = "group" if request.name is None else "consumer"
+            lost.append(f"{kind} {name}, which reads {'+'.join(interest)}")
+    if lost:
+        raise UsageError(
+            f"the new plan would end {'; '.join(lost)}: add to the interest file what it lacks, or "
+            f"give --uncovered if they are gone"
+        )
 
 
 def refuse_unsound(admin: Admin, plan: Plan) -> list[str]:

@@ -25,7 +25,7 @@ def lost_alone(driver: Driver, state: ControlState, groups: Groups) -> tuple[Dam
     plan = state.plan(state.begun_epoch)
     alone = {log.name for log in plan.logs if plan.top(log.name) is None}
     losses: dict[str, int] = {}
-    for cursor in _cursors(driver, state, groups) if alone else ():
+    for _, cursor in cursors_of(driver, state, groups) if alone else ():
         name = cursor.source.removeprefix(SINGLE_LOG)
         if name == cursor.source or name not in alone or not cursor.message:
             continue
@@ -44,13 +44,14 @@ def lost_alone(driver: Driver, state: ControlState, groups: Groups) -> tuple[Dam
     )
 
 
-def _cursors(driver: Driver, state: ControlState, groups: Groups) -> Iterator[Cursor]:
+def cursors_of(driver: Driver, state: ControlState, groups: Groups) -> Iterator[tuple[str, Cursor]]:
+    """Give the groups' names, without what all of a topic have, and the cursors they committed."""
     partition = control_partition(state.topic)
     for group in groups():
         stored = driver.committed(group, [partition]).get(partition)
         try:
             if stored is not None:
-                yield Cursor.parse(stored[1])
+                yield group.removeprefix(group_prefix(state.topic)), Cursor.parse(stored[1])
         except UsageError:  # whatever else somebody has committed there
             continue
 

@@ -90,7 +90,7 @@ class RunningTopic(TopicOnBroker):
         self.closed = True
         self._opened.close()
 
-    def replan(self, interests: Interests) -> Plan:
+    def replan(self, interests: Interests, *, uncovered: bool = False) -> Plan:
         """Make a new plan the next epoch, while producers and consumers go on; return the plan."""
         plan = plan_for(interests, topic=self.topic, running=self.plan)
 
@@ -105,6 +105,7 @@ class RunningTopic(TopicOnBroker):
                 self._driver,
                 admin,
                 plan,
+                uncovered=uncovered,
                 add_partitions=True,
                 say=_once_proposed(plan.epoch, step),
             ).plan

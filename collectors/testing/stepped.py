@@ -17,7 +17,7 @@ Invariant: of each collector of a begun epoch that is not down and not frozen an
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from dataclasses import replace
 
@@ -25,7 +25,7 @@ from collectors.core.actions import Append, Fill, SaveCheckpoint
 from collectors.core.collector import Collector
 from collectors.core.epoch_change import freeze_positions
 from collectors.engine.assignment import Assignment
-from collectors.engine.questions import ask_leaders, is_whole, unstated_losses
+from collectors.engine.questions import ask_leaders, ask_starts, is_whole, unstated_losses
 from collectors.engine.skips import fill, ignore
 from collectors.reconfiguration.apply import refuse_unfit
 from collectors.reconfiguration.drain import Drain, Streams
@@ -40,11 +40,11 @@ from multicast.control import (
     stream_partition,
 )
 from multicast.drivers.clock import clock_of
-from multicast.drivers.protocol import AppendFailed, AppendOutcome
+from multicast.drivers.protocol import AppendFailed, AppendOutcome, TopicPartition
 from multicast.errors import ProtocolViolation
 from multicast.order.runs import order_checksum
 from multicast.order.stream import OrderStream, StreamCheckpoint
-from multicast.testing.parties import DoubledCluster
+from multicast.testing.memory_system import MemorySystem
 from topology.tree import Plan
 
 # Records that one turn reads of a stream: small ones put other parties' turns between records.
@@ -61,7 +61,7 @@ class SteppedInstance:
 
     def __init__(
         self,
-        cluster: DoubledCluster,
+        cluster: MemorySystem,
         state: ControlState,
         epoch: int,
         name: str,
@@ -73,6 +73,7 @@ class SteppedInstance:
         self.epoch = epoch
         self.over = False
         self.leaving = False
+        self.wants_starts = True
         self._cluster = cluster
         self.assignment = Assignment.of(state, name, epoch)
         self._plan = self.assignment.plan
@@ -126,6 +127,10 @@ class SteppedInstance:
             self.over = True
         self._others = others
         return moved
+
+    def streams_begin(self, starts: Mapping[TopicPartition, int]) -> None:
+        """Take where the streams begin that it reads."""
+        self.core.streams_begin(*[starts[stream] for stream in self.assignment.streams])
 
     def leave(self) -> None:
         """End as soon as a record of another instance is accepted."""
@@ -189,6 +194,7 @@ class SteppedInstance:
         if now - self._asked_ms >= _ASK_MS:
             self._asked_ms = now
             ask_leaders(self._cluster.driver, [self])
+            ask_starts(self._cluster.driver, [self])
         state, ends = self.core.own.state, self._ends.items()
         uneven = any(state.positions[log] != end or state.debts[log] for log, end in ends)
         if uneven and not self._awaits_tick and now - self._moved_ms < _JUDGING_MS:
@@ -247,7 +253,7 @@ class SteppedInstance:
 class SteppedCollectors:
     """All collectors of a cluster in memory (`multicast.testing.parties.OrderingParty`)."""
 
-    def __init__(self, cluster: DoubledCluster) -> None:
+    def __init__(self, cluster: MemorySystem) -> None:
         self._cluster = cluster
         self._control = ControlReader(cluster.driver, cluster.topic)
         self._running: list[SteppedInstance] = []
@@ -291,7 +297,7 @@ class SteppedCollectors:
                 instance.leave()
         self._start_missing(self._control.refresh())
 
-    def apply(self, plan: Plan, *, timeout_s: float) -> None:
+    def apply(self, plan: Plan, *, timeout_s: float, uncovered: bool = False) -> None:
         """Make a plan the next epoch: the first one, or by the product's drain.
 
         Finishes an earlier one first, if that did not end in time. Raises what
@@ -302,7 +308,7 @@ class SteppedCollectors:
         if state.epoch and state.starts(state.epoch) is None:
             self._drain(state.epoch - 1, timeout_s)
             state = self._control.refresh()
-        refuse_unfit(state, plan, uncovered=False)
+        refuse_unfit(state, plan, uncovered=uncovered)
         self._make_topics(plan)
         self._attempts += 1
         attempt = f"test-{self._attempts}"

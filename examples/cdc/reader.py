@@ -44,7 +44,9 @@ def apply(database: sqlite3.Connection, message: Message, tables: set[str]) -> b
             table, before, after = change["table"], change["before"], change["after"]
             if table not in tables:
                 continue
-            if after is None:
+            if change["op"] == "t":
+                database.execute("DELETE FROM rows WHERE name = ?", (table,))
+            elif after is None:
                 database.execute(
                     "DELETE FROM rows WHERE name = ? AND id = ?", (table, before["id"])
                 )

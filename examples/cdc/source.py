@@ -26,8 +26,9 @@ from confluent_kafka import KafkaError, KafkaException, Producer
 from confluent_kafka.admin import AdminClient, NewTopic
 
 TABLES = ("customers", "orders", "lines")
-PREFIX = "shop.public."
-TRANSACTIONS = "shop.transaction"
+SERVER = "shop"  # the connector's topic.prefix
+PREFIX = f"{SERVER}.public."
+TRANSACTIONS = f"{SERVER}.transaction"
 _REPEATED = 5  # transactions that a restarted connector sends again
 _FLUSH_S = 60.0  # for the brokers to store what was sent
 
@@ -81,9 +82,14 @@ class SourceTables:
 def records(tables: SourceTables, number: int) -> list[Sent]:
     """Give the records of one transaction in Debezium's form: BEGIN, the changes, END."""
     changes = tables.transaction(number)
-    name = f"{500 + number}:{10_000 + 17 * number}"  # PostgreSQL: transaction ID and position
+    position = 10_000 + 1000 * number
+
+    def named(place: int) -> str:
+        """Give a record's ID, as for PostgreSQL: the transaction, and the record's own position."""
+        return f"{500 + number}:{position + 10 * place}"
+
     counts: dict[str, int] = {}
-    made: list[Sent] = [_boundary(name, "BEGIN", None, None)]
+    made: list[Sent] = [_boundary(named(0), "BEGIN", None, None)]
     for total_order, (table, before, after) in enumerate(changes, start=1):
         counts[table] = counts.get(table, 0) + 1
         operation = "c" if before is None else "d" if after is None else "u"
@@ -93,7 +99,7 @@ def records(tables: SourceTables, number: int) -> list[Sent]:
             "after": after,
             "source": {"connector": "postgresql", "name": "shop", "table": table},
             "transaction": {
-                "id": name,
+                "id": named(total_order),
                 "total_order": total_order,
                 "data_collection_order": counts[table],
             },
@@ -103,7 +109,7 @@ def records(tables: SourceTables, number: int) -> list[Sent]:
         {"data_collection": f"public.{table}", "event_count": count}
         for table, count in counts.items()
     ]
-    return [*made, _boundary(name, "END", len(changes), collections)]
+    return [*made, _boundary(named(len(changes) + 1), "END", len(changes), collections)]
 
 
 def _boundary(

@@ -195,6 +195,12 @@ class AsyncConsumer(LoopBound):
         return last.cursor if isinstance(last, Message) else last.cursor()
 
     @property
+    def omitted(self) -> str:
+        """Why it begins later than it was asked to, as `Consumer.omitted`; "": it does not."""
+        self.check_loop()
+        return self._consumer.omitted
+
+    @property
     def by_collector(self) -> bool:
         """Whether a collector orders the interest; a single log is its own order."""
         self.check_loop()

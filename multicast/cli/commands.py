@@ -30,6 +30,7 @@ except ModuleNotFoundError as error:
 
 HELP = "Genuine atomic multicast on Apache Kafka: one message to a set of partitions, one order."
 WITHOUT_NOUN = ""
+_SENTENCE_MAX = 1000  # characters: any sentence is shorter, and the table breaks it into lines
 CHECKOUT_ONLY = "bench"
 # Our packages with verbs, and the extra that brings what the verbs need.
 EXTRA_OF = {
@@ -49,6 +50,7 @@ class Part(NamedTuple):
 
     module: str
     verbs: Mapping[str, str]
+    examples: Mapping[str, str]
     noun: str = WITHOUT_NOUN
     needs: Sequence[str] = ()  # packages of other extras than `cli`
 
@@ -76,6 +78,10 @@ class Part(NamedTuple):
                 f"'amcast {words}' needs the package {error.name}, which is not installed; "
                 f"run: pip install 'amcast[{extra}]'"
             ) from error
+        for command in app.registered_commands:
+            name = str(command.name or getattr(command.callback, "__name__", ""))
+            if name in self.examples:
+                command.epilog = f"Example: {self.examples[name]}"
         return app
 
     def is_installed(self) -> bool:
@@ -85,6 +91,7 @@ class Part(NamedTuple):
 
 _TABLE = tomllib.loads(Path(__file__).with_name("verbs.toml").read_text(encoding="utf-8"))
 NOUNS: dict[str, str] = _TABLE["nouns"]
+GROUPS: dict[str, list[str]] = _TABLE["groups"]  # of what `amcast --help` lists
 PARTS = [Part(**part) for part in _TABLE["parts"]]
 
 
@@ -112,6 +119,19 @@ class _Group(TyperGroup):
         for option in options:
             option.default = option.default or False
         return options
+
+    def format_commands(self, ctx: Any, formatter: Any) -> None:
+        """Write each verb with its whole first sentence; those of `amcast` in groups."""
+        groups = {"Commands": list(self.commands)} if ctx.parent else GROUPS
+        for title, names in groups.items():
+            rows = [
+                (name, self.commands[name].get_short_help_str(_SENTENCE_MAX))
+                for name in names
+                if name in self.commands
+            ]
+            if rows:
+                with formatter.section(title):
+                    formatter.write_dl(rows)
 
 
 def _version(show: bool) -> None:  # noqa: FBT001 - typer's signature

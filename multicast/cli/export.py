@@ -18,6 +18,7 @@ from multicast.cli.options import (
     partitions_of,
     start_of,
 )
+from multicast.cli.progress import CountShown
 from multicast.consuming.subscription import SubscriptionRequest
 from multicast.drivers import open_driver
 from multicast.errors import UsageError
@@ -81,14 +82,12 @@ def export_command(
         timeout_s=timeout,
     )
 
-    def progress(count: int) -> None:
-        sys.stderr.write(f"\rexported {count}")
-        sys.stderr.flush()
-
-    count = 0
     with (
+        CountShown("exported") as shown,
         locked(to, what),
         closing(open_driver(chosen.driver, chosen.bootstrap, chosen.client)) as opened,
     ):
-        count = export(opened, to, what, start_of(start), follow=follow, progress=progress)
-    sys.stderr.write(f"\rexported {count}\n")
+        done = export(opened, to, what, start_of(start), follow=follow, progress=shown.show)
+    sys.stderr.write(f"exported {done.rows}\n")
+    if done.timeless:
+        sys.stderr.write(f"{done.timeless} of them have no time, or one beyond the year 9999\n")

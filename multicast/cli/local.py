@@ -24,7 +24,7 @@ from multicast.local.cluster import (
     LocalCluster,
 )
 from multicast.local.jars import versions
-from topology.output import Output
+from topology.output import Output, OutputOption
 
 app = typer.Typer(name="local", no_args_is_help=True, add_completion=False)
 
@@ -109,7 +109,7 @@ def up(
 @app.command()
 def status(
     directory: Directory = DEFAULT_DIRECTORY,
-    output: Annotated[Output, typer.Option("--output", "-o")] = Output.TABLE,
+    output: OutputOption = Output.TABLE,
 ) -> None:
     """Show the cluster and its brokers; exit code 4 unless all brokers run and are registered."""
     cluster = _cluster(directory).status()

@@ -37,7 +37,9 @@ PartitionerName = Annotated[
 ]
 HistoryFile = Annotated[
     Path | None,
-    typer.Option("--history", help="Append a history for 'amcast verify' to this file."),
+    typer.Option(
+        "--history", readable=False, help="Append a history for 'amcast verify' to this file."
+    ),
 ]
 
 WAIT_RANGE: dict[str, Any] = {"min": 0, "max": SECONDS_MAX}  # of an option: seconds of a wait
@@ -60,7 +62,7 @@ def start_of(text: str) -> Literal["earliest", "latest"] | Cursor | datetime:
         return datetime.fromisoformat(text).astimezone()
     except ValueError as error:
         raise UsageError(
-            f"--from {text!r} is not earliest, latest, a cursor or a time like 2026-01-31T12:00"
+            f"{text!r} is not earliest, latest, a cursor or a time like 2026-01-31T12:00"
         ) from error
 
 

@@ -110,7 +110,7 @@ def receive(
         finally:
             printer.leave(commits=group is not None)
         if ended:
-            printer.end(late=start == "latest")
+            printer.end(late=start == "latest" or bool(consumer.omitted))
     sys.stderr.write(f"received {printer.count}{_entries_of(consumer)}\n")
 
 

@@ -30,7 +30,7 @@ from multicast.producing.producer import Producer
 from multicast.producing.receipts import FAILOVER_S, Receipt
 from multicast.settings import settings
 from multicast.verification.recorder import HistoryWriter
-from topology.output import Output
+from topology.output import Output, OutputOption
 
 app = typer.Typer()
 _REQUEST_S_MAX = 10.0  # `Producer`'s default: a long --timeout waits for outcomes, not for requests
@@ -62,7 +62,7 @@ def send(
     timeout: Annotated[
         float, typer.Option("--timeout", help="Seconds to wait for outcomes.", **WAIT_RANGE)
     ] = FAILOVER_S,
-    output: Annotated[Output, typer.Option("-o", "--output")] = Output.TABLE,
+    output: OutputOption = Output.TABLE,
 ) -> None:
     r"""Multicast lines to sets of partitions.
 

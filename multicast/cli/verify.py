@@ -30,7 +30,7 @@ from multicast.history import LINE_BYTES_MAX, History, HistoryBuilder, HistoryEr
 from multicast.properties import OrderViolation, Report, Verdict, check_all
 from multicast.settings import Settings, settings
 from multicast.verification.from_cluster import ReplayedConsumer, replayed
-from topology.output import Output
+from topology.output import Output, OutputOption
 from topology.tree import InvalidPlan, Plan
 
 app = typer.Typer()
@@ -72,7 +72,7 @@ def verify(
         ),
     ] = None,
     other_producers: OtherProducers = False,
-    output: Annotated[Output, typer.Option("--output", "-o", help="The format.")] = Output.TABLE,
+    output: OutputOption = Output.TABLE,
     name: Annotated[
         list[str] | None,
         typer.Option("--name", "-n", help="Replay this consumer from the cluster; repeatable."),

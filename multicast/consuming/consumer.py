@@ -103,6 +103,7 @@ class Consumer:
         self._spans = spans_of_consumer(name or "", group, wanted=tracing)
         self._delivery: Delivery
         self._reading = Reading(self._spans)
+        self._omitted = ""
         self._user = OneUser("consumer", self._read_anew)
         # Held to change, and to read for a commit, what was delivered; never while a poll waits.
         self._lock = threading.RLock()
@@ -289,6 +290,14 @@ class Consumer:
         return self._reading.position
 
     @property
+    def omitted(self) -> str:
+        """Why the last `seek`, or the opening, begins later than it was asked to; "": it does not.
+
+        Old epochs may not cover the interest, and messages or order may no longer be retained.
+        """
+        return self._omitted
+
+    @property
     def by_collector(self) -> bool:
         """Whether a collector orders the interest; a single log is its own order."""
         return self._delivery.order is not None
@@ -342,20 +351,21 @@ class Consumer:
     def seek(self, where: Start | Cursor | str | datetime) -> None:
         """Continue at a cursor (or its text form), "earliest", "latest", or a time.
 
-        "earliest" is the start of the first epoch from which on every epoch covers the interest (if
-        that is no longer retained, `poll` raises `Trimmed`), "latest" the end of the order as it is
-        now. A time means the first order record (for a single log: the first message) written at or
-        after it in the epoch that ran then. Blocks while the control topic is read, and for
-        a request; takes effect whole, or, if it raises, not at all. Raises `UsageError` for a
-        cursor of a source that does not serve the interest, `Trimmed` for one beyond the end,
-        `UncoveredInterest`, `ClusterUnreachable`. A cursor that a consumer has made names its
-        interest; one of five parts, which does not, may skip messages of another interest.
+        "earliest" is the first place from which on every epoch covers the interest, and the order
+        and all logs of the interest are retained: `omitted` says what lies before it. "latest" is
+        the end of the order as it is now. A time means the first order record (for a single log:
+        the first message) written at or after it in the epoch that ran then, or "earliest" if that
+        is later. Blocks while the control topic is read, and for requests; takes effect whole, or,
+        if it raises, not at all. Raises `UsageError` for a cursor of a source that does not serve
+        the interest, `Trimmed` for one beyond the end, `UncoveredInterest`, `ClusterUnreachable`. A
+        cursor that a consumer has made names its interest; one of five parts, which does not, may
+        skip messages of another interest.
         """
         with self._user.call():
             self._seek(where, anew=True)
 
     def _seek(self, where: Start | Cursor | str | datetime, *, anew: bool = False) -> None:
-        delivery = opened_at(
+        delivery, omitted = opened_at(
             where, self._driver, self._clock, self._control, self._request, bounds=self._bounds
         )
         with self._lock:
@@ -363,6 +373,7 @@ class Consumer:
             if anew:
                 self._readers.forget()
             self._begin(delivery)
+            self._omitted = omitted if anew else self._omitted
             observed = self._observe(
                 self._request,
                 delivery.position,

@@ -9,17 +9,16 @@ from datetime import datetime
 
 from multicast.consuming.cursor import Cursor
 from multicast.consuming.delivery import Delivery
+from multicast.consuming.first_place import FirstPlace, first_place
 from multicast.consuming.subscription import (
     Bounds,
     End,
     SubscriptionRequest,
-    earliest,
-    first_covered,
+    chain_back,
     logs_wanted,
     resume,
 )
 from multicast.control import (
-    SINGLE_LOG,
     ControlReader,
     ControlState,
     log_partition,
@@ -45,33 +44,24 @@ def end_now(
     return End(state.epoch, state.begun_epoch, positions)
 
 
-def cursor_at(
-    driver: Driver, control: ControlState, request: SubscriptionRequest, timestamp_ms: int | None
-) -> Cursor:
-    """Make a cursor for a time, or (None) for the end of the newest epoch that has begun.
+def place_of(
+    driver: Driver,
+    control: ControlState,
+    request: SubscriptionRequest,
+    where: str | datetime,
+) -> FirstPlace:
+    """Find "earliest", a time's place, or "latest", the end of the newest epoch that has begun.
 
     A time means a place in the epoch that ran then; if that did not cover the interest, in the
-    first one after it from which on all do.
+    first one after it from which on all do. A cursor for "latest" may lie after an epoch marker:
+    read the control topic before `resume`.
     """
-    epoch = control.begun_epoch
-    if timestamp_ms is not None:
-        epoch = first_covered(control, request, epoch, least=control.epoch_at(timestamp_ms))
-    _, source = request.resolve(control.plan(epoch))
-    epoch = control.first_epoch(epoch, source)
-    plan = control.plan(epoch)
-    is_log = source.startswith(SINGLE_LOG)
-    if is_log:
-        partition = log_partition(plan.log(source.removeprefix(SINGLE_LOG)))
-    else:
-        partition = stream_partition(plan, source)
-    if timestamp_ms is None:
-        offset = driver.last_stable_offsets([partition])[partition]
-    else:
-        offset = driver.offsets_at([partition], timestamp_ms)[partition]
-        if is_log:  # what is before the epoch's start belongs to another one
-            first = control.single_log_start(epoch, source.removeprefix(SINGLE_LOG))
-            offset = max(offset, first)
-    return Cursor(epoch, source, 0 if is_log else offset, 0, offset if is_log else 0)
+    if where == "latest":
+        link = chain_back(control, request, control.begun_epoch, least=control.begun_epoch)[0][0]
+        source = link.source
+        return FirstPlace(link.cursor_at(driver.last_stable_offsets([source])[source]), "")
+    since_ms = _milliseconds(where) if isinstance(where, datetime) else None
+    return first_place(driver, control, request, since_ms)
 
 
 def opened_at(
@@ -82,28 +72,25 @@ def opened_at(
     request: SubscriptionRequest,
     *,
     bounds: Bounds,
-) -> Delivery:
+) -> tuple[Delivery, str]:
     """Open the delivery at a cursor (or its text form), "earliest", "latest", or a time.
 
-    Blocks until the control topic is read to its end, and for a request. Raises `UsageError` for
-    anything else and for a cursor of another interest, `Trimmed` for one beyond the end.
+    Also give what `FirstPlace.omitted` says. Blocks until the control topic is read to its end, and
+    for requests. Raises `UsageError` for anything else and for a cursor of another interest,
+    `Trimmed` for one beyond the end.
     """
     if not isinstance(where, Cursor | str | datetime):
         raise UsageError(
             'a place to read from is "earliest", "latest", a cursor or a time, not '
             f"{type(where).__name__}"
         )
-    since_ms = _milliseconds(where) if isinstance(where, datetime) else None
     state = control.refresh()
-    if where == "earliest":
-        return earliest(state, request, bounds=bounds)
-    if where == "latest" or isinstance(where, datetime):
-        cursor = cursor_at(driver, state, request, since_ms)
-        # A log's end may lie after an epoch marker; `resume` then needs that epoch's plan.
-        return resume(control.refresh(), request, cursor, bounds=bounds)
+    if isinstance(where, datetime) or where in ("earliest", "latest"):
+        place = place_of(driver, state, request, where)
+        return resume(control.refresh(), request, place.cursor, bounds=bounds), place.omitted
     delivery = resume(state, request, Cursor.of(where), bounds=bounds)
     refuse_beyond_end(driver, clock, delivery)
-    return delivery
+    return delivery, ""
 
 
 def _milliseconds(moment: datetime) -> int:

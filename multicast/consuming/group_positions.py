@@ -43,6 +43,9 @@ _OWN_MAX = 64
 OF_COLLECTORS = "collectors"  # the group in which they meet: collectors/membership.py
 
 _LOGGER = logging.getLogger("amcast.consumer")
+# What a commit says of a log of which it knows no message. Kafka's tools say nothing.
+_NO_MESSAGE = "none"
+PLACE = "'amcast seek' places a group"
 _Place = tuple[int, int, int, int]
 
 
@@ -213,6 +216,8 @@ class GroupCursor:
                 f"the control topic has lost its end: the group has read it to offset {offset}, "
                 f"and it ends at {control_position}"
             ).about(self._control)
+        if not text:
+            raise UsageError(f"it holds none: another tool has set its offsets ({PLACE})")
         cursor = Cursor.parse(text)
         self._interest_at(cursor)
         return cursor
@@ -235,6 +240,15 @@ class GroupCursor:
         And the last message that was; nothing of a log of which it names none.
         """
         stored = self._driver.committed(self._group, [log_partition(log) for log in logs])
+        placed = [log for log, (_, text) in stored.items() if not text]
+        if placed:
+            _LOGGER.warning(
+                "another tool has set offsets of group %s, in %s: they place nothing, and the "
+                "group goes on at its cursor (%s)",
+                self._group,
+                ", ".join(f"{topic}/{number}" for topic, number in placed),
+                PLACE,
+            )
         known = {log: (offset, LastRead.parse(text)) for log, (offset, text) in stored.items()}
         return {log: (offset, last) for log, (offset, last) in known.items() if last is not None}
 
@@ -263,7 +277,7 @@ class GroupCursor:
             self._group,
             {
                 **{
-                    partition: (offset, committed_text(last.get(partition), now_ms))
+                    partition: (offset, committed_text(last.get(partition, _NO_MESSAGE), now_ms))
                     for partition, offset in offsets.items()
                 },
                 self._control: (control_offset, text),

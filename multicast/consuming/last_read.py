@@ -25,9 +25,9 @@ _TEXT = re.compile("([0-9]{1,19})/([0-9a-f]{8})")
 _MS_DIGITS_MAX = 15  # of a time in this age
 
 
-def committed_text(last: LastRead | None, now_ms: int) -> str:
-    """Give the metadata of a log's committed offset: the last message, if known, and the time."""
-    return f"{last or ''}@{now_ms}"
+def committed_text(last: LastRead | str, now_ms: int) -> str:
+    """Give the metadata of a log's committed offset: the last message, and the time."""
+    return f"{last}@{now_ms}"
 
 
 def committed_at(text: str) -> int | None:

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 
 from multicast.consuming.delivery import Delivery
 from multicast.consuming.last_read import LastRead, LastReads
-from multicast.control import ControlReader, log_partition, stream_partition
+from multicast.control import ORDER_GONE, ControlReader, log_partition, stream_partition
 from multicast.control.topic_identity import TopicWatch
 from multicast.drivers.clock import clock_of
 from multicast.drivers.protocol import Driver, Fetched, Reader, TopicPartition
@@ -122,12 +122,15 @@ class DeliveryReaders:
             return self._reader.poll(timeout_s)
         except Trimmed as error:
             self._watch.look()  # in another topic the position means nothing
+            is_order = False
             if error.partition is not None:
-                self._last.refuse_lost(TopicPartition(*error.partition))
+                partition = TopicPartition(*error.partition)
+                is_order = self._streams.get(partition) == _ORDER
+                self._last.refuse_lost(partition)
             gone = Trimmed(
-                f"{str(error).rstrip('.')}; what comes next is gone: go on elsewhere with "
-                f'seek("latest") or seek(TIME), or open the consumer with committed=False and '
-                f"start=..."
+                f"{str(error).rstrip('.')}; what comes next is gone: go on with "
+                f'seek("earliest"), the first place from which all is retained, or open the '
+                f"consumer with committed=False" + (f" ({ORDER_GONE})" if is_order else "")
             )
             gone.partition = error.partition
             raise gone from error

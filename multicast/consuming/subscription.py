@@ -16,11 +16,19 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 from multicast.consuming.cursor import Cursor, interest_digest, single_log_cursor, start_cursor
 from multicast.consuming.delivery import BUFFER_BYTES_MAX, RUNS_MAX, Delivery
 from multicast.consuming.stated_ends import single_log_end, tell
-from multicast.control import SINGLE_LOG, ControlState, source_of
+from multicast.control import (
+    SINGLE_LOG,
+    ControlState,
+    log_partition,
+    source_of,
+    stream_partition,
+)
+from multicast.drivers.protocol import TopicPartition
 from multicast.errors import Truncated, UncoveredInterest, UsageError
 from multicast.messages import name_set, refuse_no_name
 from topology.tree import Log, Plan
@@ -86,54 +94,110 @@ class SubscriptionRequest:
             )
         return interest, source
 
-    def before(self, plan: Plan, later: Plan) -> SubscriptionRequest:
-        """Give the request without partitions that only a later plan has, which keeps the source.
+    def resolve_at(self, control: ControlState, epoch: int) -> tuple[tuple[str, ...], str]:
+        """Give what `resolve` gives in an epoch, whose plan may not know the request yet.
 
-        A log that is read alone may be kept from a plan before those partitions existed.
+        A name that only later plans have means the interest of the first of them. Partitions that
+        only the newest plan has are left out: no message of this epoch addresses them.
         """
-        new = set(later.partitions) - set(plan.partitions)
-        if self.interest is None or new.isdisjoint(self.interest):
-            return self
-        return replace(self, interest=tuple(name for name in self.interest if name not in new))
+        plan, interest = control.plan(epoch), self.interest
+        if interest is None and self.name is not None and plan.subscription(self.name) is None:
+            later = (each.subscription(self.name) for each in control.plans[epoch:])
+            entry = next((entry for entry in later if entry is not None), None)
+            interest = None if entry is None else entry.interest
+        if interest is not None:
+            new = set(control.plans[-1].partitions).difference(plan.partitions)
+            interest = tuple(name for name in interest if name not in new) or interest
+        return replace(self, interest=interest).resolve(plan)
 
 
 def begin(
     control: ControlState, request: SubscriptionRequest, *, epoch: int, bounds: Bounds
 ) -> Delivery:
     """Open an epoch at its start; a retained source at the start of the epoch in which it began."""
-    _, source = request.resolve(control.plan(epoch))
-    epoch = control.first_epoch(epoch, source)
+    interest, source = request.resolve_at(control, epoch)
+    start = _link(control, control.first_epoch(epoch, source), source, interest).start
+    return resume(control, request, start, bounds=bounds)
+
+
+class SourceLink(NamedTuple):
+    """A source that a consumer reads, in the epoch in which it began; `starts` are by log name."""
+
+    plan: Plan
+    logs: tuple[Log, ...]
+    start: Cursor
+    starts: Mapping[str, int]
+
+    @property
+    def alone(self) -> bool:
+        """Whether it is a log that is read without a collector."""
+        return self.start.source.startswith(SINGLE_LOG)
+
+    @property
+    def source(self) -> TopicPartition:
+        """The Kafka partition of the order, which may be the log itself."""
+        if self.alone:
+            return log_partition(self.logs[0])
+        return stream_partition(self.plan, self.start.source)
+
+    def cursor_at(self, offset: int) -> Cursor:
+        """Give the cursor at an offset of what is read: of the order stream, or of the log."""
+        place = (0, 0, offset) if self.alone else (offset, 0, 0)
+        return Cursor(self.plan.epoch, self.start.source, *place)
+
+
+def chain_back(
+    control: ControlState, request: SubscriptionRequest, epoch: int, *, least: int = 1
+) -> tuple[list[SourceLink], str]:
+    """List what a consumer reads from an epoch back to `least`, and say why if it ends earlier.
+
+    It ends before an epoch that does not cover the interest; that is no loss if none of its
+    partitions existed then. Raises what `resolve` raises for the first epoch, and
+    `UncoveredInterest` if no epoch of the chain has begun.
+    """
+    interest, source = request.resolve_at(control, epoch)
+    links: list[SourceLink] = []
+    why = ""
+    while True:
+        first = control.first_epoch(epoch, source)
+        if first <= control.begun_epoch:
+            links.append(_link(control, first, source, interest))
+        epoch = first - 1
+        if epoch < least:
+            break
+        try:
+            interest, source = request.resolve_at(control, epoch)
+        except UncoveredInterest:
+            why = (
+                f"no collector of epoch {epoch} orders all of {', '.join(interest)}: no message of "
+                f"that epoch, or of one before, is delivered"
+            )
+            break
+        except UsageError:
+            break
+    if not links:
+        control.begun(first)  # raises
+    return links, why
+
+
+def _link(control: ControlState, epoch: int, source: str, interest: tuple[str, ...]) -> SourceLink:
     plan = control.plan(epoch)
+    logs = plan.logs_of(interest)
     if source.startswith(SINGLE_LOG):
-        name = source.removeprefix(SINGLE_LOG)
-        cursor = single_log_cursor(plan, name, control.single_log_start(epoch, name))
-    else:
-        cursor = start_cursor(plan, source)
-    return resume(control, request, cursor, bounds=bounds)
+        start = control.single_log_start(epoch, logs[0].name)
+        return SourceLink(
+            plan, logs, single_log_cursor(plan, logs[0].name, start), {logs[0].name: start}
+        )
+    return SourceLink(plan, logs, start_cursor(plan, source), control.begun(epoch))
 
 
 def earliest(control: ControlState, request: SubscriptionRequest, *, bounds: Bounds) -> Delivery:
-    """Open the first epoch from which on every epoch up to the newest covers the interest."""
-    return begin(
-        control, request, epoch=first_covered(control, request, control.epoch), bounds=bounds
-    )
+    """Open the first epoch from which on every epoch up to the newest covers the interest.
 
-
-def first_covered(
-    control: ControlState, request: SubscriptionRequest, epoch: int, *, least: int = 1
-) -> int:
-    """Give the first epoch, from `least` on, from which on every epoch up to this one covers it.
-
-    Raises what `resolve` raises if this one does not.
+    `first_place` finds what of it is retained.
     """
-    request.resolve(control.plan(epoch))
-    while epoch > least:
-        try:
-            request.resolve(control.plan(epoch - 1))
-        except (UncoveredInterest, UsageError):
-            break
-        epoch -= 1
-    return epoch
+    links, _ = chain_back(control, request, control.epoch)
+    return resume(control, request, links[-1].start, bounds=bounds)
 
 
 def interest_at(
@@ -153,8 +217,7 @@ def interest_at(
     plan = control.plan(cursor.epoch)
     if control.first_epoch(cursor.epoch, cursor.source) != cursor.epoch:
         raise UsageError(f"cursor {cursor} names another epoch than that in which its source began")
-    last = control.last_epoch(cursor.epoch, cursor.source) or control.epoch
-    interest, source = request.before(plan, control.plan(last)).resolve(plan)
+    interest, source = request.resolve_at(control, cursor.epoch)
     if cursor.source.startswith(SINGLE_LOG):
         serves = cursor.source == source
     else:
@@ -289,7 +352,7 @@ def logs_wanted(control: ControlState, request: SubscriptionRequest | None) -> t
     partitions: dict[str, None] = {}
     for plan in control.plans:
         with suppress(UncoveredInterest, UsageError):
-            partitions.update(dict.fromkeys(request.resolve(plan)[0]))
+            partitions.update(dict.fromkeys(request.resolve_at(control, plan.epoch)[0]))
     return tuple(newest.logs_of(list(partitions)))
 
 
@@ -363,7 +426,7 @@ def _added_logs(
     """
     plan = control.plan(epoch)
     try:
-        interest, _ = request.resolve(plan)
+        interest, _ = request.resolve_at(control, epoch)
     except (UncoveredInterest, UsageError):
         return {}  # that epoch does not serve this consumer
     begun = control.begun_epoch

@@ -31,6 +31,7 @@ from multicast.control.reader import ControlReader
 from multicast.control.sources import source_of
 from multicast.control.state import ControlState, genesis
 from multicast.control.topics import (
+    ORDER_GONE,
     SINGLE_LOG,
     collectors_partition,
     control_partition,
@@ -45,6 +46,7 @@ from multicast.control.topics import (
 __all__ = [
     "MACHINE_BYTES",
     "NOBODY",
+    "ORDER_GONE",
     "PROCESS_BYTES",
     "SINGLE_LOG",
     "ControlFollower",

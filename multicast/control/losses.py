@@ -8,10 +8,30 @@ A key says all; any empty or void value of it takes that back.
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+
 from topology.documents import NotReadable, json_object, whole_text
-from topology.tree import EPOCH_MAX
+from topology.tree import EPOCH_MAX, Plan
 
 LOSSES_MAX = 100_000  # keys; ten for each log of the largest plan so far
+
+
+def is_cut(plans: Sequence[Plan], epoch: int, log: str) -> bool:
+    """Whether the plan after an epoch accepts that a log has lost its end: it has another life."""
+    plan, following = plans[epoch - 1], plans[epoch]
+    return following.has_log(log) and following.log(log).life > plan.log(log).life
+
+
+def life_end(
+    plans: Sequence[Plan], ends: Mapping[int, Mapping[str, int]], epoch: int, log: str
+) -> int | None:
+    """Give where a log ends at the latest, in the life that it has in an epoch; None: it goes on.
+
+    A later life may lose what an earlier one held, so its end holds for this one, too.
+    """
+    held = [each for each in range(epoch, len(plans)) if plans[each - 1].has_log(log)]
+    cuts = [ends.get(each, {}).get(log) for each in held if is_cut(plans, each, log)]
+    return min((cut for cut in cuts if cut is not None), default=None)
 
 
 class Losses:
@@ -63,6 +83,12 @@ class Losses:
     def names(self) -> list[str]:
         """Name the logs of which a loss is stated, in some life; one for each life."""
         return [log for log, _ in self._stated]
+
+    def first_in(self, plans: Sequence[Plan], epoch: int, log: str) -> int | None:
+        """Give the first offset that a log has lost in this epoch's life or a later one."""
+        lives = {plan.log(log).life for plan in plans[epoch - 1 :] if plan.has_log(log)}
+        firsts = (self.first_of(log, life) for life in lives)
+        return min((first for first in firsts if first is not None), default=None)
 
     def first_of(self, log: str, life: int) -> int | None:
         """Give the first offset that a log has lost in a life; None: nobody has stated a loss."""

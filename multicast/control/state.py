@@ -48,7 +48,7 @@ from multicast.control.documents import (
     named_checkpoint_of,
     positions_of,
 )
-from multicast.control.losses import Losses
+from multicast.control.losses import Losses, is_cut, life_end
 from multicast.control.sources import (
     first_epoch,
     last_epoch,
@@ -441,27 +441,22 @@ class ControlState:
 
     def _is_cut(self, epoch: int, log: str) -> bool:
         """Whether the next plan accepts that a log has lost its end: it has another life."""
-        following = self._plan(epoch + 1)
-        return following.has_log(log) and following.log(log).life > self._plan(epoch).log(log).life
+        return is_cut(self.plans, epoch, log)
 
     def cut_of(self, epoch: int, log: str) -> int | None:
-        """Give where a log's life ends, the one that it has in this epoch; None: it goes on.
+        """Give where the life of a log ends that it has in this epoch; None: it goes on.
 
         An operator has accepted that the log has lost what was there. Nobody delivers it from there
-        on in any epoch of this life.
+        on in any epoch of this life. A later life may lose what this one held: then it ends there.
         """
-        while epoch < self.epoch and self._plan(epoch + 1).has_log(log):
-            if self._is_cut(epoch, log):
-                return self.ends.get(epoch, {}).get(log)
-            epoch += 1
-        return None
+        return life_end(self.plans, self.ends, epoch, log)
 
     def loss_of(self, epoch: int, log: str) -> int | None:
         """Give the first offset of a log that is lost in this epoch; None: nobody has stated one.
 
         Nobody delivers the log from there on until an operator accepts the loss (`cut_of`).
         """
-        first = self.losses.first_of(log, self._plan(epoch).log(log).life)
+        first = self.losses.first_in(self.plans, epoch, log)
         cut = self.cut_of(epoch, log)
         return first if cut is None or first is None or first < cut else None
 

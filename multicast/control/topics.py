@@ -7,6 +7,11 @@ from multicast.errors import UsageError
 from topology.interests import NAME_LENGTH_MAX, is_topic
 from topology.tree import Log, Plan
 
+# Of order records that are deleted: who knows the order may be there all the same.
+ORDER_GONE = (
+    "collectors that have run since before the order was deleted write checkpoints within a "
+    "minute, from which new readers begin: leave them running"
+)
 SINGLE_LOG = "@"  # before a log's name: the source of a single-log subscription
 
 

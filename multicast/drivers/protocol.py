@@ -319,8 +319,10 @@ class Driver(Protocol):
         most one batch of messages, which the watcher ignores.
         """
 
-    def log_start_offsets(self, partitions: Sequence[TopicPartition]) -> dict[TopicPartition, int]:
-        """Return the oldest retained offsets."""
+    def log_start_offsets(
+        self, partitions: Sequence[TopicPartition], *, timeout_s: float | None = None
+    ) -> dict[TopicPartition, int]:
+        """Return the oldest retained offsets. Waits as `topic_ids`."""
 
     def last_stable_offsets(
         self, partitions: Sequence[TopicPartition]

@@ -16,6 +16,7 @@ from typing import Any, Self
 from multicast.errors import AmcastError, UsageError
 from multicast.local.broker import LOOPBACK, Broker, BrokerHost
 from multicast.local.process import ProcessId
+from topology.files import write_text
 
 STATE_FILE = "cluster.json"
 _SCHEMA_VERSION = 1  # of the file; a reader refuses another
@@ -59,14 +60,8 @@ class ClusterState:
 
     def save(self, directory: Path) -> None:
         """Write the file; the caller holds the directory's lock."""
-        draft = directory / f"{STATE_FILE}.draft"
-        try:
-            draft.write_text(json.dumps(self._document(), indent=1) + "\n", encoding="utf-8")
-            draft.replace(directory / STATE_FILE)
-        except OSError:
-            with suppress(OSError):
-                draft.unlink()
-            raise
+        text = json.dumps(self._document(), indent=1) + "\n"
+        write_text(directory / STATE_FILE, text, force=True)
 
     def save_stopped(self, directory: Path) -> None:
         """Write that no broker runs. Where the disk is full, the old file stays.

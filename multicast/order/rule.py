@@ -191,6 +191,7 @@ class RecordStream:
         self.mark = self.offset_next
         self.marked = self.checkpoint()
         self.checkpoint_at: int | None = None  # where a checkpoint last counted
+        self.read_from = self.mark  # by who opens the stream at that checkpoint
         self.last: StreamRecord | Unread | None = None  # the record that was read last
 
     def _begin(self, checkpoint: CheckpointRecord) -> None:
@@ -375,7 +376,7 @@ class RecordStream:
         if record != self.marked:
             return NotCounted.FALSE
         self.checkpoint_at = self.offset_next - 1
-        self.mark = self.offset_next
+        self.read_from, self.mark = self.mark, self.offset_next
         self.marked = self.checkpoint()
         return ()
 

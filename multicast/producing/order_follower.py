@@ -15,11 +15,11 @@ from collections.abc import Callable
 
 from multicast.consuming.stated_ends import lost_stream, refuse_lost_stream
 from multicast.consuming.tails import LostLogs
-from multicast.control import ControlReader, stream_partition
+from multicast.control import ORDER_GONE, ControlReader, stream_partition
 from multicast.control.topic_identity import refuse_recreated_logs
 from multicast.drivers.clock import clock_of
 from multicast.drivers.protocol import Driver, Reader, TopicPartition
-from multicast.errors import AmcastError, ProtocolViolation, Truncated, UsageError
+from multicast.errors import AmcastError, ProtocolViolation, Trimmed, Truncated, UsageError
 from multicast.order.stream import OrderStream
 
 # How often the control topic is read for a newer epoch. While a plan changes, receipts wait up to
@@ -124,6 +124,9 @@ class OrderFollower:
         """Do a turn; after an error prepare to begin anew, tell who waits, and pause."""
         try:
             self._turn(timeout_s)
+        except Trimmed as error:
+            failed: AmcastError = Trimmed(f"{str(error).rstrip('.')}; {ORDER_GONE}")
+            failed.__cause__ = error
         except AmcastError as error:
             failed = error
         except Exception as error:  # noqa: BLE001 - it would end the thread, and nobody would learn

@@ -6,7 +6,7 @@ log, offset       string, int64
 to                list<string>   the destination set that the producer named, sorted
 key, value        binary    the producer's key and payload, unchanged
 headers           list<struct<key: string, value: binary>>, without the reserved ones
-timestamp         timestamp (µs, UTC); null if Kafka has none
+timestamp         timestamp (µs, UTC); null if Kafka has none, or it is beyond the year 9999
 cursor            string    the position right after the message, for `Consumer.seek`
 """
 
@@ -24,6 +24,9 @@ from multicast.tables.slices import Rows, Slice
 from topology import extra
 
 _US_PER_MS = 1000  # Kafka counts milliseconds, the column microseconds
+# Of the year 9999: what SQL and Python have no time for. Clients that write micro- or nanoseconds
+# are far beyond it.
+_TIME_MAX_MS = 253_402_300_799_999
 # In Spark's words. Quoted: some names are reserved words of ANSI SQL. LTZ: whatever a session takes
 # `timestamp` for.
 COLUMNS = (
@@ -81,10 +84,11 @@ def record_batch(part: Slice, rows: Rows, columns: Any) -> Any:
     cursors = [f"{source}/{place.record}/{place.run}" for place, _ in rows.spans]
     proofs = [f"{made_for}/{place.proof:08x}/{0:08x}" for place, _ in rows.spans]
     spread = _spread([length for _, length in rows.spans])
-    known = pc.if_else(pc.less(stamp, 0), pa.scalar(None, pa.int64()), stamp)
+    is_time = pc.and_(pc.greater_equal(stamp, 0), pc.less_equal(stamp, _TIME_MAX_MS))
+    known = pc.if_else(is_time, stamp, pa.scalar(None, pa.int64()))
     arrays = {
         "epoch": pa.repeat(pa.scalar(part.epoch, pa.int64()), count),
-        "position": pc.add(offset, shifts.take(spread)),
+        "position": pc.add_checked(offset, shifts.take(spread)),
         "message_id": pc.binary_join_element_wise(label, pc.cast(offset, pa.string()), ":"),
         "log": pa.repeat(name, count),
         "offset": offset,
@@ -92,7 +96,7 @@ def record_batch(part: Slice, rows: Rows, columns: Any) -> Any:
         "key": key,
         "value": value,
         "headers": headers,
-        "timestamp": pc.cast(pc.multiply(known, _US_PER_MS), types["timestamp"]),
+        "timestamp": pc.cast(pc.multiply_checked(known, _US_PER_MS), types["timestamp"]),
         "cursor": pc.binary_join_element_wise(
             pa.array(cursors, pa.string()).take(spread),
             pc.cast(pc.add(offset, 1), pa.string()),

@@ -21,7 +21,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Any, NamedTuple
 
 from multicast.consuming.cursor import Cursor
 from multicast.consuming.subscription import SubscriptionRequest
@@ -31,6 +31,7 @@ from multicast.errors import AmcastError, Conflict, TimedOut, UsageError
 from multicast.tables.arrow import pyarrow, record_batch, schema
 from multicast.tables.order_walk import OrderWalk, Piece, Where
 from multicast.tables.slices import read, slices
+from topology.files import sync_folder
 
 ABOUT = "_amcast"
 _ORIGIN = "origin"  # which topic of this name, as `OrderWalk.origin` says
@@ -56,6 +57,13 @@ class Export:
             "consumer": self.request.name,
             "interest": None if interest is None else list(interest),
         }
+
+
+class Exported(NamedTuple):
+    """How many rows one export has written, and how many of them without a time."""
+
+    rows: int
+    timeless: int
 
 
 @contextmanager
@@ -140,13 +148,13 @@ def export(
     *,
     follow: bool,
     progress: Callable[[int], None],
-) -> int:
-    """Export to a folder that is `locked`, from its last row on or from `start`; give the rows.
+) -> Exported:
+    """Export to a folder that is `locked`, from its last row on or from `start`; count the rows.
 
     Ends when all is exported that the logs contain now; with `follow`, never. Raises `TimedOut` if
     the order has not gone on for the time-out before that end, and what `OrderWalk` raises.
     """
-    count, pending = 0, list[Piece]()
+    done, pending = Exported(0, 0), list[Piece]()
     origin = json.loads((folder / ABOUT).read_text("utf-8")).get(_ORIGIN)
     start = exported_to(folder) or start
     with OrderWalk(driver, what.topic, what.request, start, origin=origin) as walk:
@@ -165,14 +173,15 @@ def export(
             pending += more
             full = _offsets(pending) >= what.offsets_max
             if pending and (full or (now - moved > _FOLLOW_S if follow else not more)):
-                count += _write(driver, folder, what, pending)
-                progress(count)
+                more_rows, more_timeless = _write(driver, folder, what, pending)
+                done = Exported(done.rows + more_rows, done.timeless + more_timeless)
+                progress(done.rows)
                 pending, moved = [], now
             if more:
                 continue
             cause = walk.lacks(end) if end is not None else None
             if end is not None and cause is None:
-                return count
+                return done
             if end is not None and clock.monotonic() - moved > what.timeout_s:
                 raise TimedOut(f"the order did not go on for {what.timeout_s:g} s: {cause}")
             walk.wait(_PAUSE_S)
@@ -182,9 +191,9 @@ def _offsets(pieces: Sequence[Piece]) -> int:
     return sum(piece.next - piece.first for piece in pieces)
 
 
-def _write(driver: Driver, folder: Path, what: Export, pieces: Sequence[Piece]) -> int:
-    """Write pieces as files, one for each epoch; give the number of rows."""
-    count = 0
+def _write(driver: Driver, folder: Path, what: Export, pieces: Sequence[Piece]) -> Exported:
+    """Write pieces as files, one for each epoch; count the rows."""
+    rows_written = timeless = 0
     for epoch in sorted({piece.epoch for piece in pieces}):
         batches = [
             record_batch(part, rows, schema())
@@ -198,8 +207,9 @@ def _write(driver: Driver, folder: Path, what: Export, pieces: Sequence[Piece]) 
         table = pyarrow().Table.from_batches(batches).sort_by("position")
         first, last = table["position"][0].as_py(), table["position"][-1].as_py()
         _store(folder / f"E{epoch:09}-P{first:019}-P{last:019}.parquet", table)
-        count += table.num_rows
-    return count
+        rows_written += table.num_rows
+        timeless += table["timestamp"].null_count
+    return Exported(rows_written, timeless)
 
 
 def _store(path: Path, table: Any) -> None:
@@ -210,8 +220,4 @@ def _store(path: Path, table: Any) -> None:
         file.flush()
         os.fsync(file.fileno())
     unfinished.rename(path)
-    folder = os.open(path.parent, os.O_RDONLY)
-    try:
-        os.fsync(folder)
-    finally:
-        os.close(folder)
+    sync_folder(path.parent)

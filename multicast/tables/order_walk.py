@@ -21,7 +21,7 @@ from typing import Literal, NamedTuple, Self
 
 from multicast.consuming.cursor import Cursor, CursorProof, interest_digest
 from multicast.consuming.delivery import Delivery
-from multicast.consuming.ends import cursor_at, end_now, refuse_beyond_end
+from multicast.consuming.ends import end_now, place_of, refuse_beyond_end
 from multicast.consuming.last_read import LastRead, LastReads
 from multicast.consuming.stated_ends import refuse_lost_stream, tell
 from multicast.consuming.subscription import (
@@ -30,7 +30,6 @@ from multicast.consuming.subscription import (
     Reached,
     SubscriptionRequest,
     begin,
-    earliest,
     lacking,
     resume,
 )
@@ -60,8 +59,8 @@ _BOUNDS = Bounds()  # nothing is buffered here
 _POLL_S = 1.0  # one wait for order records that exist; more polls follow
 _QUIET_S = 10.0  # the request time-out of a driver: so long a record that exists may take
 _ANEW = (
-    "retention removed messages that were not read; begin at a time from which on all is retained, "
-    "or at latest: a stream with a new checkpoint, an export in a new folder"
+    "retention removed messages that were not read; begin at earliest, the first place from which "
+    "all is retained: a stream with a new checkpoint, an export in a new folder"
 )
 
 
@@ -215,10 +214,7 @@ class OrderWalk:
         control = self._control.refresh()
         if isinstance(start, Cursor):
             return start
-        if start == "earliest":
-            return earliest(control, self._request, bounds=_BOUNDS).position
-        moment = int(start.timestamp() * 1000) if isinstance(start, datetime) else None
-        cursor = cursor_at(self._driver, control, self._request, moment)
+        cursor = place_of(self._driver, control, self._request, start).cursor
         # A log's end may lie after an epoch marker; `resume` then needs that epoch's plan.
         self._control.refresh()
         return cursor

@@ -178,14 +178,15 @@ class MemorySystem(TopicClients):
         """The newest plan."""
         return self._control.refresh().plan()
 
-    def replan(self, interests: Interests) -> Plan:
+    def replan(self, interests: Interests, *, uncovered: bool = False) -> Plan:
         """Make a new plan the next epoch, while producers and consumers go on; return the plan.
 
         The running plan's logs stay. Raises `TimedOut` if the running epoch cannot end, for example
-        because one of its collectors is down.
+        because one of its collectors is down, and (without `uncovered`) `UsageError` for a plan
+        that leaves out a consumer of the running plan.
         """
         plan = plan_for(interests, topic=self.topic, running=self.plan)
-        self._apply(plan)
+        self._apply(plan, uncovered=uncovered)
         return self.plan
 
     # -- the check --------------------------------------------------------------------------------
@@ -217,9 +218,9 @@ class MemorySystem(TopicClients):
 
     # -- inside -----------------------------------------------------------------------------------
 
-    def _apply(self, plan: Plan) -> None:
+    def _apply(self, plan: Plan, *, uncovered: bool = False) -> None:
         self.note(f"applies the plan of epoch {plan.epoch}")
-        self.collectors.apply(plan, timeout_s=_PATIENCE_S)
+        self.collectors.apply(plan, timeout_s=_PATIENCE_S, uncovered=uncovered)
 
     def _fate(
         self, target: str | Iterable[str], fate: AppendFate, count: int, *, seconds: float = 0.0

@@ -7,37 +7,15 @@ runs collectors; `collectors.testing` fills it in.
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Callable
 from importlib.metadata import entry_points
-from random import Random
 from typing import Any, Protocol
 
-from multicast.drivers.memory.logs import MemoryLog
-from multicast.drivers.protocol import Driver
 from multicast.errors import UsageError
 from multicast.testing.clients import TopicClients
 from multicast.testing.interests import Interests
 from topology.tree import Plan
 
 GROUP = "amcast.testing"
-
-
-class DoubledCluster(Protocol):
-    """The cluster in memory, as the stepped collectors see it."""
-
-    topic: str
-    log: MemoryLog
-    driver: Driver
-    random: Random
-
-    def note(self, event: str) -> None:
-        """Add an event to the trace."""
-
-    def later(self, seconds: float, what: Callable[[], object]) -> None:
-        """Call `what` after so many seconds of virtual time."""
-
-    def now_ms(self) -> int:
-        """Give the virtual time as a timestamp."""
 
 
 class OrderingParty(Protocol):
@@ -55,7 +33,7 @@ class OrderingParty(Protocol):
     def fail_over(self, name: str) -> None:
         """Start another instance; the old ones end once a record of another one is accepted."""
 
-    def apply(self, plan: Plan, *, timeout_s: float) -> None:
+    def apply(self, plan: Plan, *, timeout_s: float, uncovered: bool = False) -> None:
         """Make a plan the next epoch; return once it has begun."""
 
 
@@ -66,7 +44,7 @@ class TopicOnBroker(TopicClients):
     plan: Plan
 
     @abstractmethod
-    def replan(self, interests: Interests) -> Plan:
+    def replan(self, interests: Interests, *, uncovered: bool = False) -> Plan:
         """Make a new plan the next epoch; return it once it has begun."""
 
 

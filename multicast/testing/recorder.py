@@ -115,4 +115,4 @@ def _read_again(
         with suppress(TimedOut):
             for batch in consumer.until_end(timeout=timeout_s, end=audit.end):
                 audit.delivered(label, "", batch)
-            audit.ended(label, "")
+            audit.ended(label, "", late=bool(consumer.omitted))

@@ -40,7 +40,7 @@ class AuditCollector:
         self._begun: dict[str, tuple[SubscriptionRequest, int]] = {}
         # Seat, instance, log, destination set, offsets. Their epochs are known only at the end.
         self._delivered: list[tuple[str, str, Log, tuple[str, ...], array[int]]] = []
-        self._ended: list[tuple[str, str]] = []
+        self._ended: list[tuple[str, str, bool]] = []
         self._judges: dict[str, LogJudge] = {}
 
     def begins(self, seat: str, request: SubscriptionRequest, epoch: int) -> None:
@@ -65,9 +65,9 @@ class AuditCollector:
         if kept:
             self._delivered.append((seat, instance, log, to, kept))
 
-    def ended(self, seat: str, instance: str) -> None:
-        """Report that a reading of a seat has reached the end."""
-        self._ended.append((seat, instance))
+    def ended(self, seat: str, instance: str, *, late: bool = False) -> None:
+        """Report that a reading of a seat has reached the end; `late`: it lacks a beginning."""
+        self._ended.append((seat, instance, late))
 
     def logged(self, control: ControlState, log: Log, records: Iterable[Record]) -> None:
         """Add the messages of a log, from its start on, in order; void ones are left out.
@@ -102,7 +102,7 @@ class AuditCollector:
             for plan in control.plans[begun - 1 :]:
                 # A seat whose interest an epoch does not cover was read up to that epoch only.
                 with suppress(UncoveredInterest, UsageError):
-                    interest, _ = request.resolve(plan)
+                    interest, _ = request.resolve_at(control, plan.epoch)
                     self._builder.interest(consumer=seat, interest=interest, epoch=plan.epoch)
         return self._builder.history(plans=[control.plan()], other_producers=True)
 
@@ -121,8 +121,8 @@ class AuditCollector:
                         to=to,
                         epoch=epoch,
                     )
-        for seat, instance in self._ended:
-            self._builder.end(consumer=seat, instance=instance)
+        for seat, instance, late in self._ended:
+            self._builder.end(consumer=seat, instance=instance, late=late)
 
 
 def epoch_of(control: ControlState, message_id: str) -> int:

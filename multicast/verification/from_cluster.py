@@ -69,7 +69,7 @@ def replayed(
                     audit.begins(seat.label, request, consumer.position.epoch)
                     for batch in consumer.until_end(timeout=timeout_s, end=audit.end):
                         audit.delivered(seat.label, str(number + 1), batch)
-                    audit.ended(seat.label, str(number + 1))
+                    audit.ended(seat.label, str(number + 1), late=bool(consumer.omitted))
         state = control.refresh()
         for log in state.plan(audit.end.epoch).logs:
             read_messages(driver, state, log, audit, timeout_s)

@@ -12,10 +12,10 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from multicast.consuming.batches import Batch
-from multicast.consuming.subscription import End
+from multicast.consuming.consumer import Consumer
 from ordering_osn.chain.bundles.rule import VoidReason
-from ordering_osn.config.policies import SignedData
+from ordering_osn.config.channel_config import ChannelConfig
+from ordering_osn.ledger.ledger import Ledger
 
 
 class Status(enum.IntEnum):
@@ -80,44 +80,6 @@ class BundleFate:
     places: Mapping[str, tuple[int, int]] = field(default_factory=dict)
 
 
-class Blocks(Protocol):
-    """A chain's blocks, for readers: the part of `ledger.Ledger` that they use."""
-
-    @property
-    def height(self) -> int:
-        """The number of the next block."""
-
-    @property
-    def base(self) -> int:
-        """The number of the oldest block not pruned; `height` where there is none."""
-
-    def read(self, number: int) -> bytes:
-        """Return the serialized block; raises `ledger.Pruned` or `ledger.NotYet`."""
-
-
-class ReaderPolicies(Protocol):
-    """The part of `policies.Policies` that decides who may read."""
-
-    def evaluate(self, path: str, signed: Sequence[SignedData]) -> None:
-        """Raise `policies.PolicyNotMet` unless the signatures meet the policy at `path`."""
-
-
-class Configuration(Protocol):
-    """The part of `channel_config.ChannelConfig` that decides who may read."""
-
-    @property
-    def sequence(self) -> int:
-        """Grows by one with each config update."""
-
-    @property
-    def policies(self) -> ReaderPolicies:
-        """The channel's policies."""
-
-    @property
-    def maintenance(self) -> bool:
-        """Whether the orderer group is in maintenance mode."""
-
-
 class Channel(Protocol):
     """One chain of this node. Its values change at any time; each read returns one whole value."""
 
@@ -126,11 +88,11 @@ class Channel(Protocol):
         """The channel ID."""
 
     @property
-    def ledger(self) -> Blocks:
+    def ledger(self) -> Ledger:
         """The blocks."""
 
     @property
-    def config(self) -> Configuration:
+    def config(self) -> ChannelConfig:
         """The configuration in force."""
 
     @property
@@ -149,28 +111,6 @@ class Channel(Protocol):
 
         The callback must not block. Returns the function that ends the watch.
         """
-
-
-class OrderReader(Protocol):
-    """The records of the logs of some chains, in the multicast's order; for one thread at a time.
-
-    The part of `multicast.Consumer` that readers of several chains use. Calls block.
-    """
-
-    def poll(self, timeout: float) -> list[Batch]:
-        """Give the next records; none where none came within `timeout` s. Raises `AmcastError`."""
-
-    def progress(self) -> dict[str, int]:
-        """Give, per log, the offset below which each record was given, or is for others."""
-
-    def end(self) -> End:
-        """Take the end of these chains' logs as it is now. Raises `AmcastError`."""
-
-    def reached(self, end: End) -> bool:
-        """Whether all records up to an end were given, or are for others."""
-
-    def close(self) -> None:
-        """Release everything."""
 
 
 class Channels(Protocol):
@@ -213,7 +153,7 @@ class Channels(Protocol):
     async def log_end(self, chains: tuple[str, ...]) -> LogEnd:
         """Give the end of the log of exactly this set (sorted), as Kafka says it now."""
 
-    def open_order(self, chains: Sequence[str], start: str) -> OrderReader:
+    def open_order(self, chains: Sequence[str], start: str) -> Consumer:
         """Open the order of some chains from a cursor's text, "earliest" or "latest".
 
         Blocks for a request to Kafka; raises `AmcastError`.

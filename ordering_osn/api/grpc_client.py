@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import ipaddress
 import json
 from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Callable, Iterable
 from typing import Any, Self
@@ -43,6 +44,15 @@ _CLIENT_OPTIONS = [
 ]
 
 
+def is_own_machine(address: str) -> bool:
+    """Whether an address "host:port" is this machine's, which no proxy of http_proxy can reach."""
+    host = address.rpartition(":")[0].strip("[]")
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
+
+
 class StatusAnswer(int):
     """The status that ended a request for blocks; `info` is the reason, empty if none was sent."""
 
@@ -61,6 +71,8 @@ class NodeClient:
 
     async def __aenter__(self) -> Self:
         options = list(_CLIENT_OPTIONS)
+        if is_own_machine(self.address):
+            options.append(("grpc.enable_http_proxy", 0))
         if self._name:
             options.append(("grpc.ssl_target_name_override", self._name))  # type: ignore[arg-type]
         if self._tls is None:

@@ -9,11 +9,13 @@ from __future__ import annotations
 
 import logging
 from importlib.metadata import version
+from typing import Any, Generic, TypeVar
 
 from topology import extra
 
 with extra("osn"):
     from prometheus_client import CollectorRegistry, Gauge, Histogram, generate_latest
+    from prometheus_client.metrics import MetricWrapperBase
 
 # The default buckets of Prometheus' Go client, which Fabric's orderer uses.
 _BUCKETS_S = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
@@ -37,151 +39,107 @@ class LabelledCounter(Gauge):
         return sum(each.value for each in counted if tuple(each.labels.values()) == values)
 
 
+_Kind = TypeVar("_Kind", bound=MetricWrapperBase)
+
+
+class _Metric(Generic[_Kind]):
+    """A metric of each node, named as its attribute; `own`: one that Fabric does not have."""
+
+    def __init__(self, kind: type[_Kind], text: str, *labels: str, own: bool = False) -> None:
+        self._kind, self._text, self._labels = kind, text, labels
+        self._prefix = "amcast_osn_" if own else ""
+
+    def __set_name__(self, owner: type, name: str) -> None:
+        self.attribute, self.name = name, self._prefix + name
+
+    def __get__(self, node: Metrics, owner: type | None = None) -> _Kind:
+        metric: _Kind = node.made[self.attribute]
+        return metric
+
+    def make(self, registry: CollectorRegistry) -> _Kind:
+        """Make the metric of one node."""
+        options: dict[str, Any] = {"buckets": _BUCKETS_S} if self._kind is Histogram else {}
+        return self._kind(self.name, self._text, self._labels, registry=registry, **options)
+
+
+def _tally(text: str, *labels: str, own: bool = False) -> _Metric[LabelledCounter]:
+    return _Metric(LabelledCounter, text, *labels, own=own)
+
+
+_OUTCOME = ("channel", "type", "status")
+_REQUEST = ("channel", "filtered", "data_type")
+_METHOD = ("service", "method")
+
+
 class Metrics:
     """All metrics of one node."""
 
+    broadcast_validate_duration = _Metric(
+        Histogram, "The time to validate a transaction", *_OUTCOME
+    )
+    broadcast_enqueue_duration = _Metric(Histogram, "The time to enqueue a transaction", *_OUTCOME)
+    broadcast_processed_count = _tally("The number of transactions processed", *_OUTCOME)
+    deliver_streams_opened = _tally("The number of Deliver streams opened")
+    deliver_streams_closed = _tally("The number of Deliver streams closed")
+    deliver_requests_received = _tally("The number of Deliver requests received", *_REQUEST)
+    deliver_requests_completed = _tally(
+        "The number of Deliver requests completed", *_REQUEST, "success"
+    )
+    deliver_blocks_sent = _tally("The number of blocks sent by Deliver", *_REQUEST)
+    grpc_server_stream_requests_received = _tally(
+        "The number of stream requests received", *_METHOD
+    )
+    grpc_server_stream_requests_completed = _tally(
+        "The number of stream requests completed", *_METHOD, "code"
+    )
+    grpc_server_stream_messages_received = _tally(
+        "The number of stream messages received", *_METHOD
+    )
+    grpc_server_stream_messages_sent = _tally("The number of stream messages sent", *_METHOD)
+    grpc_server_unary_requests_received = _tally("The number of unary requests received", *_METHOD)
+    grpc_server_unary_requests_completed = _tally(
+        "The number of unary requests completed", *_METHOD, "code"
+    )
+    blockcutter_block_fill_duration = _Metric(
+        Histogram, "The time from the first transaction of a block to its cut", "channel"
+    )
+    ledger_blockchain_height = _Metric(Gauge, "The height of the chain in blocks", "channel")
+    ledger_blockstorage_commit_time = _Metric(Histogram, "The time to write a block", "channel")
+    consensus_kafka_last_offset_persisted = _Metric(
+        Gauge, "The position in the order stream that the newest block's metadata hold", "channel"
+    )
+    fabric_version = _Metric(Gauge, "The running version", "version")
+    logging_entries_written = _tally("The number of log entries written", "level")
+    records_ignored = _tally("Records of the log without effect", "channel", "reason", own=True)
+    records_reposted = _tally("Records validated and posted again", "channel", own=True)
+    transactions_refused = _tally(
+        "Transactions refused when read from the log", "channel", "reason", own=True
+    )
+    timers_posted = _tally("Time-to-cut records posted", "channel", "outcome", own=True)
+    markers_posted = _tally("Config markers posted to the logs of sets", "channel", own=True)
+    bundles_processed = _tally("Bundles that clients submitted, answered", "status", own=True)
+    bundles_reposted = _tally("Bundles judged again, after their record was void", own=True)
+    bundles_counted = _tally("Bundles read that count", "channel", own=True)
+    bundles_void = _tally("Records of bundles read that are void", "channel", "reason", own=True)
+    markers_read = _tally("Config markers read and taken", "channel", own=True)
+    entries_read = _tally("Order entries read in a collector's stream", "channel", "log", own=True)
+    entries_dropped = _tally(
+        "Of the entries read, those of logs that are not wanted", "channel", "log", own=True
+    )
+    lost_tail = _Metric(
+        Gauge, "1: the chain has stopped, as Kafka lost the end of its log or order", "channel",
+        own=True,
+    )  # fmt: skip
+    ledger_torn_tails = _tally("Torn tails of the ledger cut off at start", "channel", own=True)
+
     def __init__(self) -> None:
         self.registry = CollectorRegistry()
-        self._tallies: list[str] = []
-        self._fabric_api()
-        self._fabric_chain()
-        self._fabric_node()
-        self._own()
-
-    def _fabric_api(self) -> None:
-        kinds = ("channel", "type", "status")
-        self.broadcast_validate_duration = self._histogram(
-            "broadcast_validate_duration", "The time to validate a transaction", *kinds
-        )
-        self.broadcast_enqueue_duration = self._histogram(
-            "broadcast_enqueue_duration", "The time to enqueue a transaction", *kinds
-        )
-        self.broadcast_processed_count = self._tally(
-            "broadcast_processed_count", "The number of transactions processed", *kinds
-        )
-        self.deliver_streams_opened = self._tally(
-            "deliver_streams_opened", "The number of Deliver streams opened"
-        )
-        self.deliver_streams_closed = self._tally(
-            "deliver_streams_closed", "The number of Deliver streams closed"
-        )
-        request = ("channel", "filtered", "data_type")
-        self.deliver_requests_received = self._tally(
-            "deliver_requests_received", "The number of Deliver requests received", *request
-        )
-        self.deliver_requests_completed = self._tally(
-            "deliver_requests_completed",
-            "The number of Deliver requests completed",
-            *request,
-            "success",
-        )
-        self.deliver_blocks_sent = self._tally(
-            "deliver_blocks_sent", "The number of blocks sent by Deliver", *request
-        )
-        method = ("service", "method")
-        self.grpc_server_stream_requests_received = self._tally(
-            "grpc_server_stream_requests_received",
-            "The number of stream requests received",
-            *method,
-        )
-        self.grpc_server_stream_requests_completed = self._tally(
-            "grpc_server_stream_requests_completed",
-            "The number of stream requests completed",
-            *method,
-            "code",
-        )
-        self.grpc_server_stream_messages_received = self._tally(
-            "grpc_server_stream_messages_received",
-            "The number of stream messages received",
-            *method,
-        )
-        self.grpc_server_stream_messages_sent = self._tally(
-            "grpc_server_stream_messages_sent", "The number of stream messages sent", *method
-        )
-        self.grpc_server_unary_requests_received = self._tally(
-            "grpc_server_unary_requests_received", "The number of unary requests received", *method
-        )
-        self.grpc_server_unary_requests_completed = self._tally(
-            "grpc_server_unary_requests_completed",
-            "The number of unary requests completed",
-            *method,
-            "code",
-        )
-
-    def _fabric_chain(self) -> None:
-        self.blockcutter_block_fill_duration = self._histogram(
-            "blockcutter_block_fill_duration",
-            "The time from the first transaction of a block to its cut",
-            "channel",
-        )
-        self.ledger_blockchain_height = self._gauge(
-            "ledger_blockchain_height", "The height of the chain in blocks", "channel"
-        )
-        self.ledger_blockstorage_commit_time = self._histogram(
-            "ledger_blockstorage_commit_time", "The time to write a block", "channel"
-        )
-        self.consensus_kafka_last_offset_persisted = self._gauge(
-            "consensus_kafka_last_offset_persisted",
-            "The position in the order stream that the newest block's metadata hold",
-            "channel",
-        )
-
-    def _fabric_node(self) -> None:
-        self.fabric_version = self._gauge("fabric_version", "The running version", "version")
+        rows = [row for row in vars(Metrics).values() if isinstance(row, _Metric)]
+        self.made: dict[str, Any] = {row.attribute: row.make(self.registry) for row in rows}
+        self._tallies = [
+            row.name for row in rows if isinstance(self.made[row.attribute], LabelledCounter)
+        ]
         self.fabric_version.labels(version=f"amcast-{version('amcast')}").set(1)
-        self.logging_entries_written = self._tally(
-            "logging_entries_written", "The number of log entries written", "level"
-        )
-
-    def _own(self) -> None:
-        self.records_ignored = self._tally(
-            "amcast_osn_records_ignored", "Records of the log without effect", "channel", "reason"
-        )
-        self.records_reposted = self._tally(
-            "amcast_osn_records_reposted", "Records validated and posted again", "channel"
-        )
-        self.transactions_refused = self._tally(
-            "amcast_osn_transactions_refused", "Transactions refused when read from the log",
-            "channel", "reason",
-        )  # fmt: skip
-        self.timers_posted = self._tally(
-            "amcast_osn_timers_posted", "Time-to-cut records posted", "channel", "outcome"
-        )
-        self.markers_posted = self._tally(
-            "amcast_osn_markers_posted", "Config markers posted to the logs of sets", "channel"
-        )
-        self.bundles_processed = self._tally(
-            "amcast_osn_bundles_processed", "Bundles that clients submitted, answered", "status"
-        )
-        self.bundles_reposted = self._tally(
-            "amcast_osn_bundles_reposted", "Bundles judged again, after their record was void"
-        )
-        self.bundles_counted = self._tally(
-            "amcast_osn_bundles_counted", "Bundles read that count", "channel"
-        )
-        self.bundles_void = self._tally(
-            "amcast_osn_bundles_void", "Records of bundles read that are void",
-            "channel", "reason",
-        )  # fmt: skip
-        self.markers_read = self._tally(
-            "amcast_osn_markers_read", "Config markers read and taken", "channel"
-        )
-        self.entries_read = self._tally(
-            "amcast_osn_entries_read", "Order entries read in a collector's stream",
-            "channel", "log",
-        )  # fmt: skip
-        self.entries_dropped = self._tally(
-            "amcast_osn_entries_dropped", "Of the entries read, those of logs that are not wanted",
-            "channel", "log",
-        )  # fmt: skip
-        self.lost_tail = self._gauge(
-            "amcast_osn_lost_tail",
-            "1: the chain has stopped, as Kafka lost the end of its log or order",
-            "channel",
-        )
-        self.torn_tails = self._tally(
-            "amcast_osn_ledger_torn_tails", "Torn tails of the ledger cut off at start", "channel"
-        )
 
     def expose(self) -> bytes:
         """Return all metrics in Prometheus' text format 0.0.4."""
@@ -191,17 +149,6 @@ class Metrics:
             for head in ("HELP", "TYPE"):
                 text = text.replace(f"# {head} {name}_total ", f"# {head} {name} ")
         return text.encode()
-
-    def _tally(self, name: str, text: str, *labels: str) -> LabelledCounter:
-        tally = LabelledCounter(name, text, labels, registry=self.registry)
-        self._tallies.append(name)
-        return tally
-
-    def _gauge(self, name: str, text: str, *labels: str) -> Gauge:
-        return Gauge(name, text, labels, registry=self.registry)
-
-    def _histogram(self, name: str, text: str, *labels: str) -> Histogram:
-        return Histogram(name, text, labels, registry=self.registry, buckets=_BUCKETS_S)
 
 
 class CountingHandler(logging.Handler):

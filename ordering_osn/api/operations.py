@@ -9,9 +9,9 @@
                              411 for a body without a length (chunked)
     GET /version             {"Version": …}
 
-With TLS, `/metrics` and `/logspec` require a client certificate (401 without one); with
-`client_required` every path does. The web server (`multicast/web.py`, which bounds clients) has a
-thread of its own, so requests are answered even if the node's event loop hangs.
+With TLS, `/metrics` and `/logspec` require a client certificate (401 without one). The web server
+(`multicast/web.py`, which bounds clients) has a thread of its own, so requests are answered even if
+the node's event loop hangs.
 """
 
 from __future__ import annotations
@@ -60,7 +60,6 @@ class Operations:
         host: str = "127.0.0.1",
         port: int = 0,
         tls: TlsFiles | None = None,
-        client_required: bool = False,
         check_s: float = HEALTH_CHECK_S,
     ) -> None:
         self.host, self.port = host, port
@@ -80,7 +79,7 @@ class Operations:
                 "/logspec": self._certified(self._log_spec),
                 "/version": _only_get(_version),
             },
-            tls=_context(tls, client_required=client_required) if tls else None,
+            tls=_context(tls) if tls else None,
             route_s=check_s + CLIENT_S,
         )
 
@@ -172,7 +171,7 @@ def _bad_request(why: str) -> WebDocument:
     return json_document(HTTPStatus.BAD_REQUEST, {"error": why})
 
 
-def _context(tls: TlsFiles, *, client_required: bool) -> ssl.SSLContext:
+def _context(tls: TlsFiles) -> ssl.SSLContext:
     """Make the TLS context, for TLS 1.2 and later; `ssl` reads keys from files only."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.minimum_version = ssl.TLSVersion.TLSv1_2
@@ -184,12 +183,7 @@ def _context(tls: TlsFiles, *, client_required: bool) -> ssl.SSLContext:
             context.load_cert_chain(pair)
         if tls.authorities:
             context.load_verify_locations(cadata=tls.authorities.decode())
-            context.verify_mode = ssl.CERT_REQUIRED if client_required else ssl.CERT_OPTIONAL
+            context.verify_mode = ssl.CERT_OPTIONAL
     except (OSError, ValueError) as error:
         raise UsageError(f"TLS of the operations server: {error}") from error
-    if client_required and not tls.authorities:
-        raise UsageError(
-            "TLS of the operations server: client certificates are required, "
-            "but no authorities are given to check them"
-        )
     return context

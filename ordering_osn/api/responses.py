@@ -8,17 +8,20 @@ No I/O, no clock.
 
 from __future__ import annotations
 
+from typing import Any
+
 from ordering_osn.api.channels import Status
 from ordering_osn.chain.bundles.wire_format import (
+    NUMBER,
+    OCTETS,
     bytes_field,
-    fields,
+    known_once,
     message_field,
     number_field,
-    octets,
-    whole,
 )
 
 _STATUS, _SECOND = 1, 2
+_FIELDS = {_STATUS: NUMBER, _SECOND: OCTETS}
 
 
 def status_answer(status: int, info: str = "") -> bytes:
@@ -33,17 +36,17 @@ def block_answer(block: bytes) -> bytes:
 
 def read_status(answer: bytes) -> tuple[int, str]:
     """Return the status and info of a BroadcastResponse; raises `ValueError`."""
-    read = dict(fields(answer, "the answer"))
-    status = whole(read.get(_STATUS, 0), "the status")
-    return status, str(octets(read.get(_SECOND, memoryview(b"")), "the info"), "utf-8", "replace")
+    read: dict[int, Any] = known_once(answer, _FIELDS, "the answer")
+    return read.get(_STATUS, 0), str(read.get(_SECOND, b""), "utf-8", "replace")
 
 
 def read_answer(answer: bytes) -> bytes | int:
     """Return the block (bytes) or the status (int) of a DeliverResponse; raises `ValueError`."""
-    read = dict(fields(answer, "the answer"))
+    read: dict[int, Any] = known_once(answer, _FIELDS, "the answer")
     if _SECOND in read and _STATUS not in read:
-        return bytes(octets(read[_SECOND], "the block"))
-    return whole(read.get(_STATUS, 0), "the status")
+        return bytes(read[_SECOND])
+    status: int = read.get(_STATUS, 0)
+    return status
 
 
 SUCCESS = status_answer(Status.SUCCESS)

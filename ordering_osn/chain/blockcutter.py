@@ -15,7 +15,6 @@ a message completes two batches at most, and nothing is pending after two.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass
 
 
@@ -70,22 +69,3 @@ class BlockCutter:
         self._pending = []
         self._bytes = 0
         return batch
-
-
-class FillTimes:
-    """How long blocks took to fill, from their first message to their cut, in seconds."""
-
-    def __init__(self) -> None:
-        self._filling: int | None = None
-        self._since = 0.0
-
-    def observe(self, cut: Iterable[int], filling: int | None, now: float) -> tuple[float, ...]:
-        """Take the numbers of the blocks cut `now`, and of the one with pending messages, or None.
-
-        Gives the fill time of each block cut; 0 for one that never waited. Leave out the block of a
-        config: no cutter cuts it.
-        """
-        took_s = tuple(now - self._since if block == self._filling else 0.0 for block in cut)
-        if filling != self._filling:
-            self._filling, self._since = filling, now
-        return took_s

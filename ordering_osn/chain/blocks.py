@@ -21,6 +21,7 @@ from typing import Any, NamedTuple
 
 from ordering_osn.chain.envelopes import Signer
 from ordering_osn.chain.transactions import Malformed, channel_header
+from ordering_osn.identity.certificates import tagged
 from ordering_osn.protos import (
     Block,
     BlockHeader,
@@ -63,16 +64,8 @@ class SignedBytes(NamedTuple):
 def header_bytes(number: int, previous_hash: bytes, data_hash: bytes) -> bytes:
     """Encode a header in DER: the bytes that are hashed and signed."""
     integer = number.to_bytes(number.bit_length() // 8 + 1, "big")
-    body = _der(_INTEGER, integer) + _der(_OCTETS, previous_hash) + _der(_OCTETS, data_hash)
-    return _der(_SEQUENCE, body)
-
-
-def _der(tag: int, content: bytes) -> bytes:
-    length = len(content)
-    if length < 0x80:
-        return bytes((tag, length)) + content
-    size = (length.bit_length() + 7) // 8
-    return bytes((tag, 0x80 | size)) + length.to_bytes(size, "big") + content
+    body = tagged(_INTEGER, integer) + tagged(_OCTETS, previous_hash) + tagged(_OCTETS, data_hash)
+    return tagged(_SEQUENCE, body)
 
 
 def header_hash(header: BlockHeader) -> bytes:
@@ -151,7 +144,7 @@ def consenter_of(block: Block) -> KafkaMetadata:
         value = Metadata.FromString(wrapped).value
         if not value:
             return KafkaMetadata(last_offset_persisted=NOTHING_PERSISTED)
-        consenter = KafkaMetadata.FromString(value)
+        consenter: KafkaMetadata = KafkaMetadata.FromString(value)
     except DecodeError as error:
         raise CorruptMetadata(
             f"{_named(block)}: its consenter metadata cannot be decoded: {error}"

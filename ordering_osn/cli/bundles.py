@@ -61,7 +61,8 @@ def bundle(
     msp: Msp,
     msp_id: MspID,
     out: Annotated[
-        Path | None, typer.Option("--out", help="The file to write; default: stdout.")
+        Path | None,
+        typer.Option("--out", readable=False, help="The file to write; default: stdout."),
     ] = None,
     expiry: Annotated[
         int, typer.Option("--expiry", help="The last offset of the set's log; 0: it never expires.")

@@ -23,7 +23,6 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from multicast.errors import UsageError
-from ordering_osn.api.channels import Blocks
 from ordering_osn.chain import transactions
 from ordering_osn.chain.blocks import (
     CorruptMetadata,
@@ -84,6 +83,9 @@ class BlockFile:
         if number == self._number:
             return self._raw
         raise Pruned(f"block {number} is not in this file")
+
+
+Blocks = Ledger | BlockFile
 
 
 def open_blocks(path: Path) -> Blocks:

@@ -27,7 +27,7 @@ from typing import Any, NamedTuple, Protocol
 
 from multicast.errors import UsageError
 from ordering_osn.chain.envelopes import BadEnvelope, ParsedEnvelope, canonical, decoded
-from ordering_osn.config.policies import PolicyNotMet, SignedData, resolve
+from ordering_osn.config.policies import Policies, PolicyNotMet, SignedData, resolve
 from ordering_osn.protos import (
     Config,
     ConfigEnvelope,
@@ -49,13 +49,6 @@ class InvalidUpdate(UsageError):
     """A config update is refused; the text gives the reason."""
 
 
-class UpdatePolicies(Protocol):
-    """The part of `policies.Policies` that decides whether an update is allowed."""
-
-    def evaluate(self, path: str, signed: Sequence[SignedData]) -> None:
-        """Raise `PolicyNotMet` unless the signatures satisfy the policy."""
-
-
 class Current(Protocol):
     """The config that an update starts from."""
 
@@ -68,7 +61,7 @@ class Current(Protocol):
         """The proto `Config`."""
 
     @property
-    def policies(self) -> UpdatePolicies:
+    def policies(self) -> Policies:
         """The policies of that config."""
 
 
@@ -210,7 +203,7 @@ def _check_read_set(existing: Mapping[Key, Any], read: Mapping[Key, Any]) -> Non
 def _check_delta(
     existing: Mapping[Key, Any],
     delta: Mapping[Key, Any],
-    policies: UpdatePolicies,
+    policies: Policies,
     signed: Sequence[SignedData],
 ) -> None:
     if not delta:
@@ -236,9 +229,7 @@ def _check_delta(
             met.add(path)
 
 
-def _check_policy(
-    key: Key, path: str, policies: UpdatePolicies, signed: Sequence[SignedData]
-) -> None:
+def _check_policy(key: Key, path: str, policies: Policies, signed: Sequence[SignedData]) -> None:
     try:
         policies.evaluate(path, signed)
     except PolicyNotMet as error:

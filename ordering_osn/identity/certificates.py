@@ -39,18 +39,8 @@ with extra("osn"):
 
 # The orders of the curves that Go's crypto/elliptic, and so every Fabric peer, supports.
 _ORDERS = {
-    "secp224r1": 0xFFFFFFFFFFFFFFFFFFFFFFFFFFFF16A2E0B8F03E13DD29455C5C2A3D,
-    "secp256r1": 0xFFFFFFFF00000000FFFFFFFFFFFFFFFFBCE6FAADA7179E84F3B9CAC2FC632551,
-    "secp384r1": int(
-        "FFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFF"
-        "C7634D81F4372DDF581A0DB248B0A77AECEC196ACCC52973",
-        16,
-    ),
-    "secp521r1": int(
-        "01FFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFA"
-        "51868783BF2F966B7FCC0148F709A5D03BB5C9B8899C47AEBB6FB71E91386409",
-        16,
-    ),
+    curve.name: curve().group_order
+    for curve in (ec.SECP224R1, ec.SECP256R1, ec.SECP384R1, ec.SECP521R1)
 }
 _ECDSA = {"SHA2": ec.ECDSA(hashes.SHA256()), "SHA3": ec.ECDSA(hashes.SHA3_256())}
 HASH_FAMILIES = tuple(sorted(_ECDSA))
@@ -197,10 +187,10 @@ class Certificate:
             return self.der
         if s <= order // 2:
             return self.der
-        tail = len(_tagged(0x03, b"\x00" + self._x509.signature))
+        tail = len(tagged(0x03, b"\x00" + self._x509.signature))
         start = self.der.index(self.signed)
-        signature = _tagged(0x03, b"\x00" + encode_dss_signature(r, order - s))
-        return _tagged(0x30, self.der[start:-tail] + signature)
+        signature = tagged(0x03, b"\x00" + encode_dss_signature(r, order - s))
+        return tagged(0x30, self.der[start:-tail] + signature)
 
     def pem(self) -> bytes:
         """Return the certificate as PEM."""
@@ -321,7 +311,8 @@ def _may_certify(parent: Certificate, below: tuple[Certificate, ...], time: date
     )
 
 
-def _tagged(tag: int, content: bytes) -> bytes:
+def tagged(tag: int, content: bytes) -> bytes:
+    """Encode a value in DER."""
     size = len(content)
     if size < 0x80:
         return bytes((tag, size)) + content

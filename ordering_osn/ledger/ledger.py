@@ -39,6 +39,7 @@ from ordering_osn.ledger.errors import (
 from ordering_osn.ledger.recovery import LOG, Loaded
 from ordering_osn.ledger.segments import Base, KeptConfig, Segment
 from ordering_osn.protos import Block
+from topology.files import sync_folder
 
 __all__ = [
     "Ledger",
@@ -111,7 +112,7 @@ class Ledger:
             return ledger
         if not folder.is_dir():
             folder.mkdir(parents=True)
-            segments.sync_folder(folder.parent)
+            sync_folder(folder.parent)
         ledger._locked = recovery.lock(folder)
         try:
             loaded = recovery.load(folder)

@@ -22,6 +22,7 @@ from pathlib import Path
 from ordering_osn.ledger import segments
 from ordering_osn.ledger.errors import LedgerDamaged, LedgerLocked
 from ordering_osn.ledger.segments import Base, Scanned, Segment
+from topology.files import DRAFT, sync_folder
 
 LOG = logging.getLogger("amcast.ledger")
 _LOCK_FILE = "lock"
@@ -127,9 +128,9 @@ def repair(folder: Path, loaded: Loaded) -> None:
     for path in folder.glob(f"*{segments.INDEX}"):
         if path not in current:
             path.unlink()
-    for path in folder.glob(f"*{segments.DRAFT}"):
+    for path in folder.glob(f"*{DRAFT}"):
         path.unlink()
-    segments.sync_folder(folder)
+    sync_folder(folder)
 
 
 def _truncate(segment: Segment) -> None:

@@ -25,9 +25,10 @@ from crc32c import crc32c
 
 from multicast.errors import UnknownVersion
 from ordering_osn.ledger.errors import LedgerDamaged
+from topology.files import sync_folder, write_bytes
 
 VERSION = 1  # of the file format
-BLOCKS, INDEX, DRAFT = ".blocks", ".index", ".draft"
+BLOCKS, INDEX = ".blocks", ".index"
 BASE_FILE = "base"
 
 _SEGMENT_MAGIC, _INDEX_MAGIC, _BASE_MAGIC = b"amcastLS", b"amcastLI", b"amcastLB"
@@ -253,15 +254,6 @@ def sync_file(descriptor: int) -> None:
     _sync_data(descriptor)
 
 
-def sync_folder(folder: Path) -> None:
-    """Sync the folder itself: which files it holds."""
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
-
-
 def damaged(path: Path, offset: int, what: str) -> LedgerDamaged:
     """Return the error for damage at a byte of a file; `what` names the block or the fault."""
     return LedgerDamaged(f"{path} is damaged at byte {offset}: {what}")
@@ -304,11 +296,6 @@ def _write_all(descriptor: int, parts: list[bytes], offset: int) -> None:
 
 
 def _replace(path: Path, written: bytes) -> None:
-    """Write and sync a draft, then rename it to `path`: the file is replaced atomically."""
-    draft = path.with_name(path.name + DRAFT)
-    with draft.open("wb") as file:
-        file.write(written)
-        file.flush()
-        os.fsync(file.fileno())
-    draft.replace(path)
+    """Replace the file atomically: a draft is written and synced, then renamed."""
+    write_bytes(path, written, force=True)
     sync_folder(path.parent)

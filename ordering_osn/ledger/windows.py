@@ -8,7 +8,6 @@ bundles in the blocks below the new base there is no such file.
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -20,6 +19,7 @@ from ordering_osn.ledger.errors import LedgerDamaged, Pruned
 from ordering_osn.ledger.ledger import Ledger
 from ordering_osn.protos import Block
 from topology.documents import json_object
+from topology.files import write_text
 
 WINDOWS_FILE = "windows.json"
 _SCHEMA_VERSION = 1  # of the file; another version was written by another program
@@ -68,12 +68,7 @@ def save_windows(ledger: Ledger, base: int) -> None:
     if not sets:
         return
     document = {"schema_version": _SCHEMA_VERSION, "sets": sets}
-    unfinished = ledger.folder / f"{WINDOWS_FILE}.unfinished"
-    with unfinished.open("w", encoding="utf-8") as file:
-        json.dump(document, file)
-        file.flush()
-        os.fsync(file.fileno())
-    unfinished.replace(ledger.folder / WINDOWS_FILE)
+    write_text(ledger.folder / WINDOWS_FILE, json.dumps(document), force=True)
 
 
 def read_windows(folder: Path) -> Mapping[Chains, Sequence[PartPlace]]:

@@ -11,9 +11,9 @@ So a peer can withhold blocks, but cannot forge them.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 from multicast.drivers.protocol import TopicPartition
 from multicast.errors import AmcastError
@@ -21,44 +21,14 @@ from ordering_osn.chain.blocks import check_next, last_config_of, signed_bytes
 from ordering_osn.config.channel_config import ChannelConfig
 from ordering_osn.config.policies import PolicyNotMet, SignedData
 from ordering_osn.ledger.ledger import LedgerFull
+from ordering_osn.node.peers import NoPeer, PeerNodes
 from ordering_osn.protos import Block, DecodeError
 
 BLOCK_VALIDATION = "/Channel/Orderer/BlockValidation"
 
 
-class NoPeer(AmcastError):
-    """A peer does not say which blocks it has; a later attempt may succeed."""
-
-    retriable = True
-    exit_code = 4
-
-
 class ForgedBlock(AmcastError):
     """A peer gave a block that does not continue this chain, or that no orderer of it signed."""
-
-
-class Peers(Protocol):
-    """The other nodes, as a source of blocks."""
-
-    @property
-    def names(self) -> Sequence[str]:
-        """The peers' names."""
-
-    def blocks(self, peer: str, channel: str, start: int) -> Iterator[bytes]:
-        """Give a peer's serialized blocks of a chain from number `start` to its newest, if any.
-
-        The calling thread waits, for a bounded time. Raises `NoPeer` where the peer does not say.
-        """
-
-
-class NoPeers:
-    """The peers of a node that was given none."""
-
-    names = ()
-
-    def blocks(self, peer: str, channel: str, start: int) -> Iterator[bytes]:  # noqa: ARG002
-        """Raise `NoPeer`."""
-        raise NoPeer(f"{peer} is no peer of this node")
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,7 +86,7 @@ class Leaders:
 
 
 def copy_blocks(
-    peers: Peers,
+    peers: PeerNodes | None,
     channel: str,
     newest: Callable[[], tuple[Any, ChannelConfig]],
     take: Callable[[VerifiedBlock], None],
@@ -127,6 +97,8 @@ def copy_blocks(
     peer did not say what it has, or what is wrong with it; what `take` raises otherwise is raised.
     """
     failures: list[AmcastError] = []
+    if peers is None:
+        return failures
     for peer in peers.names:
         previous, config = newest()
         try:

@@ -27,7 +27,6 @@ from collections.abc import Callable
 
 from multicast.errors import Truncated
 from ordering_osn.api.channels import Status
-from ordering_osn.node.bundles.needs import Readiness
 from ordering_osn.node.changes import ChangeEvent
 from ordering_osn.node.filters import Refusal
 from ordering_osn.node.order_watch import OrderWatch
@@ -210,7 +209,7 @@ class ChainStatus:
             raise Stopped
 
 
-async def ready(name: str, status: Readiness, timeout_s: float) -> None:
+async def ready(name: str, status: ChainStatus, timeout_s: float) -> None:
     """Return when the chain takes envelopes; raises `Refusal` where it does not in time."""
     if not await status.ready(max(0.0, timeout_s)):
         reason = status.trouble() or "a config update is judged again, and takes long"

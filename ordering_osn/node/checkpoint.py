@@ -17,10 +17,9 @@ from pathlib import Path
 from ordering_osn.chain.chain import Chain
 from ordering_osn.chain.state import IdleCheckpoint, StreamPosition
 from topology.documents import json_object
+from topology.files import write_text
 
-# Of the file. Version 1 had no heads; a file of another version has no effect.
-SCHEMA_VERSION = 2
-_READABLE = (1, SCHEMA_VERSION)
+SCHEMA_VERSION = 2  # of the file; a file of another version has no effect
 _log = logging.getLogger("amcast.osn")
 
 
@@ -73,16 +72,14 @@ def write_checkpoint(path: Path, checkpoint: IdleCheckpoint) -> None:
         "last_resubmitted_config": checkpoint.last_resubmitted_config,
         "set_heads": [head.hex() for head in checkpoint.heads],
     }
-    unfinished = path.with_suffix(".unfinished")
-    unfinished.write_text(json.dumps(document), encoding="utf-8")
-    unfinished.replace(path)
+    write_text(path, json.dumps(document), force=True)
 
 
 def read_checkpoint(path: Path) -> IdleCheckpoint | None:
     """Read the file; None where it says nothing."""
     try:
         document = json_object(path.read_bytes())
-        if document["schema_version"] not in _READABLE:
+        if document["schema_version"] != SCHEMA_VERSION:
             return None
         return IdleCheckpoint(
             int(document["height"]),
@@ -90,7 +87,7 @@ def read_checkpoint(path: Path) -> IdleCheckpoint | None:
             StreamPosition(int(document["position"]), str(document["cursor"])),
             int(document["last_original"]),
             int(document["last_resubmitted_config"]),
-            tuple(bytes.fromhex(head) for head in document.get("set_heads", ())),
+            tuple(bytes.fromhex(head) for head in document["set_heads"]),
         )
     except (OSError, ValueError, KeyError, TypeError):
         return None

@@ -9,8 +9,6 @@ I/O and no clock: the caller passes the time, in seconds of a monotonic clock.
 
 from __future__ import annotations
 
-from ordering_osn.chain.blockcutter import FillTimes
-
 
 class CutTimer:
     """The timer of one chain's pending block. For the chain's thread only."""
@@ -19,7 +17,6 @@ class CutTimer:
         self._wanted: tuple[int, int] | None = None
         self._wanted_since = 0.0
         self._requested: tuple[int, int] | None = None
-        self._fill_times = FillTimes()
 
     def reset(self) -> None:
         """Forget what was pending: the core was rebuilt from the ledger."""
@@ -27,7 +24,6 @@ class CutTimer:
 
     def observe(self, wanted: tuple[int, int] | None, now: float) -> None:
         """Note which block is pending now; None: none is."""
-        self._fill_times.observe((), wanted and wanted[0], now)
         if wanted != self._wanted:
             self._wanted, self._wanted_since = wanted, now
 
@@ -49,6 +45,9 @@ class CutTimer:
         return self._wanted[0]
 
     def fill_time_s(self, block: int, now: float) -> float:
-        """Say how long this block took from its first transaction to its cut, which is now."""
-        (took_s,) = self._fill_times.observe([block], None, now)
-        return took_s
+        """Say how long this block took from its first transaction to its cut, which is now.
+
+        0 for a block that never waited. Not for the block of a config, which no cutter cuts.
+        """
+        waited = self._wanted is not None and self._wanted[0] == block
+        return now - self._wanted_since if waited else 0.0

@@ -14,9 +14,9 @@ from ordering_osn.chain.bundles.restart import RestoredSet
 from ordering_osn.chain.bundles.rule import Outcome
 from ordering_osn.chain.envelopes import Signer
 from ordering_osn.config.channel_config import ChannelConfig
-from ordering_osn.node.catch_up import Peers
 from ordering_osn.node.filters import ChannelRules
 from ordering_osn.node.outbox import OnOutcome
+from ordering_osn.node.peers import PeerNodes
 
 
 class BundleListener(Protocol):
@@ -46,7 +46,7 @@ class Dependencies:
     topic_of: Callable[[str], tuple[str, str] | None]  # a chain's topic and its ID; AFTER `connect`
     post: Callable[[bytes, tuple[str, ...], OnOutcome], None]  # a record to the log of a set
     created: Callable[[str, bytes], None]  # a channel is created: its name and CONFIG envelope
-    peers: Peers
+    peers: PeerNodes | None
     accepts_loss: Callable[[str], bool]  # of a chain: an operator accepts what Kafka has lost
     metrics: Metrics
     bundles: BundleListener

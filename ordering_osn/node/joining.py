@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 import logging
-import os
 from pathlib import Path
 
 from multicast.errors import Conflict, UsageError
@@ -17,6 +16,7 @@ from ordering_osn.config.channel_config import ChannelConfig, InvalidConfig
 from ordering_osn.config.configtx import InvalidUpdate, check_channel_id
 from ordering_osn.protos import Block, DecodeError
 from topology.documents import json_object
+from topology.files import sync_folder, write_bytes, write_text
 
 GENESIS = "genesis.block"
 _LEDGER = "ledger"
@@ -111,10 +111,8 @@ def refuse_other_topic(chain_folder: Path, topic: str, topic_id: str) -> None:
 def note_topic(chain_folder: Path, topic: str, topic_id: str) -> None:
     """Note of which topic's records a chain's blocks are made, for `refuse_other_topic`."""
     file = chain_folder / _TOPIC
-    unfinished = file.with_suffix(".unfinished")
     try:
-        unfinished.write_text(json.dumps({"topic": topic, "topic_id": topic_id}), encoding="utf-8")
-        unfinished.replace(file)
+        write_text(file, json.dumps({"topic": topic, "topic_id": topic_id}), force=True)
     except OSError as error:  # only that check is missing then
         _log.warning("%s cannot be written: %s", file, error)
 
@@ -126,15 +124,6 @@ def _place(folder: Path, name: str, raw: bytes) -> None:
             raise Conflict(f"{folder} has the chain {name} with another genesis block")
         return
     genesis.parent.mkdir(parents=True, exist_ok=True)
-    unfinished = genesis.with_suffix(".unfinished")
-    with unfinished.open("wb") as out:
-        out.write(raw)
-        out.flush()
-        os.fsync(out.fileno())
-    unfinished.replace(genesis)
+    write_bytes(genesis, raw, force=True)
     for parent in (genesis.parent, folder):  # the file names, too, must survive a loss of power
-        handle = os.open(parent, os.O_RDONLY)
-        try:
-            os.fsync(handle)
-        finally:
-            os.close(handle)
+        sync_folder(parent)

@@ -26,7 +26,6 @@ from multicast.drivers.protocol import Appended, AppendFailed, AppendOutcome
 from multicast.errors import AmcastError, ClusterUnreachable, UsageError
 from multicast.producing.producer import Producer
 from ordering_osn.api.channels import Status
-from ordering_osn.node.bundles.needs import BundlePosts
 from ordering_osn.node.filters import Refusal
 from ordering_osn.node.kafka_connection import SharedAttempts
 from topology.tree import Log, Plan, log_name
@@ -185,9 +184,7 @@ class Posts:
                 future.set_result(outcome)
 
 
-async def started(
-    posts: BundlePosts, raw: bytes, to: tuple[str, ...]
-) -> asyncio.Future[AppendOutcome]:
+async def started(posts: Posts, raw: bytes, to: tuple[str, ...]) -> asyncio.Future[AppendOutcome]:
     """Post a record; give its future outcome. Raises `Refusal`."""
     try:
         return await posts.start(raw, to)

@@ -1,4 +1,4 @@
-"""Fetches blocks from other nodes over gRPC (`catch_up.Peers`); nobody has verified them yet.
+"""Fetches blocks from other nodes over gRPC; nobody has verified them yet (`catch_up.py` does).
 
 A chain's thread calls and waits; the requests run on the node's event loop.
 """
@@ -15,7 +15,6 @@ from ordering_osn.api.grpc_client import NodeClient
 from ordering_osn.api.seek import seek_envelope
 from ordering_osn.api.tls_files import TlsFiles
 from ordering_osn.chain.envelopes import Signer
-from ordering_osn.node.catch_up import NoPeer
 
 # The blocks of one round are held in memory. Below this a round costs one more request for every
 # few blocks; ten times more would be a third of a gigabyte for each chain that catches up. At least
@@ -25,6 +24,13 @@ _ROUND_BYTES = 32 << 20
 _ANSWER_S = 10.0
 # 32 MiB in 60 s is 0.5 MiB/s: a slower peer is given up for now.
 _ROUND_S = 60.0
+
+
+class NoPeer(AmcastError):
+    """A peer does not say which blocks it has; a later attempt may succeed."""
+
+    retriable = True
+    exit_code = 4
 
 
 class PeerNodes:
@@ -52,7 +58,10 @@ class PeerNodes:
         return self._addresses
 
     def blocks(self, peer: str, channel: str, start: int) -> Iterator[bytes]:
-        """Give a peer's blocks of a chain from `start` to its newest; raises `NoPeer`."""
+        """Give a peer's serialized blocks of a chain from number `start` to its newest, if any.
+
+        The calling thread waits, for a bounded time. Raises `NoPeer` where the peer does not say.
+        """
         while blocks := self._blocks_of(peer, channel, start):
             yield from blocks
             start += len(blocks)

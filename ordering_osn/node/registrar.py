@@ -32,7 +32,7 @@ from ordering_osn.config.policies import PolicyNotMet, SignedData
 from ordering_osn.ledger.ledger import Ledger
 from ordering_osn.node.bundles.desk import BundleDesk
 from ordering_osn.node.bundles.shared_reading import SharedReading
-from ordering_osn.node.catch_up import BLOCK_VALIDATION, NoPeers, Peers
+from ordering_osn.node.catch_up import BLOCK_VALIDATION
 from ordering_osn.node.chain_node import ChainNode
 from ordering_osn.node.dependencies import Dependencies
 from ordering_osn.node.filters import ChannelRules
@@ -47,6 +47,7 @@ from ordering_osn.node.joining import (
 from ordering_osn.node.kafka_connection import KafkaConnection
 from ordering_osn.node.order_watch import PROBE_S, STALLED_S
 from ordering_osn.node.outbox import Posts
+from ordering_osn.node.peers import PeerNodes
 from ordering_osn.protos import SerializedIdentity
 
 _log = logging.getLogger("amcast.osn")
@@ -83,7 +84,7 @@ class Registrar:
         cluster: KafkaConnection,
         signer: Signer,
         *,
-        peers: Peers | None = None,
+        peers: PeerNodes | None = None,
         accept_loss: Collection[str] = (),
         metrics: Metrics | None = None,
         fsync: Literal["block", "never"] = "block",
@@ -97,7 +98,7 @@ class Registrar:
         self._folder = folder
         self._cluster = cluster
         self._signer = signer
-        self._peers = peers or NoPeers()
+        self._peers = peers
         self._accept_loss = frozenset(accept_loss)
         self.metrics = metrics or Metrics()
         self._fsync = fsync
@@ -220,7 +221,7 @@ class Registrar:
         genesis = genesis_of(self._folder, name)
         ledger = Ledger.open(ledger_folder(self._folder, name), fsync=self._fsync)
         try:
-            self.metrics.torn_tails.add(name, amount=float(ledger.torn_bytes > 0))
+            self.metrics.ledger_torn_tails.add(name, amount=float(ledger.torn_bytes > 0))
             if ledger.height == 0:
                 ledger.append(0, genesis)
             checkpoint = checkpoint_file(self._folder, name)

@@ -20,7 +20,7 @@ from typing import Literal
 from multicast.drivers import open_driver
 from multicast.settings import Settings
 from ordering_osn.api.grpc_server import Server
-from ordering_osn.api.metrics import CountingHandler, Metrics
+from ordering_osn.api.metrics import Metrics
 from ordering_osn.api.operations import Operations
 from ordering_osn.api.tls_files import TlsFiles
 from ordering_osn.identity import SigningIdentity, expiry_warning
@@ -66,7 +66,6 @@ async def serve(settings: Settings, options: Options, started: Callable[[str], N
     for signal_number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(signal_number, over.set)
     metrics = Metrics()
-    logging.getLogger("amcast").addHandler(CountingHandler(metrics))
     cluster = KafkaConnection(
         lambda: open_driver(
             settings.driver,

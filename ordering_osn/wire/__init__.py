@@ -8,7 +8,7 @@ of its own (`pip install grpcio-tools==1.71.2`, which is not a dependency of thi
 Then the comment lines for the linters, which are the first ones of both files, were added.
 `tests/ordering_osn/bundles/test_wire.py` holds the stubs to the proto file.
 
-The core in `ordering_osn/chain/bundles/` reads and writes the same bytes without these stubs: what
-counts must not depend on what one version of a protobuf library accepts. The same test holds its
-encoders to the stubs.
+The core in `ordering_osn/chain/bundles/` reads with these stubs, but has encoders of its own, and
+refuses what they would not write: what counts must not depend on what one version of a protobuf
+library accepts. The same test holds its encoders to the stubs.
 """

@@ -1,4 +1,4 @@
-# ruff: noqa: E501, I001, RUF023, UP007, UP035, UP045
+# ruff: noqa: ANN003, E501, I001, RUF023, UP007, UP035, UP045
 # mypy: ignore-errors
 # fmt: off
 from google.protobuf.internal import containers as _containers
@@ -84,6 +84,55 @@ class ConfigMarker(_message.Message):
     sequence: int
     def __init__(self, chain: _Optional[str] = ..., config_block: _Optional[int] = ..., sequence: _Optional[int] = ...) -> None: ...
 
+class KafkaMessage(_message.Message):
+    __slots__ = ("regular", "time_to_cut", "connect")
+    REGULAR_FIELD_NUMBER: _ClassVar[int]
+    TIME_TO_CUT_FIELD_NUMBER: _ClassVar[int]
+    CONNECT_FIELD_NUMBER: _ClassVar[int]
+    regular: KafkaMessageRegular
+    time_to_cut: KafkaMessageTimeToCut
+    connect: KafkaMessageConnect
+    def __init__(self, regular: _Optional[_Union[KafkaMessageRegular, _Mapping]] = ..., time_to_cut: _Optional[_Union[KafkaMessageTimeToCut, _Mapping]] = ..., connect: _Optional[_Union[KafkaMessageConnect, _Mapping]] = ...) -> None: ...
+
+class KafkaMessageRegular(_message.Message):
+    __slots__ = ("payload", "config_seq", "original_offset")
+    PAYLOAD_FIELD_NUMBER: _ClassVar[int]
+    CONFIG_SEQ_FIELD_NUMBER: _ClassVar[int]
+    CLASS_FIELD_NUMBER: _ClassVar[int]
+    ORIGINAL_OFFSET_FIELD_NUMBER: _ClassVar[int]
+    payload: bytes
+    config_seq: int
+    original_offset: int
+    def __init__(self, payload: _Optional[bytes] = ..., config_seq: _Optional[int] = ..., original_offset: _Optional[int] = ..., **kwargs) -> None: ...
+
+class KafkaMessageTimeToCut(_message.Message):
+    __slots__ = ("block_number",)
+    BLOCK_NUMBER_FIELD_NUMBER: _ClassVar[int]
+    block_number: int
+    def __init__(self, block_number: _Optional[int] = ...) -> None: ...
+
+class KafkaMessageConnect(_message.Message):
+    __slots__ = ("payload",)
+    PAYLOAD_FIELD_NUMBER: _ClassVar[int]
+    payload: bytes
+    def __init__(self, payload: _Optional[bytes] = ...) -> None: ...
+
+class KafkaMetadata(_message.Message):
+    __slots__ = ("last_offset_persisted", "last_original_offset_processed", "last_resubmitted_config_offset", "cursor", "bundles", "entries")
+    LAST_OFFSET_PERSISTED_FIELD_NUMBER: _ClassVar[int]
+    LAST_ORIGINAL_OFFSET_PROCESSED_FIELD_NUMBER: _ClassVar[int]
+    LAST_RESUBMITTED_CONFIG_OFFSET_FIELD_NUMBER: _ClassVar[int]
+    CURSOR_FIELD_NUMBER: _ClassVar[int]
+    BUNDLES_FIELD_NUMBER: _ClassVar[int]
+    ENTRIES_FIELD_NUMBER: _ClassVar[int]
+    last_offset_persisted: int
+    last_original_offset_processed: int
+    last_resubmitted_config_offset: int
+    cursor: bytes
+    bundles: bytes
+    entries: bytes
+    def __init__(self, last_offset_persisted: _Optional[int] = ..., last_original_offset_processed: _Optional[int] = ..., last_resubmitted_config_offset: _Optional[int] = ..., cursor: _Optional[bytes] = ..., bundles: _Optional[bytes] = ..., entries: _Optional[bytes] = ...) -> None: ...
+
 class BlockEntries(_message.Message):
     __slots__ = ("logs", "runs")
     LOGS_FIELD_NUMBER: _ClassVar[int]
@@ -131,22 +180,20 @@ class BundleMetadata(_message.Message):
     def __init__(self, index: _Optional[int] = ..., bundle_id: _Optional[bytes] = ..., chains: _Optional[_Iterable[str]] = ..., sibling_sha256: _Optional[_Iterable[bytes]] = ...) -> None: ...
 
 class LogState(_message.Message):
-    __slots__ = ("version", "chains", "offset_next", "markers", "counted", "window_max", "window")
+    __slots__ = ("version", "chains", "offset_next", "markers", "counted", "window_max")
     VERSION_FIELD_NUMBER: _ClassVar[int]
     CHAINS_FIELD_NUMBER: _ClassVar[int]
     OFFSET_NEXT_FIELD_NUMBER: _ClassVar[int]
     MARKERS_FIELD_NUMBER: _ClassVar[int]
     COUNTED_FIELD_NUMBER: _ClassVar[int]
     WINDOW_MAX_FIELD_NUMBER: _ClassVar[int]
-    WINDOW_FIELD_NUMBER: _ClassVar[int]
     version: int
     chains: _containers.RepeatedScalarFieldContainer[str]
     offset_next: int
     markers: _containers.RepeatedCompositeFieldContainer[ConfigMarker]
     counted: int
     window_max: int
-    window: bytes
-    def __init__(self, version: _Optional[int] = ..., chains: _Optional[_Iterable[str]] = ..., offset_next: _Optional[int] = ..., markers: _Optional[_Iterable[_Union[ConfigMarker, _Mapping]]] = ..., counted: _Optional[int] = ..., window_max: _Optional[int] = ..., window: _Optional[bytes] = ...) -> None: ...
+    def __init__(self, version: _Optional[int] = ..., chains: _Optional[_Iterable[str]] = ..., offset_next: _Optional[int] = ..., markers: _Optional[_Iterable[_Union[ConfigMarker, _Mapping]]] = ..., counted: _Optional[int] = ..., window_max: _Optional[int] = ...) -> None: ...
 
 class BundleResponse(_message.Message):
     __slots__ = ("status", "info", "bundle_id", "chain")

@@ -5,6 +5,7 @@ import subprocess
 import threading
 import tomllib
 from contextlib import closing
+from dataclasses import replace
 
 import confluent_kafka
 import pytest
@@ -88,6 +89,12 @@ def test_a_topic_of_ours_is_known_by_its_control_topic(suffix):
     assert base_of(f"a.b.{suffix}", ["a.b.topology"]) is None  # somebody else's, by its name
     assert base_of(f"a.b.{suffix}", ["a.topology"]) is None
     assert base_of("a.b", ["a.topology"]) is None
+
+
+def test_a_note_tells_that_retention_goes_by_the_times_of_old_records():
+    assert facts(2).notes == []
+    (note,) = replace(facts(2), older=("P1",)).notes
+    assert note.startswith("by its own time every record of P1 is older than retention.ms of topic")
 
 
 def test_the_report_tells_what_groups_will_not_see():

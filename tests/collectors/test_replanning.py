@@ -2,7 +2,10 @@
 
 import json
 import os
+import pty
 import signal
+import subprocess
+import sys
 import threading
 from contextlib import closing
 from dataclasses import replace
@@ -277,7 +280,7 @@ def test_an_apply_that_was_killed_at_any_step_is_finished_by_the_next(system, st
 
 def test_a_plan_that_would_lose_a_log_or_a_consumer_is_refused(system):
     leaving = {**WIDER, "consumer": WIDER["consumer"][:2]}
-    with pytest.raises(UsageError, match=r"consumer C3 reads P3\+P4\+P5"):
+    with pytest.raises(UsageError, match=r"would end consumer C3, which reads P3\+P4\+P5"):
         applied(system, planned(system.plan, leaving))
     fewer = {**WIDER, "destinations": [], "partitions": WIDER["partitions"][:5]}
     fewer["consumer"] = WIDER["consumer"][:3]
@@ -292,6 +295,19 @@ def test_a_plan_that_would_lose_a_log_or_a_consumer_is_refused(system):
             list(consumer.until_end())
 
 
+def answered(words, answer):
+    """Call a command on a terminal, and answer what it asks; its exit code and stdout."""
+    ours, theirs = pty.openpty()
+    with os.fdopen(ours, "wb") as typed, os.fdopen(theirs, "rb") as screen:
+        typed.write(f"{answer}\n".encode())
+        typed.flush()
+        command = [sys.executable, "-m", "multicast", *words]
+        done = subprocess.run(
+            command, stdin=screen, stdout=subprocess.PIPE, stderr=screen, timeout=240, check=False
+        )
+    return done.returncode, done.stdout.decode()
+
+
 @pytest.mark.campaign
 def test_the_commands_change_the_tree_say_what_was_seen_and_lead_back(system, tmp_path):
     system.order()
@@ -304,6 +320,11 @@ def test_the_commands_change_the_tree_say_what_was_seen_and_lead_back(system, tm
     refused = amcast("topology", "apply", str(file), *flags, *limit)
     assert (refused.returncode, "give --add-partitions" in refused.stderr) == (2, True)
     words = ("topology", "apply", str(file), *flags, *limit, "--add-partitions")
+    dry = amcast(*words, "--dry-run", patiently=True)
+    assert (dry.returncode, dry.stdout) == (0, "nothing was changed\n"), dry.stderr
+    assert "join: consumers C4" in dry.stderr
+    assert answered(words, "n") == (1, "nothing was changed\n")
+    assert not (tmp_path / "next.json.rollback").exists()
     done = amcast(*words, patiently=True)
     assert done.returncode == 0, done.stderr
     assert done.stdout == f"epoch 2 of topic {system.topic} runs\n"
@@ -317,6 +338,7 @@ def test_the_commands_change_the_tree_say_what_was_seen_and_lead_back(system, tm
     again = amcast(*words, patiently=True)
     assert again.returncode == 0, again.stderr
     assert json.loads(again.stdout)["epoch"] == 3
+    assert f"topology apply {tmp_path / 'next.json.forward'}" in again.stderr
     until(lambda: load.epochs() == [3], "epoch 3")
     load.end()
     assert judged(system, "C1", "C2", "C3").messages > 100

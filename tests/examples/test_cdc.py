@@ -5,7 +5,8 @@ import json
 import random
 import sqlite3
 import sys
-from contextlib import closing
+from contextlib import closing, nullcontext
+from typing import NamedTuple
 
 import confluent_kafka
 import pytest
@@ -57,7 +58,7 @@ def stream(source, seed):
     topics = {}
     for topic, _, value in mixed:
         topics.setdefault((topic, 0), []).append(value)
-    return topics, [one[0][1] for one in made]
+    return topics, [one[-1][1] for one in made]
 
 
 @settings(max_examples=60)
@@ -69,10 +70,10 @@ def test_a_relay_that_crashes_anywhere_sends_every_transaction_whole_and_first_i
     source, relay = programs
     topics, names = stream(source, seed)
     rng = random.Random(seed)
-    committed, noted = dict.fromkeys(topics, 0), set()
+    committed, noted = dict.fromkeys(topics, 0), relay.SentIDs(sqlite3.connect(":memory:"))
     sent = []
     for life in range(6):
-        assembly, position = relay.Assembly(noted.__contains__), dict(committed)
+        assembly, position = relay.Assembly(noted.is_noted), dict(committed)
         records = rng.randint(1, 150) if life < 5 else 10**6
         while records > 0:
             records -= 1
@@ -87,7 +88,7 @@ def test_a_relay_that_crashes_anywhere_sends_every_transaction_whole_and_first_i
                 if life < 5 and rng.random() < 0.05:  # killed before it is noted
                     records = 0
                     break
-                noted.add(whole[0])
+                noted.note(whole[0])
                 assembly.sent()
                 if rng.random() < 0.3:
                     committed.update(assembly.next_offsets())
@@ -104,6 +105,116 @@ def test_a_relay_that_crashes_anywhere_sends_every_transaction_whole_and_first_i
     for name, changes in sent:
         orders = [change["transaction"]["total_order"] for change in changes]
         assert orders == list(range(1, counts[name] + 1))
+
+
+class Stored(NamedTuple):
+    """A record as the client gives it."""
+
+    where: str
+    content: bytes
+    place: int
+
+    def topic(self):
+        return self.where
+
+    def value(self):
+        return self.content
+
+    def offset(self):
+        return self.place
+
+    def partition(self):
+        return 0
+
+    def error(self):
+        return None
+
+
+def event(table, name, number, **more):
+    """A change of a row as a connector of Debezium writes it."""
+    place = {"id": name, "total_order": str(number), "data_collection_order": "1"}
+    row = {"op": "c", "before": None, "after": {"id": "r1"}, "source": {"table": table}}
+    return f"shop.public.{table}", {**row, "transaction": place, **more}
+
+
+def boundary(name, status, **counts):
+    """BEGIN or END of a transaction."""
+    tables = [{"data_collection": f"public.{each}", "event_count": counts[each]} for each in counts]
+    value = {"status": status, "id": name, "event_count": sum(counts.values()) or None}
+    return "shop.transaction", {**value, "data_collections": tables or None}
+
+
+MYSQL = "3e11fa47-71ca-11e1-9e33-c80aa9429562:23"
+FORMS = {
+    "PostgreSQL: an ID for each record": (
+        [boundary("571:100", "BEGIN"), event("orders", "571:110", 1), event("lines", "571:120", 2),
+         boundary("571:130", "END", orders=1, lines=1)],
+        [("571:130", 2)], None,
+    ),
+    "the number of a transaction comes again": (
+        [event("orders", "571:110", 1), boundary("571:130", "END", orders=1),
+         event("orders", "571:110", 1), boundary("571:130", "END", orders=1),
+         event("orders", "571:910", 1), boundary("571:930", "END", orders=1)],
+        [("571:130", 1), ("571:930", 1)], None,
+    ),
+    "MySQL: one ID": (
+        [event("orders", MYSQL, 1), boundary(MYSQL, "END", orders=1)], [(MYSQL, 1)], None,
+    ),
+    "a table that is not read": (
+        [event("orders", "9", 1), boundary("9", "END", orders=1, audit=4),
+         boundary("10", "END", audit=1)],
+        [("9", 1), ("10", 0)], None,
+    ),
+    "truncate": (
+        [event("orders", "9", 1, op="t", after=None), boundary("9", "END", orders=1)],
+        [("9", 1)], None,
+    ),
+    "a filter": (
+        [event("orders", "9", 1), boundary("9", "END", orders=1, lines=1)], [],
+        "END is at shop.transaction:0, lacks 1 of its 2 events; .* a filter",
+    ),
+    "no END": ([event("orders", "9", 1)], [], "has events, but no END"),
+    "logical message": (
+        [event("orders", "9", 1, op="m", source={})], [], "shop.public.orders:0 .* operation 'm'",
+    ),
+    "delete without a row": (
+        [event("orders", "9", 1, op="d", after=None)], [], "orders:0 .* REPLICA IDENTITY",
+    ),
+    "snapshot": (
+        [event("orders", "9", 1, transaction=None)], [], "provide.transaction.metadata=true",
+    ),
+    "Avro": ([("shop.public.orders", b"\0\0\0\0\7avro")], [], "orders:0 .*JsonConverter"),
+    "no object": ([("shop.public.orders", b"[]")], [], "orders:0 .*JsonConverter"),
+    "no ID": ([("shop.transaction", {"status": "END"})], [], "transaction:0 .*Debezium's form"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_each_form_of_a_connector_is_relayed_or_refused_by_its_place(programs, form):
+    _, relay = programs
+    records, expected, refusal = FORMS[form]
+    ends, sent = {}, []
+    with closing(sqlite3.connect(":memory:")) as database:
+        noted = relay.SentIDs(database)
+        assembly = relay.Assembly(noted.is_noted)
+
+        def run():
+            for topic, value in records:
+                content = value if isinstance(value, bytes) else json.dumps(value).encode()
+                ends[topic] = ends.get(topic, -1) + 1
+                relay.take(assembly, Stored(topic, content, ends[topic]))
+                while (whole := assembly.complete()) is not None:
+                    if whole[1]:
+                        relay.message_of(*whole)
+                    sent.append((whole[0], len(whole[1])))
+                    noted.note(whole[0])
+                    assembly.sent()
+            if (lacking := assembly.pending()) is not None:
+                raise ValueError(lacking)
+
+        with pytest.raises(ValueError, match=refusal) if refusal else nullcontext():
+            run()
+    assert sent == expected
 
 
 def begin_again(bootstrap, group):

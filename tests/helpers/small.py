@@ -113,10 +113,10 @@ class Small:
     def producer(self, *, driver=None, **options):
         return Producer(topic=self.plan.topic, driver=driver or self.driver, **options)
 
-    def all(self, name, **options):
+    def all(self, name, *, into=None, **options):
+        """Read all from the start on; give the messages' IDs, into a list if one is given."""
+        read = [] if into is None else into
         with self.consumer(name, committed=False, **options) as consumer:
-            return [
-                f"{batch.log.label}:{record.offset}"
-                for batch in consumer.until_end(timeout=60)
-                for record in batch.records
-            ]
+            for batch in consumer.until_end(timeout=60):
+                read += [f"{batch.log.label}:{record.offset}" for record in batch.records]
+        return read

@@ -73,6 +73,19 @@ def mark(items: list[pytest.Item]) -> None:
             item.add_marker(pytest.mark.campaign)
 
 
+def out_of_turn(items: list[pytest.Item]) -> list[pytest.Item]:
+    """Give the planted bugs that are hunted in another turn: with `AMCAST_TURN=NUMBER/TURNS`.
+
+    Each bug has its turn once in as many numbers as there are turns.
+    """
+    turn = os.environ.get("AMCAST_TURN")
+    if not turn:
+        return []
+    number, turns = map(int, turn.split("/"))
+    hunts = [item for item in items if "planted_bug" in item.name]
+    return [hunt for place, hunt in enumerate(hunts) if (place - number) % turns]
+
+
 def sample(values: Iterable, *, of: int) -> list:
     """Give the parameters of a test: the first few for `make test`, the others for the campaign."""
     listed = list(values)

@@ -141,7 +141,7 @@ def test_an_export_goes_on_only_after_the_record_of_its_last_row(world, tmp_path
 
     def exported():
         with locked(tmp_path, what):
-            return export(world.driver, tmp_path, what, "earliest", follow=False, progress=str)
+            return export(world.driver, tmp_path, what, "earliest", follow=False, progress=str).rows
 
     write(world, 9)
     assert exported() == 9

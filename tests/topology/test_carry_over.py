@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 
 from topology.carry_over import retained
-from topology.changes import differences, refuse_moved_logs, with_kept_names
+from topology.changes import differences, effects, refuse_moved_logs, with_kept_names
 from topology.check import PlanRejected
 from topology.rollback import back
 from topology.tree import CollectorSpec, InvalidPlan, Log, Objective, Plan, Subscription
@@ -121,3 +121,20 @@ def test_a_plan_that_would_go_back_to_an_earlier_life_is_refused_before_anything
     with pytest.raises(PlanRejected, match="log P1 has life 1, and 0 in this plan"):
         refuse_moved_logs(running, TWO_TREES)
     refuse_moved_logs(TWO_TREES, running)
+
+
+def test_a_change_says_who_pauses_who_joins_and_who_is_gone():
+    nobody = ("pause until the new epoch begins: nobody", "join: nobody", "gone: nobody")
+    assert effects(TWO_TREES, after()) == nobody
+    assert effects(TWO_TREES, after(collectors=collectors(K2={"stream": 5}))) == (
+        "pause until the new epoch begins: consumers C1",
+        "join: nobody",
+        "gone: nobody",
+    )
+    other = (*TWO_TREES.consumers[1:], Subscription("C6", ("P4",), None))
+    extra = (*TWO_TREES.collectors[:1], *TWO_TREES.collectors[2:], CollectorSpec("K4", (), None, 9))
+    assert effects(TWO_TREES, after(consumers=other, collectors=extra)) == (
+        "pause until the new epoch begins: consumers C2",
+        "join: consumers C6; collectors K4",
+        "gone: consumers C1; collectors K2",
+    )

@@ -125,9 +125,11 @@ class KafkaPythonDriver:
         """Open a watcher with its own connections."""
         return KafkaPythonWatcher(self._open_connection, starts, sentinel_topic=sentinel_topic)
 
-    def log_start_offsets(self, partitions: Sequence[TopicPartition]) -> dict[TopicPartition, int]:
+    def log_start_offsets(
+        self, partitions: Sequence[TopicPartition], *, timeout_s: float | None = None
+    ) -> dict[TopicPartition, int]:
         """Return the oldest retained offsets."""
-        return self._offsets(dict.fromkeys(partitions, EARLIEST))
+        return self._offsets(dict.fromkeys(partitions, EARLIEST), timeout_s=timeout_s)
 
     def last_stable_offsets(
         self, partitions: Sequence[TopicPartition]

@@ -146,7 +146,12 @@ class MemoryLog:
                     partition.cells[index] = None
                 kept.add(record.key)
 
-    def log_start_offsets(self, partitions: Sequence[TopicPartition]) -> dict[TopicPartition, int]:
+    def log_start_offsets(
+        self,
+        partitions: Sequence[TopicPartition],
+        *,
+        timeout_s: float | None = None,  # noqa: ARG002 - it never waits
+    ) -> dict[TopicPartition, int]:
         """Return the oldest retained offsets."""
         with self.changed:
             return {partition: self._of(partition).start for partition in partitions}

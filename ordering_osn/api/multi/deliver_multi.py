@@ -22,11 +22,12 @@ from concurrent.futures import ThreadPoolExecutor
 from datetime import datetime
 from typing import Any
 
+from multicast.consuming.consumer import Consumer
 from multicast.consuming.cursor import Cursor
 from multicast.consuming.subscription import End
 from multicast.errors import AmcastError, Trimmed, Truncated, UncoveredInterest, UsageError
 from ordering_osn.api.broadcast import Stream
-from ordering_osn.api.channels import Channel, Channels, OrderReader, Status
+from ordering_osn.api.channels import Channel, Channels, Status
 from ordering_osn.api.multi.ledger_entries import LedgerEntries
 from ordering_osn.api.multi.merge import MergedEntry, MergedOrder, OrderedRecord, TornBundle
 from ordering_osn.api.multi.signed_request import CheckedRequest, may_read, read_signed_request
@@ -208,13 +209,13 @@ class _EntryReader:
     """One stream's consumer and ledgers; one call at a time, each in any thread."""
 
     def __init__(
-        self, channels: Sequence[Channel], open_order: Callable[[], OrderReader], *, stops: bool
+        self, channels: Sequence[Channel], open_order: Callable[[], Consumer], *, stops: bool
     ) -> None:
         self._channels = channels
         self._open_order = open_order
         self._merge = MergedOrder({channel.name: LedgerEntries(channel) for channel in channels})
         self._changed = threading.Event()
-        self._order: OrderReader | None = None
+        self._order: Consumer | None = None
         self._stops = stops
         self._end: End | None = None
         self.at_stop = False  # everything up to the stop was given

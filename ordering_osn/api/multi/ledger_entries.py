@@ -1,4 +1,4 @@
-"""Reads the entries of a chain's ledger with their places (a `merge.LedgerReader`).
+"""Reads the entries of a chain's ledger with their places, for `merge.py`.
 
 Holds one block. The first one, of the genesis, says no places: its config is skipped. Reading a
 block can block for as long as the disk does.
@@ -7,14 +7,24 @@ block can block for as long as the disk does.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import NamedTuple
 
 from ordering_osn.api.channels import Channel
-from ordering_osn.api.multi.merge import LedgerEntry
 from ordering_osn.chain.blocks import consenter_of
-from ordering_osn.chain.bundles.metadata import read_block_bundles
+from ordering_osn.chain.bundles.metadata import BundleMetadata, read_block_bundles
 from ordering_osn.chain.entries import EntryPlace, read_entries
 from ordering_osn.ledger.ledger import Pruned
 from ordering_osn.protos import Block
+
+
+class LedgerEntry(NamedTuple):
+    """A transaction in a block; `bundle` where it is a part of one."""
+
+    place: EntryPlace
+    block: int
+    number: int  # in the block, from 0
+    envelope: bytes
+    bundle: BundleMetadata | None = None
 
 
 class LedgerEntries:

@@ -25,10 +25,10 @@ ledgers' entries alone; not on how fast the ledgers grow. No I/O of its own, no 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping
-from typing import NamedTuple, Protocol
+from collections.abc import Iterable, Mapping
+from typing import NamedTuple
 
-from ordering_osn.chain.bundles.metadata import BundleMetadata
+from ordering_osn.api.multi.ledger_entries import LedgerEntries, LedgerEntry
 from ordering_osn.chain.entries import EntryPlace
 
 
@@ -41,37 +41,11 @@ class OrderedRecord(NamedTuple):
     cursor: str
 
 
-class LedgerEntry(NamedTuple):
-    """A transaction in a block; `bundle` where it is a part of one."""
-
-    place: EntryPlace
-    block: int
-    number: int  # in the block, from 0
-    envelope: bytes
-    bundle: BundleMetadata | None = None
-
-
 class MergedEntry(NamedTuple):
     """What one record made: the entries by chain, of those that the reader asked for."""
 
     cursor: str
     parts: tuple[tuple[str, LedgerEntry], ...]
-
-
-class LedgerReader(Protocol):
-    """Reads the entries of one chain, one after the other."""
-
-    def seek(self, passed: Callable[[EntryPlace], bool]) -> None:
-        """Go to a block with no entry before it but passed ones."""
-
-    def peek(self) -> LedgerEntry | None:
-        """Give the entry at the pointer; None where the ledger has none yet."""
-
-    def skip(self) -> None:
-        """Move the pointer behind the entry that `peek` gave."""
-
-    def settled(self, log: str) -> int:
-        """Give the offset in a log below which each record is in a durable block, or never is."""
 
 
 class TornBundle(Exception):
@@ -81,7 +55,7 @@ class TornBundle(Exception):
 class MergedOrder:
     """The entries of the chains of `ledgers`, from where its records begin."""
 
-    def __init__(self, ledgers: Mapping[str, LedgerReader]) -> None:
+    def __init__(self, ledgers: Mapping[str, LedgerEntries]) -> None:
         self._ledgers = dict(ledgers)
         self._records: deque[OrderedRecord] = deque()
         self._passed: dict[str, int] = {}
@@ -135,7 +109,9 @@ class MergedOrder:
                 return MergedEntry(record.cursor, tuple(made))
         return None
 
-    def _look(self, ledger: LedgerReader, record: OrderedRecord) -> tuple[LedgerEntry | None, bool]:
+    def _look(
+        self, ledger: LedgerEntries, record: OrderedRecord
+    ) -> tuple[LedgerEntry | None, bool]:
         """Give the entry that a record made in a ledger, and whether that is decided."""
         # Asked before the ledger is read: what is settled by now is in the ledger by then.
         settled = ledger.settled(record.log) > record.offset

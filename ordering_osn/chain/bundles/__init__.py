@@ -1,6 +1,6 @@
 """Transactions over several chains: what a bundle is, and the rule by which it counts.
 
-    wire_format.py  reads and writes protobuf's wire format, without a protobuf library
+    wire_format.py  protobuf's wire format, as far as the rule depends on it
     parts.py        what ordering reads of a part's envelope
     bundle.py       a bundle: made, read from a stranger's bytes, its signature verified
     log_records.py  the records of bundles and config markers in the log of a set

@@ -18,25 +18,23 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 from multicast.errors import AmcastError
 from ordering_osn.chain.bundles.parts import read_part
 from ordering_osn.chain.bundles.wire_format import (
     BadWireFormat,
-    Value,
     bytes_field,
-    fields,
     message_field,
     number_field,
-    octets,
-    text,
+    parsed,
     text_field,
-    whole,
 )
 from ordering_osn.chain.envelopes import Signer
 from ordering_osn.chain.transactions import EnvelopeFacts
 from ordering_osn.identity import BadSignature, UntrustedIdentity, Verification, verify_as
 from ordering_osn.protos import Status
+from ordering_osn.wire import multichain_pb2 as wire
 
 # A bundle for one chain is an ordinary transaction. The blocks of a bundle for n chains hold
 # n * (n - 1) hashes of siblings: 129 kB for 64.
@@ -130,15 +128,22 @@ def encode_bundle(bundle: Bundle) -> bytes:
     return _encode(bundle.content, bundle.signature, [part.envelope for part in bundle.parts])
 
 
-def read_bundle(raw: bytes | memoryview) -> Bundle:
+def read_bundle(raw: bytes) -> Bundle:
     """Read a bundle that anybody may have written; raises `BadBundle`.
 
     Verifies everything but the signature. Bounded: reads `BUNDLE_BYTES_MAX` bytes at most.
     """
+    if len(raw) > BUNDLE_BYTES_MAX:
+        raise BadBundle(
+            f"the bundle has {len(raw)} bytes, more than {BUNDLE_BYTES_MAX}", status=_TOO_LARGE
+        )
     try:
-        return _read(raw)
+        bundle = bundle_of(parsed(wire.Bundle, raw, "the bundle"))
     except BadWireFormat as error:
         raise BadBundle(str(error)) from error
+    if encode_bundle(bundle) != raw:
+        raise BadBundle("the bundle is not in its only encoding (docs/multichain.md)")
+    return bundle
 
 
 def check_signature(bundle: Bundle) -> Verification:
@@ -177,64 +182,23 @@ def _encode_content(
     return b"".join((*parts, *tail))
 
 
-def _read(raw: bytes | memoryview) -> Bundle:
-    if len(raw) > BUNDLE_BYTES_MAX:
-        raise BadBundle(
-            f"the bundle has {len(raw)} bytes, more than {BUNDLE_BYTES_MAX}", status=_TOO_LARGE
-        )
-    content = signature = memoryview(b"")
-    envelopes: list[bytes] = []
-    for number, value in fields(raw, "the bundle"):
-        if number == 1:
-            content = octets(value, "the bundle's content")
-        elif number == 2:
-            signature = octets(value, "the bundle's signature")
-        elif number == 3:
-            if len(envelopes) == CHAINS_MAX:
-                raise BadBundle(f"the bundle has more than {CHAINS_MAX} envelopes")
-            envelopes.append(bytes(octets(value, "an envelope")))
-        else:
-            raise BadBundle(f"the bundle has an unknown field {number}")
-    if not 1 <= len(signature) <= SIGNATURE_BYTES_MAX:
-        raise BadBundle(
-            f"the bundle's signature has {len(signature)} bytes, not 1 to {SIGNATURE_BYTES_MAX}"
-        )
-    entries, nonce, expiry, submitter = _read_content(content)
-    if len(entries) != len(envelopes):
-        raise BadBundle(
-            f"the bundle names {len(entries)} chains and has {len(envelopes)} envelopes"
-        )
-    _check_chains([chain for chain, _ in entries])
-    parts = tuple(
-        _part(chain, digest, envelope)
-        for (chain, digest), envelope in zip(entries, envelopes, strict=True)
-    )
-    _check_sizes(parts)
-    bundle = Bundle(bytes(content), bytes(signature), parts, nonce, expiry, submitter)
-    canonical_content = _encode_content(entries, nonce, expiry, submitter)
-    # As bytes: Python compares a view byte by byte, which takes longer than all the rest.
-    if bundle.content != canonical_content or encode_bundle(bundle) != bytes(raw):
-        raise BadBundle("the bundle is not in its only encoding (docs/multichain.md)")
-    return bundle
+def bundle_of(message: Any) -> Bundle:
+    """Take a `Bundle` message; raises `BadBundle` and `BadWireFormat`.
 
-
-def _read_content(raw: memoryview) -> tuple[list[tuple[str, bytes]], bytes, int, bytes]:
-    entries: list[tuple[str, bytes]] = []
-    nonce = submitter = memoryview(b"")
-    expiry = 0
-    for number, value in fields(raw, "the bundle's content"):
-        if number == 1:
-            if len(entries) == CHAINS_MAX:
-                raise BadBundle(f"the bundle names more than {CHAINS_MAX} chains")
-            entries.append(_read_entry(value))
-        elif number == 2:
-            nonce = octets(value, "the bundle's nonce")
-        elif number == 3:
-            expiry = whole(value, "the bundle's expiry")
-        elif number == 4:
-            submitter = octets(value, "the bundle's submitter")
-        else:
-            raise BadBundle(f"the bundle's content has an unknown field {number}")
+    The caller compares the encoding, that of the bundle or of what holds it; the content's, which
+    is signed, is compared here.
+    """
+    if len(message.envelopes) > CHAINS_MAX:
+        raise BadBundle(f"the bundle has more than {CHAINS_MAX} envelopes")
+    if not 1 <= len(message.signature) <= SIGNATURE_BYTES_MAX:
+        raise BadBundle(
+            f"the bundle's signature has {len(message.signature)} bytes, "
+            f"not 1 to {SIGNATURE_BYTES_MAX}"
+        )
+    content = parsed(wire.BundleContent, message.content, "the bundle's content")
+    nonce, submitter = content.nonce, content.submitter
+    if len(content.parts) > CHAINS_MAX:
+        raise BadBundle(f"the bundle names more than {CHAINS_MAX} chains")
     if not NONCE_BYTES_MIN <= len(nonce) <= NONCE_BYTES_MAX:
         raise BadBundle(
             f"the nonce has {len(nonce)} bytes, not {NONCE_BYTES_MIN} to {NONCE_BYTES_MAX}"
@@ -243,19 +207,20 @@ def _read_content(raw: memoryview) -> tuple[list[tuple[str, bytes]], bytes, int,
         raise BadBundle(
             f"the submitter's identity has {len(submitter)} bytes, not 1 to {SUBMITTER_BYTES_MAX}"
         )
-    return entries, bytes(nonce), expiry, bytes(submitter)
-
-
-def _read_entry(value: Value) -> tuple[str, bytes]:
-    chain, digest = "", memoryview(b"")
-    for number, inner in fields(octets(value, "a part"), "a part of the bundle's content"):
-        if number == 1:
-            chain = text(inner, "the name of a part's chain")
-        elif number == 2:
-            digest = octets(inner, "the hash of a part")
-        else:
-            raise BadBundle(f"a part of the bundle's content has an unknown field {number}")
-    return chain, bytes(digest)
+    entries = [(part.chain, part.sha256) for part in content.parts]
+    if len(entries) != len(message.envelopes):
+        raise BadBundle(
+            f"the bundle names {len(entries)} chains and has {len(message.envelopes)} envelopes"
+        )
+    _check_chains([chain for chain, _ in entries])
+    parts = tuple(
+        _part(chain, digest, envelope)
+        for (chain, digest), envelope in zip(entries, message.envelopes, strict=True)
+    )
+    _check_sizes(parts)
+    if message.content != _encode_content(entries, nonce, content.expiry, submitter):
+        raise BadBundle("the bundle's content is not in its only encoding (docs/multichain.md)")
+    return Bundle(message.content, message.signature, parts, nonce, content.expiry, submitter)
 
 
 def _check_chains(chains: list[str]) -> None:

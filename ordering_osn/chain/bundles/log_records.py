@@ -13,30 +13,26 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 from ordering_osn.chain.bundles.bundle import (
     BUNDLE_BYTES_MAX,
     CHAIN_NAME_BYTES_MAX,
-    CHAINS_MAX,
     BadBundle,
     Bundle,
+    bundle_of,
     encode_bundle,
-    read_bundle,
 )
 from ordering_osn.chain.bundles.wire_format import (
     BadWireFormat,
-    Value,
-    fields,
     message_field,
     number_field,
-    numbers,
     numbers_field,
-    octets,
-    text,
+    parsed,
     text_field,
     varint,
-    whole,
 )
+from ordering_osn.wire import multichain_pb2 as wire
 
 _BUNDLE, _CONFIG_MARKER = 16, 17  # fields of LogRecord; Fabric's KafkaMessage has 1 to 3
 _BUNDLE_TAG = varint(_BUNDLE << 3 | 2)  # wire type 2: bytes follow
@@ -83,11 +79,7 @@ def is_config_marker(raw: bytes) -> bool:
 def encode_bundle_record(record: BundleRecord) -> bytes:
     """Serialize a bundle record; `read_bundle_record` gives an equal one."""
     assert len(record.stamps) == len(record.bundle.parts), "a stamp for each chain"
-    return _encode_bundle_record(encode_bundle(record.bundle), record.stamps)
-
-
-def _encode_bundle_record(bundle: bytes | memoryview, stamps: tuple[int, ...]) -> bytes:
-    body = message_field(1, bytes(bundle)) + numbers_field(2, stamps)
+    body = message_field(1, encode_bundle(record.bundle)) + numbers_field(2, record.stamps)
     return message_field(_BUNDLE, body)
 
 
@@ -95,24 +87,18 @@ def read_bundle_record(raw: bytes) -> BundleRecord:
     """Read a bundle record; raises `BadLogRecord`."""
     if len(raw) > _RECORD_BYTES_MAX:
         raise BadLogRecord(f"the record has {len(raw)} bytes, more than {_RECORD_BYTES_MAX}")
-    inner = memoryview(b"")
-    stamps: tuple[int, ...] = ()
     try:
-        for number, value in fields(_body(raw, _BUNDLE), "the bundle record"):
-            if number == 1:
-                inner = octets(value, "the record's bundle")
-            elif number == 2:
-                stamps = numbers(value, "the record's stamps", count_max=CHAINS_MAX)
-            else:
-                raise BadLogRecord(f"the bundle record has an unknown field {number}")
-        bundle = read_bundle(inner)
+        message = parsed(wire.LogRecord, raw, "the bundle record").bundle
+        bundle = bundle_of(message.bundle)
     except (BadWireFormat, BadBundle) as error:
         raise BadLogRecord(str(error)) from error
+    stamps = tuple(message.config_sequences)
     if len(stamps) != len(bundle.parts):
         raise BadLogRecord(f"the record has {len(stamps)} stamps for {len(bundle.parts)} chains")
-    if _encode_bundle_record(inner, stamps) != raw:
+    record = BundleRecord(bundle, stamps)
+    if encode_bundle_record(record) != raw:
         raise BadLogRecord("the bundle record is not in its only encoding")
-    return BundleRecord(bundle, stamps)
+    return record
 
 
 def encode_config_marker(marker: ConfigMarker) -> bytes:
@@ -123,7 +109,7 @@ def encode_config_marker(marker: ConfigMarker) -> bytes:
 def read_config_marker(raw: bytes) -> ConfigMarker:
     """Read a config marker; raises `BadLogRecord`."""
     try:
-        marker = read_marker_body(_body(raw, _CONFIG_MARKER))
+        marker = marker_of(parsed(wire.LogRecord, raw, "the config marker").config_marker)
     except BadWireFormat as error:
         raise BadLogRecord(str(error)) from error
     if encode_config_marker(marker) != raw:
@@ -137,33 +123,11 @@ def marker_body(marker: ConfigMarker) -> bytes:
     return head + number_field(3, marker.sequence)
 
 
-def read_marker_body(raw: bytes | memoryview) -> ConfigMarker:
-    """Read what `marker_body` gives; raises `BadWireFormat`. The caller compares the encodings."""
-    chain = ""
-    config_block = sequence = 0
-    for number, value in fields(raw, "the config marker"):
-        if number == 1:
-            chain = text(value, "the name of the marker's chain")
-        elif number == 2:
-            config_block = whole(value, "the marker's block number")
-        elif number == 3:
-            sequence = whole(value, "the marker's sequence")
-        else:
-            raise BadWireFormat(f"the config marker has an unknown field {number}")
-    if not 1 <= len(chain.encode()) <= CHAIN_NAME_BYTES_MAX:
+def marker_of(message: Any) -> ConfigMarker:
+    """Take a `ConfigMarker` message; raises `BadWireFormat`. The caller compares the encodings."""
+    size = len(message.chain.encode())
+    if not 1 <= size <= CHAIN_NAME_BYTES_MAX:
         raise BadWireFormat(
-            f"the name of the marker's chain has {len(chain.encode())} bytes, "
-            f"not 1 to {CHAIN_NAME_BYTES_MAX}"
+            f"the name of the marker's chain has {size} bytes, not 1 to {CHAIN_NAME_BYTES_MAX}"
         )
-    return ConfigMarker(chain, config_block, sequence)
-
-
-def _body(raw: bytes, expected: int) -> memoryview:
-    bodies: list[Value] = []
-    for number, value in fields(raw, "the record"):
-        if number != expected or bodies:
-            raise BadWireFormat(f"the record has another field, {number}")
-        bodies.append(value)
-    if not bodies:
-        raise BadWireFormat("the record is empty")
-    return octets(bodies[0], "the record's content")
+    return ConfigMarker(message.chain, message.config_block, message.sequence)

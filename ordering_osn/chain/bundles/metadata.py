@@ -23,20 +23,14 @@ from ordering_osn.chain.bundles.bundle import (
     DIGEST_BYTES,
     Bundle,
 )
-from ordering_osn.chain.bundles.saved import state_chains
 from ordering_osn.chain.bundles.wire_format import (
     BadWireFormat,
-    Value,
     bytes_field,
-    fields,
     message_field,
     number_field,
-    octets,
-    text,
-    whole,
+    parsed,
 )
-
-_INDEX_LIMIT = 1 << 32  # the wire's number has 32 bits
+from ordering_osn.wire import multichain_pb2 as wire
 
 
 class BadBundleMetadata(ValueError):
@@ -119,11 +113,25 @@ def read_block_bundles(raw: bytes) -> BlockBundles:
     The states in the heads stay bytes: `saved.read_head` reads one, with the window that it needs.
     """
     try:
-        bundles = _decode(raw)
+        message = parsed(wire.BlockBundles, raw, "the block's metadata of bundles")
     except BadWireFormat as error:
         raise BadBundleMetadata(str(error)) from error
+    bundles = BlockBundles(
+        tuple(
+            BundleMetadata(
+                part.index, part.bundle_id, tuple(part.chains), tuple(part.sibling_sha256)
+            )
+            for part in message.parts
+        ),
+        tuple(
+            SetHead(tuple(head.state.chains), head.state.SerializeToString(), head.previous_block)
+            for head in message.sets
+        ),
+    )
     if encode_block_bundles(bundles) != raw:
         raise BadBundleMetadata("the block's metadata of bundles is not in its only encoding")
+    for part in bundles.parts:
+        _check_part(part)
     if not _ascending([part.index for part in bundles.parts]):
         raise BadBundleMetadata("the parts of bundles in a block are not sorted by index")
     if not _ascending([head.chains for head in bundles.heads]):
@@ -178,65 +186,16 @@ def newest_places(
     return tuple(reversed(newest_first[:count]))
 
 
-def _decode(raw: bytes) -> BlockBundles:
-    parts: list[BundleMetadata] = []
-    heads: list[SetHead] = []
-    for number, value in fields(raw, "the block's metadata of bundles"):
-        if number == 1:
-            parts.append(_read_part(value))
-        elif number == 2:
-            heads.append(_read_head(value))
-        else:
-            raise BadWireFormat(f"the block's metadata of bundles has an unknown field {number}")
-    return BlockBundles(tuple(parts), tuple(heads))
-
-
-def _read_head(value: Value) -> SetHead:
-    state = memoryview(b"")
-    previous_block = 0
-    for number, inner in fields(octets(value, "a set's head"), "a set's head"):
-        if number == 1:
-            state = octets(inner, "a set's state")
-        elif number == 2:
-            previous_block = whole(inner, "the number of a block")
-        else:
-            raise BadWireFormat(f"a set's head has an unknown field {number}")
-    return SetHead(state_chains(state), bytes(state), previous_block)
-
-
-def _read_part(value: Value) -> BundleMetadata:
-    index = 0
-    bundle_id = memoryview(b"")
-    chains: list[str] = []
-    siblings: list[bytes] = []
-    for number, inner in fields(octets(value, "a part"), "a part's metadata"):
-        if number == 1:
-            index = whole(inner, "a part's index")
-        elif number == 2:
-            bundle_id = octets(inner, "a bundle ID")
-        elif number == 3 and len(chains) < CHAINS_MAX:
-            chains.append(text(inner, "the name of a chain"))
-        elif number == 4 and len(siblings) < CHAINS_MAX:
-            siblings.append(bytes(octets(inner, "the hash of a sibling")))
-        else:
-            raise BadWireFormat(f"a part's metadata has one field {number} too many")
-    part = BundleMetadata(index, bytes(bundle_id), tuple(chains), tuple(siblings))
-    _check_part(part)
-    return part
-
-
 def _check_part(part: BundleMetadata) -> None:
-    if part.index >= _INDEX_LIMIT:
-        raise BadWireFormat(f"{part.index} is not an index in a block")
     if any(len(digest) != DIGEST_BYTES for digest in (part.bundle_id, *part.siblings)):
-        raise BadWireFormat(f"a part's metadata has a hash that has not {DIGEST_BYTES} bytes")
+        raise BadBundleMetadata(f"a part's metadata has a hash that has not {DIGEST_BYTES} bytes")
     count = len(part.chains)
     if not CHAINS_MIN <= count <= CHAINS_MAX or len(part.siblings) != count - 1:
-        raise BadWireFormat(f"a part names {count} chains and {len(part.siblings)} siblings")
+        raise BadBundleMetadata(f"a part names {count} chains and {len(part.siblings)} siblings")
     if not _ascending(part.chains):
-        raise BadWireFormat("the chains of a part are not sorted, each once")
+        raise BadBundleMetadata("the chains of a part are not sorted, each once")
     if any(not 1 <= len(chain.encode()) <= CHAIN_NAME_BYTES_MAX for chain in part.chains):
-        raise BadWireFormat("the name of a part's chain has a wrong length")
+        raise BadBundleMetadata("the name of a part's chain has a wrong length")
 
 
 def _ascending(items: Sequence[int] | Sequence[str] | Sequence[tuple[str, ...]]) -> bool:

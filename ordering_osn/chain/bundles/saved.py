@@ -1,6 +1,5 @@
 """The rule's state as bytes: canonical (equal states give equal bytes), and read back strictly.
 
-    whole   everything: for a file, or to hand a state over
     head    everything but the window: for the metadata of a chain's blocks. The window's IDs are
             those of the newest bundles of the set in the chain's own blocks
 
@@ -20,18 +19,15 @@ from ordering_osn.chain.bundles.bundle import (
     DIGEST_BYTES,
     EXPIRY_LIMIT,
 )
-from ordering_osn.chain.bundles.log_records import ConfigMarker, marker_body, read_marker_body
+from ordering_osn.chain.bundles.log_records import marker_body, marker_of
 from ordering_osn.chain.bundles.rule import BUNDLE_WINDOW_MAX, RuleState
 from ordering_osn.chain.bundles.wire_format import (
     BadWireFormat,
-    bytes_field,
-    fields,
     message_field,
     number_field,
-    octets,
-    text,
-    whole,
+    parsed,
 )
+from ordering_osn.wire import multichain_pb2 as wire
 
 _VERSION = 1  # of the rule: a state of another version was made by other rules
 # 64 chains, twice with the longest name, and numbers.
@@ -43,7 +39,7 @@ class BadState(ValueError):
 
 
 def encode_state(state: RuleState) -> bytes:
-    """Serialize a whole state, or a head (`BundleRule.head`)."""
+    """Serialize the head of a state."""
     head = number_field(1, _VERSION)
     chains = (message_field(2, chain.encode()) for chain in state.chains)
     markers = (message_field(4, marker_body(marker)) for marker in state.markers)
@@ -55,20 +51,8 @@ def encode_state(state: RuleState) -> bytes:
             *markers,
             number_field(5, state.counted),
             number_field(6, state.window_max),
-            bytes_field(7, b"".join(state.window)),
         )
     )
-
-
-def read_state(raw: bytes, *, window_max: int = BUNDLE_WINDOW_MAX) -> RuleState:
-    """Read a whole state; raises `BadState`, for a head, too.
-
-    `window_max` is this node's: another one would let the same bundle count at some nodes only.
-    """
-    state = _read(raw, window_max)
-    if len(state.window) != min(state.counted, window_max):
-        raise BadState(f"{state.counted} bundles counted, but the window has {len(state.window)}")
-    return state
 
 
 def read_head(
@@ -85,31 +69,20 @@ def read_head(
     if len(newest) < size:
         raise BadState(f"the blocks hold {len(newest)} bundles of this set; {size} are needed")
     window = tuple(newest[len(newest) - size :])
-    _check_window(window)
+    if any(len(name) != DIGEST_BYTES for name in window):
+        raise BadState("the window has an ID of a wrong length")
+    if len(dict.fromkeys(window)) != len(window):
+        raise BadState("the window has an ID twice")
     return replace(state, window=window)
 
 
 def read_bare_head(raw: bytes, *, window_max: int = BUNDLE_WINDOW_MAX) -> RuleState:
-    """Read a head without completing it: its window is empty; raises `BadState`."""
-    state = _read(raw, window_max)
-    if state.window:
-        raise BadState("a head has no window")
-    return state
+    """Read a head without completing it: its window is empty; raises `BadState`.
 
-
-def state_chains(raw: bytes | memoryview) -> tuple[str, ...]:
-    """Give the chains that a state names, and read nothing else; raises `BadWireFormat`."""
-    chains: list[str] = []
-    for number, value in fields(raw, "the state"):
-        if number == 2 and len(chains) < CHAINS_MAX:
-            chains.append(text(value, "the name of a chain"))
-    return tuple(chains)
-
-
-def _read(raw: bytes, window_max: int) -> RuleState:
-    bytes_max = _HEAD_BYTES_MAX + DIGEST_BYTES * window_max
-    if len(raw) > bytes_max:
-        raise BadState(f"the state has {len(raw)} bytes, more than {bytes_max}")
+    `window_max` is this node's: another one would let the same bundle count at some nodes only.
+    """
+    if len(raw) > _HEAD_BYTES_MAX:
+        raise BadState(f"the state has {len(raw)} bytes, more than {_HEAD_BYTES_MAX}")
     try:
         state = _decode(raw)
     except BadWireFormat as error:
@@ -129,15 +102,7 @@ def _read(raw: bytes, window_max: int) -> RuleState:
         raise BadState("bundles counted, although a chain has no marker")
     if not state.counted <= state.offset_next < EXPIRY_LIMIT:
         raise BadState(f"{state.counted} bundles counted before offset {state.offset_next}")
-    _check_window(state.window)
     return state
-
-
-def _check_window(window: tuple[bytes, ...]) -> None:
-    if any(len(name) != DIGEST_BYTES for name in window):
-        raise BadState("the window has an ID of a wrong length")
-    if len(dict.fromkeys(window)) != len(window):
-        raise BadState("the window has an ID twice")
 
 
 def _ascending(names: tuple[str, ...]) -> bool:
@@ -145,24 +110,13 @@ def _ascending(names: tuple[str, ...]) -> bool:
 
 
 def _decode(raw: bytes) -> RuleState:
-    chains: list[str] = []
-    markers: list[ConfigMarker] = []
-    numbers = dict.fromkeys((1, 3, 5, 6), 0)
-    window = memoryview(b"")
-    for number, value in fields(raw, "the state"):
-        if number == 2 and len(chains) < CHAINS_MAX:
-            chains.append(text(value, "the name of a chain"))
-        elif number == 4 and len(markers) < CHAINS_MAX:
-            markers.append(read_marker_body(octets(value, "a marker")))
-        elif number in numbers:
-            numbers[number] = whole(value, "a number of the state")
-        elif number == 7:
-            window = octets(value, "the window")
-        else:
-            raise BadWireFormat(f"the state has one field {number} too many")
-    if numbers[1] != _VERSION:
-        raise BadWireFormat(f"the state has version {numbers[1]}, not {_VERSION}")
-    ids = tuple(
-        bytes(window[begin : begin + DIGEST_BYTES]) for begin in range(0, len(window), DIGEST_BYTES)
+    state = parsed(wire.LogState, raw, "the state")
+    if state.version != _VERSION:
+        raise BadWireFormat(f"the state has version {state.version}, not {_VERSION}")
+    return RuleState(
+        tuple(state.chains),
+        state.offset_next,
+        tuple(map(marker_of, state.markers)),
+        state.counted,
+        window_max=state.window_max,
     )
-    return RuleState(tuple(chains), numbers[3], tuple(markers), numbers[5], ids, numbers[6])

@@ -1,20 +1,23 @@
-"""Protobuf's wire format, read and written without a protobuf library.
+"""Protobuf's wire format, as far as the rule of a set's log depends on it.
 
 Whether a bundle counts must be the same at every node. Libraries, and versions of one library,
-differ in what they accept at the edges (unknown fields, text that is not UTF-8, long varints); this
-module does not change with them.
+differ in what they accept at the edges (unknown fields, text that is not UTF-8, long varints).
 
-    fields      all fields of a message of ours, in the order of the bytes. The caller encodes what
-                it read and compares: a message of ours has exactly one encoding
-    known_once  the known fields of a message that others made, each at most once; others skipped.
-                It accepts less than libraries do, and what it accepts, they read alike
+    a message of ours      has exactly one encoding, which this module writes. A library reads it
+                           (`parsed`); the caller encodes what was read, and refuses other bytes
+    a message of others    `known_once` gives its known fields, each at most once; others are
+                           skipped. It accepts less than libraries do, and what it accepts, they
+                           read alike
 
-Views (`memoryview`) of the caller's bytes come out, no copies. No I/O, no clock.
+No I/O, no clock.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
+from typing import Any
+
+from ordering_osn.protos import DecodeError
 
 NUMBER, OCTETS = 0, 2  # protobuf's wire types: a varint; a length and bytes
 _FIXED64, _FIXED32 = 1, 5  # in messages of others only; 3 and 4 are groups, which are refused
@@ -74,53 +77,23 @@ def numbers_field(field: int, numbers: tuple[int, ...]) -> bytes:
 # -- reading ---------------------------------------------------------------------------------------
 
 
-def fields(raw: bytes | memoryview, what: str) -> Iterator[tuple[int, Value]]:
-    """Give number and value of each field; raises `BadWireFormat`, which names `what`.
+def parsed(kind: Any, raw: bytes | memoryview, what: str) -> Any:
+    """Read a message of ours with the library; raises `BadWireFormat`, which names `what`.
 
-    Only the kinds of field that our messages have: numbers (int) and bytes (memoryview).
+    Other encodings of it are read, too: the caller encodes what it has read, and compares.
     """
-    view = memoryview(raw)
-    position, end = 0, len(view)
-    while position < end:
-        field, kind, value, position = _field(view, position, what)
-        if kind not in (NUMBER, OCTETS):
-            raise BadWireFormat(f"{what} has a field of wire type {kind}, which it cannot have")
-        yield field, value
+    try:
+        return kind.FromString(raw)
+    except DecodeError as error:
+        raise BadWireFormat(f"{what} cannot be decoded: {error}") from error
 
 
-def octets(value: Value, what: str) -> memoryview:
-    """Give the bytes of a field; raises `BadWireFormat` for a number."""
-    if isinstance(value, int):
-        raise BadWireFormat(f"{what} is a number, not bytes")
-    return value
-
-
-def whole(value: Value, what: str) -> int:
-    """Give the number of a field; raises `BadWireFormat` for bytes."""
-    if not isinstance(value, int):
-        raise BadWireFormat(f"{what} is not a number")
-    return value
-
-
-def text(value: Value, what: str) -> str:
+def text(value: memoryview, what: str) -> str:
     """Give the text of a field; raises `BadWireFormat` unless it is UTF-8."""
     try:
-        return str(octets(value, what), "utf-8")
+        return str(value, "utf-8")
     except UnicodeDecodeError as error:
         raise BadWireFormat(f"{what} is not UTF-8") from error
-
-
-def numbers(value: Value, what: str, *, count_max: int) -> tuple[int, ...]:
-    """Give the packed numbers of a field; raises `BadWireFormat` for more than `count_max`."""
-    view = octets(value, what)
-    read: list[int] = []
-    position = 0
-    while position < len(view):
-        if len(read) == count_max:
-            raise BadWireFormat(f"{what} are more than {count_max}")
-        number, position = _varint(view, position, what)
-        read.append(number)
-    return tuple(read)
 
 
 def known_once(raw: bytes | memoryview, known: Mapping[int, int], what: str) -> dict[int, Value]:

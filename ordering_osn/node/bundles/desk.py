@@ -57,11 +57,11 @@ from ordering_osn.chain.bundles.rule import (
 from ordering_osn.identity import Verification
 from ordering_osn.node.bundles.admission import admit, read_signed
 from ordering_osn.node.bundles.fates import BundleFates
-from ordering_osn.node.bundles.needs import BundleChain, BundlePosts
+from ordering_osn.node.chain_node import ChainNode
 from ordering_osn.node.chain_status import ready
 from ordering_osn.node.changes import Changes
 from ordering_osn.node.filters import Refusal
-from ordering_osn.node.outbox import started, stored
+from ordering_osn.node.outbox import Posts, started, stored
 from ordering_osn.protos import Status as FabricStatus
 
 # How long a bundle waits for its chains and for the markers of their configs: some milliseconds as
@@ -76,8 +76,8 @@ class BundleDesk:
 
     def __init__(
         self,
-        chains: Mapping[str, BundleChain],
-        posts: BundlePosts,
+        chains: Mapping[str, ChainNode],
+        posts: Posts,
         *,
         metrics: Metrics,
         clock: Callable[[], datetime],
@@ -205,7 +205,7 @@ class BundleDesk:
                 f"the interest file, then run 'amcast topology plan' and 'amcast topology apply'",
             )
 
-    def _nodes(self, chains: tuple[str, ...]) -> list[BundleChain]:
+    def _nodes(self, chains: tuple[str, ...]) -> list[ChainNode]:
         """Give the chains, in order; raises `Refusal` where this node does not run one."""
         nodes = []
         for name in chains:
@@ -298,7 +298,7 @@ class BundleDesk:
     async def _judged(
         self,
         bundle: Bundle,
-        nodes: Sequence[BundleChain],
+        nodes: Sequence[ChainNode],
         stamps: tuple[int, ...],
         deadline: float,
     ) -> tuple[tuple[int, ...], str]:
@@ -318,7 +318,8 @@ class BundleDesk:
     def read(self, chain: str, chains: tuple[str, ...], offset: int, outcome: Outcome) -> None:
         """Take the outcome of a record of the log of a set, as `chain` has read it.
 
-        Every chain of the set that the node runs reports each record, and some again after a gap.
+        BEFORE the block with its part is durable. Every chain of the set that the node runs reports
+        each record, and some again after a gap.
         """
         match outcome:
             case MarkerTaken():

@@ -78,6 +78,35 @@ def test_checkpoints_of_streams_that_ended_go_with_the_records_that_they_begin_a
         assert not state_of(double).checkpoint_keys
 
 
+@pytest.mark.parametrize("purged", ["parent", "child", "parent child"])
+def test_who_opens_streams_after_their_records_were_deleted_begins_where_collectors_are(purged):
+    # The system's own check reads from the beginning, which is gone: `closing` leaves it out.
+    with closing(system({"consumers": {"C1": {"P1", "P2"}, "C2": {"P2", "P3"}}})) as double:
+        child = next(node for node in double.plan.collectors if node.parent is not None)
+        places = {"parent": child.parent, "child": child.name}
+        producer, names = double.producer(), list(places.values())
+        for _ in range(3):
+            producer.multicast(b"before", to={"P2"})
+        double.run(5)
+        for place in purged.split():
+            partition = stream_partition(double.plan, places[place])
+            double.log.trim(partition, double.log.last_stable_offsets([partition])[partition])
+        double.run(5)
+        written = statements(double)[1]
+        double.run(5)
+        assert statements(double)[1] == written, "no more are written than are needed"
+        for name in names:
+            double.crash(name)
+            double.restart(name)
+        readers = [double.consumer(name, start="latest") for name in ("C1", "C2")]
+        for reader in readers:
+            reader.poll(0)
+        double.run(1)
+        last = producer.multicast(b"after", to={"P2"})
+        for reader in readers:
+            assert [message.message_id for message in double.drain(reader)] == [last.accepted(5)]
+
+
 @pytest.mark.parametrize("seed", range(4))
 def test_a_kept_checkpoint_is_near_whatever_time_somebody_goes_back_to(seed):
     """The invariant of `multicast/control/checkpoints.py`, for steady and bursty streams."""

@@ -17,7 +17,7 @@ from multicast.control import (
     loss_record,
     stream_partition,
 )
-from multicast.errors import Conflict
+from multicast.errors import Conflict, Truncated
 from multicast.messages import MessageID
 from multicast.order.records import Loss, OwnRecord, SeenEnd, SightRecord, Ticket, encode
 from multicast.properties import check_all
@@ -118,6 +118,31 @@ def test_what_a_log_has_lost_is_named_and_accepted_only_as_a_loss():
         for epoch, each in ((1, message), (2, message._replace(life=1))):
             facts = explain(system.driver, None, state_of(system), each)
             assert (facts.epoch, facts.log.lost) == (epoch, first if epoch == 1 else None)
+
+
+def test_a_second_loss_may_take_what_the_life_before_had_kept():
+    with Small(PLAN) as system:
+        system.run_all()
+        ordered(system, 70)
+        first = lose(system, "P1", 4)
+        assert recovered(system, lossy=True).epoch == 2
+        system.run_all(epoch=2)
+        ordered(system, 14)
+        earlier = first - 3
+        system.log.lose(log_partition(PLAN.log("P1")), earlier)
+        ordered(system, 14)
+        system.write(loss_record("P1", 1, earlier))
+        with pytest.raises(Truncated, match=f"log P1 has lost .* offset {earlier} on"):
+            system.all("C1", into=(read := []))
+        assert offsets_of(read, "P1") == list(range(earlier))
+        assert recovered(system, lossy=True).epoch == 3
+        system.run_all(epoch=3)
+        sent = ordered(system, 70)
+        delivered = agreed(system)
+        assert {*sent} <= delivered
+        assert offsets_of(delivered, "P1") == list(range(earlier))
+        assert not offsets_of(delivered, "P1~1")
+        assert min(offsets_of(delivered, "P1~2")) >= earlier
 
 
 def test_the_consumers_are_named_that_have_committed_what_is_lost():

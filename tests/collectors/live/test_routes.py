@@ -7,6 +7,7 @@ import re
 import socket
 import threading
 from contextlib import closing
+from urllib.request import urlopen
 
 import pytest
 
@@ -14,6 +15,7 @@ from collectors.live.routes import LivePages
 from multicast import Producer, web
 from multicast.settings import Settings
 from multicast.web import WebServer, listen_at
+from tests.collectors.live.serving import serving
 from tests.helpers.plans import poster
 from tests.helpers.system import PATIENCE_S, System, amcast, until
 
@@ -213,3 +215,8 @@ def test_a_wait_for_collectors_that_do_not_run_ends_with_the_cause(kafka_cluster
         assert "not all collectors are up after 15 s: K1 is silent: no process" in done.stderr
         status = json.loads(amcast("collectors", "status", *idle.common(), "-o", "json").stdout)
     assert {row["state"] for row in status["collectors"]} == {"silent"}
+
+
+def test_a_prober_finds_the_page_of_a_topic_alive_while_no_broker_answers(tmp_path):
+    with serving("127.0.0.1:1", "A", tmp_path) as url, urlopen(f"{url}healthz") as answer:
+        assert (answer.status, json.load(answer)) == (200, {"healthy": True})

@@ -1,13 +1,15 @@
 """What `amcast` lists is what its verbs say, and listing it imports none of them."""
 
 import json
+import shlex
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 import typer
 
-from multicast.cli.commands import NOUNS, PARTS, build
+from multicast.cli.commands import GROUPS, NOUNS, PARTS, build
 
 CALLS = [
     ["--version"],
@@ -94,6 +96,51 @@ def test_the_table_says_what_the_verbs_say(noun):
             assert told == command.get_short_help_str(columns)
     if noun:
         assert listed.help == helps[0]
+
+
+EXAMPLES = [(verb, text) for part in PARTS for verb, text in part.examples.items()]
+
+
+@pytest.mark.parametrize(("verb", "example"), EXAMPLES, ids=lambda text: text[:50])
+def test_the_example_in_the_help_of_each_verb_parses(verb, example):
+    words = shlex.split(example.split("$(")[-1].split("|")[-1].removesuffix(")"))
+    assert words[0] == "amcast"
+    command = typer.main.get_command(build(words[1:]))
+    context = command.make_context("amcast", words[1:])
+    while hasattr(command, "commands"):
+        name, command, rest = command.resolve_command(
+            context, [*context._protected_args, *context.args]
+        )
+        context = command.make_context(name, rest, parent=context)
+    assert name == verb
+    assert command.epilog == f"Example: {example}"
+
+
+def test_each_verb_has_an_example_a_group_and_its_whole_sentence(capsys):
+    assert all(part.examples.keys() == part.verbs.keys() for part in PARTS)
+    grouped = [name for names in GROUPS.values() for name in names]
+    first = [verb for part in PARTS if not part.noun for verb in part.verbs]
+    assert sorted(grouped) == sorted([*NOUNS, *first])
+    with pytest.raises(SystemExit):
+        build(["--help"])(["--help"], prog_name="amcast")
+    told = capsys.readouterr().out
+    assert told.count("...") == 1, "of the usage"
+    assert all(f"\n{title}:\n" in told for title in GROUPS)
+
+
+def test_no_option_that_names_a_file_to_write_wants_to_read_it():
+    checked = 0
+    for part in PARTS:
+        root = typer.Typer()
+        root.add_typer(part.load(part.noun), name="all")
+        for command in typer.main.get_command(root).commands["all"].commands.values():
+            for option in command.params:
+                if {"--out", "--history"} & set(option.opts):
+                    chosen = option.type_descriptor
+                    is_file = chosen.annotation is Path
+                    assert not (is_file and chosen.parameter_info.readable), command.name
+                    checked += is_file
+    assert checked > 10
 
 
 @pytest.mark.parametrize("end", ["", " --oth"])

@@ -1,12 +1,17 @@
 """The command: files without a place, full disks, closed streams, interrupts, wrong usage."""
 
+import contextlib
+import errno
 import os
 import signal
 import subprocess
 import sys
+import tempfile
+from types import SimpleNamespace
 
 import pytest
 
+from multicast.cli import main
 from tests.helpers.system import amcast
 from tests.running.parts import sample
 
@@ -94,7 +99,8 @@ def test_a_stream_that_the_caller_has_closed_is_like_dev_null(closed):
     assert bool(done.stdout) == (" >&-" not in f" {closed}")
 
 
-def test_an_interrupted_command_ends_with_130(tmp_path):
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_an_interrupted_command_cleans_up_and_ends_with_the_code_of_shells(number, code, tmp_path):
     history = tmp_path / "history"
     os.mkfifo(history)
     words = [sys.executable, "-m", "multicast", "verify", str(history)]
@@ -105,9 +111,40 @@ def test_an_interrupted_command_ends_with_130(tmp_path):
     finally:
         signal.signal(signal.SIGINT, before)
     with running, history.open("w"):  # which waits until the command reads
-        running.send_signal(signal.SIGINT)
+        running.send_signal(number)
         _, said = running.communicate(timeout=240)
-    assert (running.returncode, said) == (130, b"")
+    assert (running.returncode, said) == (code, b"")
+
+
+@pytest.mark.parametrize(("wish", "coloured"), [("", True), ("1", False)])
+def test_a_terminal_gets_colours_unless_it_wants_none(wish, coloured, tmp_path):
+    (tmp_path / "history").touch()
+    ours, theirs = os.openpty()
+    command = [sys.executable, "-m", "multicast", "verify", str(tmp_path / "history")]
+    environment = {**os.environ, "NO_COLOR": wish}
+    with subprocess.Popen(command, stdout=theirs, env=environment):
+        os.close(theirs)
+        said = os.read(ours, 1)
+        with contextlib.suppress(OSError):  # a terminal that nobody has open any more
+            while more := os.read(ours, 1 << 16):
+                said += more
+    os.close(ours)
+    assert (b"not checked" in said, b"\x1b[" in said) == (True, coloured)
+
+
+@pytest.mark.parametrize("error", [OSError(errno.ENOSPC, "No space left on device"), None])
+def test_a_full_folder_of_temporary_files_is_named(error, monkeypatch, capsys):
+    def run(_):
+        if error is not None:
+            raise error
+        raise FileNotFoundError(errno.ENOENT, "No usable temporary directory found in ['/t']")
+
+    monkeypatch.setattr(main, "_run", run)
+    monkeypatch.setattr(main.shutil, "disk_usage", lambda _: SimpleNamespace(free=0))
+    with pytest.raises(SystemExit):
+        main.main()
+    said = capsys.readouterr().err
+    assert f" in {tempfile.gettempdir()}, the folder of temporary files" in said
 
 
 def test_wrong_usage_ends_with_2():

@@ -243,11 +243,14 @@ def test_trimmed_says_what_to_do():
         partition = log_partition(small.plan.log("P4"))
         for _ in range(5):
             small.log.write(partition, b"x")
-        small.log.trim(partition, 3)
-        way = r'holds 3 to 5; what comes next is gone: .*seek\("latest"\)'
+        way = r'holds 3 to 5; what comes next is gone: .*seek\("earliest"\)'
         with small.consumer("C4") as consumer:
+            small.log.trim(partition, 3)
             with pytest.raises(Trimmed, match=way) as caught:
                 consumer.poll()
             assert caught.value.partition == partition
+            consumer.seek("earliest")
+            assert [batch.records[0].offset for batch in consumer.poll()] == [3]
+            assert "log P4 is retained from offset 3 on" in consumer.omitted
             consumer.seek("latest")
             assert consumer.poll(0.01) == []

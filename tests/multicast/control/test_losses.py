@@ -62,6 +62,24 @@ def test_a_loss_below_what_was_accepted_is_one_and_each_life_has_its_own():
     assert [state.loss_of(epoch, "P4") for epoch in (1, 2)] == [None, 6]
 
 
+def test_a_later_life_may_lose_what_an_earlier_one_held():
+    third = replace(
+        SECOND,
+        epoch=3,
+        base_epoch=2,
+        logs=tuple(replace(log, life=log.life + (log.name == "P1")) for log in LIVES),
+    )
+    said = [*operators(), plan_record(digest_of(operators()[-1][1]), third, attempt="1")]
+    for make, positions in ((markers_record, ENDS), (ends_record, ENDS | {"P1": 5})):
+        state = read(said, [loss_record("P1", 0, 7), loss_record("P1", 1, 5)])
+        assert [state.loss_of(epoch, "P1") for epoch in (1, 2, 3)] == [5, 5, None]
+        assert [state.cut_of(epoch, "P1") for epoch in (1, 2, 3)] == [7, None, None]
+        said.append(make(digest_of(said[-1][1]), 2, positions, attempt="1"))
+    state = read(said, [loss_record("P1", 0, 7), loss_record("P1", 1, 5)])
+    assert [state.loss_of(epoch, "P1") for epoch in (1, 2, 3)] == [None] * 3
+    assert [state.cut_of(epoch, "P1") for epoch in (1, 2, 3)] == [5, 5, None]
+
+
 def test_a_key_that_is_taken_back_leaves_what_compaction_leaves():
     (key, _), other = loss_record("P1", 0, 5), loss_record("P1", 0, 8)
     for value in (None, b"no object"):

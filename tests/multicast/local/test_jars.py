@@ -2,13 +2,14 @@
 
 import os
 import sys
+from pathlib import Path
 
 import pytest
 
 from multicast.errors import UsageError
 from multicast.local import jars as local_jars
 from multicast.local.cluster import DEFAULT_VERSION, LocalCluster
-from multicast.local.jars import JarsUnavailable, JavaMissing, broker_jars, find_java, locked
+from multicast.local.jars import JarsUnavailable, Java, JavaMissing, broker_jars, find_java, locked
 
 
 def program(path, text):
@@ -89,8 +90,8 @@ def test_java_home_comes_before_path_and_a_broken_one_is_passed_by(tmp_path):
 
 @pytest.mark.usefixtures("no_packages", "empty_cache")
 def test_without_maven_and_pyspark_it_is_said_what_to_install(monkeypatch):
-    java = find_java()
     monkeypatch.setenv("PATH", "")
+    java = Java(Path("nowhere"), "17", "none")  # the system may have none
     with pytest.raises(JarsUnavailable, match="install Maven, or run: pip install pyspark"):
         broker_jars(DEFAULT_VERSION, java=java, progress=lambda _: None)
 

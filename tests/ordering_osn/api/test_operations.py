@@ -336,15 +336,6 @@ def test_over_tls_metrics_and_log_levels_want_a_certificate(started, path, certi
     assert ask(server, "GET", path, context=context)[0] == status
 
 
-def test_every_path_may_want_a_certificate(started):
-    server = started(tls=MUTUAL_TLS, client_required=True)
-    assert ask(server, "GET", "/healthz", context=client_context(certificate=True))[0] == 200
-    with pytest.raises((ssl.SSLError, ConnectionError)):
-        ask(server, "GET", "/healthz", context=client_context(certificate=False))
-
-
 def test_tls_that_cannot_be_is_said_so(channels, metrics):
-    with pytest.raises(UsageError, match="authorities"):
-        Operations(channels, metrics, tls=SERVER_TLS, client_required=True)
     with pytest.raises(UsageError, match="TLS"):
         Operations(channels, metrics, tls=TlsFiles(b"no", b"key"))

@@ -17,13 +17,13 @@ from tests.ordering_osn.helpers.desk import signed_bundle
 def read(monkeypatch):
     """The records that were really read."""
     records = []
-    whole = log_records.read_bundle
+    whole = log_records.bundle_of
 
-    def counted(raw):
-        records.append(bytes(raw))
-        return whole(raw)
+    def counted(message):
+        records.append(message)
+        return whole(message)
 
-    monkeypatch.setattr(log_records, "read_bundle", counted)
+    monkeypatch.setattr(log_records, "bundle_of", counted)
     return records
 
 

@@ -4,6 +4,7 @@
 the file uses it, and compared with the descriptor inside the stubs.
 """
 
+import keyword
 import re
 from pathlib import Path
 
@@ -147,8 +148,9 @@ def test_the_typed_stubs_have_the_same_messages_and_fields():
     """Mypy reads these; nothing runs them."""
     typed = (ROOT / "ordering_osn/wire/multichain_pb2.pyi").read_text()
     for message in described().message_type:
-        names = ", ".join(f'"{field.name}"' for field in message.field)
-        comma = "," if len(message.field) == 1 else ""
+        fields = [each.name for each in message.field if not keyword.iskeyword(each.name)]
+        names = ", ".join(f'"{name}"' for name in fields)
+        comma = "," if len(fields) == 1 else ""
         assert f"class {message.name}(_message.Message):" in typed
         if names:
             assert f"__slots__ = ({names}{comma})" in typed
@@ -216,7 +218,6 @@ def test_a_state_is_what_the_stubs_write():
         markers=[{"chain": chain, "config_block": 30, "sequence": 3} for chain in AB],
         counted=3,
         window_max=2,
-        window=counted[1].id + counted[2].id,
     )
     assert saved.encode_state(log.rule.state) == wire.SerializeToString()
 

@@ -4,7 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ordering_osn.chain.blockcutter import BatchLimits, BlockCutter, FillTimes
+from ordering_osn.chain.blockcutter import BatchLimits, BlockCutter
+from ordering_osn.node.cut_timer import CutTimer
 from tests.ordering_osn.helpers.cores import Stepped, rules, sized
 
 # Row: limits; messages as (name, size); what each comes to: batches, and whether some are pending.
@@ -109,14 +110,14 @@ FILLS = {
 def test_a_block_fills_from_its_first_message_to_its_cut(row):
     (messages_max, preferred), sizes, expected = FILLS[row]
     stepped = Stepped(rules(messages_max=messages_max, bytes_preferred=preferred))
-    times, fill_times = FillTimes(), []
+    timer, fill_times = CutTimer(), []
 
     for now, size in enumerate(sizes):
         before = len(stepped.writes)
         stepped.normal(f"t{now}", envelope=sized(f"t{now}", size))
         cut = [write.block.header.number for write in stepped.writes[before:]]
-        wanted = stepped.chain.wanted_cut
-        fill_times += times.observe(cut, wanted and wanted[0], float(now))
+        fill_times += [timer.fill_time_s(block, float(now)) for block in cut]
+        timer.observe(stepped.chain.wanted_cut, float(now))
 
     assert fill_times == expected
 
@@ -142,7 +143,6 @@ def test_bc14_a_cut_of_nothing_is_an_empty_batch():
 
     assert cutter.cut() == ()
     assert not cutter.pending
-    assert FillTimes().observe([], None, 1.0) == ()
 
 
 def test_the_limits_are_read_with_each_message():

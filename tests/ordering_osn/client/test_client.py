@@ -7,6 +7,7 @@ import pytest
 from multicast.errors import TimedOut, UsageError
 from multicast.local.broker import free_ports
 from ordering_osn.api.connection_errors import ConnectionLost, MethodMissing
+from ordering_osn.api.grpc_client import is_own_machine
 from ordering_osn.chain.bundles.bundle import BadBundle
 from ordering_osn.chain.bundles.rule import VoidReason
 from ordering_osn.client import (
@@ -333,3 +334,18 @@ def test_nodes_without_the_service_are_asked_once_each():
     mixed = [Old(World()), ScriptedNode(world, ["busy"])]
     assert run(calling(mixed, lambda client: client.submit(made), retry_s=60.0)).accepted
     assert world.taken == [made.id]
+
+
+@pytest.mark.parametrize(
+    ("address", "own"),
+    [
+        ("127.0.0.1:7050", True),
+        ("127.9.9.9:1", True),
+        ("localhost:7050", True),
+        ("[::1]:7050", True),
+        ("10.0.0.1:7050", False),
+        ("orderer.example.com:7050", False),
+    ],
+)
+def test_no_proxy_is_asked_for_what_is_on_this_machine(address, own):
+    assert is_own_machine(address) == own

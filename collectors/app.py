@@ -291,22 +291,19 @@ class CollectorHost(Service):
         watch: ConsumerWatch | None = None
         while not self.should_stop:
             snapshot = None if self.member is None else self.member.snapshot
-            leads = self.member is None or (snapshot is not None
-                                            and snapshot.me == min(snapshot.members))  # fmt: skip
+            leads = self.member is None or (snapshot and snapshot.me == min(snapshot.members))
             try:
                 if leads and self._driver is not None:
-                    if watch is None:
-                        watch = await asyncio.to_thread(self._open_watch)
+                    if self._admin is None:
+                        place = _settings.bootstrap, _settings.client
+                        self._admin = await asyncio.to_thread(Admin, *place)
+                    names = self._admin.groups
+                    watch = watch or ConsumerWatch(self._driver, _settings.topic, names)
                     await asyncio.to_thread(watch.look)
             except AmcastError as error:
                 self._errors.write(logging.WARNING, error, time.monotonic())
             self.watch = watch if leads else None
             await self.sleep(LOOK_EVERY_S)
-
-    def _open_watch(self) -> ConsumerWatch:
-        assert self._driver is not None
-        self._admin = Admin(_settings.bootstrap, _settings.client)
-        return ConsumerWatch(self._driver, _settings.topic, self._admin.groups)
 
     async def _take_roles(self, engine: Engine, roles: Mapping[tuple[int, str], bool]) -> None:
         """Start collectors that are new in our share, and end those that left it."""
@@ -398,8 +395,6 @@ class CollectorHost(Service):
             await asyncio.to_thread(self.order_check.join, _CHECK_ENDS_S)
         if self._engine is not None:
             await asyncio.to_thread(self._engine.close)
-        if self._admin is not None:
-            await asyncio.to_thread(self._admin.close)
         if self._driver is not None:
             self._driver.close()
 

@@ -13,7 +13,7 @@ from __future__ import annotations
 import logging
 from contextlib import closing
 
-from collectors.doctor.checks import Check, Weight, refuse
+from collectors.doctor.finding import Check, Weight, refuse
 from collectors.doctor.inspection import of_settings, overtaken_groups
 from multicast.control import ControlReader
 from multicast.drivers import open_driver

@@ -256,16 +256,18 @@ class Admin:
         )
         return {broker: settings[str(broker)] for broker, settings in answers.items()}
 
-    def groups(self, prefix: str) -> list[str]:
-        """List the consumer groups with this prefix, sorted, of every broker that answers.
+    def groups(self, prefix: str) -> dict[str, str]:
+        """Give the consumer groups with this prefix, sorted, and the state of each, as "Empty".
 
-        The brokers silently leave out the groups that this user may not describe.
+        Asks every broker that answers. They silently leave out groups that this user may not
+        describe.
         """
         answers = self._each_broker(
             lambda broker: self._admin.list_groups(broker_ids=[broker]), ("Describe", CLUSTER)
         )
-        names = {str(group["group_id"]) for groups in answers.values() for group in groups}
-        return sorted(filter(lambda name: name.startswith(prefix), names))
+        listed = [group for groups in answers.values() for group in groups]
+        states = {str(each["group_id"]): str(each.get("group_state", "")) for each in listed}
+        return {name: states[name] for name in sorted(states) if name.startswith(prefix)}
 
     def sizes(self, topics: Sequence[str]) -> dict[TopicPartition, int]:
         """Return the bytes on disk of each Kafka partition; of several replicas the largest.

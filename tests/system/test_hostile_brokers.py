@@ -1,21 +1,17 @@
-"""Brokers whose defaults, quotas and limits are hostile, and one of three that is dead."""
+"""Brokers whose defaults are hostile, and one of three that is dead."""
 
-import contextlib
 import re
 
 import pytest
-from kafka.protocol.admin import AlterClientQuotasRequest
 
 from collectors.doctor.checks import refuse
 from collectors.doctor.inspection import of_settings
 from multicast import Consumer, Producer
 from multicast.control import order_topic
-from multicast.drivers import open_driver
 from multicast.drivers.kafka import Admin
-from multicast.errors import ClusterUnreachable
 from multicast.local.cluster import LocalCluster
 from tests.helpers.plans import poster
-from tests.helpers.system import PATIENCE_S, System, until
+from tests.helpers.system import PATIENCE_S, System
 from tests.running.commands import amcast
 
 pytestmark = [
@@ -38,25 +34,6 @@ DEFAULTS = {
     },
     "gzip, messages of small size": {"compression.type": "gzip", "message.max.bytes": "100000"},
 }
-QUOTAS = {
-    "creations": {"controller_mutation_rate": 0.5},
-    "bytes": {"producer_byte_rate": 20_000.0, "consumer_byte_rate": 20_000.0},
-    "requests": {"request_percentage": 5.0},
-}
-
-
-def set_quotas(admin, **quotas):
-    """Give every user these quotas, or remove those of value None."""
-    entry, request = AlterClientQuotasRequest.EntryData, AlterClientQuotasRequest
-    changes = [
-        entry.OpData(key=key, value=value or 0.0, remove=value is None)
-        for key, value in quotas.items()
-    ]
-    everybody = [entry.EntityData(entity_type="user", entity_name=None)]
-    asked = request(entries=[entry(entity=everybody, ops=changes)], validate_only=False)
-    manager = admin._manager
-    (answer,) = manager.run(manager.send, asked).entries
-    assert answer.error_code == 0
 
 
 def works(bootstrap, folder):
@@ -89,28 +66,6 @@ def works(bootstrap, folder):
 def test_hostile_defaults_change_nothing(tmp_path, case):
     with LocalCluster(brokers=1, settings=DEFAULTS[case]) as cluster:
         works(cluster.bootstrap, tmp_path / "system")
-
-
-def test_quotas_and_limits_are_waited_out_or_said(tmp_path):
-    with LocalCluster(brokers=1) as cluster, Admin(cluster.bootstrap) as admin:
-        for name, quotas in QUOTAS.items():
-            set_quotas(admin, **quotas)
-            works(cluster.bootstrap, tmp_path / name)
-            set_quotas(admin, **dict.fromkeys(quotas))
-    with (
-        LocalCluster(brokers=1, settings={"max.connections.per.ip": "3"}) as cluster,
-        contextlib.ExitStack() as stack,
-    ):
-
-        def one_more():
-            try:
-                driver = open_driver(DRIVERS[0], cluster.bootstrap, request_timeout_s=1.0)
-            except ClusterUnreachable as error:
-                return str(error)
-            stack.callback(driver.close)
-            return ""
-
-        until(lambda: "max.connections" in one_more(), "a broker that takes no more")
 
 
 def test_with_one_of_three_brokers_dead_every_command_works_or_names_what_it_lacks(

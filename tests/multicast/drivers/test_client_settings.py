@@ -185,7 +185,7 @@ def test_a_broker_stores_the_batches_as_the_producer_compressed_them(
 
 
 @pytest.mark.parametrize(
-    ("module", "asked", "name", "way_out"),
+    ("module", "question", "name", "way_out"),
     [
         ("gevent.monkey", "is_module_patched", "librdkafka", "choose driver kafka-python, or use"),
         ("eventlet.patcher", "is_monkey_patched", "librdkafka", "use a process whose threads"),
@@ -193,12 +193,12 @@ def test_a_broker_stores_the_batches_as_the_producer_compressed_them(
     ],
 )
 def test_threads_that_are_none_are_refused_with_the_way_out(
-    monkeypatch, module, asked, name, way_out
+    monkeypatch, module, question, name, way_out
 ):
-    patcher = SimpleNamespace(**{asked: lambda of: of in {"thread", "threading"}})
+    patcher = SimpleNamespace(**{question: lambda of: of in {"thread", "threading"}})
     monkeypatch.setitem(sys.modules, module, patcher)
     with pytest.raises(UsageError, match=f"{module.split('.')[0]} has replaced.*{way_out}"):
         open_driver(name, "127.0.0.1:9", request_timeout_s=0.1)
-    monkeypatch.setattr(patcher, asked, lambda _: False)
+    monkeypatch.setattr(patcher, question, lambda _: False)
     with pytest.raises(ClusterUnreachable):
         open_driver(name, "127.0.0.1:9", request_timeout_s=0.1)

@@ -71,7 +71,15 @@ def project(podman, tmp_path_factory):
 
 def plan(folder, interests, *options):
     (folder / "interests.toml").write_text(interests)
-    amcast("topology", "plan", folder / "interests.toml", "--out", folder / "plan.json", *options)
+    amcast(
+        "topology",
+        "plan",
+        folder / "interests.toml",
+        "--out",
+        folder / "plan.json",
+        "--force",
+        *options,
+    )
 
 
 def apply(podman):

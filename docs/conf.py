@@ -25,6 +25,8 @@ include_patterns = [
 html_theme = "furo"
 html_title = "amcast"
 html_copy_source = False
+html_extra_path = ["site"]  # index.html, which leads to the page of all pages
+highlight_language = "none"  # of blocks that name no language: commands and what they print
 myst_heading_anchors = 4  # the deepest heading that any page links to
 myst_enable_extensions = ["attrs_block"]
 # Docstrings have names in single backticks, as Markdown has them.

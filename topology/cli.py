@@ -47,9 +47,11 @@ app = typer.Typer(
 CHANGES_TO_MAKE = 6  # exit code; 1 to 5 are errors, see `multicast.errors`
 
 
-InterestPath = Annotated[Path, typer.Argument(help="Interest file (TOML).", show_default=False)]
+InterestPath = Annotated[
+    Path, typer.Argument(help="Interest file (TOML): who reads what.", show_default=False)
+]
 InterestPathOrNone = Annotated[
-    Path | None, typer.Argument(help="Interest file (TOML).", show_default=False)
+    Path | None, typer.Argument(help="Interest file (TOML): who reads what.", show_default=False)
 ]
 ChainsOption = Annotated[
     Path | None,
@@ -96,7 +98,8 @@ OutOption = Annotated[
 PhiOption = Annotated[
     float,
     typer.Option(
-        help="Price of one foreign message, in hops; 0.1: as few hops as can be.",
+        help="Price of a message handled for others (foreign), in hops, the collectors on a "
+        "message's way; 0.1: as few hops as can be.",
         min=0,
         max=NUMBER_MAX,
     ),

@@ -46,7 +46,10 @@ from multicast.settings import Settings, settings
 from topology.output import Output, OutputOption
 from topology.tree import Plan
 
-app = typer.Typer(no_args_is_help=True, help="Run collectors, and show their progress.")
+app = typer.Typer(
+    no_args_is_help=True,
+    help="Run collectors, the processes that order messages, and show how far they are.",
+)
 _WIDTH_COLUMNS = 100  # of the table at least: a narrower one would cut off numbers
 _WAIT_S = 60.0  # forty times what a deployment of 200 collectors takes (docs/operating.md)
 _NUMBERS = ("records", "void", "lag")  # columns of `status`
@@ -72,7 +75,7 @@ def run(
     topic: Topic = None,
     driver: DriverName = None,
     web_port: Annotated[
-        int | None, typer.Option("--web-port", help="Port of /healthz and /status; 0: any free.")
+        int | None, typer.Option("--web-port", help="Port of its pages [6066]; 0: any free.")
     ] = None,
     log_level: Annotated[
         Literal["crit", "error", "warn", "info", "debug"],

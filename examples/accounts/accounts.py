@@ -12,7 +12,7 @@ import json
 import sys
 from collections.abc import Iterable, Iterator
 
-from multicast import (
+from amcast import (
     Batch,
     Consumer,
     Message,

@@ -13,7 +13,7 @@ import sys
 
 from accounts import ACCOUNTS, START, transfers
 
-from multicast import AmcastError, Consumer
+from amcast import AmcastError, Consumer
 
 
 def main() -> None:

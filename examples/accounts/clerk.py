@@ -11,7 +11,7 @@ import sys
 
 from accounts import ACCOUNTS, BranchBalances, Clerk
 
-from multicast import AmcastError, Consumer, Producer
+from amcast import AmcastError, Consumer, Producer
 
 
 def main() -> None:

@@ -19,7 +19,7 @@ import accounts
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - as Spark's own documentation has it
 
-from multicast.spark import fold, register, state_after
+from amcast.spark import fold, register, state_after
 
 _TRANSFER = "`from` string, `to` string, amount bigint"  # what `accounts.parse` returns
 

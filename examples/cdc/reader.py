@@ -16,7 +16,7 @@ import sqlite3
 import sys
 from contextlib import closing
 
-from multicast import AmcastError, Consumer, Message
+from amcast import AmcastError, Consumer, Message
 
 _SCHEMA = """
 CREATE TABLE IF NOT EXISTS position (only INTEGER PRIMARY KEY CHECK (only = 1), cursor TEXT);

@@ -28,7 +28,7 @@ from typing import Any, NamedTuple
 from confluent_kafka import Consumer, KafkaException, Message, TopicPartition
 from source import PREFIX, SERVER, TABLES, TRANSACTIONS
 
-from multicast import AmcastError, Producer
+from amcast import AmcastError, Producer
 
 SOURCE = "source"
 _POLL_S = 0.5  # one wait for records

@@ -15,7 +15,7 @@ import sys
 from dataclasses import dataclass, field
 from typing import Any
 
-from multicast import AmcastError, Message
+from amcast import AmcastError, Message
 
 ALL = ("orders", "stock")  # the declared set: all events stand in its log
 _FIELDS: dict[str, dict[str, type]] = {

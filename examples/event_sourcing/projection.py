@@ -17,8 +17,7 @@ from contextlib import closing
 
 from events import ShopState, event_of
 
-from multicast import AmcastError, Consumer, Cursor, Message
-from multicast.errors import UsageError
+from amcast import AmcastError, Consumer, Cursor, Message, UsageError
 
 _SCHEMA = """
 CREATE TABLE IF NOT EXISTS position (only INTEGER PRIMARY KEY CHECK (only = 1), cursor TEXT,

@@ -18,7 +18,7 @@ from typing import Any
 
 from events import ALL, ShopState, event_of
 
-from multicast import AmcastError, Consumer, Message, Producer, TimedOut, nothing_after
+from amcast import AmcastError, Consumer, Message, Producer, TimedOut, nothing_after
 
 _ITEMS = ("apple", "pear")
 _POLL_S = 0.5  # one wait; a longer one would only be said later if nothing comes

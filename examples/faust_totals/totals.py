@@ -21,8 +21,8 @@ from pathlib import Path
 
 import faust
 
-from multicast import Cursor
-from multicast.faust import ordered
+from amcast import Cursor
+from amcast.faust import ordered
 
 _FILE = Path(os.environ.get("TOTALS", "totals.txt"))
 _WINDOW_S = float(os.environ.get("WINDOW_S", "60"))

@@ -17,8 +17,7 @@ import sqlite3
 import sys
 from contextlib import closing
 
-from multicast import AmcastError, Consumer, Message
-from multicast.errors import UsageError
+from amcast import AmcastError, Consumer, Message, UsageError
 
 _DIGITS_MAX = 18  # of a row's number: SQLite's are below 2^63
 _SCHEMA = """

@@ -21,7 +21,7 @@ from contextlib import closing
 
 from shop import open_shop, source_of
 
-from multicast import AmcastError, Producer
+from amcast import AmcastError, Producer
 
 _ROWS_MAX = 500  # rows in memory
 _PAUSE_S = 0.1  # between two looks at an outbox that was empty

@@ -26,9 +26,8 @@ from typing import Any
 
 from aiohttp import web
 
-from multicast import AmcastError, Message, MessageID
-from multicast.aio import AsyncConsumer, AsyncProducer
-from multicast.errors import UsageError
+from amcast import AmcastError, Message, MessageID, UsageError
+from amcast.aio import AsyncConsumer, AsyncProducer
 
 _START = 100  # money of each account at first
 _WAIT_S = 30.0  # for a transfer to be ordered and applied, before the client is told to ask again

@@ -29,7 +29,7 @@ except ModuleNotFoundError as error:
     raise MissingExtra(error.name, "cli") from error
 
 
-HELP = "Genuine atomic multicast on Apache Kafka: one message to a set of partitions, one order."
+HELP = "One message to a set of Kafka's partitions, one order for all that read it."
 WITHOUT_NOUN = ""
 _SENTENCE_MAX = 1000  # characters: any sentence is shorter, and the table breaks it into lines
 CHECKOUT_ONLY = "bench"

@@ -21,7 +21,7 @@ Topic = Annotated[
 ]
 DriverName = Annotated[
     str | None,
-    typer.Option("--driver", help="what reads: librdkafka or kafka-python [AMCAST_DRIVER]"),
+    typer.Option("--driver", help="Kafka's client: librdkafka or kafka-python [AMCAST_DRIVER]"),
 ]
 To = Annotated[str | None, typer.Option("--to", help="P1,P3: each line is a payload for this set.")]
 RecordKey = Annotated[

@@ -1,6 +1,6 @@
 """Ordered messages in Spark: `spark.read.format("amcast")` and `spark.readStream`.
 
-    from multicast.spark import register
+    from amcast.spark import register
     register(spark)
     table = spark.read.format("amcast").option(…).load()
 

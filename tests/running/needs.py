@@ -3,6 +3,7 @@
     needs("promtool")        a program, by its name
     needs("networks")        network namespaces, as `bench/nemesis/network.py` makes them
     needs("jdk")             a complete JDK (not only a JRE) of version 17 or newer
+    needs("history")         a checkout with its commits
 
 Where it is missing, the test is skipped, and the last lines of the run say so.
 """
@@ -25,6 +26,10 @@ def missing(what: str) -> str | None:
         return obstacle()
     if what == "jdk":
         return _missing_jdk()
+    if what == "history":
+        asked = ["git", "rev-parse", "--is-shallow-repository"]
+        said = subprocess.run(asked, capture_output=True, text=True, check=False).stdout
+        return None if said == "false\n" else "no history: git fetch --unshallow"
     if shutil.which(what):
         return None
     return f"no {what}: {FROM_ELSEWHERE.get(what) or f'apt-get install {PACKAGES.get(what, what)}'}"

@@ -5,16 +5,13 @@ import re
 import subprocess
 import sys
 import tomllib
+from importlib import import_module
 from pathlib import Path
 
 import pytest
 
 import amcast
-import amcast.aio
-import amcast.testing
 import multicast
-import multicast.aio
-import multicast.testing
 from multicast import errors
 
 ROOT = Path(__file__).parents[2]
@@ -64,9 +61,16 @@ def test_amcast_gives_the_very_classes_of_multicast():
     assert set(amcast.__all__) == {*multicast.__all__, "aio", "testing"}
     for name in multicast.__all__:
         assert getattr(amcast, name) is getattr(multicast, name)
-    for ours, theirs in ((amcast.aio, multicast.aio), (amcast.testing, multicast.testing)):
-        assert ours.__all__ == theirs.__all__
-        assert all(getattr(ours, name) is getattr(theirs, name) for name in ours.__all__)
+
+
+@pytest.mark.parametrize("name", ["aio", "faust", "metrics", "spark", "testing"])
+def test_a_module_of_amcast_gives_the_names_of_multicast_s(name):
+    modules = {file.stem for file in (ROOT / "amcast").glob("[a-z]*.py")}
+    assert name in modules
+    assert len(modules) == 5, "each is in this list"
+    ours, theirs = (import_module(f"{package}.{name}") for package in ("amcast", "multicast"))
+    assert ours.__all__ == theirs.__all__
+    assert all(getattr(ours, each) is getattr(theirs, each) for each in ours.__all__)
 
 
 def test_all_errors_are_exported():

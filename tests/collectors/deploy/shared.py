@@ -58,12 +58,16 @@ class Instances:
 
 
 class SharedCollectors:
-    """A context manager that ends the processes; they are numbered from 0."""
+    """A context manager that ends the processes; they are numbered from 0.
 
-    def __init__(self, bootstrap, topic, folder, *options, processes):
+    `python` has the interpreter's options, of which the last ones name what runs as `amcast`.
+    """
+
+    def __init__(self, bootstrap, topic, folder, *options, processes, python=("-m", "multicast")):
         self._options = ["-b", bootstrap, "-t", topic, *options]
         self._folder = folder
         self.count = processes
+        self._python = python
         self._processes = {}
 
     def __enter__(self):
@@ -81,10 +85,12 @@ class SharedCollectors:
         for process in self._processes.values():
             process.close()
 
-    def start(self, number):
-        """Start a process, and wait until it is healthy."""
+    def start(self, number, python=None):
+        """Start a process, of another version if `python` says so; wait until it is healthy."""
         log = self._folder / f"shared-{number}.log"
-        started = self._processes[number] = CollectorProcess(log, *self._options)
+        started = self._processes[number] = CollectorProcess(
+            log, *self._options, python=python or self._python
+        )
 
         def healthy():
             assert not started.ended(), started.log_end()

@@ -200,7 +200,8 @@ def test_the_settings_that_new_topics_would_get_are_judged_before_they_are_made(
 
     with default(bench, "log.cleanup.policy", "compact"):
         until(would_compact, "brokers that make compacted topics")
-        with pytest.raises(UnsafeCluster, match=f"topic {bench.topic} has cleanup.policy=compact"):
+        both = rf"topic {bench.topic} \(and {bench.topic}.groups\) has cleanup.policy=compact"
+        with pytest.raises(UnsafeCluster, match=both):
             bench.apply()
     assert bench.topics() == {}
     until(lambda: not would_compact(), "brokers that make usual topics")

@@ -89,7 +89,9 @@ _VERIFIED = (
     SignatureAlgorithmOID.RSA_WITH_SHA512,
 )
 _RSA_BITS_MIN, _RSA_EXPONENT_MAX = 1024, 2**31 - 1
-_PLAIN_URI = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://[A-Za-z0-9-]+(\.[A-Za-z0-9-]+)*(/[\w./-]*)?\Z")
+_PLAIN_URI = re.compile(
+    r"[A-Za-z][A-Za-z0-9+.-]*://[A-Za-z0-9-]+(\.[A-Za-z0-9-]+)*(/[A-Za-z0-9_./-]*)?\Z"
+)
 _USAGES = (ExtendedKeyUsageOID.ANY_EXTENDED_KEY_USAGE, ExtendedKeyUsageOID.SERVER_AUTH)
 _WRONG = (
     CryptographyDeprecationWarning,  # where warnings are errors, as in tests
@@ -135,6 +137,13 @@ class Certificate:
         except _WRONG as error:
             raise Unreadable(f"no readable certificate ({_first_line(error)})") from error
 
+    @classmethod
+    def from_pem(cls, raw: bytes) -> Certificate:
+        """Read PEM, and refuse DER; raises `Unreadable`."""
+        if b"-----BEGIN" not in raw:
+            raise Unreadable("no PEM")
+        return cls(raw)
+
     def _read(self, certificate: x509.Certificate) -> None:
         self.der: bytes = certificate.public_bytes(serialization.Encoding.DER)
         self.signed: bytes = certificate.tbs_certificate_bytes
@@ -157,42 +166,36 @@ class Certificate:
         self.key_id: bytes | None = None
         self.not_understood: str | None = None
         self.other_names: bytes | None = None
-        check_identifier(certificate.signature_algorithm_oid.dotted_string)
-        for name in (*certificate.issuer, *certificate.subject):
-            check_identifier(name.oid.dotted_string)
         if len(certificate.extensions) and certificate.version is not x509.Version.v3:
             raise ValueError("it has extensions, and is not of version 3")
         for extension in certificate.extensions:
-            value = extension.value
-            check_identifier(extension.oid.dotted_string)
-            if extension.critical and extension.oid in _NEVER_CRITICAL:
-                raise ValueError(f"its extension {extension.oid.dotted_string} is critical")
-            if isinstance(value, x509.BasicConstraints):
-                self.is_ca, self.path_length = value.ca, value.path_length
-            elif isinstance(value, x509.KeyUsage):
-                self.signs_certificates = value.key_cert_sign
-            elif isinstance(value, x509.ExtendedKeyUsage):
-                self.usable = any(usage in _USAGES for usage in value)
-                for usage in value:
-                    check_identifier(usage.dotted_string)
-            elif isinstance(value, x509.SubjectKeyIdentifier):
-                self.key_id = value.digest
-            elif isinstance(value, x509.SubjectAlternativeName):
-                self.other_names = value.public_bytes()
-                _check_other_names(value)
-            elif isinstance(value, x509.CertificatePolicies):
-                if len({policy.policy_identifier for policy in value}) < len(list(value)):
-                    raise ValueError("it names a certificate policy twice")
-            elif isinstance(value, x509.AuthorityInformationAccess):
-                for access in value:
-                    check_identifier(access.access_method.dotted_string)
-            if extension.oid in _BINDING or (
-                extension.critical and extension.oid not in _UNDERSTOOD
-            ):
-                self.not_understood = extension.oid.dotted_string
+            self._read_extension(extension)
+        for identifier in _identifiers(certificate):
+            check_identifier(identifier.dotted_string)
         self._key = certificate.public_key()
         _check_key(self._key)
         self.algorithm = certificate.signature_algorithm_oid
+
+    def _read_extension(self, extension: x509.Extension[x509.ExtensionType]) -> None:
+        value, identifier = extension.value, extension.oid
+        if extension.critical and identifier in _NEVER_CRITICAL:
+            raise ValueError(f"its extension {identifier.dotted_string} is critical")
+        if isinstance(value, x509.BasicConstraints):
+            self.is_ca, self.path_length = value.ca, value.path_length
+        elif isinstance(value, x509.KeyUsage):
+            self.signs_certificates = value.key_cert_sign
+        elif isinstance(value, x509.ExtendedKeyUsage):
+            self.usable = any(usage in _USAGES for usage in value)
+        elif isinstance(value, x509.SubjectKeyIdentifier):
+            self.key_id = value.digest
+        elif isinstance(value, x509.SubjectAlternativeName):
+            self.other_names = value.public_bytes()
+            _check_other_names(list(value))
+        elif isinstance(value, x509.CertificatePolicies):
+            _check_policies([policy.policy_identifier for policy in value])
+        critical = extension.critical and identifier not in _UNDERSTOOD
+        if critical or identifier in _BINDING:
+            self.not_understood = identifier.dotted_string
 
     def issued_by(self, parent: Certificate) -> bool:
         """Whether `parent` issued this certificate: its subject is the issuer, its key signed."""
@@ -403,18 +406,33 @@ def _may_certify(parent: Certificate, below: tuple[Certificate, ...], time: date
     )
 
 
-def _check_other_names(names: x509.SubjectAlternativeName) -> None:
+def _identifiers(certificate: x509.Certificate) -> Iterator[x509.ObjectIdentifier]:
+    """Yield the object identifiers that Go reads as numbers."""
+    yield certificate.signature_algorithm_oid
+    yield from (part.oid for part in (*certificate.issuer, *certificate.subject))
+    for extension in certificate.extensions:
+        yield extension.oid
+        if isinstance(extension.value, x509.ExtendedKeyUsage):
+            yield from extension.value
+        elif isinstance(extension.value, x509.AuthorityInformationAccess):
+            yield from (access.access_method for access in extension.value)
+
+
+def _check_other_names(names: Sequence[x509.GeneralName]) -> None:
     """Refuse alternative names that Go does not read, or may not."""
-    plain = (x509.DNSName, x509.RFC822Name, x509.UniformResourceIdentifier)
+    texts = (x509.DNSName, x509.RFC822Name, x509.UniformResourceIdentifier)
+    if not names or not all(isinstance(name, (*texts, x509.IPAddress)) for name in names):
+        raise ValueError("an alternative name is of a kind that is not supported")
     for name in names:
         if isinstance(name, x509.UniformResourceIdentifier) and not _PLAIN_URI.match(name.value):
             raise ValueError("an alternative name is no plain address")
-        if isinstance(name, plain) and not name.value.isascii():
+        if isinstance(name, texts) and not name.value.isascii():
             raise ValueError("an alternative name is not ASCII")
-        if not isinstance(name, (*plain, x509.IPAddress)):
-            raise ValueError("an alternative name is of a kind that is not supported")
-    if not list(names):
-        raise ValueError("it has an empty list of alternative names")
+
+
+def _check_policies(policies: Sequence[x509.ObjectIdentifier]) -> None:
+    if len(set(policies)) < len(policies):
+        raise ValueError("it names a certificate policy twice")
 
 
 def _check_key(key: object) -> None:

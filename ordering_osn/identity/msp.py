@@ -442,9 +442,7 @@ def _certificates(pems: Iterable[bytes], what: str) -> list[Certificate]:
     certificates = []
     for pem in pems:
         try:
-            if b"-----BEGIN" not in pem:
-                raise Unreadable("no PEM")
-            certificates.append(Certificate(pem))
+            certificates.append(Certificate.from_pem(pem))
         except Unreadable as error:
             raise Unreadable(f"a {what} certificate cannot be used: {error}") from error
     return certificates

@@ -397,3 +397,25 @@ def reversed_maps(group):
     for name in sorted(group.groups, reverse=True):
         made.groups[name].CopyFrom(reversed_maps(group.groups[name]))
     return made
+
+
+@pytest.mark.parametrize("with_capabilities", [True, False])
+def test_what_has_no_mod_policy_gets_that_of_admins_where_there_are_capabilities(
+    config, with_capabilities
+):
+    def bare(new):
+        if not with_capabilities:
+            for group in (new.channel_group, *new.channel_group.groups.values()):
+                group.values.pop("Capabilities", None)
+        orderers = group_at(new, "Orderer")
+        orderers.mod_policy = ""
+        orderers.values["BatchTimeout"].mod_policy = ""
+        group_at(new, "Application").policies["Readers"].mod_policy = ""
+
+    old = ChannelConfig(config.channel_id, changed(config, bare))
+    _, following = old.proposed(parsed(update(old, lambda new: set_batch(new))))
+    orderers, members = (group_at(following.config, name) for name in ("Orderer", "Application"))
+    filled = "Admins" if with_capabilities else ""
+    assert orderers.mod_policy == filled
+    assert orderers.values["BatchTimeout"].mod_policy == filled
+    assert members.policies["Readers"].mod_policy == filled

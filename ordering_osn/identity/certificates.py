@@ -25,7 +25,12 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from datetime import datetime, timedelta
 
-from ordering_osn.identity.encoding import check_certificate, check_identifier, from_pem
+from ordering_osn.identity.encoding import (
+    check_certificate,
+    check_identifier,
+    check_revocations,
+    from_pem,
+)
 from ordering_osn.identity.errors import UntrustedIdentity
 from topology import extra
 
@@ -33,7 +38,7 @@ with extra("osn"):
     from cryptography import x509
     from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
     from cryptography.hazmat.primitives import hashes, serialization
-    from cryptography.hazmat.primitives.asymmetric import ec, rsa
+    from cryptography.hazmat.primitives.asymmetric import ec, padding, rsa
     from cryptography.hazmat.primitives.asymmetric.utils import (
         decode_dss_signature,
         encode_dss_signature,
@@ -287,11 +292,20 @@ class Certificate:
         return self._x509.public_bytes(serialization.Encoding.PEM)
 
     def has_signed(self, revocations: Revocations) -> bool:
-        """Whether this CA signed the revocation list."""
+        """Whether this CA signed the revocation list. As in Go, here SHA-1 counts, too."""
+        crl, key = revocations.crl, self._key
         try:
-            return revocations.crl.is_signature_valid(self._key)  # type: ignore[arg-type]
+            if not isinstance(crl.signature_hash_algorithm, hashes.SHA1):
+                return crl.is_signature_valid(key)  # type: ignore[arg-type]
+            digest = crl.signature_hash_algorithm
+            if isinstance(key, ec.EllipticCurvePublicKey):
+                key.verify(crl.signature, crl.tbs_certlist_bytes, ec.ECDSA(digest))
+            elif isinstance(key, rsa.RSAPublicKey):
+                form = padding.PKCS1v15()
+                key.verify(crl.signature, crl.tbs_certlist_bytes, form, digest)
         except _WRONG:
             return False
+        return True
 
 
 class Revocations:
@@ -302,6 +316,7 @@ class Revocations:
         try:
             der = from_pem(raw, "X509 CRL") if raw.startswith(b"-----BEGIN") else raw
             self.crl = x509.load_der_x509_crl(der)
+            check_revocations(self.crl.tbs_certlist_bytes)
             if self.crl.signature_algorithm_oid in _SIGNED_BY_CURVES:
                 decode_dss_signature(self.crl.signature)
             issuer = self.crl.extensions.get_extension_for_class(x509.AuthorityKeyIdentifier)

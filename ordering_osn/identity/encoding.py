@@ -29,7 +29,7 @@ _CURVES = tuple(
     )
 )
 _UNCOMPRESSED = b"\x00\x04"  # no unused bits, then the form of an elliptic curve's point
-_UTF8, _NUMERIC, _PRINTABLE, _IA5 = 0x0C, 0x12, 0x13, 0x16
+_INTEGER, _UTF8, _NUMERIC, _PRINTABLE, _IA5 = 0x02, 0x0C, 0x12, 0x13, 0x16
 _CHARACTERS = {
     _NUMERIC: re.compile(rb"[0-9 ]*\Z"),
     _PRINTABLE: re.compile(rb"[A-Za-z0-9'()+,\-./ :=?*&]*\Z"),
@@ -95,6 +95,13 @@ def check_certificate(der: bytes) -> Envelope:
         _check_name(name)
     _check_key(key)
     return Envelope(issuer.whole, subject.whole, key.whole)
+
+
+def check_revocations(signed: bytes) -> None:
+    """Check the name in the signed part of a revocation list that the library has read."""
+    fields = elements(elements(signed)[0].content)
+    versioned = fields[0].tag == _INTEGER
+    _check_name(fields[2 if versioned else 1])
 
 
 def check_identifier(dotted: str) -> None:

@@ -12,6 +12,7 @@ expired creators (`expires_at`).
 
 The rules are Fabric's from capability V1_4_3 on (every V2 channel), with one difference: an
 administrator listed by certificate must be a valid member at each check, not only at the first.
+A definition that Fabric refuses is refused: its peers could never go past the block that holds it.
 """
 
 from __future__ import annotations

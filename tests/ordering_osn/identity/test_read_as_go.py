@@ -5,12 +5,12 @@ import ssl
 import pytest
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
-from cryptography.hazmat.primitives.asymmetric import ec, ed25519
+from cryptography.hazmat.primitives.asymmetric import ec, ed25519, padding, rsa
 from cryptography.x509.oid import ExtendedKeyUsageOID as Usage
 
 from ordering_osn.identity import MalformedMsp, Msp
-from ordering_osn.identity.certificates import Certificate, Unreadable
-from ordering_osn.identity.encoding import from_pem
+from ordering_osn.identity.certificates import Certificate, Unreadable, tagged
+from ordering_osn.identity.encoding import elements, from_pem
 from ordering_osn.protos import FabricMSPConfig, MSPConfig
 from tests.ordering_osn.helpers.pki import (
     NODES,
@@ -222,3 +222,24 @@ def test_a_signature_of_an_algorithm_that_go_does_not_verify_counts_for_nothing(
     assert not child.issued_by(Certificate(parent))
     with pytest.raises(Unreadable, match="PEM"):
         Certificate(b"-----BEGIN CERTIFICATE-----")
+
+
+def test_a_revocation_that_is_signed_over_sha1_counts_as_in_go():
+    key = rsa.generate_private_key(65537, 2048)
+    top = root(key=key)
+    below = top.issue("below", ca=True, begins=0)
+    der = x509.load_pem_x509_crl(top.revoke(below)).public_bytes(serialization.Encoding.DER)
+    sha256, sha1 = (bytes.fromhex(f"2a864886f70d0101{last}") for last in ("0b", "05"))
+    signed, algorithm, _ = elements(elements(der.replace(sha256, sha1))[0].content)
+    signature = key.sign(signed.whole, padding.PKCS1v15(), hashes.SHA1())
+    again = tagged(0x30, signed.whole + algorithm.whole + tagged(3, b"\0" + signature))
+    with pytest.raises(MalformedMsp, match="revoked"):
+        Msp(msp_bytes([top], intermediates=[below], nodes=NODES, revocations=[again]))
+
+
+def test_the_name_in_a_revocation_list_must_be_one_that_go_reads(authority):
+    der = x509.load_pem_x509_crl(authority.revoke()).public_bytes(serialization.Encoding.DER)
+    damaged = der.replace(b"\x0c\x04root", b"\x0c\x04ro\xe4t")
+    assert damaged != der
+    with pytest.raises(MalformedMsp, match="no readable revocation list"):
+        Msp(msp_bytes([authority], nodes=NODES, revocations=[damaged]))

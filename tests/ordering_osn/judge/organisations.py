@@ -3,7 +3,7 @@
 import base64
 
 from cryptography import x509
-from cryptography.hazmat.primitives import hashes
+from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec, ed25519, padding, rsa
 from cryptography.x509.oid import ExtendedKeyUsageOID as Usage
 
@@ -38,7 +38,7 @@ def pem(der, kind="CERTIFICATE"):
 
 
 def signed_again(der, signer, damage):
-    """The certificate with a damaged signed part, under a new signature of `signer`."""
+    """The certificate or revocation list, its signed part damaged, and signed again."""
     signed, algorithm, _ = elements(elements(der)[0].content)
     changed = damage(signed.whole)
     key, digest = signer
@@ -140,20 +140,19 @@ class Organisations:
         )
         return self.damaged(made, (signing, digest)) if self.odd(5) else made
 
+    def damage(self, signed):
+        changed = bytearray(signed)
+        for _ in range(self.random.choice([1, 1, 2])):
+            at = self.random.randrange(4, len(changed))
+            bit, byte = changed[at] ^ 1 << self.random.randrange(8), self.random.randrange(256)
+            changed[at] = self.random.choice([bit, byte])
+        return bytes(changed)
+
     def damaged(self, certified, signer):
         """Change a byte or two of the signed part, so that we can still read it."""
 
-        def damage(signed):
-            changed = bytearray(signed)
-            for _ in range(self.random.choice([1, 1, 2])):
-                at = self.random.randrange(4, len(changed))
-                changed[at] = self.random.choice(
-                    [changed[at] ^ 1 << self.random.randrange(8), self.random.randrange(256)]
-                )
-            return bytes(changed)
-
         for _ in range(20):
-            der = signed_again(certified.der, signer, damage)
+            der = signed_again(certified.der, signer, self.damage)
             try:
                 Certificate(der)
             except Unreadable:
@@ -274,7 +273,10 @@ class Organisations:
         if signer is None:
             return b"nothing"
         raw = signer.revoke(*random.sample(cas, 1), key_id=not self.odd())
-        if self.odd(3):
+        if random.random() < 0.5:
+            der = x509.load_pem_x509_crl(raw).public_bytes(serialization.Encoding.DER)
+            raw = signed_again(der, (signer.key, hashes.SHA256()), self.damage)
+        elif self.odd(3):
             raw = random.choice([b"\n" + raw, raw.rstrip(), raw.replace(b"\n", b""), raw + b"more"])
         return raw
 

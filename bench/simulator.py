@@ -150,14 +150,18 @@ class Simulation:
         if self.schedule.loses:
             self.ending.go_on()
         at_rest = self._come_to_rest()
-        for seat in self.consumers.seats:
-            if seat.process is not None and not self.schedule.harsh:
-                self.judge.ended(seat.label, seat.process.last, late=seat.late)
         state = self.world.view().state
+        # A wrong relay looks like the parent's lost end. No operator here accepts that as a loss.
+        harsh = self.schedule.harsh or bool(state.losses.streams)
+        if harsh and not self.schedule.harsh:
+            self.world.fault("a stream was stated to be lost: only safety judged")
+        for seat in self.consumers.seats:
+            if seat.process is not None and not harsh:
+                self.judge.ended(seat.label, seat.process.last, late=seat.late)
         violation = self.judge.verdict(state, self.world.work) or self.auditors.verdict(state)
         if violation is None and not at_rest:
             return Violation("liveness", f"the system did not come to rest in {ROUNDS_MAX} rounds.")
-        if violation is None and not self.schedule.harsh:
+        if violation is None and not harsh:
             return self._epochs_finished(state) or self.ending.verdict()
         return violation
 

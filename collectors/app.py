@@ -43,6 +43,7 @@ from contextlib import suppress
 from http import HTTPStatus
 from typing import Any, TypeVar
 
+from collectors.consumer_watch import LOOK_EVERY_S, ConsumerWatch
 from collectors.doctor.startup_check import StartCheck
 from collectors.engine.ended_processes import this_machine
 from collectors.engine.engine import Engine
@@ -53,6 +54,7 @@ from collectors.placement import share_out
 from collectors.supervisor import ErrorLog, Supervisor
 from multicast.control import PROCESS_BYTES, ControlReader, ControlState, StatusPage
 from multicast.drivers import open_driver
+from multicast.drivers.kafka import Admin
 from multicast.drivers.protocol import Driver
 from multicast.errors import AmcastError, UncoveredInterest, UsageError
 from multicast.settings import settings
@@ -195,6 +197,8 @@ class CollectorHost(Service):
         self._look_now = asyncio.Event()  # the group's members have changed, or we stop
         self.check = StartCheck(_settings)
         self.order_check: RunningCheck | None = None
+        self.watch: ConsumerWatch | None = None  # None where another process looks
+        self._admin: Admin | None = None
 
     async def on_start(self) -> None:
         """Connect, and join the group unless AMCAST_NODES names our collectors."""
@@ -280,6 +284,26 @@ class CollectorHost(Service):
         """Check the cluster until nothing is refused; a refusal stops all collectors meanwhile."""
         while not self.should_stop and not await asyncio.to_thread(self.check.look):
             await self.sleep(_CHECK_EVERY_S)
+
+    @Service.task
+    async def _watch_consumers(self) -> None:
+        """Look what consumers have committed; of the processes that share, the first one does."""
+        watch: ConsumerWatch | None = None
+        while not self.should_stop:
+            snapshot = None if self.member is None else self.member.snapshot
+            leads = self.member is None or (snapshot and snapshot.me == min(snapshot.members))
+            try:
+                if leads and self._driver is not None:
+                    if self._admin is None:
+                        place = _settings.bootstrap, _settings.client
+                        self._admin = await asyncio.to_thread(Admin, *place)
+                    names = self._admin.groups
+                    watch = watch or ConsumerWatch(self._driver, _settings.topic, names)
+                    await asyncio.to_thread(watch.look)
+            except AmcastError as error:
+                self._errors.write(logging.WARNING, error, time.monotonic())
+            self.watch = watch if leads else None
+            await self.sleep(LOOK_EVERY_S)
 
     async def _take_roles(self, engine: Engine, roles: Mapping[tuple[int, str], bool]) -> None:
         """Start collectors that are new in our share, and end those that left it."""
@@ -391,12 +415,16 @@ hosts: list[CollectorHost] = []
 
 
 def _healthz() -> tuple[HTTPStatus, dict[str, Any]]:
-    """Give 200 if all collectors of this process run or its share is empty, else 503."""
-    nodes = _status()["nodes"]
+    """Give 200 if all collectors of this process run or its share is empty, else 503 and why."""
+    described = _status()
+    nodes = described["nodes"]
     idle = bool(hosts) and all(host.idle for host in hosts)  # our share is empty
     healthy = (idle or bool(nodes)) and all(node["state"] == "running" for node in nodes)
-    status = HTTPStatus.OK if healthy else HTTPStatus.SERVICE_UNAVAILABLE
-    return status, {"healthy": healthy}
+    # Who has nothing to do would notice that it reaches no broker by its group only.
+    lost = described.get("group_error") if not nodes else None
+    why = [described["refused"], lost, *(node["error"] for node in nodes)]
+    document = {"healthy": healthy and not lost, "why": next(filter(None, why), None)}
+    return (HTTPStatus.OK if document["healthy"] else HTTPStatus.SERVICE_UNAVAILABLE), document
 
 
 def _status() -> dict[str, Any]:
@@ -405,6 +433,8 @@ def _status() -> dict[str, Any]:
     document = {"schema_version": 1, "topic": _settings.topic, "pid": os.getpid(), "nodes": nodes}
     document["process"] = _PROCESS.hex()
     document["refused"] = next((host.check.refused for host in hosts if host.check.refused), None)
+    document["consumers"] = [row for host in hosts if host.watch for row in host.watch.status()]
+    document["unchecked"] = next((host.check.unchecked for host in hosts), None)
     for check in [host.order_check for host in hosts if host.order_check is not None]:
         document["check"] = check.status()
     for member in [host.member for host in hosts if host.member is not None]:

@@ -90,6 +90,20 @@ _CHECK = (
     (MetricFamily("amcast_check_timestamp_seconds", MetricKind.GAUGE, ("topic",),
             "When the check last judged, in seconds since 1970"), "checked_at"),
 )  # fmt: skip
+_CONSUMER = ("topic", "consumer")
+_CONSUMERS = (
+    (MetricFamily("amcast_group_lag_messages", MetricKind.GAUGE, _CONSUMER,
+            "Messages that its last commit does not cover, skips not counted before the first"),
+     "lag"),
+    (MetricFamily("amcast_group_lag_seconds", MetricKind.GAUGE, _CONSUMER,
+            "How old the first of them is; absent where that was not read"), "lag_seconds"),
+    (MetricFamily("amcast_group_stands_seconds", MetricKind.GAUGE, _CONSUMER,
+            "For how long messages have waited, and it has committed nothing"), "stands_seconds"),
+    (MetricFamily("amcast_group_committed_timestamp_seconds", MetricKind.GAUGE, _CONSUMER,
+            "When it committed last, by its own clock, in seconds since 1970"), "committed_at"),
+    (MetricFamily("amcast_group_never_committed", MetricKind.GAUGE, _CONSUMER,
+            "1 if it is a consumer of the plan that no group has committed for"), "never"),
+)  # fmt: skip
 _BUILD = MetricFamily(
     "amcast_build_info", MetricKind.GAUGE, ("version",), "1; the version of amcast"
 )
@@ -98,7 +112,7 @@ FAMILIES = (
     _HELD,
     _REPLANNING,
     _APPENDS,
-    *(family for family, _ in _CHECK),
+    *(family for family, _ in (*_CHECK, *_CONSUMERS)),
     _BUILD,
 )
 
@@ -123,6 +137,11 @@ def samples_of(status: Mapping[str, Any]) -> Samples:
             taken[_APPENDS.name].append(LabelledValue(labels, appends["sum"], appends["counts"]))
     for family, key in _CHECK if "check" in status else ():
         taken[family.name].append(LabelledValue((topic,), status["check"][key]))
+    for row in status.get("consumers", ()):
+        for family, key in _CONSUMERS:
+            if key in row:
+                labels = (topic, row["consumer"])
+                taken[family.name].append(LabelledValue(labels, row[key]))
     taken[_BUILD.name].append(LabelledValue((version("amcast"),), 1))
     return taken
 

@@ -24,8 +24,8 @@ from multicast.testing import system
 from multicast.testing.memory_system import MemorySystem
 from topology.tree import Plan
 
-_CELL = 60
-_LEGEND = "dot: for an addressee; cross: foreign work, read and dropped"
+_CELL = 60  # of the grid, in pixels
+_LEGEND = ("dot: handled for an addressee", "cross: foreign work, read and dropped")
 _EXAMPLE = Path("docs/examples/poster.toml")
 
 
@@ -108,7 +108,10 @@ def draw(counts: list[Handled], out: Path) -> None:
             for each in counts
             if each.entries
         ),
-        f'<text x="{width // 2}" y="{height - _CELL // 2}">{_LEGEND}</text>',
+        *(
+            f'<text x="{width // 2}" y="{height - _CELL + 20 * line}">{text}</text>'
+            for line, text in enumerate(_LEGEND, start=1)
+        ),
     ]
     out.write_text(
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" width="{width}" '

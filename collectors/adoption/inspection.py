@@ -8,7 +8,8 @@ from collections.abc import Mapping
 from contextlib import closing
 
 from collectors.adoption.facts import AdoptionFacts, OldGroup, Sample, base_of
-from collectors.doctor.checks import Weight, of_brokers, of_topics, refuse
+from collectors.doctor.checks import of_brokers, of_topics
+from collectors.doctor.finding import Weight, refuse
 from collectors.doctor.inspection import inspect_brokers
 from collectors.doctor.record_times import older_logs
 from collectors.reconfiguration.topics import refuse_partitions, topics_ahead

@@ -15,30 +15,33 @@ from dataclasses import asdict, replace
 from typing import Annotated, Any
 
 import typer
-from rich.console import Console
-from rich.table import Table
 
 from collectors.cli.cluster import cluster_of
-from collectors.doctor.checks import Finding, Weight, findings
+from collectors.cli.consumers import CONSUMER_COLUMNS, consumer_documents, consumer_row, escaped
+from collectors.doctor.checks import findings
 from collectors.doctor.facts import (
     FOR_EVER,
     CollectorFacts,
     Facts,
-    GroupFacts,
     Role,
     Stamp,
     TopicFacts,
     length,
 )
+from collectors.doctor.finding import Finding, Weight
 from collectors.doctor.inspection import inspect
 from multicast.cli.options import WAIT_RANGE, Bootstrap, Topic
+from multicast.order.rule import NotCounted
 from multicast.settings import settings
 from topology.output import Output, OutputOption
 
 app = typer.Typer()
-_COLOURS = {Weight.REFUSE: "red", Weight.WARN: "yellow", Weight.NOTE: "dim"}
+_COLOURS = {Weight.REFUSE: "red", Weight.WARN: "yellow", Weight.NOTE: "bright_black"}
 _CLOCKS_SHOWN_MAX = 6  # some two lines; the controller's is looked at first
 _SOURCE_CHARACTERS_MAX = 60  # the log of a wide set has a name of some thousand
+_MEANINGS = {reason.name.lower(): str(reason.value) for reason in NotCounted} | {
+    "other_epoch": "of another epoch, whose writers had not heard of its end"
+}
 _SETTINGS = (  # of topics, in the JSON document
     "cleanup.policy",
     "min.insync.replicas",
@@ -57,12 +60,16 @@ def doctor(
         float,
         typer.Option(help="Seconds for collectors to order the messages that wait.", **WAIT_RANGE),
     ] = 2.0,  # a collector orders within milliseconds, and a standby takes over within a second
+    verbose: Annotated[
+        bool, typer.Option("--verbose", help="Also tables, and of each cause all that is known.")
+    ] = False,
     output: OutputOption = Output.TABLE,
 ) -> None:
     """Tell what is wrong with a deployment, and what to do; changes nothing.
 
-    Checks brokers, topics and their settings, the epoch, all collectors, consumers' cursors,
-    foreign records and clocks. Exits with 1 if something is wrong, with 4 if no broker answers.
+    Shows each cause on a line, the worst first, and a command where one helps. Checks brokers,
+    topics and their settings, the epoch, all collectors, consumers, foreign records and clocks.
+    Exits with 1 if something is wrong, with 4 if no broker answers.
     """
     chosen = settings(bootstrap=bootstrap, topic=topic)
     # kafka-python fetches nothing ahead of what is read, and an inspection reads little.
@@ -73,7 +80,7 @@ def doctor(
     if output is Output.JSON:
         typer.echo(json.dumps(_document(facts, results, wrong)))
     else:
-        _show(facts, results, wrong)
+        _show(facts, results, verbose=verbose)
     if wrong:
         raise typer.Exit(1)
 
@@ -92,10 +99,7 @@ def _document(facts: Facts, findings: Sequence[Finding], wrong: int) -> dict[str
             "plans_lost": facts.plans_lost,
         },
         "collectors": [_collector(collector) for collector in facts.collectors],
-        "consumers": [
-            {**asdict(group), "lag": sum(place.lag for place in group.places)}
-            for group in facts.groups
-        ],
+        "consumers": consumer_documents(facts.groups),
         "clocks": [_clock(stamp) for stamp in facts.stamps],
         "not_checked": list(facts.unseen),
         "wrong": wrong,
@@ -129,25 +133,36 @@ def _clock(stamp: Stamp) -> dict[str, Any]:
     }
 
 
-def _show(facts: Facts, findings: Sequence[Finding], wrong: int) -> None:
+def _show(facts: Facts, findings: Sequence[Finding], *, verbose: bool) -> None:
+    typer.echo(_headline(facts))
+    if verbose:
+        _show_tables(facts)
+    for finding in findings:
+        weight = typer.style(f"{finding.weight:6}", fg=_COLOURS[finding.weight])
+        told = [finding.says, finding.do, *finding.details] if verbose else [finding.brief]
+        for number, sentence in enumerate(told):
+            typer.echo((" " * 9 if number else f"{weight} ") + escaped(sentence))
+    notes = sum(finding.weight is Weight.NOTE for finding in findings)
+    if len(findings) == notes:
+        typer.echo("nothing is wrong")
+    elif not verbose:
+        typer.echo("more of each cause: amcast doctor --verbose")
+
+
+def _show_tables(facts: Facts) -> None:
+    """Show topics, collectors, consumers and clocks; the brief form does not import what draws."""
+    from rich.console import Console  # noqa: PLC0415
+
     console = Console()
-    console.print(_headline(facts), highlight=False)
     topics = [_topic_row(topic, facts.topic) for topic in facts.topics]
     _table(console, ("topic", "holds", "partitions", "replicas", "in sync", "kept"), topics)
     collectors = [_collector_row(collector, facts.now_ms) for collector in facts.collectors]
     _table(console, ("collector", "state", "records", "not counted", "last record"), collectors)
-    groups = [_group_row(group) for group in facts.groups]
-    _table(console, ("consumer group", "epoch", "lag", "cursor"), groups)
-    for finding in findings:
-        colour = _COLOURS[finding.weight]
-        console.print(f"[{colour}]{finding.weight}[/] ", end="")
-        console.print(f"{finding.says}\n       {finding.do}", markup=False, highlight=False)
-    clocks = _clocks(facts.stamps)
-    console.print(
-        f"clocks seen: {clocks or 'none'}" if wrong else f"nothing is wrong; clocks seen: {clocks}",
-        markup=False,
-        highlight=False,
-    )
+    for reason in sorted({reason for each in facts.collectors for reason in each.void}):
+        typer.echo(f"  not counted, {reason}: {_MEANINGS.get(reason, reason)}")
+    groups = [consumer_row(group, facts.now_ms) for group in facts.groups]
+    _table(console, CONSUMER_COLUMNS, groups)
+    typer.echo(f"clocks seen: {_clocks(facts.stamps) or 'none'}")
 
 
 def _clocks(stamps: Sequence[Stamp]) -> str:
@@ -168,18 +183,22 @@ def _headline(facts: Facts) -> str:
     begun = "has begun" if facts.begun_epoch == facts.plan.epoch else "has not begun"
     count = len(facts.control_foreign) + len(facts.collectors_foreign)
     foreign = f"; {count} foreign records in the control topics" if count else ""
-    return f"topic {facts.topic}: epoch {facts.plan.epoch} {begun}; {brokers}{foreign}"
+    counts = f"{len(facts.collectors)} collectors, {len(facts.groups)} consumers"
+    return f"topic {facts.topic}: epoch {facts.plan.epoch} {begun}; {brokers}, {counts}{foreign}"
 
 
-def _table(console: Console, columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
+def _table(console: Any, columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
+    from rich.table import Table  # noqa: PLC0415
+    from rich.text import Text  # noqa: PLC0415
+
     if not rows:
         return
     table = Table()
     for column in columns:
-        numbers = column in ("records", "lag", "partitions", "replicas", "in sync")
+        numbers = column in ("records", "waits", "partitions", "replicas", "in sync")
         table.add_column(column, justify="right" if numbers else "left")
     for row in rows:
-        table.add_row(*row)
+        table.add_row(*(Text(escaped(cell)) for cell in row))
     console.print(table)
 
 
@@ -213,9 +232,3 @@ def _collector_row(collector: CollectorFacts, now_ms: int) -> tuple[str, ...]:
         void or "0",
         "" if collector.last_ms is None else f"{length(max(0, now_ms - collector.last_ms))} ago",
     )
-
-
-def _group_row(group: GroupFacts) -> tuple[str, ...]:
-    lag = sum(place.lag for place in group.places)
-    guessed = " (interest unknown)" if group.guessed else ""
-    return group.group + guessed, str(group.epoch or ""), str(lag), group.cursor

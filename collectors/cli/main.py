@@ -6,16 +6,26 @@ import json
 import os
 import sys
 import time
+from collections.abc import Iterable
 from contextlib import closing
 from typing import Annotated, Any, Literal
 
 import typer
 from rich.console import Console
 from rich.table import Table
+from rich.text import Text
 
 from collectors.cli.cluster import control_of
+from collectors.cli.consumers import (
+    CONSUMER_COLUMNS,
+    consumer_documents,
+    consumer_row,
+    consumers_of,
+    escaped,
+)
 from collectors.core.epoch_change import losses_of
-from collectors.doctor.streams import stream_records
+from collectors.doctor.facts import GroupFacts
+from collectors.doctor.streams import now_ms, stream_records
 from collectors.live.observer import observe
 from collectors.reconfiguration.status_pages import (
     ENTRY_KINDS,
@@ -126,7 +136,8 @@ def status(
     that its order lacks. The entries appended, passed on, read and dropped are those that the
     process which runs the collector has counted since it started; "-" where it does not answer.
     "silent" means that nothing waits, and no process answers for the collector: perhaps none runs.
-    "genuine" is the share of entries handled for an addressee.
+    "genuine" is the share of entries handled for an addressee. Below are the consumers: the
+    messages that the last commit of each does not cover, and for how long it has stood.
 
     --wait healthy exits with 4 if a collector is not up after --timeout (60s): its status page
     does not answer, more than a second of work waits, or a transaction holds up a log.
@@ -137,7 +148,7 @@ def status(
         return
     if timeout is not None:
         raise UsageError("--timeout goes with --wait: without it nothing is waited for")
-    plan, rows, counted = _describe_all(chosen)
+    plan, rows, counted, (consumers, unseen) = _describe_all(chosen)
     for row in rows:
         counts = counted.counts.get(row["collector"])
         row.update(_entries(counts))
@@ -145,9 +156,27 @@ def status(
             row["state"] = "silent"
     if output is Output.JSON:
         document = {"schema_version": 1, "topic": plan.topic, "epoch": plan.epoch}
-        missing = list(counted.missing)
-        typer.echo(json.dumps({**document, "collectors": rows, "not_counted": missing}))
+        missing = [*counted.missing, *unseen]
+        document |= {
+            "collectors": rows,
+            "consumers": consumer_documents(consumers),
+            "not_counted": missing,
+        }
+        typer.echo(json.dumps(document))
         return
+    _show(plan, rows, consumers)
+    losses = {log: first for row in rows for log, first in row["lost"].items()}
+    lost = [
+        f"log {log} has lost its messages from offset {first} on, and nobody delivers it from "
+        f"there on; 'amcast topology recover' says more"
+        for log, first in losses.items()
+    ]
+    for sentence in (*counted.missing, *unseen, *lost):
+        sys.stderr.write(f"{sentence}\n")
+
+
+def _show(plan: Plan, rows: list[dict[str, Any]], consumers: Iterable[GroupFacts]) -> None:
+    """Show a table of collectors, and one of consumers if there are any."""
     title = f"topic {plan.topic}, epoch {plan.epoch}"
     table = Table(title=title, box=None, pad_edge=False)
     for column in ("collector", "parent", *_NUMBERS, *ENTRY_KINDS, "genuine", "state"):
@@ -166,14 +195,13 @@ def status(
     console = Console()
     console.width = max(console.width, _WIDTH_COLUMNS)
     console.print(table)
-    losses = {log: first for row in rows for log, first in row["lost"].items()}
-    lost = [
-        f"log {log} has lost its messages from offset {first} on, and nobody delivers it from "
-        f"there on; 'amcast topology recover' says more"
-        for log, first in losses.items()
-    ]
-    for sentence in (*counted.missing, *lost):
-        sys.stderr.write(f"{sentence}\n")
+    table = Table(box=None, pad_edge=False)
+    for column in CONSUMER_COLUMNS[:-1]:
+        table.add_column(column)
+    for group in consumers:
+        table.add_row(*(Text(escaped(cell)) for cell in consumer_row(group, now_ms())[:-1]))
+    if consumers:
+        console.print("", table)
 
 
 def _wait_healthy(chosen: Settings, output: Output, timeout_s: float) -> None:
@@ -219,7 +247,7 @@ def lag(
     It has not ordered them yet, or not relayed them from its parent.
     """
     chosen = settings(bootstrap=bootstrap, topic=topic, driver=driver)
-    plan, rows, _ = _describe_all(chosen, counted=False)
+    plan, rows, *_ = _describe_all(chosen, counted=False)
     lags: dict[str, int] = {}
     for row in rows:
         for log, waits in row["lag_by_log"].items():
@@ -236,12 +264,19 @@ def lag(
 
 def _describe_all(
     chosen: Settings, *, counted: bool = True
-) -> tuple[Plan, list[dict[str, Any]], ReportedCounts]:
-    """Describe each collector of the running epoch; give what their processes have `counted`."""
+) -> tuple[
+    Plan, list[dict[str, Any]], ReportedCounts, tuple[tuple[GroupFacts, ...], tuple[str, ...]]
+]:
+    """Describe each collector of the running epoch; give what their processes have `counted`.
+
+    Then consumers, too.
+    """
     with control_of(chosen) as (opened, state):
         plan = state.plan()
         rows = [describe(opened, state, plan, node.name) for node in plan.collectors]
-        return plan, rows, reported_counts(state) if counted else ReportedCounts({}, ())
+        if not counted:
+            return plan, rows, ReportedCounts({}, ()), ((), ())
+        return plan, rows, reported_counts(state), consumers_of(opened, state, chosen)
 
 
 def describe(driver: Driver, state: ControlState, plan: Plan, name: str) -> dict[str, Any]:

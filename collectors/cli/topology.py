@@ -199,8 +199,8 @@ def _say_not_running(done: Applied) -> None:
     epoch, topic = done.plan.epoch, done.plan.topic
     if names and len(names) == count:
         say(
-            f"no collector of epoch {epoch} of topic {topic} runs: start 'amcast collectors run', "
-            f"or, if it was started, read what it logs"
+            f"no collector of epoch {epoch} of topic {topic} runs yet: one that waits for a plan "
+            f"begins within seconds; else start 'amcast collectors run', or read what it logs"
         )
     elif names:
         say(

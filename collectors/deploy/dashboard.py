@@ -142,6 +142,8 @@ PANELS = (
          _client_rate("amcast_consumer_delivered_total", "consumer"), _CONSUMER),
     _panel("Messages not delivered yet", "short",
          "sum by (consumer, log) (amcast_consumer_lag_messages)", f"{_CONSUMER} {_LOG}"),
+    _panel("Consumers that stand, by their commits", "s",
+         'max by (consumer) (amcast_group_stands_seconds{job="JOB"})', _CONSUMER),
     _panel("Memory of the consumers' buffers", "bytes",
          "sum by (consumer) (amcast_consumer_buffered_bytes)", _CONSUMER),
 )  # fmt: skip

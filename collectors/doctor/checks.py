@@ -2,135 +2,99 @@
 
 `amcast topology apply`, `amcast topology verify`, the start of collectors and `amcast doctor` use
 these functions and no others. No I/O, no clock; `inspection.py` asks Kafka for the facts.
-
-    REFUSE   a guarantee is broken, or may be at any moment: neither plans nor collectors start
-    WARN     messages may be lost or delayed soon, or a process does not do its work
-    NOTE     worth knowing; nothing is wrong
-
-Invariant: each finding has one sentence on the state and one on what to do.
 """
 
 from __future__ import annotations
 
-import enum
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import NamedTuple
 
 from collectors.core.mending import Damage, Harm
+from collectors.doctor.consumer_checks import of_cursors_kept, of_groups, of_standing
 from collectors.doctor.facts import (
     AHEAD_MS,
     FOR_EVER,
     BrokerFacts,
     CollectorFacts,
     Facts,
-    GroupFacts,
-    GroupPosition,
     HeldLog,
     Role,
     Stamp,
     TopicFacts,
     length,
 )
-from multicast.errors import TopicChanged, UnsafeCluster
+from collectors.doctor.finding import Check, Finding, Weight, worst_first
 from topology.draw import shortened
 from topology.tree import Plan
 
 # Synchronised clocks never differ by so much, and no retention time is so short that it matters.
 CLOCKS_MS = 5_000
-
-
-class Weight(enum.StrEnum):
-    """How bad a finding is."""
-
-    REFUSE = "refuse"
-    WARN = "warn"
-    NOTE = "note"
-
-
-class Check(enum.StrEnum):
-    """What was checked."""
-
-    UNCLEAN = "unclean election"
-    IN_SYNC = "min in-sync replicas"
-    REPLICATION = "replication"
-    COMPACTION = "compaction"
-    RETENTION = "retention"
-    TOPIC_CHANGED = "topic made again"
-    BROKER = "broker"
-    PARTITION = "partition"
-    EPOCH = "epoch"
-    COLLECTOR = "collector"
-    DAMAGE = "damage"
-    FOREIGN = "foreign records"
-    CONSUMER = "consumer"
-    AHEAD = "ordered ahead"
-    TRANSACTION = "open transaction"
-    CLOCK = "clocks"
-    UNSEEN = "not checked"
-
-
-@dataclass(frozen=True, slots=True)
-class Finding:
-    """One result: `says` states what is the case about `about`, `do` what to do."""
-
-    weight: Weight
-    check: Check
-    about: str
-    says: str
-    do: str
-
-    def __str__(self) -> str:
-        """Join both sentences."""
-        return f"{self.says}; {self.do}"
-
-
-def refuse(findings: Iterable[Finding]) -> None:
-    """Raise `TopicChanged` or `UnsafeCluster`, as the first is, with all findings to REFUSE."""
-    worst = [finding for finding in findings if finding.weight is Weight.REFUSE]
-    if worst:
-        error = TopicChanged if worst[0].check is Check.TOPIC_CHANGED else UnsafeCluster
-        raise error(". Besides, ".join(str(finding) for finding in worst))
+NOBODY = "all collectors"  # what a finding is about if no process runs any
 
 
 def findings(facts: Facts) -> tuple[Finding, ...]:
-    """Run all checks, and give their findings, the worst first."""
+    """Run all checks, and give their findings, the worst first.
+
+    What follows from another cause is a detail of that one.
+    """
+    away = frozenset(broker.broker for broker in facts.brokers if broker.away)
     cut = {damage.collector for damage in facts.damages if damage.harm is Harm.CUT}
     readable = [each for each in facts.collectors if each.name not in cut]
+    ahead = of_ahead(facts.collectors, facts.damages)
+    held = of_held_logs(facts.held, now_ms=facts.now_ms)
+    late = of_collectors(readable, now_ms=facts.now_ms, members=facts.members)
+    if any(finding.about == NOBODY for finding in late):
+        late[0] = replace(late[0], details=(*late[0].details, *(each.says for each in ahead)))
+        ahead = []
     results = [
-        *of_brokers(facts.brokers),
+        *of_brokers(facts.brokers, facts.topics),
         *(of_changed_topics(facts.plan, facts.topic_ids) if facts.plan else ()),
         *of_topics(facts.topics),
-        *of_partitions(facts.topics),
+        *of_partitions(facts.topics, away),
         *(of_unordered(facts.plan, facts.topics) if facts.plan else ()),
         *of_epoch(facts),
         *_of_foreign(f"the control topic {facts.topic}.topology", facts.control_foreign),
         *_of_foreign(f"the control topic {facts.topic}.collectors", facts.collectors_foreign),
         *of_damage(facts.damages),
-        *of_ahead(facts.collectors, facts.damages),
-        *of_held_logs(facts.held, now_ms=facts.now_ms),
+        *ahead,
+        *held,
         *(_note(Check.RETENTION, *older) for older in facts.older),
-        *of_collectors(readable, now_ms=facts.now_ms),
+        *late,
+        *of_standing(facts.groups, topic=facts.topic, now_ms=facts.now_ms),
         *of_groups(facts.groups, facts.topics, topic=facts.topic, now_ms=facts.now_ms),
         *of_cursors_kept(facts.brokers, facts.topics),
         *of_stamps(facts.stamps),
         *of_unseen(facts.unseen),
     ]
-    order = list(Weight)
-    return tuple(sorted(results, key=lambda finding: order.index(finding.weight)))
+    return tuple(worst_first(results))
 
 
-def of_brokers(brokers: Iterable[BrokerFacts]) -> list[Finding]:
-    """Check that all registered brokers answer, and their own settings."""
-    results = []
-    for broker in brokers:
-        name = f"broker {broker.broker}"
-        if broker.away:
-            says = f"{name} is registered, but it is fenced or does not answer"
-            do = "start it; if it is gone for good, unregister it"
-            results.append(Finding(Weight.WARN, Check.BROKER, name, says, do))
-        if broker.settings.get("unclean.leader.election.enable") == "true":
-            results.append(_unclean(name))
+def of_brokers(brokers: Sequence[BrokerFacts], topics: Iterable[TopicFacts] = ()) -> list[Finding]:
+    """Check that all registered brokers answer, and their own settings.
+
+    What partitions of `topics` lack because of a broker that is away is a detail.
+    """
+    unclean = [each for each in brokers
+               if each.settings.get("unclean.leader.election.enable") == "true"]  # fmt: skip
+    results = [_unclean(f"broker {broker.broker}") for broker in unclean]
+    away = [broker.broker for broker in brokers if broker.away]
+    if away:
+        name = _brokers(away)
+        short = [each for each in _short_of_replicas(topics) if each.missing & {*away}]
+        stuck = sum(not each.works for each in short)
+        says = f"{name} cannot be reached"
+        if short:
+            says += f": {len(short)} partitions lack replicas"
+            says += f", and {stuck} refuse appends" if stuck else ""
+        do = f"start {name}; what is gone for good, unregister"
+        details = tuple(each.says for each in short)
+        results.append(Finding(Weight.WARN, Check.BROKER, name, says, do, details))
     return results
+
+
+def _brokers(brokers: Sequence[int]) -> str:
+    return f"broker{'s' * (len(brokers) > 1)} {', '.join(map(str, brokers))}"
 
 
 def of_changed_topics(plan: Plan, topic_ids: Mapping[str, str]) -> list[Finding]:
@@ -155,6 +119,7 @@ def of_topics(topics: Sequence[TopicFacts]) -> list[Finding]:
     for topic in topics:
         results += _of_safety(topic)
         results += _of_cleanup(topic)
+    results = _together(results)
     results += _of_order_kept(topics)
     few = [topic for topic in topics if 0 < topic.replication < 3]
     if few:
@@ -169,6 +134,18 @@ def of_topics(topics: Sequence[TopicFacts]) -> list[Finding]:
                 "if messages matter, give the topics 3 replicas and min.insync.replicas=2",
             )
         )
+    return results
+
+
+def _together(findings: Iterable[Finding]) -> list[Finding]:
+    """Make one finding of those that say the same of several topics."""
+    same: dict[tuple[Check, str], list[Finding]] = {}
+    for each in findings:
+        same.setdefault((each.check, each.says.removeprefix(each.about)), []).append(each)
+    results = []
+    for (_, says), (first, *others) in same.items():
+        more = " ".join(each.about.removeprefix("topic ") for each in others)
+        results.append(replace(first, says=f"{first.about} (and {more}){says}") if more else first)
     return results
 
 
@@ -236,13 +213,42 @@ def _of_order_kept(topics: Sequence[TopicFacts]) -> list[Finding]:
     return results
 
 
-def of_partitions(topics: Iterable[TopicFacts]) -> list[Finding]:
-    """Check that each Kafka partition has a leader and all its replicas in sync."""
+def of_partitions(
+    topics: Iterable[TopicFacts], away: frozenset[int] = frozenset()
+) -> list[Finding]:
+    """Check that each Kafka partition has a leader and all its replicas in sync.
+
+    What partitions lack because of brokers that are `away` is a detail of `of_brokers`.
+    """
+    by_cause: dict[tuple[int, ...], list[_Short]] = {}
+    for each in _short_of_replicas(topics):
+        if not each.missing & away:
+            by_cause.setdefault(tuple(sorted(each.missing)), []).append(each)
     results = []
+    for missing, short in by_cause.items():
+        short.sort(key=lambda each: each.works)
+        do = f"check {_brokers(missing)}" if missing else "check the brokers that hold it"
+        says = short[0].says
+        if len(short) > 1:
+            says += f", and {len(short) - 1} partitions more lack replicas"
+        details = tuple(each.says for each in short[1:])
+        results.append(Finding(Weight.WARN, Check.PARTITION, short[0].name, says, do, details))
+    return results
+
+
+class _Short(NamedTuple):
+    """A partition without all its replicas; `works`: it can be appended to."""
+
+    name: str
+    missing: frozenset[int]
+    says: str
+    works: bool = False
+
+
+def _short_of_replicas(topics: Iterable[TopicFacts]) -> Iterator[_Short]:
     for topic in topics:
         for partition in topic.partitions:
-            in_sync, replicas = partition.in_sync, partition.replicas
-            away = [str(broker) for broker in replicas if broker not in in_sync]
+            in_sync, replicas, works = partition.in_sync, partition.replicas, False
             if partition.leader < 0:
                 says = "has no leader, so it can be neither read nor appended to"
             elif len(in_sync) < topic.in_sync_min <= len(replicas):
@@ -250,14 +256,13 @@ def of_partitions(topics: Iterable[TopicFacts]) -> list[Finding]:
                     f"has {len(in_sync)} in-sync replicas of {topic.in_sync_min} needed, so "
                     f"nothing can be appended to it"
                 )
-            elif away:
-                says = f"has {len(in_sync)} of {len(replicas)} replicas in sync"
+            elif len(in_sync) < len(replicas):
+                says, works = f"has {len(in_sync)} of {len(replicas)} replicas in sync", True
             else:
                 continue
             name = f"{topic.name}/{partition.partition}"
-            do = f"check broker {', '.join(away)}" if away else "check the brokers that hold it"
-            results.append(Finding(Weight.WARN, Check.PARTITION, name, f"{name} {says}", do))
-    return results
+            missing = frozenset(replicas) - frozenset(in_sync)
+            yield _Short(name, missing, f"{name} {says}", works)
 
 
 def of_unordered(plan: Plan, topics: Iterable[TopicFacts]) -> list[Finding]:
@@ -309,13 +314,18 @@ def _of_foreign(where: str, offsets: Sequence[int]) -> list[Finding]:
     return [Finding(Weight.WARN, Check.FOREIGN, where, says, do)]
 
 
-def of_collectors(collectors: Sequence[CollectorFacts], *, now_ms: int) -> list[Finding]:
-    """Check that each collector keeps up with its logs.
+def of_collectors(
+    collectors: Sequence[CollectorFacts], *, now_ms: int, members: int | None = None
+) -> list[Finding]:
+    """Check that each collector keeps up with its logs; `members` as in `Facts`.
 
-    A collector is not blamed for logs in which its parent is behind, too.
+    A collector is not blamed for logs in which its parent is behind, too, and none where no process
+    runs any.
     """
     by_name = {collector.name: collector for collector in collectors}
     results: list[Finding] = []
+    acting = [each for each in collectors if not each.frozen and each.problem is None]
+    nobody = _nobody(acting, members, now_ms)
     ended: dict[str, list[str]] = {}
     missing: list[str] = []
     for collector in collectors:
@@ -326,25 +336,22 @@ def of_collectors(collectors: Sequence[CollectorFacts], *, now_ms: int) -> list[
         if collector.problem is not None:
             do = "read the collector's log output; consumers of that stream stand still"
             results.append(Finding(Weight.WARN, Check.COLLECTOR, name, collector.problem, do))
-        elif behind:
+        elif behind and nobody is None:
+            do = (
+                f"check whether it runs and what it logs; 'amcast collectors run --node "
+                f"{collector.name}' starts another instance"
+            )
+            says = f"{name} has not ordered {_waiting(behind, [collector], now_ms)}"
             ago = "it has ordered nothing in this epoch"
             if collector.last_ms is not None:
                 ago = f"its last record is {length(now_ms - collector.last_ms)} old"
-            results.append(
-                Finding(
-                    Weight.WARN,
-                    Check.COLLECTOR,
-                    name,
-                    f"{name} has not ordered {sum(behind.values())} offsets of "
-                    f"{', '.join(sorted(behind))} for {collector.waited_s:.1f} s; {ago}",
-                    f"check whether it runs and what it logs; 'amcast collectors run --node "
-                    f"{collector.name}' starts another instance",
-                )
-            )
+            results.append(Finding(Weight.WARN, Check.COLLECTOR, name, f"{says}; {ago}", do))
         elif collector.ended_at and not collector.frozen:
             ended.setdefault(collector.ended_at, []).append(collector.name)
         elif not collector.is_open:
             missing.append(collector.name)
+    if nobody is not None:
+        return [nobody, *results]
     for address, names in ended.items():
         says = f"the process that last acted for {_named(names)} has ended: nobody listens at "
         says += f"{address} any more"
@@ -356,6 +363,37 @@ def of_collectors(collectors: Sequence[CollectorFacts], *, now_ms: int) -> list[
         do = "'amcast collectors run' starts what no other process runs"
         results.append(Finding(Weight.NOTE, Check.COLLECTOR, _named(missing), says, do))
     return results
+
+
+def _nobody(
+    collectors: Sequence[CollectorFacts], members: int | None, now_ms: int
+) -> Finding | None:
+    """Say that no process of collectors runs, where that is known; else None.
+
+    Each process has ended, or was never there; or the group in which processes meet is empty and
+    nothing at all is ordered. Processes with --node are not in it.
+    """
+    ended = all(each.ended_at or not each.is_open for each in collectors)
+    behind: dict[str, int] = {}
+    for each in collectors:
+        for log, count in each.behind.items():
+            behind[log] = max(count, behind.get(log, 0))
+    idle = all(each.behind for each in collectors)
+    if not collectors or not ((ended and (behind or members == 0)) or (members == 0 and idle)):
+        return None
+    says = "no process of collectors runs"
+    if behind:
+        says += f": nobody orders {_waiting(behind, collectors, now_ms)}"
+    do = "start 'amcast collectors run'; what the last one logged says why it ended"
+    return Finding(Weight.WARN, Check.COLLECTOR, NOBODY, says, do)
+
+
+def _waiting(behind: Mapping[str, int], collectors: Iterable[CollectorFacts], now_ms: int) -> str:
+    """Say how many offsets of which logs wait for their order, and for how long."""
+    stamps = [each.oldest_ms for each in collectors if each.oldest_ms is not None]
+    since = f", the first for {length(max(0, now_ms - min(stamps)))}" if stamps else ""
+    count = sum(behind.values())
+    return f"{count} offset{'s' * (count != 1)} of {shortened(sorted(behind))}{since}"
 
 
 def _named(collectors: Sequence[str]) -> str:
@@ -386,85 +424,22 @@ def of_ahead(collectors: Iterable[CollectorFacts], damages: Iterable[Damage]) ->
 
 
 def of_held_logs(held: Iterable[HeldLog], *, now_ms: int) -> list[Finding]:
-    """Report logs that wait for a transaction that has been open for long, or is not known."""
-    return [
-        Finding(Weight.WARN, Check.TRANSACTION, f"log {log.log}", log.says(now_ms), log.do(now_ms))
-        for log in held
-        if not log.opened or log.oldest(now_ms) is not None
-    ]
+    """Report logs that wait for a transaction that has been open for long, or is not known.
 
-
-def of_groups(
-    groups: Iterable[GroupFacts], topics: Iterable[TopicFacts], *, topic: str, now_ms: int
-) -> list[Finding]:
-    """Check that retention has not overtaken a consumer, and will not do so soon."""
-    by_name = {facts.name: facts for facts in topics}
-    results = []
-    for group in groups:
-        name = f"consumer {group.group}"
-        gone = f"if it is gone for good, delete the consumer group amcast.{topic}.{group.group}"
-        if group.problem is not None:
-            results.append(Finding(Weight.WARN, Check.CONSUMER, name, group.problem, gone))
-        for place in group.places:
-            kept = by_name.get(place.topic)
-            says = _overtaken(place, kept, now_ms) if kept is not None else None
-            if says is None:
-                continue
-            if place.position < place.begin:
-                do = f"seek it to 'latest', and restore the messages that it skips then; {gone}"
-            else:
-                do = f"start it, or raise the retention of topic {place.topic}; {gone}"
-            results.append(
-                Finding(Weight.WARN, Check.RETENTION, name, f"{name} {says}", do),
-            )
-    return results
-
-
-def _overtaken(place: GroupPosition, topic: TopicFacts, now_ms: int) -> str | None:
-    if place.position < place.begin:
-        return (
-            f"continues at offset {place.position} of {place.log}, which begins at {place.begin}: "
-            f"retention deleted messages that it has not read, and it will stop with an error"
-        )
-    if place.lag == 0:
-        return None
-    if topic.kept_ms != FOR_EVER and place.oldest_ms is not None:
-        age_ms = now_ms - place.oldest_ms
-        if 2 * age_ms >= topic.kept_ms:  # half of the time is left to react
-            left = topic.kept_ms - age_ms
-            when = f"in {length(left)}" if left > 0 else "at any moment"
-            return (
-                f"has {place.lag} offsets of {place.log} to read, the first {length(age_ms)} old; "
-                f"topic {topic.name} keeps them for {length(topic.kept_ms)}, so retention may "
-                f"overtake it {when}"
-            )
-    left_bytes = place.bytes_left or 0
-    if topic.kept_bytes != FOR_EVER and 2 * left_bytes >= topic.kept_bytes:
-        return (
-            f"has about {left_bytes} bytes of {place.log} to read; topic {topic.name} keeps "
-            f"{topic.kept_bytes}, so retention may overtake it"
-        )
-    return None
-
-
-def of_cursors_kept(brokers: Iterable[BrokerFacts], topics: Sequence[TopicFacts]) -> list[Finding]:
-    """Check that brokers keep an inactive consumer's cursor as long as its messages."""
-    data = [topic.kept_ms for topic in topics if topic.role is Role.DATA]
-    longest = FOR_EVER if FOR_EVER in data else max(data, default=0)
-    minutes = [int(broker.settings.get("offsets.retention.minutes", -1)) for broker in brokers]
-    kept = min((count * 60_000 for count in minutes if count > 0), default=None)
-    if kept is None or 0 <= longest <= kept:
-        return []
-    return [
-        Finding(
-            Weight.NOTE,
-            Check.RETENTION,
-            "cursors",
-            f"brokers delete the cursor of a consumer that is inactive for {length(kept)}, and "
-            f"keep messages longer; without a cursor it begins as its setting 'start' says",
-            "raise offsets.retention.minutes of the brokers",
-        )
-    ]
+    All logs that one producer holds are one cause.
+    """
+    results: dict[int | str, Finding] = {}
+    for log in held:
+        oldest = log.oldest(now_ms)
+        if log.opened and oldest is None:
+            continue
+        key = log.log if oldest is None else oldest.producer_id
+        says = log.says(now_ms)
+        made = Finding(Weight.WARN, Check.TRANSACTION, f"log {log.log}", says, log.do(now_ms))
+        first = results.setdefault(key, made)
+        if first is not made:
+            results[key] = replace(first, details=(*first.details, f"{says}; {made.do}"))
+    return list(results.values())
 
 
 def of_stamps(stamps: Iterable[Stamp]) -> list[Finding]:

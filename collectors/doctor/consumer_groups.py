@@ -1,19 +1,20 @@
-"""The positions of consumer groups: from a committed cursor to an offset in each log.
+"""The positions of consumer groups, from what they have committed, and what waits for them.
 
-It needs the control state, the group's cursor and the collector's stream. Facts on what is left to
-read let `checks.py` judge whether retention may overtake the group. Writes nothing.
+Facts on what is left to read let `consumer_checks.py` judge whether retention may overtake the
+group, and whether it stands. Writes nothing.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from contextlib import closing
 from dataclasses import replace
+from types import MappingProxyType
 
 from collectors.doctor.ended_groups import why_ended
-from collectors.doctor.facts import FOR_EVER, GroupFacts, GroupPosition, TopicFacts
-from collectors.doctor.streams import now_ms, stream_records
-from multicast.consuming.cursor import Cursor
+from collectors.doctor.facts import GroupFacts, GroupPosition
+from collectors.doctor.streams import SPAN_MAX, KnownStream, first_records, now_ms, stream_records
+from multicast.consuming.cursor import Cursor, interest_digest
+from multicast.consuming.last_read import committed_at
 from multicast.control import (
     SINGLE_LOG,
     ControlState,
@@ -21,15 +22,14 @@ from multicast.control import (
     log_partition,
     stream_partition,
 )
-from multicast.drivers.protocol import Driver, TopicPartition
+from multicast.drivers.protocol import Driver, Record, TopicPartition
 from multicast.errors import AccessDenied, AmcastError, ClusterUnreachable, UsageError
+from multicast.messages import Covered, special
 from multicast.order.runs import Run
-from multicast.order.stream import OrderStream
 from topology.tree import Log, Plan
 
-# For the first unread records of lagging groups. A log that does not answer in time is left out;
-# then the check of retention by time does not cover it.
-_STAMP_S = 3.0
+_NO_SIZES: Mapping[TopicPartition, int] = MappingProxyType({})
+_NO_STREAMS: Mapping[str, KnownStream] = MappingProxyType({})
 
 
 def group_prefix(topic: str) -> str:
@@ -41,108 +41,141 @@ def inspect_groups(
     driver: Driver,
     state: ControlState,
     names: Iterable[str],
-    topics: Iterable[TopicFacts],
-    sizes: Mapping[TopicPartition, int],
+    sizes: Mapping[TopicPartition, int] = _NO_SIZES,
+    streams: Mapping[str, KnownStream] = _NO_STREAMS,
 ) -> tuple[GroupFacts, ...]:
-    """Find the positions of those groups that have committed a cursor."""
-    kept = {topic.name: topic for topic in topics}
-    results = []
-    for name in names:
-        group = _group(driver, state, name)
-        if group is not None:
-            results.append(_with_left(driver, group, state, kept, sizes))
-    return tuple(results)
+    """Find the positions of those groups that have committed a cursor.
+
+    With the collectors' `streams` of the running epoch, what they have not ordered does not wait.
+    """
+    groups = [committed_group(driver, state, name, streams) for name in names]
+    return tuple(with_left(driver, group, state, sizes) for group in groups if group is not None)
 
 
-def _group(driver: Driver, state: ControlState, name: str) -> GroupFacts | None:
-    """Read one group's cursor, and the stream up to it."""
-    partition = control_partition(state.topic)
-    stored = driver.committed(name, [partition]).get(partition)
-    if stored is None:
+def never_committed(plan: Plan, groups: Iterable[GroupFacts]) -> tuple[GroupFacts, ...]:
+    """Give those consumers of a plan for whose name or interest no group has a commit."""
+    known = {key for group in groups for key in (group.group, group.interest)}
+    return tuple(
+        GroupFacts(entry.name, "", entry.interest)
+        for entry in plan.consumers
+        if not known & {entry.name, entry.interest}
+    )
+
+
+def committed_group(
+    driver: Driver,
+    state: ControlState,
+    name: str,
+    streams: Mapping[str, KnownStream] = _NO_STREAMS,
+) -> GroupFacts | None:
+    """Read what a group has committed: its cursor, and an offset of each log; None: nothing."""
+    control = control_partition(state.topic)
+    logs = {log.name: log for plan in state.plans for log in plan.logs}
+    committed = driver.committed(name, [control, *map(log_partition, logs.values())])
+    if control not in committed:
         return None
-    short = name.removeprefix(group_prefix(state.topic))
-    bare = GroupFacts(short, stored[1])
+    short, text = name.removeprefix(group_prefix(state.topic)), committed[control][1]
+    times = [committed_at(told) for _, told in committed.values()]
+    last_ms = max((each for each in times if each is not None), default=None)
+    bare = GroupFacts(short, text, committed_ms=last_ms)
     try:
-        cursor = Cursor.parse(stored[1])
-        positions = _positions(driver, state, cursor)
+        cursor = Cursor.parse(text)
+        plan = state.plan(cursor.epoch)
+        is_single = cursor.source.startswith(SINGLE_LOG)
+        if not is_single and not plan.has_collector(cursor.source):
+            raise UsageError(f"epoch {cursor.epoch} has no collector {cursor.source}")
+        positions = {
+            name: committed[log_partition(log)][0]
+            for name, log in logs.items()
+            if log_partition(log) in committed
+        }
+        if is_single:
+            positions[cursor.source.removeprefix(SINGLE_LOG)] = cursor.next
+        elif not positions:
+            positions = _positions(driver, state, cursor)
     except (AccessDenied, ClusterUnreachable):
         raise
     except AmcastError as error:
         sentence = f"the cursor of consumer {short} is not valid: {error}"
         return replace(bare, problem=sentence)
     bare = replace(bare, problem=why_ended(state, short, cursor))
-    plan = state.plan(cursor.epoch)
-    interest = _interest(short, (state.plan(), plan))
-    logs = [log for log in plan.logs if log.name in positions]
+    interest = _interest(short, cursor, state)
     if interest is not None:
-        logs = [log for log in plan.logs_of(interest) if log.name in positions]
-        logs += _added(state, cursor.epoch, interest, positions)
-    places = _places(driver, logs, positions)
-    return replace(bare, epoch=cursor.epoch, places=places, guessed=interest is None)
-
-
-def _interest(group: str, plans: Sequence[Plan]) -> tuple[str, ...] | None:
-    """Guess a group's interest from its name, as `Consumer` names groups.
-
-    None if the group has a name of its own.
-    """
-    for plan in plans:
-        entry = plan.subscription(group)
-        if entry is not None:
-            return entry.interest
-    partitions = tuple(group.split("+"))
-    return partitions if set(partitions) <= set(plans[0].partitions) else None
+        wanted = {log.name for each in state.plans[cursor.epoch - 1 :]
+                  for log in each.logs_of(interest)}  # fmt: skip
+        positions = {name: at for name, at in positions.items() if name in wanted}
+        positions |= _added(state, cursor.epoch, interest, positions)
+    ordered = _ordered(cursor, state, streams)
+    places = _places(driver, [logs[name] for name in positions], positions, ordered)
+    return replace(
+        bare,
+        interest=interest or (),
+        epoch=cursor.epoch,
+        places=places,
+        guessed=interest is None,
+    )
 
 
 def _positions(driver: Driver, state: ControlState, cursor: Cursor) -> dict[str, int]:
-    """Give the next offset to deliver of each log that the cursor's source orders."""
-    plan = state.plan(cursor.epoch)
-    if cursor.source.startswith(SINGLE_LOG):
-        return {cursor.source.removeprefix(SINGLE_LOG): cursor.next}
-    if not plan.has_collector(cursor.source):
-        raise UsageError(f"epoch {cursor.epoch} has no collector {cursor.source}")
+    """Give the next offset of each log at a cursor; who has delivered nothing commits none."""
     stream = state.stream(cursor.epoch, cursor.source, below=cursor.record)
-    plan = stream.plan
-    positions, runs = _read_to(driver, stream, cursor.record)
+    plan, before = stream.plan, dict(stream.state.positions)
+    runs: tuple[Run, ...] = ()
+    partition = stream_partition(plan, cursor.source)
+    end = min(cursor.record + 1, driver.last_stable_offsets([partition])[partition])
+    for record, judged in stream_records(driver, stream, end):
+        if record.offset == cursor.record:
+            runs = judged if isinstance(judged, tuple) else ()
+        else:
+            before = dict(stream.state.positions)
     for index, run in enumerate(runs[: cursor.run + 1]):
-        positions[run.log] = run.next if index < cursor.run else max(run.first, cursor.next)
-    return {plan.logs[number].name: position for number, position in positions.items()}
+        before[run.log] = run.next if index < cursor.run else max(run.first, cursor.next)
+    return {plan.logs[number].name: position for number, position in before.items()}
 
 
-def _read_to(
-    driver: Driver, stream: OrderStream, offset: int
-) -> tuple[dict[int, int], tuple[Run, ...]]:
-    """Read a stream up to the record at `offset`; give the positions before it, and its runs."""
-    partition = stream_partition(stream.plan, stream.collector)
-    end = driver.last_stable_offsets([partition])[partition]
-    before = dict(stream.state.positions)
-    for record, judged in stream_records(driver, stream, min(offset + 1, end)):
-        if record.offset == offset:
-            return before, judged if isinstance(judged, tuple) else ()
-        before = dict(stream.state.positions)
-    return before, ()
+def _interest(group: str, cursor: Cursor, state: ControlState) -> tuple[str, ...] | None:
+    """Find a group's interest: the one that its cursor names, or that its name is; else None."""
+    plans = [state.plan(), *reversed(state.plans)]
+    named = [entry.interest for plan in plans if (entry := plan.subscription(group)) is not None]
+    partitions = tuple(group.split("+"))
+    if set(partitions) <= set(plans[0].partitions):
+        named.append(partitions)
+    if not cursor.interest:
+        return named[0] if named else None
+    others = [entry.interest for plan in plans for entry in plan.consumers]
+    return next(
+        (each for each in [*named, *others] if interest_digest(each) == cursor.interest), None
+    )
+
+
+def _ordered(
+    cursor: Cursor, state: ControlState, streams: Mapping[str, KnownStream]
+) -> Mapping[str, int]:
+    """Say how far the collector that a cursor reads has ordered its logs, if that is known."""
+    if cursor.source not in streams or cursor.epoch < state.begun_epoch:
+        return {}
+    stream = streams[cursor.source].stream
+    return {stream.plan.logs[log].name: at for log, at in stream.state.positions.items()}
 
 
 def _added(
-    state: ControlState, epoch: int, interest: Sequence[str], positions: dict[str, int]
-) -> list[Log]:
-    """List the interest's logs that later epochs added, and add their first offsets to positions.
-
-    The group has read nothing of them.
-    """
-    added = []
+    state: ControlState, epoch: int, interest: Sequence[str], known: Mapping[str, int]
+) -> dict[str, int]:
+    """Give the first offsets of the interest's logs that later epochs added: it has read none."""
+    added: dict[str, int] = {}
     for later in range(epoch + 1, state.epoch + 1):
-        plan = state.plan(later)
         starts = state.starts(later) or {}
-        for log in plan.logs_of(interest):
-            if log.name not in positions:
-                positions[log.name] = starts.get(log.name, log.first)
-                added.append(log)
+        for log in state.plan(later).logs_of(interest):
+            if log.name not in known:
+                added.setdefault(log.name, starts.get(log.name, log.first))
     return added
 
 
 def _places(
-    driver: Driver, logs: Sequence[Log], positions: Mapping[str, int]
+    driver: Driver,
+    logs: Sequence[Log],
+    positions: Mapping[str, int],
+    ordered: Mapping[str, int],
 ) -> tuple[GroupPosition, ...]:
     partitions = {log.name: log_partition(log) for log in logs}
     starts = driver.log_start_offsets(list(partitions.values()))
@@ -154,73 +187,44 @@ def _places(
             positions[log.name],
             starts[partitions[log.name]],
             ends[partitions[log.name]],
+            ordered=ordered.get(log.name),
         )
         for log in logs
     )
 
 
-def _with_left(
+def with_left(
     driver: Driver,
     group: GroupFacts,
     state: ControlState,
-    topics: Mapping[str, TopicFacts],
-    sizes: Mapping[TopicPartition, int],
+    sizes: Mapping[TopicPartition, int] = _NO_SIZES,
 ) -> GroupFacts:
-    """Add the first unread record's timestamp and the unread bytes, for the check of retention."""
-    partitions = {
-        place.log: log_partition(log)
-        for place in group.places
-        for plan in state.plans
-        for log in plan.logs
-        if log.name == place.log
-    }
-    late = _late(driver, [place for place in group.places if place.lag], partitions, topics)
-    stamps = _stamps(driver, {partitions[place.log]: place.position for place in late})
+    """Add the first unread message of each log, and the unread bytes, for the check of retention.
+
+    Skips, epoch markers and messages to others that have the same log are none.
+    """
+    logs = {log_partition(log): log for plan in state.plans for log in plan.logs}
+    partitions = {log.name: partition for partition, log in logs.items()}
+    late = {partitions[place.log]: place for place in group.places
+            if place.lag and place.position >= place.begin}  # fmt: skip
+
+    def counts(partition: TopicPartition, record: Record) -> bool:
+        meaning = special(logs[partition].name, record.headers) if record.headers else None
+        if isinstance(meaning, Covered):
+            return not group.interest or not set(group.interest).isdisjoint(meaning.to)
+        return meaning is None
+
+    spans = {partition: (place.position, place.end) for partition, place in late.items()}
+    firsts = first_records(driver, spans, counts)
     places = []
     for place in group.places:
         partition, kept = partitions[place.log], place.end - place.begin
-        size = sizes.get(partition)
+        size, record = sizes.get(partition), firsts.get(partition)
         left = None if size is None or kept <= 0 else size * min(place.lag, kept) // kept
-        places.append(replace(place, oldest_ms=stamps.get(partition), bytes_left=left))
+        first, oldest = place.position, None
+        if record is not None:
+            first, oldest = record.offset, min(record.timestamp_ms, now_ms())
+        elif partition in late and place.lag <= SPAN_MAX:
+            first = place.end
+        places.append(replace(place, first=first, oldest_ms=oldest, bytes_left=left))
     return replace(group, places=tuple(places))
-
-
-def _late(
-    driver: Driver,
-    places: Iterable[GroupPosition],
-    partitions: Mapping[str, TopicPartition],
-    topics: Mapping[str, TopicFacts],
-) -> list[GroupPosition]:
-    """Pick positions whose next record is older than half the topic's retention time.
-
-    It asks the brokers for offsets by time, and reads no record.
-    """
-    now = now_ms()
-    late = []
-    for place in places:
-        kept_ms = topics[place.topic].kept_ms if place.topic in topics else FOR_EVER
-        if kept_ms == FOR_EVER or place.position < place.begin:
-            continue
-        young = driver.offsets_at([partitions[place.log]], now - kept_ms // 2)[
-            partitions[place.log]
-        ]
-        if place.position < young:
-            late.append(place)
-    return late
-
-
-def _stamps(driver: Driver, starts: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
-    """Read the timestamp of the first record at or after each offset, as far as records come."""
-    stamps: dict[TopicPartition, int] = {}
-    if not starts:
-        return stamps
-    with closing(driver.reader(starts)) as reader:
-        while len(stamps) < len(starts):
-            moved = reader.poll(_STAMP_S, 1)
-            if not moved:
-                break
-            for fetched in moved:
-                for record in fetched.records[:1]:
-                    stamps.setdefault(fetched.partition, record.timestamp_ms)
-            reader.remove([fetched.partition for fetched in moved if fetched.partition in stamps])
-    return stamps

@@ -123,11 +123,11 @@ class AheadLog:
 class CollectorFacts:
     """A collector of the running epoch, as its stream shows it.
 
-    `behind` counts by log the offsets that were filled `waited_s` seconds ago and are not ordered
-    yet. `records` counts those that count, from offset `read_from` on, and `void` the others by
-    reason. It `is_open` if some instance has opened it. `ended_at` is where the process listened
-    that acted last, if it is known to have ended. `ahead` lists its own logs that are ordered ahead
-    of their ends.
+    `behind` counts by log the offsets that were filled when the inspection began and are not
+    ordered yet; `oldest_ms` is the timestamp of the first of them. `records` counts those that
+    count, from offset `read_from` on, and `void` the others by reason. It `is_open` if some
+    instance has opened it. `ended_at` is where the process listened that acted last, if it is known
+    to have ended. `ahead` lists its own logs that are ordered ahead of their ends.
     """
 
     name: str
@@ -139,7 +139,7 @@ class CollectorFacts:
     foreign: tuple[int, ...] = ()
     read_from: int = 0
     behind: Mapping[str, int] = field(default_factory=dict)
-    waited_s: float = 0.0
+    oldest_ms: int | None = None
     last_ms: int | None = None
     problem: str | None = None
     ended_at: str = ""
@@ -198,10 +198,12 @@ class HeldLog:
 
 @dataclass(frozen=True, slots=True)
 class GroupPosition:
-    """The position of a consumer group in one log or order stream, and what it has still to read.
+    """The position of a consumer group in one log, and what it has still to read.
 
-    `oldest_ms` is the timestamp of the first unread record; `bytes_left` is an estimate, known only
-    if retention is by bytes.
+    `first` is the offset of the first unread message for it, and `oldest_ms` its timestamp; `first`
+    is the position where not all that is unread was looked at, and the end where it is no message,
+    but skips and the like. `ordered` is how far its collector has ordered the log. `bytes_left` is
+    an estimate, known only if retention is by bytes.
     """
 
     log: str
@@ -209,7 +211,9 @@ class GroupPosition:
     position: int
     begin: int
     end: int
+    first: int | None = None
     oldest_ms: int | None = None
+    ordered: int | None = None
     bytes_left: int | None = None
 
     @property
@@ -217,17 +221,49 @@ class GroupPosition:
         """How many offsets it has not read, including deleted ones."""
         return max(0, self.end - self.position)
 
+    @property
+    def waits(self) -> int:
+        """How many offsets it may deliver, from the first message on."""
+        first = self.position if self.first is None else self.first
+        end = self.end if self.ordered is None else min(self.end, self.ordered)
+        return max(0, end - first)
+
 
 @dataclass(frozen=True, slots=True)
 class GroupFacts:
-    """A consumer group with a committed cursor; `guessed`: its interest is unknown."""
+    """A consumer group with a committed cursor; `guessed`: its interest is unknown.
+
+    Without a cursor it is a consumer of the plan that has never committed. `committed_ms` is when
+    it committed last, by its own clock.
+    """
 
     group: str
     cursor: str
+    interest: tuple[str, ...] = ()
+    committed_ms: int | None = None
     epoch: int = 0
     places: tuple[GroupPosition, ...] = ()
     guessed: bool = False
     problem: str | None = None
+
+    @property
+    def lag(self) -> int:
+        """How many messages wait for it that it may deliver."""
+        return sum(place.waits for place in self.places)
+
+    @property
+    def oldest_ms(self) -> int | None:
+        """When the first of them was made; None: none waits, or it is not known."""
+        return min(
+            (place.oldest_ms for place in self.places if place.waits and place.oldest_ms),
+            default=None,
+        )
+
+    @property
+    def stands_since_ms(self) -> int | None:
+        """Since when messages wait and it has committed nothing; None: it does not stand."""
+        oldest = self.oldest_ms
+        return None if oldest is None else max(oldest, self.committed_ms or 0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -262,6 +298,7 @@ class Facts:
     plan: Plan | None = None
     begun_epoch: int = 0
     topic_ids: Mapping[str, str] = field(default_factory=dict)
+    members: int | None = None  # 0: no process is in the group of collectors; None: unknown
     brokers: tuple[BrokerFacts, ...] = ()
     topics: tuple[TopicFacts, ...] = ()
     control_foreign: tuple[int, ...] = ()

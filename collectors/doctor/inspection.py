@@ -14,27 +14,27 @@ shows only in a record that is written during the inspection.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import partial
 from typing import TypeVar
 
 from collectors.core.mending import Damage, Harm
 from collectors.doctor.checks import (
-    Finding,
     of_brokers,
     of_changed_topics,
-    of_groups,
     of_partitions,
     of_stamps,
     of_topics,
     of_unordered,
     of_unseen,
 )
-from collectors.doctor.consumer_groups import group_prefix, inspect_groups
+from collectors.doctor.consumer_checks import of_groups
+from collectors.doctor.consumer_groups import group_prefix, inspect_groups, never_committed
 from collectors.doctor.facts import (
     FOR_EVER,
     BrokerFacts,
+    CollectorFacts,
     Facts,
     GroupFacts,
     HeldLog,
@@ -43,9 +43,17 @@ from collectors.doctor.facts import (
     Stamp,
     TopicFacts,
 )
+from collectors.doctor.finding import Finding
 from collectors.doctor.record_times import names_older, older_logs
-from collectors.doctor.streams import InspectionStart, inspect_collector, now_ms, read_control
+from collectors.doctor.streams import (
+    InspectionStart,
+    KnownStream,
+    inspect_collector,
+    now_ms,
+    read_control,
+)
 from collectors.reconfiguration.survey import find_damage
+from multicast.consuming.group_positions import OF_COLLECTORS
 from multicast.control import (
     ControlState,
     collectors_partition,
@@ -75,13 +83,13 @@ _T = TypeVar("_T")
 def of_settings(admin: Admin, plan: Plan) -> list[Finding]:
     """Check brokers, topics and the controller's clock; what may not be seen is a note."""
     unseen: list[str] = []
-    topics = inspect_topics(admin, plan, unseen)
+    topics, brokers = inspect_topics(admin, plan, unseen), inspect_brokers(admin, unseen)
     return [
         # Topics that may not be seen are in `unseen` already.
         *of_changed_topics(plan, topic_ids_of(admin, plan, [])),
-        *of_brokers(inspect_brokers(admin, unseen)),
+        *of_brokers(brokers, topics),
         *of_topics(topics),
-        *of_partitions(topics),
+        *of_partitions(topics, frozenset(broker.broker for broker in brokers if broker.away)),
         *of_unordered(plan, topics),
         *of_stamps(_controller(admin, unseen)),
         *of_unseen(unseen),
@@ -94,7 +102,7 @@ def overtaken_groups(driver: Driver, admin: Admin, state: ControlState) -> list[
         return []
     unseen: list[str] = []
     topics = inspect_topics(admin, state.plan(), [])
-    groups = _groups(driver, admin, state, topics, unseen)
+    groups, _ = _groups(driver, admin, state, topics, unseen, streams={})
     return [
         *of_groups(groups, topics, topic=state.topic, now_ms=now_ms()),
         *of_unseen(unseen),
@@ -173,9 +181,13 @@ def _groups(
     state: ControlState,
     topics: tuple[TopicFacts, ...],
     unseen: list[str],
-) -> tuple[GroupFacts, ...]:
+    *,
+    streams: Mapping[str, KnownStream],
+) -> tuple[tuple[GroupFacts, ...], int | None]:
+    """Ask for the consumers' groups, and whether processes are in that of collectors."""
     prefix = group_prefix(state.topic)
-    names = _seen(lambda: admin.groups(prefix), "consumer groups", unseen) or []
+    states = _seen(lambda: admin.groups(prefix), "consumer groups", unseen)
+    names = list(states or ())
     data = [topic for topic in topics if topic.role is Role.DATA]
     limited = [topic.name for topic in data if topic.kept_bytes != FOR_EVER]
     sizes: dict[TopicPartition, int] = {}
@@ -184,9 +196,11 @@ def _groups(
     groups: list[GroupFacts] = []
     for name in names:
         what = f"the cursor of group {name}"
-        ask = partial(inspect_groups, driver, state, [name], topics, sizes)
+        ask = partial(inspect_groups, driver, state, [name], sizes, streams)
         groups += _seen(ask, what, unseen) or ()
-    return tuple(groups)
+    # Kafka forgets an empty group within minutes, and pinned processes are in none.
+    ours = (states or {}).get(prefix + OF_COLLECTORS)
+    return tuple(groups), None if ours is None else int(ours not in ("Empty", "Dead"))
 
 
 def _seen(ask: Callable[[], _T], what: str, unseen: list[str]) -> _T | None:
@@ -236,37 +250,47 @@ def inspect(driver: Driver, admin: Admin, topic: str, *, patience_s: float = 2.0
             topics=inspect_topics(admin, plan, unseen),
             topic_ids=topic_ids_of(admin, plan, []),
         )
-        work = partial(_work, driver, state, facts, patience_s)
+        streams: dict[str, KnownStream] = {}
+        work = partial(_work, driver, state, facts, patience_s, streams)
         facts, seen = _seen(work, "what collectors do", unseen) or (facts, [])
         stamps += seen
         facts = replace(facts, held=_held(driver, admin, state.plan(begun_epoch), unseen))
-        damages = _seen(lambda: _damages(driver, state), "the streams' agreement", unseen)
+        damages = _seen(lambda: _damages(driver, state, streams), "the streams' agreement", unseen)
         facts = replace(facts, damages=damages or ())
         older = _seen(lambda: _older(driver, plan, facts.topics), "the times of records", unseen)
         facts = replace(facts, older=older or ())
-        facts = replace(facts, groups=_groups(driver, admin, state, facts.topics, unseen))
+        groups, members = _groups(driver, admin, state, facts.topics, unseen, streams=streams)
+        if not unseen:
+            groups += never_committed(plan, groups)
+        facts = replace(facts, groups=groups, members=members)
     return replace(facts, stamps=tuple(stamps), unseen=tuple(unseen), now_ms=now_ms())
 
 
 def _work(
-    driver: Driver, state: ControlState, facts: Facts, patience_s: float
+    driver: Driver,
+    state: ControlState,
+    facts: Facts,
+    patience_s: float,
+    streams: dict[str, KnownStream],
 ) -> tuple[Facts, list[Stamp]]:
-    """Inspect each collector."""
+    """Inspect each collector, those below before those above; add what was read to `streams`."""
     plan = state.plan(facts.begun_epoch)
     logs = {log_partition(log): log.name for log in plan.logs}
-    streams = [stream_partition(plan, node.name) for node in plan.collectors]
+    places = [stream_partition(plan, node.name) for node in plan.collectors]
     began_ms, deadline = now_ms(), time.monotonic() + patience_s
     try:
-        ends = driver.last_stable_offsets([*logs, *streams])
+        ends = driver.last_stable_offsets([*logs, *places])
     except TopicMissing:  # `of_changed_topics` reports it
         return facts, []
-    start = InspectionStart(began_ms, ends, deadline)
-    collectors, stamps = [], []
-    for node in plan.collectors:
-        collector, seen = inspect_collector(driver, state, plan, node.name, start)
-        collectors.append(collector)
-        stamps += seen
-    return replace(facts, collectors=tuple(collectors)), stamps
+    start = InspectionStart(began_ms, ends, deadline, streams)
+    read: dict[str, tuple[CollectorFacts, list[Stamp]]] = {}
+    for name in sorted(
+        (node.name for node in plan.collectors), key=lambda name: _depth(plan, name), reverse=True
+    ):
+        read[name] = inspect_collector(driver, state, plan, name, start)
+    ordered = [read[node.name] for node in plan.collectors]
+    facts = replace(facts, collectors=tuple(collector for collector, _ in ordered))
+    return facts, [stamp for _, seen in ordered for stamp in seen]
 
 
 def _older(
@@ -281,14 +305,20 @@ def _older(
     return tuple(older)
 
 
-def _damages(driver: Driver, state: ControlState) -> tuple[Damage, ...]:
+def _depth(plan: Plan, collector: str | None) -> int:
+    return 0 if collector is None else 1 + _depth(plan, plan.collector(collector).parent)
+
+
+def _damages(
+    driver: Driver, state: ControlState, streams: Mapping[str, KnownStream]
+) -> tuple[Damage, ...]:
     """Look for damage.
 
     The markers that explain a freeze may have been written after we read the control topic, so a
     freeze without markers is checked again.
     """
     try:
-        damages = find_damage(driver, state)
+        damages = find_damage(driver, state, streams)
         if any(damage.harm is Harm.FROZEN for damage in damages):
             damages = find_damage(driver, read_control(driver, state.topic).state)
     except TopicMissing:

@@ -12,6 +12,7 @@ from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import closing
 from dataclasses import dataclass, field, replace
+from typing import NamedTuple
 
 from collectors.doctor.facts import AheadLog, CollectorFacts, Stamp
 from collectors.engine.ended_processes import EndedProcesses, place_of
@@ -45,9 +46,9 @@ from multicast.order.stream import OrderStream
 from topology.documents import NotReadable, json_object, part
 from topology.tree import InvalidPlan, Plan
 
-# Offsets of a stream that are read, at least: enough to show recent foreign and void records. The
-# time of an inspection grows with it, so with ten times more it would take up to ten times longer.
-LOOK_BACK_OFFSETS = 20_000
+# For the first unordered or unread records. A log that does not answer in time is left out.
+_STAMP_S = 3.0
+SPAN_MAX = 1_000  # offsets of a log that are read for that: skips rarely come in such numbers
 _FOREIGN = (
     NotCounted.FOREIGN,
     NotCounted.MALFORMED,
@@ -174,16 +175,46 @@ class InspectionStart:
     now_ms: int
     ends: Mapping[TopicPartition, int]
     deadline: float  # of `time.monotonic`: until then collectors may catch up
+    streams: dict[str, KnownStream] = field(default_factory=dict)  # by collector, as they are read
+
+
+class RelayedPlace(NamedTuple):
+    """The state of a stream at the offset up to which a child has relayed it."""
+
+    positions: Mapping[int, int]
+    checksum: int  # of the record before that offset; 0: unknown
+    restores: bool  # whether the stream still restores runs there
+
+
+class KnownStream(NamedTuple):
+    """A stream that was read to its end, and its places by the offsets that children relayed to."""
+
+    stream: OrderStream
+    places: Mapping[int, RelayedPlace]
+
+
+def place_at(stream: OrderStream) -> RelayedPlace:
+    """Give the place of a stream at its present offset."""
+    restores = stream.state.restored < stream.shape.owed
+    return RelayedPlace(dict(stream.state.positions), stream.checksum, restores)
 
 
 class _StreamInspection:
     """One stream while it is read, with its void and foreign records."""
 
     def __init__(
-        self, stream: OrderStream, tags: Collection[bytes], ends: Mapping[TopicPartition, int]
+        self,
+        stream: OrderStream,
+        tags: Collection[bytes],
+        ends: Mapping[TopicPartition, int],
+        relayed: Collection[int] = (),
     ) -> None:
         self.stream = stream
+        self.places: dict[int, RelayedPlace] = {}
+        self._relayed = sorted({each for each in relayed if each > stream.offset_next})
+        self._before: Record | None = None
         self._ends = ends
+        self._own_ends = {log: ends[self._partition(log)] for log in stream.own}
         # By own log: records that ordered it beyond its end at the start, as (next, what, time).
         self.beyond: dict[int, list[tuple[int, str, int]]] = {}
         self._tags = tags
@@ -193,6 +224,8 @@ class _StreamInspection:
         self.newest: tuple[int, int] | None = None  # offset and time
 
     def read(self, record: Record) -> None:
+        self.pass_children(record.offset)
+        self._before = record
         judged = self.stream.read(record.offset, record.value)
         if isinstance(judged, enum.Enum):
             is_late = judged is NotCounted.FOREIGN and tag_of(record.value or b"") in self._tags
@@ -203,10 +236,18 @@ class _StreamInspection:
         self.newest = record.offset, record.timestamp_ms
         if judged:
             for log, _, after in judged:
-                if log in self.stream.own and after > self._ends[self._partition(log)]:
+                if after > self._own_ends.get(log, after):
                     what = f"{_writer(self.stream.last, log)} at offset {record.offset}"
                     noted = self.beyond.setdefault(log, [])
                     noted.append((after, what, record.timestamp_ms))
+
+    def pass_children(self, offset: int) -> None:
+        """Note the places that children have relayed up to, before the record at `offset`."""
+        while self._relayed and self._relayed[0] <= offset:
+            at = self._relayed.pop(0)
+            if not self.stream.state.frozen:
+                known = 0 if self._before is None else order_checksum(self._before)
+                self.places[at] = place_at(self.stream)._replace(checksum=known)
 
     def _partition(self, log: int) -> TopicPartition:
         return log_partition(self.stream.plan.logs[log])
@@ -244,8 +285,9 @@ def inspect_collector(
 ) -> tuple[CollectorFacts, list[Stamp]]:
     """Read a collector's stream until it has ordered all of `start.ends`, or to the deadline.
 
-    Raises `ClusterUnreachable` and `AccessDenied`; any other error of the stream is the `problem`
-    of the facts.
+    The streams of its children are to be read before, so that none has to be read again. Raises
+    `ClusterUnreachable` and `AccessDenied`; any other error of the stream is the `problem` of the
+    facts.
     """
     plan = state.plan(state.first_epoch(plan.epoch, name))
     node = plan.collector(name)
@@ -259,9 +301,16 @@ def inspect_collector(
     try:
         opened = open_near_end(driver, state, plan, name)
         tags = state.tags_in(stream_partition(plan, name))
-        inspection = _StreamInspection(opened, tags, start.ends)
+        below = [each.name for each in plan.collectors if each.parent == name]
+        known = [start.streams[each].stream for each in below if each in start.streams]
+        relayed = [each.state.parent_next for each in known]
+        inspection = _StreamInspection(opened, tags, start.ends, relayed)
         _read(driver, inspection, start)
-        ahead = inspection.ahead(driver)
+        start.streams[name] = KnownStream(opened, inspection.places)
+        ahead, behind = inspection.ahead(driver), _behind(opened, start)
+        late = {log_partition(plan.log(log)): opened.state.positions[opened.plan.number(log)]
+                for log in behind}  # fmt: skip
+        waits = first_records(driver, {each: (at, start.ends[each]) for each, at in late.items()})
     except (AccessDenied, ClusterUnreachable):
         raise
     except AmcastError as error:
@@ -280,8 +329,8 @@ def inspect_collector(
         void=dict(inspection.void),
         foreign=tuple(inspection.foreign),
         read_from=inspection.read_from,
-        behind=_behind(inspection.stream, start),
-        waited_s=(now_ms() - start.now_ms) / 1000,
+        behind=behind,
+        oldest_ms=min((each.timestamp_ms for each in waits.values()), default=None),
         last_ms=inspection.newest[1] if inspection.newest else None,
         ahead=ahead,
     )
@@ -331,12 +380,11 @@ def open_near_end(
     plan: Plan,
     name: str,
     *,
-    look_back: int = LOOK_BACK_OFFSETS,
     gone: int | None = None,
 ) -> OrderStream:
-    """Open a stream at a checkpoint that lies `look_back` offsets or more before its end.
+    """Open a stream at its newest checkpoint.
 
-    Without such a checkpoint it opens the stream at the epoch's start, or at the oldest checkpoint
+    Without a checkpoint it opens the stream at the epoch's start, or at the oldest checkpoint
     if retention has deleted that start. Raises `Trimmed` where it has, and no checkpoint is left.
     Checkpoints from offset `gone` on are not used: the stream has lost them.
     """
@@ -348,7 +396,7 @@ def open_near_end(
         for point in state.checkpoints(plan.epoch, name)
         if begin <= point.read_from and point.offset < (end if gone is None else min(end, gone))
     ]
-    chosen = best_checkpoint(points, plan.epoch, name, max(0, end - look_back))
+    chosen = best_checkpoint(points, plan.epoch, name, end)
     if chosen is None and plan.collector(name).stream_first < begin:
         if not points:
             raise Trimmed(_gone(state, plan, name, begin))
@@ -386,4 +434,35 @@ def _read(driver: Driver, inspection: _StreamInspection, start: InspectionStart)
             for fetched in moved:
                 for record in fetched.records:
                     inspection.read(record)
+                inspection.pass_children(fetched.position)
                 stream.passed(fetched.position)
+
+
+def first_records(
+    driver: Driver,
+    spans: Mapping[TopicPartition, tuple[int, int]],
+    counts: Callable[[TopicPartition, Record], bool] = lambda _partition, _record: True,
+) -> dict[TopicPartition, Record]:
+    """Read the first record that `counts` between two offsets of each partition.
+
+    A partition is left out if none comes in time, or among the first `SPAN_MAX` offsets.
+    """
+    first: dict[TopicPartition, Record] = {}
+    kept = driver.log_start_offsets(list(spans)) if spans else {}
+    begins = {each: max(begin, kept[each]) for each, (begin, _) in spans.items()}
+    wanted = {each: min(spans[each][1], begin + SPAN_MAX) for each, begin in begins.items()
+              if begin < spans[each][1]}  # fmt: skip
+    if not wanted:
+        return first
+    with closing(driver.reader({each: begins[each] for each in wanted})) as reader:
+        while wanted and (moved := reader.poll(_STAMP_S, SPAN_MAX)):
+            for fetched in moved:
+                partition = fetched.partition
+                end = wanted.get(partition, 0)
+                for record in fetched.records:
+                    if record.offset < end and counts(partition, record):
+                        first.setdefault(partition, record)
+                        break
+                if (partition in first or fetched.position >= end) and wanted.pop(partition, 0):
+                    reader.remove([partition])
+    return first

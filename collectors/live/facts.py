@@ -123,6 +123,7 @@ class LivePicture:
     log_rates: dict[str, deque[float]] = field(default_factory=dict)
     events: deque[dict[str, Any]] = field(default_factory=lambda: deque(maxlen=_EVENTS_MAX))
     check: Mapping[str, Any] = field(default_factory=lambda: {"state": "off"})
+    cluster: Mapping[str, Any] = field(default_factory=dict)  # as `ClusterWatch.look` gives it
     now_ms: int = 0
     _positions: dict[str, Mapping[str, int]] = field(default_factory=dict)
 
@@ -150,6 +151,15 @@ class LivePicture:
                 rates.append(max(0, place - before) / elapsed_s)
         self._positions = {name: dict(each) for name, each in positions.items()}
         self.now_ms = now_ms
+
+    def take_cluster(self, now_ms: int, seen: Mapping[str, Any]) -> None:
+        """Take what was seen of the cluster; a broker that goes or comes is a change."""
+        before, away = self.cluster.get("away", []), seen.get("away", [])
+        for broker in [*away, *before] if "away" in seen else []:
+            if (broker in away) != (broker in before):
+                state, word = (State.DOWN, "away") if broker in away else (State.UP, "back")
+                self.event(now_ms, f"broker {broker} is {word}", state)
+        self.cluster = seen
 
     def _count(
         self,
@@ -224,6 +234,7 @@ def begun(plan: Plan, begun_epoch: int, now_ms: int, before: LivePicture | None)
     )
     if before is not None:
         picture.events, picture.check = before.events, before.check
+        picture.cluster = before.cluster
         picture.event(now_ms, f"epoch {plan.epoch} is in force, after epoch {before.plan.epoch}")
     return picture
 
@@ -303,6 +314,7 @@ def moment(picture: LivePicture) -> dict[str, Any]:
         },
         "logs": [_log(picture, log.name, lags) for log in picture.plan.logs],
         "check": dict(picture.check),
+        "cluster": dict(picture.cluster),
         "events": list(picture.events),
     }
 

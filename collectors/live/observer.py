@@ -1,16 +1,19 @@
 """Follows a running topic: its control topic, order streams, ends of logs, and status pages.
 
-Two threads of its own; memory is bounded whatever the load is. It appends nothing and joins no
+Threads of its own; memory is bounded whatever the load is. It appends nothing and joins no
 group.
 """
 
 from __future__ import annotations
 
+import errno
+import os
 import threading
 import time
 from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
 
+from collectors.live.cluster import ClusterWatch
 from collectors.live.facts import LivePicture, Reported, begun, worst_check
 from collectors.live.ordered_runs import OrderedRuns
 from collectors.reconfiguration.status_pages import acting_first, read_pages
@@ -30,6 +33,8 @@ from topology.tree import Plan
 
 _T = TypeVar("_T")
 TICK_S = 0.5  # a page that shows a dead collector within two seconds has three tries
+_MISSES = 3  # answers in a row that do not come: then a process is taken to be down
+_CLUSTER_S = 2.0  # between two looks at brokers and consumers: some requests
 _PAGE_S = 1.0  # a page takes milliseconds; one that hangs must be shown within 2 s as well
 # Records of each stream before its end that are read at the start, so that the timeline can say who
 # ordered the last messages, and when.
@@ -45,7 +50,7 @@ class Observer:
     it is out of date.
     """
 
-    def __init__(self, driver: Driver, topic: str) -> None:
+    def __init__(self, driver: Driver, topic: str, cluster: ClusterWatch | None = None) -> None:
         self.driver = driver
         self.picture: LivePicture | None = None
         self.state: ControlState | None = None
@@ -60,9 +65,15 @@ class Observer:
         self._streams: dict[TopicPartition, OrderStream] = {}
         self._pages: dict[StatusPage, Mapping[str, Any] | str] = {}  # as last answered
         self._pages_known: dict[StatusPage, None] = {}
+        self._missed: dict[StatusPage, int] = {}
+        self._cluster = cluster
         self._threads = [
             threading.Thread(target=work, name=f"amcast-live-{name}", daemon=True)
-            for name, work in (("order", self._follow), ("pages", self._read_pages))
+            for name, work in (
+                ("order", self._follow),
+                ("pages", self._read_pages),
+                ("cluster", self._watch_cluster),
+            )
         ]
         for thread in self._threads:
             thread.start()
@@ -225,8 +236,35 @@ class Observer:
                 answers = read_pages(wanted, _PAGE_S)
                 known = {**self._pages_known, **dict.fromkeys(_answered(answers))}
                 self._pages_known = {page: None for page in known if page in wanted}
-                self._pages = answers
+                self._pages = self._without_slips(answers)
             self._stop.wait(max(0.0, due - time.monotonic()))
+
+    def _without_slips(
+        self, answers: Mapping[StatusPage, Mapping[str, Any] | str]
+    ) -> dict[StatusPage, Mapping[str, Any] | str]:
+        """Keep a page's last answer until it misses `_MISSES` in a row: a machine may be slow.
+
+        A port at which nobody listens is no miss: its process has ended.
+        """
+        kept = dict(answers)
+        missed: dict[StatusPage, int] = {}
+        for page, answer in answers.items():
+            if isinstance(answer, str):
+                missed[page] = self._missed.get(page, 0) + 1
+                if missed[page] < _MISSES and os.strerror(errno.ECONNREFUSED) not in answer:
+                    kept[page] = self._pages.get(page, answer)
+        self._missed = missed
+        return kept
+
+    def _watch_cluster(self) -> None:
+        while self._cluster is not None and not self._stop.is_set():
+            if (picture := self.picture) is not None:
+                seen = self._cluster.look(picture.plan)
+                with self._drawing:
+                    (self.picture or picture).take_cluster(_now_ms(), seen)
+            self._stop.wait(_CLUSTER_S if picture is not None else TICK_S)
+        if self._cluster is not None:
+            self._cluster.close()
 
     def _reported(self, state: ControlState, plan: Plan, name: str) -> Reported:
         """Choose the description of the instance that acts, wherever it is."""
@@ -245,7 +283,7 @@ class Observer:
 def observe(settings: Settings) -> Observer:
     """Open an observer of the topic of these settings; raises `ClusterUnreachable`."""
     driver = open_driver(settings.driver, settings.bootstrap, settings.client)
-    return Observer(driver, settings.topic)
+    return Observer(driver, settings.topic, ClusterWatch(settings, driver))
 
 
 def _answered(answers: Mapping[StatusPage, Mapping[str, Any] | str]) -> list[StatusPage]:

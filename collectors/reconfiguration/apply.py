@@ -16,18 +16,10 @@ from dataclasses import dataclass, replace
 from functools import partial
 from uuid import uuid4
 
-from collectors.doctor.checks import (
-    Check,
-    Finding,
-    Weight,
-    of_brokers,
-    of_changed_topics,
-    of_topics,
-    of_unordered,
-    refuse,
-)
+from collectors.doctor.checks import of_brokers, of_changed_topics, of_topics, of_unordered
 from collectors.doctor.consumer_groups import group_prefix
 from collectors.doctor.ended_groups import request_of
+from collectors.doctor.finding import Check, Finding, Weight, refuse
 from collectors.doctor.inspection import (
     inspect_brokers,
     inspect_topics,
@@ -42,6 +34,7 @@ from collectors.reconfiguration.committed import cursors_of
 from collectors.reconfiguration.drain import drain
 from collectors.reconfiguration.survey import refuse_damaged
 from collectors.reconfiguration.topics import (
+    STORED_AS_SENT,
     bring_settings,
     make_topics,
     refuse_partitions,
@@ -80,6 +73,7 @@ _POLL_S = 0.05  # of the control topic; well below the 0.2 s that a human notice
 _FOR_EVER = "-1"
 # A sentinel record is not replicated, and never removed.
 _SENTINEL_SETTINGS = {
+    **STORED_AS_SENT,
     "cleanup.policy": "delete",
     "retention.ms": _FOR_EVER,
     "retention.bytes": _FOR_EVER,

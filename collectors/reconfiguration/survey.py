@@ -10,10 +10,17 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import closing, contextmanager
+from types import MappingProxyType
 
 from collectors.core.epoch_change import cuts_of, freeze_positions, losses_of
 from collectors.core.mending import Damage, StreamRead, damage, loss, ordered_to
-from collectors.doctor.streams import open_near_end, stream_records
+from collectors.doctor.streams import (
+    KnownStream,
+    RelayedPlace,
+    open_near_end,
+    place_at,
+    stream_records,
+)
 from collectors.reconfiguration.drain import Streams
 from multicast.control import (
     ControlState,
@@ -28,11 +35,18 @@ from multicast.order.runs import Run
 from multicast.order.stream import OrderStream
 from topology.tree import Plan
 
+_NONE: Mapping[str, KnownStream] = MappingProxyType({})
 
-def read_streams(driver: Driver, state: ControlState) -> dict[str, StreamRead]:
-    """Read all streams of the newest epoch that has begun to their ends; give them by collector."""
+
+def read_streams(
+    driver: Driver, state: ControlState, known: Mapping[str, KnownStream] = _NONE
+) -> dict[str, StreamRead]:
+    """Read all streams of the newest epoch that has begun to their ends; give them by collector.
+
+    Those that are `known`, by collector, are taken as they are.
+    """
     plan = state.plan(state.begun_epoch)
-    streams, gone = _read_all(driver, state, plan)
+    streams, gone = _read_all(driver, state, plan, known)
     reads = {}
     for name, stream in streams.items():
         parent = plan.collector(name).parent
@@ -42,7 +56,9 @@ def read_streams(driver: Driver, state: ControlState) -> dict[str, StreamRead]:
             stream,
             parent_positions=None
             if parent is None
-            else _positions_at(driver, state, streams[parent], stream, gone.get(parent)),
+            else _positions_at(
+                driver, state, known.get(parent, streams[parent]), stream, gone.get(parent)
+            ),
             marked=None if marked is None else freeze_positions(stream.plan, marked),
             gone=gone.get(name),
             is_lost=state.stream_is_lost(plan.epoch, name),
@@ -51,20 +67,23 @@ def read_streams(driver: Driver, state: ControlState) -> dict[str, StreamRead]:
 
 
 def _read_all(
-    driver: Driver, state: ControlState, plan: Plan
+    driver: Driver, state: ControlState, plan: Plan, known: Mapping[str, KnownStream]
 ) -> tuple[dict[str, OrderStream], dict[str, int]]:
     """Read the streams of a plan's collectors; give them, and which have lost checkpoints."""
     gone: dict[str, int] = {}
     while True:
         places: dict[TopicPartition, OrderStream] = {}
+        unread: dict[TopicPartition, OrderStream] = {}
         for node in plan.collectors:
             name, began = node.name, state.plan(state.first_epoch(plan.epoch, node.name))
             partition = stream_partition(began, name)
-            places[partition] = open_near_end(
-                driver, state, began, name, look_back=0, gone=gone.get(name)
-            )
+            if name in known:
+                places[partition] = known[name].stream
+                continue
+            opened = open_near_end(driver, state, began, name, gone=gone.get(name))
+            places[partition] = unread[partition] = opened
         try:
-            read_to_end(driver, places)
+            read_to_end(driver, unread)
         except ProtocolViolation:
             false = {
                 stream.collector: stream.disproven
@@ -90,6 +109,8 @@ def _end(driver: Driver, partition: TopicPartition, least: int) -> int:
 
 def read_to_end(driver: Driver, places: Mapping[TopicPartition, OrderStream]) -> None:
     """Read streams to the ends that they have now; raises `TimedOut` if no record comes."""
+    if not places:
+        return
     with _surveyed(driver, places) as streams:
         ends = driver.last_stable_offsets(list(places))
         while any(stream.offset_next < ends[place] for place, stream in places.items()):
@@ -113,7 +134,7 @@ def _surveyed(driver: Driver, places: Mapping[TopicPartition, OrderStream]) -> I
 def _positions_at(
     driver: Driver,
     state: ControlState,
-    parent: OrderStream,
+    parent: OrderStream | KnownStream,
     child: OrderStream,
     gone: int | None,
 ) -> Mapping[int, int] | None:
@@ -126,6 +147,10 @@ def _positions_at(
     them.
     """
     relayed = child.state.parent_next
+    if isinstance(parent, KnownStream):
+        if gone is None and relayed in parent.places:
+            return _compared(parent.places[relayed], child)
+        parent = parent.stream
     if parent.offset_next < relayed:  # the child may have been read later than this
         read_to_end(driver, {stream_partition(parent.plan, parent.collector): parent})
     if parent.offset_next < relayed:
@@ -137,12 +162,16 @@ def _positions_at(
             pass
     except Trimmed:  # retention has deleted these records
         return dict(child.state.positions)
-    if again.checksum not in (0, child.state.parent_last):
+    return _compared(place_at(again), child)
+
+
+def _compared(place: RelayedPlace, child: OrderStream) -> Mapping[int, int] | None:
+    if place.checksum not in (0, child.state.parent_last):
         return None
     # While runs are restored, one of the two is ahead, as `collectors/core/relay.py` says.
-    if any(stream.state.restored < stream.shape.owed for stream in (again, child)):
+    if place.restores or place_at(child).restores:
         return dict(child.state.positions)
-    return dict(again.state.positions)
+    return place.positions
 
 
 def counted_runs(
@@ -161,9 +190,14 @@ def counted_runs(
             return
 
 
-def find_damage(driver: Driver, state: ControlState) -> tuple[Damage, ...]:
-    """Find the damage in the newest epoch that has begun. Blocks while it reads all streams."""
-    return damage_of(driver, state, read_streams(driver, state))
+def find_damage(
+    driver: Driver, state: ControlState, known: Mapping[str, KnownStream] = _NONE
+) -> tuple[Damage, ...]:
+    """Find the damage in the newest epoch that has begun.
+
+    Blocks while it reads all streams that are not `known`.
+    """
+    return damage_of(driver, state, read_streams(driver, state, known))
 
 
 def damage_of(

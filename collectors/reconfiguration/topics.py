@@ -23,6 +23,8 @@ from multicast.errors import Conflict, UsageError
 from topology.check import RECORD_BYTES_MAX, checkpoint_bytes
 from topology.tree import Plan
 
+# Whoever reads our own topics must need no codec, whatever the brokers' compression.type is.
+STORED_AS_SENT = {"compression.type": "producer"}
 _DAY_MS = 24 * 3600 * 1000  # of 24 hours
 _LONGEST = 2**63 - 1  # an offset
 _AROUND_BYTES = 1024  # a key with a collector's name, offsets and times, and Kafka's own fields
@@ -102,12 +104,11 @@ def _ahead(
 
 # A collector's clock may be wrong, and a producer's even more: when order records were stored, the
 # brokers say. Retention and the time of the next checkpoint depend on that.
-_OF_ORDER = {"message.timestamp.type": "LogAppendTime"}
+_OF_ORDER = {**STORED_AS_SENT, "message.timestamp.type": "LogAppendTime"}
 # Everybody reads the control topics as a whole. Kafka compacts no segment that is still written to,
 # and by default begins another one after 1 GiB or seven days; then it waits until half is waste.
-# Whoever reads it must need no codec's package, whatever the brokers' own compression.type is.
 _OF_CONTROL = {
-    "compression.type": "producer",
+    **STORED_AS_SENT,
     "segment.ms": str(10 * 60 * 1000),
     "min.cleanable.dirty.ratio": "0.1",
     "max.compaction.lag.ms": str(60 * 60 * 1000),

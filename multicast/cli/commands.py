@@ -15,6 +15,7 @@ from collections.abc import Mapping, Sequence
 from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from multicast.cli.installed import is_ours, version
@@ -50,7 +51,7 @@ class Part(NamedTuple):
 
     module: str
     verbs: Mapping[str, str]
-    examples: Mapping[str, str]
+    examples: Mapping[str, str] = MappingProxyType({})
     noun: str = WITHOUT_NOUN
     needs: Sequence[str] = ()  # packages of other extras than `cli`
 

@@ -12,6 +12,7 @@ Invariant: `_offsets` holds at every place from `_place` up to the first entry o
 from __future__ import annotations
 
 import logging
+import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
@@ -22,7 +23,7 @@ from multicast.conditional.condition import LogPosition
 from multicast.consuming.batches import Batch
 from multicast.consuming.cursor import Cursor, interest_digest
 from multicast.consuming.delivery import Delivery
-from multicast.consuming.last_read import LastRead
+from multicast.consuming.last_read import LastRead, committed_text
 from multicast.control import control_partition, log_partition
 from multicast.drivers.clock import ClientClock
 from multicast.drivers.protocol import Driver, TopicPartition
@@ -271,11 +272,12 @@ class GroupCursor:
         if unknown:  # what an earlier commit says of them is not about this cursor
             stored = self._driver.committed(self._group, unknown)
             offsets = {**{each: offset for each, (offset, _) in stored.items()}, **offsets}
+        now_ms = time.time_ns() // 1_000_000
         self._driver.commit(
             self._group,
             {
                 **{
-                    partition: (offset, str(last.get(partition, _NO_MESSAGE)))
+                    partition: (offset, committed_text(last.get(partition, _NO_MESSAGE), now_ms))
                     for partition, offset in offsets.items()
                 },
                 self._control: (control_offset, text),

@@ -22,6 +22,18 @@ from multicast.messages import message_checksum
 from multicast.order.runs import order_checksum
 
 _TEXT = re.compile("([0-9]{1,19})/([0-9a-f]{8})")
+_MS_DIGITS_MAX = 15  # of a time in this age
+
+
+def committed_text(last: LastRead | str, now_ms: int) -> str:
+    """Give the metadata of a log's committed offset: the last message, and the time."""
+    return f"{last}@{now_ms}"
+
+
+def committed_at(text: str) -> int | None:
+    """Read when an offset was committed, in ms since 1970, from its metadata; None: unknown."""
+    told = text.partition("@")[2]
+    return int(told) if told.isdecimal() and len(told) <= _MS_DIGITS_MAX else None
 
 
 class LastRead(NamedTuple):
@@ -40,8 +52,8 @@ class LastRead(NamedTuple):
 
     @staticmethod
     def parse(text: str) -> LastRead | None:
-        """Read the text form; None for any other text."""
-        found = _TEXT.fullmatch(text)
+        """Read the text form, with or without "@" and a time; None for any other text."""
+        found = _TEXT.fullmatch(text.partition("@")[0])
         return LastRead(int(found[1]), int(found[2], 16)) if found else None
 
 

@@ -6,6 +6,7 @@ may not be installed.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Mapping
 
 from multicast.drivers.client_settings import DELIVERY_TIMEOUT_S, PROTOCOLS, REQUEST_TIMEOUT_S
@@ -13,6 +14,13 @@ from multicast.drivers.protocol import Driver
 from multicast.errors import UsageError
 
 DRIVERS = ("kafka-python", "librdkafka")
+# Packages that replace Python's threads in a whole process: by whom to ask whether they have, and
+# the drivers that work nevertheless. librdkafka waits outside of Python, and all else with it;
+# eventlet takes away `select.poll`.
+_PATCHERS = {
+    "gevent": ("gevent.monkey", "is_module_patched", "threading", ("kafka-python",)),
+    "eventlet": ("eventlet.patcher", "is_monkey_patched", "thread", ()),
+}
 
 
 def open_driver(
@@ -39,6 +47,7 @@ def open_driver(
             f"the bootstrap addresses are {bootstrap!r}; give one or more of the brokers' "
             f'addresses as "host:port,host:port"'
         )
+    _refuse_patched(name)
     if name == "kafka-python":
         from multicast.drivers.kafka import KafkaPythonDriver  # noqa: PLC0415
 
@@ -64,6 +73,19 @@ def open_driver(
             request_timeout_s=request_timeout_s,
         )
     raise UsageError(f"Unknown driver {name!r}; known are {', '.join(DRIVERS)}.")
+
+
+def _refuse_patched(name: str) -> None:
+    """Raise `UsageError` where a driver would wait for ever for threads that are none."""
+    for package, (module, asked, of, working) in _PATCHERS.items():
+        patcher = sys.modules.get(module)
+        if patcher is not None and name not in working and getattr(patcher, asked)(of):
+            ways = [f"choose driver {other}" for other in working]
+            ways += [f"use a process whose threads {package} has not patched"]
+            raise UsageError(
+                f"{package} has replaced the threads of this process, and driver {name} would stop "
+                f"it for ever: {', or '.join(ways)}."
+            )
 
 
 def _is_address(text: str) -> bool:

@@ -101,6 +101,12 @@ RETRY_BACKOFF_MS = 20
 # A broker that restarts is used again at most this much later; by default the clients wait up to
 # 30 s (kafka-python) and 10 s (librdkafka).
 RECONNECT_BACKOFF_MAX_MS = 500
+# Of a connection that is being made, name look-up and login included. What leads nowhere any more,
+# as to a host that is gone, must not be waited for longer; a second SYN is sent after 1 s.
+CONNECT_S = 4.0
+# When no known broker has answered for so long, the bootstrap addresses are asked again: brokers
+# may have other addresses now. A third would ask at each pause of a busy broker.
+LOST_S = 3.0
 # Of a message. Far above any broker's message.max.bytes (Kafka's default is 1 MB), so that the
 # broker decides.
 MESSAGE_BYTES_MAX = 100 * 1024 * 1024

@@ -6,7 +6,8 @@ import pytest
 
 from collectors.cli.doctor import _clocks
 from collectors.core.mending import Damage, Harm
-from collectors.doctor.checks import Check, Weight, findings, of_unordered, refuse
+from collectors.doctor.checks import findings, of_unordered
+from collectors.doctor.consumer_checks import STANDS_MS
 from collectors.doctor.facts import (
     AheadLog,
     BrokerFacts,
@@ -20,6 +21,7 @@ from collectors.doctor.facts import (
     Stamp,
     TopicFacts,
 )
+from collectors.doctor.finding import Check, Weight, refuse
 from multicast.drivers.kafka import OpenTransaction
 from multicast.errors import TopicChanged, UnsafeCluster
 from tests.helpers.plans import poster
@@ -53,7 +55,9 @@ AHEAD = AheadLog("P1", "K1", 12, 9, "a producer's ticket at offset 7", 14_000)
 BELOW = CollectorFacts("K2", "K1", is_open=True, records=5, last_ms=NOW - 100)
 HELD = HeldLog("P1", "A", 0, 5, 9, (OpenTransaction(7, 0, 5, NOW - HOUR),))
 PLACE = GroupPosition("P1", "A", position=10, begin=0, end=100)
-GROUP = GroupFacts("C1", "1/K1/3/0/10", 1, (PLACE,))
+GROUP = GroupFacts("C1", "1/K1/3/0/10", (), NOW - 1_000, 1, (PLACE,))
+WAITS = replace(PLACE, first=20, oldest_ms=NOW - HOUR)
+STANDS = replace(GROUP, places=(WAITS,), committed_ms=None)
 SOUND = Facts(
     topic="A",
     now_ms=NOW,
@@ -163,7 +167,7 @@ PLANTED = [
     ),
     (
         replace(SOUND, brokers=(*SOUND.brokers, BrokerFacts(4, True, {}))),
-        (Weight.WARN, Check.BROKER, "broker 4 is registered, but it is fenced or does not answer"),
+        (Weight.WARN, Check.BROKER, "broker 4 cannot be reached"),
     ),
     (
         with_topic(held(leader=-1, in_sync=())),
@@ -202,11 +206,11 @@ PLANTED = [
         (Weight.WARN, Check.COLLECTOR, "the stream cannot be read"),
     ),
     (
-        with_collectors(replace(ABOVE, behind={"P1": 3, "P2": 4}, waited_s=2.0)),
+        with_collectors(replace(ABOVE, behind={"P1": 3, "P2": 4}, oldest_ms=NOW - 300_000)),
         (
             Weight.WARN,
             Check.COLLECTOR,
-            "K1 has not ordered 7 offsets of P1, P2 for 2.0 s; its last record is 0.1 s old",
+            "K1 has not ordered 7 offsets of P1 P2, the first for 5 min; its last record is 0.1 s",
         ),
     ),
     (
@@ -222,7 +226,9 @@ PLANTED = [
         (Weight.WARN, Check.AHEAD, "from 9 on; that record stands before those that were read"),
     ),
     (
-        with_collectors(CollectorFacts("K1", None, is_open=False, records=0, behind={"P1": 1})),
+        with_collectors(
+            BELOW, CollectorFacts("K1", None, is_open=False, records=0, behind={"P1": 1})
+        ),
         (Weight.WARN, Check.COLLECTOR, "it has ordered nothing in this epoch"),
     ),
     (
@@ -256,20 +262,36 @@ PLANTED = [
         (Weight.WARN, Check.CONSUMER, "its cursor is not valid"),
     ),
     (
+        replace(SOUND, groups=(replace(STANDS, committed_ms=NOW - STANDS_MS - 1),)),
+        (Weight.WARN, Check.CONSUMER, "consumer C1 has stood for 2 min, and 80 messages wait"),
+    ),
+    (
+        replace(SOUND, groups=(STANDS,)),  # who committed without a time: since the message came
+        (Weight.WARN, Check.CONSUMER, "consumer C1 has stood for 60 min, and 80 messages wait"),
+    ),
+    (
+        replace(SOUND, groups=(GROUP, GroupFacts("C2", ""), GroupFacts("C3", ""))),
+        (Weight.NOTE, Check.CONSUMER, "no group has committed for consumers C2 C3"),
+    ),
+    (
         with_place(begin=11),
-        (Weight.WARN, Check.RETENTION, "continues at offset 10 of P1, which begins at 11"),
+        (Weight.WARN, Check.RETENTION, "it continues at offset 10 of P1, which begins at 11"),
     ),
     (
         with_place(oldest_ms=NOW - 4 * DAY),
-        (Weight.WARN, Check.RETENTION, "the first 4 days old; topic A keeps them for 7 days, so "),
+        (
+            Weight.WARN,
+            Check.RETENTION,
+            "retention may overtake consumer C1 in 3 days: it has 90 offsets",
+        ),
     ),
     (
         with_place(oldest_ms=NOW - 8 * DAY),
-        (Weight.WARN, Check.RETENTION, "retention may overtake it at any moment"),
+        (Weight.WARN, Check.RETENTION, "retention may overtake consumer C1 at any moment: it has"),
     ),
     (
         with_place(of=BY_BYTES, bytes_left=500),
-        (Weight.WARN, Check.RETENTION, "about 500 bytes of P1 to read; topic A keeps 1000"),
+        (Weight.WARN, Check.RETENTION, "it has about 500 bytes of P1 to read; topic A keeps 1000"),
     ),
     (
         replace(
@@ -338,6 +360,9 @@ def test_every_check_is_planted():
         with_place(oldest_ms=NOW - 3 * DAY),
         replace(SOUND, held=(replace(HELD, opened=(OpenTransaction(7, 0, 5, NOW - 500),)),)),
         with_place(position=100, oldest_ms=NOW - 9 * DAY),
+        replace(SOUND, groups=(replace(STANDS, committed_ms=NOW - STANDS_MS + 1),)),
+        with_place(first=20, oldest_ms=NOW - HOUR, ordered=20),  # nobody has ordered it yet
+        with_place(first=100),  # skips and epoch markers
         with_place(of=BY_BYTES, bytes_left=499),
         with_stamp(NOW + 4_000, NOW),
         with_stamp(NOW - 30 * DAY, NOW),  # an old record: nobody can say what clock wrote it
@@ -350,7 +375,7 @@ def test_what_is_near_a_limit_and_within_it_is_not_found(sound):
 
 
 def test_a_collector_below_a_late_one_is_not_blamed_for_what_that_one_left():
-    late = {"behind": {"P2": 4}, "waited_s": 2.0}
+    late = {"behind": {"P2": 4}, "oldest_ms": NOW - 2_000}
     both = with_collectors(replace(ABOVE, **late), replace(BELOW, **late))
     assert [finding.about for finding in findings(both)] == ["collector K1"]
     lone = with_collectors(ABOVE, replace(BELOW, **late))
@@ -361,7 +386,7 @@ def test_many_collectors_of_a_process_that_ended_are_one_finding():
     names = [f"K{number}" for number in range(1, 101)]
     gone = [replace(ABOVE, name=name, ended_at="127.0.0.1:6066") for name in names[:60]]
     never = [CollectorFacts(name, None, is_open=False, records=0) for name in names[60:]]
-    ended, missing = findings(with_collectors(*gone, *never))
+    ended, missing = findings(replace(with_collectors(*gone, *never), members=1))
     assert "acted for collectors K1 K2 K3 K4 K5 K6 and 54 more has ended" in ended.says
     assert missing.says == (
         "nobody has started collectors K61 K62 K63 K64 K65 K66 and 34 more in this epoch"

@@ -124,8 +124,11 @@ def test_a_time_in_an_epoch_that_has_ended_is_a_place_in_that_epoch(amcast_topic
 
 @kafka
 @pytest.mark.slow
-def test_what_retention_removed_is_a_named_error_and_a_later_cursor_helps(amcast_topic):
+def test_what_retention_removed_is_a_named_error_at_a_cursor_and_earliest_is_behind_it(
+    amcast_topic,
+):
     topic = amcast_topic(INTERESTS)
+    start = topic.consumer("C1", committed=False).position
     send(topic, 100)
     pieces = all_now(topic, C1)
     whole = rows_of(topic, pieces)
@@ -136,10 +139,11 @@ def test_what_retention_removed_is_a_named_error_and_a_later_cursor_helps(amcast
     with Admin(topic.bootstrap) as admin:
         admin.delete_records({log_partition(log): 5})
     with pytest.raises(Trimmed, match="log P1 begins at offset 5"):
-        all_now(topic, C1)
-    with OrderWalk(topic.driver, topic.topic, C1, later) as walk:
-        rest = whole[cursors(whole).index(later.place) + 1 :]
-        assert cursors(rows_of(topic, walk.advance())) == cursors(rest)
+        all_now(topic, C1, start)
+    rest = whole[cursors(whole).index(later.place) + 1 :]
+    for begins in (later, "earliest"):
+        with OrderWalk(topic.driver, topic.topic, C1, begins) as walk:
+            assert cursors(rows_of(topic, walk.advance())) == cursors(rest)
     topic.close()  # its own check at the end would read what is gone
 
 

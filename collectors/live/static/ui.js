@@ -192,6 +192,7 @@ const tree = new List($("tree"), TREE_ROW, "tree-row", (row) => {
   row.sub = make("span", "", row.who);
   row.spark = newSpark(make("div", "", row), "spark");
   row.rate = make("div", "num", row);
+  row.relayed = make("div", "num muted", row);
   row.lag = make("div", "num", row);
   row.word = make("div", "state", row);
   row.restarts = make("div", "num muted", row);
@@ -199,7 +200,7 @@ const tree = new List($("tree"), TREE_ROW, "tree-row", (row) => {
 }, (row, spec) => {
   const facts = moment && moment.collectors[spec.name];
   if (!facts) return;
-  const [state, perS, , lag, restarts, changed, sentence] = facts;
+  const [state, perS, relayed, lag, restarts, changed, sentence] = facts;
   text(row.name, spec.name);
   text(row.sub, sentence || spec.ownNames);
   row.sub.className = sentence ? "why" : "";
@@ -207,7 +208,8 @@ const tree = new List($("tree"), TREE_ROW, "tree-row", (row) => {
   row.who.style.paddingLeft = `${MARGIN + spec.depth * indent}px`;
   row.shape.style.left = `${middle(spec.depth) - 8}px`;
   sparkline(row.spark, sparks.get(spec.name) || [], 120, 26);
-  text(row.rate, rate(perS));
+  text(row.rate, rate(Math.max(0, perS - relayed)));
+  text(row.relayed, spec.parent ? rate(relayed) : "–");
   text(row.lag, count(lag));
   row.lag.classList.toggle("late", state === "behind" || (state === "down" && lag > 0));
   attribute(row, "data-state", state);
@@ -299,16 +301,52 @@ function drawLogs() {
 }
 $("all-logs").addEventListener("click", () => { chosen = null; drawLogs(); });
 
+// -- consumers -----------------------------------------------------------------------------------
+
+const STANDS_S = 120; // as in AmcastConsumerStands
+const stands = (row) => row.never !== true && row.stands_seconds >= STANDS_S;
+const consumers = new List($("consumers"), ROW, "consumer-row", (row) => {
+  row.name = make("div", "state", row);
+  row.lag = make("div", "num", row);
+  row.since = make("div", "num", row);
+  row.last = make("div", "num muted", row);
+}, (row, facts) => {
+  const state = facts.never ? "silent" : stands(facts) || facts.problem ? "down" : "up";
+  attribute(row, "data-state", state);
+  text(row.name, facts.consumer + (state === "down" ? ": stands" : ""));
+  row.title = facts.never ? "no group has committed for it: nobody sees where it is"
+    : facts.problem || (state === "down" ? `it has stood for ${ago(0, facts.stands_seconds * 1000)}` : "");
+  text(row.lag, facts.never ? "?" : count(facts.lag));
+  text(row.since, facts.lag_seconds > 0 ? ago(0, facts.lag_seconds * 1000) : "–");
+  text(row.last, facts.never ? "never" : facts.committed_at ? `${ago(facts.committed_at * 1000, moment.at)} ago` : "?");
+}, () => {});
+
+function drawCluster() {
+  const { brokers, away = [], short: lacking = 0, leaderless = 0, consumers: rows = [], error } = moment.cluster;
+  const told = rows.slice().sort((one, other) => (other.stands_seconds || 0) - (one.stands_seconds || 0));
+  text($("t-brokers"), brokers ? `${brokers - away.length}\u2009/\u2009${brokers}` : "–");
+  text($("t-brokers-sub"), leaderless ? `${leaderless} partitions have no leader`
+    : lacking ? `${lacking} partitions lack replicas` : brokers ? "all replicas in sync" : error || "");
+  attribute($("tile-brokers"), "data-tone", away.length || leaderless ? "down" : lacking ? "behind" : "");
+  const still = told.filter(stands).length, never = told.filter((row) => row.never).length;
+  text($("t-consumers"), String(told.length));
+  text($("t-consumers-sub"), [still && `${still} stand`, never && `${never} never committed`]
+    .filter(Boolean).join(", ") || error || "none stands");
+  attribute($("tile-consumers"), "data-tone", still ? "down" : "");
+  consumers.set(told, error || "No consumer of the plan has committed.");
+  schedule(consumers);
+}
+
 // -- totals and changes --------------------------------------------------------------------------
 
-const CHECKS = { ok: ["in order", "up"], violated: ["violated", "down"], starting: ["starting", "off"],
-  off: ["off", "off"] };
+const CHECKS = { ok: ["in order", "up"], violated: ["violated", "down"], starting: ["starting", ""],
+  off: ["off", ""] };
 
 const totals = {
   render() {
     const sums = moment.totals, check = moment.check;
     text($("t-rate"), rate(sums.rate));
-    sparkline($("t-spark"), totalSpark, 240, 44);
+    sparkline($("t-spark"), totalSpark, 400, 78);
     text($("t-lag"), count(sums.lag));
     const late = Object.values(moment.collectors).some((facts) => facts[0] === "behind");
     attribute($("tile-lag"), "data-tone", late ? "behind" : "");
@@ -325,11 +363,12 @@ const totals = {
     const [word, tone] = CHECKS[check.state] || CHECKS.off;
     text($("t-check"), word);
     attribute($("tile-check"), "data-tone", tone);
-    text($("t-check-sub"), check.state === "off" ? "no check runs" : check.state === "violated"
+    text($("t-check-sub"), check.state === "off" ? "amcast collectors run --check starts one" : check.state === "violated"
       ? String(check.witness || `${check.violations} violations`)
       : `${count(Number(check.messages) || 0)} messages`);
     $("tile-check").title = String(check.witness || "");
-    document.title = `${down ? "✕ " : ""}${layout.topic} · amcast`;
+    const dark = down || ["tile-brokers", "tile-consumers"].some((id) => $(id).dataset.tone === "down");
+    document.title = `${dark ? "✕ " : ""}${layout.topic} · amcast`;
   },
 };
 
@@ -518,6 +557,7 @@ function ticked(event) {
   }
   if (totalSpark.push(moment.totals.rate) > SPARK_TICKS) totalSpark.shift();
   drawLogs();
+  drawCluster();
   for (const part of [totals, changes, edges, tree]) schedule(part);
 }
 

@@ -6,11 +6,11 @@ other, so calls that create something wait until a broker reports it.
 
 from __future__ import annotations
 
+import logging
 import threading
 import time
 import uuid
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
 from functools import partial
 from typing import Any, Self
 
@@ -20,12 +20,13 @@ from kafka import errors as kafka_errors
 from kafka.admin import ConfigResource, ConfigResourceType
 
 from multicast.drivers.access import CLUSTER, Access
-from multicast.drivers.client_settings import RECONNECT_BACKOFF_MAX_MS, REQUEST_TIMEOUT_S
+from multicast.drivers.client_settings import REQUEST_TIMEOUT_S
 from multicast.drivers.kafka.admin_facts import (
     BoundedCall,
     Holders,
     OpenTransaction,
     TopicSpec,
+    described,
     first_led,
     holders_of,
     largest_replicas,
@@ -49,6 +50,9 @@ _RETRY_S = 0.05
 # Calls that address one broker after the other skip one that takes longer: with the full request
 # time-out, three dead brokers would cost half a minute.
 _SILENT_BROKER_S = 3.0
+# A quota on creations may allow one partition in some seconds; longer waits are the operator's.
+_THROTTLED_S_MAX = 120.0
+_LOG = logging.getLogger("amcast.kafka_python")
 _pause = threading.Event()  # never set: Kafka sends no event to wait for, so calls are repeated
 
 
@@ -77,7 +81,6 @@ class Admin:
                 bootstrap_servers=bootstrap,
                 bootstrap_timeout_ms=int(request_timeout_s * 1000),
                 request_timeout_ms=int(request_timeout_s * 1000),
-                reconnect_backoff_max_ms=RECONNECT_BACKOFF_MAX_MS,
                 kafka_client=client_of_ours,
                 **settings,
             )
@@ -253,16 +256,18 @@ class Admin:
         )
         return {broker: settings[str(broker)] for broker, settings in answers.items()}
 
-    def groups(self, prefix: str) -> list[str]:
-        """List the consumer groups with this prefix, sorted, of every broker that answers.
+    def groups(self, prefix: str) -> dict[str, str]:
+        """Give the consumer groups with this prefix, sorted, and the state of each, as "Empty".
 
-        The brokers silently leave out the groups that this user may not describe.
+        Asks every broker that answers. They silently leave out groups that this user may not
+        describe.
         """
         answers = self._each_broker(
             lambda broker: self._admin.list_groups(broker_ids=[broker]), ("Describe", CLUSTER)
         )
-        names = {str(group["group_id"]) for groups in answers.values() for group in groups}
-        return sorted(filter(lambda name: name.startswith(prefix), names))
+        listed = [group for groups in answers.values() for group in groups]
+        states = {str(each["group_id"]): str(each.get("group_state", "")) for each in listed}
+        return {name: states[name] for name in sorted(states) if name.startswith(prefix)}
 
     def sizes(self, topics: Sequence[str]) -> dict[TopicPartition, int]:
         """Return the bytes on disk of each Kafka partition; of several replicas the largest.
@@ -301,30 +306,11 @@ class Admin:
         states = self._ask(lambda: self._admin.describe_producers(wanted))
         return {
             TopicPartition(partition.topic, partition.partition): [
-                self._described(transaction) for transaction in opened_by(state.active_producers)
+                described(self._ask, self._admin, transaction)
+                for transaction in opened_by(state.active_producers)
             ]
             for partition, state in states.items()
         }
-
-    def _described(self, transaction: OpenTransaction) -> OpenTransaction:
-        """Add what the transaction's coordinator reports, if this user may see it."""
-        producer_id = transaction.producer_id
-        try:
-            listed = self._ask(
-                lambda: self._admin.list_transactions(producer_id_filters=[producer_id])
-            )
-            names = [entry.transactional_id for entries in listed.values() for entry in entries]
-            if not names:
-                return transaction
-            described = self._ask(lambda: self._admin.describe_transactions(names[:1]))[names[0]]
-        except AmcastError:
-            return transaction
-        return replace(
-            transaction,
-            transactional_id=names[0],
-            since_ms=described.transaction_start_time_ms,
-            timeout_ms=described.transaction_timeout_ms,
-        )
 
     def delete_topics(self, topics: Sequence[str]) -> None:
         """Delete those topics that exist, and wait until the brokers no longer report them."""
@@ -386,7 +372,7 @@ class Admin:
         request = self._admin._describe_configs_request(  # noqa: SLF001
             [ConfigResource(kind, name) for name in names]
         )
-        manager = self._admin._manager  # noqa: SLF001
+        manager = self._manager
         settings = {}
         for resource in manager.run(manager.send, request, node).results:
             error = kafka_errors.for_code(resource.error_code)
@@ -444,13 +430,14 @@ class Admin:
         ignore: tuple[type[Exception], ...] = (),
         timeout_s: float | None = None,
     ) -> Any:
-        """Repeat a call until it succeeds, fails for good or runs out of time.
+        """Repeat a call until it succeeds, fails for good or runs out of time; wait for quotas.
 
         The package's own waits have no limit, so each call runs on its own thread. `needs` holds
         the right that the call takes and its resource, for the error if it is missing. An error in
         `ignore` returns None.
         """
-        deadline = time.monotonic() + (self._timeout_s if timeout_s is None else timeout_s)
+        began = time.monotonic()
+        deadline = began + (self._timeout_s if timeout_s is None else timeout_s)
         while True:
             attempt = BoundedCall(call)
             if not attempt.wait(max(0.1, deadline - time.monotonic())):
@@ -460,18 +447,30 @@ class Admin:
                 return attempt.value
             if isinstance(error, ignore):
                 return None
-            passing = isinstance(error, OSError) or (
+            passing = isinstance(error, OSError | kafka_errors.UnknownBrokerIdError) or (
                 isinstance(error, kafka_errors.KafkaError) and error.retriable
             )
             if isinstance(error, AmcastError):
                 raise error
+            # The package asks the broker for ever that it once took for the controller.
+            self._admin._controller_id = None  # noqa: SLF001
             if isinstance(error, kafka_errors.AuthorizationError) and needs:
                 raise self._access.lacks(*needs) from error
             if not passing:
                 raise self._refused(error) from error
-            if time.monotonic() > deadline:
+            throttled_s = self._manager.throttled_s()
+            if throttled_s and time.monotonic() + throttled_s < began + _THROTTLED_S_MAX:
+                deadline += throttled_s
+                _LOG.warning("a quota of the brokers holds requests back for %.1f s", throttled_s)
+                _pause.wait(throttled_s)
+            elif time.monotonic() > deadline:
                 raise self._unreachable(error) from error
             _pause.wait(_RETRY_S)
+
+    @property
+    def _manager(self) -> ConnectionManager:
+        manager: ConnectionManager = self._admin._manager  # noqa: SLF001
+        return manager
 
     def _refused(self, error: BaseException) -> BaseException:
         if isinstance(error, kafka_errors.AuthorizationError):
@@ -488,10 +487,8 @@ class Admin:
         return error
 
     def _unreachable(self, why: BaseException | None) -> AmcastError:
-        admin = getattr(self, "_admin", None)
-        if admin is not None:
-            manager: ConnectionManager = admin._manager  # noqa: SLF001
-            return manager.unreachable(self._timeout_s, why)
+        if hasattr(self, "_admin"):
+            return self._manager.unreachable(self._timeout_s, why)
         reason = f" ({why})" if why is not None and str(why) else ""
         return ClusterUnreachable(
             f"No broker at {self._bootstrap} answered within {self._timeout_s:g} s{reason}."

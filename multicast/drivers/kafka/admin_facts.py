@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from multicast.drivers.protocol import TopicPartition
+from multicast.errors import AmcastError
 
 # Of one Kafka partition: its number, its leader (-1: none), its replicas, those in sync.
 Holders = tuple[int, int, tuple[int, ...], tuple[int, ...]]
@@ -63,6 +64,27 @@ def opened_by(producers: Iterable[Any]) -> list[OpenTransaction]:
         if producer.current_transaction_start_offset >= 0
     ]
     return sorted(transactions, key=lambda transaction: transaction.first_offset)
+
+
+def described(
+    ask: Callable[[Callable[[], Any]], Any], admin: Any, transaction: OpenTransaction
+) -> OpenTransaction:
+    """Add what the transaction's coordinator reports, if this user may see it."""
+    ids = [transaction.producer_id]
+    try:
+        listed = ask(lambda: admin.list_transactions(producer_id_filters=ids))
+        names = [entry.transactional_id for entries in listed.values() for entry in entries]
+        if not names:
+            return transaction
+        told = ask(lambda: admin.describe_transactions(names[:1]))[names[0]]
+    except AmcastError:
+        return transaction
+    return replace(
+        transaction,
+        transactional_id=names[0],
+        since_ms=told.transaction_start_time_ms,
+        timeout_ms=told.transaction_timeout_ms,
+    )
 
 
 def holders_of(partition: Mapping[str, Any]) -> Holders:

@@ -20,7 +20,6 @@ from kafka import errors as kafka_errors
 from multicast.drivers.access import Access
 from multicast.drivers.client_settings import (
     OF_PRODUCERS,
-    RECONNECT_BACKOFF_MAX_MS,
     UNKNOWN_TOPIC_S,
     check_client,
 )
@@ -46,7 +45,8 @@ from multicast.errors import (
 # would delay messages noticeably, and 3 ms would load brokers that are busy recovering.
 RETRY_S = 0.03
 
-_FRAME_BYTES_MAX = 2**31 - 1  # the largest size that Kafka's protocol can express
+# Five times a message of ours; what begins with a letter, such as an answer of HTTP, is more.
+_FRAME_BYTES_MAX = 2**29 - 1
 
 # Kafka's values for a ListOffsets request in place of a timestamp.
 LATEST = -1
@@ -324,8 +324,6 @@ class Connection:
                 net,
                 bootstrap_servers=self.bootstrap,
                 request_timeout_ms=int(self.timeout_s * 1000),
-                socket_connection_setup_timeout_ms=int(self.timeout_s * 1000),
-                reconnect_backoff_max_ms=RECONNECT_BACKOFF_MAX_MS,
                 receive_message_max_bytes=_FRAME_BYTES_MAX,
                 **self._settings,
             )

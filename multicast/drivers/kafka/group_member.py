@@ -170,10 +170,11 @@ class Membership:
                 max_version=7,
             )
 
-        response = await self._send(request())
+        wait_s = max(self.session_s, _REBALANCE_S)
+        response = await self._send(request(), wait_s)
         if kafka_errors.for_code(response.error_code) is kafka_errors.MemberIdRequiredError:
             self.member = response.member_id
-            response = await self._send(request())
+            response = await self._send(request(), wait_s)
         return _checked(response)
 
     async def _leave(self) -> None:
@@ -188,8 +189,10 @@ class Membership:
     async def _ask(self, request: Any) -> Any:
         return _checked(await self._send(request))
 
-    async def _send(self, request: Any) -> Any:
-        return await self._connection.manager.send(request, node_id=self._coordinator)
+    async def _send(self, request: Any, wait_s: float = 0.0) -> Any:
+        # A connection that stays silent is closed, so that the coordinator is looked for again.
+        timeout_ms = 1000 * (wait_s + _NETWORK_S)
+        return await self._connection.manager.send(request, self._coordinator, timeout_ms)
 
 
 async def find_coordinator(connection: Connection, group: str) -> int:

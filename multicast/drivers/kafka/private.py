@@ -35,6 +35,7 @@ from kafka.protocol.consumer.metadata import (
 )
 from kafka.protocol.metadata import CoordinatorType, FindCoordinatorRequest, MetadataRequest
 from kafka.protocol.producer import InitProducerIdRequest
+from kafka.protocol.schemas.fields.codecs.tagged_fields import TaggedFields, UnsignedVarInt32
 from kafka.record import MemoryRecords
 
 __all__ = [
@@ -65,6 +66,8 @@ __all__ = [
     "OffsetFetchRequest",
     "OffsetForLeaderEpochRequest",
     "SyncGroupRequest",
+    "TaggedFields",
+    "UnsignedVarInt32",
     "codec",
     "create_connection",
 ]

@@ -15,6 +15,7 @@ from typing import Any
 
 from kafka import errors as kafka_errors
 
+from multicast.drivers.client_settings import CONNECT_S
 from multicast.drivers.kafka.connection import Connection
 from multicast.drivers.kafka.private import KafkaConnection
 from multicast.drivers.kafka.transports import abort
@@ -24,14 +25,14 @@ from multicast.errors import AmcastError
 async def open_socket(connection: Connection, node: int, key: int, version: int) -> socket.socket:
     """Open a socket to broker `node` for requests with this API key and version.
 
-    Raises the package's errors and OSError within the connection's time-out, and `AmcastError` if
-    the broker does not support that version of the request.
+    Raises the package's errors and OSError within `CONNECT_S` and the connection's time-out, and
+    `AmcastError` if the broker does not support that version of the request.
     """
     manager = connection.manager
     broker = connection.cluster.broker_metadata(node)
     if broker is None:
         raise kafka_errors.NodeNotReadyError(node)
-    until = time.monotonic() + connection.timeout_s
+    until = time.monotonic() + min(CONNECT_S, connection.timeout_s)
     transport = await manager._build_transport(broker, timeout_at=until)  # noqa: SLF001
     protocol = KafkaConnection(
         connection.net,

@@ -165,7 +165,7 @@ class KafkaPythonWatcher:
 
     def _send_requests(self, now: float) -> float:
         """Send the requests that are due; return the time of the next one."""
-        next_at = self._lookup_at if self._unassigned and self._lookup is None else float("inf")
+        next_at = float("inf")
         wait_s = _SHORT_WAIT_S if self._unassigned or self._openings else self._wait_s
         if self.spacing_s >= _PACED_S and now - self._moved_at < _AT_REST_S:
             wait_s = 0.0
@@ -183,7 +183,8 @@ class KafkaPythonWatcher:
                     watch.request(now, wait_s=min(wait_s, self._wait_s), timeout_s=timeout_s)
                 except OSError:
                     self._disconnect(node)
-        return next_at
+        looks_up = self._unassigned and self._lookup is None  # also for what has just ended
+        return min(next_at, self._lookup_at) if looks_up else next_at
 
     def _wait(self, timeout_s: float) -> None:
         """Wait for an event; raise `ClusterUnreachable` if answers have been due for too long."""

@@ -14,6 +14,7 @@ from typing import Any, Never
 from confluent_kafka import KafkaException
 
 from multicast.drivers.client_settings import (
+    CONNECT_S,
     KNOWN,
     RECONNECT_BACKOFF_MAX_MS,
     RETRY_BACKOFF_MS,
@@ -48,14 +49,16 @@ def librdkafka_settings(
         "reconnect.backoff.ms": RETRY_BACKOFF_MS,
         "reconnect.backoff.max.ms": RECONNECT_BACKOFF_MAX_MS,
         # "rebootstrap" resets the backoff whenever the last known broker is down, and so connects
-        # some 80 times a second. Without it, a client that has dropped all its brokers gets none
-        # (docs/hazards.md): `reader.py` replaces such a client.
+        # some 80 times a second. Without it, a client finds no broker that has moved, and none once
+        # it has dropped all (docs/hazards.md): `reader.py` replaces such a client.
         "metadata.recovery.strategy": "none",
         "socket.nagle.disable": True,
         # A connected broker that does not answer is treated as one that is down.
         "socket.timeout.ms": max(_ANSWER_MS_MIN, int(timeout_s * 1000)),
         "api.version.request.timeout.ms": int(timeout_s * 1000),
-        "socket.connection.setup.timeout.ms": max(_CONNECT_MS_MIN, int(timeout_s * 1000)),
+        "socket.connection.setup.timeout.ms": max(
+            _CONNECT_MS_MIN, int(1000 * min(timeout_s, CONNECT_S))
+        ),
         "topic.metadata.propagation.max.ms": int(min(UNKNOWN_TOPIC_S, timeout_s / 2) * 1000),
     }
 

@@ -7,8 +7,9 @@ few calls of the package as possible.
                 (`enable.partition.eof`) reveals markers and aborted records at a log's end
     kept        consumed while its Kafka partition was paused; returned after `resume`. Only
                 then librdkafka's own pause is used, because it drops everything fetched ahead
-    lost        of a client: it has dropped all its brokers and never connects again, as librdkafka
-                does after a broker has named none (docs/hazards.md); another client replaces it
+    lost        of a client: all its brokers have moved, or it has dropped them all, as librdkafka
+                does after a broker has named none (docs/hazards.md), and never connects again;
+                another client, which asks the bootstrap addresses, replaces it
     slice       `Consumer.poll` cannot be interrupted, so it waits in slices, and a `wake` takes
                 effect at the end of one. A message ends a slice at once
 
@@ -28,7 +29,7 @@ import confluent_kafka
 from confluent_kafka import KafkaError, KafkaException
 
 from multicast.drivers.access import Access, user_of
-from multicast.drivers.client_settings import UNKNOWN_TOPIC_S
+from multicast.drivers.client_settings import LOST_S, UNKNOWN_TOPIC_S
 from multicast.drivers.home_process import HomeProcess
 from multicast.drivers.librdkafka_reader.client import LOG, EndedClient, open_client
 from multicast.drivers.protocol import (
@@ -102,6 +103,7 @@ class LibrdkafkaReader:
         self._stopped: set[TopicPartition] = set()  # paused in librdkafka as well
         self._kept: dict[TopicPartition, tuple[list[Record], int]] = {}
         self._down_since: float | None = None
+        self._probe_at = 0.0  # not before: whether the client is lost
         self._received_at = time.monotonic()
         self._error: AmcastError | None = None  # raised once earlier records are returned
         self._woken = False
@@ -345,10 +347,11 @@ class LibrdkafkaReader:
                     del self._unproven[partition]
 
     def _raise_unreachable(self) -> None:
-        """Raise if all brokers have been down for the time-out, and still are."""
+        """Replace a lost client; raise if all brokers have been down for the time-out, and are."""
         now = time.monotonic()
         since = self._received_at if self._down_since is None else self._down_since
-        if now - since < self._timeout_s or not self._positions:
+        patience_s = self._timeout_s if self._down_since is None else min(LOST_S, self._timeout_s)
+        if now - since < patience_s or now < self._probe_at or not self._positions:
             return
         # An idle log is as silent as a dead broker, and no event reports that brokers are back.
         answered = self._answered(self._consumer, _PROBE_S)
@@ -358,11 +361,13 @@ class LibrdkafkaReader:
         elif self._down_since is None:
             self._down_since = now
         elif not self._replace():
-            self._down_since = now
-            refused, self._refused = self._refused, None
-            raise refused or ClusterUnreachable(
-                f"No broker at {self._bootstrap} answered within {self._timeout_s:g} s."
-            )
+            self._probe_at = time.monotonic() + min(LOST_S, self._timeout_s)
+            if now - since >= self._timeout_s:
+                self._down_since = now
+                refused, self._refused = self._refused, None
+                raise refused or ClusterUnreachable(
+                    f"No broker at {self._bootstrap} answered within {self._timeout_s:g} s."
+                )
 
     def _answered(self, consumer: Any, timeout_s: float) -> bool:
         """Whether a client gets an answer that names brokers; it is lost after one without."""
@@ -385,10 +390,13 @@ class LibrdkafkaReader:
         except UsageError as error:
             LOG.warning("A lost reader cannot be replaced yet: %s", error)
             return False
+        # A broker that is just back may answer both.
         answered = self._answered(other, _FRESH_S)
-        if answered:
+        if answered and not self._answered(self._consumer, _FRESH_S):
             self._consumer, other = other, self._consumer
             self._continue()
+        elif answered:
+            self._down_since = self._refused = None
         self._ending = threading.Thread(target=other.close, name="amcast-reader-end", daemon=True)
         self._ending.start()
         return answered

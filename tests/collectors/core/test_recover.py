@@ -11,6 +11,8 @@ import collectors.engine.instance
 import collectors.reconfiguration.recovery
 from collectors.core.collector import LIMITS
 from collectors.core.mending import Harm
+from collectors.doctor.facts import Facts
+from collectors.doctor.inspection import _work
 from collectors.reconfiguration.drain import drain
 from collectors.reconfiguration.recovery import SKIPS_MAX, recover
 from collectors.reconfiguration.survey import (
@@ -92,7 +94,12 @@ def ordered(system, count):
 
 
 def found_in(system):
-    return find_damage(system.driver, state_of(system))
+    """Give what is damaged; the doctor finds the same in the streams that it has read."""
+    state, streams = state_of(system), {}
+    found = find_damage(system.driver, state)
+    _work(system.driver, state, Facts("A", 0, begun_epoch=state.begun_epoch), 0.0, streams)
+    assert find_damage(system.driver, state, streams) == found
+    return found
 
 
 def recovered(system, **options):
@@ -120,7 +127,7 @@ def test_where_nothing_is_damaged_a_recovery_changes_nothing():
     with Small(PLAN) as system:
         system.run_all()
         sent = ordered(system, 70)
-        assert find_damage(system.driver, state_of(system)) == ()
+        assert found_in(system) == ()
         refuse_damaged(system.driver, state_of(system))
         assert recovered(system).changed is False
         check(system, sent)
@@ -133,14 +140,14 @@ def test_a_stream_that_was_frozen_too_early_goes_on_in_the_next_epoch(name):
         sent = ordered(system, 21)
         forge(system, name, freeze)
         sent += multicast(system, 21)
-        (damage,) = find_damage(system.driver, state_of(system))
+        (damage,) = found_in(system)
         assert (damage.harm, damage.collector) == (Harm.FROZEN, name)
         with pytest.raises(Conflict, match="topology recover"):
             refuse_damaged(system.driver, state_of(system))
         assert recovered(system).epoch == 2
         system.run_all(epoch=2)
         sent += ordered(system, 21)
-        assert find_damage(system.driver, state_of(system)) == ()
+        assert found_in(system) == ()
         check(system, sent)
 
 
@@ -170,7 +177,7 @@ def test_a_child_that_left_out_records_of_its_parent_has_them_restored_in_their_
         sent += multicast(system, 210)
 
         def strayed():
-            found = find_damage(system.driver, state_of(system))
+            found = found_in(system)
             return (Harm.STRAYED, CHILD) in {(each.harm, each.collector) for each in found}
 
         until(strayed, pause=0.05)
@@ -179,7 +186,7 @@ def test_a_child_that_left_out_records_of_its_parent_has_them_restored_in_their_
         assert restored[CHILD] > 0
         system.run_all(epoch=2)
         sent += ordered(system, 21)
-        assert find_damage(system.driver, state_of(system)) == ()
+        assert found_in(system) == ()
         check(system, sent)
 
 
@@ -197,7 +204,7 @@ def test_what_is_restored_goes_to_its_logs_though_a_plan_has_renumbered_them_mea
         sent += multicast(system, 210)
 
         def strayed():
-            found = find_damage(system.driver, state_of(system))
+            found = found_in(system)
             return (Harm.STRAYED, CHILD) in {(each.harm, each.collector) for each in found}
 
         until(strayed, pause=0.05)
@@ -220,7 +227,7 @@ def test_a_child_that_ordered_what_is_its_parents_to_order_loses_and_doubles_not
         assert state_of(system).plan().log("P3").life == 1
         system.run_all(epoch=2)
         sent += ordered(system, 21)
-        assert find_damage(system.driver, state_of(system)) == ()
+        assert found_in(system) == ()
         check(system, sent, lives=True)
 
 
@@ -233,14 +240,14 @@ def test_a_log_that_is_ordered_too_far_is_filled_and_its_epoch_goes_on(monkeypat
         system.run_all()
         sent = ordered(system, 21)
         forge(system, CHILD, far("P1", SKIPS_MAX + 1000))
-        (damage,) = find_damage(system.driver, state_of(system))
+        (damage,) = found_in(system)
         assert damage.harm is Harm.TOO_FAR
         with pytest.raises(Conflict, match="give --yes"):
             recovered(system)
         done = recovered(system, yes=True)
         assert (done.epoch, done.changed) == (1, True)
         sent += ordered(system, 21)
-        assert find_damage(system.driver, state_of(system)) == ()
+        assert found_in(system) == ()
         check(system, sent)
 
 
@@ -422,7 +429,7 @@ def test_what_an_interrupted_recovery_has_restored_counts_unless_retention_has_g
         assert (restored(system) == order) is not deletes, "log by log"
         assert sorted(restored(system)) == sorted(order)
         assert (system.driver.last_stable_offsets([partition]) == before) is not deletes
-        assert find_damage(system.driver, state_of(system)) == ()
+        assert found_in(system) == ()
 
 
 def test_a_recovery_says_what_to_do_where_retention_has_left_neither_start_nor_checkpoint():

@@ -103,7 +103,8 @@ def application(system):
         while not ended.wait(0.05):
             for to in sets:
                 producer.multicast(b"x", to=to)
-            consumer.poll(0)
+            if consumer.poll(0):
+                consumer.commit()
 
     place = {"topic": system.topic, "driver": system.driver}
     registry = CollectorRegistry()
@@ -172,6 +173,7 @@ def test_every_metric_of_a_rule_exists_and_no_rule_fails(live):
         assert rule["health"] == "ok", rule
         named = set(METRIC.findall(rule["query"]))
         assert named
+        named -= {"amcast_log_lost_offset"}  # only of a log that has lost its end
         until(lambda named=named: named <= known(prometheus), f"the metrics of {rule['name']}")
 
 

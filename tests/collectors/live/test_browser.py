@@ -134,6 +134,13 @@ def test_a_message_is_searched_chosen_by_keys_and_explained(live):
     live.page.search("")
 
 
+def test_brokers_and_consumers_are_on_the_page(live):
+    until(lambda: live.page.text("t-brokers") == "1\u2009/\u20091", "the broker")
+    names = {entry.name for entry in live.system.plan.consumers}
+    until(lambda: {row.split()[0] for row in live.page.rows("consumers")} == names, "consumers")
+    assert live.page.text("t-consumers-sub") == f"{len(names)} never committed"
+
+
 def test_a_hostile_payload_is_text(live):
     sent = live.producer.multicast(HOSTILE.encode(), to={"P3"}, key=HOSTILE.encode())
     sent.ordered(PATIENCE_S)

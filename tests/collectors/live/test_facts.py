@@ -48,6 +48,16 @@ def tick(picture, now, ends, k1, k2, **reported):
     picture.tick(now, ends, {"K1": k1, "K2": k2}, {"K1": RUNNING, "K2": RUNNING, **reported})
 
 
+def test_a_broker_that_goes_and_comes_is_a_change_and_stays_known_in_the_next_epoch():
+    picture = begun(chain(), 1, 0, None)
+    for away in ([], [3], [3], []):
+        picture.take_cluster(1000, {"brokers": 3, "away": away, "consumers": []})
+    picture.take_cluster(1000, {"error": "no answer", "consumers": []})  # says nothing of brokers
+    changes = [(event["text"], event["state"]) for event in picture.events]
+    assert changes == [("broker 3 is away", "down"), ("broker 3 is back", "up")]
+    assert moment(begun(chain(epoch=2), 2, 4000, picture))["cluster"]["error"] == "no answer"
+
+
 def test_rates_lags_and_changes_are_those_of_the_logs_and_of_the_parent():
     picture = begun(chain(), 1, 0, None)
     ends = {"P1": 10, "P2": 10, "P3": 10, "P4": 4}

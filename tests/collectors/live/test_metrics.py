@@ -34,6 +34,18 @@ def test_of_two_epochs_of_a_collector_the_one_that_has_begun_is_shown_with_escap
     assert 'amcast_collector_ordered_total{collector="K\\\\1",log="a\\"b",topic="A"} 3.0' in text
 
 
+def test_what_consumers_have_committed_is_shown_as_far_as_it_is_known():
+    consumers = [
+        {"consumer": "C1", "never": False, "lag": 3, "lag_seconds": 9.0, "stands_seconds": 4.0,
+         "committed_at": 1e9, "problem": None},
+        {"consumer": "C2", "never": True},
+    ]  # fmt: skip
+    text = page_of(lambda: {"topic": "A", "nodes": [], "consumers": consumers}).text()
+    assert 'amcast_group_stands_seconds{consumer="C1",topic="A"} 4.0' in text
+    assert 'amcast_group_never_committed{consumer="C2",topic="A"} 1.0' in text
+    assert 'amcast_group_lag_messages{consumer="C2"' not in text
+
+
 # -- on a real broker -----------------------------------------------------------------------------
 
 pytestmark = pytest.mark.timeout(900)

@@ -1,8 +1,10 @@
 """Client settings: what reaches a client, what is refused and why, what a broker stores."""
 
 import re
+import sys
 import uuid
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -22,7 +24,7 @@ from multicast.drivers.kafka.connection import kafka_python_settings
 from multicast.drivers.librdkafka_reader.client import librdkafka_settings
 from multicast.drivers.memory.driver import MemoryDriver
 from multicast.drivers.protocol import Appended, Record, TopicPartition
-from multicast.errors import UsageError
+from multicast.errors import ClusterUnreachable, UsageError
 from tests.helpers.driver_worlds import PATIENCE_S, read, values
 from tests.helpers.plans import poster
 from tests.helpers.small import Small
@@ -180,3 +182,23 @@ def test_a_broker_stores_the_batches_as_the_producer_compressed_them(
             records, _ = read(opened, {partition: 200})
             opened.close()
         assert values(records[partition]) == sent
+
+
+@pytest.mark.parametrize(
+    ("module", "question", "name", "way_out"),
+    [
+        ("gevent.monkey", "is_module_patched", "librdkafka", "choose driver kafka-python, or use"),
+        ("eventlet.patcher", "is_monkey_patched", "librdkafka", "use a process whose threads"),
+        ("eventlet.patcher", "is_monkey_patched", "kafka-python", "use a process whose threads"),
+    ],
+)
+def test_threads_that_are_none_are_refused_with_the_way_out(
+    monkeypatch, module, question, name, way_out
+):
+    patcher = SimpleNamespace(**{question: lambda of: of in {"thread", "threading"}})
+    monkeypatch.setitem(sys.modules, module, patcher)
+    with pytest.raises(UsageError, match=f"{module.split('.')[0]} has replaced.*{way_out}"):
+        open_driver(name, "127.0.0.1:9", request_timeout_s=0.1)
+    monkeypatch.setattr(patcher, question, lambda _: False)
+    with pytest.raises(ClusterUnreachable):
+        open_driver(name, "127.0.0.1:9", request_timeout_s=0.1)

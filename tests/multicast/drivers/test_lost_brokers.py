@@ -1,9 +1,6 @@
 """librdkafka drops all its brokers when one names none; its reader continues."""
 
 import contextlib
-import socket
-import struct
-import threading
 import uuid
 
 import pytest
@@ -13,105 +10,10 @@ from multicast.drivers.librdkafka_reader import LibrdkafkaDriver
 from multicast.drivers.protocol import Appended, TopicPartition
 from multicast.errors import AmcastError, ClusterUnreachable
 from tests.helpers.system import until
+from tests.multicast.drivers.doors import Door
 
 pytestmark = [pytest.mark.kafka, pytest.mark.slow, pytest.mark.timeout(600)]
-METADATA = 3
-FIND_COORDINATOR = 10  # librdkafka takes a broker's address from its answers, too
-FLEXIBLE = 9  # the first version of an answer to Metadata with compact arrays
 TIMEOUT_S = 1.0
-
-
-def read_exactly(source, size):
-    read = b""
-    while len(read) < size:
-        more = source.recv(size - len(read))
-        if not more:
-            raise ConnectionError
-        read += more
-    return read
-
-
-def read_frame(source):
-    return read_exactly(source, *struct.unpack(">i", read_exactly(source, 4)))
-
-
-def renamed(answer, port):
-    """Return an answer to Metadata that names the brokers at this port; without one, no broker."""
-    begin = 9  # after the number, the header's tags and the throttle time
-    count, end = answer[begin] - 1, begin + 1
-    named = answer[begin : begin + 1]
-    for _ in range(count):
-        start, end = end, end + 4  # the broker's ID
-        end += answer[end]  # the host; the byte holds its length and one more
-        named += answer[start:end] + struct.pack(">i", port or 0)
-        start = end = end + 4
-        end += max(1, answer[end])  # the rack
-        assert answer[end] == 0, "no tags"
-        end += 1
-        named += answer[start:end]
-    return answer[:begin] + (named if port else b"\x01") + answer[end:]
-
-
-class Fenced:
-    """A broker behind an address of its own; while `fenced`, it names no broker, not even itself.
-
-    So does a broker that was frozen for so long that its controller took it for dead.
-    """
-
-    def __init__(self, bootstrap):
-        host, port = bootstrap.split(":")
-        self._broker = (host, int(port))
-        self._clients = []
-        self.fenced = False
-        self.named_none = threading.Event()
-        self._socket = socket.create_server(("127.0.0.1", 0))
-        self._port = self._socket.getsockname()[1]
-        self.address = f"127.0.0.1:{self._port}"
-        threading.Thread(target=self._accept, daemon=True).start()
-
-    def _accept(self):
-        with contextlib.suppress(OSError):
-            while True:
-                client, _ = self._socket.accept()
-                self._clients.append(client)
-                broker = socket.create_connection(self._broker)
-                requests = {}
-                for forward in (self._requests, self._answers):
-                    threading.Thread(
-                        target=forward, args=(client, broker, requests), daemon=True
-                    ).start()
-
-    def _requests(self, client, broker, requests):
-        with contextlib.suppress(OSError), broker:
-            while True:
-                frame = read_frame(client)
-                api, version, number = struct.unpack(">hhi", frame[:8])
-                requests[number] = api
-                assert api != METADATA or version >= FLEXIBLE
-                broker.sendall(struct.pack(">i", len(frame)) + frame)
-
-    def _answers(self, client, broker, requests):
-        with contextlib.suppress(OSError), client:
-            while True:
-                frame = read_frame(broker)
-                fenced = self.fenced
-                api = requests.pop(*struct.unpack(">i", frame[:4]))
-                if api == FIND_COORDINATOR:
-                    frame = frame[:-4] + struct.pack(">i", self._port)
-                if api == METADATA:
-                    frame = renamed(frame, None if fenced else self._port)
-                client.sendall(struct.pack(">i", len(frame)) + frame)
-                if api == METADATA and fenced:
-                    self.named_none.set()
-
-    def close(self):
-        """Accept no connection any more, and end those that are open."""
-        with contextlib.suppress(OSError):  # a test has closed it
-            self._socket.shutdown(socket.SHUT_RDWR)
-        self._socket.close()
-        for client in self._clients:
-            with contextlib.suppress(OSError):
-                client.shutdown(socket.SHUT_RDWR)
 
 
 @pytest.fixture
@@ -125,14 +27,16 @@ def topic(kafka_cluster):
 @pytest.fixture
 def behind(kafka_cluster):
     """A broker that can name none, and a driver whose clients know no other one."""
+    places = {}
     with (
-        contextlib.closing(Fenced(kafka_cluster.bootstrap)) as broker,
+        contextlib.closing(Door(kafka_cluster.bootstrap, places)) as broker,
         LibrdkafkaDriver(
             broker.address,
             delegate=KafkaPythonDriver(kafka_cluster.bootstrap),
             request_timeout_s=TIMEOUT_S,
         ) as driver,
     ):
+        places[1] = broker.place
         yield broker, driver
 
 

@@ -50,10 +50,19 @@ ATTRIBUTES = [
 ]
 ATTRIBUTES += [
     ("transports", "kafka.net.manager", "KafkaConnectionManager", name)
-    for name in ("_build_transport", "_connect", "_do_bootstrap", "_net")
+    for name in ("_backoff", "_build_transport", "_connect", "_conns", "_do_bootstrap", "_net")
 ]
 ATTRIBUTES += [
     ("transports", "kafka.net.transport", "KafkaTCPTransport", "_sock_recv"),
+    ("transports", "kafka.net.connection", "KafkaConnection", "_throttle_time"),
+    ("transports", "kafka.net.connection", "KafkaConnection", "in_flight_requests"),
+    ("transports", "kafka.cluster", "ClusterMetadata", "_refresh_loop_future"),
+    (
+        "transports",
+        "kafka.protocol.schemas.fields.codecs.tagged_fields",
+        "TaggedFields",
+        "decode_empty",
+    ),
     ("sockets", "kafka.net.transport", "KafkaTCPTransport", "_sock"),
     ("sockets", "kafka.net.transport", "KafkaTCPTransport", "_read_task"),
     ("sockets", "kafka.net.connection", "KafkaConnection", "_reauth"),
@@ -62,6 +71,7 @@ ATTRIBUTES += [
     ("records", "kafka.record.default_records", "DefaultRecordBatch", "_buffer"),
     ("records", "kafka.record.default_records", "DefaultRecordBatch", "_pos"),
     ("admin", "kafka.admin", "KafkaAdminClient", "_describe_configs_request"),
+    ("admin", "kafka.admin", "KafkaAdminClient", "_controller_id"),
     ("admin", "kafka.admin", "KafkaAdminClient", "_manager"),
 ]
 

@@ -12,7 +12,7 @@ The rules are those that Fabric gets from Go's crypto/x509:
     - PEM, keys, names and signature algorithms are ones that Go reads (`encoding.py`).
 
 Stricter than Go: name constraints, and rules about policies, are refused, because they are not
-implemented; so are RSA-PSS, alternative names other than plain ones, and a CA given twice.
+implemented; so are RSA-PSS, URIs other than plain ones, and a CA given twice.
 
 Anyone can rewrite the signature of a certificate with the other S and get different bytes that are
 as valid. So certificates are compared by their `signed` part, never by all their bytes.
@@ -95,7 +95,9 @@ _VERIFIED = (
 )
 _RSA_BITS_MIN, _RSA_EXPONENT_MAX = 1024, 2**31 - 1
 _PLAIN_URI = re.compile(
-    r"[A-Za-z][A-Za-z0-9+.-]*://[A-Za-z0-9-]+(\.[A-Za-z0-9-]+)*(/[A-Za-z0-9_./-]*)?\Z"
+    r"[A-Za-z][A-Za-z0-9+.-]*:([A-Za-z0-9_.:-]+|"
+    r"//[A-Za-z0-9-]+(\.[A-Za-z0-9-]+)*(:\d{1,5})?(/[A-Za-z0-9_./-]*)?)\Z",
+    re.ASCII,
 )
 _USAGES = (ExtendedKeyUsageOID.ANY_EXTENDED_KEY_USAGE, ExtendedKeyUsageOID.SERVER_AUTH)
 _WRONG = (
@@ -183,6 +185,7 @@ class Certificate:
 
     def _read_extension(self, extension: x509.Extension[x509.ExtensionType]) -> None:
         value, identifier = extension.value, extension.oid
+        understood = identifier in _UNDERSTOOD
         if extension.critical and identifier in _NEVER_CRITICAL:
             raise ValueError(f"its extension {identifier.dotted_string} is critical")
         if isinstance(value, x509.BasicConstraints):
@@ -195,11 +198,10 @@ class Certificate:
             self.key_id = value.digest
         elif isinstance(value, x509.SubjectAlternativeName):
             self.other_names = value.public_bytes()
-            _check_other_names(list(value))
+            understood = _reads_other_names(value)
         elif isinstance(value, x509.CertificatePolicies):
             _check_policies([policy.policy_identifier for policy in value])
-        critical = extension.critical and identifier not in _UNDERSTOOD
-        if critical or identifier in _BINDING:
+        if identifier in _BINDING or (extension.critical and not understood):
             self.not_understood = identifier.dotted_string
 
     def issued_by(self, parent: Certificate) -> bool:
@@ -433,16 +435,15 @@ def _identifiers(certificate: x509.Certificate) -> Iterator[x509.ObjectIdentifie
             yield from (access.access_method for access in extension.value)
 
 
-def _check_other_names(names: Sequence[x509.GeneralName]) -> None:
-    """Refuse alternative names that Go does not read, or may not."""
+def _reads_other_names(names: x509.SubjectAlternativeName) -> bool:
+    """Whether Go reads any of these names; refuse those that it may not be able to read."""
     texts = (x509.DNSName, x509.RFC822Name, x509.UniformResourceIdentifier)
-    if not names or not all(isinstance(name, (*texts, x509.IPAddress)) for name in names):
-        raise ValueError("an alternative name is of a kind that is not supported")
     for name in names:
         if isinstance(name, x509.UniformResourceIdentifier) and not _PLAIN_URI.match(name.value):
             raise ValueError("an alternative name is no plain address")
         if isinstance(name, texts) and not name.value.isascii():
             raise ValueError("an alternative name is not ASCII")
+    return any(isinstance(name, (*texts, x509.IPAddress)) for name in names)
 
 
 def _check_policies(policies: Sequence[x509.ObjectIdentifier]) -> None:

@@ -45,14 +45,6 @@ class Element(NamedTuple):
     whole: bytes
 
 
-class Envelope(NamedTuple):
-    """The parts of a certificate that Go compares and checks byte by byte."""
-
-    issuer: bytes
-    subject: bytes
-    key: bytes
-
-
 def from_pem(raw: bytes, kind: str) -> bytes:
     """Return the DER of the first PEM block, which must be of this kind."""
     name = re.escape(kind).encode()
@@ -82,8 +74,8 @@ def elements(content: bytes) -> list[Element]:
     return values
 
 
-def check_certificate(der: bytes) -> Envelope:
-    """Return parts of a certificate; its DER must be one that the library has read."""
+def check_certificate(der: bytes) -> tuple[bytes, bytes, bytes]:
+    """Return issuer, subject and key, in DER, of a certificate that the library has read."""
     signed, algorithm, _signature = elements(elements(der)[0].content)
     fields = elements(signed.content)
     if fields[0].tag == 0xA0:  # the version, left out where it is 1
@@ -94,7 +86,7 @@ def check_certificate(der: bytes) -> Envelope:
     for name in (issuer, subject):
         _check_name(name)
     _check_key(key)
-    return Envelope(issuer.whole, subject.whole, key.whole)
+    return issuer.whole, subject.whole, key.whole
 
 
 def check_revocations(signed: bytes) -> None:

@@ -68,13 +68,9 @@ def refused():
     good, other = root(), root("other")
     below = root("elsewhere").issue("below", ca=True, begins=0)
     unknown = (x509.UnrecognizedExtension(ODD, b"attributes"), True)
-    critical = (x509.SubjectKeyIdentifier(b"key"), True)
-    long = x509.UnrecognizedExtension(x509.ObjectIdentifier("1.2.4294967296"), b"attributes")
-    brief = root("other", ends=0)
     first = good.issue("first", ca=True, begins=0)
     admin = good.issue("admin", units=["admin"])
     inner = {"intermediate_certs": [first], "admins": [admin]}
-    head, *body, tail = lines(other)
     stray = msp_bytes([good], admins=[admin], nodes={"admin": other}, enforced=False)
     return {
         "a root on secp256k1": (definition(good, root_certs=[on(ec.SECP256K1)]), "curve"),
@@ -112,6 +108,16 @@ def refused():
             "certifies other CAs",
         ),
         "a unit's stray CA, units of nodes disabled": (stray, "not one of its CAs"),
+    }
+
+
+def badly_written():
+    good, other = root(), root("other")
+    critical = (x509.SubjectKeyIdentifier(b"key"), True)
+    long = x509.UnrecognizedExtension(x509.ObjectIdentifier("1.2.4294967296"), b"attributes")
+    brief = root("other", ends=0)
+    head, *body, tail = lines(other)
+    return {
         "a CA that ends as it begins": (definition(good, tls_root_certs=[brief]), "second"),
         "PEM in one line": (
             definition(good, tls_root_certs=["".join([head, *body, tail]).encode()]),
@@ -186,7 +192,7 @@ def definition_with_signer(certified):
     return outer.SerializeToString()
 
 
-REFUSED = refused()
+REFUSED = refused() | badly_written()
 
 
 @pytest.mark.parametrize("what", REFUSED)

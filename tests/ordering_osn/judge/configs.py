@@ -56,6 +56,20 @@ class Configs:
             ]
         )
 
+    def organisation(self, sections, name):
+        """Put an organisation, which may be a strange one, into one of the sections."""
+        made = configs.organisation(self.spare, name)
+        if self.random.random() < 0.5:
+            made.values["MSP"].value = self.organisations.definition()
+        self.random.choice(sections).groups[name].CopyFrom(made)
+
+    def sizes(self, config):
+        configs.set_batch(
+            config,
+            max_message_count=self.random.choice([0, 1, 10]),
+            preferred_max_bytes=self.random.choice([0, 1, 2**20, 2**32 - 1]),
+        )
+
     def change(self, config):
         """Change a random thing of a config."""
         random, group = self.random, self.group(config)
@@ -83,20 +97,6 @@ class Configs:
             named = configs.capabilities(*random.sample(CAPABILITIES, random.randrange(3)))
             set_value(random.choice([channel, orderers, members]), "Capabilities", named)
 
-        def organisation():
-            name = random.choice(["Org1MSP", "Org9MSP", words])
-            made = configs.organisation(self.spare, name)
-            if random.random() < 0.5:
-                made.values["MSP"].value = self.organisations.definition()
-            random.choice([orderers, members]).groups[name].CopyFrom(made)
-
-        def sizes():
-            configs.set_batch(
-                config,
-                max_message_count=random.choice([0, 1, 10]),
-                preferred_max_bytes=random.choice([0, 1, 2**20, 2**32 - 1]),
-            )
-
         random.choice(
             [
                 values,
@@ -105,8 +105,10 @@ class Configs:
                 lambda: removed(group.policies),
                 mod_policies,
                 capabilities,
-                organisation,
-                sizes,
+                lambda: self.organisation(
+                    [orderers, members], random.choice(["Org1MSP", "Org9MSP", words])
+                ),
+                lambda: self.sizes(config),
                 lambda: configs.set_timeout(config, random.choice(TIMEOUTS)),
                 lambda: configs.set_policy(group, words, self.policy()),
                 lambda: configs.set_policy(group, "Readers", self.policy()),

@@ -25,6 +25,9 @@ NAMES = (
     x509.UniformResourceIdentifier("https://example.com/a"),
     x509.UniformResourceIdentifier("https://a..b/"),
     x509.UniformResourceIdentifier("nothing"),
+    x509.UniformResourceIdentifier("urn:uuid:a-b"),
+    x509.UniformResourceIdentifier("https://example.com:8080/a"),
+    x509.UniformResourceIdentifier("https://a:99999"),
     x509.DirectoryName(subject("other")),
     x509.RegisteredID(ODD),
 )

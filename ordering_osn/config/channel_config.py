@@ -18,7 +18,13 @@ from multicast.errors import UsageError
 from ordering_osn.chain.channel_rules import Invalid, Parameters
 from ordering_osn.chain.envelopes import BadEnvelope, ParsedEnvelope, decoded
 from ordering_osn.config.capabilities import CapabilitySet
-from ordering_osn.config.configtx import InvalidUpdate, check_channel_id, propose, validate
+from ordering_osn.config.configtx import (
+    InvalidUpdate,
+    check_channel_id,
+    elements,
+    propose,
+    validate,
+)
 from ordering_osn.config.policies import MalformedPolicy, Policies
 from ordering_osn.identity import MalformedMsp, Msp, Msps
 from ordering_osn.protos import (
@@ -114,6 +120,7 @@ class ChannelConfig:
             self.parameters = _parameters(self.sequence, self.orderer, self.capabilities)
             self.organisations, self.msps = _organisations(group, self.capabilities)
             self.policies = Policies(group, self.msps)
+            elements(group)  # whose names must all be allowed
         except (InvalidUpdate, MalformedMsp, MalformedPolicy, BadEnvelope) as error:
             raise InvalidConfig(f"the config of channel {quoted(channel_id)}: {error}") from error
 

@@ -14,6 +14,8 @@ Rules (Fabric's common/configtx):
     - Each element of the delta is new, at version 0; or it exists, its version grows by one, and
       the update's signatures meet the existing element's mod_policy.
     - A group of the delta has exactly the members that it names; others are removed.
+    - With capabilities of the orderer, elements without a mod_policy get "Admins": what the tools
+      of Fabric 1.0 left out, each later version fills in with the next update.
 
 Elements are visited in sorted order, so that all nodes refuse an update with the same text.
 Invariant: the sequence grows by one.
@@ -78,6 +80,10 @@ class Key(NamedTuple):
     def group_path(self) -> str:
         """The path of the group whose policies its mod_policy names."""
         return "/" + "/".join(self.path if self.kind == "Group" else self.path[:-1])
+
+
+_CAPABILITIES = Key("Value", (ROOT, "Orderer", "Capabilities"))
+_MOD_POLICY = "Admins"
 
 
 def check_channel_id(name: str) -> None:
@@ -186,6 +192,9 @@ def _result(current: Current, envelope: Any) -> Any:
         raise InvalidUpdate(
             "the update would have no effect: no group names the elements that it adds"
         )
+    if _CAPABILITIES in existing or _CAPABILITIES in delta:
+        for element in elements(group).values():
+            element.mod_policy = element.mod_policy or _MOD_POLICY
     return group
 
 

@@ -9,8 +9,10 @@ The rules are those that Fabric gets from Go's crypto/x509:
       without a critical extension that is unknown here.
     - Signatures over MD5 and SHA-1 do not count (the library refuses them).
     - Extended key usages, if any, include "any" or "server": Go's default, which Fabric keeps.
+    - PEM, keys, names and signature algorithms are ones that Go reads (`encoding.py`).
 
-Stricter than Go: a CA with name constraints is refused, because they are not implemented.
+Stricter than Go: name constraints, and rules about policies, are refused, because they are not
+implemented; so are RSA-PSS, URIs other than plain ones, and a CA given twice.
 
 Anyone can rewrite the signature of a certificate with the other S and get different bytes that are
 as valid. So certificates are compared by their `signed` part, never by all their bytes.
@@ -19,9 +21,16 @@ as valid. So certificates are compared by their `signed` part, never by all thei
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterator, Sequence
+import re
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from datetime import datetime, timedelta
 
+from ordering_osn.identity.encoding import (
+    check_certificate,
+    check_identifier,
+    check_revocations,
+    from_pem,
+)
 from ordering_osn.identity.errors import UntrustedIdentity
 from topology import extra
 
@@ -29,13 +38,18 @@ with extra("osn"):
     from cryptography import x509
     from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
     from cryptography.hazmat.primitives import hashes, serialization
-    from cryptography.hazmat.primitives.asymmetric import ec
+    from cryptography.hazmat.primitives.asymmetric import ec, padding, rsa
     from cryptography.hazmat.primitives.asymmetric.utils import (
         decode_dss_signature,
         encode_dss_signature,
     )
     from cryptography.utils import CryptographyDeprecationWarning
-    from cryptography.x509.oid import ExtendedKeyUsageOID, ExtensionOID, NameOID
+    from cryptography.x509.oid import (
+        ExtendedKeyUsageOID,
+        ExtensionOID,
+        NameOID,
+        SignatureAlgorithmOID,
+    )
 
 # The orders of the curves that Go's crypto/elliptic, and so every Fabric peer, supports.
 _ORDERS = {
@@ -54,10 +68,42 @@ _UNDERSTOOD = (
     ExtensionOID.SUBJECT_ALTERNATIVE_NAME,
     ExtensionOID.SUBJECT_KEY_IDENTIFIER,
 )
+# Rules that Go follows and this module does not: refused even where they are not critical.
+_BINDING = (
+    ExtensionOID.INHIBIT_ANY_POLICY,
+    ExtensionOID.NAME_CONSTRAINTS,
+    ExtensionOID.POLICY_CONSTRAINTS,
+    ExtensionOID.POLICY_MAPPINGS,
+)
+_NEVER_CRITICAL = (  # Go reads no certificate in which they are
+    ExtensionOID.AUTHORITY_INFORMATION_ACCESS,
+    ExtensionOID.AUTHORITY_KEY_IDENTIFIER,
+    ExtensionOID.SUBJECT_KEY_IDENTIFIER,
+)
+_SIGNED_BY_CURVES = (
+    SignatureAlgorithmOID.ECDSA_WITH_SHA1,
+    SignatureAlgorithmOID.ECDSA_WITH_SHA256,
+    SignatureAlgorithmOID.ECDSA_WITH_SHA384,
+    SignatureAlgorithmOID.ECDSA_WITH_SHA512,
+)
+_VERIFIED = (
+    *_SIGNED_BY_CURVES[1:],
+    SignatureAlgorithmOID.ED25519,
+    SignatureAlgorithmOID.RSA_WITH_SHA256,
+    SignatureAlgorithmOID.RSA_WITH_SHA384,
+    SignatureAlgorithmOID.RSA_WITH_SHA512,
+)
+_RSA_BITS_MIN, _RSA_EXPONENT_MAX = 1024, 2**31 - 1
+_PLAIN_URI = re.compile(
+    r"[A-Za-z][A-Za-z0-9+.-]*:([A-Za-z0-9_.:-]+|"
+    r"//[A-Za-z0-9-]+(\.[A-Za-z0-9-]+)*(:\d{1,5})?(/[A-Za-z0-9_./-]*)?)\Z",
+    re.ASCII,
+)
 _USAGES = (ExtendedKeyUsageOID.ANY_EXTENDED_KEY_USAGE, ExtendedKeyUsageOID.SERVER_AUTH)
 _WRONG = (
     CryptographyDeprecationWarning,  # where warnings are errors, as in tests
     InvalidSignature,
+    LookupError,
     TypeError,
     UnsupportedAlgorithm,
     ValueError,
@@ -67,6 +113,8 @@ _WRONG = (
 )
 # As in Go's crypto/x509: bounds the cost of CAs that certify each other in many ways.
 SIGNATURE_CHECKS_MAX = 100
+_A_SECOND = timedelta(seconds=1)  # Fabric looks at a certificate a second after it begins
+_NOT_USABLE = "its extended key usage, or a CA's, allows neither any use nor servers"
 
 
 class Unreadable(Exception):
@@ -90,16 +138,23 @@ class Certificate:
     def __init__(self, raw: bytes) -> None:
         """`raw` is PEM or DER; raises `Unreadable`."""
         try:
-            pem = b"-----BEGIN" in raw
-            load = x509.load_pem_x509_certificate if pem else x509.load_der_x509_certificate
-            self._x509 = load(raw)
+            der = from_pem(raw, "CERTIFICATE") if b"-----BEGIN" in raw else raw
+            self._x509 = x509.load_der_x509_certificate(der)
             self._read(self._x509)
         except _WRONG as error:
             raise Unreadable(f"no readable certificate ({_first_line(error)})") from error
 
+    @classmethod
+    def from_pem(cls, raw: bytes) -> Certificate:
+        """Read PEM, and refuse DER; raises `Unreadable`."""
+        if b"-----BEGIN" not in raw:
+            raise Unreadable("no PEM")
+        return cls(raw)
+
     def _read(self, certificate: x509.Certificate) -> None:
         self.der: bytes = certificate.public_bytes(serialization.Encoding.DER)
         self.signed: bytes = certificate.tbs_certificate_bytes
+        self.issuer, self.subject, self.key = check_certificate(self.der)
         self.serial: int = certificate.serial_number
         if self.serial <= 0:
             raise ValueError("its serial number is not positive")
@@ -117,28 +172,70 @@ class Certificate:
         self.usable = True
         self.key_id: bytes | None = None
         self.not_understood: str | None = None
+        self.other_names: bytes | None = None
+        if len(certificate.extensions) and certificate.version is not x509.Version.v3:
+            raise ValueError("it has extensions, and is not of version 3")
         for extension in certificate.extensions:
-            value = extension.value
-            if isinstance(value, x509.BasicConstraints):
-                self.is_ca, self.path_length = value.ca, value.path_length
-            elif isinstance(value, x509.KeyUsage):
-                self.signs_certificates = value.key_cert_sign
-            elif isinstance(value, x509.ExtendedKeyUsage):
-                self.usable = any(usage in _USAGES for usage in value)
-            elif isinstance(value, x509.SubjectKeyIdentifier):
-                self.key_id = value.digest
-            binding = extension.critical or isinstance(value, x509.NameConstraints)
-            if binding and extension.oid not in _UNDERSTOOD:
-                self.not_understood = extension.oid.dotted_string
+            self._read_extension(extension)
+        for identifier in _identifiers(certificate):
+            check_identifier(identifier.dotted_string)
         self._key = certificate.public_key()
+        _check_key(self._key)
+        self.algorithm = certificate.signature_algorithm_oid
+
+    def _read_extension(self, extension: x509.Extension[x509.ExtensionType]) -> None:
+        value, identifier = extension.value, extension.oid
+        understood = identifier in _UNDERSTOOD
+        if extension.critical and identifier in _NEVER_CRITICAL:
+            raise ValueError(f"its extension {identifier.dotted_string} is critical")
+        if isinstance(value, x509.BasicConstraints):
+            self.is_ca, self.path_length = value.ca, value.path_length
+        elif isinstance(value, x509.KeyUsage):
+            self.signs_certificates = value.key_cert_sign
+        elif isinstance(value, x509.ExtendedKeyUsage):
+            self.usable = any(usage in _USAGES for usage in value)
+        elif isinstance(value, x509.SubjectKeyIdentifier):
+            self.key_id = value.digest
+        elif isinstance(value, x509.SubjectAlternativeName):
+            self.other_names = value.public_bytes()
+            understood = _reads_other_names(value)
+        elif isinstance(value, x509.CertificatePolicies):
+            _check_policies([policy.policy_identifier for policy in value])
+        if identifier in _BINDING or (extension.critical and not understood):
+            self.not_understood = identifier.dotted_string
 
     def issued_by(self, parent: Certificate) -> bool:
         """Whether `parent` issued this certificate: its subject is the issuer, its key signed."""
+        if self.issuer != parent.subject or self.algorithm not in _VERIFIED:
+            return False
         try:
             self._x509.verify_directly_issued_by(parent._x509)
         except _WRONG:
             return False
         return True
+
+    @property
+    def certifies_itself(self) -> bool:
+        """Whether it may stand as a root: one with an ECDSA signature is its own CA."""
+        if self.algorithm not in _SIGNED_BY_CURVES:
+            return True
+        return self.signs_certificates and self.issued_by(self)
+
+    @property
+    def certifies_members(self) -> bool:
+        """Whether its key is of a kind that Fabric takes from a CA of members: ECDSA or RSA."""
+        return isinstance(self._key, ec.EllipticCurvePublicKey | rsa.RSAPublicKey)
+
+    def is_in(self, chain: Iterable[Certificate]) -> bool:
+        """Whether Go takes it for a CA of the chain: the same subject, key, alternative names."""
+        for lower in chain:
+            if (self.subject, self.key) != (lower.subject, lower.key):
+                continue
+            if self.other_names is None or lower.other_names is None:
+                return self.other_names is lower.other_names
+            if self.other_names == lower.other_names:
+                return True
+        return False
 
     def verifier(self, hash_family: str) -> Callable[[bytes, bytes], None]:
         """Return a function that checks (message, signature) with this key.
@@ -197,11 +294,20 @@ class Certificate:
         return self._x509.public_bytes(serialization.Encoding.PEM)
 
     def has_signed(self, revocations: Revocations) -> bool:
-        """Whether this CA signed the revocation list."""
+        """Whether this CA signed the revocation list. As in Go, here SHA-1 counts, too."""
+        crl, key = revocations.crl, self._key
         try:
-            return revocations.crl.is_signature_valid(self._key)  # type: ignore[arg-type]
+            if not isinstance(crl.signature_hash_algorithm, hashes.SHA1):
+                return crl.is_signature_valid(key)  # type: ignore[arg-type]
+            digest = crl.signature_hash_algorithm
+            if isinstance(key, ec.EllipticCurvePublicKey):
+                key.verify(crl.signature, crl.tbs_certlist_bytes, ec.ECDSA(digest))
+            elif isinstance(key, rsa.RSAPublicKey):
+                form = padding.PKCS1v15()
+                key.verify(crl.signature, crl.tbs_certlist_bytes, form, digest)
         except _WRONG:
             return False
+        return True
 
 
 class Revocations:
@@ -210,8 +316,11 @@ class Revocations:
     def __init__(self, raw: bytes) -> None:
         """`raw` is PEM or DER; raises `Unreadable`, also where it lacks its CA's key identifier."""
         try:
-            pem = b"-----BEGIN" in raw
-            self.crl = x509.load_pem_x509_crl(raw) if pem else x509.load_der_x509_crl(raw)
+            der = from_pem(raw, "X509 CRL") if raw.startswith(b"-----BEGIN") else raw
+            self.crl = x509.load_der_x509_crl(der)
+            check_revocations(self.crl.tbs_certlist_bytes)
+            if self.crl.signature_algorithm_oid in _SIGNED_BY_CURVES:
+                decode_dss_signature(self.crl.signature)
             issuer = self.crl.extensions.get_extension_for_class(x509.AuthorityKeyIdentifier)
             self.issuer_key_id: bytes | None = issuer.value.key_identifier
         except x509.ExtensionNotFound as error:
@@ -265,34 +374,37 @@ class Authorities:
             raise Unreadable(
                 f"it has a critical extension ({leaf.not_understood}) that is not supported"
             )
+        if leaf.not_after < leaf.not_before + _A_SECOND:
+            raise Unreadable("it ends within a second of its begin")
         if leaf.signed in self._trusted:
+            if not leaf.usable:
+                raise Unreadable(_NOT_USABLE)
             return (leaf,)
         checks = [0]
         chains: list[tuple[Certificate, ...]] = []
-        for chain in self._above((leaf,), leaf.not_before + timedelta(seconds=1), checks):
+        for chain in self._above((leaf,), leaf.not_before + _A_SECOND, checks):
             chains.append(chain)
             if len(chains) > 1:
                 raise Unreadable("it has more than one chain to the organisation's roots")
         if not chains:
             raise Unreadable("no chain of valid CAs leads to the organisation's roots")
         if not all(certificate.usable for certificate in chains[0]):
-            raise Unreadable(
-                "its extended key usage, or a CA's, allows neither any use nor servers"
-            )
+            raise Unreadable(_NOT_USABLE)
         return chains[0]
 
     def _above(
         self, below: tuple[Certificate, ...], time: datetime, checks: list[int]
     ) -> Iterator[tuple[Certificate, ...]]:
         for parent in (*self.roots, *self.intermediates):
-            in_chain = any(parent.signed == lower.signed for lower in below)
-            if in_chain or not _may_certify(parent, below, time):
+            if parent.subject != below[-1].issuer:
                 continue
             checks[0] += 1
             if checks[0] > SIGNATURE_CHECKS_MAX:
                 raise Unreadable(
                     f"its chain takes too many signature checks (over {SIGNATURE_CHECKS_MAX})"
                 )
+            if parent.is_in(below) or not _may_certify(parent, below, time):
+                continue
             if not below[-1].issued_by(parent):
                 continue
             if parent.signed in self._trusted:
@@ -309,6 +421,44 @@ def _may_certify(parent: Certificate, below: tuple[Certificate, ...], time: date
         and parent.not_before <= time <= parent.not_after
         and (parent.path_length is None or len(below) - 1 <= parent.path_length)
     )
+
+
+def _identifiers(certificate: x509.Certificate) -> Iterator[x509.ObjectIdentifier]:
+    """Yield the object identifiers that Go reads as numbers."""
+    yield certificate.signature_algorithm_oid
+    yield from (part.oid for part in (*certificate.issuer, *certificate.subject))
+    for extension in certificate.extensions:
+        yield extension.oid
+        if isinstance(extension.value, x509.ExtendedKeyUsage):
+            yield from extension.value
+        elif isinstance(extension.value, x509.AuthorityInformationAccess):
+            yield from (access.access_method for access in extension.value)
+
+
+def _reads_other_names(names: x509.SubjectAlternativeName) -> bool:
+    """Whether Go reads any of these names; refuse those that it may not be able to read."""
+    texts = (x509.DNSName, x509.RFC822Name, x509.UniformResourceIdentifier)
+    for name in names:
+        if isinstance(name, x509.UniformResourceIdentifier) and not _PLAIN_URI.match(name.value):
+            raise ValueError("an alternative name is no plain address")
+        if isinstance(name, texts) and not name.value.isascii():
+            raise ValueError("an alternative name is not ASCII")
+    return any(isinstance(name, (*texts, x509.IPAddress)) for name in names)
+
+
+def _check_policies(policies: Sequence[x509.ObjectIdentifier]) -> None:
+    if len(set(policies)) < len(policies):
+        raise ValueError("it names a certificate policy twice")
+
+
+def _check_key(key: object) -> None:
+    if not isinstance(key, rsa.RSAPublicKey):
+        return
+    numbers = key.public_numbers()
+    if not (key.key_size >= _RSA_BITS_MIN and numbers.n % 2 and numbers.e % 2):
+        raise ValueError("its RSA key is too short, or even")
+    if not 2 < numbers.e <= _RSA_EXPONENT_MAX:
+        raise ValueError("its RSA key has an exponent that peers do not use")
 
 
 def tagged(tag: int, content: bytes) -> bytes:

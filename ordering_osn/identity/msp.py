@@ -12,6 +12,7 @@ expired creators (`expires_at`).
 
 The rules are Fabric's from capability V1_4_3 on (every V2 channel), with one difference: an
 administrator listed by certificate must be a valid member at each check, not only at the first.
+A definition that Fabric refuses is refused: its peers could never go past the block that holds it.
 """
 
 from __future__ import annotations
@@ -160,7 +161,7 @@ class Identity:
     def chain_id(self) -> bytes:
         """The digest of its chain of CAs; empty where it has no chain."""
         try:
-            return self._msp.chain_id(self._msp.authorities.chain(self._certificate)[1:])
+            return self._msp.chain_id(self._msp.member_chain(self._certificate)[1:])
         except Unreadable:
             return b""
 
@@ -201,10 +202,12 @@ class Msp:
             raise Unreadable(
                 f"its hash function {crypto.identity_identifier_hash_function!r} is unknown"
             )
-        tls = (*config.tls_root_certs, *config.tls_intermediate_certs)
-        for certificate in _certificates(tls, "TLS CA"):
-            _check_authority(certificate)
+        if config.HasField("signing_identity"):
+            raise Unreadable("it holds a private key or a reference to one")
         self._revocations = [Revocations(raw_list) for raw_list in config.revocation_list]
+        tls_roots = _certificates(config.tls_root_certs, "TLS CA")
+        tls = _certificates(config.tls_intermediate_certs, "TLS CA")
+        self._check_chains(Authorities(tls_roots, tls))
         self._read_authorities(config)
         self._read_units(config)
         self._read_administrators(config)
@@ -214,16 +217,28 @@ class Msp:
         intermediates = _certificates(config.intermediate_certs, "intermediate CA")
         if not roots:
             raise Unreadable("it has no root CA")
-        self.authorities = Authorities(roots, intermediates)
-        self._inner: set[bytes] = set()
         for certificate in (*roots, *intermediates):
             _check_authority(certificate)
+            if not certificate.certifies_members:
+                raise Unreadable(f"the key of the CA {certificate.name} is neither ECDSA nor RSA")
+        for certificate in roots:
+            if not certificate.certifies_itself:
+                raise Unreadable(f"the root CA {certificate.name} does not certify itself")
+        self.authorities = Authorities(roots, intermediates)
+        self._inner = self._check_chains(self.authorities)
+
+    def _check_chains(self, authorities: Authorities) -> set[bytes]:
+        """Raise unless each is a valid CA; return those that certified another."""
+        inner: set[bytes] = set()
+        for certificate in (*authorities.roots, *authorities.intermediates):
+            _check_authority(certificate)
             try:
-                chain = self.authorities.chain(certificate)
+                chain = authorities.chain(certificate)
                 self._check_revoked(chain)
             except Unreadable as error:
                 raise Unreadable(f"the CA {certificate.name} is not valid: {error}") from error
-            self._inner.update(authority.signed for authority in chain[1:])
+            inner.update(authority.signed for authority in chain[1:])
+        return inner
 
     def _read_units(self, config: FabricMSPConfig) -> None:
         self._units: list[tuple[str, bytes]] = [
@@ -242,14 +257,16 @@ class Msp:
                 (MSPRole.ADMIN, "admin_ou_identifier"),
                 (MSPRole.ORDERER, "orderer_ou_identifier"),
             )
-            if nodes.enable and nodes.HasField(field)
+            if nodes.HasField(field)
         }
+        if not nodes.enable:  # read all the same: a unit that cannot be read makes Fabric refuse
+            self._node_units = {}
 
     def _certifier(self, pem: bytes, *, optional: bool = False) -> bytes:
         """Return the digest of the chain that begins at a configured CA."""
         if optional and not pem:
             return b""
-        certificate = Certificate(pem)
+        (certificate,) = _certificates([pem], "unit's")
         known = (*self.authorities.roots, *self.authorities.intermediates)
         if all(certificate.signed != authority.signed for authority in known):
             raise Unreadable(f"the certifier {certificate.name} of a unit is not one of its CAs")
@@ -285,6 +302,12 @@ class Msp:
 
     def check(self, certificate: Certificate) -> None:
         """Raise `Unreadable` with the reason unless the certificate is a valid member's."""
+        chain = self.member_chain(certificate)
+        self._check_revoked(chain)
+        self._check_units(certificate, self.chain_id(chain[1:]))
+
+    def member_chain(self, certificate: Certificate) -> tuple[Certificate, ...]:
+        """Return the chain from a member's certificate to a root; raises `Unreadable`."""
         if certificate.is_ca:
             raise Unreadable("a CA's certificate cannot be an identity")
         chain = self.authorities.chain(certificate)
@@ -292,8 +315,7 @@ class Msp:
             raise Unreadable(
                 "its CA certifies other CAs: only a CA at the end of a chain may certify members"
             )
-        self._check_revoked(chain)
-        self._check_units(certificate, self.chain_id(chain[1:]))
+        return chain
 
     def _check_revoked(self, chain: Sequence[Certificate]) -> None:
         if len(chain) < 2:
@@ -421,7 +443,7 @@ def _certificates(pems: Iterable[bytes], what: str) -> list[Certificate]:
     certificates = []
     for pem in pems:
         try:
-            certificates.append(Certificate(pem))
+            certificates.append(Certificate.from_pem(pem))
         except Unreadable as error:
             raise Unreadable(f"a {what} certificate cannot be used: {error}") from error
     return certificates

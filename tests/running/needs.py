@@ -15,7 +15,7 @@ import subprocess
 from bench.nemesis.network import obstacle
 from multicast.local.jars import JavaMissing, find_java
 
-PACKAGES = {"promtool": "prometheus", "chromedriver": "chromium-driver"}
+PACKAGES = {"promtool": "prometheus", "chromedriver": "chromium-driver", "go": "golang-go"}
 FROM_ELSEWHERE = {"npm": "install Node.js with npm", "helm": "make .helm/helm"}
 
 

@@ -32,6 +32,7 @@ from tests.ordering_osn.helpers.configs import (
     capabilities,
     changed,
     drop,
+    of_old_capabilities,
     orderer,
     orderer_admin,
     org_admin,
@@ -397,3 +398,24 @@ def reversed_maps(group):
     for name in sorted(group.groups, reverse=True):
         made.groups[name].CopyFrom(reversed_maps(group.groups[name]))
     return made
+
+
+@pytest.mark.parametrize("with_capabilities", [True, False])
+def test_what_has_no_mod_policy_gets_that_of_admins_where_there_are_capabilities(
+    config, with_capabilities
+):
+    def bare(new):
+        orderers = group_at(new, "Orderer")
+        orderers.mod_policy = ""
+        orderers.values["BatchTimeout"].mod_policy = ""
+        group_at(new, "Application").policies["Readers"].mod_policy = ""
+
+    start = config if with_capabilities else of_old_capabilities(config)
+    old = ChannelConfig(config.channel_id, changed(start, bare))
+    raw = update(old, lambda new: set_batch(new, max_message_count=7))
+    _, following = old.proposed(parsed(raw))
+    orderers, members = (group_at(following.config, name) for name in ("Orderer", "Application"))
+    filled = "Admins" if with_capabilities else ""
+    assert orderers.mod_policy == filled
+    assert orderers.values["BatchTimeout"].mod_policy == filled
+    assert members.policies["Readers"].mod_policy == filled

@@ -151,8 +151,12 @@ def test_a_member_certifies_nobody(authority):
 
 
 def test_an_authority_that_may_not_sign_certificates_certifies_nobody():
-    weak = root(usage=key_usage(certificates=False))
-    assert "no chain" in judged(node_msp(weak), weak.issue("a", units=["client"]))
+    with pytest.raises(MalformedMsp, match="does not certify itself"):
+        node_msp(root(usage=key_usage(certificates=False)))
+    strong = root()
+    weak = strong.issue("weak", ca=True, begins=0, usage=key_usage(certificates=False))
+    msp = Msp(msp_bytes([strong], intermediates=[weak], nodes=NODES))
+    assert "no chain" in judged(msp, weak.issue("a", units=["client"]))
 
 
 def test_a_path_longer_than_its_root_allows_is_refused():

@@ -4,7 +4,7 @@ import re
 
 import pytest
 
-from collectors.doctor.checks import refuse
+from collectors.doctor.finding import refuse
 from collectors.doctor.inspection import of_settings
 from multicast import Consumer, Producer
 from multicast.control import order_topic

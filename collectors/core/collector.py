@@ -377,8 +377,11 @@ class Collector:
 
     @property
     def parent_lost(self) -> bool:
-        """Whether the parent's stream has lost what our own has relayed."""
-        return self._core.relay is not None and self._core.relay.parent_lost
+        """Whether the parent's stream has lost what our own has relayed.
+
+        Not by a checkpoint's word that our own stream has not proven: a false one may say so.
+        """
+        return self._core.relay is not None and self._core.relay.parent_lost and self.own.proven
 
     @property
     def waits(self) -> bool:

@@ -12,7 +12,7 @@ from typing import TypeVar
 
 from multicast.consuming.batches import Batch
 from multicast.consuming.consumer import Consumer
-from multicast.consuming.subscription import Bounds
+from multicast.consuming.subscription import Bounds, SubscriptionRequest, chain_back
 from multicast.control import ControlReader, log_partition
 from multicast.drivers.protocol import Driver, Record, TopicPartition
 from multicast.errors import AmcastError, ClusterUnreachable
@@ -142,7 +142,7 @@ class KafkaConnection:
             lambda: Consumer(
                 topic=self.topic,
                 interest=(chain,),
-                start=cursor or "earliest",
+                start=cursor or self._beginning((chain,)),
                 committed=False,
                 driver=self.driver(),
             )
@@ -153,11 +153,24 @@ class KafkaConnection:
         return Consumer(
             topic=self.topic,
             interest=chains,
-            start=start,
+            start=self._beginning(chains) if start == "earliest" else start,
             committed=False,
             driver=self.driver(),
             bounds=Bounds(buffer_bytes_max=_READER_BUFFER_BYTES_MAX),
         )
+
+    def _beginning(self, chains: Sequence[str]) -> str:
+        """Give the cursor where the order of chains begins, whatever retention has removed.
+
+        A consumer's "earliest" leaves out what is gone; a block made so would be another one.
+        """
+        control = ControlReader(self.driver(), self.topic)
+        try:
+            state = control.refresh()
+            links, _ = chain_back(state, SubscriptionRequest.of(None, chains), state.epoch)
+        finally:
+            control.close()
+        return str(links[-1].start)
 
     def topic_id(self, topic: str) -> str | None:
         """Ask for a topic's ID; None where there is no such topic. One request; it blocks.

@@ -236,7 +236,7 @@ def test_all_consumers_agree_with_the_rule_wherever_they_start(steps, seed):
                     live = s.restart(live)
             elif step == "replan" and (interests := next(plans, None)):
                 s.settle()
-                s.replan(interests)
+                s.replan(interests, uncovered=True)
             else:
                 booked(s, producer, step, number, behind)
         s.settle()

@@ -34,6 +34,7 @@ from multicast.errors import UsageError
 CLIENT_S = 5.0  # probers have shorter time-outs themselves; each of the two halves of a request
 CONNECTIONS_MAX = 64  # probers are a few; each connection costs a task and a file descriptor
 _HEAD_BYTES_MAX = 16 * 1024  # web servers usually allow 8 to 16 KiB
+_BODY_END_S = 1.0  # for the end of a body that is refused; clients send it at once
 BODY_BYTES_MAX = 64 * 1024  # far more than the longest that is accepted (log_levels.py)
 _BACKLOG_MAX = 128  # connections that wait for accept; Linux's default bound before 5.4
 
@@ -238,6 +239,10 @@ class WebServer:
         body = b""
         if route is not None:
             if _values(rest, "transfer-encoding"):
+                # Who still sends when the connection is closed may never read the answer.
+                with suppress(asyncio.IncompleteReadError, asyncio.LimitOverrunError, TimeoutError):
+                    async with asyncio.timeout(_BODY_END_S):
+                        await reader.readuntil(b"0\r\n\r\n")
                 return _refused(HTTPStatus.LENGTH_REQUIRED, "give the length of the body")
             length = _length_of(rest)
             if length is None:

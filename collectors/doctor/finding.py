@@ -69,7 +69,12 @@ class Finding:
     def brief(self) -> str:
         """The state on one line, without its reasons where these are long, and a command if any."""
         text = self.says
-        while len(text) > _LINE_MAX and (cuts := [*_CLAUSE.finditer(text)]):
+        # Which right is missing stands in the last clause.
+        while (
+            self.check is not Check.UNSEEN
+            and len(text) > _LINE_MAX
+            and (cuts := [*_CLAUSE.finditer(text)])
+        ):
             text = text[: cuts[-1].start()]
         command = _COMMAND.search(self.do)
         return " ".join(text.split()) + (f" → {command[1]}" if command else "")

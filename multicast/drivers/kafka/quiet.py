@@ -97,8 +97,8 @@ class QuietSelector(NetworkSelector):  # type: ignore[misc]
                     # wait again, which is an error then, and the package logs that as one.
                     self.drain()
                 super().close()
-        elif not self._closed:
-            self._closed = True
+        else:
+            self._closed = True  # all that follows may be done twice: it may be interrupted, too
             for task in list(self._pending_tasks):
                 with suppress(AssertionError):  # one that has run when the loop was interrupted
                     task.close()

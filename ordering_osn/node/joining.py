@@ -15,12 +15,15 @@ from ordering_osn.chain.blocks import BrokenChain, check_next, new_block
 from ordering_osn.config.channel_config import ChannelConfig, InvalidConfig
 from ordering_osn.config.configtx import InvalidUpdate, check_channel_id
 from ordering_osn.protos import Block, DecodeError
+from ordering_osn.quoting import quoted
 from topology.documents import json_object
 from topology.files import sync_folder, write_bytes, write_text
 
 GENESIS = "genesis.block"
 _LEDGER = "ledger"
 _TOPIC = "topic.json"
+# Peers since Fabric 3.0 pull blocks of these types only (`StartDeliverForChannel`).
+_TYPES_PULLED = ("etcdraft", "BFT")
 _log = logging.getLogger("amcast.osn")
 
 
@@ -33,7 +36,8 @@ def join(folder: Path, raw: bytes) -> str:
     try:
         block = Block.FromString(raw)
         check_next(block, None)
-        name = ChannelConfig.from_block(raw).channel_id
+        config = ChannelConfig.from_block(raw)
+        name = config.channel_id
         check_channel_id(name)
     except (DecodeError, BrokenChain, InvalidConfig, InvalidUpdate) as error:
         raise UsageError(f"this is no genesis block of a channel: {error}") from error
@@ -42,7 +46,21 @@ def join(folder: Path, raw: bytes) -> str:
     except OSError as error:
         where = error.filename or folder
         raise UsageError(f"{where} cannot be written: {error.strerror}") from error
+    warn_of_type(config)
     return name
+
+
+def warn_of_type(config: ChannelConfig) -> None:
+    """Log a warning where newer peers would never pull the blocks of a channel."""
+    kind = config.orderer["ConsensusType"].type
+    if kind not in _TYPES_PULLED:
+        _log.warning(
+            "channel %s has the OrdererType %s: peers of Fabric 3.0 and later never pull its "
+            "blocks, and say nothing; they need etcdraft ('The type of a channel' in "
+            "docs/ordering.md)",
+            config.channel_id,
+            quoted(kind),
+        )
 
 
 def place_created(folder: Path, name: str, envelope: bytes) -> None:

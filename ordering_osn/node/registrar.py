@@ -43,6 +43,7 @@ from ordering_osn.node.joining import (
     joined,
     ledger_folder,
     place_created,
+    warn_of_type,
 )
 from ordering_osn.node.kafka_connection import KafkaConnection
 from ordering_osn.node.order_watch import PROBE_S, STALLED_S
@@ -272,11 +273,12 @@ class Registrar:
         self._wake.set()
 
     def _check_signer(self) -> None:
-        """Note for which chains a new config has made this node's signature worthless."""
+        """Note which chains' new configs make this node's signature worthless; warn of types."""
         for name, chain in list(self._chains.items()):
             config = chain.config
             if self._signer_judged_by.get(name) is not config:
                 self._signer_judged_by[name] = config
+                warn_of_type(config)
                 problem = _signer_problem(self._signer, config)
                 if problem is None:
                     self._refused_signers.pop(name, None)

@@ -16,6 +16,7 @@ from ordering_osn.node.kafka_connection import KafkaConnection
 from ordering_osn.node.registrar import Registrar
 from ordering_osn.node.serving import Options, serve
 from tests.helpers.small import Small, until
+from tests.ordering_osn.helpers import configs
 from tests.ordering_osn.helpers.chains import (
     FABRIC,
     ORDERER,
@@ -29,7 +30,7 @@ from tests.ordering_osn.helpers.chains import (
     serving,
 )
 from tests.ordering_osn.helpers.commands import amcast
-from tests.ordering_osn.helpers.small import LONE, quick, submit
+from tests.ordering_osn.helpers.small import LONE, genesis, quick, submit
 from tests.ordering_osn.helpers.small import transaction as small_transaction
 
 READER = ["--msp", str(USER_FOLDER / "msp"), "--msp-id", "Org1MSP"]
@@ -152,6 +153,17 @@ def test_what_stood_before_the_end_of_a_torn_pipe_is_answered_and_then_the_pipe_
     with pytest.raises(UsageError, match="standard input ends"):
         asyncio.run(ask())
     assert statuses == [200] * 3
+
+
+@pytest.mark.parametrize(
+    ("kind", "warned"), [("solo", True), ("kafka", True), ("etcdraft", False), ("BFT", False)]
+)
+def test_join_warns_of_a_type_whose_blocks_newer_peers_never_pull(tmp_path, caplog, kind, warned):
+    config = configs.changed(configs.genesis(), lambda new: configs.set_consensus(new, kind))
+    block = tmp_path / "genesis.block"
+    block.write_bytes(genesis(config, "chain-a"))
+    amcast("osn", "join", "--genesis-block", block, "--folder", tmp_path / "node")
+    assert (f"has the OrdererType '{kind}'" in caplog.text) == warned
 
 
 # Refusals of a node.

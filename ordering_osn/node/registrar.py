@@ -294,7 +294,8 @@ class Registrar:
         troubles = self._cluster.troubles([chain.name for chain in chains])
         for chain in chains:
             chain.status.log_answers(troubles.get(chain.name))
-            chain.order.grown(self._cluster.ends.get(chain.name, {}))
+            relayed = self._cluster.relayed.get(chain.name)
+            chain.order.grown(self._cluster.ends.get(chain.name, {}), relayed)
 
     # -- what the API calls -------------------------------------------------------------------
 

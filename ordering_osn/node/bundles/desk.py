@@ -307,7 +307,8 @@ class BundleDesk:
         Gives the stamps, and the first chain whose marker does not stand yet; empty: none.
         """
         for name, node in zip(bundle.chains, nodes, strict=True):
-            await ready(name, node.status, deadline - asyncio.get_running_loop().time())
+            left_s = deadline - asyncio.get_running_loop().time()
+            await ready(name, node.status, left_s, bundles=True)
         configs = [node.config for node in nodes]
         if tuple(config.sequence for config in configs) != stamps:
             stamps = admit(bundle, configs, now=self._clock())

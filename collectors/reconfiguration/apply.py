@@ -94,6 +94,15 @@ class Applied:
     changed: bool
     not_running: tuple[str, ...]
 
+    @property
+    def waits(self) -> bool:
+        """Whether messages with tickets wait, too, for a collector that does not run.
+
+        One without a parent only orders what has no ticket, and mends what tickets miscount.
+        """
+        missing = [self.plan.collector(name) for name in self.not_running]
+        return any(node.parent is not None or not self.plan.tickets for node in missing)
+
 
 def apply(
     driver: Driver,

@@ -307,6 +307,11 @@ class Registrar:
         """List the chains that were started, sorted."""
         return sorted(self._chains)
 
+    def why_stalled(self, name: str) -> str | None:
+        """Say why nothing more of a chain is ordered now; None: it is, or nothing waits."""
+        chain = self._chains.get(name)
+        return chain.order.trouble if chain is not None and chain.order.stalled else None
+
     def health(self) -> list[tuple[str, str]]:
         """List what is wrong, as (component, reason), under Fabric's names for components."""
         problems = [

@@ -5,6 +5,7 @@ import asyncio
 import pytest
 
 from ordering_osn.chain.bundles.bundle import encode_bundle
+from ordering_osn.client.messages import NEWEST
 from ordering_osn.node.order_watch import OrderWatch
 from tests.helpers.small import until
 from tests.ordering_osn.helpers.bundle_nodes import bundle_for
@@ -13,6 +14,7 @@ from tests.ordering_osn.helpers.small import (
     TWO,
     Nodes,
     accepted,
+    chains_plan,
     healthy,
     quick,
     submit,
@@ -20,6 +22,7 @@ from tests.ordering_osn.helpers.small import (
     until_alike,
     until_ordered,
 )
+from tests.ordering_osn.node.test_deliver_multi import ended
 
 
 class Watched:
@@ -146,6 +149,9 @@ def test_a_chain_that_a_collector_orders_from_now_on_is_to_be_proven():
 # -- a node -----------------------------------------------------------------------------------
 
 TIMES = {"stalled_s": 0.5, "probe_s": 0.5}
+BOTH = ("chain-a", "chain-b")
+# Who reads both reads the collector of chain-b, which has a parent.
+READ = chains_plan(*BOTH, spanning=[BOTH], readers=[BOTH])
 
 
 class Switched(Nodes):
@@ -234,16 +240,20 @@ def test_what_was_accepted_before_it_was_known_is_ordered_when_the_collectors_ar
 
 @pytest.mark.slow
 def test_without_collectors_tickets_order_a_chain_and_its_health_says_that_bundles_wait(tmp_path):
-    with Switched(TWO, tmp_path) as osn:
+    with Switched(READ, tmp_path) as osn:
         running = osn.collectors()
         node = osn.running("n1", *genesis_blocks(), **TIMES)
+        assert ended(node, BOTH, stop=NEWEST) == (200, "")
         osn.stop_collectors(running)
         # No bundle is sent: the probes of the log that is relayed to chain-b tell.
         until(lambda: "log chain-a+chain-b holds records" in str(node.health()))
         assert [component for component, _ in node.health()] == ["chain-b/0"]
-        bundle = encode_bundle(bundle_for("chain-a", "chain-b"))
+        bundle = encode_bundle(bundle_for(*BOTH))
         answer = asyncio.run(node.submit_bundle(bundle))
         assert (answer.status, answer.chain) == (503, "chain-b")
+        # A stream that ends at the newest entry says the same, and not that the log is away.
+        status, info = ended(node, BOTH, stop=NEWEST)
+        assert (status, "log chain-a+chain-b holds records" in info) == (503, True)
         sent = [transaction("chain-b") for _ in range(3)]
         for number, envelope in enumerate(sent, start=1):
             until_accepted(node, envelope)

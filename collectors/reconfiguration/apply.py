@@ -215,9 +215,11 @@ def refuse_unfit(
     these groups.
     """
     if plan.base_epoch != state.epoch or plan.epoch != state.epoch + 1:
+        runs = f"epoch {state.epoch} runs; plan again with --from-cluster, which plans from it"
+        if not state.epoch:
+            runs = "no epoch runs; plan again without --from-cluster and --against"
         raise Conflict(
-            f"the plan is a change from epoch {plan.base_epoch} to {plan.epoch}, and epoch "
-            f"{state.epoch} runs; plan again"
+            f"the plan is a change from epoch {plan.base_epoch} to {plan.epoch}, and {runs}"
         )
     if not state.epoch:
         return

@@ -332,8 +332,8 @@ def _undeclared(names: Sequence[str]) -> str:
     listed = ", ".join(f'"{name}"' for name in names)
     return (
         f"no collector orders all of {', '.join(names)}; add [{listed}] to 'readers' in the chain "
-        "file, or a consumer of them to the interest file, then run 'amcast topology plan' and "
-        "'amcast topology apply'"
+        "file, or a consumer of them to the interest file, then run "
+        "'amcast topology plan --from-cluster' and 'amcast topology apply'"
     )
 
 

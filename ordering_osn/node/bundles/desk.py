@@ -202,7 +202,8 @@ class BundleDesk:
             raise Refusal(
                 Status.NOT_FOUND,
                 f"the set {'+'.join(chains)} is not declared; add [{names}] to 'destinations' in "
-                f"the interest file, then run 'amcast topology plan' and 'amcast topology apply'",
+                f"the interest file (to 'sets' in a chain file), then run "
+                f"'amcast topology plan --from-cluster' and 'amcast topology apply'",
             )
 
     def _nodes(self, chains: tuple[str, ...]) -> list[ChainNode]:

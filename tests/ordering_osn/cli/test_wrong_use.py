@@ -118,6 +118,22 @@ def test_an_address_that_nobody_can_listen_at_is_named_with_the_reason(host, cha
     assert ".cc:" not in capfd.readouterr().err
 
 
+@pytest.mark.parametrize("address", ["node1", "node1:", ":7050", "node1:65536", "::1", "[::1]"])
+def test_an_address_without_a_port_is_refused_and_not_taken_for_that_of_port_443(address, tmp_path):
+    named = f"{address!r} is not an address; give HOST:PORT"
+    file = tmp_path / "none"
+    file.write_bytes(b"")
+    ask = ("-n", address, *READER)
+    assert refused("deliver", "-c", "chain-a", *ask).startswith(named)
+    assert refused("deliver", "-c", "chain-a", "-c", "chain-b", *ask).startswith(named)
+    assert refused("broadcast", "--wait", file, *ask).startswith(named)
+    assert refused("broadcast-multi", file, *ask).startswith(named)
+    assert refused("status", "00" * 32, *ask).startswith(named)
+    node = ("run", "--folder", tmp_path, *NODE)
+    assert refused(*node, "--peer", address).startswith(named)
+    assert refused(*node, "--listen", address).startswith(named)
+
+
 def test_a_block_that_is_none_is_refused():
     ask = ("deliver", "--node", "127.0.0.1:1", "-c", "chain-a", *READER)
     assert "is not a block" in refused(*ask, "--start", 2**64)

@@ -358,12 +358,9 @@ class ChainNode:
             self._resume(blocks_back=blocks_back)
         except NoWayBack as refusal:
             raise error from refusal
-        _log.warning(
-            "chain %s goes on behind its newest block, and reads again from %s: %s",
-            self.name,
-            self._chain.position.cursor or "the beginning",
-            error,
-        )
+        where = self._chain.position.cursor or "the beginning"
+        says = "chain %s goes on behind its newest block, and reads again from %s: %s"
+        _log.warning(says, self.name, where, error)
 
     # -- the loop -------------------------------------------------------------------------------
 
@@ -371,7 +368,7 @@ class ChainNode:
         """Poll, step the core, carry out its actions; then do what is due by the clock."""
         chain = self._chain
         assert chain is not None
-        while not (self.status.stopping or self._is_stuck()):
+        while not self.status.stopping:
             batches = self._poll(consumer, chain)
             if self._leaders.changed(consumer.leader_epochs()):
                 # A loss comes with another leader: what is at hand may have replaced what is in
@@ -395,6 +392,8 @@ class ChainNode:
             self._settled = chain.settled(progress)
             self._post_markers(chain, progress)
             self._watch_order(consumer)
+            if self._is_stuck():
+                break
             self.status.waits_for(None)  # the poll raises where the log no longer holds our place
             self._request_cut(chain)
             self._save_checkpoint(chain, every_s=_CHECKPOINT_S)

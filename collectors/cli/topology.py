@@ -197,19 +197,18 @@ def _say_not_running(done: Applied) -> None:
     """Name collectors that no instance has opened; before the first start, that is all of them."""
     names, count = done.not_running, len(done.plan.collectors)
     epoch, topic = done.plan.epoch, done.plan.topic
-    meanwhile = "" if done.waits else "; messages with tickets are ordered meanwhile"
     if names and len(names) == count:
         say(
             f"no collector of epoch {epoch} of topic {topic} runs yet: one that waits for a plan "
             f"begins within seconds; else start 'amcast collectors run', or read what it logs"
-            f"{meanwhile}"
         )
     elif names:
         say(
             f"{len(names)} of {count} collectors of epoch {epoch} of topic {topic} do not run: "
             f"{some(names)}; read what 'amcast collectors run' logs, or start another one"
-            f"{meanwhile}"
         )
+    if names and not done.waits:
+        say("messages with tickets do not wait for them")
 
 
 @app.command("verify")

@@ -384,8 +384,7 @@ def _nobody(
     says = "no process of collectors runs"
     if behind:
         says += f": nobody orders {_waiting(behind, collectors, now_ms)}"
-    do = "start 'amcast collectors run'; what the last one logged says why it ended; "
-    do += _MEANWHILE
+    do = f"start 'amcast collectors run'; what the last one logged says why it ended; {_MEANWHILE}"
     return Finding(Weight.WARN, Check.COLLECTOR, NOBODY, says, do)
 
 

@@ -96,11 +96,8 @@ class Applied:
 
     @property
     def waits(self) -> bool:
-        """Whether messages with tickets wait, too, for a collector that does not run.
-
-        One without a parent only orders what has no ticket, and mends what tickets miscount.
-        """
-        missing = [self.plan.collector(name) for name in self.not_running]
+        """Whether messages with tickets wait, too, for a collector that does not run."""
+        missing = map(self.plan.collector, self.not_running)  # without a parent it relays nothing
         return any(node.parent is not None or not self.plan.tickets for node in missing)
 
 
@@ -215,11 +212,10 @@ def refuse_unfit(
     these groups.
     """
     if plan.base_epoch != state.epoch or plan.epoch != state.epoch + 1:
-        runs = f"epoch {state.epoch} runs; plan again with --from-cluster, which plans from it"
-        if not state.epoch:
-            runs = "no epoch runs; plan again without --from-cluster and --against"
+        how = "with" if state.epoch else "without"
         raise Conflict(
-            f"the plan is a change from epoch {plan.base_epoch} to {plan.epoch}, and {runs}"
+            f"the plan is a change from epoch {plan.base_epoch} to {plan.epoch}, and epoch "
+            f"{state.epoch or 'none'} runs; plan again {how} --from-cluster"
         )
     if not state.epoch:
         return

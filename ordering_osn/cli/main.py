@@ -33,8 +33,10 @@ from ordering_osn.cli.options import (
     client_tls,
 )
 from ordering_osn.cli.submission import EnvelopeRefused, Submission
+from ordering_osn.config.channel_config import ChannelConfig
 from ordering_osn.identity import SigningIdentity
 from ordering_osn.node.joining import join as join_chain
+from ordering_osn.node.joining import warn_of_type
 from ordering_osn.node.serving import Options, serve
 from topology.output import Output, OutputOption
 
@@ -162,6 +164,7 @@ def join(
     except OSError as error:
         raise UsageError(f"{genesis_block}: {error.strerror or error}") from error
     name = join_chain(folder, raw)
+    warn_of_type(ChannelConfig.from_block(raw))
     if output is Output.JSON:
         typer.echo(json.dumps({"schema_version": 1, "channel": name, "folder": str(folder)}))
     else:

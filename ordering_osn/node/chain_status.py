@@ -215,9 +215,8 @@ class ChainStatus:
 
 async def ready(name: str, status: ChainStatus, timeout_s: float, *, bundles: bool = False) -> None:
     """Return when the chain takes envelopes, or bundles; raises `Refusal` if not in time."""
-    trouble = None
-    if not await status.ready(max(0.0, timeout_s)):
-        trouble = status.trouble() or "a config update is judged again, and takes long"
-    reason = trouble or status.trouble(bundles=bundles)
-    if reason is not None:
+    is_ready = await status.ready(max(0.0, timeout_s))
+    reason = status.trouble(bundles=bundles)
+    if reason is not None or not is_ready:
+        reason = reason or "a config update is judged again, and takes long"
         raise Refusal(Status.SERVICE_UNAVAILABLE, f"channel {name}: {reason}", name)

@@ -36,8 +36,7 @@ def join(folder: Path, raw: bytes) -> str:
     try:
         block = Block.FromString(raw)
         check_next(block, None)
-        config = ChannelConfig.from_block(raw)
-        name = config.channel_id
+        name = ChannelConfig.from_block(raw).channel_id
         check_channel_id(name)
     except (DecodeError, BrokenChain, InvalidConfig, InvalidUpdate) as error:
         raise UsageError(f"this is no genesis block of a channel: {error}") from error
@@ -46,7 +45,6 @@ def join(folder: Path, raw: bytes) -> str:
     except OSError as error:
         where = error.filename or folder
         raise UsageError(f"{where} cannot be written: {error.strerror}") from error
-    warn_of_type(config)
     return name
 
 
@@ -54,13 +52,9 @@ def warn_of_type(config: ChannelConfig) -> None:
     """Log a warning where newer peers would never pull the blocks of a channel."""
     kind = config.orderer["ConsensusType"].type
     if kind not in _TYPES_PULLED:
-        _log.warning(
-            "channel %s has the OrdererType %s: peers of Fabric 3.0 and later never pull its "
-            "blocks, and say nothing; they need etcdraft ('The type of a channel' in "
-            "docs/ordering.md)",
-            config.channel_id,
-            quoted(kind),
-        )
+        says = "channel %s has the OrdererType %s: peers of Fabric 3.0 and later never pull its "
+        says += "blocks, and say nothing; they need etcdraft (docs/ordering.md)"
+        _log.warning(says, config.channel_id, quoted(kind))
 
 
 def place_created(folder: Path, name: str, envelope: bytes) -> None:

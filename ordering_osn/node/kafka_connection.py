@@ -107,8 +107,7 @@ class KafkaConnection:
         self.doubt: str | None = None  # why the log may take no records, although it answers
         # The last stable offsets by chain and log, as of the last call of `troubles`.
         self.ends: Mapping[str, Mapping[str, int]] = {}
-        # By chain: the log whose order most collectors relay to it, if they relay any.
-        self.relayed: dict[str, str | None] = {}
+        self.relayed: dict[str, str | None] = {}  # by chain, of the same call: see `_relayed`
         self._open_driver = open_driver
         self._open_replicas = open_replicas
         self._tickets = tickets
@@ -197,8 +196,7 @@ class KafkaConnection:
     def troubles(self, chains: Sequence[str]) -> dict[str, str]:
         """Give the chains whose logs take no records, each with the reason. Writes nothing.
 
-        Afterwards `ends` holds the last stable offsets of the chains' logs, and `relayed` is up to
-        date. For one thread.
+        Afterwards `ends` and `relayed` are up to date. For one thread.
         """
         try:
             logs = self._logs(chains)
@@ -243,9 +241,8 @@ class KafkaConnection:
         if self._plan is None or now - self._plan_at > _PLAN_EVERY_S:
             self._plan, self._plan_at, self.relayed = self.plan(), now, {}
         plan = self._plan
-        for chain in chains:
-            if chain not in self.relayed:
-                self.relayed[chain] = _relayed(plan, chain)
+        new = [chain for chain in chains if chain not in self.relayed]
+        self.relayed |= {chain: _relayed(plan, chain) for chain in new}
         return {
             chain: {log.name: log_partition(log) for log in plan.logs_of((chain,))}
             for chain in chains

@@ -16,11 +16,10 @@ clock.
               here, as they may order the chain's own log. The log that most of them repeat is
               probed, too: it shows whether they all run
 
-A chain takes envelopes while its own log is proven and not stalled, and bundles while all its logs
-are. While nothing waits in a log that is probed, a probe is posted when nothing in it was ordered
-for `PROBE_S` (times 1 to 1.5, drawn for each chain of a node), so that a missing collector is
-noticed even if no client sends anything. All nodes read each other's probes, so one serves them
-all.
+A chain takes envelopes while its own log is proven and not stalled, and bundles while no log of it
+is stalled, either. While nothing waits in a probed log, a probe is posted when nothing in it was
+ordered for `PROBE_S` (times 1 to 1.5, drawn for each chain of a node), so that a missing collector
+is noticed even if no client sends anything. All nodes read each other's probes: one serves all.
 
 Invariant: at most one probe of a log is on its way, and none where no collector orders the chain.
 """
@@ -38,9 +37,8 @@ STALLED_S = 10.0
 # an idle chain stores one record of a few bytes in this time. Ten times less is ten times the
 # records.
 PROBE_S = 30.0
-_LOOK_EVERY_S = (
-    0.2  # below this a human sees no difference; each look asks the consumer for offsets
-)
+# Below this a human sees no difference; each look asks the consumer for offsets.
+_LOOK_EVERY_S = 0.2
 
 
 @dataclass(slots=True)
@@ -117,9 +115,9 @@ class OrderWatch:
         """
         if by_collector != self._by_collector:
             self._by_collector, self._probed = by_collector, {}
-        logs = [self._log] if by_collector else []
-        logs += [log for log in ordered if by_collector and log == self._relayed]
-        self._probed = {log: self._probed.get(log, _Probed(now)) for log in dict.fromkeys(logs)}
+        logs = (self._log, *(log for log in ordered if log == self._relayed))
+        known = self._probed
+        self._probed = {log: known.get(log, _Probed(now)) for log in logs if by_collector}
         self._stood_at = {
             log: now if reached != self._ordered.get(log) else self._stood_at.get(log, now)
             for log, reached in ordered.items()
@@ -149,20 +147,13 @@ class OrderWatch:
         return now - self._stood_at.get(log, now) > self._stalled_s
 
     def _trouble(self, log: str, now: float) -> str | None:
+        cause = "'amcast doctor' says what holds it up"
         if self._by_collector:
-            cause = (
-                "start its collector where none runs ('amcast collectors run'); 'amcast doctor' "
-                "says what is wrong"
-            )
-        else:
-            cause = "'amcast doctor' says what holds it up"
+            cause = f"start its collector where none runs ('amcast collectors run'); {cause}"
         if self._is_stalled(log, now):
-            return (
-                f"log {log} holds records, and none of them was ordered for "
-                f"{self._stalled_s:g} s: {cause}"
-            )
-        probed = self._probed.get(log)
-        if probed is not None and not probed.proven:
+            waits = f"log {log} holds records, and none of them was ordered for"
+            return f"{waits} {self._stalled_s:g} s: {cause}"
+        if log == self._log and log in self._probed and not self._probed[log].proven:
             return f"no record of log {log} was ordered since this node started: {cause}"
         return None
 

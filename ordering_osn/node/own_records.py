@@ -66,9 +66,7 @@ class OwnRecords:
 
     def probe(self, log: str) -> None:
         """Post a probe to one of the chain's logs until it is stored."""
-        chains = tuple(log.split("+"))
-        own = chains == (self._chain,)
-        outbox = self._outbox if own else self._outbox_of(chains)
+        outbox = self._outbox_of(tuple(log.split("+")))
         outbox.put(encode(Connect()), partial(self._probe_posted, log), needed=lambda: True)
 
     def config_marker(
@@ -98,8 +96,8 @@ class OwnRecords:
             status.check_stop()
 
     def _outbox_of(self, chains: tuple[str, ...]) -> Outbox:
-        """Give the outbox for the log of a set."""
-        return self._sets.setdefault(chains, self._outbox_to(chains))
+        own = chains == (self._chain,)
+        return self._outbox if own else self._sets.setdefault(chains, self._outbox_to(chains))
 
     def _outbox_to(self, chains: tuple[str, ...]) -> Outbox:
         return Outbox(lambda raw, on_outcome: self._post(raw, chains, on_outcome))

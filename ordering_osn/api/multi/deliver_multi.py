@@ -192,8 +192,7 @@ class _Access:
     def refuse_stalled(self) -> None:
         """Refuse to go on where a chain has records that nobody orders."""
         for name in self.names:
-            why = self._why_stalled(name)
-            if why is not None:
+            if why := self._why_stalled(name):
                 raise Refused(Status.SERVICE_UNAVAILABLE, f"chain {name}: {why}")
 
     def check(self, now: datetime) -> None:

@@ -93,7 +93,11 @@ def wrong_command(words):
     if unknown:
         return f"no option {unknown[0]}"
     no_file = words[:2] == ["topology", "plan"] and words[2:] and words[2].startswith("-")
-    return "no file" if no_file and "--from-cluster" in asked else None
+    return (
+        "no file"
+        if no_file and {"--from-cluster", "--chains"} & asked == {"--from-cluster"}
+        else None
+    )
 
 
 def wrong_commands(text):

@@ -93,11 +93,8 @@ def wrong_command(words):
     if unknown:
         return f"no option {unknown[0]}"
     no_file = words[:2] == ["topology", "plan"] and words[2:] and words[2].startswith("-")
-    return (
-        "no file"
-        if no_file and {"--from-cluster", "--chains"} & asked == {"--from-cluster"}
-        else None
-    )
+    no_file = no_file and "--chains" not in asked
+    return "no file" if no_file and "--from-cluster" in asked else None
 
 
 def wrong_commands(text):

@@ -101,7 +101,7 @@ def decompress(partition: TopicPartition, batch: Any) -> None:
     except TooLarge as error:
         raise ProtocolViolation(
             f"{where} become more than {MESSAGE_BYTES_MAX} bytes when they are decompressed, which "
-            f"no correct producer writes; driver librdkafka passes them, if the memory suffices."
+            f"no correct producer writes (SECURITY.md says what to do)."
         ).about(partition) from error
     except Exception as error:
         # Each codec has errors of its own.

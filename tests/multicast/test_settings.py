@@ -1,9 +1,12 @@
 """What `amcast.toml`, the environment and flags say, and what is refused in them."""
 
+import logging
 import os
 
 import pytest
 
+from multicast.drivers import client_settings
+from multicast.drivers.client_settings import check_client
 from multicast.errors import UsageError
 from multicast.settings import find_file, settings
 
@@ -84,3 +87,84 @@ def test_a_folder_that_this_user_may_not_look_into_is_passed_over(tmp_path):
     finally:
         os.seteuid(user)
         private.chmod(0o700)
+
+
+NOBODY = 65534
+PASSWORD = '[client]\n"sasl.password" = "open sesame"'
+
+
+@pytest.mark.parametrize(
+    ("mode", "group", "refused"),
+    [
+        (0o600, NOBODY, False),
+        (0o644, NOBODY, False),
+        (0o664, None, False),  # a group of one's own, as many systems give each user
+        (0o664, NOBODY, True),
+        (0o646, None, True),
+    ],
+)
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root gives files away")
+def test_a_file_that_others_may_write_to_is_refused(mode, group, refused, chosen, tmp_path):
+    chosen()
+    file = tmp_path / "amcast.toml"
+    file.chmod(mode)
+    os.chown(file, -1, os.getegid() if group is None else group)
+    if not refused:
+        chosen()
+        return
+    with pytest.raises(UsageError, match=r"may be written by others, .* chmod go-w"):
+        chosen()
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root gives files away")
+def test_a_file_or_a_link_of_somebody_else_is_refused(tmp_path, monkeypatch):
+    file, below = tmp_path / "amcast.toml", tmp_path / "below"
+    file.write_text('topic = "B"')
+    below.mkdir()
+    link = below / "amcast.toml"
+    link.symlink_to(file)
+
+    def read():
+        return settings(bootstrap="127.0.0.1:1", environment={}, file=find_file(below)).topic
+
+    assert read() == "B"
+    os.chown(link, NOBODY, NOBODY, follow_symlinks=False)
+    with pytest.raises(UsageError, match=rf"{link} belongs to user {NOBODY}, .* not believed"):
+        read()
+    link.unlink()
+    os.chown(file, NOBODY, NOBODY)
+    with pytest.raises(UsageError, match=rf"{file} belongs to user {NOBODY}"):
+        read()
+    monkeypatch.setenv("SUDO_UID", str(NOBODY))
+    assert read() == "B"
+
+
+def test_a_password_that_others_may_read_is_warned_of(chosen, tmp_path, caplog):
+    chosen()
+    for mode, text, said in ((0o644, "", 0), (0o600, PASSWORD, 0), (0o640, PASSWORD, 1)):
+        (tmp_path / "amcast.toml").chmod(mode)
+        chosen(text)
+        assert len(caplog.messages) == said
+    assert "holds a password and others may read it: chmod 600" in caplog.text
+    assert "sesame" not in caplog.text
+
+
+LOGIN = {"sasl.mechanism": "PLAIN", "sasl.username": "u", "sasl.password": "p"}
+
+
+@pytest.mark.parametrize(
+    ("client", "said"),
+    [
+        ({}, None),
+        ({"security.protocol": "SASL_SSL", **LOGIN}, None),
+        ({"security.protocol": "SASL_PLAINTEXT", **LOGIN}, "whoever sees the network reads"),
+        ({"security.protocol": "SSL", client_settings.CHECK_OF_NAMES: "https"}, None),
+        ({"security.protocol": "ssl", client_settings.CHECK_OF_NAMES: "none"}, "for a broker"),
+    ],
+)
+def test_a_connection_that_hides_nothing_is_warned_of_once(client, said, caplog):
+    client_settings._warn.cache_clear()
+    caplog.set_level(logging.WARNING)
+    for _ in range(2):
+        check_client(client)
+    assert [said in text for text in caplog.messages] == ([] if said is None else [True])

@@ -81,7 +81,7 @@ class KafkaPythonColumnReader(KafkaPythonReader):
 def _records_from(
     partition: TopicPartition, batches: Sequence[Any], offset: int
 ) -> Sequence[Record]:
-    """Decode decompressed batches, without records below an offset: fetches return whole batches."""
+    """Decode decompressed batches, without what is below an offset: fetches are of whole ones."""
     columns = columns_of(batches)
     if columns is not None:
         return columns[int(np.searchsorted(columns.offset, offset)) :]

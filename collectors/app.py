@@ -61,6 +61,7 @@ from multicast.settings import settings
 from multicast.verification.running_check import RunningCheck
 from multicast.web import WebServer, address_of, address_towards, listen_at
 from topology import extra
+from topology.terminal import told
 
 with extra("collectors"):
     import faust
@@ -130,7 +131,7 @@ def _or_exit(call: Callable[[], _T]) -> _T:
     try:
         return call()
     except UsageError as error:
-        sys.stderr.write(f"amcast: {error}\n")
+        sys.stderr.write(told(error))
         sys.exit(error.exit_code)
 
 
@@ -209,7 +210,7 @@ class CollectorHost(Service):
         try:
             self._driver = await asyncio.to_thread(_open_driver)
         except AmcastError as error:
-            sys.stderr.write(f"amcast: {error}\n")
+            sys.stderr.write(told(error))
             raise SystemExit(error.exit_code) from None  # Faust would show a traceback
         if not self._pinned:
             loop = asyncio.get_running_loop()

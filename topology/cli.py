@@ -37,6 +37,7 @@ from topology.planner.solver import Infeasible, solve
 from topology.planner.watch import Watch
 from topology.proof import proven
 from topology.safety import judged
+from topology.terminal import told
 from topology.tree import EPOCH_MAX, PHI_DEFAULT, InvalidPlan, Plan
 
 app = typer.Typer(
@@ -141,7 +142,7 @@ MarginOption = Annotated[
 
 def fail(sentence: str, exit_code: int) -> NoReturn:
     """Print one sentence to stderr and end the command with an exit code."""
-    sys.stderr.write(f"amcast: {sentence}\n")
+    sys.stderr.write(told(sentence))
     raise typer.Exit(exit_code)
 
 

@@ -460,6 +460,7 @@ class Web(Service):
                 "/metrics": lambda: (HTTPStatus.OK, metrics.text()),
             },
             self._live.routes(),
+            host=_chosen_host,
         )
 
     async def on_start(self) -> None:

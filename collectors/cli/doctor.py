@@ -33,8 +33,8 @@ from collectors.doctor.inspection import inspect
 from multicast.cli.options import WAIT_RANGE, Bootstrap, Topic
 from multicast.order.rule import NotCounted
 from multicast.settings import settings
+from topology.files import printable
 from topology.output import Output, OutputOption
-from topology.terminal import printable
 
 app = typer.Typer()
 _COLOURS = {Weight.REFUSE: "red", Weight.WARN: "yellow", Weight.NOTE: "bright_black"}

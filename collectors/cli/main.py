@@ -42,8 +42,8 @@ from multicast.drivers.protocol import Driver
 from multicast.errors import TimedOut, UsageError
 from multicast.order.rule import NotCounted
 from multicast.settings import Settings, settings
+from topology.files import printable
 from topology.output import Output, OutputOption
-from topology.terminal import printable
 from topology.tree import Plan
 
 app = typer.Typer(

@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from topology.terminal import printable, shown
+from topology.files import printable, shown
 
 TITLE = "\x1b]0;owned\x07"
 PLAIN = "\x1b[0m"
@@ -40,7 +40,7 @@ def ran(folder, *words, out):
 
 
 def test_stdout_is_guarded_if_it_is_a_terminal():
-    code = f"from topology.terminal import guard; guard(); print({f'x{TITLE}'!r})"
+    code = f"from topology.files import guard; guard(); print({f'x{TITLE}'!r})"
     ours, theirs = os.openpty()
     for out in (theirs, subprocess.PIPE):
         done = subprocess.run([sys.executable, "-c", code], stdout=out, timeout=240, check=True)

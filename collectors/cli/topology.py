@@ -291,7 +291,7 @@ def history(
     for row in rows:
         shown = {**row, "digest": str(row["digest"])[:12]}
         table.add_row(*(str(shown[column]) for column in columns))
-    Console().print(table)
+    Console(markup=False, emoji=False).print(table)
 
 
 def _state_of(state: Any, epoch: int) -> str:

@@ -120,6 +120,7 @@ def of_topics(topics: Sequence[TopicFacts]) -> list[Finding]:
     for topic in topics:
         results += _of_safety(topic)
         results += _of_cleanup(topic)
+        results += _of_compression(topic)
     results = _together(results)
     results += _of_order_kept(topics)
     few = [topic for topic in topics if 0 < topic.replication < 3]
@@ -191,6 +192,16 @@ def _of_cleanup(topic: TopicFacts) -> list[Finding]:
     else:
         return []
     return [Finding(Weight.REFUSE, Check.COMPACTION, name, says, do)]
+
+
+def _of_compression(topic: TopicFacts) -> list[Finding]:
+    """Check that brokers need not decompress: they hold each record whole, however large it is."""
+    kind = topic.settings.get("compression.type", "producer")
+    if kind == "producer":
+        return []
+    name = f"topic {topic.name}"
+    says = f"{name} has compression.type={kind}, so a small record may take all memory of a broker"
+    return [Finding(Weight.NOTE, Check.COMPRESSION, name, says, "set it to producer")]
 
 
 def _of_order_kept(topics: Sequence[TopicFacts]) -> list[Finding]:

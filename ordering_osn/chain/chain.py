@@ -49,7 +49,7 @@ from ordering_osn.chain.actions import (
     SetOutcome,
     Write,
 )
-from ordering_osn.chain.blockcutter import BatchLimits, BlockCutter
+from ordering_osn.chain.blockcutter import BLOCK_BYTES_MAX, BatchLimits, BlockCutter
 from ordering_osn.chain.blocks import header_hash, new_block
 from ordering_osn.chain.bundles.bundle import Bundle
 from ordering_osn.chain.bundles.log_records import (
@@ -192,6 +192,10 @@ class Chain:
         """Give block and index of a transaction in the window. From any thread."""
         return self._window.get(transaction)
 
+    def knows(self, transaction: str) -> bool:
+        """Whether a transaction is in the window or pending. From any thread."""
+        return transaction in self._window or transaction in self._pending_ids
+
     @property
     def config_marker(self) -> ConfigMarker:
         """What this chain says of its newest config in the logs of its sets."""
@@ -264,8 +268,9 @@ class Chain:
         except Malformed as error:
             self._refuse("", str(error), Cause.MALFORMED)
             return
-        if not facts.well_formed:
-            self._refuse(facts.transaction, "its bytes are not canonical", Cause.MALFORMED)
+        if not facts.well_formed or facts.size > BLOCK_BYTES_MAX:
+            reason = "its bytes are not canonical, or too many for a block"
+            self._refuse(facts.transaction, reason, Cause.MALFORMED)
             return
         kind = self._kind(position, record, facts)
         cursors = self._resubmission_cursors
@@ -310,7 +315,7 @@ class Chain:
     ) -> _ResubmissionCursors:
         """Order a transaction, repost or refuse it. Gives the cursors after its record."""
         transaction = pending.facts.transaction
-        if transaction in self._window or transaction in self._pending_ids:
+        if self.knows(transaction):
             self._refuse(transaction, "it was ordered before", Cause.REPLAYED)
             return cursors
         try:
@@ -346,7 +351,11 @@ class Chain:
         pending: _Pending,
         cursors: _ResubmissionCursors,
     ) -> None:
-        batches, more = self._cutter.ordered(envelope, pending.facts.size, self._limits)
+        # At most what the block says of it: names of its log's chains and of the bundle's, hashes.
+        said = 64 + sum(48 + 2 * len(name.encode()) for name in pending.place.log)
+        batches, more = self._cutter.ordered(
+            envelope, pending.facts.size, self._limits, whole=len(envelope) + said
+        )
         if len(batches) == 2 or (batches and more):
             # The message is not in the first batch: a node that resumes there reads it again.
             shared = len(pending.place.log) > 1

@@ -21,6 +21,7 @@ from typing import Any
 from multicast.errors import AmcastError
 from ordering_osn.api.channels import Status
 from ordering_osn.api.seek import no_such_channel
+from ordering_osn.chain.blockcutter import BLOCK_BYTES_MAX
 from ordering_osn.chain.channel_rules import Invalid, Parameters
 from ordering_osn.chain.envelopes import (
     BadEnvelope,
@@ -77,9 +78,9 @@ def class_of(header: Any) -> EnvelopeClass:
 def route(envelope: ParsedEnvelope) -> tuple[EnvelopeClass, str]:
     """Give the class of an envelope, and the channel that it is for.
 
-    Raises `Refusal` 400 for what cannot be decoded, for a CONFIG that was sent directly, and for a
-    channel ID that names several chains; 404 for a longer one than any channel has. Whether the
-    channel exists (404), the caller checks.
+    Raises `Refusal` 400 for what cannot be decoded or is not payload and signature alone, for a
+    CONFIG that was sent directly, and for a channel ID that names several chains; 404 for a longer
+    one than any channel has. Whether the channel exists (404), the caller checks.
     """
     try:
         header = envelope.header
@@ -89,6 +90,8 @@ def route(envelope: ParsedEnvelope) -> tuple[EnvelopeClass, str]:
         raise Refusal(
             Status.BAD_REQUEST, "could not determine channel ID: the payload has no channel header"
         )
+    if not envelope.is_exact:
+        raise Refusal(Status.BAD_REQUEST, "the envelope has more fields than payload and signature")
     kind = class_of(header)
     if kind is EnvelopeClass.CONFIG:
         raise Refusal(Status.BAD_REQUEST, "message is of type that cannot be processed directly")
@@ -241,7 +244,7 @@ def _pass_normal(config: ChannelConfig, envelope: ParsedEnvelope, now: datetime 
 
 def _pass_filters(config: ChannelConfig, envelope: ParsedEnvelope, now: datetime | None) -> None:
     """Apply the filters for every class; without `now` nothing is judged by the clock."""
-    size_max = config.parameters.bytes_absolute
+    size_max = min(config.parameters.bytes_absolute, BLOCK_BYTES_MAX)
     try:
         if not envelope.message.payload:
             raise Refusal(Status.BAD_REQUEST, "message payload is empty")

@@ -288,9 +288,13 @@ def reversed_fields(raw):
     return signature + raw[: len(raw) - len(signature)]
 
 
-@pytest.mark.parametrize("spoil", [reversed_fields, lambda raw: raw + b"\x12\0"])
-def test_an_envelope_that_peers_refuse_with_its_block_is_in_no_block(spoil):
-    """No ingress of ours posts it: Fabric's peers would stay at its block for ever."""
+@pytest.mark.parametrize(
+    "spoil",
+    [reversed_fields, lambda raw: raw + b"\x12\0", lambda raw: raw + b"\xa2\6\1x"],
+    ids=["another order", "a field twice", "a field that nobody signed"],
+)
+def test_an_envelope_that_is_not_payload_and_signature_alone_is_in_no_block(spoil):
+    """No ingress of ours posts it; Fabric's peers would stay for ever at a block with most."""
     stepped = Stepped(rules(messages_max=1))
     raw = spoil(normal("a"))
     assert Envelope.FromString(raw).payload == Envelope.FromString(normal("a")).payload

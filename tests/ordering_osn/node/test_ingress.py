@@ -5,9 +5,18 @@ import asyncio
 import pytest
 
 from ordering_osn.chain.envelopes import canonical
+from ordering_osn.chain.transactions import transaction_id
 from ordering_osn.protos import Envelope, HeaderType
-from tests.ordering_osn.helpers.served import broadcast, client_of
-from tests.ordering_osn.helpers.small import LONE, Nodes, counted, quick, transaction, until_ordered
+from tests.ordering_osn.helpers.served import becomes, broadcast, client_of
+from tests.ordering_osn.helpers.small import (
+    LONE,
+    Nodes,
+    counted,
+    log_of,
+    quick,
+    transaction,
+    until_ordered,
+)
 
 pytestmark = pytest.mark.slow
 NAMELESS = (7, 8, 9, 99, -1, 2**31 - 1, -(2**31))
@@ -51,7 +60,7 @@ def swapped(raw):
 def test_an_envelope_in_another_encoding_stands_in_the_block_as_peers_demand_it(tmp_path):
     """Fabric's peers refuse a block for ever with an envelope that an encoder does not give so."""
     sent = [transaction() for _ in range(3)]
-    odd = [swapped(sent[0]), sent[1] + b"\xa0\6\1", sent[2]]
+    odd = [swapped(sent[0]), *sent[1:]]
     assert Envelope.FromString(odd[0]) == Envelope.FromString(sent[0])
 
     async def ask(node):
@@ -61,4 +70,29 @@ def test_an_envelope_in_another_encoding_stands_in_the_block_as_peers_demand_it(
     with Nodes(LONE, tmp_path) as osn:
         node = osn.running("n1", quick(timeout="30ms"))
         assert asyncio.run(ask(node)) == [200] * 3
-        assert until_ordered(node, 3) == [sent[0], *odd[1:]]
+        assert until_ordered(node, 3) == sent
+
+
+def padded(raw, size):
+    """The same envelope behind a field that nobody knows, and nobody signed."""
+    return canonical(Envelope(payload=b"\0" * size)).replace(b"\x0a", b"\xa2\6", 1) + raw
+
+
+def test_neither_padding_nor_repetition_lets_anybody_fill_the_log(tmp_path):
+    """What an envelope has beside payload and signature is in no limit and signed by nobody."""
+
+    async def ask(node):
+        async with client_of(node) as client:
+            first = await broadcast(client, known)
+            await becomes(lambda: node.get("chain-a").knows(transaction_id(known)))
+            behind = osn.small.log.last_stable_offsets([log])[log]
+            filled = [await broadcast(client, padded(raw, 900_000)) for raw in (known, fresh)]
+            again = await broadcast(client, *[known, swapped(known)] * 50)
+            assert osn.small.log.last_stable_offsets([log])[log] == behind
+            return first, filled, again, await broadcast(client, fresh)
+
+    known, fresh = transaction(), transaction()
+    assert Envelope.FromString(padded(known, 9)).payload == Envelope.FromString(known).payload
+    with Nodes(LONE, tmp_path) as osn:
+        node, log = osn.running("n1", quick(timeout="1m")), log_of(osn)
+        assert asyncio.run(ask(node)) == ([200], [[400], [400]], [200] * 100, [200])

@@ -10,7 +10,7 @@ import contextlib
 import ipaddress
 import json
 from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Callable, Iterable
-from typing import Any, Self
+from typing import Any, Self, TypeVar
 
 from multicast.errors import TimedOut
 from ordering_osn.api.channels import Status
@@ -26,6 +26,7 @@ with extra("osn"):
 
 _Messages = Iterable[bytes] | AsyncIterable[bytes]
 _Hook = Callable[[], None] | None
+_Read = TypeVar("_Read")
 # A node waits up to 30 s for a chain to accept envelopes (`node.ingress.READY_S`), then for Kafka.
 ANSWER_S = 60.0
 # A node of ours ends the call with its status, so the trailer arrives at once. Another server may
@@ -63,7 +64,8 @@ class NodeClient:
     """A client of one node: `async with NodeClient("host:port") as client`.
 
     `name` is the name in the server's certificate, where that is not the address's host. Every
-    error of gRPC is raised as `ConnectionLost`; the request may have taken effect.
+    error of gRPC, and an answer that cannot be read, is raised as `ConnectionLost`; the request may
+    have taken effect.
     """
 
     def __init__(self, address: str, *, tls: TlsFiles | None = None, name: str = "") -> None:
@@ -103,7 +105,7 @@ class NodeClient:
         call = self._broadcast()
         async with contextlib.aclosing(self._exchange(call, envelopes, timeout_s)) as answers:
             async for answer in answers:
-                status, info = read_status(answer)
+                status, info = self._understood(read_status, answer)
                 yield status, info
                 if status != Status.SUCCESS:
                     return
@@ -120,7 +122,7 @@ class NodeClient:
         call = self._deliver()
         async with contextlib.aclosing(self._exchange(call, requests, timeout_s)) as answers:
             async for answer in answers:
-                block_or_status = read_answer(answer)
+                block_or_status = self._understood(read_answer, answer)
                 if isinstance(block_or_status, int) and block_or_status != Status.SUCCESS:
                     block_or_status = StatusAnswer(block_or_status)
                     block_or_status.info = await _info(call)
@@ -162,10 +164,10 @@ class NodeClient:
     async def wait(self, request: bytes, *, timeout_s: float = ANSWER_S) -> dict[str, Any]:
         """Wait for a receipt (`receipt_request.receipt_envelope`), at most `timeout_s`."""
         try:
-            answer: dict[str, Any] = json.loads(await self._wait(request, timeout=timeout_s))
+            answer = await self._wait(request, timeout=timeout_s)
         except aio.AioRpcError as error:
             raise self._lost(error) from error
-        return answer
+        return self._understood(_receipt, answer)
 
     async def _read(self, answers: AsyncIterator[bytes], timeout_s: float | None) -> bytes | None:
         # The iterator yields every answer received, even if writing to the call has failed since:
@@ -178,8 +180,23 @@ class NodeClient:
         except TimeoutError as error:
             raise TimedOut(f"{self.address} did not answer within {timeout_s:g} s") from error
 
+    def _understood(self, read: Callable[[bytes], _Read], answer: bytes) -> _Read:
+        try:
+            return read(answer)
+        except (ValueError, RecursionError) as error:
+            raise ConnectionLost(
+                f"{self.address} sent no answer of its service: {error}"
+            ) from error
+
     def _lost(self, error: aio.AioRpcError) -> ConnectionLost:
         return lost(self.address, error.code().name, error.details() or "", self._tls)
+
+
+def _receipt(answer: bytes) -> dict[str, Any]:
+    receipt: dict[str, Any] = json.loads(answer)
+    if not isinstance(receipt, dict):
+        raise ValueError("a receipt is a JSON object")  # noqa: TRY004 - as where it is no JSON
+    return receipt
 
 
 async def _info(call: Any) -> str:

@@ -10,6 +10,8 @@ nothing.
 
 No gRPC here: the stream is a `Stream` of bytes.
 
+A large config update is judged in a thread; no message is read before it is answered.
+
 Invariant: answered <= submitted <= answered + `IN_FLIGHT_MAX`; the messages in flight, all but the
 newest, have at most `IN_FLIGHT_BYTES_MAX` bytes.
 """
@@ -22,8 +24,10 @@ from collections import deque
 from collections.abc import Awaitable, Callable
 from typing import Any, NamedTuple, Protocol
 
-from ordering_osn.api.channels import BundleAnswer, Channels, Status
+from ordering_osn.api.channels import HEAVY_BYTES, BundleAnswer, Channels, Status
 from ordering_osn.api.responses import SUCCESS, status_answer
+from ordering_osn.chain.transactions import Malformed, channel_header
+from ordering_osn.protos import HeaderType
 from ordering_osn.wire.multichain_pb2 import BundleResponse
 
 # Messages. At 10 ms for an acknowledgement by all replicas, one stream reaches 25,600 envelopes/s,
@@ -34,6 +38,7 @@ IN_FLIGHT_MAX = 256
 # read while one of that size is stored; two of the largest bundles (`bundle.BUNDLE_BYTES_MAX`).
 # Each stream may hold so much memory.
 IN_FLIGHT_BYTES_MAX = 17 << 20
+_CONFIG_UPDATE = int(HeaderType.CONFIG_UPDATE)
 _log = logging.getLogger("amcast.osn.broadcast")
 
 
@@ -61,8 +66,15 @@ class Answered(NamedTuple):
 class AnsweredStream:
     """One stream, from its first message to its end. `submit` gives the answer to a message."""
 
-    def __init__(self, stream: Stream, submit: Callable[[bytes], Awaitable[Answered]]) -> None:
-        self._stream = stream
+    def __init__(
+        self,
+        stream: Stream,
+        submit: Callable[[bytes], Awaitable[Answered]],
+        *,
+        waits: Callable[[bytes], bool] = lambda _: False,
+    ) -> None:
+        """Take a stream; `waits`: whether a message is answered before the next one is read."""
+        self._stream, self._waits = stream, waits
         self._call = submit
         self._open: deque[tuple[asyncio.Task[Answered], int]] = deque()
         self._bytes = 0
@@ -92,6 +104,8 @@ class AnsweredStream:
                 task = asyncio.create_task(self._submit(message))
                 self._open.append((task, len(message)))
                 self._changed.set()
+                if self._waits(message):
+                    await asyncio.wait({task})
                 while len(self._open) >= IN_FLIGHT_MAX or self._bytes > IN_FLIGHT_BYTES_MAX:
                     self._changed.clear()
                     await self._changed.wait()
@@ -139,7 +153,15 @@ async def serve_envelopes(channels: Channels, stream: Stream) -> None:
             return Answered(SUCCESS, ends=False)
         return Answered(status_answer(status, info), ends=status != Status.SUCCESS)
 
-    await AnsweredStream(stream, submit).serve()
+    await AnsweredStream(stream, submit, waits=_is_heavy).serve()
+
+
+def _is_heavy(envelope: bytes) -> bool:
+    """Whether an envelope is a config update that is judged in a thread."""
+    try:
+        return len(envelope) > HEAVY_BYTES and channel_header(envelope).type == _CONFIG_UPDATE
+    except Malformed:
+        return False
 
 
 async def serve_bundles(channels: Channels, stream: Stream) -> None:

@@ -60,8 +60,8 @@ async def wait(channels: Channels, raw: bytes, *, now: datetime, tls_hash: bytes
     try:
         request = read_request(raw, now=now, tls_hash=tls_hash)
         channel = channel_of(channels, request)
-        transaction, timeout_s = _wanted(request)
         SeekAccess(channel, request).check(now)
+        transaction, timeout_s = _wanted(request)
     except Refused as refused:
         return _answer(refused.status, info=str(refused))
     place = await channels.receipt(channel.name, transaction, timeout_s)

@@ -244,20 +244,23 @@ def _pass_normal(config: ChannelConfig, envelope: ParsedEnvelope, now: datetime 
 
 def _pass_filters(config: ChannelConfig, envelope: ParsedEnvelope, now: datetime | None) -> None:
     """Apply the filters for every class; without `now` nothing is judged by the clock."""
-    size_max = min(config.parameters.bytes_absolute, BLOCK_BYTES_MAX)
     try:
         if not envelope.message.payload:
             raise Refusal(Status.BAD_REQUEST, "message payload is empty")
-        size = envelope.size_bytes
-        if size > size_max:
-            raise Refusal(
-                Status.BAD_REQUEST,
-                f"message payload is {size} bytes and exceeds maximum allowed {size_max} bytes",
-            )
+        _pass_size(config, envelope)
         signed = SignedData.of(envelope)
     except BadEnvelope as error:
         raise Refusal(Status.BAD_REQUEST, str(error)) from error
     check_writer(config, signed, now=now)
+
+
+def _pass_size(config: ChannelConfig, envelope: ParsedEnvelope) -> None:
+    size, size_max = envelope.size_bytes, min(config.parameters.bytes_absolute, BLOCK_BYTES_MAX)
+    if size > size_max:
+        raise Refusal(
+            Status.BAD_REQUEST,
+            f"message payload is {size} bytes and exceeds maximum allowed {size_max} bytes",
+        )
 
 
 def check_writer(config: ChannelConfig, signed: SignedData, *, now: datetime | None) -> None:
@@ -313,6 +316,7 @@ def _creation_for(
 ) -> bytes:
     """Make the ORDERER_TRANSACTION that results from a CONFIG_UPDATE for a new channel."""
     try:
+        _pass_size(system, update)
         name, proposed = proposed_channel(system, update.message)
     except BadEnvelope as error:
         raise Refusal(Status.BAD_REQUEST, str(error)) from error

@@ -8,7 +8,7 @@ where that is not 200:
     503   the chain does not take envelopes now, or Kafka did not answer in time
 
 Runs on the event loop. Filtering never waits, so the envelopes of a chain are filtered and posted
-in the order in which they came.
+in the order in which they came; only a large config update is judged in a thread.
 """
 
 from __future__ import annotations
@@ -19,9 +19,10 @@ from collections import defaultdict
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import datetime
+from functools import partial
 
 from multicast.errors import AmcastError
-from ordering_osn.api.channels import Status
+from ordering_osn.api.channels import HEAVY_BYTES, Status
 from ordering_osn.api.metrics import Metrics
 from ordering_osn.api.seek import no_such_channel
 from ordering_osn.chain.envelopes import ParsedEnvelope, Signer
@@ -84,6 +85,7 @@ class Ingress:
         self._clock = clock
         self._plan = plan
         self._ready_s = ready_s
+        self._judging = asyncio.Lock()  # one large update at a time: they share one interpreter
         # By chain: clients' envelopes are posted in the order in which they came.
         self._posting: defaultdict[str, asyncio.Lock] = defaultdict(asyncio.Lock)
 
@@ -101,7 +103,12 @@ class Ingress:
         try:
             envelope_class, channel = route(envelope)
             kind = _type_name(envelope.header.type)
-            admitted = self._admit(envelope_class, channel, envelope)
+            if envelope_class is EnvelopeClass.CONFIG_UPDATE and len(raw) > HEAVY_BYTES:
+                async with self._judging:
+                    admit = partial(self._admit, envelope_class, channel, envelope)
+                    admitted = await asyncio.to_thread(admit)
+            else:
+                admitted = self._admit(envelope_class, channel, envelope)
             filtered_s = time.monotonic() - began
             await self._post(admitted)
         except Refusal as refusal:

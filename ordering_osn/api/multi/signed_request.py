@@ -16,7 +16,13 @@ from datetime import UTC, datetime
 from typing import Any, NamedTuple
 
 from ordering_osn.api.channels import Channel, Status
-from ordering_osn.api.seek import READERS, READERS_IN_MAINTENANCE, TIME_WINDOW, Refused
+from ordering_osn.api.seek import (
+    READERS,
+    READERS_IN_MAINTENANCE,
+    TIME_WINDOW,
+    Refused,
+    refuse_large,
+)
 from ordering_osn.chain.envelopes import Signer
 from ordering_osn.config.policies import PolicyNotMet, SignedData
 from ordering_osn.identity import BadSignature, UntrustedIdentity, expires_at, verify_as
@@ -24,8 +30,6 @@ from ordering_osn.protos import DecodeError
 from ordering_osn.wire.multichain_pb2 import RequestContent, SignedRequest
 
 _MS = 1000  # in a second
-# A status request has 1.5 kB; one of DeliverMulti names up to 64 chains and a cursor of them all.
-REQUEST_BYTES_MAX = 1 << 20
 
 
 class CheckedRequest(NamedTuple):
@@ -59,10 +63,7 @@ def read_signed_request(raw: bytes, *, now: datetime, tls_hash: bytes | None) ->
 
     `tls_hash` is the SHA-256 of the client's TLS certificate; None without mutual TLS.
     """
-    if len(raw) > REQUEST_BYTES_MAX:
-        raise Refused(
-            Status.BAD_REQUEST, f"the request has {len(raw)} bytes, more than {REQUEST_BYTES_MAX}"
-        )
+    refuse_large(raw)
     try:
         request = SignedRequest.FromString(raw)
         content = RequestContent.FromString(request.content)

@@ -1,12 +1,17 @@
 """Answers to envelopes that no client library makes, from a node served over gRPC."""
 
 import asyncio
+import threading
+from datetime import UTC, datetime
+from functools import partial
 
 import pytest
 
+from ordering_osn.api.channels import HEAVY_BYTES
 from ordering_osn.chain.envelopes import canonical
 from ordering_osn.chain.transactions import transaction_id
 from ordering_osn.protos import Envelope, HeaderType
+from tests.ordering_osn.helpers import configs
 from tests.ordering_osn.helpers.served import becomes, broadcast, client_of
 from tests.ordering_osn.helpers.small import (
     LONE,
@@ -71,6 +76,40 @@ def test_an_envelope_in_another_encoding_stands_in_the_block_as_peers_demand_it(
         node = osn.running("n1", quick(timeout="30ms"))
         assert asyncio.run(ask(node)) == [200] * 3
         assert until_ordered(node, 3) == sent
+
+
+def test_a_large_update_is_judged_beside_the_loop_and_nothing_behind_a_refused_one(tmp_path):
+    judged, on_the_loop = threading.Event(), threading.current_thread()
+
+    def clock():
+        if threading.current_thread() is not on_the_loop:
+            judged.wait(60)
+        return datetime.now(UTC)
+
+    async def ask(node):
+        signers = [configs.org_user()] * 20
+        change = partial(configs.set_batch, max_message_count=4)
+        small, large = (
+            configs.update(
+                node.get("chain-a").config, change, signers=by, sender=configs.org_user()
+            )
+            for by in (signers[:1], signers)
+        )
+        assert len(small) <= HEAVY_BYTES < len(large)
+        async with client_of(node) as client:
+            assert await broadcast(client, small, transaction()) == [400]
+            judging = asyncio.create_task(broadcast(client, large, transaction()))
+            assert await broadcast(client, *sent) == [200, 200]
+            await becomes(lambda: node.get("chain-a").knows(transaction_id(sent[1])))
+            assert not judging.done()
+            judged.set()
+            assert await judging == [400]
+
+    sent = [transaction() for _ in range(2)]
+    with Nodes(LONE, tmp_path) as osn:
+        node = osn.running("n1", quick(timeout="30ms"), clock=clock)
+        asyncio.run(ask(node))
+        assert until_ordered(node, 2) == sent
 
 
 def padded(raw, size):

@@ -58,8 +58,16 @@ def test_what_cannot_be_read_is_400_and_has_no_id():
 
 def test_a_part_for_another_channel_is_400_with_its_chain():
     made = signed_bundle()
-    raw = encode_bundle(made).replace(b"chain-b", b"chain-c")
-    assert refusal(SmallDesk(), raw)[0] == 400
+    content = made.content.replace(b"chain-b", b"chain-c")
+    forged = replace(made, content=content, signature=configs.org_user().sign(content))
+    assert refusal(SmallDesk(), encode_bundle(forged))[0] == 400
+
+
+@pytest.mark.parametrize(("signer", "status"), [(None, 400), (STRANGER, 403)])
+def test_envelopes_are_looked_at_only_where_the_submitter_may_write_in_a_chain(signer, status):
+    made = signed_bundle(signer=signer, parts_by=configs.org_user())
+    parts = tuple(replace(part, envelope=b"x" * (1 << 20)) for part in made.parts)
+    assert refusal(SmallDesk(), encode_bundle(replace(made, parts=parts))) == (status, "chain-a")
 
 
 def test_what_is_too_large_is_413():

@@ -29,7 +29,14 @@ from ordering_osn.api.multi.deliver_multi import DeliverMulti
 from ordering_osn.api.multi.log_end import log_end
 from ordering_osn.api.multi.status import bundle_status
 from ordering_osn.api.receipt_request import wait
-from ordering_osn.api.services import BROADCAST, INFO_TRAILER, MULTI_CHAIN, RECEIPTS, SIZES
+from ordering_osn.api.services import (
+    BROADCAST,
+    INFO_TRAILER,
+    MESSAGE_BYTES_MAX,
+    MULTI_CHAIN,
+    RECEIPTS,
+    SIZES,
+)
 from ordering_osn.api.tls_files import TlsFiles
 from ordering_osn.identity import fingerprint
 from topology import extra
@@ -48,6 +55,10 @@ _log = logging.getLogger("amcast.osn.wire")
 # Each stream costs a coroutine and at most one block. 2,000 are tested (test_deliver_streams.py);
 # with ten times less, the peers and clients of a large network would be refused.
 STREAMS_MAX = 10_000
+# Half a message of anybody is held in memory until its stream ends: so a node takes no larger ones
+# than its channels can use. Fabric's default AbsoluteMaxBytes is the least; bundles have less.
+_RECEIVED_BYTES_MIN = 10 << 20
+_AROUND_BYTES = 64 << 10  # an envelope a little over the limit is answered 400
 # Fabric's defaults: a ping after two hours of silence, 20 s for its answer. Clients may ping once a
 # second, which is no load: Fabric's peers ping once a minute, and may come a moment early.
 _SERVER_OPTIONS = [
@@ -132,6 +143,7 @@ class Server:
         self._server = aio.server(
             options=[
                 *_SERVER_OPTIONS,
+                ("grpc.max_receive_message_length", self._received_bytes_max()),
                 # Streams that arrive all at once wait for their turn; by default gRPC refuses some
                 # of them at random above one thousand.
                 ("grpc.server.max_pending_requests", self._streams_max),
@@ -184,6 +196,12 @@ class Server:
         self._deliver_multi.close()
         await self._server.stop(grace_s)
         await self._deliver_multi.ended()
+
+    def _received_bytes_max(self) -> int:
+        channels = (self._channels.get(name) for name in self._channels.names())
+        largest = (each.config.parameters.bytes_absolute for each in channels if each is not None)
+        needed = max(_RECEIVED_BYTES_MIN, *largest) + _AROUND_BYTES
+        return min(MESSAGE_BYTES_MAX, needed)
 
     @staticmethod
     def _credentials(tls: TlsFiles) -> Any:

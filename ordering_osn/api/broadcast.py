@@ -21,14 +21,17 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Hashable
+from contextlib import suppress
 from typing import Any, NamedTuple, Protocol
 
 from ordering_osn.api.channels import HEAVY_BYTES, BundleAnswer, Channels, Status
 from ordering_osn.api.responses import SUCCESS, status_answer
+from ordering_osn.api.seek import Refused
+from ordering_osn.chain.envelopes import BadEnvelope, ParsedEnvelope
 from ordering_osn.chain.transactions import Malformed, channel_header
-from ordering_osn.protos import HeaderType
-from ordering_osn.wire.multichain_pb2 import BundleResponse
+from ordering_osn.protos import DecodeError, HeaderType
+from ordering_osn.wire.multichain_pb2 import Bundle, BundleContent, BundleResponse
 
 # Messages. At 10 ms for an acknowledgement by all replicas, one stream reaches 25,600 envelopes/s,
 # more than a node verifies. With ten times less, the round trip to Kafka could be the limit; with
@@ -50,6 +53,12 @@ class Stream(Protocol):
 
     async def write(self, message: bytes) -> None:
         """Send a message; returns when flow control allows another."""
+
+    def granted(self, creator: bytes) -> Hashable:
+        """Note that a request which `creator` signed was granted; give the client that it names.
+
+        The first one names it. Raises `seek.Refused` where that client has too many streams.
+        """
 
 
 class Panicked(Exception):
@@ -146,9 +155,15 @@ def forget(task: asyncio.Task[Any]) -> None:
 
 async def serve_envelopes(channels: Channels, stream: Stream) -> None:
     """Serve one Broadcast stream; raises `Panicked`."""
+    granted = False
 
     async def submit(envelope: bytes) -> Answered:
+        nonlocal granted
         status, info = await channels.submit(envelope)
+        if status == Status.SUCCESS and not granted:
+            granted = True
+            with suppress(BadEnvelope, Refused):  # it goes on as a stream of nobody known
+                stream.granted(ParsedEnvelope(envelope).signature_header.creator)
         if status == Status.SUCCESS and not info:
             return Answered(SUCCESS, ends=False)
         return Answered(status_answer(status, info), ends=status != Status.SUCCESS)
@@ -166,9 +181,17 @@ def _is_heavy(envelope: bytes) -> bool:
 
 async def serve_bundles(channels: Channels, stream: Stream) -> None:
     """Serve one BroadcastMulti stream, of a Bundle and a BundleResponse each; raises `Panicked`."""
+    granted = False
 
     async def submit(bundle: bytes) -> Answered:
-        return Answered(_response(await channels.submit_bundle(bundle)), ends=False)
+        nonlocal granted
+        answer = await channels.submit_bundle(bundle)
+        if answer.status == Status.SUCCESS and not granted:
+            granted = True
+            with suppress(DecodeError, Refused):
+                content = BundleContent.FromString(Bundle.FromString(bundle).content)
+                stream.granted(content.submitter)
+        return Answered(_response(answer), ends=False)
 
     await AnsweredStream(stream, submit).serve()
 

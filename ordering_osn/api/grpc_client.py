@@ -102,6 +102,8 @@ class NodeClient:
         Ends after the first status that is not 200. Raises `TimedOut` where an answer does not
         come within `timeout_s` of the one before it; None waits without limit.
         """
+        # A node ends a stream without a first message; a pipe may give it later.
+        envelopes = await _begun(envelopes)
         call = self._broadcast()
         async with contextlib.aclosing(self._exchange(call, envelopes, timeout_s)) as answers:
             async for answer in answers:
@@ -197,6 +199,24 @@ def _receipt(answer: bytes) -> dict[str, Any]:
     if not isinstance(receipt, dict):
         raise ValueError("a receipt is a JSON object")  # noqa: TRY004 - as where it is no JSON
     return receipt
+
+
+async def _begun(messages: _Messages) -> _Messages:
+    """Wait for the first of messages that come with time; give all."""
+    if not isinstance(messages, AsyncIterable):
+        return messages
+    rest = aiter(messages)
+    try:
+        first = await anext(rest)
+    except StopAsyncIteration:
+        return ()
+
+    async def with_first() -> AsyncIterator[bytes]:
+        yield first
+        async for message in rest:
+            yield message
+
+    return with_first()
 
 
 async def _info(call: Any) -> str:

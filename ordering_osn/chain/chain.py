@@ -8,7 +8,8 @@ posted it, nor a restart has an influence on a block.
     position   right after a record: its number in the order stream (from 1; before the first one 0,
                or -3 as Fabric has it) and the cursor from which a consumer reads the next one. A
                block's position: where a node that restarts from this block reads on
-    current    judged under the config in force (the record's `config_seq` is its sequence)
+    current    judged under the config in force (the record's `config_seq` is its sequence), if it
+               is a node's. It is judged here, too, by what is the same at all nodes
     stale      judged under an older config. It is judged again, and if it is valid, *reposted* with
                its own number as `original`. It is not ordered here, because the second judgement
                depends on the time (an identity expires), so nodes may disagree on it
@@ -319,13 +320,14 @@ class Chain:
             self._refuse(transaction, "it was ordered before", Cause.REPLAYED)
             return cursors
         try:
-            if record.kind is RegularKind.UNKNOWN or not self._resubmission:
-                # It is ordered here and now, so its verdict must not depend on a clock: UNKNOWN
-                # tells the judge so. The envelope that it gives for a config has this node's own
-                # signature, so the record's is ordered: that one all nodes have.
-                self.rules.judge(record.payload, RegularKind.UNKNOWN)
-            elif record.config_seq < self._sequence:
+            stale = record.config_seq < self._sequence
+            if stale and record.kind is not RegularKind.UNKNOWN and self._resubmission:
                 return self._repost(position, record, cursors)
+            # Not only nodes can write to the log, so each record is judged once more. It is ordered
+            # here and now, so its verdict must not depend on a clock: UNKNOWN tells the judge so.
+            # The envelope that it gives for a config has this node's own signature, so the record's
+            # is ordered: that one all nodes have.
+            self.rules.judge(record.payload, RegularKind.UNKNOWN)
             if kind is RegularKind.CONFIG:
                 self._config(position, record.payload, pending, cursors)
             else:

@@ -14,6 +14,7 @@ identities alone and is cached, so an evaluation costs little more than its sign
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Callable, Sequence
 from functools import lru_cache
 from typing import NamedTuple
@@ -38,6 +39,9 @@ _OUTCOMES_KEPT_MAX = 4096
 # Each costs 0.1 ms; an update of 10 MB could have 10,000, of anybody.
 SIGNATURES_MAX = 1000
 _ROOT = "/Channel"
+# Some seconds of what a node takes in, and 10 MB.
+_VERIFIED_MAX = 20_000
+_verified: dict[tuple[Verification, bytes, bytes], None] = {}
 _SIGNATURES_NAMED_MAX = 3  # in one error message, to keep it one readable sentence
 
 # Decides whether identities meet a policy: None where they do, else the reason.
@@ -190,7 +194,13 @@ class Policies:
 def _verify(signed: SignedData, identity: Identity) -> None:
     """Raise `BadSignature` unless the identity signed, as far as that is not known already."""
     if signed.verified is None:
-        identity.verify(signed.data, signed.signature)
+        # A node verifies what a client sends, and again what it reads back from the log.
+        key = (identity.verification, hashlib.sha256(signed.data).digest(), signed.signature)
+        if key not in _verified:
+            identity.verify(signed.data, signed.signature)
+            if len(_verified) >= _VERIFIED_MAX:
+                _verified.clear()
+            _verified[key] = None
     elif identity.verification not in signed.verified:
         identity.verify(signed.data, signed.signature)
         signed.verified.add(identity.verification)

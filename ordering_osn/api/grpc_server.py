@@ -38,7 +38,7 @@ from ordering_osn.api.services import (
     MESSAGE_BYTES_MAX,
     MULTI_CHAIN,
     RECEIPTS,
-    SIZES,
+    SENT_SIZE,
 )
 from ordering_osn.api.streams import CLIENT_STREAMS_MAX, WAITING_MAX, Client, Streams
 from ordering_osn.api.tls_files import TlsFiles
@@ -66,7 +66,7 @@ _AROUND_BYTES = 64 << 10  # an envelope a little over the limit is answered 400
 # Fabric's defaults: a ping after two hours of silence, 20 s for its answer. Clients may ping once a
 # second, which is no load: Fabric's peers ping once a minute, and may come a moment early.
 _SERVER_OPTIONS = [
-    *SIZES,
+    SENT_SIZE,
     ("grpc.keepalive_time_ms", 2 * 60 * 60 * 1000),
     ("grpc.keepalive_timeout_ms", 20_000),
     ("grpc.keepalive_permit_without_calls", 1),

@@ -40,7 +40,7 @@ from ordering_osn.api.services import (
     RECEIPTS,
     SENT_SIZE,
 )
-from ordering_osn.api.streams import CLIENT_STREAMS_MAX, WAITING_MAX, Client, Streams
+from ordering_osn.api.streams import CLIENT_STREAMS_MAX, WAITING_MAX, Client, ClientStreams
 from ordering_osn.api.tls_files import TlsFiles
 from ordering_osn.identity import fingerprint
 from topology import extra
@@ -110,7 +110,11 @@ class _Stream:
     """
 
     def __init__(
-        self, context: Any, streams: Streams, tls_hash: bytes | None, count: Callable[[str], None]
+        self,
+        context: Any,
+        streams: ClientStreams,
+        tls_hash: bytes | None,
+        count: Callable[[str], None],
     ) -> None:
         self.context, self.tls_hash, self.why = context, tls_hash, ""
         self._streams, self._count = streams, count
@@ -186,13 +190,13 @@ class Server:
         metrics: Metrics | None = None,
         clock: Callable[[], datetime] = lambda: datetime.now(UTC),
         streams_max: int = STREAMS_MAX,
-        streams: Streams | None = None,
+        streams: ClientStreams | None = None,
     ) -> None:
         self.host, self.port = host, port
         self._channels, self._tls, self._clock = channels, tls, clock
         self._metrics = metrics or Metrics()
         self._streams_max = streams_max
-        self._streams = streams or Streams()
+        self._streams = streams or ClientStreams()
         self._mutual = bool(tls and tls.authorities)
 
     async def start(self) -> None:

@@ -29,7 +29,7 @@ GRACE_S = 1.0
 Client = tuple[str, bytes]  # an address, empty where a TLS certificate tells who it is; its digest
 
 
-class Streams:
+class ClientStreams:
     """The streams of a node, by their clients; all calls on one event loop."""
 
     def __init__(

@@ -93,7 +93,8 @@ def route(envelope: ParsedEnvelope) -> tuple[EnvelopeClass, str]:
     if not envelope.is_exact:
         raise Refusal(Status.BAD_REQUEST, "the envelope has more fields than payload and signature")
     kind = class_of(header)
-    if kind is EnvelopeClass.CONFIG:
+    # A request for blocks, signed by a reader, must not be ordered for whoever has caught it.
+    if kind is EnvelopeClass.CONFIG or header.type == HeaderType.DELIVER_SEEK_INFO:
         raise Refusal(Status.BAD_REQUEST, "message is of type that cannot be processed directly")
     name = header.channel_id
     if len(name) > NAME_LENGTH_MAX:

@@ -29,6 +29,8 @@ from ordering_osn.identity import BadSignature, UntrustedIdentity, expires_at, v
 from ordering_osn.protos import DecodeError
 from ordering_osn.wire.multichain_pb2 import RequestContent, SignedRequest
 
+# Signed before the content, so that a signature of a request is none of anything else.
+SIGNED_FIRST = b"amcast.osn.MultiChain request 1\n"
 _MS = 1000  # in a second
 
 
@@ -54,7 +56,8 @@ def signed_request(
         tls_cert_sha256=tls_hash,
         **request,
     ).SerializeToString()
-    made: bytes = SignedRequest(content=content, signature=signer.sign(content)).SerializeToString()
+    signature = signer.sign(SIGNED_FIRST + content)
+    made: bytes = SignedRequest(content=content, signature=signature).SerializeToString()
     return made
 
 
@@ -79,7 +82,8 @@ def read_signed_request(raw: bytes, *, now: datetime, tls_hash: bytes | None) ->
             Status.BAD_REQUEST, "the request does not hold the hash of the client's TLS certificate"
         )
     try:
-        verify_as(content.creator, request.content, request.signature)
+        signed = SignedData(SIGNED_FIRST + request.content, content.creator, request.signature)
+        verify_as(signed.creator, signed.data, signed.signature)
     except (BadSignature, UntrustedIdentity) as error:
         raise Refused(
             Status.FORBIDDEN, f"the request's creator did not sign it: {error}"
@@ -87,7 +91,6 @@ def read_signed_request(raw: bytes, *, now: datetime, tls_hash: bytes | None) ->
     expires = expires_at(content.creator)
     if expires is not None and now > expires:
         raise Refused(Status.FORBIDDEN, "the identity has expired")
-    signed = SignedData(request.content, content.creator, request.signature)
     return CheckedRequest(content, signed, expires)
 
 

@@ -8,7 +8,7 @@ import pytest
 from grpc import aio
 
 from ordering_osn.api.connection_errors import ConnectionLost
-from ordering_osn.api.streams import Streams
+from ordering_osn.api.streams import ClientStreams
 from ordering_osn.config.channel_config import ChannelConfig
 from tests.ordering_osn.api.test_streams import METHODS
 from tests.ordering_osn.helpers import configs
@@ -95,7 +95,7 @@ def test_half_a_message_of_a_stranger_is_held_for_a_bounded_time(runner, tmp_pat
     async def ask():
         options = [("grpc.use_local_subchannel_pool", 1)]
         async with (
-            serving(SmallChannels(channel), streams=Streams(first_s=1.0)) as server,
+            serving(SmallChannels(channel), streams=ClientStreams(first_s=1.0)) as server,
             that_holds_back(server.port, 1 << 20, held) as port,
             aio.insecure_channel(f"127.0.0.1:{port}", options) as stranger,
         ):

@@ -193,6 +193,7 @@ def test_what_is_wrong_with_a_request_is_refused_before_anything_is_looked_up(ru
     now = datetime.now(UTC)
     content = SignedRequest.FromString(signed_request(USER, status=StatusRequest(bundle_id=ID)))
     content.signature = USER.sign(b"something else")
+    untagged = SignedRequest(content=content.content, signature=USER.sign(content.content))
     for expected, asked in (
         (400, {"raw": b"\xff\xff"}),
         (400, {"raw": bytes(REQUEST_BYTES_MAX + 1)}),
@@ -202,6 +203,7 @@ def test_what_is_wrong_with_a_request_is_refused_before_anything_is_looked_up(ru
         (400, {"now": now + timedelta(minutes=16)}),
         (400, {"raw": signed_request(USER, deliver=DeliverMultiRequest())}),
         (403, {"raw": content.SerializeToString()}),
+        (403, {"raw": untagged.SerializeToString()}),
         (403, {"signer": STRANGER}),
     ):
         answer = status(runner, channels, **asked)

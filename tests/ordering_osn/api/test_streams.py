@@ -11,7 +11,7 @@ from ordering_osn.api.connection_errors import ConnectionLost
 from ordering_osn.api.grpc_client import NodeClient
 from ordering_osn.api.receipt_request import receipt_envelope
 from ordering_osn.api.seek import ENDLESS, seek_envelope
-from ordering_osn.api.streams import Streams
+from ordering_osn.api.streams import ClientStreams
 from tests.ordering_osn.helpers.chains import (
     MUTUAL_TLS,
     ORDERER,
@@ -46,7 +46,7 @@ def test_a_stream_without_a_request_is_ended(runner, channels, method):
 
     async def ask():
         async with (
-            serving(channels, streams=Streams(first_s=0.05)) as server,
+            serving(channels, streams=ClientStreams(first_s=0.05)) as server,
             aio.insecure_channel(f"127.0.0.1:{server.port}") as stranger,
         ):
             call = stranger.stream_stream(method)()
@@ -62,7 +62,7 @@ def test_strangers_who_wait_keep_nobody_out_at_their_own_address(runner, channel
     """Ten times as many as may wait: the oldest make room, who asks at once is served and stays."""
 
     async def ask():
-        limits = Streams(waiting_max=5, grace_s=0)
+        limits = ClientStreams(waiting_max=5, grace_s=0)
         async with AsyncExitStack() as stack:
             server = await stack.enter_async_context(serving(channels, streams=limits))
             address = f"127.0.0.1:{server.port}"
@@ -101,7 +101,7 @@ def test_strangers_who_wait_keep_nobody_out_at_their_own_address(runner, channel
 
 def test_a_client_has_so_many_streams_and_others_have_theirs(runner, channels):
     async def ask():
-        limits = Streams(client_max=2)
+        limits = ClientStreams(client_max=2)
         async with served(channels, streams=limits) as client:
             held = [deliver(client, stop=ENDLESS) for _ in range(2)]
             for stream in held:
@@ -123,7 +123,7 @@ def test_under_mutual_tls_the_certificate_tells_who_has_a_stream(runner, channel
     """Its streams are counted before any request, and not ended for others."""
 
     async def ask():
-        limits = Streams(client_max=2, waiting_max=0, grace_s=0)
+        limits = ClientStreams(client_max=2, waiting_max=0, grace_s=0)
         options = {"tls": MUTUAL_TLS, "client_tls": USER_TLS, "streams": limits}
         async with served(channels, **options) as client:
             idle = [client._channel.stream_stream(METHODS[1])() for _ in range(2)]
@@ -140,7 +140,7 @@ def test_under_mutual_tls_the_certificate_tells_who_has_a_stream(runner, channel
 
 def test_requests_for_receipts_are_counted_while_they_wait(runner, channels):
     async def ask():
-        limits = Streams(client_max=1)
+        limits = ClientStreams(client_max=1)
         async with served(channels, streams=limits) as client:
             request = receipt_envelope(USER, "chain-a", "f" * 64, 60_000)
             waiting = asyncio.create_task(client.wait(request))

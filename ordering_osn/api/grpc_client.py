@@ -16,7 +16,7 @@ from multicast.errors import TimedOut
 from ordering_osn.api.channels import Status
 from ordering_osn.api.connection_errors import ConnectionLost, lost
 from ordering_osn.api.responses import read_answer, read_status
-from ordering_osn.api.services import BROADCAST, INFO_TRAILER, RECEIPTS, SIZES
+from ordering_osn.api.services import BROADCAST, INFO_TRAILER, RECEIPTS, sizes
 from ordering_osn.api.tls_files import TlsFiles
 from topology import extra
 
@@ -36,7 +36,7 @@ _TRAILER_S = 5.0
 # its error is then not reported.
 _SENDER_ERROR_S = 1.0
 _CLIENT_OPTIONS = [
-    *SIZES,
+    *sizes(),
     # Each client has its own connection, so that none inherits the back-off of another client that
     # was refused just before.
     ("grpc.use_local_subchannel_pool", 1),
@@ -169,7 +169,7 @@ class NodeClient:
             answer = await self._wait(request, timeout=timeout_s)
         except aio.AioRpcError as error:
             raise self._lost(error) from error
-        return self._understood(_receipt, answer)
+        return self._understood(lambda raw: dict(json.loads(raw)), answer)
 
     async def _read(self, answers: AsyncIterator[bytes], timeout_s: float | None) -> bytes | None:
         # The iterator yields every answer received, even if writing to the call has failed since:
@@ -185,20 +185,13 @@ class NodeClient:
     def _understood(self, read: Callable[[bytes], _Read], answer: bytes) -> _Read:
         try:
             return read(answer)
-        except (ValueError, RecursionError) as error:
+        except (ValueError, TypeError, RecursionError) as error:
             raise ConnectionLost(
                 f"{self.address} sent no answer of its service: {error}"
             ) from error
 
     def _lost(self, error: aio.AioRpcError) -> ConnectionLost:
         return lost(self.address, error.code().name, error.details() or "", self._tls)
-
-
-def _receipt(answer: bytes) -> dict[str, Any]:
-    receipt: dict[str, Any] = json.loads(answer)
-    if not isinstance(receipt, dict):
-        raise ValueError("a receipt is a JSON object")  # noqa: TRY004 - as where it is no JSON
-    return receipt
 
 
 async def _begun(messages: _Messages) -> _Messages:

@@ -32,14 +32,7 @@ from ordering_osn.api.multi.log_end import log_end
 from ordering_osn.api.multi.status import bundle_status
 from ordering_osn.api.receipt_request import wait
 from ordering_osn.api.seek import Refused
-from ordering_osn.api.services import (
-    BROADCAST,
-    INFO_TRAILER,
-    MESSAGE_BYTES_MAX,
-    MULTI_CHAIN,
-    RECEIPTS,
-    SENT_SIZE,
-)
+from ordering_osn.api.services import BROADCAST, INFO_TRAILER, MULTI_CHAIN, RECEIPTS, sizes
 from ordering_osn.api.streams import CLIENT_STREAMS_MAX, WAITING_MAX, Client, ClientStreams
 from ordering_osn.api.tls_files import TlsFiles
 from ordering_osn.identity import fingerprint
@@ -66,7 +59,6 @@ _AROUND_BYTES = 64 << 10  # an envelope a little over the limit is answered 400
 # Fabric's defaults: a ping after two hours of silence, 20 s for its answer. Clients may ping once a
 # second, which is no load: Fabric's peers ping once a minute, and may come a moment early.
 _SERVER_OPTIONS = [
-    SENT_SIZE,
     ("grpc.keepalive_time_ms", 2 * 60 * 60 * 1000),
     ("grpc.keepalive_timeout_ms", 20_000),
     ("grpc.keepalive_permit_without_calls", 1),
@@ -206,7 +198,7 @@ class Server:
         self._server = aio.server(
             options=[
                 *_SERVER_OPTIONS,
-                ("grpc.max_receive_message_length", self._received_bytes_max()),
+                *sizes(self._received_bytes_max()),
                 # Streams that arrive all at once wait for their turn; by default gRPC refuses some
                 # of them at random above one thousand.
                 ("grpc.server.max_pending_requests", self._streams_max),
@@ -267,8 +259,7 @@ class Server:
     def _received_bytes_max(self) -> int:
         channels = (self._channels.get(name) for name in self._channels.names())
         largest = (each.config.parameters.bytes_absolute for each in channels if each is not None)
-        needed = max(_RECEIVED_BYTES_MIN, *largest) + _AROUND_BYTES
-        return min(MESSAGE_BYTES_MAX, needed)
+        return max((_RECEIVED_BYTES_MIN, *largest)) + _AROUND_BYTES
 
     @staticmethod
     def _credentials(tls: TlsFiles) -> Any:

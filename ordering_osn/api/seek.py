@@ -82,7 +82,7 @@ def read_request(raw: bytes, *, now: datetime, tls_hash: bytes | None) -> SeekRe
 
     `tls_hash` is the SHA-256 of the client's TLS certificate; None without mutual TLS.
     """
-    refuse_large(raw)
+    check_size(raw)
     try:
         envelope = ParsedEnvelope(raw)
         header = envelope.header
@@ -106,7 +106,7 @@ def read_request(raw: bytes, *, now: datetime, tls_hash: bytes | None) -> SeekRe
     return SeekRequest(channel, envelope.payload.data, signed, expires_at(signed.creator))
 
 
-def refuse_large(raw: bytes) -> None:
+def check_size(raw: bytes) -> None:
     """Raise `Refused` for what is too large for a request, BEFORE anything of it is decoded."""
     if len(raw) > REQUEST_BYTES_MAX:
         raise Refused(

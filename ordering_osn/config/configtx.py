@@ -30,14 +30,7 @@ from typing import Any, NamedTuple, Protocol
 from multicast.errors import UsageError
 from ordering_osn.chain.bundles.wire_format import BadWireFormat, fields
 from ordering_osn.chain.envelopes import BadEnvelope, ParsedEnvelope, canonical, decoded
-from ordering_osn.config.policies import (
-    SIGNATURES_MAX,
-    Policies,
-    PolicyNotMet,
-    SignedData,
-    Signers,
-    resolve,
-)
+from ordering_osn.config.policies import SIGNATURES_MAX, Policies, PolicyNotMet, SignedData, resolve
 from ordering_osn.protos import (
     Config,
     ConfigEnvelope,
@@ -264,8 +257,7 @@ def _check_delta(
 ) -> None:
     if not delta:
         raise InvalidUpdate("the update would have no effect: it changes nothing")
-    met: set[str] = set()
-    signers: Signers | None = None
+    governed: dict[str, Key] = {}  # by the path of the policy to meet
     for key, element in delta.items():
         _check_mod_policy(key, element.mod_policy)
         if key not in existing:
@@ -280,18 +272,13 @@ def _check_delta(
                 f"the update sets {key} to version {element.version}, "
                 f"but it is at version {version}"
             )
-        path = resolve(key.group_path, existing[key].mod_policy)
-        if path not in met:
-            signers = signers or policies.signers(signed)
-            _check_policy(key, path, policies, signers)
-            met.add(path)
-
-
-def _check_policy(key: Key, path: str, policies: Policies, signers: Signers) -> None:
-    try:
-        policies.check(path, signers)
-    except PolicyNotMet as error:
-        raise InvalidUpdate(f"the policy for {key} is not met: {error}") from error
+        governed.setdefault(resolve(key.group_path, existing[key].mod_policy), key)
+    signers = policies.signers(signed)
+    for path, key in governed.items():
+        try:
+            policies.check(path, signers)
+        except PolicyNotMet as error:
+            raise InvalidUpdate(f"the policy for {key} is not met: {error}") from error
 
 
 def _check_mod_policy(key: Key, mod_policy: str) -> None:

@@ -16,13 +16,7 @@ from datetime import UTC, datetime
 from typing import Any, NamedTuple
 
 from ordering_osn.api.channels import Channel, Status
-from ordering_osn.api.seek import (
-    READERS,
-    READERS_IN_MAINTENANCE,
-    TIME_WINDOW,
-    Refused,
-    refuse_large,
-)
+from ordering_osn.api.seek import READERS, READERS_IN_MAINTENANCE, TIME_WINDOW, Refused, check_size
 from ordering_osn.chain.envelopes import Signer
 from ordering_osn.config.policies import PolicyNotMet, SignedData
 from ordering_osn.identity import BadSignature, UntrustedIdentity, expires_at, verify_as
@@ -66,7 +60,7 @@ def read_signed_request(raw: bytes, *, now: datetime, tls_hash: bytes | None) ->
 
     `tls_hash` is the SHA-256 of the client's TLS certificate; None without mutual TLS.
     """
-    refuse_large(raw)
+    check_size(raw)
     try:
         request = SignedRequest.FromString(raw)
         content = RequestContent.FromString(request.content)

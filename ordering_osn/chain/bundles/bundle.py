@@ -149,18 +149,13 @@ def read_bundle(raw: bytes, *, first: Submission = lambda *_: None) -> Bundle:
     return bundle
 
 
-def check_signature(bundle: Bundle) -> Verification:
-    """Return how the signature was verified; raise `BadBundle` (403) unless the submitter signed.
+def check_signature(data: bytes, creator: bytes, signature: bytes) -> Verification:
+    """Return how `Bundle.signed` was verified; raise `BadBundle` (403) unless the submitter signed.
 
     Says nothing of the submitter's rights: each chain's policy Writers decides them, and verifies
     the signature itself (`Bundle.signed`), unless it is told of this verification. For readers that
     have no channel's config.
     """
-    return verify_signed(*bundle.signed)
-
-
-def verify_signed(data: bytes, creator: bytes, signature: bytes) -> Verification:
-    """Do what `check_signature` does, before there is a bundle: with `Bundle.signed`."""
     try:
         return verify_as(creator, data, signature)
     except (BadSignature, UntrustedIdentity) as error:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
 
-from ordering_osn.chain.bundles.bundle import BadBundle, Bundle, read_bundle, verify_signed
+from ordering_osn.chain.bundles.bundle import BadBundle, Bundle, check_signature, read_bundle
 from ordering_osn.chain.envelopes import ParsedEnvelope
 from ordering_osn.config.channel_config import ChannelConfig
 from ordering_osn.config.policies import SignedData
@@ -28,7 +28,7 @@ def read_signed(
     verified: list[Verification] = []
 
     def first(chains: tuple[str, ...], signed: tuple[bytes, bytes, bytes]) -> None:
-        verified.append(verify_signed(*signed))
+        verified.append(check_signature(*signed))
         judge(chains, SignedData(*signed, verified=set(verified)))
 
     try:

@@ -10,7 +10,7 @@ from ordering_osn.identity.certificates import Certificate, PrivateKey, Unreadab
 from ordering_osn.identity.errors import MalformedMsp
 from ordering_osn.protos import SerializedIdentity
 
-_log = logging.getLogger("amcast.osn")
+_log = logging.getLogger("amcast.osn.keys")
 _NONCE_BYTES = 24  # as in Fabric
 
 

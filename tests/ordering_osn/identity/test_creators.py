@@ -318,5 +318,6 @@ def test_a_key_that_others_may_read_is_warned_of(tmp_path, authority, caplog, mo
     (key,) = (tmp_path / "keystore").iterdir()
     key.chmod(mode)
     caplog.clear()
+    caplog.set_level("WARNING", "amcast.osn.keys")
     SigningIdentity.load(tmp_path, "Org1")
     assert caplog.text.count(f"chmod 600 {key}") == warned

@@ -62,7 +62,14 @@ OperationsTls = Annotated[
     bool,
     typer.Option(
         "--operations-tls",
-        help="Serve operations over TLS, with the same files; metrics then need --client-ca.",
+        help="Serve operations over TLS, with the same files; metrics then need a --client-ca.",
+    ),
+]
+OperationsAuthority = Annotated[
+    list[Path] | None,
+    typer.Option(
+        "--operations-ca",
+        help="Operators' CA (PEM): only its clients get metrics and set log levels; repeatable.",
     ),
 ]
 Peers = Annotated[
@@ -103,6 +110,7 @@ def run(
     tls_key: Key = None,
     client_ca: ClientAuthority = None,
     operations_tls: OperationsTls = False,
+    operations_ca: OperationsAuthority = None,
     peer: Peers = None,
     tls_ca: Authority = None,
     tls_name: ServerName = "",
@@ -120,11 +128,16 @@ def run(
     if log_level != "debug":  # Kafka clients log each attempt to reach a broker; we log the result
         for client in ("kafka", "amcast.librdkafka"):
             logging.getLogger(client).setLevel(logging.CRITICAL)
-    server_tls = None
+    server_tls = operations_files = None
     if tls_cert is not None or tls_key is not None:
         server_tls = TlsFiles.read(tls_cert, tls_key, client_ca or ())
+        if operations_tls:
+            asked = operations_ca or client_ca or ()
+            operations_files = TlsFiles.read(tls_cert, tls_key, asked)
     elif client_ca or operations_tls:
         raise UsageError("--client-ca and --operations-tls need --tls-cert and --tls-key")
+    if operations_ca and not operations_tls:
+        raise UsageError("--operations-ca needs --operations-tls")
     for other in peer or ():
         host_and_port(other)
     options = Options(
@@ -133,7 +146,8 @@ def run(
         operations=None if operations == "off" else host_and_port(operations),
         signer=SigningIdentity.load(msp, msp_id),
         tls=server_tls,
-        operations_tls=server_tls if operations_tls else None,
+        operations_tls=operations_files,
+        operators=bool(operations_ca),
         peers=tuple(peer or ()),
         peers_tls=TlsFiles.read(tls_cert, tls_key, tls_ca) if tls_ca else None,
         peers_name=tls_name,

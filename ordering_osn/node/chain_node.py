@@ -186,6 +186,10 @@ class ChainNode:
         place = None if chain is None else chain.find(transaction)
         return place if place is not None and place[0] < self.ledger.height else None
 
+    def knows(self, transaction: str) -> bool:
+        """Whether this transaction was ordered lately: another record of it would be ignored."""
+        return self._chain is not None and self._chain.knows(transaction)
+
     def markers(self, chains: tuple[str, ...]) -> tuple[ConfigMarker | None, ...]:
         """Give, for each chain of a set, the newest marker that was read in the set's log."""
         chain = self._chain
@@ -240,13 +244,8 @@ class ChainNode:
         self._blocks_back, self._resumed_at = blocks_back, state.position
         self._at_rest = checkpoint is not None and state.position is checkpoint.position
         rules = self._dependencies.rules(self.config)
-        chain = Chain(
-            self.name,
-            rules,
-            state,
-            window_max=window_max,
-            read_bundle=self._dependencies.read_bundle,
-        )
+        read_bundle = self._dependencies.read_bundle
+        chain = Chain(self.name, rules, state, window_max=window_max, read_bundle=read_bundle)
         self._chain = chain
         self._settled = {}
         self._markers_owed = {}

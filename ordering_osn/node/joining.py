@@ -135,7 +135,7 @@ def _place(folder: Path, name: str, raw: bytes) -> None:
         if genesis.read_bytes() != raw:
             raise Conflict(f"{folder} has the chain {name} with another genesis block")
         return
-    genesis.parent.mkdir(parents=True, exist_ok=True)
+    genesis.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     write_bytes(genesis, raw, force=True)
     for parent in (genesis.parent, folder):  # the file names, too, must survive a loss of power
         sync_folder(parent)

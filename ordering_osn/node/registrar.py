@@ -152,7 +152,7 @@ class Registrar:
         of any of them would accept a block that this node signs.
         """
         try:
-            self._folder.mkdir(parents=True, exist_ok=True)
+            self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         except FileExistsError as error:
             raise UsageError(f"{self._folder} is a file, not a node's folder") from error
         except OSError as error:

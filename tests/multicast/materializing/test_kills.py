@@ -1,0 +1,147 @@
+"""A copier on a real broker: killed at any moment, frozen, and taken over by another one."""
+
+import contextlib
+import random
+import signal
+import subprocess
+import sys
+import threading
+
+import pytest
+
+from multicast import Fenced, Producer
+from multicast.drivers.librdkafka_reader.transactions import LibrdkafkaTransactions
+from multicast.drivers.protocol import Record, TopicPartition
+from tests.helpers.plans import poster
+from tests.helpers.system import PATIENCE_S, System, until
+from tests.running.commands import amcast
+
+SETS = [{"P1"}, {"P3"}, {"P1", "P3"}, {"P2", "P3", "P4"}, {"P5"}]
+
+
+class Copying:
+    """A system with a load, and copiers of its consumer C1."""
+
+    def __init__(self, system):
+        self.system = system
+        self.target = TopicPartition(f"{system.topic}.copies", 0)
+        self.arguments = ["C1", "--to", self.target.topic, *system.common()]
+        self._ended = threading.Event()
+
+    @contextlib.contextmanager
+    def load(self):
+        """Send without end, some messages at a time."""
+
+        def send():
+            with Producer(self.system.bootstrap, topic=self.system.topic) as producer:
+                number = 0
+                while not self._ended.wait(0.01):
+                    for _ in range(20):
+                        producer.multicast(b"%d" % number, to=SETS[number % len(SETS)], key=b"k")
+                        number += 1
+
+        sending = threading.Thread(target=send)
+        sending.start()
+        try:
+            yield
+        finally:
+            self._ended.set()
+            sending.join()
+
+    @contextlib.contextmanager
+    def copier(self):
+        """Run a copier as a process; at the end it is killed."""
+        command = [sys.executable, "-m", "multicast", "materialize", *self.arguments]
+        with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as process:
+            try:
+                yield process
+            finally:
+                process.kill()
+
+    def end(self):
+        return self.system.driver.high_watermarks([self.target])[self.target]
+
+    def is_open(self):
+        """Whether a transaction is open in the target."""
+        return self.system.driver.last_stable_offsets([self.target])[self.target] < self.end()
+
+    def copies(self):
+        """Read the committed copies: of each its ID, value, destination set and cursor."""
+        rows, end = [], self.system.driver.last_stable_offsets([self.target])[self.target]
+        with contextlib.closing(self.system.driver.reader({self.target: 0})) as reader:
+            position = 0
+            while position < end:
+                for fetched in reader.poll(1.0):
+                    position = fetched.position
+                    for record in fetched.records:
+                        headers = {name: value.decode() for name, value in record.headers}
+                        named = [headers[f"amcast.{name}"] for name in ("id", "to", "cursor")]
+                        rows.append((record.value.decode(), *named))
+        return rows
+
+
+@pytest.mark.kafka
+@pytest.mark.slow
+@pytest.mark.parametrize("kills", [10, pytest.param(100, marks=pytest.mark.campaign)])
+def test_each_message_is_copied_once_in_order_however_often_the_copier_is_killed(
+    kafka_cluster, tmp_path, kills
+):
+    drawn = random.Random(kills)
+    with System(kafka_cluster.bootstrap, poster(), tmp_path) as system:
+        system.order()
+        copying = Copying(system)
+        with copying.load():
+            # Init: killed while a transaction is open, or some records after it began to copy.
+            for kill in range(kills):
+                with copying.copier() as process:
+                    until(lambda: system.driver.topic_ids([copying.target.topic]), "the target")
+                    goal = copying.end() + drawn.randrange(1, 200)
+                    until(lambda goal=goal: copying.end() > goal, "copies")
+                    if kill % 2:
+                        until(copying.is_open, "an open transaction", pause=0.001)
+                    assert process.poll() is None
+            # Test: one that is frozen, maybe inside a transaction, and another takes over.
+            with copying.copier() as frozen:
+                goal = copying.end() + 100
+                until(lambda: copying.end() > goal, "copies")
+                frozen.send_signal(signal.SIGSTOP)
+                with copying.copier() as other:
+                    goal = copying.end() + 100
+                    until(lambda: copying.end() > goal, "copies of the other one")
+                    frozen.send_signal(signal.SIGCONT)
+                    # Check: the zombie ends.
+                    _, said = frozen.communicate(timeout=PATIENCE_S)
+                    assert frozen.returncode == 5, said
+                    assert "another process has taken over" in said
+                    other.send_signal(signal.SIGTERM)
+                    _, said = other.communicate(timeout=PATIENCE_S)
+                    assert other.returncode == 143, said
+        done = amcast("materialize", *copying.arguments, "--until-end")
+        assert done.returncode == 0, done.stderr
+        received = system.receive("--name", "C1", "--until-end")
+        assert copying.copies() == [
+            (line["payload"], line["message_id"], ",".join(line["to"]), line["cursor"])
+            for line in received
+        ]
+
+
+@pytest.mark.campaign
+@pytest.mark.kafka
+@pytest.mark.slow
+def test_a_copier_that_stands_still_holds_readers_up_for_the_transaction_time_out(
+    kafka_cluster, tmp_path
+):
+    with System(kafka_cluster.bootstrap, poster(), tmp_path) as system:
+        target = TopicPartition(system.topic, 0)
+        known = {"topic": target.topic, "partition": 0, "group": system.topic}
+        stalled = LibrdkafkaTransactions(system.bootstrap, {}, **known, timeout_s=2.0)
+        with contextlib.closing(stalled):
+            stalled.fence()
+            stalled.begin()
+            stalled.copy(Record(0, b"x"), [])
+            assert stalled.stored() == 0
+            assert system.driver.last_stable_offsets([target]) == {target: 0}
+            # The brokers look for transactions that are too old every 10 s.
+            until(lambda: system.driver.last_stable_offsets([target])[target] == 2, "the abort")
+            with pytest.raises(Fenced):
+                stalled.commit(system.topic, {target: (1, "")})

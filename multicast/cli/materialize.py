@@ -29,17 +29,48 @@ from multicast.settings import settings
 from multicast.web import WebServer, WebThread, address_of, listen_at
 
 if TYPE_CHECKING:
-    from multicast.materializing.target import Target
+    from multicast.materializing.target import CopyTarget
     from multicast.metrics.counts import CountedClient
 
 app = typer.Typer()
-_MS_A_DAY = 86_400_000
 
 
 class PartitionsBy(StrEnum):
     """How copies are spread over the partitions of a target that has several."""
 
     KEY = "key"
+
+
+By = Annotated[
+    PartitionsBy | None,
+    typer.Option(
+        "--partitions-by", help="For a target of several: keeps the order inside each key only."
+    ),
+]
+
+TransactionTimeout = Annotated[
+    float,
+    typer.Option(
+        "--transaction-timeout",
+        help="Seconds that a stalled copier may hold up who reads the target.",
+        min=1,
+        max=900,
+    ),
+]
+
+EndTimeout = Annotated[
+    float,
+    typer.Option(
+        "--timeout", help="With --until-end: seconds to wait for a message.", **WAIT_RANGE
+    ),
+]
+
+WebPort = Annotated[
+    int | None,
+    typer.Option(
+        "--web-port", min=0, max=65_535, help="Serve /metrics at this port; 0: any free one."
+    ),
+]
 
 
 @app.command("materialize")
@@ -62,36 +93,13 @@ def materialize_command(
     until_end: Annotated[
         bool, typer.Option("--until-end", "-e", help="Stop at the present end of the logs.")
     ] = False,
-    partitions_by: Annotated[
-        PartitionsBy | None,
-        typer.Option(
-            "--partitions-by", help="For a target of several: keeps the order inside each key only."
-        ),
-    ] = None,
+    partitions_by: By = None,
     header_prefix: Annotated[
         str, typer.Option("--header-prefix", help="Begins the names of the headers added.")
     ] = "amcast.",
-    transaction_timeout: Annotated[
-        float,
-        typer.Option(
-            "--transaction-timeout",
-            help="Seconds that a stalled copier may hold up who reads the target.",
-            min=1,
-            max=900,
-        ),
-    ] = TRANSACTION_TIMEOUT_S,
-    timeout: Annotated[
-        float,
-        typer.Option(
-            "--timeout", help="With --until-end: seconds to wait for a message.", **WAIT_RANGE
-        ),
-    ] = 30.0,
-    web_port: Annotated[
-        int | None,
-        typer.Option(
-            "--web-port", min=0, max=65_535, help="Serve /metrics at this port; 0: any free one."
-        ),
-    ] = None,
+    transaction_timeout: TransactionTimeout = TRANSACTION_TIMEOUT_S,
+    timeout: EndTimeout = 30.0,
+    web_port: WebPort = None,
     bootstrap: Bootstrap = None,
     topic: Topic = None,
     driver: DriverName = None,
@@ -107,9 +115,9 @@ def materialize_command(
     with ExitStack() as stack:
         shown = stack.enter_context(CountShown("copied"))
 
-        def opened(consumer: CountedClient, target: Target) -> None:
-            days = target.retention_ms / _MS_A_DAY
-            kept = "for ever" if days < 0 else f"for {days:.3g} days"
+        def opened(consumer: CountedClient, target: CopyTarget) -> None:
+            hours = target.retention_ms / 3_600_000
+            kept = "for ever" if hours < 0 else f"for {hours:.4g} hours"
             sys.stderr.write(f"copies to topic {to}, which keeps them {kept}\n")
             if web_port is not None:
                 stack.enter_context(_metrics(consumer, web_port))

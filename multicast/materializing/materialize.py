@@ -27,7 +27,7 @@ from multicast.drivers import open_driver
 from multicast.drivers.clock import clock_of, seconds
 from multicast.drivers.protocol import Driver, TopicPartition
 from multicast.errors import AmcastError, Conflict, TimedOut, UsageError
-from multicast.materializing.target import Target, copied_to, last_records, open_target
+from multicast.materializing.target import CopyTarget, copied_to, last_records, open_target
 from multicast.materializing.transactions import CommittingDriver, Transactions
 from multicast.messages import MessageID, reserved
 from multicast.metrics.counts import CountedClient
@@ -38,8 +38,8 @@ MESSAGES_MAX = 10_000
 BYTES_MAX = 16 * 1024 * 1024
 OPEN_S = 0.2
 TRANSACTION_TIMEOUT_S = 60.0  # Kafka's own default; brokers allow 15 minutes unless told otherwise
-_POLL_S = 1.0
-_END_EVERY_S = 0.05
+_POLL_S = 1.0  # one wait of the endless loop; it ends early when a message comes
+_END_EVERY_S = 0.05  # as `Consumer.until_end`
 _QUIET_S = 30.0  # as `Consumer.until_end`: it outlives the failover of a broker
 
 
@@ -58,7 +58,7 @@ def materialize(
     timeout: float = _QUIET_S,
     driver: str = "librdkafka",
     client: Mapping[str, str] | None = None,
-    opened: Callable[[CountedClient, Target], None] | None = None,
+    opened: Callable[[CountedClient, CopyTarget], None] | None = None,
     progress: Callable[[int], None] | None = None,
 ) -> int:
     """Copy what a consumer delivers to the one partition of topic `to`; return how many messages.
@@ -119,7 +119,7 @@ class Copier:
         transactions: Transactions,
         *,
         topic: str,
-        target: Target,
+        target: CopyTarget,
         group: str,
         header_prefix: str,
     ) -> None:
@@ -144,13 +144,15 @@ class Copier:
         self._transactions.fence()
         control = control_partition(self._topic)
         _, text = self._transactions.committed(self._group, [control]).get(control, (0, ""))
-        copied = self._copied(Cursor.parse(text) if text else None)
+        stored = Cursor.parse(text) if text else None
+        copied = self._copied(stored)
         return Consumer(
             topic=self._topic,
             name=name,
             interest=interest,
             group=self._group.removeprefix(f"amcast.{self._topic}."),
             start=copied or start,
+            committed=copied == stored,
             driver=cast("Driver", CommittingDriver(self._driver, self._transactions)),
         )
 

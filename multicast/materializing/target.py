@@ -1,7 +1,7 @@
 """The target of copies: which topics may be one, and up to where it holds copies.
 
 The target itself says where a copier is: its last copy and the group's cursor were stored together.
-Who finds them apart does not guess.
+No copy is made twice, whatever the group says; where copies are missing, nobody guesses.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ if TYPE_CHECKING:
 
 # A first look at a target's end; where it holds aborted copies only, the next looks further back.
 _LOOK_OFFSETS = 64
-_POLL_S = 1.0
+_POLL_S = 1.0  # one wait of several; it ends early when a record comes
 
 
-class Target(NamedTuple):
+class CopyTarget(NamedTuple):
     """A topic to copy to, and for how many ms it keeps copies (-1: for ever)."""
 
     topic: str
@@ -36,7 +36,7 @@ class Target(NamedTuple):
     retention_ms: int
 
 
-def open_target(admin: Admin, source: str, topic: str, *, by_key: bool) -> Target:
+def open_target(admin: Admin, source: str, topic: str, *, by_key: bool) -> CopyTarget:
     """Check a target, or create it, with one partition; raises `UsageError` for an unfit one."""
     refuse_own(source, topic)
     if not admin.partitions([topic]):
@@ -60,7 +60,7 @@ def refuse_own(source: str, topic: str) -> None:
         raise UsageError(f"{topic} belongs to topic {source} itself; copy to another topic")
 
 
-def fit(topic: str, partitions: int, policy: str, retention_ms: str, *, by_key: bool) -> Target:
+def fit(topic: str, partitions: int, policy: str, retention_ms: str, *, by_key: bool) -> CopyTarget:
     """Give the target that a topic is; raises `UsageError` if it cannot keep copies in order."""
     if "compact" in policy:
         raise UsageError(
@@ -72,7 +72,7 @@ def fit(topic: str, partitions: int, policy: str, retention_ms: str, *, by_key: 
             f"topic {topic} has {partitions} partitions, and between them there is no order: copy "
             f"to a topic of one, or keep the order inside each key only (--partitions-by key)"
         )
-    return Target(topic, partitions, int(retention_ms))
+    return CopyTarget(topic, partitions, int(retention_ms))
 
 
 def last_records(
@@ -130,14 +130,15 @@ def copied_to(
             )
         cursor = Cursor.parse(text.decode(errors="replace"))
         last = cursor if last is None or _place(cursor) > _place(last) else last
-    if stored is None or last == stored:
+    if stored is None or (last is None and any(ends)):  # retention has deleted all copies
         return stored or last
-    if last is None and any(ends):  # retention has deleted all copies
-        return stored
+    # Kafka may commit copies without the cursor behind them (docs/hazards.md): they are there.
+    if last is not None and _place(last) >= _place(stored):
+        return last
     raise Conflict(
         f"the group has copied up to cursor {stored}, and the last copy in {topic} is "
         f"{'none' if last is None else f'that of cursor {last}'}: the topic was recreated or has "
-        f"lost its end, or the group was moved; copy to another topic"
+        f"lost its end, or the group was moved on; copy to another topic"
     )
 
 

@@ -25,7 +25,7 @@ from multicast.drivers.librdkafka_reader.client import (
 from multicast.drivers.protocol import Headers, Record, TopicPartition
 from multicast.errors import AmcastError, AppendRefused, ClusterUnreachable, Fenced, UsageError
 
-_SLICE_S = 1.0
+_SLICE_S = 1.0  # of a wait: whoever presses Ctrl-C waits for so long
 _ABORT_S = 5.0  # for the abort at the end; whoever is fenced or cut off leaves it to the brokers
 _FENCED = (
     KafkaError._FENCED,  # noqa: SLF001
@@ -135,6 +135,10 @@ class LibrdkafkaTransactions:
                 self._repeat(self._producer.poll)
             except KafkaException as error:
                 raise self._error(error.args[0]) from error
+            except TypeError as error:
+                # The package has replaced what a signal's handler raised while it read the name of
+                # a header (docs/hazards.md).
+                raise KeyboardInterrupt from error
             else:
                 self._placed = None
                 return

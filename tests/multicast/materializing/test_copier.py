@@ -10,10 +10,10 @@ from multicast.consuming.subscription import SubscriptionRequest
 from multicast.drivers.protocol import Record, TopicPartition
 from multicast.errors import Conflict, Fenced, UsageError
 from multicast.materializing.materialize import Copier, copier_group
-from multicast.materializing.target import Target, copied_to, fit, last_records, refuse_own
+from multicast.materializing.target import CopyTarget, copied_to, fit, last_records, refuse_own
 from multicast.testing import system
-from tests.helpers.memory_transactions import MemoryTransactions
 from tests.helpers.plans import poster
+from tests.multicast.materializing.memory_transactions import MemoryTransactions
 
 TARGET = TopicPartition("ordered", 0)
 GROUP = "amcast.A.C1@ordered"
@@ -28,7 +28,7 @@ def double():
 
 def copier_of(double, **options):
     transactions = MemoryTransactions(double.log, TARGET, GROUP)
-    target = Target(TARGET.topic, 1, -1)
+    target = CopyTarget(TARGET.topic, 1, -1)
     about = {"topic": "A", "target": target, "group": GROUP, "header_prefix": "amcast."}
     return Copier(double.driver, transactions, **{**about, **options}), transactions
 
@@ -102,6 +102,17 @@ def test_a_copier_goes_on_after_its_copies_if_the_group_is_forgotten(double):
     send(double, b"c")
     copy(double)
     assert [record.value for record in copies(double)] == [b"a", b"b", b"c"]
+
+
+def test_a_copier_goes_on_after_copies_that_were_committed_without_the_cursor(double):
+    send(double, b"a")
+    copy(double)
+    before = double.log.committed(GROUP, [TopicPartition("A.topology", 0)])
+    send(double, b"b", b"c")
+    copy(double)
+    double.log.commit(GROUP, before)
+    copy(double)
+    assert as_copied(double) == as_received(double)
 
 
 def test_a_group_without_its_copies_is_refused(double):
@@ -210,7 +221,7 @@ def row(cursor):
         ([], "1/K1/3/0/5", 9, "1/K1/3/0/5"),  # retention
         ([], "1/K1/3/0/5", 0, Conflict),
         (["1/K1/3/0/4"], "1/K1/3/0/5", 9, Conflict),
-        (["2/K1/3/0/5"], "1/K1/3/0/5", 9, Conflict),
+        (["2/K1/3/0/4"], "1/K1/3/0/5", 9, "2/K1/3/0/4"),  # without the group's cursor
         (["nonsense"], None, 9, UsageError),
     ],
 )

@@ -53,7 +53,7 @@ TransactionTimeout = Annotated[
     typer.Option(
         "--transaction-timeout",
         help="Seconds that a stalled copier may hold up who reads the target.",
-        min=1,
+        min=2,
         max=900,
     ),
 ]

@@ -21,8 +21,8 @@ Offsets = Mapping[TopicPartition, tuple[int, str]]
 class Transactions(Protocol):
     """A transactional producer that writes to one topic, for one thread.
 
-    Each call waits for the transaction time-out at most. All raise `Fenced` once another one has
-    fenced it, `AccessDenied`, and `ClusterUnreachable` if the brokers do not answer.
+    Each call waits for the transaction time-out, or 30 s, at most. All raise `Fenced` once another
+    one has fenced it, `AccessDenied`, and `ClusterUnreachable` if the brokers do not answer.
     """
 
     def fence(self) -> None:

@@ -26,6 +26,8 @@ from multicast.drivers.protocol import Headers, Record, TopicPartition
 from multicast.errors import AmcastError, AppendRefused, ClusterUnreachable, Fenced, UsageError
 
 _SLICE_S = 1.0  # of a wait: whoever presses Ctrl-C waits for so long
+# Of a call, at least: a cluster takes 8-9 s to replace a dead leader or coordinator.
+_PATIENCE_S = 30.0
 _ABORT_S = 5.0  # for the abort at the end; whoever is fenced or cut off leaves it to the brokers
 _FENCED = (
     KafkaError._FENCED,  # noqa: SLF001
@@ -63,10 +65,11 @@ class LibrdkafkaTransactions:
         self._bootstrap, self._access = bootstrap, Access.of(bootstrap, client)
         self._topic, self._partition = topic, partition
         self._group, self._timeout_s = group, timeout_s
+        self._patience_s = max(_PATIENCE_S, timeout_s)
         self._open = False
         self._first: list[int] = []  # the offset of the transaction's first copy, once it is stored
         self._placed: Callable[..., None] | None = None  # what takes it, until it is on its way
-        shared = librdkafka_settings(bootstrap, client, timeout_s=REQUEST_TIMEOUT_S)
+        shared = librdkafka_settings(bootstrap, client, timeout_s=min(REQUEST_TIMEOUT_S, timeout_s))
         self._producer = open_client(
             confluent_kafka.Producer,
             {
@@ -129,7 +132,7 @@ class LibrdkafkaTransactions:
                     on_delivery=self._placed,
                 )
             except BufferError as error:
-                deadline = deadline or time.monotonic() + self._timeout_s
+                deadline = deadline or time.monotonic() + self._patience_s
                 if time.monotonic() > deadline:
                     raise self._unreachable("the queue stays full") from error
                 self._repeat(self._producer.poll)
@@ -145,7 +148,7 @@ class LibrdkafkaTransactions:
 
     def stored(self) -> int:
         """Wait until the brokers hold all copies; give the first one's offset."""
-        deadline = time.monotonic() + self._timeout_s
+        deadline = time.monotonic() + self._patience_s
         while self._repeat(self._producer.flush):
             if time.monotonic() > deadline:
                 raise self._unreachable("copies are not acknowledged")
@@ -183,7 +186,7 @@ class LibrdkafkaTransactions:
 
     def _repeat(self, call: Callable[[float], Any]) -> Any:
         """Call, and again after each failure that may pass, for the time-out at most."""
-        deadline = time.monotonic() + self._timeout_s
+        deadline = time.monotonic() + self._patience_s
         while True:
             try:
                 return call(_SLICE_S)
@@ -198,10 +201,15 @@ class LibrdkafkaTransactions:
     def _unreachable(self, why: str) -> ClusterUnreachable:
         return ClusterUnreachable(
             f"The brokers at {self._bootstrap} did not complete a transaction on topic "
-            f"{self._topic} within {self._timeout_s:g} s ({why})."
+            f"{self._topic} within {self._patience_s:g} s ({why})."
         )
 
     def _error(self, error: Any) -> AmcastError:
+        if error.code() == KafkaError._FATAL:  # noqa: SLF001 - which error that was, others say
+            try:
+                self._producer.begin_transaction()
+            except KafkaException as failure:
+                error = failure.args[0]
         code = error.code()
         if code in _FENCED:
             return Fenced(

@@ -145,3 +145,26 @@ def test_a_copier_that_stands_still_holds_readers_up_for_the_transaction_time_ou
             until(lambda: system.driver.last_stable_offsets([target])[target] == 2, "the abort")
             with pytest.raises(Fenced):
                 stalled.commit(system.topic, {target: (1, "")})
+
+
+@pytest.mark.kafka
+@pytest.mark.slow
+def test_whichever_call_meets_it_a_fenced_copier_ends_with_the_named_error(kafka_cluster, tmp_path):
+    with System(kafka_cluster.bootstrap, poster(), tmp_path) as system:
+        known = {"topic": system.topic, "partition": 0, "group": system.topic, "timeout_s": 60.0}
+        first, second = (LibrdkafkaTransactions(system.bootstrap, {}, **known) for _ in range(2))
+        with contextlib.closing(first), contextlib.closing(second):
+            first.fence()
+            first.begin()
+            first.copy(Record(0, b"x"), [])
+            first.stored()
+            second.fence()
+            first.copy(Record(0, b"x"), [])
+            for call in (
+                first.stored,
+                lambda: first.copy(Record(0, b"x"), []),
+                lambda: first.commit(system.topic, {TopicPartition(system.topic, 0): (1, "")}),
+                first.begin,
+            ):
+                with pytest.raises(Fenced):
+                    call()

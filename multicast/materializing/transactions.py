@@ -10,7 +10,7 @@ between: its copies would be made once more.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Protocol
 
 from multicast.drivers.protocol import Driver, Headers, Record, TopicPartition
@@ -36,8 +36,8 @@ class Transactions(Protocol):
     def begin(self) -> None:
         """Begin a transaction."""
 
-    def copy(self, record: Record, headers: Headers) -> None:
-        """Add a record's value, key and time to the transaction, with these headers."""
+    def copy(self, records: Sequence[Record], headers: Iterable[Headers]) -> None:
+        """Add the records' values, keys and times, with these headers, one list for each."""
 
     def stored(self) -> int:
         """Wait until the brokers hold all copies of the transaction; give the first one's offset.

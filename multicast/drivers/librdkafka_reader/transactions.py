@@ -8,7 +8,7 @@ takes effect at the end of one.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from typing import Any
 
@@ -68,7 +68,7 @@ class LibrdkafkaTransactions:
         self._patience_s = max(_PATIENCE_S, timeout_s)
         self._open = False
         self._first: list[int] = []  # the offset of the transaction's first copy, once it is stored
-        self._placed: Callable[..., None] | None = None  # what takes it, until it is on its way
+        self._placed: Callable[..., None] | None = None  # what takes it, until it is produced
         shared = librdkafka_settings(bootstrap, client, timeout_s=min(REQUEST_TIMEOUT_S, timeout_s))
         self._producer = open_client(
             confluent_kafka.Producer,
@@ -117,34 +117,28 @@ class LibrdkafkaTransactions:
         self._repeat(lambda _: self._producer.begin_transaction())
         self._open, self._first, self._placed = True, [], self._store
 
-    def copy(self, record: Record, headers: Headers) -> None:
-        """Add a record to the transaction; waits while librdkafka's queue is full."""
-        deadline = 0.0
-        while True:
-            try:
-                self._producer.produce(
-                    self._topic,
-                    partition=self._partition,
-                    value=record.value,
-                    key=record.key,
-                    headers=headers,
-                    timestamp=record.timestamp_ms,
-                    on_delivery=self._placed,
-                )
-            except BufferError as error:
-                deadline = deadline or time.monotonic() + self._patience_s
-                if time.monotonic() > deadline:
-                    raise self._unreachable("the queue stays full") from error
-                self._repeat(self._producer.poll)
-            except KafkaException as error:
-                raise self._error(error.args[0]) from error
-            except TypeError as error:
-                # The package has replaced what a signal's handler raised while it read the name of
-                # a header (docs/hazards.md).
-                raise KeyboardInterrupt from error
-            else:
+    def copy(self, records: Sequence[Record], headers: Iterable[Headers]) -> None:
+        """Add records to the transaction, in order; waits while librdkafka's queue is full."""
+        produce, topic, partition = self._producer.produce, self._topic, self._partition
+        deadline = time.monotonic() + self._patience_s
+        try:
+            for (_, value, key, _, time_ms, _), added in zip(records, headers, strict=True):
+                while True:
+                    try:
+                        produce(topic, value, key, partition, self._placed, None, time_ms, added)
+                    except BufferError as error:
+                        if time.monotonic() > deadline:
+                            raise self._unreachable("the queue stays full") from error
+                        self._repeat(self._producer.poll)
+                    else:
+                        break
                 self._placed = None
-                return
+        except KafkaException as error:
+            raise self._error(error.args[0]) from error
+        except TypeError as error:
+            # The package has replaced what a signal's handler raised while it read the name of a
+            # header (docs/hazards.md).
+            raise KeyboardInterrupt from error
 
     def stored(self) -> int:
         """Wait until the brokers hold all copies; give the first one's offset."""

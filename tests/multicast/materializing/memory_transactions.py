@@ -29,10 +29,11 @@ class MemoryTransactions:
         self.calls.append("begin")
         self._open, self._first = self._log.transaction(), []
 
-    def copy(self, record, headers):
+    def copy(self, records, headers):
         self._check()
-        offset = self._open.append(self._partition, record.value, key=record.key, headers=headers)
-        self._first.append(offset)
+        for record, added in zip(records, headers, strict=True):
+            known = {"key": record.key, "headers": added}
+            self._first.append(self._open.append(self._partition, record.value, **known))
 
     def stored(self):
         return self._first[0]

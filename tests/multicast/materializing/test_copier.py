@@ -58,7 +58,7 @@ def copies(double):
 def as_received(double):
     with double.consumer("C1", committed=False) as consumer:
         return [
-            (str(m.message_id), m.payload, m.key, m.to, str(m.cursor), m.headers)
+            (str(m.message_id), m.payload, m.key, m.to, m.cursor, m.headers)
             for batch in consumer.until_end()
             for m in (Message(batch, record) for record in batch.records)
         ]
@@ -70,7 +70,7 @@ def as_copied(double):
         headers = dict(record.headers)
         to = tuple(headers.pop("amcast.to").decode().split(","))
         message_id = headers.pop("amcast.id").decode()
-        cursor = headers.pop("amcast.cursor").decode()
+        cursor = Cursor.parse(headers.pop("amcast.cursor").decode())
         rows.append((message_id, record.value, record.key, to, cursor, list(headers.items())))
     return rows
 
@@ -88,7 +88,7 @@ def test_what_a_transaction_that_never_ended_held_is_copied_by_the_next(double):
     copier, transactions = copier_of(double)
     with copier.open("C1", None, "earliest") as consumer:
         transactions.begin()
-        copier._copy(consumer.poll()[0])  # and then it is killed
+        copier._copy(consumer.poll()[0], is_last=True)  # and then it is killed
         assert copy(double)  # fences it
         assert as_copied(double) == as_received(double)
         with pytest.raises(Fenced):

@@ -2,24 +2,30 @@
 
     python -m bench.micro.materialize [--messages 500000] [--bytes 100] [--rounds 3]
 
-Both arms use librdkafka's clients with the same settings, and transactions of as many messages; the
-plain loop reads the two logs in any order, and copies key, value, time and headers. A turn is timed
-from the first read on, and its ratio is the copier's rate over the plain loop's of the same round.
+    copier      `amcast materialize`
+    plain       reads the two logs in any order, and copies key, value, time and headers
+    replicator  the same, and adds three headers, as a copier does: where the message is from
+
+All arms use librdkafka's clients, and transactions of as many messages. A turn is timed from the
+first read on; a ratio is the copier's rate over another arm's of the same round.
 """
 
 from __future__ import annotations
 
+import gc
 import statistics
 import sys
 import time
 from collections.abc import Callable, Sequence
 from contextlib import closing
+from functools import partial
 from typing import Any
 
 import confluent_kafka
 
 from bench.harness import figures
 from bench.harness.rig import Rig, standing
+from multicast.cli.materialize import GC_THRESHOLD
 from multicast.drivers.kafka import Admin, TopicSpec
 from multicast.materializing.materialize import MESSAGES_MAX, materialize
 from multicast.producing.producer import Producer
@@ -44,7 +50,7 @@ def copier(rig: Rig, target: str) -> float:
     return time.monotonic() - began[0]
 
 
-def plain(rig: Rig, target: str, messages: int) -> float:
+def plain(rig: Rig, target: str, messages: int, *, adds_headers: bool) -> float:
     """Copy the backlog as any Kafka program does; return the seconds that it took."""
     with Admin(rig.bootstrap) as admin:
         admin.create_topics({target: TopicSpec(1)})
@@ -69,13 +75,16 @@ def plain(rig: Rig, target: str, messages: int) -> float:
             count = 0
             while count < MESSAGES_MAX and copied + count < messages:
                 for message in consumer.consume(_POLL_MAX, 0.05):
+                    headers = message.headers() or []
+                    if adds_headers:
+                        headers += [
+                            ("source.topic", message.topic().encode()),
+                            ("source.partition", b"%d" % message.partition()),
+                            ("source.offset", b"%d" % message.offset()),
+                        ]
+                    known = message.value(), message.key(), 0
                     producer.produce(
-                        target,
-                        message.value(),
-                        message.key(),
-                        partition=0,
-                        timestamp=message.timestamp()[1],
-                        headers=message.headers() or [],
+                        target, *known, timestamp=message.timestamp()[1], headers=headers
                     )
                     count += 1
             positions = consumer.position(consumer.assignment())
@@ -97,17 +106,24 @@ def measure(rig: Rig, *, messages: int, message_bytes: int, rounds: int) -> dict
                 producer.multicast_all(some, to={names[turn % _PARTITIONS]})
             for name in names:
                 producer.multicast(b"", to={name}).ordered(_TIMEOUT_S)
-        rates: dict[str, list[float]] = {"copier": [], "plain": []}
+        sent = messages + _PARTITIONS
+        rates: dict[str, list[float]] = {"copier": [], "plain": [], "replicator": []}
         arms: dict[str, Callable[[str], float]] = {
-            "copier": lambda target: copier(rig, target),
-            "plain": lambda target: plain(rig, target, messages + _PARTITIONS),
+            "copier": partial(copier, rig),
+            "plain": partial(plain, rig, messages=sent, adds_headers=False),
+            "replicator": partial(plain, rig, messages=sent, adds_headers=True),
         }
         for turn in range(rounds):
             for name in (*arms,) if turn % 2 else reversed(arms):
                 figures.progress(f"{name}, round {turn + 1}")
                 rates[name].append(round(messages / arms[name](f"{name}-{turn}")))
-    ratios = [mine / its for mine, its in zip(rates["copier"], rates["plain"], strict=True)]
-    return {**rates, "ratios": ratios, "median_ratio": statistics.median(ratios)}
+    ratios = {
+        f"median_ratio_{arm}": statistics.median(
+            mine / its for mine, its in zip(rates["copier"], rates[arm], strict=True)
+        )
+        for arm in ("plain", "replicator")
+    }
+    return {**rates, **ratios}
 
 
 def main(arguments: Sequence[str]) -> None:
@@ -117,6 +133,7 @@ def main(arguments: Sequence[str]) -> None:
     parser.add_argument("--bytes", type=int, default=100)
     parser.add_argument("--rounds", type=int, default=3)
     options = parser.parse_args(arguments)
+    gc.set_threshold(GC_THRESHOLD)  # as the command's, for all arms
     with standing(_PARTITIONS) as rig:
         sizes = {"messages": options.messages, "message_bytes": options.bytes}
         measured = measure(rig, rounds=options.rounds, **sizes)

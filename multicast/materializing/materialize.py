@@ -15,6 +15,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing
 from datetime import datetime
+from operator import itemgetter
 from typing import Literal, cast
 
 from multicast.consuming.batches import Batch
@@ -25,7 +26,7 @@ from multicast.consuming.subscription import SubscriptionRequest
 from multicast.control import control_partition
 from multicast.drivers import open_driver
 from multicast.drivers.clock import clock_of, seconds
-from multicast.drivers.protocol import Driver, Headers, TopicPartition
+from multicast.drivers.protocol import Driver, Headers, Record, TopicPartition
 from multicast.errors import AmcastError, Conflict, TimedOut, UsageError
 from multicast.materializing.target import CopyTarget, copied_to, last_records, open_target
 from multicast.materializing.transactions import CommittingDriver, Transactions
@@ -40,6 +41,7 @@ OPEN_S = 0.2
 TRANSACTION_TIMEOUT_S = 60.0  # Kafka's own default; brokers allow 15 minutes unless told otherwise
 _POLL_S = 1.0  # one wait of the endless loop; it ends early when a message comes
 _END_EVERY_S = 0.05  # as `Consumer.until_end`
+_value_of = itemgetter(Record._fields.index("value"))
 _QUIET_S = 30.0  # as `Consumer.until_end`: it outlives the failover of a broker
 
 
@@ -230,7 +232,7 @@ class Copier:
     def _copy(self, batch: Batch, *, is_last: bool) -> int:
         """Copy a batch; return the bytes of its payloads."""
         self._transactions.copy(batch.records, self._headers(batch, is_last=is_last))
-        return sum(len(record.value or b"") for record in batch.records)
+        return sum(map(len, filter(None, map(_value_of, batch.records))))
 
     def _headers(self, batch: Batch, *, is_last: bool) -> Iterator[Headers]:
         """Give each copy's headers, one after the other: to hold them all takes twice the time.

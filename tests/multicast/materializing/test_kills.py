@@ -16,6 +16,7 @@ from multicast.drivers.protocol import Record, TopicPartition
 from tests.helpers.plans import poster
 from tests.helpers.system import PATIENCE_S, System, until
 from tests.running.commands import amcast
+from tests.system.clients import installed
 
 SETS = [{"P1"}, {"P3"}, {"P1", "P3"}, {"P2", "P3", "P4"}, {"P5"}]
 
@@ -81,6 +82,27 @@ class Copying:
                         rows.append((record.value.decode(), *named))
         return rows
 
+    def killed(self, kills):
+        """Kill so many copiers while a transaction is open, or some records after their begin."""
+        drawn = random.Random(kills)
+        for kill in range(kills):
+            with self.copier() as process:
+                until(lambda: self.system.driver.topic_ids([self.target.topic]), "the target")
+                self.wait_copied(drawn.randrange(1, 60))
+                if kill % 2:
+                    until(self.is_open, "an open transaction", pause=0.001)
+                assert process.poll() is None
+
+    def wait_copied(self, records):
+        goal = self.end() + records
+        until(lambda: self.end() > goal, "copies")
+
+    def all_copied(self):
+        """Copy what is left; give what `amcast receive` gives."""
+        done = amcast("materialize", *self.arguments, "--until-end")
+        assert done.returncode == 0, done.stderr
+        return self.system.receive("--name", "C1", "--until-end")
+
 
 @pytest.mark.kafka
 @pytest.mark.slow
@@ -88,28 +110,18 @@ class Copying:
 def test_each_message_is_copied_once_in_order_however_often_the_copier_is_killed(
     kafka_cluster, tmp_path, kills
 ):
-    drawn = random.Random(kills)
     with System(kafka_cluster.bootstrap, poster(), tmp_path) as system:
         system.order()
         copying = Copying(system)
         with copying.load():
-            # Init: killed while a transaction is open, or some records after it began to copy.
-            for kill in range(kills):
-                with copying.copier() as process:
-                    until(lambda: system.driver.topic_ids([copying.target.topic]), "the target")
-                    goal = copying.end() + drawn.randrange(1, 60)
-                    until(lambda goal=goal: copying.end() > goal, "copies")
-                    if kill % 2:
-                        until(copying.is_open, "an open transaction", pause=0.001)
-                    assert process.poll() is None
+            # Init.
+            copying.killed(kills)
             # Test: one that is frozen, maybe inside a transaction, and another takes over.
             with copying.copier() as frozen:
-                goal = copying.end() + 30
-                until(lambda: copying.end() > goal, "copies")
+                copying.wait_copied(30)
                 frozen.send_signal(signal.SIGSTOP)
                 with copying.copier() as other:
-                    goal = copying.end() + 30
-                    until(lambda: copying.end() > goal, "copies of the other one")
+                    copying.wait_copied(30)
                     frozen.send_signal(signal.SIGCONT)
                     # Check: the zombie ends.
                     _, said = frozen.communicate(timeout=PATIENCE_S)
@@ -118,18 +130,30 @@ def test_each_message_is_copied_once_in_order_however_often_the_copier_is_killed
                     other.send_signal(signal.SIGTERM)
                     _, said = other.communicate(timeout=PATIENCE_S)
                     assert other.returncode == 143, said
-        done = amcast("materialize", *copying.arguments, "--until-end")
-        assert done.returncode == 0, done.stderr
-        received = system.receive("--name", "C1", "--until-end")
-        assert copying.copies() == [
-            (
-                line["payload"],
-                line["message_id"],
-                ",".join(line["to"]),
-                Cursor.parse(line["cursor"]),
-            )
-            for line in received
+        expected = [
+            (row["payload"], row["message_id"], ",".join(row["to"]), Cursor.parse(row["cursor"]))
+            for row in copying.all_copied()
         ]
+        assert copying.copies() == expected
+
+
+@pytest.mark.campaign
+@pytest.mark.kafka
+@pytest.mark.slow
+@pytest.mark.needs("jdk", "npm")
+def test_clients_in_java_and_javascript_read_each_message_once_in_the_agreed_order(
+    kafka_cluster, tmp_path
+):
+    with System(kafka_cluster.bootstrap, poster(), tmp_path) as system:
+        system.order()
+        copying = Copying(system)
+        with copying.load():
+            copying.killed(5)
+        rows = [f"{row['payload']} {row['message_id']}" for row in copying.all_copied()]
+        place = (system.bootstrap, copying.target.topic)
+        assert installed.kafka_clients(*place) == rows
+        last = rows[-1].split()[1]
+        assert installed.kafkajs(*place, f"{system.topic}-js", last) == rows
 
 
 @pytest.mark.campaign

@@ -1,15 +1,18 @@
 """A copier in memory: what it copies, where it goes on, which targets it refuses."""
 
 import contextlib
+import urllib.request
 
 import pytest
+from typer.testing import CliRunner
 
+from multicast.cli import materialize as command
 from multicast.consuming.batches import Message
 from multicast.consuming.cursor import Cursor
 from multicast.consuming.subscription import SubscriptionRequest
 from multicast.drivers.protocol import Record, TopicPartition
 from multicast.errors import Conflict, Fenced, UsageError
-from multicast.materializing.materialize import Copier, copier_group
+from multicast.materializing.materialize import Copier, copier_group, materialize
 from multicast.materializing.target import CopyTarget, copied_to, fit, last_records, refuse_own
 from multicast.testing import system
 from tests.helpers.plans import poster
@@ -234,3 +237,31 @@ def test_target_and_group_say_together_where_a_copier_goes_on(cursors, stored, e
     else:
         copied = copied_to("ordered", rows, known, "c", ends=[end])
         assert copied == (None if expected is None else Cursor.parse(expected))
+
+
+def test_the_command_serves_what_its_consumer_counts(double, capsys):
+    with double.consumer("C1") as consumer, command._metrics(consumer, 0):
+        url = capsys.readouterr().err.split()[-1]
+        with urllib.request.urlopen(url) as answer:
+            text = answer.read().decode()
+    assert 'amcast_consumer_epoch{consumer="C1",topic="A"} 1.0' in text
+
+
+@pytest.mark.parametrize("wrong", [{"partitions_by": "time"}, {"header_prefix": ""}, {"name": ""}])
+def test_wrong_arguments_are_refused_before_anything_is_opened(wrong):
+    with pytest.raises(UsageError):
+        materialize("nowhere", topic="A", to="ordered", **{"name": "C1", **wrong})
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        ([], "consumer of the plan or an interest"),
+        (["C1", "--interest", "P1"], "not both"),
+        (["C1", "--transaction-timeout", "1"], "--transaction-timeout"),
+        (["C1", "--partitions-by", "time"], "--partitions-by"),
+    ],
+)
+def test_the_command_refuses_wrong_arguments(arguments, said):
+    done = CliRunner().invoke(command.app, ["--to", "ordered", *arguments])
+    assert said in f"{done.stderr}{done.exception}"

@@ -18,6 +18,7 @@ from tests.helpers.system import PATIENCE_S, System, until
 from tests.running.commands import amcast
 from tests.system.clients import installed
 
+pytestmark = pytest.mark.timeout(900)
 SETS = [{"P1"}, {"P3"}, {"P1", "P3"}, {"P2", "P3", "P4"}, {"P5"}]
 
 

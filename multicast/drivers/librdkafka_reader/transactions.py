@@ -184,6 +184,11 @@ class LibrdkafkaTransactions:
         while True:
             try:
                 return call(_SLICE_S)
+            except SystemError as failure:
+                # The package calls `_store` with a fatal error set, which the call then hides.
+                if (fatal := self._fatal()) is None:
+                    raise
+                raise self._error(fatal) from failure
             except KafkaException as failure:
                 error = failure.args[0]
                 passes = error.retriable() or error.code() == KafkaError._TIMED_OUT  # noqa: SLF001
@@ -198,12 +203,17 @@ class LibrdkafkaTransactions:
             f"{self._topic} within {self._patience_s:g} s ({why})."
         )
 
+    def _fatal(self) -> Any:
+        """Give the error that has ended the producer, which not every call names; None: none."""
+        try:
+            self._producer.begin_transaction()
+        except KafkaException as failure:
+            return failure.args[0]
+        return None
+
     def _error(self, error: Any) -> AmcastError:
-        if error.code() == KafkaError._FATAL:  # noqa: SLF001 - which error that was, others say
-            try:
-                self._producer.begin_transaction()
-            except KafkaException as failure:
-                error = failure.args[0]
+        if error.code() == KafkaError._FATAL:  # noqa: SLF001
+            error = self._fatal() or error
         code = error.code()
         if code in _FENCED:
             return Fenced(

@@ -254,7 +254,7 @@ def test_wrong_arguments_are_refused_before_anything_is_opened(wrong):
 
 
 @pytest.mark.parametrize(
-    ("arguments", "said"),
+    ("arguments", "reason"),
     [
         ([], "consumer of the plan or an interest"),
         (["C1", "--interest", "P1"], "not both"),
@@ -262,6 +262,6 @@ def test_wrong_arguments_are_refused_before_anything_is_opened(wrong):
         (["C1", "--partitions-by", "time"], "--partitions-by"),
     ],
 )
-def test_the_command_refuses_wrong_arguments(arguments, said):
+def test_the_command_refuses_wrong_arguments(arguments, reason):
     done = CliRunner().invoke(command.app, ["--to", "ordered", *arguments])
-    assert said in f"{done.stderr}{done.exception}"
+    assert reason in f"{done.stderr}{done.exception}"

@@ -122,6 +122,9 @@ class Channels(Protocol):
     def names(self) -> list[str]:
         """Return the chains' names, sorted."""
 
+    def why_stalled(self, name: str) -> str | None:
+        """Say why nothing more of a chain is ordered now; None: it is, or nothing waits."""
+
     async def submit(self, envelope: bytes) -> tuple[int, str]:
         """Order one envelope as Broadcast demands; returns status and info, in bounded time.
 

@@ -9,10 +9,11 @@ import asyncio
 import contextlib
 import ipaddress
 import json
+import re
 from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Callable, Iterable
 from typing import Any, Self
 
-from multicast.errors import TimedOut
+from multicast.errors import TimedOut, UsageError
 from ordering_osn.api.channels import Status
 from ordering_osn.api.connection_errors import ConnectionLost, lost
 from ordering_osn.api.responses import read_answer, read_status
@@ -28,6 +29,8 @@ _Messages = Iterable[bytes] | AsyncIterable[bytes]
 _Hook = Callable[[], None] | None
 # A node waits up to 30 s for a chain to accept envelopes (`node.ingress.READY_S`), then for Kafka.
 ANSWER_S = 60.0
+_ADDRESS = re.compile(r"(?P<host>\[[^]]+\]|[^:\[\]]+):(?P<port>[0-9]{1,5})")
+_PORT_MAX = 65535  # TCP's
 # A node of ours ends the call with its status, so the trailer arrives at once. Another server may
 # keep the call open; then the client waits so long and reports the status without a reason.
 _TRAILER_S = 5.0
@@ -44,9 +47,22 @@ _CLIENT_OPTIONS = [
 ]
 
 
+def host_and_port(address: str) -> tuple[str, int]:
+    """Read HOST:PORT, an IPv6 address in brackets; raises `UsageError`.
+
+    gRPC itself takes an address without a port for one with the port 443.
+    """
+    read = _ADDRESS.fullmatch(address)
+    if read is None or int(read["port"]) > _PORT_MAX:
+        raise UsageError(
+            f"{address!r} is not an address; give HOST:PORT, the port at most {_PORT_MAX}"
+        )
+    return read["host"].strip("[]"), int(read["port"])
+
+
 def is_own_machine(address: str) -> bool:
     """Whether an address "host:port" is this machine's, which no proxy of http_proxy can reach."""
-    host = address.rpartition(":")[0].strip("[]")
+    host, _ = host_and_port(address)
     try:
         return ipaddress.ip_address(host).is_loopback
     except ValueError:
@@ -62,11 +78,13 @@ class StatusAnswer(int):
 class NodeClient:
     """A client of one node: `async with NodeClient("host:port") as client`.
 
-    `name` is the name in the server's certificate, where that is not the address's host. Every
-    error of gRPC is raised as `ConnectionLost`; the request may have taken effect.
+    `name` is the name in the server's certificate, where that is not the address's host. Raises
+    `UsageError` where the address is none. Every error of gRPC is raised as `ConnectionLost`; the
+    request may have taken effect.
     """
 
     def __init__(self, address: str, *, tls: TlsFiles | None = None, name: str = "") -> None:
+        host_and_port(address)
         self.address, self._tls, self._name = address, tls, name
 
     async def __aenter__(self) -> Self:

@@ -17,7 +17,7 @@ import typer
 from multicast.cli.options import Bootstrap, DriverName, Topic
 from multicast.errors import UsageError
 from multicast.settings import settings
-from ordering_osn.api.grpc_client import ANSWER_S, NodeClient
+from ordering_osn.api.grpc_client import ANSWER_S, NodeClient, host_and_port
 from ordering_osn.api.tls_files import TlsFiles
 from ordering_osn.cli import bundles, deliver, ledger
 from ordering_osn.cli.ledger import Folder
@@ -33,9 +33,11 @@ from ordering_osn.cli.options import (
     client_tls,
 )
 from ordering_osn.cli.submission import EnvelopeRefused, Submission
+from ordering_osn.config.channel_config import ChannelConfig
 from ordering_osn.identity import SigningIdentity
 from ordering_osn.node.joining import join as join_chain
-from ordering_osn.node.serving import Address, Options, serve
+from ordering_osn.node.joining import warn_of_type
+from ordering_osn.node.serving import Options, serve
 from topology.output import Output, OutputOption
 
 app = typer.Typer(
@@ -45,8 +47,6 @@ app.registered_commands += deliver.app.registered_commands
 app.registered_commands += ledger.app.registered_commands
 app.registered_commands += bundles.app.registered_commands
 
-
-_PORT_MAX = 65535  # TCP's
 
 Listen = Annotated[
     str, typer.Option("--listen", help="Clients' address, HOST:PORT; port 0: any free port.")
@@ -126,11 +126,11 @@ def run(
     elif client_ca or operations_tls:
         raise UsageError("--client-ca and --operations-tls need --tls-cert and --tls-key")
     for other in peer or ():
-        _address(other)
+        host_and_port(other)
     options = Options(
         folder=folder,
-        listen=_address(listen),
-        operations=None if operations == "off" else _address(operations),
+        listen=host_and_port(listen),
+        operations=None if operations == "off" else host_and_port(operations),
         signer=SigningIdentity.load(msp, msp_id),
         tls=server_tls,
         operations_tls=server_tls if operations_tls else None,
@@ -164,6 +164,7 @@ def join(
     except OSError as error:
         raise UsageError(f"{genesis_block}: {error.strerror or error}") from error
     name = join_chain(folder, raw)
+    warn_of_type(ChannelConfig.from_block(raw))
     if output is Output.JSON:
         typer.echo(json.dumps({"schema_version": 1, "channel": name, "folder": str(folder)}))
     else:
@@ -221,15 +222,6 @@ def broadcast(
         raise EnvelopeRefused(
             f"envelope {sent} was answered {refused['status']}: {refused['info']}"
         )
-
-
-def _address(text: str) -> Address:
-    host, _, port = text.rpartition(":")
-    if not host or not port.isdecimal() or int(port) > _PORT_MAX:
-        raise UsageError(
-            f"{text!r} is not an address; give HOST:PORT, the port at most {_PORT_MAX}"
-        )
-    return host.removeprefix("[").removesuffix("]"), int(port)
 
 
 def _say(line: str) -> None:

@@ -183,8 +183,8 @@ class Ingress:
             raise Refusal(
                 Status.BAD_REQUEST,
                 f"channel {quoted(name)} cannot be made: topic {plan.topic} has no partition of "
-                f"that name; add it to the interest file, then run 'amcast topology plan' and "
-                f"'amcast topology apply'",
+                f"that name; add it to the interest file, then run "
+                f"'amcast topology plan --from-cluster' and 'amcast topology apply'",
             )
 
 

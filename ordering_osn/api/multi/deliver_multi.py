@@ -129,7 +129,10 @@ class DeliverMulti:
             while not reader.at_stop:
                 access.check(self._clock())
                 work = self._loop.run_in_executor(self._threads, reader.read)
-                for entry in await self._result(work, access, start):
+                entries = await self._result(work, access, start)
+                if stops and not entries and not reader.at_stop:
+                    access.refuse_stalled()  # a stream without a stop waits
+                for entry in entries:
                     # The config that an entry brings is in force before the entry can be read.
                     access.check(self._clock())
                     await self._send_window.send(stream, _response(entry))
@@ -177,6 +180,7 @@ class _Access:
     def __init__(self, channels: Channels, names: Sequence[str], request: CheckedRequest) -> None:
         self.names = names
         self.channels = []
+        self._why_stalled = channels.why_stalled
         self._request = request
         self._sequences: dict[str, int] = {}
         for name in names:
@@ -184,6 +188,12 @@ class _Access:
             if channel is None:
                 raise Refused(Status.NOT_FOUND, no_such_channel(name))
             self.channels.append(channel)
+
+    def refuse_stalled(self) -> None:
+        """Refuse to go on where a chain has records that nobody orders."""
+        for name in self.names:
+            if why := self._why_stalled(name):
+                raise Refused(Status.SERVICE_UNAVAILABLE, f"chain {name}: {why}")
 
     def check(self, now: datetime) -> None:
         expires = self._request.expires
@@ -321,8 +331,8 @@ def _undeclared(names: Sequence[str]) -> str:
     listed = ", ".join(f'"{name}"' for name in names)
     return (
         f"no collector orders all of {', '.join(names)}; add [{listed}] to 'readers' in the chain "
-        "file, or a consumer of them to the interest file, then run 'amcast topology plan' and "
-        "'amcast topology apply'"
+        "file, or a consumer of them to the interest file, then run "
+        "'amcast topology plan --from-cluster' and 'amcast topology apply'"
     )
 
 

@@ -202,7 +202,8 @@ class BundleDesk:
             raise Refusal(
                 Status.NOT_FOUND,
                 f"the set {'+'.join(chains)} is not declared; add [{names}] to 'destinations' in "
-                f"the interest file, then run 'amcast topology plan' and 'amcast topology apply'",
+                f"the interest file (to 'sets' in a chain file), then run "
+                f"'amcast topology plan --from-cluster' and 'amcast topology apply'",
             )
 
     def _nodes(self, chains: tuple[str, ...]) -> list[ChainNode]:
@@ -307,7 +308,8 @@ class BundleDesk:
         Gives the stamps, and the first chain whose marker does not stand yet; empty: none.
         """
         for name, node in zip(bundle.chains, nodes, strict=True):
-            await ready(name, node.status, deadline - asyncio.get_running_loop().time())
+            left_s = deadline - asyncio.get_running_loop().time()
+            await ready(name, node.status, left_s, bundles=True)
         configs = [node.config for node in nodes]
         if tuple(config.sequence for config in configs) != stamps:
             stamps = admit(bundle, configs, now=self._clock())

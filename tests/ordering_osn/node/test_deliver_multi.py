@@ -36,9 +36,11 @@ THREE = CHAINS[:3]
 READ = chains_plan(*THREE, spanning=[(A, B), (B, C), THREE], readers=[(A, B), THREE])
 
 
-async def answers(address, chains, start=messages.OLDEST, *, count, signer=None):
+async def answers(
+    address, chains, start=messages.OLDEST, *, count, signer=None, stop=messages.NEVER
+):
     """Give the first answers of a stream as bytes; fewer where the node ends it."""
-    request = messages.deliver_request(signer or configs.org_user(), chains, start)
+    request = messages.deliver_request(signer or configs.org_user(), chains, start, stop=stop)
     got = []
     async with asyncio.timeout(60), NodeClient(address) as client:
         stream = client.exchange(messages.DELIVER_MULTI, [request])

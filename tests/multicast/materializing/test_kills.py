@@ -66,11 +66,14 @@ class Copying:
 
     def is_open(self):
         """Whether a transaction is open in the target."""
-        return self.system.driver.last_stable_offsets([self.target])[self.target] < self.end()
+        return self.stable_end() < self.end()
+
+    def stable_end(self):
+        return self.system.driver.last_stable_offsets([self.target])[self.target]
 
     def copies(self):
         """Read the committed copies: of each its ID, value, destination set and cursor."""
-        rows, end = [], self.system.driver.last_stable_offsets([self.target])[self.target]
+        rows, end = [], self.stable_end()
         with contextlib.closing(self.system.driver.reader({self.target: 0})) as reader:
             position = 0
             while position < end:
@@ -84,14 +87,17 @@ class Copying:
         return rows
 
     def killed(self, kills):
-        """Kill so many copiers while a transaction is open, or some records after their begin."""
+        """Kill so many copiers, by turns while a transaction is open and once one is committed."""
         drawn = random.Random(kills)
         for kill in range(kills):
             with self.copier() as process:
                 until(lambda: self.system.driver.topic_ids([self.target.topic]), "the target")
-                self.wait_copied(drawn.randrange(1, 60))
                 if kill % 2:
+                    self.wait_copied(drawn.randrange(1, 60))
                     until(self.is_open, "an open transaction", pause=0.001)
+                else:  # behind a transaction, or in a later one
+                    goal = self.stable_end() + drawn.randrange(1, 60)
+                    until(lambda goal=goal: self.stable_end() > goal, "committed copies")
                 assert process.poll() is None
 
     def wait_copied(self, records):

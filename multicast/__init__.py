@@ -30,6 +30,7 @@ if TYPE_CHECKING:
         BufferFull,
         ClusterUnreachable,
         Conflict,
+        Fenced,
         NotAuthorized,
         PartitionsDiffer,
         ProtocolViolation,
@@ -45,6 +46,7 @@ if TYPE_CHECKING:
         UnsafeCluster,
         UsageError,
     )
+    from multicast.materializing.materialize import materialize
     from multicast.messages import MessageID
     from multicast.producing.keyed.partitioners import Keys, keys
     from multicast.producing.producer import Producer
@@ -72,6 +74,7 @@ __all__ = [
     "Cursor",
     "Decision",
     "Expectation",
+    "Fenced",
     "KeyedReceipts",
     "Keys",
     "LogPosition",
@@ -97,6 +100,7 @@ __all__ = [
     "Waiting",
     "WhyVoid",
     "keys",
+    "materialize",
     "nothing_after",
 ]
 
@@ -110,6 +114,7 @@ if not TYPE_CHECKING:
         "consuming.subscription",
         "drivers.protocol",
         "errors",
+        "materializing.materialize",
         "messages",
         "producing.keyed.partitioners",
         "producing.producer",

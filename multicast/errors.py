@@ -113,6 +113,12 @@ class Conflict(AmcastError):
     exit_code = 5
 
 
+class Fenced(Conflict):
+    """Another process has taken over what this one did, and Kafka refuses this one from now on."""
+
+    definite = False
+
+
 class PartitionsDiffer(Conflict):
     """The topic's number of partitions is not the plan's, so keys have no agreed place."""
 

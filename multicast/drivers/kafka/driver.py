@@ -303,7 +303,7 @@ class KafkaPythonDriver:
         return {
             TopicPartition(topic.name, partition.partition_index): (
                 partition.committed_offset,
-                partition.metadata or "",
+                (partition.metadata or "").removesuffix("\0"),  # confluent-kafka adds one
             )
             for answer in response.groups
             for topic in answer.topics

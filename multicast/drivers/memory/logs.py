@@ -115,7 +115,7 @@ class MemoryLog:
             self.changed.notify_all()
 
     def transaction(self) -> MemoryTransaction:
-        """Begin a transaction. Only tests do; the product writes no transactions."""
+        """Begin a transaction. Only tests do: copiers have librdkafka's."""
         with self.changed:
             self._transactions_begun += 1
             return MemoryTransaction(self, self._transactions_begun)
@@ -254,11 +254,12 @@ class MemoryLog:
         topic_partition: TopicPartition,
         value: bytes | None,
         key: bytes | None,
+        headers: Headers,
     ) -> int:
         with self.changed:
             partition = self._of(topic_partition)
             partition.open.setdefault(transaction, partition.next)
-            return self._put(partition, value, key, ())
+            return self._put(partition, value, key, headers)
 
     def _end_open(self, transaction: int, written: Mapping[TopicPartition, list[int]]) -> None:
         """End a transaction in the Kafka partitions of `written` by a marker, which has an offset.
@@ -353,10 +354,15 @@ class MemoryTransaction:
         self._written: dict[TopicPartition, list[int]] = {}
 
     def append(
-        self, partition: TopicPartition, value: bytes | None, *, key: bytes | None = None
+        self,
+        partition: TopicPartition,
+        value: bytes | None,
+        *,
+        key: bytes | None = None,
+        headers: Headers = (),
     ) -> int:
         """Write in the transaction; the offset is used at once, even if the transaction aborts."""
-        offset = self._log._write_open(self._number, partition, value, key)  # noqa: SLF001
+        offset = self._log._write_open(self._number, partition, value, key, headers)  # noqa: SLF001
         self._written.setdefault(partition, []).append(offset)
         return offset
 

@@ -11,10 +11,18 @@ import fcntl
 import hashlib
 import os
 import shutil
+import subprocess
 import sys
 from pathlib import Path
 
-from multicast.local.jars import cache_directory, find_java, kept_jars, read_lock
+from multicast.local.cluster import DEFAULT_VERSION
+from multicast.local.jars import (
+    broker_jars,
+    cache_directory,
+    find_java,
+    kept_jars,
+    read_lock,
+)
 from multicast.local.process import run_bounded
 
 HERE = Path(__file__).parent
@@ -66,6 +74,30 @@ def node_modules(program):
 def javascript():
     path = f"NODE_PATH={node_modules('javascript')}"
     return ["env", path, "node", os.fspath(HERE / "javascript/client.js")]
+
+
+def kafkajs(*arguments):
+    """Read copies by kafkajs; give what it prints."""
+    path = f"NODE_PATH={node_modules('kafkajs')}"
+    command = ["env", path, "node", os.fspath(HERE / "kafkajs/reader.js"), *arguments]
+    return _printed(command)
+
+
+def kafka_clients(*arguments):
+    """Read copies by Kafka's own client, from the jars of the local brokers."""
+    machine = find_java()
+    jars = broker_jars(DEFAULT_VERSION, java=machine, progress=lambda _: None)
+    path = os.pathsep.join(os.fspath(jar) for jar in jars)
+    reader = os.fspath(HERE / "java/Copies.java")
+    return _printed([os.fspath(machine.executable), "-cp", path, reader, *arguments])
+
+
+def _printed(command):
+    done = subprocess.run(
+        command, capture_output=True, text=True, timeout=FETCH_TIMEOUT_S, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout.splitlines()
 
 
 def pyright():

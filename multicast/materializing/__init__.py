@@ -1,0 +1,1 @@
+"""Copies what a consumer delivers into an ordinary topic, once each (docs/materialize.md)."""

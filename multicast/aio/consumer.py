@@ -15,19 +15,20 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import AsyncGenerator, Iterable, Iterator, Mapping
+from collections.abc import AsyncGenerator, Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
 from datetime import datetime
 from functools import partial
 from operator import length_hint
 from time import monotonic
-from typing import Self
+from typing import Self, Unpack
 
 from multicast.aio.inbox import Inbox
 from multicast.aio.loop_bound import LoopBound
 from multicast.aio.reader_thread import ReaderThread
 from multicast.aio.threads import Threads
 from multicast.aio.turns import Turns
+from multicast.aio.workers import AsyncHandler, AsyncWorkers
 from multicast.conditional.condition import LogPosition
 from multicast.consuming.batches import Batch, Message
 from multicast.consuming.buffers import Waiting
@@ -39,6 +40,7 @@ from multicast.consuming.wrong_calls import refuse_no_messages
 from multicast.drivers.protocol import Driver, Record
 from multicast.errors import TimedOut, UsageError
 from multicast.metrics.counts import ConsumerCounts
+from multicast.workers.work import KeysOf, Work, WorkOptions, own_key
 
 _POLL_S = 1.0  # as `Consumer.poll`
 _MESSAGES_MAX = 5000  # as `Consumer.poll`
@@ -75,6 +77,7 @@ class AsyncConsumer(LoopBound):
         tracing: bool = False,
     ) -> None:
         super().__init__()
+        self._topic = topic
         self._make_consumer = partial(
             Consumer,
             bootstrap,
@@ -253,14 +256,7 @@ class AsyncConsumer(LoopBound):
         but never in part.
         """
         self.check_loop()
-
-        def sought() -> None:
-            self._consumer.seek(where)
-            position = self._consumer.position
-            # In the inbox before the result: it takes effect even if nobody awaits that any more.
-            self._inbox.post(partial(self._renew, self._reader.renew(), position))
-
-        await self._reader.call(sought)
+        await self._go(partial(self._consumer.seek, where))
 
     async def commit(self, cursor: Cursor | str | None = None) -> None:
         """Store a cursor (default: `position`) under the group; wait until Kafka has stored it.
@@ -272,7 +268,38 @@ class AsyncConsumer(LoopBound):
         chosen = self.position if cursor is None else cursor
         await self._commits.run(partial(self._consumer.commit, chosen))
 
+    async def workers(
+        self,
+        handler: AsyncHandler,
+        *,
+        n: int,
+        keys: KeysOf = own_key,
+        **options: Unpack[WorkOptions],
+    ) -> None:
+        """Handle messages in n tasks, those of a key in their order (docs/workers.md).
+
+        Cancelled: the handlers are cancelled, too, and what is done before them is committed.
+        """
+        self.check_loop()
+        driver = self._consumer._driver  # noqa: SLF001 - the same consumer
+        made = partial(Work, driver, self._topic, n, keys, **options)
+        work = await self._threads.run(made)
+        await AsyncWorkers(self, handler, work, self._hand_back, self._threads).run()
+
     # -- inside -----------------------------------------------------------------------------
+
+    async def _go(self, move: Callable[[], None]) -> None:
+        def moved() -> None:
+            move()
+            position = self._consumer.position
+            # In the inbox before the result: it takes effect even if nobody awaits that any more.
+            self._inbox.post(partial(self._renew, self._reader.renew(), position))
+
+        await self._reader.call(moved)
+
+    async def _hand_back(self, cursor: Cursor) -> None:
+        reading = self._consumer._reading  # noqa: SLF001 - the same consumer
+        await self._go(partial(reading.hand_back, cursor))
 
     async def _open(self) -> None:
         self._inbox = Inbox(self._loop)

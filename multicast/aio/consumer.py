@@ -14,8 +14,9 @@ loses nothing, and nothing is delivered twice.
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections import deque
-from collections.abc import AsyncGenerator, Callable, Iterable, Iterator, Mapping
+from collections.abc import AsyncGenerator, Iterable, Iterator, Mapping
 from dataclasses import replace
 from datetime import datetime
 from functools import partial
@@ -26,9 +27,9 @@ from typing import Self, Unpack
 from multicast.aio.inbox import Inbox
 from multicast.aio.loop_bound import LoopBound
 from multicast.aio.reader_thread import ReaderThread
+from multicast.aio.tasks import AsyncHandler, LoopTasks
 from multicast.aio.threads import Threads
 from multicast.aio.turns import Turns
-from multicast.aio.workers import AsyncHandler, AsyncWorkers
 from multicast.conditional.condition import LogPosition
 from multicast.consuming.batches import Batch, Message
 from multicast.consuming.buffers import Waiting
@@ -40,7 +41,7 @@ from multicast.consuming.wrong_calls import refuse_no_messages
 from multicast.drivers.protocol import Driver, Record
 from multicast.errors import TimedOut, UsageError
 from multicast.metrics.counts import ConsumerCounts
-from multicast.workers.work import KeysOf, Work, WorkOptions, own_key
+from multicast.workers.workers import KeysOf, WorkOptions, own_key
 
 _POLL_S = 1.0  # as `Consumer.poll`
 _MESSAGES_MAX = 5000  # as `Consumer.poll`
@@ -77,7 +78,6 @@ class AsyncConsumer(LoopBound):
         tracing: bool = False,
     ) -> None:
         super().__init__()
-        self._topic = topic
         self._make_consumer = partial(
             Consumer,
             bootstrap,
@@ -107,6 +107,7 @@ class AsyncConsumer(LoopBound):
         self._waiter: asyncio.Future[None] | None = None
         self._handed_out: Message | Batch | None = None
         self._start: Cursor
+        self._work_ends = threading.Event()
 
     # -- reading ----------------------------------------------------------------------------
 
@@ -256,7 +257,14 @@ class AsyncConsumer(LoopBound):
         but never in part.
         """
         self.check_loop()
-        await self._go(partial(self._consumer.seek, where))
+
+        def sought() -> None:
+            self._consumer.seek(where)
+            position = self._consumer.position
+            # In the inbox before the result: it takes effect even if nobody awaits that any more.
+            self._inbox.post(partial(self._renew, self._reader.renew(), position))
+
+        await self._reader.call(sought)
 
     async def commit(self, cursor: Cursor | str | None = None) -> None:
         """Store a cursor (default: `position`) under the group; wait until Kafka has stored it.
@@ -278,28 +286,32 @@ class AsyncConsumer(LoopBound):
     ) -> None:
         """Handle messages in n tasks, those of a key in their order (docs/workers.md).
 
-        Cancelled: the handlers are cancelled, too, and what is done before them is committed.
+        Until then other reads wait. Cancelled: it ends as by `stop`, once the handlers have ended.
         """
         self.check_loop()
-        driver = self._consumer._driver  # noqa: SLF001 - the same consumer
-        made = partial(Work, driver, self._topic, n, keys, **options)
-        work = await self._threads.run(made)
-        await AsyncWorkers(self, handler, work, self._hand_back, self._threads).run()
+        position, consumer, asked = self.position, self._consumer, options.pop("stop", bool)
+        options["runner"], ends = LoopTasks(handler, self._loop), self._work_ends
+        options["stop"] = lambda: asked() or ends.is_set()
+
+        def run() -> None:
+            if consumer.position != position:  # it was read ahead
+                consumer.seek(position)
+            try:
+                consumer.workers(handler, n=n, keys=keys, **options)
+            finally:
+                renew = partial(self._renew, self._reader.renew(), consumer.position)
+                self._inbox.post(renew)
+
+        ends.clear()
+        work = asyncio.ensure_future(self._reader.call(run))
+        try:
+            await asyncio.shield(work)
+        except asyncio.CancelledError:
+            ends.set()
+            await asyncio.wait([work])
+            raise
 
     # -- inside -----------------------------------------------------------------------------
-
-    async def _go(self, move: Callable[[], None]) -> None:
-        def moved() -> None:
-            move()
-            position = self._consumer.position
-            # In the inbox before the result: it takes effect even if nobody awaits that any more.
-            self._inbox.post(partial(self._renew, self._reader.renew(), position))
-
-        await self._reader.call(moved)
-
-    async def _hand_back(self, cursor: Cursor) -> None:
-        reading = self._consumer._reading  # noqa: SLF001 - the same consumer
-        await self._go(partial(reading.hand_back, cursor))
 
     async def _open(self) -> None:
         self._inbox = Inbox(self._loop)
@@ -310,6 +322,7 @@ class AsyncConsumer(LoopBound):
         self._reader = ReaderThread(self._consumer, self._inbox, self._arrived)
 
     async def _close(self) -> None:
+        self._work_ends.set()
         self._settled()
         self._arrived()  # whoever waits learns that this is closed
         await self._threads.run(self._commits.end)

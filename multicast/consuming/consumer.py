@@ -47,8 +47,8 @@ from multicast.metrics.consumed import ConsumptionCounter
 from multicast.metrics.counts import ConsumerCounts
 from multicast.tracing import spans_of_consumer
 from multicast.verification.observer import observer_of
-from multicast.workers.work import Handler, KeysOf, Work, WorkOptions, own_key
-from multicast.workers.workers import Workers
+from multicast.workers.runners import Handler
+from multicast.workers.workers import KeysOf, Workers, WorkOptions, own_key
 
 Start = Literal["earliest", "latest"]
 VoidMessages = Literal["drop", "mark"]
@@ -405,8 +405,8 @@ class Consumer:
         self, handler: Handler, *, n: int, keys: KeysOf = own_key, **options: Unpack[WorkOptions]
     ) -> None:
         """Handle messages, n at a time, those of a key in their order; blocks (docs/workers.md)."""
-        work = Work(self._driver, self._topic, n, keys, **options)
-        Workers(self, handler, work, self._reading.hand_back).run()
+        place = self._driver, self._topic, self._reading.hand_back
+        Workers(self, place, handler, n=n, keys=keys, **options).run()
 
     def close(self) -> None:
         """Release everything, after a call of another thread has ended (by `UsageError`)."""

@@ -28,7 +28,7 @@ from multicast.consuming.batches import Message
 from multicast.consuming.cursor import Cursor
 
 _RETRY_S = 0.1  # a lock that is taken, a database that fails over; twice as long each time
-BYTES_MAX = 64 << 20  # of what is taken and not done: as much as the buffers of four logs
+BYTES_MAX = 64 << 20  # of what is taken and not passed: as much as the buffers of four logs
 
 
 @dataclass(slots=True)
@@ -38,14 +38,15 @@ class _Open:
     size: int
     behind: int  # in how many of its queues it is not the first
     failures: int = 0
+    is_done: bool = False
 
 
 class WorkSchedule:
-    """The messages that are taken and not done: `in_hand_max` at most are begun at a time."""
+    """The messages that are taken and not passed: `in_hand_max` at most are begun at a time."""
 
     def __init__(self, *, in_hand_max: int, open_max: int, attempts_max: int) -> None:
         self.passed = 0
-        self.cursor: Cursor | None = None  # behind the last message below `passed`
+        self._last: Message | None = None  # below `passed`
         self.in_hand_max, self._open_max, self._attempts_max = in_hand_max, open_max, attempts_max
         self._taken = self._bytes = 0
         self._open: dict[int, _Open] = {}
@@ -55,7 +56,11 @@ class WorkSchedule:
         self._in_hand: set[int] = set()
         self._begun = 0  # all that were ever begun are below it
         self._until: float = math.inf  # nothing from this number on is begun
-        self._done_behind: dict[int, Cursor] = {}  # what is done above `passed`
+
+    @property
+    def cursor(self) -> Cursor | None:
+        """The position behind the last message below the watermark; None: there is none."""
+        return None if self._last is None else self._last.cursor
 
     @property
     def room(self) -> bool:
@@ -100,9 +105,9 @@ class WorkSchedule:
 
     def done(self, number: int) -> None:
         """End a message, handled or given up; its keys pass to those that come next."""
-        ended = self._open.pop(number)
+        ended = self._open[number]
+        ended.is_done = True
         self._in_hand.discard(number)
-        self._bytes -= ended.size
         for key in ended.keys:
             queue = self._queues[key]
             first = queue.popleft()
@@ -114,9 +119,10 @@ class WorkSchedule:
             following.behind -= 1
             if not following.behind:
                 heappush(self._free, queue[0])
-        self._done_behind[number] = ended.message.cursor
-        while self.passed in self._done_behind:
-            self.cursor = self._done_behind.pop(self.passed)
+        while self.passed < self._taken and self._open[self.passed].is_done:
+            passed = self._open.pop(self.passed)
+            self._last = passed.message
+            self._bytes -= passed.size
             self.passed += 1
 
     def failed(self, number: int, now: float) -> int:

@@ -1,186 +1,231 @@
-"""`Workers`: handles what a consumer delivers in threads or processes.
+"""`Workers`: reads a consumer, has others handle the messages, and commits; all in one thread.
 
-The caller's thread reads, hands out, and commits. Where clients have no threads (the test double),
-it handles the messages, too.
+hand     messages that were delivered and that the schedule has not taken yet
+attempt  one call of the handler, by a runner: threads, processes, or an event loop's tasks
+ending   nothing more is read or taken: it was asked to stop, or a message failed for good
 """
 
 from __future__ import annotations
 
-import ctypes
-import os
-import signal
+import logging
 import threading
 from collections import deque
-from collections.abc import Callable
-from concurrent.futures import (
-    BrokenExecutor,
-    Executor,
-    Future,
-    ProcessPoolExecutor,
-    ThreadPoolExecutor,
-)
+from collections.abc import Callable, Hashable, Iterable
+from concurrent.futures import BrokenExecutor
+from functools import partial
 from inspect import iscoroutinefunction
-from multiprocessing import get_context
-from typing import Any
+from typing import Any, TypedDict
 
 from multicast.consuming.batches import Message
 from multicast.consuming.cursor import Cursor
-from multicast.errors import AmcastError, TimedOut, UsageError
-from multicast.workers.work import MESSAGES_MAX, WAIT_S, Handler, Work
+from multicast.control import groups_topic
+from multicast.drivers.clock import clock_of
+from multicast.drivers.protocol import Driver
+from multicast.errors import AmcastError, HandlerFailed, TimedOut, UsageError
+from multicast.workers.dead_letters import DeadLetters
+from multicast.workers.runners import Handler, Processes, Runner, Threads
+from multicast.workers.schedule import WorkSchedule
 
+KeysOf = Callable[[Message], Iterable[Hashable]]
+
+_MESSAGES_MAX = 100  # of one poll: beside what is taken, so many are in memory at most
+_RECORD_BYTES = 500  # what a message takes beside its payload, key and headers
 _POLL_S = 0.2  # how late a stop is noticed while nothing comes
+_WAIT_S = 0.05  # how late a stop is noticed while messages are handled
 _LOOK_S = 0.005  # how late a message that comes is noticed while others are handled
 _QUIET_S = 30.0  # as `Consumer.until_end`: a broker's failure must not end it
-_PR_SET_PDEATHSIG = 1  # sys/prctl.h
+_COMMIT_EVERY_S = 1.0  # after a crash the messages of so many seconds are handled again
+_LOGGER = logging.getLogger("amcast.consumer")
+
+
+class WorkOptions(TypedDict, total=False):
+    """What workers may be told beside `n` and `keys` (docs/workers.md)."""
+
+    attempts: int
+    dead_letters: str | None
+    runner: Runner | None
+    open_max: int
+    processes: bool
+    until_end: bool
+    stop: Callable[[], bool]
+
+
+def own_key(message: Message) -> tuple[Hashable, ...]:
+    """Give the key of a message; all messages without one have the same."""
+    return (message.key,)
 
 
 class Workers:
-    """Handles a consumer's messages; `hand_back` has its next poll begin at a cursor."""
+    """Handles a consumer's messages.
+
+    `place` is the consumer's driver and topic, and what has its next poll begin at a cursor.
+    """
 
     def __init__(
         self,
         consumer: Any,  # a `Consumer`, which imports this
+        place: tuple[Driver, str, Callable[[Cursor], None]],
         handler: Handler,
-        work: Work,
-        hand_back: Callable[[Cursor], None],
+        *,
+        n: int,
+        keys: KeysOf,
+        attempts: int = 3,
+        dead_letters: str | None = None,
+        runner: Runner | None = None,
+        open_max: int = 1000,  # with handlers of 10 ms, 15 times what 64 of them have in hand
+        processes: bool = False,
+        until_end: bool = False,
+        stop: Callable[[], bool] = lambda: False,
     ) -> None:
-        if iscoroutinefunction(handler):
+        for name, count in {"n": n, "attempts": attempts, "open_max": open_max}.items():
+            if type(count) is not int or count < 1:
+                raise UsageError(f"{name} is {count!r}; give a whole number from 1")
+        if iscoroutinefunction(handler) and runner is None:
             raise UsageError("the handler is a coroutine function: give it to an AsyncConsumer")
-        self._consumer, self._work, self._hand_back = consumer, work, hand_back
-        self._handler, self._executor = self._open(handler)
+        driver, topic, self._hand_back = place
+        if dead_letters in (topic, groups_topic(topic)):
+            raise UsageError(f"{dead_letters} holds messages; give dead_letters another topic")
+        self._consumer, self._clock = consumer, clock_of(driver)
+        self._letters = None if dead_letters is None else DeadLetters(driver, dead_letters)
+        ahead = n if runner is None and self._clock.threads else 0  # so that none has to wait
+        self._schedule = WorkSchedule(
+            in_hand_max=n + ahead, open_max=open_max, attempts_max=attempts
+        )
+        if runner is None and not self._clock.threads:
+            runner = Runner(handler)
+        elif runner is None:
+            runner = Processes(handler, n) if processes else Threads(handler, n)
+        self._runner = runner
+        self._keys, self._until_end, self._stop = keys, until_end, stop
+        self._hand: deque[Message] = deque()
         self._changed = threading.Condition()
         self._ended: deque[tuple[int, Message, BaseException | None]] = deque()
+        self._failure: BaseException | None = None
+        self._committed: Cursor | None = None
+        self._commit_at = self._clock.monotonic() + _COMMIT_EVERY_S
 
     def run(self) -> None:
-        """Handle messages, and wait for those that were begun, whatever ended it."""
-        work, reached = self._work, self._consumer.position
-        failure: BaseException | None = None
+        """Handle messages; whatever ends that, wait for those that were begun, and commit."""
+        reached = self._consumer.position
         try:
             self._read()
-            work.schedule.drain()
+            self._schedule.drain()
         except BaseException as error:  # noqa: BLE001 - raised again once the workers rest
-            work.schedule.halt()
-            failure = error
+            self._fail(error)
         try:
-            while work.schedule.busy:
-                self._turn(WAIT_S)
+            while self._schedule.busy:
+                self._turn(_WAIT_S)
         finally:
-            self._executor.shutdown()
-            work.close()
-            reached = work.schedule.cursor or reached
+            self._runner.close()
+            if self._letters is not None:
+                self._letters.close()
+            reached = self._schedule.cursor or reached
             if self._consumer.position != reached:
                 self._hand_back(reached)
         try:
-            self._commit(work.to_commit(last=True))
+            self._commit()
         except AmcastError as error:
-            failure = failure or work.failure or error
-        failure = failure or work.failure
-        if failure is not None:
-            raise failure
+            self._fail(error)
+        if self._failure is not None:
+            raise self._failure
+
+    @property
+    def _ending(self) -> bool:
+        return self._failure is not None or self._stop()
 
     def _read(self) -> None:
-        work, consumer = self._work, self._consumer
-        end = consumer.end() if work.until_end else None
-        lacks = ""
-        quiet_until = work.clock.monotonic() + _QUIET_S
-        while not work.ending:
-            wait_s, batches = WAIT_S, []
-            if lacks is not None and work.wants:
-                busy = work.schedule.busy
-                batches = consumer.poll(0.0 if busy else _POLL_S, messages_max=MESSAGES_MAX)
-                work.give(batches)
-                wait_s = _LOOK_S if busy and not batches else 0.0
-                lacks = "" if end is None else consumer.lacks(end)
-            elif lacks is None and work.rests:
+        end = self._consumer.end() if self._until_end else None
+        lacks: str | None = ""
+        quiet_until = self._clock.monotonic() + _QUIET_S
+        while not self._ending:
+            wait_s, busy = _WAIT_S, self._schedule.busy
+            if self._hand or busy:
+                quiet_until = self._clock.monotonic() + _QUIET_S
+            elif lacks is None:
                 return
-            if not work.rests:
-                quiet_until = work.clock.monotonic() + _QUIET_S
-            elif end is not None and lacks and work.clock.monotonic() > quiet_until:
+            elif end is not None and self._clock.monotonic() > quiet_until:
                 raise TimedOut(f"no message came for {_QUIET_S:g} s: {lacks}")
+            if lacks is not None and not self._hand and self._schedule.room:
+                timeout = 0.0 if busy else _POLL_S
+                for batch in self._consumer.poll(timeout, messages_max=_MESSAGES_MAX):
+                    self._hand.extend(map(batch.alone, batch.records))
+                wait_s = _LOOK_S if busy and not self._hand else 0.0
+                lacks = "" if end is None else self._consumer.lacks(end)
             self._turn(wait_s)
 
     def _turn(self, wait_s: float) -> None:
-        work = self._work
-        begun = work.begin()
-        if not work.clock.threads:  # in another order than that of delivery, as with threads
+        """Begin what may be begun, wait for an attempt to end, and commit once a second."""
+        while self._hand and self._schedule.room and self._failure is None:
+            self._take(self._hand.popleft())
+        begun = self._schedule.begin(self._clock.monotonic())
+        if not self._clock.threads:  # in another order than that of delivery, as with threads
             begun.reverse()
         for number, message in begun:
-            self._submit(number, message)
-        wait_s = max(0.0, min(wait_s, work.schedule.next_try - work.clock.monotonic()))
-        work.clock.wait_for(self._changed, lambda: bool(self._ended), wait_s)
+            try:
+                self._runner.start(message, partial(self._note, number, message))
+            except RuntimeError as error:
+                self._note(number, message, error)
+        wait_s = min(wait_s, self._schedule.next_try - self._clock.monotonic())
+        self._clock.wait_for(self._changed, lambda: bool(self._ended), max(0.0, wait_s))
         while self._ended:
-            number, message, error = self._ended.popleft()
-            if work.ended(number, message, error) and work.dead_letters is not None:
-                work.dead_letters.store(message, error)
-                work.schedule.done(number)
-        try:
-            self._commit(work.to_commit())
-        except AmcastError as error:
-            if not error.retriable:
-                raise
+            number, message, why = self._ended.popleft()
+            if why is None:
+                self._schedule.done(number)
+            else:
+                self._failed(number, message, why)
+        if self._clock.monotonic() >= self._commit_at:
+            try:
+                self._commit()
+            except AmcastError as error:
+                if not error.retriable:
+                    raise
 
-    def _commit(self, cursor: Cursor | None) -> None:
-        if cursor is not None:
-            self._consumer.commit(cursor)
-            self._work.committed(cursor)
-
-    def _submit(self, number: int, message: Message) -> None:
+    def _take(self, message: Message) -> None:
         try:
-            attempt = self._executor.submit(self._handler, message)
-        except BrokenExecutor as error:
-            self._note(number, message, error)
+            keys = self._keys(message)
+            if isinstance(keys, str | bytes):
+                raise TypeError(f"keys are a set, like {{{keys!r}}}")  # noqa: TRY301
+            parts = [message.payload, message.key, *(value for _, value in message.headers)]
+            size = _RECORD_BYTES + sum(len(part) for part in parts if part is not None)
+            self._schedule.take(message, keys, size)
+        except Exception as error:  # noqa: BLE001 - the application's
+            self._fail(_failure(f"message {message.message_id} has no keys", error))
+
+    def _failed(self, number: int, message: Message, error: BaseException) -> None:
+        left = self._schedule.failed(number, self._clock.monotonic())
+        if not isinstance(error, Exception) or isinstance(error, BrokenExecutor):
+            left = -1  # it is the worker's end, and none of the message
+        if left > 0:
+            text = "the handler failed at message %s (attempts left: %d): %r"
+            _LOGGER.warning(text, message.message_id, left, error)
+        elif self._letters is not None and left == 0:
+            self._letters.store(message, error)
+            self._schedule.done(number)
+            _LOGGER.warning("message %s is a dead letter: %r", message.message_id, error)
         else:
-            attempt.add_done_callback(lambda ended: self._note(number, message, ended.exception()))
+            self._fail(_failure(f"the handler failed at message {message.message_id}", error))
+
+    def _fail(self, failure: BaseException) -> None:
+        self._schedule.halt()
+        self._failure = self._failure or failure
+
+    def _commit(self) -> None:
+        cursor = self._schedule.cursor
+        self._commit_at = self._clock.monotonic() + _COMMIT_EVERY_S
+        if cursor is not None and cursor != self._committed:
+            self._consumer.commit(cursor)
+            self._committed = cursor
 
     def _note(self, number: int, message: Message, error: BaseException | None) -> None:
         with self._changed:
             self._ended.append((number, message, error))
             self._changed.notify()
 
-    def _open(self, handler: Handler) -> tuple[Handler, Executor]:
-        work = self._work
-        if not work.clock.threads:
-            return handler, _InTurn()
-        work.schedule.in_hand_max *= 2  # so that no worker waits for the thread that reads
-        if not work.processes:
-            return handler, ThreadPoolExecutor(work.n, thread_name_prefix="amcast-worker")
-        return _handle, ProcessPoolExecutor(
-            work.n,
-            mp_context=get_context("spawn"),  # a fork would have copies of the clients
-            initializer=_begin_process,
-            initargs=(handler, os.getpid()),
-        )
 
-
-class _InTurn(Executor):
-    """Makes each call at once, in the caller's thread."""
-
-    def submit(self, call: Callable[..., Any], /, *given: Any, **named: Any) -> Future[Any]:
-        """Make a call; the result is there."""
-        made: Future[Any] = Future()
-        try:
-            made.set_result(call(*given, **named))
-        except BaseException as error:  # noqa: BLE001 - as in a thread
-            made.set_exception(error)
-        return made
-
-
-# In a process of the pool: its handler.
-_handlers: list[Handler] = []
-
-
-def _begin_process(handler: Handler, parent: int) -> None:
-    """End with the parent: what a restart repeats must not still be in the hands of an orphan."""
-    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-    if os.getppid() != parent:
-        os.kill(os.getpid(), signal.SIGKILL)
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the parent
-    _handlers.append(handler)
-
-
-def _handle(message: Message) -> None:
-    try:
-        _handlers[0](message)
-    except Exception as error:
-        # Not every error can be pickled, and one that cannot be read again breaks the pool.
-        raise RuntimeError(f"{type(error).__name__}: {error}") from error
+def _failure(what: str, error: BaseException) -> HandlerFailed:
+    failure = HandlerFailed(
+        f"{what}: {type(error).__name__}: {error}; what is done before it is committed: mend the "
+        f"handler and start again, or give dead_letters a topic"
+    )
+    failure.__cause__ = error
+    return failure

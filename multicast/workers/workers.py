@@ -112,8 +112,8 @@ class Workers:
             self._schedule.drain()
         except BaseException as error:  # noqa: BLE001 - raised again once the workers rest
             self._fail(error)
-        try:
-            while self._schedule.busy:
+        try:  # after Ctrl-C, nobody knows between which two lines, only the watermark holds
+            while self._schedule.busy and isinstance(self._failure, Exception | None):
                 self._turn(_WAIT_S)
         finally:
             self._runner.close()
@@ -199,9 +199,14 @@ class Workers:
             text = "the handler failed at message %s (attempts left: %d): %r"
             _LOGGER.warning(text, message.message_id, left, error)
         elif self._letters is not None and left == 0:
-            self._letters.store(message, error)
-            self._schedule.done(number)
-            _LOGGER.warning("message %s is a dead letter: %r", message.message_id, error)
+            try:
+                self._letters.store(message, error)
+            except AmcastError as refused:
+                what = f"message {message.message_id} cannot be stored as a dead letter"
+                self._fail(_failure(what, refused))
+            else:
+                self._schedule.done(number)
+                _LOGGER.warning("message %s is a dead letter: %r", message.message_id, error)
         else:
             self._fail(_failure(f"the handler failed at message {message.message_id}", error))
 

@@ -32,7 +32,7 @@ class Runner:
         """Wait for the attempts, and release what they needed."""
 
 
-class Threads(Runner):
+class ThreadRunner(Runner):
     """n threads that take attempts from one queue, at half the cost of Python's own pool."""
 
     def __init__(self, handler: Handler, n: int) -> None:
@@ -61,7 +61,7 @@ class Threads(Runner):
             ended(_error_of(self._handler, message))
 
 
-class Processes(Runner):
+class ProcessRunner(Runner):
     """n processes; the handler is a function of a module, or can be pickled."""
 
     def __init__(self, handler: Handler, n: int) -> None:

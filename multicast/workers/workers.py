@@ -23,7 +23,7 @@ from multicast.drivers.clock import clock_of
 from multicast.drivers.protocol import Driver
 from multicast.errors import AmcastError, HandlerFailed, TimedOut, UsageError
 from multicast.workers.dead_letters import DeadLetters
-from multicast.workers.runners import Handler, Processes, Runner, Threads
+from multicast.workers.runners import Handler, ProcessRunner, Runner, ThreadRunner
 from multicast.workers.schedule import WorkSchedule
 
 KeysOf = Callable[[Message], Iterable[Hashable]]
@@ -94,7 +94,7 @@ class Workers:
         if runner is None and not self._clock.threads:
             runner = Runner(handler)
         elif runner is None:
-            runner = Processes(handler, n) if processes else Threads(handler, n)
+            runner = ProcessRunner(handler, n) if processes else ThreadRunner(handler, n)
         self._runner = runner
         self._keys, self._until_end, self._stop = keys, until_end, stop
         self._hand: deque[Message] = deque()

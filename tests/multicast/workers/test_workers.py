@@ -204,6 +204,22 @@ def test_keys_that_are_none_end_the_work_before_the_message(double, keys):
     assert ledger.handled == []
 
 
+@pytest.mark.parametrize("place", [0, 1, 99, 250])
+def test_after_ctrl_c_the_same_consumer_loses_nothing(double, place):
+    consumer, ledger, asked = double.consumer("C1"), Ledger(), []
+
+    def interrupted(message):
+        asked.append(message)
+        if len(asked) == place + 1:
+            raise KeyboardInterrupt
+        return accounts(message)
+
+    with pytest.raises(KeyboardInterrupt):
+        consumer.workers(ledger, n=8, keys=interrupted, until_end=True)
+    consumer.workers(ledger, n=8, keys=accounts, until_end=True)
+    ledger.follows(double.drain(double.consumer("C2")))
+
+
 # -- threads, processes and tasks ------------------------------------------------------------------
 
 

@@ -289,7 +289,8 @@ class AsyncConsumer(LoopBound):
         Until then other reads wait. Cancelled: it ends as by `stop`, once the handlers have ended.
         """
         self.check_loop()
-        position, consumer, asked = self.position, self._consumer, options.pop("stop", bool)
+        position, consumer = self.position, self._consumer
+        asked = options.pop("stop", lambda: False)
         options["runner"], ends = LoopTasks(handler, self._loop), self._work_ends
         options["stop"] = lambda: asked() or ends.is_set()
 

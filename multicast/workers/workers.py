@@ -82,6 +82,8 @@ class Workers:
                 raise UsageError(f"{name} is {count!r}; give a whole number from 1")
         if iscoroutinefunction(handler) and runner is None:
             raise UsageError("the handler is a coroutine function: give it to an AsyncConsumer")
+        if processes and runner is not None:
+            raise UsageError("tasks run in one process; processes=True is of a Consumer")
         driver, topic, self._hand_back = place
         if dead_letters in (topic, groups_topic(topic)):
             raise UsageError(f"{dead_letters} holds messages; give dead_letters another topic")

@@ -379,6 +379,8 @@ def test_a_failing_task_ends_the_work_and_closing_ends_it_too(small):
 
     async def run():
         async with consumer_of(small, "C1", group="failing") as consumer:
+            with pytest.raises(UsageError, match="processes=True"):
+                await consumer.workers(forever, n=4, processes=True)
             with pytest.raises(HandlerFailed, match="a full disk"):
                 await consumer.workers(failing, n=4, attempts=1)
             work = asyncio.create_task(consumer.workers(forever, n=4))

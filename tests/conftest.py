@@ -13,7 +13,7 @@ from multicast.local.cluster import LocalCluster
 from multicast.local.pytest_plugin import ExistingCluster
 from tests.running import parts
 from tests.running.needs import missing
-from tests.running.whole_run import JVM, WholeRun, hold_to_the_table
+from tests.running.whole_run import JVM, LONG, WholeRun, hold_to_the_table
 
 # Neither a busy machine, on which examples are drawn and run slowly, nor a draw of several large
 # examples in a row is a failure.
@@ -68,7 +68,7 @@ def pytest_ignore_collect(collection_path, config):
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(config, items):
-    """Put the files that take longest first, or one worker would end alone: JVMs, then brokers."""
+    """Put what takes longest first, or one worker would end alone: JVMs, long ones, brokers."""
     parts.mark(items)
     others = parts.out_of_turn(items)
     if others:
@@ -78,7 +78,7 @@ def pytest_collection_modifyitems(config, items):
         item.path for item in items if "kafka_cluster_of_three" in item.fixturenames
     }
     brokers = {item.path for item in items if item.get_closest_marker("kafka")}
-    place = {path: number for number, path in enumerate(JVM)}
+    place = {path: number for number, path in enumerate((*JVM, *LONG))}
     items.sort(key=lambda item: (place.get(item.path, len(place)), item.path not in brokers))
 
 

@@ -6,7 +6,7 @@ The report goes to stdout, progress to stderr. Without `--apply` nothing is writ
               1   a setting of the cluster would break a guarantee
               2   the topic cannot be adopted, or an option is wrong
               4   no broker answers
-              5   the topic is adopted already
+              5   the topic is adopted already, or --undo needs --yes
 """
 
 from __future__ import annotations
@@ -27,13 +27,14 @@ from collectors.adoption.facts import (
     topics_made,
 )
 from collectors.adoption.inspection import read_facts, refuse_plan, refuse_topic
+from collectors.adoption.undo import topics_to_delete
 from collectors.cli.cluster import cluster_of, say
 from collectors.reconfiguration.apply import apply
 from multicast.cli.options import Bootstrap, DriverName, partitions_of
-from multicast.control import sentinel_topic
+from multicast.control import groups_topic, sentinel_topic
 from multicast.drivers.kafka import Admin
-from multicast.errors import NotAuthorized, UsageError
-from multicast.settings import settings
+from multicast.errors import Conflict, NotAuthorized, UsageError
+from multicast.settings import Settings, settings
 from topology.files import FileExists, refuse_existing, write_text
 from topology.interests import InvalidInterests, parse
 from topology.output import Output, OutputOption
@@ -76,6 +77,10 @@ def adopt(
         bool, typer.Option("--apply", help="Apply the plan, too: make the topics.")
     ] = False,
     force: Annotated[bool, typer.Option("--force", help="Overwrite files that exist.")] = False,
+    undo: Annotated[
+        bool, typer.Option("--undo", help="Delete what adopting made; the topic stays as it is.")
+    ] = False,
+    yes: Annotated[bool, typer.Option("--yes", help="With --undo: delete it unasked.")] = False,
     bootstrap: Bootstrap = None,
     driver: DriverName = None,
     output: OutputOption = Output.TABLE,
@@ -83,9 +88,12 @@ def adopt(
     """Order a topic that exists: read it, plan, and say what changes for whom.
 
     Writes an interest file and a plan; with --apply also makes the topics and starts the epoch.
-    Producers and consumer groups of the topic go on as they are.
+    Producers and consumer groups of the topic go on as they are. --undo takes all of it back.
     """
     chosen = settings(bootstrap=bootstrap, topic=topic, driver=driver)
+    if undo:
+        _undo(chosen, yes=yes)
+        return
     given = _interests(interest or ())
     plan_path = out or Path(f"{topic}.plan.json")
     interests_path = interests_file or Path(f"{topic}.toml")
@@ -110,6 +118,20 @@ def adopt(
             apply(opened, admin, plan, say=say)
     for line in _next_steps(plan_path, interests_path, chosen.bootstrap, plan, applied=apply_now):
         say(line)
+
+
+def _undo(chosen: Settings, *, yes: bool) -> None:
+    with cluster_of(chosen) as (opened, admin):
+        counts = topics_to_delete(opened, admin, chosen.topic)
+        for name, count in counts.items():
+            typer.echo(f"{name}: {count:,} records")
+        if lost := counts.get(groups_topic(chosen.topic)):
+            typer.echo(f"{lost:,} messages to several partitions lie only there and are lost")
+        if not yes:
+            raise Conflict("nothing was deleted; repeat with --yes to delete these topics")
+        for name in counts:
+            admin.delete_topics([name])
+    say(f"topic {chosen.topic} is ordered no longer; its records and groups are as they were")
 
 
 def _existing(admin: Admin, plan: Plan) -> set[str]:

@@ -30,6 +30,7 @@ from tests.helpers.system import PATIENCE_S, amcast, until
 from topology.interests import parse
 from topology.planner.solver import plan as solve
 
+OWN = ("topology", "collectors", "Msg-TO", "groups", "bells")  # the topics that amcast adds
 SETTINGS = {
     "cleanup.policy": "delete",
     "retention.ms": "604800000",
@@ -244,6 +245,8 @@ def test_producers_and_a_group_go_on_while_three_services_get_one_order(where, t
             done = amcast("verify", "-b", where, "-t", topic, *names)
             assert done.returncode == 0, done.stdout + done.stderr
             assert "violated: 0" in done.stdout
+            running = amcast("adopt", topic, "--undo", "--yes", "-b", where)
+            assert (running.returncode, "runs: stop it first" in running.stderr) == (2, True)
         java = [b"java-%d" % number for number in range(50)]
         single = [b"single-%d" % number for number in range(20)]
         wide = [b"wide-%d" % number for number in range(40)]
@@ -259,6 +262,16 @@ def test_producers_and_a_group_go_on_while_three_services_get_one_order(where, t
         assert sorted(group.values) == expected
     refused = adopt(where, topic, "--seconds", "0", code=5)
     assert "is adopted already: epoch 1 runs" in refused
+
+    shown = amcast("adopt", topic, "--undo", "-b", where)
+    assert (shown.returncode, "repeat with --yes" in shown.stderr) == (5, True)
+    assert "40 messages to several partitions lie only there and are lost" in shown.stdout
+    for code in (0, 2):  # the second time, nothing is left
+        done = amcast("adopt", topic, "--undo", "--yes", "-b", where)
+        assert done.returncode == code, done.stderr
+    with Admin(where) as admin:
+        assert admin.partitions([topic, *(f"{topic}.{name}" for name in OWN)]) == {topic: 6}
+    assert adopt(where, topic, "--seconds", "0", "--force")["offsets_stored"] == len(expected)
 
 
 def transaction(where, topic, values, partitions, *, commit):

@@ -20,7 +20,7 @@ from tests.running import sizes
 from tests.running.parts import TABLE, TESTS
 
 EVERY_S = 30.0
-JVM = [TESTS / name for name in TABLE["jvm"]]
+JVM, LONG = ([TESTS / name for name in TABLE[key]] for key in ("jvm", "long"))
 
 
 def starts_jvms(path: Path) -> bool:

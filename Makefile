@@ -11,7 +11,7 @@ export PYTEST_ADDOPTS :=
 PYTEST := $(BIN)/python -m pytest
 NOT_LONG := not campaign and not helm
 
-.PHONY: demo test lint unit quick campaign helm cuts simulate nemesis fuzz model docs lock dist sbom clean
+.PHONY: demo install test lint unit quick campaign helm cuts simulate nemesis fuzz model docs lock dist sbom clean
 
 # The demo has a small environment of its own, unless there is the whole one. Without Maven it needs
 # the whole one: Ivy, which pyspark brings, fetches Kafka's jars.
@@ -86,10 +86,18 @@ docs: .venv-docs/ready
 	$(PYTHON) -m bench.demo.setup .venv-demo
 	touch $@
 
-# The environment is made anew whenever the lock or the package's description changes.
+# For users: amcast with these extras into the environment TO, by the lock's hashes.
+install: EXTRAS := all
+install:
+	$(PYTHON) -m bench.demo.setup $(or $(TO),$(error name the folder of the environment: TO=~/amcast)) $(EXTRAS)
+
+# The environment is made anew whenever the lock or the package's description changes. pyspark has no
+# wheel: the lock's setuptools builds it, as the build of an isolated environment is not locked.
 .venv/ready: requirements.lock pyproject.toml
 	$(PYTHON) -m venv --clear .venv
-	$(BIN)/python -m pip install --quiet --require-hashes --only-binary :all: --no-binary pyspark -r requirements.lock
+	sed -n '/^setuptools==/,/[^\]$$/p' requirements.lock > .venv/build.lock
+	$(BIN)/python -m pip install --quiet --require-hashes --only-binary :all: -r .venv/build.lock
+	$(BIN)/python -m pip install --quiet --require-hashes --only-binary :all: --no-binary pyspark --no-build-isolation -r requirements.lock
 	$(BIN)/python -m pip install --quiet --no-deps --no-build-isolation -e .
 	touch $@
 
@@ -100,11 +108,13 @@ lock: .venv/ready
 	$(BIN)/pip-compile --quiet --generate-hashes --allow-unsafe --strip-extras --no-emit-index-url \
 	  --no-emit-trusted-host --no-emit-find-links --no-header -o docs/requirements.lock docs/requirements.in
 
-# The wheel and the source distribution, as tests/system/test_wheel.py builds and tries them.
+# The wheel and the source distribution, as tests/system/test_wheel.py builds and tries them, and the
+# lock of an image with collectors.
 dist: .venv/ready
 	rm -rf build dist
 	mkdir dist
 	$(BIN)/python -c "from setuptools import build_meta as b; b.build_sdist('dist'); b.build_wheel('dist')" >/dev/null
+	$(PYTHON) -m bench.demo.setup --lock collectors,planner > dist/collectors.lock
 
 # The generated chart, checked by Helm, which Go builds from its source, once.
 helm: .venv/ready .helm/helm

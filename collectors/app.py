@@ -59,8 +59,9 @@ from multicast.drivers.protocol import Driver
 from multicast.errors import AmcastError, UncoveredInterest, UsageError
 from multicast.settings import settings
 from multicast.verification.running_check import RunningCheck
-from multicast.web import WebServer, address_of, address_towards, listen_at
+from multicast.web import Page, WebServer, address_of, address_towards, listen_at
 from topology import extra
+from topology.files import failure_text
 
 with extra("collectors"):
     import faust
@@ -130,7 +131,7 @@ def _or_exit(call: Callable[[], _T]) -> _T:
     try:
         return call()
     except UsageError as error:
-        sys.stderr.write(f"amcast: {error}\n")
+        sys.stderr.write(failure_text(error))
         sys.exit(error.exit_code)
 
 
@@ -209,7 +210,7 @@ class CollectorHost(Service):
         try:
             self._driver = await asyncio.to_thread(_open_driver)
         except AmcastError as error:
-            sys.stderr.write(f"amcast: {error}\n")
+            sys.stderr.write(failure_text(error))
             raise SystemExit(error.exit_code) from None  # Faust would show a traceback
         if not self._pinned:
             loop = asyncio.get_running_loop()
@@ -452,14 +453,12 @@ class Web(Service):
     def __post_init__(self) -> None:
         metrics = page_of(_status)
         self._live = LivePages(_settings, _chosen_host)
-        self._server = WebServer(
-            {
-                "/healthz": _healthz,
-                "/status": lambda: (HTTPStatus.OK, _status()),
-                "/metrics": lambda: (HTTPStatus.OK, metrics.text()),
-            },
-            self._live.routes(),
-        )
+        pages: dict[str, Page] = {
+            "/healthz": _healthz,
+            "/status": lambda: (HTTPStatus.OK, _status()),
+            "/metrics": lambda: (HTTPStatus.OK, metrics.text()),
+        }
+        self._server = WebServer(pages, self._live.routes(), host=_chosen_host)
 
     async def on_start(self) -> None:
         """Start to answer requests."""

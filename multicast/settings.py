@@ -15,12 +15,16 @@ and in every folder above it:
     "security.protocol" = "SASL_SSL"
     "ssl.ca.location" = "ca.pem"     # beside amcast.toml
 
-Secrets belong in this file only; no flag takes one. An unknown key is an error.
+Secrets belong in this file only; no flag takes one. An unknown key is an error. A file of somebody
+else, or one that others may write to, is refused: it could send the passwords and messages of
+whoever works in a folder below it to brokers of its own (as git does, CVE-2022-24765).
 """
 
 from __future__ import annotations
 
+import logging
 import os
+import stat
 import tomllib
 from collections.abc import Mapping
 from contextlib import suppress
@@ -32,7 +36,9 @@ from multicast.drivers import DRIVERS
 from multicast.errors import UsageError
 
 FILE = "amcast.toml"
+_SECRETS = ("sasl.password", "ssl.key.password")
 DEFAULT_DRIVER = "librdkafka"
+_log = logging.getLogger("amcast.settings")
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,7 +125,10 @@ def _beside(file: Path | None, client: dict[str, str]) -> dict[str, str]:
 
 def _read(file: Path) -> dict[str, object]:
     try:
-        document = tomllib.loads(file.read_text(encoding="utf-8-sig"))
+        with file.open(encoding="utf-8-sig") as opened:
+            state = os.fstat(opened.fileno())
+            _refuse_of_others(file, (file.lstat(), state))
+            document = tomllib.loads(opened.read())
     except OSError as wrong:
         raise UsageError(f"{file} cannot be read: {wrong.strerror or wrong}") from wrong
     except (ValueError, RecursionError) as wrong:  # TOMLDecodeError is a ValueError
@@ -135,4 +144,33 @@ def _read(file: Path) -> dict[str, object]:
                 )
         elif not isinstance(value, str):
             raise UsageError(f"{file}: {name} is {value!r}, not a string; put it in quotes")
+    client = document.get("client", {})
+    if (
+        state.st_uid == os.geteuid()
+        and state.st_mode & 0o077
+        and not {*_SECRETS}.isdisjoint(client)
+    ):
+        _log.warning("%s holds a password and others may read it: chmod 600 %s", file, file)
     return document
+
+
+def _refuse_of_others(file: Path, states: tuple[os.stat_result, os.stat_result]) -> None:
+    """Raise `UsageError` unless only this user, his own group and root may change the settings.
+
+    `states` are those of the file, and of the link that leads to it.
+    """
+    own = {0, os.geteuid()}
+    if os.geteuid() == 0 and (behind := os.environ.get("SUDO_UID", "")).isdecimal():
+        own.add(int(behind))
+    for state in states:
+        others = stat.S_IWOTH | (0 if state.st_gid == os.getegid() else stat.S_IWGRP)
+        if state.st_uid not in own:
+            raise UsageError(
+                f"{file} belongs to user {state.st_uid}, so it is not believed: if it is yours, "
+                f"make it this user's or root's; else work in another folder"
+            )
+        if not stat.S_ISLNK(state.st_mode) and state.st_mode & others:
+            raise UsageError(
+                f"{file} may be written by others, so it is not believed: look at what it says, "
+                f"then chmod go-w {file}"
+            )

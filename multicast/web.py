@@ -10,14 +10,20 @@ number of requests are bounded. A client has `CLIENT_S` seconds to agree on TLS 
 whole request, and as long to take the answer, or each event of a stream; then it is cut off. Beyond
 `CONNECTIONS_MAX` connections the oldest is closed, so clients that keep connections open cannot
 shut out others.
+
+A browser that shows a foreign site can be led here under a name of that site, which then reads the
+answers (DNS rebinding). So with `host` a request has to name an address, a name without a dot (no
+stranger can own one), this machine or `host`, or it gets 421; only `/healthz` is for everybody.
 """
 
 from __future__ import annotations
 
 import asyncio
 import errno
+import ipaddress
 import json
 import logging
+import os
 import re
 import socket
 import ssl
@@ -159,6 +165,7 @@ class WebServer:
     """Serves pages, routes and calls on a listening socket, in the running event loop.
 
     `tls`: the context of a server that speaks TLS. `route_s`: how long a route or a call may take.
+    `host`: where it listens, if only requests to its own names are answered.
     """
 
     def __init__(
@@ -169,9 +176,11 @@ class WebServer:
         calls: Mapping[str, Call] | None = None,
         tls: ssl.SSLContext | None = None,
         route_s: float = ROUTE_S,
+        host: str | None = None,
     ) -> None:
-        self._routes = {path: _route_of(page) for path, page in pages.items()} | dict(routes or {})
-        self._calls = calls or {}
+        all_routes = {path: _route_of(page) for path, page in pages.items()} | dict(routes or {})
+        self._routes = {path: _guarded(path, route, host) for path, route in all_routes.items()}
+        self._calls = {path: _guarded(path, call, host) for path, call in (calls or {}).items()}
         self._tls = tls
         self._route_s = route_s
         self._server: asyncio.Server | None = None
@@ -348,6 +357,30 @@ def _host_of(lines: list[str]) -> str:
         return ""
     host = named[0].lower()
     return host[1:].partition("]")[0] if host.startswith("[") else host.partition(":")[0]
+
+
+def _guarded(path: str, route: Route, host: str | None) -> Route:
+    if host is None or path == "/healthz":
+        return route
+
+    async def answer(request: Request) -> WebDocument | EventStream:
+        if _is_own(request.host, host):
+            return await route(request)
+        sentence = "name this server by its address, as localhost, or by the name of its machine"
+        return json_document(HTTPStatus.MISDIRECTED_REQUEST, {"error": sentence})
+
+    return answer
+
+
+def _is_own(named: str, host: str) -> bool:
+    """Whether a Host header names us, and not a site of somebody else."""
+    if named in (host.lower(), os.uname().nodename.lower()):
+        return True
+    try:
+        ipaddress.ip_address(named)
+    except ValueError:
+        return bool(named) and "." not in named
+    return True
 
 
 def _length_of(lines: list[str]) -> int | None:

@@ -29,7 +29,7 @@ from topology.changes import (
     with_running_logs,
 )
 from topology.check import PlanRejected, TreeFigures, check, figures
-from topology.files import FileExists, refuse_existing_of, why_unreadable, write_text
+from topology.files import FileExists, failure_text, refuse_existing_of, why_unreadable, write_text
 from topology.hysteresis import MARGIN_DEFAULT, Weighed, as_wanted, weighed
 from topology.interests import NUMBER_MAX, InterestFile, InvalidInterests, parse, refuse_names
 from topology.output import SECONDS_MAX, ForceOption, Output, OutputOption
@@ -141,7 +141,7 @@ MarginOption = Annotated[
 
 def fail(sentence: str, exit_code: int) -> NoReturn:
     """Print one sentence to stderr and end the command with an exit code."""
-    sys.stderr.write(f"amcast: {sentence}\n")
+    sys.stderr.write(failure_text(sentence))
     raise typer.Exit(exit_code)
 
 

@@ -1,12 +1,20 @@
-"""Writing output files: an existing file is overwritten only with `--force`.
+"""Writing output, to files and terminals: an existing file is overwritten only with `--force`.
 
 A path that names an open descriptor of this process (/dev/stdout, /dev/fd/3) is written through
 that descriptor, whatever it leads to: the shell has opened it for us, with `>` or `>>`.
+
+What goes to a terminal is text and colours, and nothing else that a terminal obeys: names of
+groups, and texts in records, are chosen by others, and a control character in one could change the
+terminal's title, its keys, or lines that were written before. Pipes get all bytes as they are.
+
+Invariant: of what is written, a terminal obeys line feeds, tabs, and colours until their line ends.
 """
 
 from __future__ import annotations
 
+import io
 import os
+import re
 import stat
 import sys
 from collections.abc import Iterable
@@ -15,6 +23,8 @@ from uuid import uuid4
 
 # Of symbolic links one after another; Linux follows as many (path_resolution(7)).
 _LINKS_MAX = 40
+_COLOUR_OR_SPECIAL = re.compile(r"(\x1b\[[0-9;]*m)|[^\n\t -~]")
+_PLAIN = "\x1b[0m"
 DRAFT = ".draft"  # the end of the name of a file that is not finished
 
 
@@ -132,3 +142,37 @@ def why_unreadable(error: OSError | UnicodeDecodeError) -> str:
     if isinstance(error, OSError):
         return error.strerror or str(error)
     return "it is not text in UTF-8"
+
+
+def printable(text: str) -> str:
+    """Write control characters, line feeds and tabs, too, as Python does in a text."""
+    return "".join(each if each.isprintable() else ascii(each)[1:-1] for each in text)
+
+
+def failure_text(error: object) -> str:
+    """Give the lines that say on stderr why a command has failed."""
+    return "amcast: " + "\n".join(map(printable, str(error).split("\n"))) + "\n"
+
+
+def shown(text: str) -> str:
+    """Give text as a terminal may get it; a line with colours ends without one."""
+    text = _COLOUR_OR_SPECIAL.sub(lambda each: each[1] or printable(each[0]), text)
+    return text.replace("\n", f"{_PLAIN}\n") if _PLAIN[0] in text else text
+
+
+class TerminalText(io.TextIOWrapper):
+    """A text stream to a terminal."""
+
+    def write(self, text: str, /) -> int:
+        """Write what a terminal may get."""
+        super().write(shown(text))
+        return len(text)
+
+
+def guard() -> None:
+    """Have stdout give a terminal only what it may get."""
+    if sys.stdout.isatty():
+        old = sys.stdout
+        sys.stdout = TerminalText(
+            old.buffer, encoding=old.encoding, errors=old.errors, line_buffering=True
+        )

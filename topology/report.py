@@ -51,7 +51,9 @@ def table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
         grid.add_column(name, justify="right" if number else "left")
     for row in rows:
         grid.add_row(*row)
-    console = Console(file=sys.stdout, width=WIDTH_COLUMNS, highlight=False, color_system=None)
+    console = Console(
+        file=sys.stdout, width=WIDTH_COLUMNS, highlight=False, color_system=None, markup=False
+    )
     console.print(grid)
 
 

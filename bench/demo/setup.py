@@ -1,7 +1,9 @@
 """What the demo needs, and nothing else: `python -m bench.demo.setup FOLDER` installs it there.
 
 The packages are a part of requirements.lock, with its hashes. Kafka is fetched and prepared while
-pip works, as soon as there is the client that asks a broker whether it serves.
+pip works, as soon as there is the client that asks a broker whether it serves. With extras
+(`make install`), amcast itself and what these need are installed instead. What has to be built is
+built by the lock's setuptools, not by whatever is newest.
 It runs before there is an environment, so it imports nothing that has to be installed.
 """
 
@@ -26,10 +28,15 @@ installation.install(cluster.DEFAULT_VERSION, progress=print)
 """
 
 
+def entries() -> dict[str, str]:
+    """Give the lock's entries by their packages."""
+    text = (_ROOT / "requirements.lock").read_text(encoding="utf-8")
+    return {block.partition("==")[0]: block for block in re.split(r"\n(?=\w)", text)}
+
+
 def locked(extras: Iterable[str]) -> list[str]:
     """Give the lock's entries of what the extras and a bare installation need, directly or not."""
-    text = (_ROOT / "requirements.lock").read_text(encoding="utf-8")
-    blocks = {block.partition("==")[0]: block for block in re.split(r"\n(?=\w)", text)}
+    blocks = entries()
     # pip-compile writes below each package who needs it: `# via x`, or a line for each.
     parents = {
         name: set(re.findall(r"^    #(?: via|  ) +([\w.-]+)", block, re.MULTILINE))
@@ -69,6 +76,16 @@ def install(folder: Path) -> None:
         preparing.wait()
 
 
+def install_amcast(folder: Path, extras: Iterable[str]) -> None:
+    """Install amcast and what the extras need; raises `CalledProcessError` if pip fails."""
+    venv.create(folder, with_pip=True, symlinks=True)
+    packages = locked(extras)
+    _pip(folder, [entries()["setuptools"]])
+    _pip(folder, packages)
+    pip = (folder / "bin" / "python", "-m", "pip", "install", "--quiet", "--no-deps")
+    subprocess.run([*pip, "--no-build-isolation", _ROOT], check=True)
+
+
 def _pip(folder: Path, packages: Iterable[str]) -> None:
     with tempfile.NamedTemporaryFile("w", suffix=".lock") as lock:
         lock.write("\n".join(packages))
@@ -78,10 +95,17 @@ def _pip(folder: Path, packages: Iterable[str]) -> None:
                 *(folder / "bin" / "python", "-m", "pip", "install", "--quiet", "--no-deps"),
                 # Bytecode of what is imported only: Python writes it then.
                 *("--require-hashes", "--only-binary", ":all:", "--no-compile", "-r", lock.name),
+                *("--no-binary", "pyspark", "--no-build-isolation"),  # it has no wheel
             ],
             check=True,
         )
 
 
 if __name__ == "__main__":
-    install(Path(sys.argv[1]))
+    target, names = sys.argv[1], "".join(sys.argv[2:]).split(",")
+    if target == "--lock":  # for an image, which has no checkout
+        sys.stdout.write("\n".join(locked(names)) + "\n")
+    elif names != [""]:
+        install_amcast(Path(target), names)
+    else:
+        install(Path(target))

@@ -70,7 +70,7 @@ def _read(raw: bytes) -> None:
     chains = tuple(part.chain for part in content.parts)
     same = chains == bundle.chains and content.expiry == bundle.expiry
     require(same, "the library reads another bundle")
-    check_signature(bundle)
+    check_signature(*bundle.signed)
 
 
 def _part(raw: bytes) -> None:

@@ -39,7 +39,9 @@ from multicast.control import (
 from multicast.control.codecs import named_record
 from multicast.control.documents import Ended, SawEnd
 from multicast.drivers.appender.record_batch import record_pieces, written_batch
+from multicast.drivers.client_settings import CODECS
 from multicast.drivers.kafka.appender.request import answered
+from multicast.drivers.kafka.codecs import codec_of
 from multicast.drivers.kafka.column_reader import columns_of
 from multicast.drivers.kafka.fetch_request import EndsRequest, FetchPartition, frame_size
 from multicast.drivers.kafka.group_member import _assignments, _members
@@ -320,11 +322,13 @@ def _read_condition(raw: bytes) -> None:
 _HEADERS = (b"\x04\x06abc\x02x\x0camcast\x01", b"\0")
 
 
-def _batch(headers: bytes) -> bytes:
+def _batch(headers: bytes, codec: str = "none") -> bytes:
     """Write a batch of one record, and give its record headers."""
-    whole = written_batch(record_pieces(0, 0, None, b"value"), _NOW_MS, _NOW_MS)
+    whole = bytearray(written_batch(record_pieces(0, 0, None, b"value"), _NOW_MS, _NOW_MS))
     body = b"\0\0\0\x06key\x0avalue" + headers
-    return whole[:_BATCH_HEAD_BYTES] + bytes([2 * len(body)]) + body
+    body, used = bytes([2 * len(body)]) + body, codec_of(codec)
+    whole[_CHECKSUMMED_FROM + 1] |= used.number if used else 0
+    return bytes(whole[:_BATCH_HEAD_BYTES]) + (used.encode(body) if used else body)
 
 
 def _summed(raw: bytes) -> bytes:
@@ -463,7 +467,7 @@ def targets() -> list[FuzzTarget]:
             "fetched batches",
             _read_batches,
             (AmcastError,),
-            [_summed(_batch(headers)) for headers in _HEADERS],
+            [_summed(_batch(headers, codec)) for headers in _HEADERS for codec in CODECS],
             _BYTES,
             40,
         ),

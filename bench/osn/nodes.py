@@ -18,7 +18,7 @@ import threading
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -224,9 +224,12 @@ class OrdererDeployment:
 
 
 @contextmanager
-def deployed(service: Service) -> Iterator[OrdererDeployment]:
-    """Deploy a service on brokers of its own."""
+def deployed(
+    service: Service, say: Callable[[str], None] = lambda _: None
+) -> Iterator[OrdererDeployment]:
+    """Deploy a service on brokers of its own; `say` is called with what begins."""
     with ExitStack() as stack:
+        say("starting a broker (the first time Kafka is fetched) …")
         cluster = stack.enter_context(LocalCluster(brokers=service.brokers))
         bootstrap = cluster.bootstrap
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="amcast-osn-")))
@@ -240,6 +243,7 @@ def deployed(service: Service) -> Iterator[OrdererDeployment]:
                 "consumer": [{"name": chain, "interest": [chain]} for chain in service.chains],
             }
         )
+        say("planning, and starting collectors …")
         with Admin(bootstrap) as admin:
             plan = apply(driver, admin, solve(interests)).plan
         collectors = CollectorProcesses(bootstrap, plan.topic, "librdkafka", plan, folder)

@@ -92,8 +92,10 @@ def run(
     Raises `TimedOut`; `AmcastError` where a client fails. `show` is called now and then.
     """
     outcome = BanksOutcome()
+    say(f"starting {len(world.nodes.addresses)} nodes …")
     world.nodes.start_all()
     began = time.monotonic()
+    say(f"sending {load.count} transfers as {', and as '.join(arm.name for arm in arms)} …")
     asyncio.run(_open(world, arms))
     with ExitStack() as stack:
         clients = {

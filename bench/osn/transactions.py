@@ -1,18 +1,17 @@
 """Make fresh endorser transactions, and genesis blocks with other batch settings.
 
 The material is a folder as Fabric's tools make it (`crypto/`, `chain-*.block`,
-`chain-*.envelopes`), which the tests use, too. A channel's filters accept
-the envelopes, and no two have the same transaction ID.
+`chain-*.envelopes`), which the tests use, too. Filters accept them; no two have the same ID.
 
     template   a real peer's transaction, whose chaincode action is kept
     fresh      new are nonce, transaction ID (SHA-256 of nonce and creator), timestamp, signature
 
-The endorsement is the template's. Only a committing peer checks it, and would mark these
-transactions invalid: they serve to measure ordering.
+The endorsement is the template's. A committing peer, which checks it, would mark them invalid.
 """
 
 from __future__ import annotations
 
+import logging
 import struct
 import time
 from collections.abc import Iterator
@@ -40,6 +39,7 @@ from ordering_osn.protos import (
 FOLDER = Path(__file__).resolve().parent / "fabric"
 _USER = Path("crypto/peerOrganizations/org1.example.com/users/User1@org1.example.com/msp")
 _MSP_ID = "Org1MSP"
+logging.getLogger("amcast.osn.keys").setLevel(logging.ERROR)  # everybody may read these
 _LENGTH = struct.Struct(">I")
 _NS_PER_S = 10**9
 _BYTES_PREFERRED = 2 << 20  # of a block, as in docs/benchmarks.md

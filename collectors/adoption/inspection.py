@@ -51,7 +51,7 @@ def refuse_topic(driver: Driver, admin: Admin, topic: str) -> int:
         if epoch:
             raise Conflict(
                 f"topic {topic} is adopted already: epoch {epoch} runs; 'amcast topology show "
-                f"--from-cluster' shows it, 'amcast topology plan' changes it"
+                f"--from-cluster' shows it, 'amcast topology plan --from-cluster' changes it"
             )
     if topic not in exists:
         raise UsageError(

@@ -44,6 +44,10 @@ from topology.tree import Plan
 
 app = typer.Typer()
 
+Undo = Annotated[
+    bool, typer.Option("--undo", help="Delete what adopting made; the topic stays as it is.")
+]
+
 
 @app.command()
 def adopt(
@@ -77,9 +81,7 @@ def adopt(
         bool, typer.Option("--apply", help="Apply the plan, too: make the topics.")
     ] = False,
     force: Annotated[bool, typer.Option("--force", help="Overwrite files that exist.")] = False,
-    undo: Annotated[
-        bool, typer.Option("--undo", help="Delete what adopting made; the topic stays as it is.")
-    ] = False,
+    undo: Undo = False,
     yes: Annotated[bool, typer.Option("--yes", help="With --undo: delete it unasked.")] = False,
     bootstrap: Bootstrap = None,
     driver: DriverName = None,

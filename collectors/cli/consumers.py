@@ -49,8 +49,3 @@ def consumer_row(group: GroupFacts, now_ms: int) -> tuple[str, ...]:
     name = group.group + (" (interest unknown)" if group.guessed else "")
     epoch, waits = str(group.epoch or ""), str(group.lag)
     return name, epoch, waits, ages[0], committed, ages[2], group.problem or group.cursor
-
-
-def escaped(text: str) -> str:
-    """Make what others wrote harmless for a terminal: no control characters."""
-    return "".join(each if each.isprintable() else ascii(each)[1:-1] for each in text)

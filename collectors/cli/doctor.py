@@ -17,7 +17,7 @@ from typing import Annotated, Any
 import typer
 
 from collectors.cli.cluster import cluster_of
-from collectors.cli.consumers import CONSUMER_COLUMNS, consumer_documents, consumer_row, escaped
+from collectors.cli.consumers import CONSUMER_COLUMNS, consumer_documents, consumer_row
 from collectors.doctor.checks import findings
 from collectors.doctor.facts import (
     FOR_EVER,
@@ -33,6 +33,7 @@ from collectors.doctor.inspection import inspect
 from multicast.cli.options import WAIT_RANGE, Bootstrap, Topic
 from multicast.order.rule import NotCounted
 from multicast.settings import settings
+from topology.files import printable
 from topology.output import Output, OutputOption
 
 app = typer.Typer()
@@ -141,7 +142,7 @@ def _show(facts: Facts, findings: Sequence[Finding], *, verbose: bool) -> None:
         weight = typer.style(f"{finding.weight:6}", fg=_COLOURS[finding.weight])
         told = [finding.says, finding.do, *finding.details] if verbose else [finding.brief]
         for number, sentence in enumerate(told):
-            typer.echo((" " * 9 if number else f"{weight} ") + escaped(sentence))
+            typer.echo((" " * 9 if number else f"{weight} ") + printable(sentence))
     notes = sum(finding.weight is Weight.NOTE for finding in findings)
     if len(findings) == notes:
         typer.echo("nothing is wrong")
@@ -153,7 +154,7 @@ def _show_tables(facts: Facts) -> None:
     """Show topics, collectors, consumers and clocks; the brief form does not import what draws."""
     from rich.console import Console  # noqa: PLC0415
 
-    console = Console()
+    console = Console(markup=False, emoji=False)
     topics = [_topic_row(topic, facts.topic) for topic in facts.topics]
     _table(console, ("topic", "holds", "partitions", "replicas", "in sync", "kept"), topics)
     collectors = [_collector_row(collector, facts.now_ms) for collector in facts.collectors]
@@ -198,7 +199,7 @@ def _table(console: Any, columns: Sequence[str], rows: Sequence[Sequence[str]]) 
         numbers = column in ("records", "waits", "partitions", "replicas", "in sync")
         table.add_column(column, justify="right" if numbers else "left")
     for row in rows:
-        table.add_row(*(Text(escaped(cell)) for cell in row))
+        table.add_row(*(Text(printable(cell)) for cell in row))
     console.print(table)
 
 

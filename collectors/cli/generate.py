@@ -8,12 +8,14 @@ from typing import Annotated, Any
 
 import typer
 
+from collectors.deploy.acls import commands
 from collectors.deploy.files import KINDS, DeploymentSettings, generate
 from multicast.cli.options import Bootstrap, Topic
 from multicast.errors import UsageError
 from multicast.settings import settings
 from topology.files import is_written_in_place, write_text
 from topology.output import ForceOption
+from topology.tree import InvalidPlan, Plan
 
 app = typer.Typer(
     no_args_is_help=True, help="Write files for deployment and monitoring; ask no cluster."
@@ -83,6 +85,33 @@ def helm(
     """Write a Helm chart that runs collectors; the options become its default values."""
     deployment = _reaching(bootstrap, topic, **_parts(image), replicas=replicas, web_port=web_port)
     _write("helm", deployment, out, force=force)
+
+
+@app.command()
+def acls(
+    plan: Annotated[Path, typer.Argument(help="The plan whose topics are meant.")],
+    *,
+    bootstrap: Bootstrap = None,
+    role: Annotated[
+        list[str] | None, typer.Option("--role", help="A role; repeatable. Default: all.")
+    ] = None,
+    principal: Annotated[
+        str | None, typer.Option("--principal", help="The user. Default: User: and the role.")
+    ] = None,
+    group: Annotated[
+        list[str] | None,
+        typer.Option("--group", help="A consumer's group; repeatable. Default: all of the plan."),
+    ] = None,
+) -> None:
+    """Print the least rights of each role, as commands of Kafka's kafka-acls.sh."""
+    try:
+        read = Plan.parse(plan.read_bytes())
+    except (ValueError, InvalidPlan) as error:
+        raise UsageError(f"{plan}: {error}") from error
+    groups = group or [consumer.name for consumer in read.consumers]
+    brokers = settings(bootstrap=bootstrap, topic=read.topic).bootstrap
+    for line in commands(read, role or (), bootstrap=brokers, principal=principal, groups=groups):
+        typer.echo(line)
 
 
 @app.command("prometheus-rules")

@@ -21,7 +21,6 @@ from collectors.cli.consumers import (
     consumer_documents,
     consumer_row,
     consumers_of,
-    escaped,
 )
 from collectors.core.epoch_change import losses_of
 from collectors.doctor.facts import GroupFacts
@@ -43,6 +42,7 @@ from multicast.drivers.protocol import Driver
 from multicast.errors import TimedOut, UsageError
 from multicast.order.rule import NotCounted
 from multicast.settings import Settings, settings
+from topology.files import printable
 from topology.output import Output, OutputOption
 from topology.tree import Plan
 
@@ -195,14 +195,14 @@ def _show(plan: Plan, rows: list[dict[str, Any]], consumers: Iterable[GroupFacts
             "-" if share is None else f"{share:.1%}",
             row["state"],
         )
-    console = Console()
+    console = Console(markup=False, emoji=False)
     console.width = max(console.width, _WIDTH_COLUMNS)
     console.print(table)
     table = Table(box=None, pad_edge=False)
     for column in CONSUMER_COLUMNS[:-1]:
         table.add_column(column)
     for group in consumers:
-        table.add_row(*(Text(escaped(cell)) for cell in consumer_row(group, now_ms())[:-1]))
+        table.add_row(*(Text(printable(cell)) for cell in consumer_row(group, now_ms())[:-1]))
     if consumers:
         console.print("", table)
 

@@ -82,9 +82,9 @@ def apply_plan(
     On a terminal it says who pauses, and asks, before it changes a running topic. The next run
     finishes an interrupted one. A refused plan creates no topic; refused are plans with fewer
     partitions than their topic, and (without --add-partitions) with more. Exits with 1 if
-    collectors of an epoch after the first do not run, with 4 if the running epoch did not end in
-    time (run it again), and with 5 if the plan was made for another cluster or epoch, or another
-    operator was quicker.
+    messages wait for collectors of an epoch after the first that do not run, with 4 if the running
+    epoch did not end in time (run it again), and with 5 if the plan was made for another cluster or
+    epoch, or another operator was quicker.
     """
     plan = read_plan(file)
     chosen = settings(bootstrap=bootstrap, topic=plan.topic, driver=driver)
@@ -189,7 +189,7 @@ def _report(done: Applied, output: Output) -> None:
         state = "runs" if done.changed else "runs already; nothing changed"
         typer.echo(f"epoch {done.plan.epoch} of topic {done.plan.topic} {state}")
     _say_not_running(done)
-    if done.not_running and done.plan.epoch > 1:
+    if done.waits and done.plan.epoch > 1:
         raise typer.Exit(1)
 
 
@@ -207,6 +207,8 @@ def _say_not_running(done: Applied) -> None:
             f"{len(names)} of {count} collectors of epoch {epoch} of topic {topic} do not run: "
             f"{some(names)}; read what 'amcast collectors run' logs, or start another one"
         )
+    if names and not done.waits:
+        say("messages with tickets do not wait for them")
 
 
 @app.command("verify")
@@ -289,7 +291,7 @@ def history(
     for row in rows:
         shown = {**row, "digest": str(row["digest"])[:12]}
         table.add_row(*(str(shown[column]) for column in columns))
-    Console().print(table)
+    Console(markup=False, emoji=False).print(table)
 
 
 def _state_of(state: Any, epoch: int) -> str:

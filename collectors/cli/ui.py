@@ -45,7 +45,7 @@ def serve(
 
     async def run() -> None:
         pages = LivePages(chosen, _HOST)
-        server = WebServer({"/healthz": _healthz}, pages.routes())
+        server = WebServer({"/healthz": _healthz}, pages.routes(), host=_HOST)
         ended = asyncio.Event()
         for number in (signal.SIGINT, signal.SIGTERM):
             asyncio.get_running_loop().add_signal_handler(number, ended.set)

@@ -31,6 +31,7 @@ from topology.tree import Plan
 # Synchronised clocks never differ by so much, and no retention time is so short that it matters.
 CLOCKS_MS = 5_000
 NOBODY = "all collectors"  # what a finding is about if no process runs any
+_MEANWHILE = "meanwhile what has no ticket, and collectors below, wait"
 
 
 def findings(facts: Facts) -> tuple[Finding, ...]:
@@ -119,6 +120,7 @@ def of_topics(topics: Sequence[TopicFacts]) -> list[Finding]:
     for topic in topics:
         results += _of_safety(topic)
         results += _of_cleanup(topic)
+        results += _of_compression(topic)
     results = _together(results)
     results += _of_order_kept(topics)
     few = [topic for topic in topics if 0 < topic.replication < 3]
@@ -190,6 +192,16 @@ def _of_cleanup(topic: TopicFacts) -> list[Finding]:
     else:
         return []
     return [Finding(Weight.REFUSE, Check.COMPACTION, name, says, do)]
+
+
+def _of_compression(topic: TopicFacts) -> list[Finding]:
+    """Check that brokers need not decompress: they hold each record whole, however large it is."""
+    kind = topic.settings.get("compression.type", "producer")
+    if kind == "producer":
+        return []
+    name = f"topic {topic.name}"
+    says = f"{name} has compression.type={kind}, so a small record may take all memory of a broker"
+    return [Finding(Weight.NOTE, Check.COMPRESSION, name, says, "set it to producer")]
 
 
 def _of_order_kept(topics: Sequence[TopicFacts]) -> list[Finding]:
@@ -355,12 +367,11 @@ def of_collectors(
     for address, names in ended.items():
         says = f"the process that last acted for {_named(names)} has ended: nobody listens at "
         says += f"{address} any more"
-        do = "unless standbys run, start another: 'amcast collectors run'; meanwhile what has no "
-        do += "ticket, and collectors below, wait"
+        do = f"unless standbys run, start another: 'amcast collectors run'; {_MEANWHILE}"
         results.append(Finding(Weight.NOTE, Check.COLLECTOR, _named(names), says, do))
     if missing:
         says = f"nobody has started {_named(missing)} in this epoch"
-        do = "'amcast collectors run' starts what no other process runs"
+        do = f"'amcast collectors run' starts what no other process runs; {_MEANWHILE}"
         results.append(Finding(Weight.NOTE, Check.COLLECTOR, _named(missing), says, do))
     return results
 
@@ -384,7 +395,7 @@ def _nobody(
     says = "no process of collectors runs"
     if behind:
         says += f": nobody orders {_waiting(behind, collectors, now_ms)}"
-    do = "start 'amcast collectors run'; what the last one logged says why it ended"
+    do = f"start 'amcast collectors run'; what the last one logged says why it ended; {_MEANWHILE}"
     return Finding(Weight.WARN, Check.COLLECTOR, NOBODY, says, do)
 
 

@@ -45,6 +45,7 @@ class Check(enum.StrEnum):
     UNCLEAN = "unclean election"
     IN_SYNC = "min in-sync replicas"
     COMPACTION = "compaction"
+    COMPRESSION = "compression"
     FOREIGN = "foreign records"
     CLOCK = "clocks"
     REPLICATION = "replication"

@@ -70,7 +70,6 @@ class LivePages:
     ) -> None:
         self._settings = settings
         self._open = open_observer
-        self._host = host.lower()
         self._payloads = _is_loopback(host)
         self._observer: Observer | None = None
         self._timelines: dict[str, Timeline] = {}
@@ -84,7 +83,7 @@ class LivePages:
         """Give the routes by path."""
         routes: dict[str, Route] = dict.fromkeys(_FILES, self._file)
         routes |= {"/events": self._events, "/timeline": self._timeline, "/explain": self._explain}
-        return {path: self._guarded(route) for path, route in routes.items()}
+        return routes
 
     async def close(self) -> None:
         """Release everything; the streams have to be ended before."""
@@ -102,24 +101,6 @@ class LivePages:
         self._observer = None
 
     # -- who looks ----------------------------------------------------------------------------
-
-    def _guarded(self, route: Route) -> Route:
-        async def answer(request: Request) -> WebDocument | EventStream:
-            if not self._is_ours(request.host):
-                sentence = "open this page at its address, or as localhost"
-                return _json(HTTPStatus.MISDIRECTED_REQUEST, {"error": sentence})
-            return await route(request)
-
-        return answer
-
-    def _is_ours(self, host: str) -> bool:
-        if host in ("localhost", self._host):
-            return True
-        try:
-            ipaddress.ip_address(host)
-        except ValueError:
-            return False
-        return True
 
     async def _look(self) -> Observer:
         """Begin to look; `_leave` ends it. Raises `AmcastError` where no broker answers."""

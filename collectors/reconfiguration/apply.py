@@ -94,6 +94,12 @@ class Applied:
     changed: bool
     not_running: tuple[str, ...]
 
+    @property
+    def waits(self) -> bool:
+        """Whether messages with tickets wait, too, for a collector that does not run."""
+        missing = map(self.plan.collector, self.not_running)  # without a parent it relays nothing
+        return any(node.parent is not None or not self.plan.tickets for node in missing)
+
 
 def apply(
     driver: Driver,
@@ -206,9 +212,10 @@ def refuse_unfit(
     these groups.
     """
     if plan.base_epoch != state.epoch or plan.epoch != state.epoch + 1:
+        how = "with" if state.epoch else "without"
         raise Conflict(
             f"the plan is a change from epoch {plan.base_epoch} to {plan.epoch}, and epoch "
-            f"{state.epoch} runs; plan again"
+            f"{state.epoch or 'none'} runs; plan again {how} --from-cluster"
         )
     if not state.epoch:
         return

@@ -20,6 +20,7 @@ from contextlib import contextmanager, suppress
 from multicast.cli.installed import version
 from multicast.errors import AmcastError, UsageError
 from topology import MissingExtra
+from topology.files import failure_text, guard
 
 _NO_ROOM = (errno.ENOSPC, errno.EDQUOT)
 _NO_TEMPORARY = "No usable temporary directory"  # as `tempfile` says of one that is full, too
@@ -31,15 +32,16 @@ _TERMINATED = 128 + signal.SIGTERM
 def main() -> None:
     """Run `amcast`. An error prints one sentence on stderr and ends with its exit code."""
     _open_closed()
+    guard()
     try:
         with _terminable():
             _run(sys.argv[1:])
     except AmcastError as error:
-        sys.stderr.write(f"amcast: {error}\n")
+        sys.stderr.write(failure_text(error))
         _flush_output()
         sys.exit(error.exit_code)
     except MissingExtra as error:
-        sys.stderr.write(f"amcast: {error}\n")
+        sys.stderr.write(failure_text(error))
         sys.exit(UsageError.exit_code)
     except KeyboardInterrupt:
         sys.exit(_INTERRUPTED)
@@ -57,7 +59,7 @@ def main() -> None:
             raise
         where = "" if error.filename is None else f"{os.fspath(error.filename)}: "
         full = _full_folder() if is_full else ""
-        sys.stderr.write(f"amcast: {where}{error.strerror}{full}\n")
+        sys.stderr.write(failure_text(f"{where}{error.strerror}{full}"))
         _flush_output()
         sys.exit(AmcastError.exit_code if error.filename is None else UsageError.exit_code)
 

@@ -79,8 +79,8 @@ class SubscriptionRequest:
         else:
             raise UncoveredInterest(
                 f"consumer {self.name} is missing from the plan of epoch {plan.epoch}; add it to "
-                f"the interest file and run 'amcast topology plan' and 'amcast topology apply', "
-                f"or give an interest"
+                f"the interest file and run 'amcast topology plan --from-cluster' and "
+                f"'amcast topology apply', or give an interest"
             )
         for partition in interest:
             if partition not in plan.partitions:
@@ -90,7 +90,7 @@ class SubscriptionRequest:
             raise UncoveredInterest(
                 f"no collector of epoch {plan.epoch} decides the order of all of "
                 f"{', '.join(interest)}; add the interest to the interest file and run "
-                f"'amcast topology plan' and 'amcast topology apply'"
+                f"'amcast topology plan --from-cluster' and 'amcast topology apply'"
             )
         return interest, source
 

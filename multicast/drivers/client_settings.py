@@ -6,12 +6,16 @@ a guarantee, and impossible values; each driver translates the names for its cli
 
 from __future__ import annotations
 
+import logging
 import threading
 from collections.abc import Mapping
+from functools import cache
 from typing import NamedTuple
 
 from multicast.errors import UsageError
 
+CHECK_OF_NAMES = "ssl.endpoint.identification.algorithm"
+UNCHECKED = ("", "none")  # its values that switch it off
 KNOWN = (
     "client.id",
     "sasl.mechanism",
@@ -20,7 +24,7 @@ KNOWN = (
     "security.protocol",
     "ssl.ca.location",
     "ssl.certificate.location",
-    "ssl.endpoint.identification.algorithm",
+    CHECK_OF_NAMES,
     "ssl.key.location",
     "ssl.key.password",
 )
@@ -111,6 +115,8 @@ LOST_S = 3.0
 # broker decides.
 MESSAGE_BYTES_MAX = 100 * 1024 * 1024
 
+_log = logging.getLogger("amcast.settings")
+
 PROTOCOLS = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")
 MECHANISMS = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512")  # that need a name and a password only
 
@@ -149,6 +155,23 @@ def check_client(client: Mapping[str, str]) -> None:
     if protocol.upper().startswith("SASL"):
         _check_login(protocol, client)
     producer_settings(client)
+    if protocol.upper() == "SASL_PLAINTEXT":
+        _warn(
+            "security.protocol is SASL_PLAINTEXT: whoever sees the network reads all messages, and "
+            "with sasl.mechanism PLAIN the password; SASL_SSL encrypts both"
+        )
+    unchecked = client.get(CHECK_OF_NAMES, "https").lower() in UNCHECKED
+    if unchecked and protocol.upper().endswith("SSL"):
+        _warn(
+            f"{CHECK_OF_NAMES} is switched off: whoever has any certificate that is trusted here "
+            f"can pass for a broker"
+        )
+
+
+@cache
+def _warn(text: str) -> None:
+    """Log it, once in a process."""
+    _log.warning("%s", text)
 
 
 def _check_login(protocol: str, client: Mapping[str, str]) -> None:

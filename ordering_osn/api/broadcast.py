@@ -10,6 +10,8 @@ nothing.
 
 No gRPC here: the stream is a `Stream` of bytes.
 
+A large config update is judged in a thread; no message is read before it is answered.
+
 Invariant: answered <= submitted <= answered + `IN_FLIGHT_MAX`; the messages in flight, all but the
 newest, have at most `IN_FLIGHT_BYTES_MAX` bytes.
 """
@@ -19,12 +21,17 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Hashable
+from contextlib import suppress
 from typing import Any, NamedTuple, Protocol
 
-from ordering_osn.api.channels import BundleAnswer, Channels, Status
+from ordering_osn.api.channels import HEAVY_BYTES, BundleAnswer, Channels, Status
 from ordering_osn.api.responses import SUCCESS, status_answer
-from ordering_osn.wire.multichain_pb2 import BundleResponse
+from ordering_osn.api.seek import Refused
+from ordering_osn.chain.envelopes import BadEnvelope, ParsedEnvelope
+from ordering_osn.chain.transactions import Malformed, channel_header
+from ordering_osn.protos import DecodeError, HeaderType
+from ordering_osn.wire.multichain_pb2 import Bundle, BundleContent, BundleResponse
 
 # Messages. At 10 ms for an acknowledgement by all replicas, one stream reaches 25,600 envelopes/s,
 # more than a node verifies. With ten times less, the round trip to Kafka could be the limit; with
@@ -34,6 +41,7 @@ IN_FLIGHT_MAX = 256
 # read while one of that size is stored; two of the largest bundles (`bundle.BUNDLE_BYTES_MAX`).
 # Each stream may hold so much memory.
 IN_FLIGHT_BYTES_MAX = 17 << 20
+_CONFIG_UPDATE = int(HeaderType.CONFIG_UPDATE)
 _log = logging.getLogger("amcast.osn.broadcast")
 
 
@@ -45,6 +53,12 @@ class Stream(Protocol):
 
     async def write(self, message: bytes) -> None:
         """Send a message; returns when flow control allows another."""
+
+    def granted(self, creator: bytes) -> Hashable:
+        """Note that a request which `creator` signed was granted; give the client that it names.
+
+        The first one names it. Raises `seek.Refused` where that client has too many streams.
+        """
 
 
 class Panicked(Exception):
@@ -61,8 +75,15 @@ class Answered(NamedTuple):
 class AnsweredStream:
     """One stream, from its first message to its end. `submit` gives the answer to a message."""
 
-    def __init__(self, stream: Stream, submit: Callable[[bytes], Awaitable[Answered]]) -> None:
-        self._stream = stream
+    def __init__(
+        self,
+        stream: Stream,
+        submit: Callable[[bytes], Awaitable[Answered]],
+        *,
+        waits: Callable[[bytes], bool] = lambda _: False,
+    ) -> None:
+        """Take a stream; `waits`: whether a message is answered before the next one is read."""
+        self._stream, self._waits = stream, waits
         self._call = submit
         self._open: deque[tuple[asyncio.Task[Answered], int]] = deque()
         self._bytes = 0
@@ -92,6 +113,8 @@ class AnsweredStream:
                 task = asyncio.create_task(self._submit(message))
                 self._open.append((task, len(message)))
                 self._changed.set()
+                if self._waits(message):
+                    await asyncio.wait({task})
                 while len(self._open) >= IN_FLIGHT_MAX or self._bytes > IN_FLIGHT_BYTES_MAX:
                     self._changed.clear()
                     await self._changed.wait()
@@ -132,21 +155,43 @@ def forget(task: asyncio.Task[Any]) -> None:
 
 async def serve_envelopes(channels: Channels, stream: Stream) -> None:
     """Serve one Broadcast stream; raises `Panicked`."""
+    granted = False
 
     async def submit(envelope: bytes) -> Answered:
+        nonlocal granted
         status, info = await channels.submit(envelope)
+        if status == Status.SUCCESS and not granted:
+            granted = True
+            with suppress(BadEnvelope, Refused):  # it goes on as a stream of nobody known
+                stream.granted(ParsedEnvelope(envelope).signature_header.creator)
         if status == Status.SUCCESS and not info:
             return Answered(SUCCESS, ends=False)
         return Answered(status_answer(status, info), ends=status != Status.SUCCESS)
 
-    await AnsweredStream(stream, submit).serve()
+    await AnsweredStream(stream, submit, waits=_is_heavy).serve()
+
+
+def _is_heavy(envelope: bytes) -> bool:
+    """Whether an envelope is a config update that is judged in a thread."""
+    try:
+        return len(envelope) > HEAVY_BYTES and channel_header(envelope).type == _CONFIG_UPDATE
+    except Malformed:
+        return False
 
 
 async def serve_bundles(channels: Channels, stream: Stream) -> None:
     """Serve one BroadcastMulti stream, of a Bundle and a BundleResponse each; raises `Panicked`."""
+    granted = False
 
     async def submit(bundle: bytes) -> Answered:
-        return Answered(_response(await channels.submit_bundle(bundle)), ends=False)
+        nonlocal granted
+        answer = await channels.submit_bundle(bundle)
+        if answer.status == Status.SUCCESS and not granted:
+            granted = True
+            with suppress(DecodeError, Refused):
+                content = BundleContent.FromString(Bundle.FromString(bundle).content)
+                stream.granted(content.submitter)
+        return Answered(_response(answer), ends=False)
 
     await AnsweredStream(stream, submit).serve()
 

@@ -17,6 +17,9 @@ from ordering_osn.chain.bundles.rule import VoidReason
 from ordering_osn.config.channel_config import ChannelConfig
 from ordering_osn.ledger.ledger import Ledger
 
+# A config update of more bytes is judged in a thread: that takes 10 ms and more, up to 0.3 s.
+HEAVY_BYTES = 16 << 10
+
 
 class Status(enum.IntEnum):
     """The values of Fabric's common.Status that an orderer answers with."""
@@ -122,6 +125,9 @@ class Channels(Protocol):
     def names(self) -> list[str]:
         """Return the chains' names, sorted."""
 
+    def why_stalled(self, name: str) -> str | None:
+        """Say why nothing more of a chain is ordered now; None: it is, or nothing waits."""
+
     async def submit(self, envelope: bytes) -> tuple[int, str]:
         """Order one envelope as Broadcast demands; returns status and info, in bounded time.
 
@@ -129,6 +135,7 @@ class Channels(Protocol):
         acknowledgement by all in-sync replicas. Calls may overlap: envelopes for the same chain
         are ordered as their calls began. An envelope that is refused for its content (any status
         but 503) is refused before the call first waits, so that the caller submits no later one.
+        Neither holds for a config update of more than `HEAVY_BYTES`: the caller waits for it.
         """
 
     async def receipt(

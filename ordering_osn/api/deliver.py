@@ -180,6 +180,7 @@ class Deliver:
         self._check_up(channel, strict=strict)
         access = SeekAccess(channel, request)
         access.check(self._clock())
+        party = (stream.granted(request.signed.creator), channel.name)
         ledger = channel.ledger
         seek = Seek(info, base=ledger.base, height=ledger.height)
         tail = self._tail(channel)
@@ -192,7 +193,7 @@ class Deliver:
                 continue
             answer = await self._read(channel, number)
             access.check(self._clock())
-            await self._send_window.send(stream, _without_data(answer) if bare else answer)
+            await self._send_window.send(stream, _without_data(answer) if bare else answer, party)
             self._metrics.deliver_blocks_sent.add(channel.name, "false", "block")
             if seek.delivered():
                 return Status.SUCCESS

@@ -9,14 +9,15 @@ import asyncio
 import contextlib
 import ipaddress
 import json
+import re
 from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Callable, Iterable
-from typing import Any, Self
+from typing import Any, Self, TypeVar
 
-from multicast.errors import TimedOut
+from multicast.errors import TimedOut, UsageError
 from ordering_osn.api.channels import Status
 from ordering_osn.api.connection_errors import ConnectionLost, lost
 from ordering_osn.api.responses import read_answer, read_status
-from ordering_osn.api.services import BROADCAST, INFO_TRAILER, RECEIPTS, SIZES
+from ordering_osn.api.services import BROADCAST, INFO_TRAILER, RECEIPTS, sizes
 from ordering_osn.api.tls_files import TlsFiles
 from topology import extra
 
@@ -26,8 +27,11 @@ with extra("osn"):
 
 _Messages = Iterable[bytes] | AsyncIterable[bytes]
 _Hook = Callable[[], None] | None
+_Read = TypeVar("_Read")
 # A node waits up to 30 s for a chain to accept envelopes (`node.ingress.READY_S`), then for Kafka.
 ANSWER_S = 60.0
+_ADDRESS = re.compile(r"(?P<host>\[[^]]+\]|[^:\[\]]+):(?P<port>[0-9]{1,5})")
+_PORT_MAX = 65535  # TCP's
 # A node of ours ends the call with its status, so the trailer arrives at once. Another server may
 # keep the call open; then the client waits so long and reports the status without a reason.
 _TRAILER_S = 5.0
@@ -35,7 +39,7 @@ _TRAILER_S = 5.0
 # its error is then not reported.
 _SENDER_ERROR_S = 1.0
 _CLIENT_OPTIONS = [
-    *SIZES,
+    *sizes(),
     # Each client has its own connection, so that none inherits the back-off of another client that
     # was refused just before.
     ("grpc.use_local_subchannel_pool", 1),
@@ -44,9 +48,22 @@ _CLIENT_OPTIONS = [
 ]
 
 
+def host_and_port(address: str) -> tuple[str, int]:
+    """Read HOST:PORT, an IPv6 address in brackets; raises `UsageError`.
+
+    gRPC itself takes an address without a port for one with the port 443.
+    """
+    read = _ADDRESS.fullmatch(address)
+    if read is None or int(read["port"]) > _PORT_MAX:
+        raise UsageError(
+            f"{address!r} is not an address; give HOST:PORT, the port at most {_PORT_MAX}"
+        )
+    return read["host"].strip("[]"), int(read["port"])
+
+
 def is_own_machine(address: str) -> bool:
     """Whether an address "host:port" is this machine's, which no proxy of http_proxy can reach."""
-    host = address.rpartition(":")[0].strip("[]")
+    host, _ = host_and_port(address)
     try:
         return ipaddress.ip_address(host).is_loopback
     except ValueError:
@@ -62,11 +79,13 @@ class StatusAnswer(int):
 class NodeClient:
     """A client of one node: `async with NodeClient("host:port") as client`.
 
-    `name` is the name in the server's certificate, where that is not the address's host. Every
-    error of gRPC is raised as `ConnectionLost`; the request may have taken effect.
+    `name` is the name in the server's certificate, where that is not the address's host. Raises
+    `UsageError` where the address is none. Every error of gRPC, and an answer that cannot be read,
+    is raised as `ConnectionLost`; the request may have taken effect.
     """
 
     def __init__(self, address: str, *, tls: TlsFiles | None = None, name: str = "") -> None:
+        host_and_port(address)
         self.address, self._tls, self._name = address, tls, name
 
     async def __aenter__(self) -> Self:
@@ -100,10 +119,12 @@ class NodeClient:
         Ends after the first status that is not 200. Raises `TimedOut` where an answer does not
         come within `timeout_s` of the one before it; None waits without limit.
         """
+        # A node ends a stream without a first message; a pipe may give it later.
+        envelopes = await _begun(envelopes)
         call = self._broadcast()
         async with contextlib.aclosing(self._exchange(call, envelopes, timeout_s)) as answers:
             async for answer in answers:
-                status, info = read_status(answer)
+                status, info = self._understood(read_status, answer)
                 yield status, info
                 if status != Status.SUCCESS:
                     return
@@ -120,7 +141,7 @@ class NodeClient:
         call = self._deliver()
         async with contextlib.aclosing(self._exchange(call, requests, timeout_s)) as answers:
             async for answer in answers:
-                block_or_status = read_answer(answer)
+                block_or_status = self._understood(read_answer, answer)
                 if isinstance(block_or_status, int) and block_or_status != Status.SUCCESS:
                     block_or_status = StatusAnswer(block_or_status)
                     block_or_status.info = await _info(call)
@@ -162,10 +183,10 @@ class NodeClient:
     async def wait(self, request: bytes, *, timeout_s: float = ANSWER_S) -> dict[str, Any]:
         """Wait for a receipt (`receipt_request.receipt_envelope`), at most `timeout_s`."""
         try:
-            answer: dict[str, Any] = json.loads(await self._wait(request, timeout=timeout_s))
+            answer = await self._wait(request, timeout=timeout_s)
         except aio.AioRpcError as error:
             raise self._lost(error) from error
-        return answer
+        return self._understood(lambda raw: dict(json.loads(raw)), answer)
 
     async def _read(self, answers: AsyncIterator[bytes], timeout_s: float | None) -> bytes | None:
         # The iterator yields every answer received, even if writing to the call has failed since:
@@ -178,8 +199,34 @@ class NodeClient:
         except TimeoutError as error:
             raise TimedOut(f"{self.address} did not answer within {timeout_s:g} s") from error
 
+    def _understood(self, read: Callable[[bytes], _Read], answer: bytes) -> _Read:
+        try:
+            return read(answer)
+        except (ValueError, TypeError, RecursionError) as error:
+            raise ConnectionLost(
+                f"{self.address} sent no answer of its service: {error}"
+            ) from error
+
     def _lost(self, error: aio.AioRpcError) -> ConnectionLost:
         return lost(self.address, error.code().name, error.details() or "", self._tls)
+
+
+async def _begun(messages: _Messages) -> _Messages:
+    """Wait for the first of messages that come with time; give all."""
+    if not isinstance(messages, AsyncIterable):
+        return messages
+    rest = aiter(messages)
+    try:
+        first = await anext(rest)
+    except StopAsyncIteration:
+        return ()
+
+    async def with_first() -> AsyncIterator[bytes]:
+        yield first
+        async for message in rest:
+            yield message
+
+    return with_first()
 
 
 async def _info(call: Any) -> str:

@@ -14,9 +14,11 @@ Everything runs on the event loop that started it; blocking calls run in other t
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import logging
-from collections.abc import Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine
 from datetime import UTC, datetime
+from functools import partial
 from typing import Any, Protocol
 
 from multicast.errors import UsageError
@@ -29,7 +31,9 @@ from ordering_osn.api.multi.deliver_multi import DeliverMulti
 from ordering_osn.api.multi.log_end import log_end
 from ordering_osn.api.multi.status import bundle_status
 from ordering_osn.api.receipt_request import wait
-from ordering_osn.api.services import BROADCAST, INFO_TRAILER, MULTI_CHAIN, RECEIPTS, SIZES
+from ordering_osn.api.seek import Refused
+from ordering_osn.api.services import BROADCAST, INFO_TRAILER, MULTI_CHAIN, RECEIPTS, sizes
+from ordering_osn.api.streams import CLIENT_STREAMS_MAX, WAITING_MAX, Client, ClientStreams
 from ordering_osn.api.tls_files import TlsFiles
 from ordering_osn.identity import fingerprint
 from topology import extra
@@ -48,14 +52,19 @@ _log = logging.getLogger("amcast.osn.wire")
 # Each stream costs a coroutine and at most one block. 2,000 are tested (test_deliver_streams.py);
 # with ten times less, the peers and clients of a large network would be refused.
 STREAMS_MAX = 10_000
+# Half a message of anybody is held in memory until its stream ends: so a node takes no larger ones
+# than its channels can use. Fabric's default AbsoluteMaxBytes is the least; bundles have less.
+_RECEIVED_BYTES_MIN = 10 << 20
+_AROUND_BYTES = 64 << 10  # an envelope a little over the limit is answered 400
 # Fabric's defaults: a ping after two hours of silence, 20 s for its answer. Clients may ping once a
 # second, which is no load: Fabric's peers ping once a minute, and may come a moment early.
 _SERVER_OPTIONS = [
-    *SIZES,
     ("grpc.keepalive_time_ms", 2 * 60 * 60 * 1000),
     ("grpc.keepalive_timeout_ms", 20_000),
     ("grpc.keepalive_permit_without_calls", 1),
     ("grpc.http2.min_ping_interval_without_data_ms", 1_000),
+    # Of one connection; one that has more must wait for the end of others.
+    ("grpc.max_concurrent_streams", CLIENT_STREAMS_MAX + WAITING_MAX),
     # A second node on the same port is an error; gRPC would else share the port between both.
     ("grpc.so_reuseport", 0),
 ]
@@ -82,27 +91,82 @@ class _Answer(Protocol):
     ) -> bytes: ...
 
 
-class _Stream:
-    """A `broadcast.Stream` on gRPC."""
+_Serve = Callable[["_Stream"], Awaitable[None]]
 
-    def __init__(self, context: Any, count: Callable[[str], None]) -> None:
-        self._context, self._count = context, count
+
+class _Stream:
+    """A `broadcast.Stream` on gRPC, of any method.
+
+    `tls_hash`: of the client's TLS certificate, under mutual TLS. `why`: this side has ended the
+    stream, as if the client had, for this reason.
+    """
+
+    def __init__(
+        self,
+        context: Any,
+        streams: ClientStreams,
+        tls_hash: bytes | None,
+        count: Callable[[str], None],
+    ) -> None:
+        self.context, self.tls_hash, self.why = context, tls_hash, ""
+        self._streams, self._count = streams, count
         self._peer = context.peer()  # gRPC no longer knows it after the call has ended
+        self._client: Client | None = None
+        self._first_s: float | None = streams.first_s
+        self._limit = asyncio.timeout(None)  # of the read that goes on
+        if tls_hash is not None:
+            self._known_as(("", tls_hash))
+
+    def granted(self, creator: bytes) -> Client:
+        if self._client is None:
+            address = self._peer.rpartition(":")[0]
+            return self._known_as((address, hashlib.sha256(creator).digest()))
+        return self._client
+
+    def _known_as(self, client: Client) -> Client:
+        self._streams.grant(client)
+        self._client = client
+        self._streams.served(self._limit)
+        return client
+
+    def end(self) -> None:
+        if self._client is not None:
+            self._streams.ended(self._client)
 
     async def read(self) -> bytes | None:
-        message = await self._context.read()
+        if self._client is not None and self._first_s is None:
+            message = await self.context.read()
+        else:
+            message = await self._read_bounded()
         if message is aio.EOF:
             return None
-        self._count("received")
+        self._count("messages_received")
         raw: bytes = message
         return raw
 
+    async def _read_bounded(self) -> Any:
+        """Read a first message, or one of a client that is not known yet."""
+        first_s, self._first_s = self._first_s, None
+        try:
+            async with asyncio.timeout(first_s) as self._limit:
+                if self._client is None:
+                    self._streams.waits(self._limit)
+                return await self.context.read()
+        except TimeoutError:
+            self.why = (
+                f"no request that could be granted came within {self._streams.first_s:g} s, or "
+                "before others needed the place"
+            )
+            return aio.EOF
+        finally:
+            self._streams.served(self._limit)
+
     async def write(self, message: bytes) -> None:
         try:
-            await self._context.write(message)
+            await self.context.write(message)
         except aio.InternalError as error:
             raise _ClientLeft(self._peer, len(message)) from error
-        self._count("sent")
+        self._count("messages_sent")
 
 
 class Server:
@@ -118,11 +182,13 @@ class Server:
         metrics: Metrics | None = None,
         clock: Callable[[], datetime] = lambda: datetime.now(UTC),
         streams_max: int = STREAMS_MAX,
+        streams: ClientStreams | None = None,
     ) -> None:
         self.host, self.port = host, port
         self._channels, self._tls, self._clock = channels, tls, clock
         self._metrics = metrics or Metrics()
         self._streams_max = streams_max
+        self._streams = streams or ClientStreams()
         self._mutual = bool(tls and tls.authorities)
 
     async def start(self) -> None:
@@ -132,6 +198,7 @@ class Server:
         self._server = aio.server(
             options=[
                 *_SERVER_OPTIONS,
+                *sizes(self._received_bytes_max()),
                 # Streams that arrive all at once wait for their turn; by default gRPC refuses some
                 # of them at random above one thousand.
                 ("grpc.server.max_pending_requests", self._streams_max),
@@ -139,26 +206,30 @@ class Server:
             ],
             maximum_concurrent_rpcs=self._streams_max,
         )
-        broadcast = grpc.stream_stream_rpc_method_handler(self._serve_broadcast)
-        deliver = grpc.stream_stream_rpc_method_handler(self._serve_deliver)
-        broadcast_multi = grpc.stream_stream_rpc_method_handler(self._serve_broadcast_multi)
-        status = grpc.unary_unary_rpc_method_handler(self._serve_status)
-        waits = grpc.unary_unary_rpc_method_handler(self._serve_wait)
+        # Every method is served as streams in both directions, whatever it is to clients: the bytes
+        # are the same, and gRPC would wait for a single request without a limit.
+        methods: dict[str, dict[str, _Serve]] = {
+            BROADCAST: {"Broadcast": self._broadcast, "Deliver": self._deliver_stream},
+            RECEIPTS: {"Wait": partial(self._answer, wait)},
+            MULTI_CHAIN: {
+                "BroadcastMulti": self._broadcast_multi,
+                "Status": partial(self._answer, bundle_status),
+                "LogEnd": partial(self._answer, log_end),
+                "DeliverMulti": self._serve_multi,
+            },
+        }
         self._server.add_generic_rpc_handlers(
-            (
+            tuple(
                 grpc.method_handlers_generic_handler(
-                    BROADCAST, {"Broadcast": broadcast, "Deliver": deliver}
-                ),
-                grpc.method_handlers_generic_handler(RECEIPTS, {"Wait": waits}),
-                grpc.method_handlers_generic_handler(
-                    MULTI_CHAIN,
+                    service,
                     {
-                        "BroadcastMulti": broadcast_multi,
-                        "Status": status,
-                        "LogEnd": grpc.unary_unary_rpc_method_handler(self._serve_log_end),
-                        "DeliverMulti": grpc.unary_stream_rpc_method_handler(self._serve_multi),
+                        method: grpc.stream_stream_rpc_method_handler(
+                            partial(self._serve, service, method, serve)
+                        )
+                        for method, serve in served.items()
                     },
-                ),
+                )
+                for service, served in methods.items()
             )
         )
         host = f"[{self.host}]" if ":" in self.host else self.host
@@ -185,6 +256,11 @@ class Server:
         await self._server.stop(grace_s)
         await self._deliver_multi.ended()
 
+    def _received_bytes_max(self) -> int:
+        channels = (self._channels.get(name) for name in self._channels.names())
+        largest = (each.config.parameters.bytes_absolute for each in channels if each is not None)
+        return max((_RECEIVED_BYTES_MIN, *largest)) + _AROUND_BYTES
+
     @staticmethod
     def _credentials(tls: TlsFiles) -> Any:
         if not tls.certificate or not tls.key:
@@ -195,26 +271,16 @@ class Server:
             require_client_auth=bool(tls.authorities),
         )
 
-    async def _serve_broadcast(self, _: Any, context: Any) -> None:
-        await self._serve_stream(BROADCAST, "Broadcast", context, self._broadcast)
+    async def _serve_multi(self, stream: _Stream) -> None:
+        request = await stream.read()
+        if request is not None:
+            await self._deliver_multi.serve(stream, request, stream.tls_hash)
 
-    async def _serve_deliver(self, _: Any, context: Any) -> None:
-        await self._serve_stream(BROADCAST, "Deliver", context, self._deliver_stream)
+    async def _broadcast(self, stream: _Stream) -> None:
+        await self._until_panicked(serve_envelopes(self._channels, stream), stream.context)
 
-    async def _serve_broadcast_multi(self, _: Any, context: Any) -> None:
-        await self._serve_stream(MULTI_CHAIN, "BroadcastMulti", context, self._broadcast_multi)
-
-    async def _serve_multi(self, request: bytes, context: Any) -> None:
-        async def serve(stream: _Stream, context: Any) -> None:
-            await self._deliver_multi.serve(stream, request, self._tls_hash(context))
-
-        await self._serve_stream(MULTI_CHAIN, "DeliverMulti", context, serve)
-
-    async def _broadcast(self, stream: _Stream, context: Any) -> None:
-        await self._until_panicked(serve_envelopes(self._channels, stream), context)
-
-    async def _broadcast_multi(self, stream: _Stream, context: Any) -> None:
-        await self._until_panicked(serve_bundles(self._channels, stream), context)
+    async def _broadcast_multi(self, stream: _Stream) -> None:
+        await self._until_panicked(serve_bundles(self._channels, stream), stream.context)
 
     @staticmethod
     async def _until_panicked(serving: Coroutine[Any, Any, None], context: Any) -> None:
@@ -225,54 +291,53 @@ class Server:
                 grpc.StatusCode.INTERNAL, "an unexpected error occurred; see the node's log"
             )
 
-    async def _deliver_stream(self, stream: _Stream, context: Any) -> None:
-        why = await self._deliver.serve(stream, self._tls_hash(context))
+    async def _deliver_stream(self, stream: _Stream) -> None:
+        why = await self._deliver.serve(stream, stream.tls_hash)
         if why:
-            context.set_trailing_metadata(((INFO_TRAILER, why.encode()[:_INFO_BYTES_MAX]),))
+            stream.context.set_trailing_metadata(((INFO_TRAILER, why.encode()[:_INFO_BYTES_MAX]),))
 
-    async def _serve_stream(self, service: str, method: str, context: Any, serve: Any) -> None:
-        metrics, name = self._metrics, (service, method)
-        tallies = {
-            "received": metrics.grpc_server_stream_messages_received,
-            "sent": metrics.grpc_server_stream_messages_sent,
-        }
-        metrics.grpc_server_stream_requests_received.add(*name)
-        code = "Unknown"
+    async def _answer(self, answer: _Answer, stream: _Stream) -> None:
+        """Answer a single request with a single message."""
+        request = await stream.read()
+        if request is not None:
+            stream.granted(b"")  # who may not ask is refused at once: these are counted by address
+            answered = await answer(
+                self._channels, request, now=self._clock(), tls_hash=stream.tls_hash
+            )
+            await stream.write(answered)
+
+    async def _serve(self, service: str, method: str, serve: _Serve, _: Any, context: Any) -> None:
+        name, code, why = (service, method), "Unknown", ""
+        kind = "unary" if isinstance(serve, partial) else "stream"
+
+        def count(what: str) -> None:
+            if kind == "stream" or what.startswith("requests"):
+                getattr(self._metrics, f"grpc_server_{kind}_{what}").add(*name)
+
+        count("requests_received")
+        stream: _Stream | None = None
         try:
-            await serve(_Stream(context, lambda what: tallies[what].add(*name)), context)
-            code = "OK"
+            stream = _Stream(context, self._streams, self._tls_hash(context), count)
+            await serve(stream)
+            why = stream.why
+            code = "ResourceExhausted" if why else "OK"
         except asyncio.CancelledError:
             code = "Canceled"
             raise
+        except Refused as refused:
+            code, why = "ResourceExhausted", str(refused)
         except _ClientLeft as left:
             code = "Canceled"
             _log.log(left.level, "%s: %s", method, left)
             # gRPC raises the same where it notices first; any other error makes it send a status.
             raise asyncio.CancelledError from left
         finally:
-            metrics.grpc_server_stream_requests_completed.add(*name, code)
-
-    async def _serve_wait(self, request: bytes, context: Any) -> bytes:
-        return await self._serve_unary((RECEIPTS, "Wait"), request, context, wait)
-
-    async def _serve_status(self, request: bytes, context: Any) -> bytes:
-        return await self._serve_unary((MULTI_CHAIN, "Status"), request, context, bundle_status)
-
-    async def _serve_log_end(self, request: bytes, context: Any) -> bytes:
-        return await self._serve_unary((MULTI_CHAIN, "LogEnd"), request, context, log_end)
-
-    async def _serve_unary(
-        self, name: tuple[str, str], request: bytes, context: Any, answer: _Answer
-    ) -> bytes:
-        self._metrics.grpc_server_unary_requests_received.add(*name)
-        code = "Unknown"
-        try:
-            tls_hash = self._tls_hash(context)
-            answered = await answer(self._channels, request, now=self._clock(), tls_hash=tls_hash)
-            code = "OK"
-        finally:
-            self._metrics.grpc_server_unary_requests_completed.add(*name, code)
-        return answered
+            if stream is not None:
+                stream.end()
+            getattr(self._metrics, f"grpc_server_{kind}_requests_completed").add(*name, code)
+        if why:
+            _log.info("%s: %s", method, why)
+            await context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, why)
 
     def _tls_hash(self, context: Any) -> bytes | None:
         if not self._mutual:

@@ -1,15 +1,16 @@
 """Log levels by a spec in Fabric's grammar: `LEVEL` and `LOGGER[,LOGGER…]=LEVEL`, joined by ":".
 
 "info:amcast.osn.deliver,amcast.osn.wire=debug" sets this project's loggers to info, and two of
-them to debug. A spec replaces the one before it. Fabric's levels that Python does not have
-(`dpanic`, `panic`, `fatal`) set Python's `critical`.
+them to debug. Only loggers that the process has can be named. A spec replaces the one before it.
+Fabric's levels that Python does not have (`dpanic`, `panic`, `fatal`) set Python's `critical`.
 """
 
 from __future__ import annotations
 
 import logging
-import re
 import threading
+
+from ordering_osn.quoting import quoted
 
 ROOT = "amcast"
 _LEVELS = {
@@ -23,9 +24,7 @@ _LEVELS = {
     "panic": logging.CRITICAL,
     "fatal": logging.CRITICAL,
 }
-_LOGGER = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.\-]*")
-# Python never frees a logger once it is named, so each spec may name only so many. The project has
-# fewer than twenty.
+# The project has fewer than twenty loggers.
 _FIELDS_MAX = 200
 
 
@@ -71,12 +70,13 @@ def _parsed(spec: str) -> tuple[str, dict[str, str]]:
     for field in fields:
         names, is_named, level = field.rpartition("=")
         if level.lower() not in _LEVELS:
-            raise MalformedSpec(f"invalid logging specification '{spec}': bad level '{level}'")
+            raise MalformedSpec(f"invalid logging specification: bad level {quoted(level)}")
         if not is_named:
             default = level.lower()
             continue
         for name in names.split(","):
-            if not _LOGGER.fullmatch(name):
-                raise MalformedSpec(f"invalid logging specification '{spec}': bad name '{name}'")
+            # Python never frees a logger once it is named, so a spec names none that is not there.
+            if name not in logging.root.manager.loggerDict:
+                raise MalformedSpec(f"invalid logging specification: no logger {quoted(name)}")
             levels[name] = level.lower()
     return default, levels

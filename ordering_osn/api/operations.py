@@ -9,7 +9,10 @@
                              411 for a body without a length (chunked)
     GET /version             {"Version": …}
 
-With TLS, `/metrics` and `/logspec` require a client certificate (401 without one). The web server
+With TLS, `/metrics` and `/logspec` require a client certificate (401 without one). Log levels are
+set by `operators` only: clients with a certificate of their own authorities; without TLS by whoever
+is on this machine, so a page in its browser must not pass for one: there the Host header names this
+machine, or no name (421). The web server
 (`multicast/web.py`, which bounds clients) has a thread of its own, so requests are answered even if
 the node's event loop hangs.
 """
@@ -25,6 +28,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from datetime import UTC, datetime
 from http import HTTPStatus
 from importlib.metadata import version
+from ipaddress import ip_address
 from pathlib import Path
 from typing import Any
 
@@ -60,10 +64,14 @@ class Operations:
         host: str = "127.0.0.1",
         port: int = 0,
         tls: TlsFiles | None = None,
+        operators: bool = False,
         check_s: float = HEALTH_CHECK_S,
     ) -> None:
+        """`operators`: the authorities of `tls` certify none but operators."""
         self.host, self.port = host, port
         self.tls = tls is not None
+        self._local = not self.tls and is_loopback(host)
+        self._operators = operators or self._local
         self._log_levels = LogLevels()
         self._metrics = metrics
         self._counting = CountingHandler(metrics)
@@ -71,14 +79,15 @@ class Operations:
         self._check_s = check_s
         self._checks = ThreadPoolExecutor(1, thread_name_prefix="amcast-health")
         self._checking: Future[list[tuple[str, str]]] | None = None
+        calls = {
+            "/healthz": _only_get(self._health),
+            "/metrics": _only_get(self._certified(self._metrics_page)),
+            "/logspec": self._certified(self._log_spec),
+            "/version": _only_get(_version),
+        }
         self._server = WebServer(
             {},
-            calls={
-                "/healthz": _only_get(self._health),
-                "/metrics": _only_get(self._certified(self._metrics_page)),
-                "/logspec": self._certified(self._log_spec),
-                "/version": _only_get(_version),
-            },
+            calls={path: self._from_here(call) for path, call in calls.items()},
             tls=_context(tls) if tls else None,
             route_s=check_s + CLIENT_S,
         )
@@ -113,6 +122,17 @@ class Operations:
 
         return certified
 
+    def _from_here(self, call: Call) -> Call:
+        """Answer 421 to a browser on this machine that a name of elsewhere has led here."""
+
+        async def from_here(request: Request) -> WebDocument:
+            if self._local and not (request.host in ("", self.host) or is_loopback(request.host)):
+                why = "open this page at its address, or as localhost"
+                return json_document(HTTPStatus.MISDIRECTED_REQUEST, {"error": why})
+            return await call(request)
+
+        return from_here
+
     async def _health(self, _: Request) -> WebDocument:
         """One check runs at a time; all clients that ask meanwhile get its result."""
         checking = self._checking
@@ -145,11 +165,22 @@ class Operations:
             return json_document(HTTPStatus.OK, {"spec": self._log_levels.spec})
         if request.method != "PUT":
             return _bad_request(f"invalid request method: {request.method}")
+        if not self._operators:
+            why = "log levels are set with a certificate of an --operations-ca, or at the loopback"
+            return json_document(HTTPStatus.FORBIDDEN, {"error": why})
         try:
             self._log_levels.set(json.loads(request.body)["spec"])
         except (ValueError, KeyError, TypeError, RecursionError) as error:
             return _bad_request(str(error) or type(error).__name__)
         return WebDocument(HTTPStatus.NO_CONTENT, "text/plain", b"")
+
+
+def is_loopback(host: str) -> bool:
+    """Whether a host is this machine's own, by address or as localhost."""
+    try:
+        return ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
 
 
 def _only_get(call: Call) -> Call:

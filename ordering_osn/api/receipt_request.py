@@ -1,10 +1,11 @@
 """Wait for a transaction's receipt: which block holds it, and at which index.
 
 Fabric's clients learn from a peer that their transaction is in a block. Here a node tells them:
-`/amcast.osn.Receipts/Wait` takes a signed envelope, as Deliver does (header type MESSAGE, the
-channel in its header, signed by one of the channel's Readers), with the data
+`/amcast.osn.Receipts/Wait` takes a signed envelope, as Deliver does (header type
+DELIVER_SEEK_INFO, which Broadcast takes from nobody, the channel in its header, signed by one of
+the channel's Readers), with the data
 
-    {"transaction": ID, "timeout_ms": at most WAIT_MS_MAX}
+    {"request": RECEIPT, "transaction": ID, "timeout_ms": at most WAIT_MS_MAX}
 
 and answers {"status", "chain", "block", "index"}; `index` counts the block's transactions from 0.
 Where the transaction is in no block in time, the status is 404, and block and index are null. All
@@ -24,6 +25,7 @@ from ordering_osn.api.seek import Refused, SeekAccess, SeekRequest, channel_of, 
 from ordering_osn.chain.envelopes import Signer, signed_envelope
 from ordering_osn.protos import HeaderType
 
+RECEIPT = "amcast.osn.receipt:1"  # so that a signature of a request is none of anything else
 WAIT_MS_MAX = 300_000  # as long as Fabric's Node SDK waits for a commit by default
 # Our IDs are 64 hexadecimal digits; the limit keeps a request's memory small, not IDs short.
 _ID_LENGTH_MAX = 1024
@@ -43,9 +45,11 @@ def receipt_envelope(
     `tls_hash` is the SHA-256 of the client's own TLS certificate, under mutual TLS.
     """
     return signed_envelope(
-        HeaderType.MESSAGE,
+        HeaderType.DELIVER_SEEK_INFO,
         channel,
-        json.dumps({"transaction": transaction, "timeout_ms": timeout_ms}).encode(),
+        json.dumps(
+            {"request": RECEIPT, "transaction": transaction, "timeout_ms": timeout_ms}
+        ).encode(),
         signer=signer,
         now=now or datetime.now(UTC),
         tls_hash=tls_hash,
@@ -60,8 +64,8 @@ async def wait(channels: Channels, raw: bytes, *, now: datetime, tls_hash: bytes
     try:
         request = read_request(raw, now=now, tls_hash=tls_hash)
         channel = channel_of(channels, request)
-        transaction, timeout_s = _wanted(request)
         SeekAccess(channel, request).check(now)
+        transaction, timeout_s = _wanted(request)
     except Refused as refused:
         return _answer(refused.status, info=str(refused))
     place = await channels.receipt(channel.name, transaction, timeout_s)
@@ -74,10 +78,13 @@ def _wanted(request: SeekRequest) -> tuple[str, float]:
     try:
         wanted: Any = json.loads(request.data)
         transaction, timeout_ms = wanted["transaction"], wanted["timeout_ms"]
+        is_tagged = wanted["request"] == RECEIPT
     except (ValueError, KeyError, TypeError, RecursionError) as error:
         raise Refused(
-            Status.BAD_REQUEST, "the data is not JSON with transaction and timeout_ms"
+            Status.BAD_REQUEST, "the data is not JSON with request, transaction and timeout_ms"
         ) from error
+    if not is_tagged:
+        raise Refused(Status.BAD_REQUEST, f"request is not {RECEIPT!r}")
     if not isinstance(transaction, str) or not 0 < len(transaction) <= _ID_LENGTH_MAX:
         raise Refused(
             Status.BAD_REQUEST, f"transaction is not a string of 1 to {_ID_LENGTH_MAX} characters"

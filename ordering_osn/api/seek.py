@@ -12,8 +12,8 @@ clock.
 
 Checks, in this order:
 
-    1. `read_request`: the envelope can be decoded, its timestamp is near the node's time, and it
-       is bound to the TLS client
+    1. `read_request`: it is small, the envelope can be decoded, its timestamp is near the node's
+       time, and it is bound to the TLS client
     2. the caller: the channel exists, the SeekInfo can be decoded, the chain is not errored
     3. `SeekAccess`: the signer's certificate has not expired; the Readers policy is met (in
        maintenance mode the orderer group's)
@@ -53,6 +53,9 @@ from ordering_osn.quoting import quoted
 READERS = "/Channel/Readers"
 READERS_IN_MAINTENANCE = "/Channel/Orderer/Readers"
 TIME_WINDOW = timedelta(minutes=15)  # Fabric's default, General.Authentication.TimeWindow
+# A request of any kind: the most has an identity of 16 KiB; one of DeliverMulti the names of 64
+# chains of 249 characters. With ten times more, strangers' JSON would hold up the event loop.
+REQUEST_BYTES_MAX = 64 << 10
 ENDLESS = 2**64 - 1  # the largest block number: a stop that no chain reaches
 Position = int | str
 
@@ -79,6 +82,7 @@ def read_request(raw: bytes, *, now: datetime, tls_hash: bytes | None) -> SeekRe
 
     `tls_hash` is the SHA-256 of the client's TLS certificate; None without mutual TLS.
     """
+    check_size(raw)
     try:
         envelope = ParsedEnvelope(raw)
         header = envelope.header
@@ -100,6 +104,14 @@ def read_request(raw: bytes, *, now: datetime, tls_hash: bytes | None) -> SeekRe
     if len(channel) > NAME_LENGTH_MAX:
         raise Refused(Status.NOT_FOUND, no_such_channel(channel))
     return SeekRequest(channel, envelope.payload.data, signed, expires_at(signed.creator))
+
+
+def check_size(raw: bytes) -> None:
+    """Raise `Refused` for what is too large for a request, BEFORE anything of it is decoded."""
+    if len(raw) > REQUEST_BYTES_MAX:
+        raise Refused(
+            Status.BAD_REQUEST, f"the request has {len(raw)} bytes, more than {REQUEST_BYTES_MAX}"
+        )
 
 
 def no_such_channel(name: str) -> str:

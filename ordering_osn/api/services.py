@@ -2,9 +2,13 @@
 
 BROADCAST, RECEIPTS = "orderer.AtomicBroadcast", "amcast.osn.Receipts"
 MULTI_CHAIN = "amcast.osn.MultiChain"
-MESSAGE_BYTES_MAX = 100 << 20  # Fabric's, in both directions
+MESSAGE_BYTES_MAX = 100 << 20  # Fabric's, in both directions; a node may receive less
 INFO_TRAILER = "amcast-info-bin"  # the trailer with the reason why a request for blocks ended
-SIZES = [
-    ("grpc.max_receive_message_length", MESSAGE_BYTES_MAX),
-    ("grpc.max_send_message_length", MESSAGE_BYTES_MAX),
-]
+
+
+def sizes(received: int = MESSAGE_BYTES_MAX) -> list[tuple[str, int]]:
+    """Give gRPC's options for the sizes of messages."""
+    return [
+        ("grpc.max_receive_message_length", min(received, MESSAGE_BYTES_MAX)),
+        ("grpc.max_send_message_length", MESSAGE_BYTES_MAX),
+    ]

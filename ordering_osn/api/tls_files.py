@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Self
 
 from multicast.errors import UsageError
-from ordering_osn.identity import fingerprint
+from ordering_osn.identity import fingerprint, warn_if_others_read
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +42,7 @@ class TlsFiles:
             raise UsageError(f"TLS: {error.filename}: {error.strerror}") from error
         if certificate is not None and key is not None:
             _check_pair(certificate, key)
+            warn_if_others_read(key)
         for path in signers:
             _check_authority(path)
         return read

@@ -8,14 +8,22 @@ each one completes. No I/O, no clock. Fabric's rules:
        and is the first of the next
     3  the `messages_max`-th pending message ends the batch, as its last message
 
+and one of ours: a message with which the block would have more than `BLOCK_BYTES_MAX` in all ends
+the pending batch, too, whatever the config allows.
+
 Invariants: the batches, one after the other, are the messages in their order;
-1 <= messages of a batch <= `messages_max`; a batch of more than `bytes_preferred` has one message;
-a message completes two batches at most, and nothing is pending after two.
+1 <= messages of a batch <= `messages_max`; a batch of more than `bytes_preferred`, or of more than
+`BLOCK_BYTES_MAX` in all, has one message; a message completes two batches at most, and nothing is
+pending after two.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+
+# The bytes of a block's messages and of what its metadata say of each. Readers take no answer of
+# more than 100 MiB (`api/services.py`); the rest is for header, signatures and heads of sets.
+BLOCK_BYTES_MAX = 96 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +46,7 @@ class BlockCutter:
 
     def __init__(self) -> None:
         self._pending: list[bytes] = []
-        self._bytes = 0
+        self._bytes = self._whole = 0
 
     @property
     def pending(self) -> int:
@@ -46,18 +54,21 @@ class BlockCutter:
         return len(self._pending)
 
     def ordered(
-        self, message: bytes, size: int, limits: BatchLimits
+        self, message: bytes, size: int, limits: BatchLimits, *, whole: int = 0
     ) -> tuple[tuple[Batch, ...], bool]:
         """Take the next message. Gives the batches that it ends, and whether any is pending.
 
         Where it gives one batch and a message is pending, this message is the pending one.
+        `whole`: the bytes of the block that are for it, with those that the metadata say of it.
         """
         batches: list[Batch] = []
         oversized = size > limits.bytes_preferred
-        if self._pending and self._bytes + size > limits.bytes_preferred:
+        too_many = self._bytes + size > limits.bytes_preferred
+        if self._pending and (too_many or self._whole + whole > BLOCK_BYTES_MAX):
             batches.append(self.cut())
         self._pending.append(message)
         self._bytes += size
+        self._whole += whole
         if oversized or len(self._pending) >= limits.messages_max:
             batches.append(self.cut())
         assert len(batches) < 2 or not self._pending
@@ -67,5 +78,5 @@ class BlockCutter:
         """End the batch here. Gives the pending messages, maybe none."""
         batch = tuple(self._pending)
         self._pending = []
-        self._bytes = 0
+        self._bytes = self._whole = 0
         return batch

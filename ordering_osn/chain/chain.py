@@ -8,7 +8,8 @@ posted it, nor a restart has an influence on a block.
     position   right after a record: its number in the order stream (from 1; before the first one 0,
                or -3 as Fabric has it) and the cursor from which a consumer reads the next one. A
                block's position: where a node that restarts from this block reads on
-    current    judged under the config in force (the record's `config_seq` is its sequence)
+    current    judged under the config in force (the record's `config_seq` is its sequence), if it
+               is a node's. It is judged here, too, by what is the same at all nodes
     stale      judged under an older config. It is judged again, and if it is valid, *reposted* with
                its own number as `original`. It is not ordered here, because the second judgement
                depends on the time (an identity expires), so nodes may disagree on it
@@ -49,7 +50,7 @@ from ordering_osn.chain.actions import (
     SetOutcome,
     Write,
 )
-from ordering_osn.chain.blockcutter import BatchLimits, BlockCutter
+from ordering_osn.chain.blockcutter import BLOCK_BYTES_MAX, BatchLimits, BlockCutter
 from ordering_osn.chain.blocks import header_hash, new_block
 from ordering_osn.chain.bundles.bundle import Bundle
 from ordering_osn.chain.bundles.log_records import (
@@ -192,6 +193,10 @@ class Chain:
         """Give block and index of a transaction in the window. From any thread."""
         return self._window.get(transaction)
 
+    def knows(self, transaction: str) -> bool:
+        """Whether a transaction is in the window or pending. From any thread."""
+        return transaction in self._window or transaction in self._pending_ids
+
     @property
     def config_marker(self) -> ConfigMarker:
         """What this chain says of its newest config in the logs of its sets."""
@@ -264,8 +269,9 @@ class Chain:
         except Malformed as error:
             self._refuse("", str(error), Cause.MALFORMED)
             return
-        if not facts.well_formed:
-            self._refuse(facts.transaction, "its bytes are not canonical", Cause.MALFORMED)
+        if not facts.well_formed or facts.size > BLOCK_BYTES_MAX:
+            reason = "its bytes are not canonical, or too many for a block"
+            self._refuse(facts.transaction, reason, Cause.MALFORMED)
             return
         kind = self._kind(position, record, facts)
         cursors = self._resubmission_cursors
@@ -310,17 +316,18 @@ class Chain:
     ) -> _ResubmissionCursors:
         """Order a transaction, repost or refuse it. Gives the cursors after its record."""
         transaction = pending.facts.transaction
-        if transaction in self._window or transaction in self._pending_ids:
+        if self.knows(transaction):
             self._refuse(transaction, "it was ordered before", Cause.REPLAYED)
             return cursors
         try:
-            if record.kind is RegularKind.UNKNOWN or not self._resubmission:
-                # It is ordered here and now, so its verdict must not depend on a clock: UNKNOWN
-                # tells the judge so. The envelope that it gives for a config has this node's own
-                # signature, so the record's is ordered: that one all nodes have.
-                self.rules.judge(record.payload, RegularKind.UNKNOWN)
-            elif record.config_seq < self._sequence:
+            stale = record.config_seq < self._sequence
+            if stale and record.kind is not RegularKind.UNKNOWN and self._resubmission:
                 return self._repost(position, record, cursors)
+            # Not only nodes can write to the log, so each record is judged once more. It is ordered
+            # here and now, so its verdict must not depend on a clock: UNKNOWN tells the judge so.
+            # The envelope that it gives for a config has this node's own signature, so the record's
+            # is ordered: that one all nodes have.
+            self.rules.judge(record.payload, RegularKind.UNKNOWN)
             if kind is RegularKind.CONFIG:
                 self._config(position, record.payload, pending, cursors)
             else:
@@ -346,7 +353,11 @@ class Chain:
         pending: _Pending,
         cursors: _ResubmissionCursors,
     ) -> None:
-        batches, more = self._cutter.ordered(envelope, pending.facts.size, self._limits)
+        # At most what the block says of it: names of its log's chains and of the bundle's, hashes.
+        said = 64 + sum(48 + 2 * len(name.encode()) for name in pending.place.log)
+        batches, more = self._cutter.ordered(
+            envelope, pending.facts.size, self._limits, whole=len(envelope) + said
+        )
         if len(batches) == 2 or (batches and more):
             # The message is not in the first batch: a node that resumes there reads it again.
             shared = len(pending.place.log) > 1

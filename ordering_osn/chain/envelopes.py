@@ -13,6 +13,7 @@ from datetime import datetime
 from typing import Any, Protocol
 
 from multicast.errors import AmcastError
+from ordering_osn.chain.bundles.wire_format import bytes_field
 from ordering_osn.protos import (
     ChannelHeader,
     DecodeError,
@@ -109,6 +110,16 @@ class ParsedEnvelope:
             raw = self.payload.header.signature_header
             self._signature_header = decoded(SignatureHeader, raw, "the signature header")
         return self._signature_header
+
+    @property
+    def encoded(self) -> bytes:
+        """Payload and signature in their only encoding, without anything else that was sent."""
+        return bytes_field(1, self.message.payload) + bytes_field(2, self.message.signature)
+
+    @property
+    def is_exact(self) -> bool:
+        """Whether it has no other fields: nobody signs these, and no limit counts them."""
+        return int(self.message.ByteSize()) == len(self.encoded)
 
     @property
     def size_bytes(self) -> int:

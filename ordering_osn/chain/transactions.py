@@ -14,7 +14,7 @@ import hashlib
 from dataclasses import dataclass
 from typing import Any
 
-from ordering_osn.chain.envelopes import BadEnvelope, ParsedEnvelope, canonical, decoded
+from ordering_osn.chain.envelopes import BadEnvelope, ParsedEnvelope, decoded
 from ordering_osn.protos import ConfigEnvelope, Envelope, HeaderType
 
 _CONFIG = int(HeaderType.CONFIG)
@@ -31,8 +31,9 @@ class EnvelopeFacts:
     """What ordering reads of an envelope. `type` is a `common.HeaderType`.
 
     `size` is what counts against a batch's bytes: payload and signature. `well_formed`: it has
-    both, and its bytes are those that an encoder gives. A block with another envelope is refused
-    for ever by Fabric's peers (2.2.14, 2.5.5 and later: protoutil.VerifyTransactionsAreWellFormed).
+    both and nothing else, and its bytes are those that an encoder gives. A block with an envelope
+    in another encoding is refused for ever by Fabric's peers (2.2.14, 2.5.5 and later:
+    protoutil.VerifyTransactionsAreWellFormed).
     """
 
     transaction: str
@@ -44,14 +45,17 @@ class EnvelopeFacts:
 
 def read(raw: bytes) -> EnvelopeFacts:
     """Read a serialized envelope; raises `Malformed`."""
-    envelope = ParsedEnvelope(raw)
+    return facts_of(ParsedEnvelope(raw))
+
+
+def facts_of(envelope: ParsedEnvelope) -> EnvelopeFacts:
+    """Give what ordering reads of an envelope; raises `Malformed`."""
     try:
         header = _header(envelope)
         transaction = _transaction(envelope, _WRAPPINGS_MAX)
     except BadEnvelope as error:
         raise Malformed(str(error)) from error
-    message = envelope.message
-    well_formed = bool(message.signature) and canonical(message) == raw
+    well_formed = bool(envelope.message.signature) and envelope.encoded == envelope.raw
     return EnvelopeFacts(
         transaction, header.channel_id, header.type, envelope.size_bytes, well_formed
     )

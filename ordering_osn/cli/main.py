@@ -17,7 +17,7 @@ import typer
 from multicast.cli.options import Bootstrap, DriverName, Topic
 from multicast.errors import UsageError
 from multicast.settings import settings
-from ordering_osn.api.grpc_client import ANSWER_S, NodeClient
+from ordering_osn.api.grpc_client import ANSWER_S, NodeClient, host_and_port
 from ordering_osn.api.tls_files import TlsFiles
 from ordering_osn.cli import bundles, deliver, ledger
 from ordering_osn.cli.ledger import Folder
@@ -33,9 +33,11 @@ from ordering_osn.cli.options import (
     client_tls,
 )
 from ordering_osn.cli.submission import EnvelopeRefused, Submission
+from ordering_osn.config.channel_config import ChannelConfig
 from ordering_osn.identity import SigningIdentity
 from ordering_osn.node.joining import join as join_chain
-from ordering_osn.node.serving import Address, Options, serve
+from ordering_osn.node.joining import warn_of_type
+from ordering_osn.node.serving import Options, serve
 from topology.output import Output, OutputOption
 
 app = typer.Typer(
@@ -45,8 +47,6 @@ app.registered_commands += deliver.app.registered_commands
 app.registered_commands += ledger.app.registered_commands
 app.registered_commands += bundles.app.registered_commands
 
-
-_PORT_MAX = 65535  # TCP's
 
 Listen = Annotated[
     str, typer.Option("--listen", help="Clients' address, HOST:PORT; port 0: any free port.")
@@ -62,7 +62,14 @@ OperationsTls = Annotated[
     bool,
     typer.Option(
         "--operations-tls",
-        help="Serve operations over TLS, with the same files; metrics then need --client-ca.",
+        help="Serve operations over TLS, with the same files; metrics then need a --client-ca.",
+    ),
+]
+OperationsAuthority = Annotated[
+    list[Path] | None,
+    typer.Option(
+        "--operations-ca",
+        help="Operators' CA (PEM): only its clients get metrics and set log levels; repeatable.",
     ),
 ]
 Peers = Annotated[
@@ -103,6 +110,7 @@ def run(
     tls_key: Key = None,
     client_ca: ClientAuthority = None,
     operations_tls: OperationsTls = False,
+    operations_ca: OperationsAuthority = None,
     peer: Peers = None,
     tls_ca: Authority = None,
     tls_name: ServerName = "",
@@ -120,20 +128,26 @@ def run(
     if log_level != "debug":  # Kafka clients log each attempt to reach a broker; we log the result
         for client in ("kafka", "amcast.librdkafka"):
             logging.getLogger(client).setLevel(logging.CRITICAL)
-    server_tls = None
+    server_tls = operations_files = None
     if tls_cert is not None or tls_key is not None:
         server_tls = TlsFiles.read(tls_cert, tls_key, client_ca or ())
+        if operations_tls:
+            asked = operations_ca or client_ca or ()
+            operations_files = TlsFiles.read(tls_cert, tls_key, asked)
     elif client_ca or operations_tls:
         raise UsageError("--client-ca and --operations-tls need --tls-cert and --tls-key")
+    if operations_ca and not operations_tls:
+        raise UsageError("--operations-ca needs --operations-tls")
     for other in peer or ():
-        _address(other)
+        host_and_port(other)
     options = Options(
         folder=folder,
-        listen=_address(listen),
-        operations=None if operations == "off" else _address(operations),
+        listen=host_and_port(listen),
+        operations=None if operations == "off" else host_and_port(operations),
         signer=SigningIdentity.load(msp, msp_id),
         tls=server_tls,
-        operations_tls=server_tls if operations_tls else None,
+        operations_tls=operations_files,
+        operators=bool(operations_ca),
         peers=tuple(peer or ()),
         peers_tls=TlsFiles.read(tls_cert, tls_key, tls_ca) if tls_ca else None,
         peers_name=tls_name,
@@ -164,6 +178,7 @@ def join(
     except OSError as error:
         raise UsageError(f"{genesis_block}: {error.strerror or error}") from error
     name = join_chain(folder, raw)
+    warn_of_type(ChannelConfig.from_block(raw))
     if output is Output.JSON:
         typer.echo(json.dumps({"schema_version": 1, "channel": name, "folder": str(folder)}))
     else:
@@ -221,15 +236,6 @@ def broadcast(
         raise EnvelopeRefused(
             f"envelope {sent} was answered {refused['status']}: {refused['info']}"
         )
-
-
-def _address(text: str) -> Address:
-    host, _, port = text.rpartition(":")
-    if not host or not port.isdecimal() or int(port) > _PORT_MAX:
-        raise UsageError(
-            f"{text!r} is not an address; give HOST:PORT, the port at most {_PORT_MAX}"
-        )
-    return host.removeprefix("[").removesuffix("]"), int(port)
 
 
 def _say(line: str) -> None:

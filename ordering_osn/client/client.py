@@ -25,7 +25,7 @@ from typing import Self, TypeVar
 from multicast.errors import AmcastError, TimedOut, UsageError
 from ordering_osn.api.channels import Status
 from ordering_osn.api.connection_errors import ConnectionLost
-from ordering_osn.api.grpc_client import ANSWER_S, NodeClient
+from ordering_osn.api.grpc_client import ANSWER_S, NodeClient, host_and_port
 from ordering_osn.api.tls_files import TlsFiles
 from ordering_osn.chain.bundles.bundle import Bundle, encode_bundle, make_bundle
 from ordering_osn.chain.envelopes import Signer
@@ -74,6 +74,8 @@ class Client:
     ) -> None:
         if isinstance(addresses, str) or not addresses:
             raise UsageError("a client needs a list of the addresses of nodes, HOST:PORT each")
+        for address in addresses:
+            host_and_port(address)
         self._addresses, self._signer, self._tls = tuple(addresses), signer, tls
         self._name, self._retry_s, self._answer_s = name, retry_s, answer_s
         self._tls_hash = tls.tls_hash if tls else b""

@@ -152,7 +152,9 @@ class BundleIsVoid(AmcastError):
         where = f" for chain {fate.chain}" if fate.chain else ""
         why = fate.reason.name if fate.reason else "the node gave no reason"
         again = fate.reason is not None and fate.reason.may_count_later
-        what = "send the same bundle again" if again else "make a new bundle"
+        # The node may have judged it by a newer config, which has taken away a right.
+        send = "send the same bundle again: it counts then, or the node says why it cannot"
+        what = send if again else "make a new bundle"
         super().__init__(
             f"bundle {bundle_id.hex()} is void{where} ({why}) and stands in no chain; {what}"
         )

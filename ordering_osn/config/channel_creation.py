@@ -17,7 +17,7 @@ from typing import Any
 
 from ordering_osn.chain.envelopes import BadEnvelope, ParsedEnvelope, canonical, decoded
 from ordering_osn.config.channel_config import ChannelConfig, InvalidConfig, config_of
-from ordering_osn.config.configtx import InvalidUpdate, update_of
+from ordering_osn.config.configtx import InvalidUpdate, signatures_of, update_of
 from ordering_osn.protos import (
     Config,
     ConfigGroup,
@@ -36,6 +36,7 @@ def proposed_channel(system: ChannelConfig, update: Any) -> tuple[str, Any]:
     """
     try:
         name = ParsedEnvelope.of(update).header.channel_id
+        _refuse_strangers(system, update)
         change = update_of(update)
     except BadEnvelope as error:
         raise InvalidUpdate(f"the channel's creation cannot be read: {error}") from error
@@ -76,6 +77,17 @@ def check_creation(system: ChannelConfig, envelope: bytes) -> None:
     name_expected, expected = proposed_channel(system, proposed.last_update)
     if name != name_expected or canonical(expected.config) != canonical(proposed.config):
         raise InvalidUpdate("the channel's config is not the one that its update leads to")
+
+
+def _refuse_strangers(system: ChannelConfig, update: Any) -> None:
+    """Raise `InvalidUpdate` where nobody whom the system channel knows has signed an update.
+
+    A creation needs the signature of a member of its consortium, if that has any.
+    """
+    consortiums = system.config.channel_group.groups["Consortiums"].groups
+    has_members = all(consortiums[name].groups for name in system.consortiums)
+    if has_members and not system.policies.signers(signatures_of(update)).identities:
+        raise InvalidUpdate("nobody whom the system channel knows has signed the update")
 
 
 def _template(system: ChannelConfig, write_set: Any) -> Any:

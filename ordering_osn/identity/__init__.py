@@ -12,7 +12,7 @@ from ordering_osn.identity.certificates import fingerprint
 from ordering_osn.identity.errors import BadSignature, MalformedMsp, UntrustedIdentity
 from ordering_osn.identity.expiry import expiry_warning
 from ordering_osn.identity.msp import Identity, Msp, Msps, Verification, expires_at, verify_as
-from ordering_osn.identity.signing import SigningIdentity
+from ordering_osn.identity.signing import SigningIdentity, warn_if_others_read
 
 __all__ = [
     "BadSignature",
@@ -27,4 +27,5 @@ __all__ = [
     "expiry_warning",
     "fingerprint",
     "verify_as",
+    "warn_if_others_read",
 ]

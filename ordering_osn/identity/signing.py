@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import secrets
 from pathlib import Path
 
@@ -9,6 +10,7 @@ from ordering_osn.identity.certificates import Certificate, PrivateKey, Unreadab
 from ordering_osn.identity.errors import MalformedMsp
 from ordering_osn.protos import SerializedIdentity
 
+_log = logging.getLogger("amcast.osn.keys")
 _NONCE_BYTES = 24  # as in Fabric
 
 
@@ -57,6 +59,7 @@ class SigningIdentity:
                 reasons.append(f"; {path.name}: {error}")
                 continue
             if certificate.has_key_of(key):
+                warn_if_others_read(path)
                 return cls(certificate, key, msp_id)
         raise MalformedMsp(
             f"{msp_folder / 'keystore'} holds no private key of {certificates[0]}{''.join(reasons)}"
@@ -69,6 +72,12 @@ class SigningIdentity:
     def nonce(self) -> bytes:
         """Return 24 random bytes for a signature header."""
         return secrets.token_bytes(_NONCE_BYTES)
+
+
+def warn_if_others_read(key: Path) -> None:
+    """Log a warning where the file of a key may be read or written by others."""
+    if key.stat().st_mode & 0o077:
+        _log.warning("%s holds a key, and others may read it: chmod 600 %s", key, key)
 
 
 def _files(folder: Path) -> list[Path]:

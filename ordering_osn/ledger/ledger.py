@@ -111,7 +111,7 @@ class Ledger:
             ledger._take(recovery.load_read_only(folder))
             return ledger
         if not folder.is_dir():
-            folder.mkdir(parents=True)
+            folder.mkdir(mode=0o700, parents=True)
             sync_folder(folder.parent)
         ledger._locked = recovery.lock(folder)
         try:

@@ -46,7 +46,7 @@ class Loaded:
 
 def lock(folder: Path) -> int:
     """Lock the folder for one writer; returns the descriptor that holds the lock."""
-    descriptor = os.open(folder / _LOCK_FILE, os.O_RDWR | os.O_CREAT, 0o644)
+    descriptor = os.open(folder / _LOCK_FILE, os.O_RDWR | os.O_CREAT, 0o600)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError as error:

@@ -94,7 +94,7 @@ def segment_path(folder: Path, first: int) -> Path:
 def create(folder: Path, first: int) -> tuple[Segment, int]:
     """Create an empty, synced segment; returns it and a descriptor to append with."""
     path, mark = segment_path(folder, first), os.urandom(8)
-    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o644)
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
     try:
         _write_all(descriptor, [_header(_SEGMENT_MAGIC, first, mark)], 0)
         os.fsync(descriptor)

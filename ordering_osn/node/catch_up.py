@@ -19,7 +19,7 @@ from multicast.drivers.protocol import TopicPartition
 from multicast.errors import AmcastError
 from ordering_osn.chain.blocks import check_next, last_config_of, signed_bytes
 from ordering_osn.config.channel_config import ChannelConfig
-from ordering_osn.config.policies import PolicyNotMet, SignedData
+from ordering_osn.config.policies import SignedData
 from ordering_osn.ledger.ledger import LedgerFull
 from ordering_osn.node.peers import NoPeer, PeerNodes
 from ordering_osn.protos import Block, DecodeError
@@ -60,7 +60,7 @@ def verified(
             config.policies.evaluate(BLOCK_VALIDATION, signatures)
             if last_config_of(block) == number:
                 config = ChannelConfig.from_block(raw)
-        except (DecodeError, ValueError, PolicyNotMet) as error:
+        except (AmcastError, DecodeError, ValueError) as error:
             raise ForgedBlock(
                 f"the peer's block {number} of {config.channel_id} is not genuine: {error}"
             ) from error

@@ -186,6 +186,10 @@ class ChainNode:
         place = None if chain is None else chain.find(transaction)
         return place if place is not None and place[0] < self.ledger.height else None
 
+    def knows(self, transaction: str) -> bool:
+        """Whether this transaction was ordered lately: another record of it would be ignored."""
+        return self._chain is not None and self._chain.knows(transaction)
+
     def markers(self, chains: tuple[str, ...]) -> tuple[ConfigMarker | None, ...]:
         """Give, for each chain of a set, the newest marker that was read in the set's log."""
         chain = self._chain
@@ -240,13 +244,8 @@ class ChainNode:
         self._blocks_back, self._resumed_at = blocks_back, state.position
         self._at_rest = checkpoint is not None and state.position is checkpoint.position
         rules = self._dependencies.rules(self.config)
-        chain = Chain(
-            self.name,
-            rules,
-            state,
-            window_max=window_max,
-            read_bundle=self._dependencies.read_bundle,
-        )
+        read_bundle = self._dependencies.read_bundle
+        chain = Chain(self.name, rules, state, window_max=window_max, read_bundle=read_bundle)
         self._chain = chain
         self._settled = {}
         self._markers_owed = {}
@@ -358,12 +357,9 @@ class ChainNode:
             self._resume(blocks_back=blocks_back)
         except NoWayBack as refusal:
             raise error from refusal
-        _log.warning(
-            "chain %s goes on behind its newest block, and reads again from %s: %s",
-            self.name,
-            self._chain.position.cursor or "the beginning",
-            error,
-        )
+        where = self._chain.position.cursor or "the beginning"
+        says = "chain %s goes on behind its newest block, and reads again from %s: %s"
+        _log.warning(says, self.name, where, error)
 
     # -- the loop -------------------------------------------------------------------------------
 
@@ -395,6 +391,8 @@ class ChainNode:
             self._settled = chain.settled(progress)
             self._post_markers(chain, progress)
             self._watch_order(consumer)
+            if self._is_stuck():
+                break
             self.status.waits_for(None)  # the poll raises where the log no longer holds our place
             self._request_cut(chain)
             self._save_checkpoint(chain, every_s=_CHECKPOINT_S)
@@ -441,26 +439,26 @@ class ChainNode:
 
     def _watch_order(self, consumer: Consumer) -> None:
         """Judge whether the order moves; post a probe where only a new record can show it."""
-        now = time.monotonic()
-        order = self.order
+        now, order = time.monotonic(), self.order
         if not order.due(now):
             return
         self._count_entries(consumer.entries())
         trouble, stalled = order.trouble, order.stalled
-        if order.look(consumer.progress(), now, by_collector=consumer.by_collector):
-            self._records.probe()
+        for log in order.look(consumer.progress(), now, by_collector=consumer.by_collector):
+            self._records.probe(log)
         if order.stalled != stalled:
             _log.warning("chain %s: %s", self.name, order.trouble or "its order moves again")
         if order.trouble != trouble:
             self.status.changed()
-        open_s = now - self._opened_at
-        if order.stalled and open_s > _REOPEN_AFTER_STALLS * self._dependencies.stalled_s:
-            raise _Interrupted(f"{order.trouble}; it is read with a new client from now on")
+
+    def _is_stuck(self) -> bool:
+        """Whether the order stands still for so long that a new client shall read it."""
+        open_s = time.monotonic() - self._opened_at
+        return self.order.stalled and open_s > _REOPEN_AFTER_STALLS * self._dependencies.stalled_s
 
     def _count_entries(self, entries: ConsumerEntries) -> None:
         """Add to the metrics what the consumer has counted since the last look."""
-        metrics, before = self._dependencies.metrics, self._entries
-        self._entries = entries
+        metrics, before, self._entries = self._dependencies.metrics, self._entries, entries
         for counter, counts, counted in (
             (metrics.entries_read, entries.read, before.read),
             (metrics.entries_dropped, entries.dropped, before.dropped),

@@ -9,8 +9,9 @@ The chain's loop writes the status; clients, readers and the health check read i
     gone       the ledger's newest file: new blocks would be lost
     unread     a block that cannot be read from the ledger's files. New blocks need none of them
     errored    waiting, silent or dead: the blocks here may be behind those of other nodes
-    trouble    errored or gone, or the order of the chain does not move
-    unhealthy  in trouble, unread, or a loop that does not turn
+    trouble    errored or gone, or the order of the chain's own log does not move
+    unhealthy  in trouble, unread, a loop that does not turn, or an order of its other logs that
+               does not move: then bundles get 503, too
     ingress    open unless a reposted config is still on its way. Envelopes wait until it is open;
                in trouble they get 503
 
@@ -75,17 +76,20 @@ class ChainStatus:
         """Whether no reposted config is still on its way; until then envelopes wait."""
         return self._ingress_open
 
-    def trouble(self) -> str | None:
-        """Say why an envelope submitted now may not be ordered soon; None: nothing is wrong."""
-        stuck = self._dead or self._waiting or self._silent
-        return stuck or self._gone or self._order.trouble
+    def trouble(self, *, bundles: bool = False) -> str | None:
+        """Say why an envelope submitted now may not be ordered soon; None: nothing is wrong.
+
+        `bundles`: or a bundle, which stands in another log of the chain.
+        """
+        stuck = self._dead or self._waiting or self._silent or self._gone
+        return stuck or (self._order.trouble if bundles else self._order.own_trouble)
 
     def unhealthy(self) -> str | None:
         """Say what is wrong with this chain; None where nothing is."""
         hung_s = time.monotonic() - self._turned_at
         if self._dead is None and hung_s > _HUNG_S:
             return f"its loop has not turned for {hung_s:.0f} s"
-        return self.trouble() or self._unread
+        return self.trouble(bundles=True) or self._unread
 
     async def ready(self, timeout_s: float) -> bool:
         """Wait until the chain takes envelopes; False where it is in trouble, or time ran out."""
@@ -209,8 +213,10 @@ class ChainStatus:
             raise Stopped
 
 
-async def ready(name: str, status: ChainStatus, timeout_s: float) -> None:
-    """Return when the chain takes envelopes; raises `Refusal` where it does not in time."""
-    if not await status.ready(max(0.0, timeout_s)):
-        reason = status.trouble() or "a config update is judged again, and takes long"
+async def ready(name: str, status: ChainStatus, timeout_s: float, *, bundles: bool = False) -> None:
+    """Return when the chain takes envelopes, or bundles; raises `Refusal` if not in time."""
+    is_ready = await status.ready(max(0.0, timeout_s))
+    reason = status.trouble(bundles=bundles)
+    if reason is not None or not is_ready:
+        reason = reason or "a config update is judged again, and takes long"
         raise Refusal(Status.SERVICE_UNAVAILABLE, f"channel {name}: {reason}", name)

@@ -21,6 +21,7 @@ from typing import Any
 from multicast.errors import AmcastError
 from ordering_osn.api.channels import Status
 from ordering_osn.api.seek import no_such_channel
+from ordering_osn.chain.blockcutter import BLOCK_BYTES_MAX
 from ordering_osn.chain.channel_rules import Invalid, Parameters
 from ordering_osn.chain.envelopes import (
     BadEnvelope,
@@ -77,9 +78,9 @@ def class_of(header: Any) -> EnvelopeClass:
 def route(envelope: ParsedEnvelope) -> tuple[EnvelopeClass, str]:
     """Give the class of an envelope, and the channel that it is for.
 
-    Raises `Refusal` 400 for what cannot be decoded, for a CONFIG that was sent directly, and for a
-    channel ID that names several chains; 404 for a longer one than any channel has. Whether the
-    channel exists (404), the caller checks.
+    Raises `Refusal` 400 for what cannot be decoded or is not payload and signature alone, for a
+    CONFIG that was sent directly, and for a channel ID that names several chains; 404 for a longer
+    one than any channel has. Whether the channel exists (404), the caller checks.
     """
     try:
         header = envelope.header
@@ -89,8 +90,11 @@ def route(envelope: ParsedEnvelope) -> tuple[EnvelopeClass, str]:
         raise Refusal(
             Status.BAD_REQUEST, "could not determine channel ID: the payload has no channel header"
         )
+    if not envelope.is_exact:
+        raise Refusal(Status.BAD_REQUEST, "the envelope has more fields than payload and signature")
     kind = class_of(header)
-    if kind is EnvelopeClass.CONFIG:
+    # A request for blocks, signed by a reader, must not be ordered for whoever has caught it.
+    if kind is EnvelopeClass.CONFIG or header.type == HeaderType.DELIVER_SEEK_INFO:
         raise Refusal(Status.BAD_REQUEST, "message is of type that cannot be processed directly")
     name = header.channel_id
     if len(name) > NAME_LENGTH_MAX:
@@ -241,20 +245,23 @@ def _pass_normal(config: ChannelConfig, envelope: ParsedEnvelope, now: datetime 
 
 def _pass_filters(config: ChannelConfig, envelope: ParsedEnvelope, now: datetime | None) -> None:
     """Apply the filters for every class; without `now` nothing is judged by the clock."""
-    size_max = config.parameters.bytes_absolute
     try:
         if not envelope.message.payload:
             raise Refusal(Status.BAD_REQUEST, "message payload is empty")
-        size = envelope.size_bytes
-        if size > size_max:
-            raise Refusal(
-                Status.BAD_REQUEST,
-                f"message payload is {size} bytes and exceeds maximum allowed {size_max} bytes",
-            )
+        _pass_size(config, envelope)
         signed = SignedData.of(envelope)
     except BadEnvelope as error:
         raise Refusal(Status.BAD_REQUEST, str(error)) from error
     check_writer(config, signed, now=now)
+
+
+def _pass_size(config: ChannelConfig, envelope: ParsedEnvelope) -> None:
+    size, size_max = envelope.size_bytes, min(config.parameters.bytes_absolute, BLOCK_BYTES_MAX)
+    if size > size_max:
+        raise Refusal(
+            Status.BAD_REQUEST,
+            f"message payload is {size} bytes and exceeds maximum allowed {size_max} bytes",
+        )
 
 
 def check_writer(config: ChannelConfig, signed: SignedData, *, now: datetime | None) -> None:
@@ -310,6 +317,7 @@ def _creation_for(
 ) -> bytes:
     """Make the ORDERER_TRANSACTION that results from a CONFIG_UPDATE for a new channel."""
     try:
+        _pass_size(system, update)
         name, proposed = proposed_channel(system, update.message)
     except BadEnvelope as error:
         raise Refusal(Status.BAD_REQUEST, str(error)) from error

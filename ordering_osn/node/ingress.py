@@ -4,11 +4,11 @@ Each envelope is decoded once, and handed on to the filters in that form; only a
 read again where it is applied (`configtx.py`). Each gets one of Fabric's statuses, with a sentence
 where that is not 200:
 
-    200   all in-sync replicas hold the record
+    200   all in-sync replicas hold the record, or an earlier one of the same transaction
     503   the chain does not take envelopes now, or Kafka did not answer in time
 
 Runs on the event loop. Filtering never waits, so the envelopes of a chain are filtered and posted
-in the order in which they came.
+in the order in which they came; only a large config update is judged in a thread.
 """
 
 from __future__ import annotations
@@ -19,13 +19,15 @@ from collections import defaultdict
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import datetime
+from functools import partial
 
 from multicast.errors import AmcastError
-from ordering_osn.api.channels import Status
+from ordering_osn.api.channels import HEAVY_BYTES, Status
 from ordering_osn.api.metrics import Metrics
 from ordering_osn.api.seek import no_such_channel
-from ordering_osn.chain.envelopes import ParsedEnvelope, Signer, canonical
+from ordering_osn.chain.envelopes import ParsedEnvelope, Signer
 from ordering_osn.chain.records import Regular, RegularKind, encode
+from ordering_osn.chain.transactions import facts_of
 from ordering_osn.node.chain_node import ChainNode
 from ordering_osn.node.chain_status import ready
 from ordering_osn.node.filters import (
@@ -57,6 +59,7 @@ class _Admitted:
     record: bytes
     chain: ChainNode
     creates: str | None = None  # the channel that it creates
+    transaction: str = ""  # its ID; no config needs it
 
 
 class Ingress:
@@ -82,6 +85,7 @@ class Ingress:
         self._clock = clock
         self._plan = plan
         self._ready_s = ready_s
+        self._judging = asyncio.Lock()  # one large update at a time: they share one interpreter
         # By chain: clients' envelopes are posted in the order in which they came.
         self._posting: defaultdict[str, asyncio.Lock] = defaultdict(asyncio.Lock)
 
@@ -99,7 +103,12 @@ class Ingress:
         try:
             envelope_class, channel = route(envelope)
             kind = _type_name(envelope.header.type)
-            admitted = self._admit(envelope_class, channel, envelope)
+            if envelope_class is EnvelopeClass.CONFIG_UPDATE and len(raw) > HEAVY_BYTES:
+                async with self._judging:
+                    admit = partial(self._admit, envelope_class, channel, envelope)
+                    admitted = await asyncio.to_thread(admit)
+            else:
+                admitted = self._admit(envelope_class, channel, envelope)
             filtered_s = time.monotonic() - began
             await self._post(admitted)
         except Refusal as refusal:
@@ -125,8 +134,8 @@ class Ingress:
         sequence = admit_normal(chain.config, envelope, now=self._clock())
         # Encoded anew, as Fabric's orderer does: a peer refuses a block for ever if an envelope in
         # it is not in the form that an encoder gives it.
-        raw = canonical(envelope.message)
-        return _Admitted(encode(Regular(raw, sequence, RegularKind.NORMAL)), chain)
+        record = encode(Regular(envelope.encoded, sequence, RegularKind.NORMAL))
+        return _Admitted(record, chain, transaction=facts_of(envelope).transaction)
 
     def _admit_update(self, name: str, update: ParsedEnvelope) -> _Admitted:
         chain = self._chains.get(name)
@@ -168,6 +177,8 @@ class Ingress:
         chain = admitted.chain
         async with self._posting[chain.name]:
             await ready(chain.name, chain.status, self._ready_s)
+            if chain.knows(admitted.transaction):
+                return  # its record would be ignored; so nobody fills the log with repetitions
             if admitted.creates is not None:
                 await self._refuse_undeclared(admitted.creates)
             outcome = await started(self._posts, admitted.record, (chain.name,))
@@ -183,8 +194,8 @@ class Ingress:
             raise Refusal(
                 Status.BAD_REQUEST,
                 f"channel {quoted(name)} cannot be made: topic {plan.topic} has no partition of "
-                f"that name; add it to the interest file, then run 'amcast topology plan' and "
-                f"'amcast topology apply'",
+                f"that name; add it to the interest file, then run "
+                f"'amcast topology plan --from-cluster' and 'amcast topology apply'",
             )
 
 

@@ -15,12 +15,15 @@ from ordering_osn.chain.blocks import BrokenChain, check_next, new_block
 from ordering_osn.config.channel_config import ChannelConfig, InvalidConfig
 from ordering_osn.config.configtx import InvalidUpdate, check_channel_id
 from ordering_osn.protos import Block, DecodeError
+from ordering_osn.quoting import quoted
 from topology.documents import json_object
 from topology.files import sync_folder, write_bytes, write_text
 
 GENESIS = "genesis.block"
 _LEDGER = "ledger"
 _TOPIC = "topic.json"
+# Peers since Fabric 3.0 pull blocks of these types only (`StartDeliverForChannel`).
+_TYPES_PULLED = ("etcdraft", "BFT")
 _log = logging.getLogger("amcast.osn")
 
 
@@ -43,6 +46,15 @@ def join(folder: Path, raw: bytes) -> str:
         where = error.filename or folder
         raise UsageError(f"{where} cannot be written: {error.strerror}") from error
     return name
+
+
+def warn_of_type(config: ChannelConfig) -> None:
+    """Log a warning where newer peers would never pull the blocks of a channel."""
+    kind = config.orderer["ConsensusType"].type
+    if kind not in _TYPES_PULLED:
+        says = "channel %s has the OrdererType %s: peers of Fabric 3.0 and later never pull its "
+        says += "blocks, and say nothing; they need etcdraft (docs/ordering.md)"
+        _log.warning(says, config.channel_id, quoted(kind))
 
 
 def place_created(folder: Path, name: str, envelope: bytes) -> None:
@@ -123,7 +135,7 @@ def _place(folder: Path, name: str, raw: bytes) -> None:
         if genesis.read_bytes() != raw:
             raise Conflict(f"{folder} has the chain {name} with another genesis block")
         return
-    genesis.parent.mkdir(parents=True, exist_ok=True)
+    genesis.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     write_bytes(genesis, raw, force=True)
     for parent in (genesis.parent, folder):  # the file names, too, must survive a loss of power
         sync_folder(parent)

@@ -107,6 +107,7 @@ class KafkaConnection:
         self.doubt: str | None = None  # why the log may take no records, although it answers
         # The last stable offsets by chain and log, as of the last call of `troubles`.
         self.ends: Mapping[str, Mapping[str, int]] = {}
+        self.relayed: dict[str, str | None] = {}  # by chain, of the same call: see `_relayed`
         self._open_driver = open_driver
         self._open_replicas = open_replicas
         self._tickets = tickets
@@ -195,7 +196,7 @@ class KafkaConnection:
     def troubles(self, chains: Sequence[str]) -> dict[str, str]:
         """Give the chains whose logs take no records, each with the reason. Writes nothing.
 
-        Afterwards `ends` holds the last stable offsets of the chains' logs. For one thread.
+        Afterwards `ends` and `relayed` are up to date. For one thread.
         """
         try:
             logs = self._logs(chains)
@@ -238,8 +239,10 @@ class KafkaConnection:
         """Give the logs that each chain reads, by name; chains without a partition are left out."""
         now = time.monotonic()
         if self._plan is None or now - self._plan_at > _PLAN_EVERY_S:
-            self._plan, self._plan_at = self.plan(), now
+            self._plan, self._plan_at, self.relayed = self.plan(), now, {}
         plan = self._plan
+        new = [chain for chain in chains if chain not in self.relayed]
+        self.relayed |= {chain: _relayed(plan, chain) for chain in new}
         return {
             chain: {log.name: log_partition(log) for log in plan.logs_of((chain,))}
             for chain in chains
@@ -278,3 +281,13 @@ class KafkaConnection:
                 self._too_few_in_sync = dict.fromkeys(partitions, f"cannot be asked about: {error}")
             self._replicas_asked_at = now
         return self._too_few_in_sync
+
+
+def _relayed(plan: Plan, chain: str) -> str | None:
+    """Name the log whose order most collectors relay to a chain's consumer; None: none does."""
+    reader, farthest = plan.collector_for((chain,)), None
+    tops = {top.name: log.name for log in plan.logs_of((chain,)) if (top := plan.top(log.name))}
+    while reader is not None and reader.parent is not None:
+        reader = plan.collector(reader.parent)
+        farthest = tops.get(reader.name, farthest)
+    return farthest

@@ -15,6 +15,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable
+from functools import partial
 
 from multicast.drivers.protocol import Appended, AppendOutcome
 from ordering_osn.api.metrics import Metrics
@@ -46,12 +47,12 @@ class OwnRecords:
         self._order = order
         self._metrics = metrics
         self._outbox = self._outbox_to((chain,))
-        self._markers: dict[tuple[str, ...], Outbox] = {}  # one for each set
+        self._sets: dict[tuple[str, ...], Outbox] = {}
 
     def reset(self) -> None:
         """Drop what is not stored yet: the core is rebuilt from the ledger, and decides again."""
         self._outbox = self._outbox_to((self._chain,))
-        self._markers.clear()
+        self._sets.clear()
         self._order.probe_lost()
 
     def repost(self, raw: bytes) -> None:
@@ -63,20 +64,21 @@ class OwnRecords:
         """Post a time-to-cut of this block until it is stored, or `needed()` is false."""
         self._outbox.put(encode(TimeToCut(block)), self._cut_posted, needed=needed)
 
-    def probe(self) -> None:
-        """Post a probe until it is stored."""
-        self._outbox.put(encode(Connect()), self._probe_posted, needed=lambda: True)
+    def probe(self, log: str) -> None:
+        """Post a probe to one of the chain's logs until it is stored."""
+        outbox = self._outbox_of(tuple(log.split("+")))
+        outbox.put(encode(Connect()), partial(self._probe_posted, log), needed=lambda: True)
 
     def config_marker(
         self, chains: tuple[str, ...], marker: ConfigMarker, needed: Callable[[], bool]
     ) -> None:
         """Post a marker to the log of a set until it is stored, or `needed()` is false."""
-        outbox = self._markers.setdefault(chains, self._outbox_to(chains))
-        outbox.put(encode_config_marker(marker), self._marker_posted, needed=needed)
+        record = encode_config_marker(marker)
+        self._outbox_of(chains).put(record, self._marker_posted, needed=needed)
 
     def post_due(self, now: float) -> float | None:
         """Post what is due; say when something will be due next, None: nothing waits for time."""
-        outboxes = (self._outbox, *self._markers.values())
+        outboxes = (self._outbox, *self._sets.values())
         times = [outbox.post_due(now) for outbox in outboxes]
         return min((due for due in times if due is not None), default=None)
 
@@ -93,6 +95,10 @@ class OwnRecords:
             self._outbox.post_due(time.monotonic())
             status.check_stop()
 
+    def _outbox_of(self, chains: tuple[str, ...]) -> Outbox:
+        own = chains == (self._chain,)
+        return self._outbox if own else self._sets.setdefault(chains, self._outbox_to(chains))
+
     def _outbox_to(self, chains: tuple[str, ...]) -> Outbox:
         return Outbox(lambda raw, on_outcome: self._post(raw, chains, on_outcome))
 
@@ -101,10 +107,11 @@ class OwnRecords:
         self._metrics.timers_posted.add(self._chain, "stored" if stored else "failed")
         self._posted(outcome)
 
-    def _probe_posted(self, outcome: AppendOutcome) -> None:
+    def _probe_posted(self, log: str, outcome: AppendOutcome) -> None:
         if isinstance(outcome, Appended):
-            self._order.probe_stored(outcome.offset)
-        self._posted(outcome)
+            self._order.probe_stored(outcome.offset, log)
+        else:
+            self._posted(outcome)
 
     def _marker_posted(self, outcome: AppendOutcome) -> None:
         self._metrics.markers_posted.add(self._chain)

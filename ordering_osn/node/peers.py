@@ -71,7 +71,7 @@ class PeerNodes:
             return self._round(address, channel, start)
         except NoPeer:
             raise
-        except AmcastError as error:
+        except Exception as error:  # nothing that a peer sends ends a chain's loop
             raise NoPeer(f"{address} does not say which blocks it has: {error}") from error
 
     def _round(self, address: str, channel: str, start: int) -> list[bytes]:
@@ -107,4 +107,6 @@ class PeerNodes:
                 size += len(answer)
                 if size >= _ROUND_BYTES:
                     break
+            else:
+                raise NoPeer(f"{address} ends its answer without saying whether it has more blocks")
         return blocks

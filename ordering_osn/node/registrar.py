@@ -43,6 +43,7 @@ from ordering_osn.node.joining import (
     joined,
     ledger_folder,
     place_created,
+    warn_of_type,
 )
 from ordering_osn.node.kafka_connection import KafkaConnection
 from ordering_osn.node.order_watch import PROBE_S, STALLED_S
@@ -151,7 +152,7 @@ class Registrar:
         of any of them would accept a block that this node signs.
         """
         try:
-            self._folder.mkdir(parents=True, exist_ok=True)
+            self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         except FileExistsError as error:
             raise UsageError(f"{self._folder} is a file, not a node's folder") from error
         except OSError as error:
@@ -272,11 +273,12 @@ class Registrar:
         self._wake.set()
 
     def _check_signer(self) -> None:
-        """Note for which chains a new config has made this node's signature worthless."""
+        """Note which chains' new configs make this node's signature worthless; warn of types."""
         for name, chain in list(self._chains.items()):
             config = chain.config
             if self._signer_judged_by.get(name) is not config:
                 self._signer_judged_by[name] = config
+                warn_of_type(config)
                 problem = _signer_problem(self._signer, config)
                 if problem is None:
                     self._refused_signers.pop(name, None)
@@ -292,7 +294,8 @@ class Registrar:
         troubles = self._cluster.troubles([chain.name for chain in chains])
         for chain in chains:
             chain.status.log_answers(troubles.get(chain.name))
-            chain.order.grown(self._cluster.ends.get(chain.name, {}))
+            relayed = self._cluster.relayed.get(chain.name)
+            chain.order.grown(self._cluster.ends.get(chain.name, {}), relayed)
 
     # -- what the API calls -------------------------------------------------------------------
 
@@ -303,6 +306,11 @@ class Registrar:
     def names(self) -> list[str]:
         """List the chains that were started, sorted."""
         return sorted(self._chains)
+
+    def why_stalled(self, name: str) -> str | None:
+        """Say why nothing more of a chain is ordered now; None: it is, or nothing waits."""
+        chain = self._chains.get(name)
+        return chain.order.trouble if chain is not None and chain.order.stalled else None
 
     def health(self) -> list[tuple[str, str]]:
         """List what is wrong, as (component, reason), under Fabric's names for components."""

@@ -51,6 +51,7 @@ class Options:
     signer: SigningIdentity
     tls: TlsFiles | None = None
     operations_tls: TlsFiles | None = None
+    operators: bool = False
     peers: Sequence[str] = ()
     peers_tls: TlsFiles | None = None
     peers_name: str = ""
@@ -145,6 +146,7 @@ def _operations(
     registrar: Registrar, metrics: Metrics, options: Options, address: Address
 ) -> Operations:
     host, port = address
-    operations = Operations(registrar, metrics, host=host, port=port, tls=options.operations_tls)
+    tls, operators = options.operations_tls, options.operators
+    operations = Operations(registrar, metrics, host=host, port=port, tls=tls, operators=operators)
     operations.start()
     return operations

@@ -7,6 +7,7 @@ import pytest
 from collectors.doctor.checks import findings
 from collectors.doctor.facts import BrokerFacts, PartitionFacts, Role
 from collectors.doctor.finding import Check
+from collectors.reconfiguration.apply import Applied
 from tests.collectors.test_checks import (
     ABOVE,
     AHEAD,
@@ -22,6 +23,7 @@ from tests.collectors.test_checks import (
     with_collectors,
     with_topic,
 )
+from tests.helpers.plans import chain
 
 
 @pytest.mark.parametrize(
@@ -112,3 +114,19 @@ def test_no_cause_is_hidden_however_many_there_are_and_logs_of_one_transaction_a
     assert len(found[0].details) == 9
     assert found[0].brief.endswith("→ kafka-transactions.sh abort --topic A --partition 0 "
                                    "--start-offset 5")  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("missing", "tickets", "waits"),
+    [
+        ((), False, False),
+        (("K1",), True, False),  # tickets order what enters at a collector without a parent
+        (("K1",), False, True),
+        (("K2",), True, True),  # nobody relays to its readers
+    ],
+)
+def test_apply_fails_for_a_missing_collector_only_where_messages_with_tickets_wait(
+    missing, tickets, waits
+):
+    plan = replace(chain(), tickets=tickets)
+    assert Applied(plan, (), changed=True, not_running=missing).waits == waits

@@ -150,6 +150,10 @@ PLANTED = [
         (Weight.REFUSE, Check.COMPACTION, "so checkpoints may be deleted"),
     ),
     (
+        with_topic(topic("A", Role.DATA, compression_type="lz4")),
+        (Weight.NOTE, Check.COMPRESSION, "so a small record may take all memory of a broker"),
+    ),
+    (
         with_topic(topic("A.Msg-TO", Role.ORDER, retention_ms=str(DAY))),
         (Weight.REFUSE, Check.RETENTION, "messages may outlive their order"),
     ),

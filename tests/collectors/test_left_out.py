@@ -6,8 +6,8 @@ from collectors.doctor.consumer_groups import group_prefix
 from collectors.doctor.ended_groups import request_of, why_ended
 from collectors.reconfiguration.apply import refuse_unfit
 from collectors.reconfiguration.committed import cursors_of
-from multicast.control import ControlReader
-from multicast.errors import UsageError
+from multicast.control import ControlReader, ControlState
+from multicast.errors import Conflict, UsageError
 from multicast.testing import system
 from multicast.testing.interests import plan_for
 
@@ -100,3 +100,12 @@ def test_the_doctor_names_a_group_that_no_plan_serves(topic):
     assert said.keys() == {"two", "mine", "P1+P2", "own"}
     assert "consumer two is missing from the plan of epoch 2" in said["two"]
     assert "no collector of epoch 2 decides the order of all of P1, P2" in said["P1+P2"]
+
+
+def test_a_plan_of_another_epoch_is_refused_with_how_to_plan(topic):
+    stale = plan_for({"consumers": BASE, "partitions": PARTITIONS})
+    with pytest.raises(Conflict, match="epoch 1 runs; plan again with --from-cluster"):
+        refuse_unfit(state_of(topic), stale, uncovered=False)
+    following = plan_for({"consumers": BASE, "partitions": PARTITIONS}, running=topic.plan)
+    with pytest.raises(Conflict, match="epoch none runs; plan again without --from-cluster"):
+        refuse_unfit(ControlState(topic.topic), following, uncovered=False)

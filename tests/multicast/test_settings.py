@@ -1,9 +1,12 @@
 """What `amcast.toml`, the environment and flags say, and what is refused in them."""
 
+import logging
 import os
 
 import pytest
 
+from multicast.drivers import client_settings
+from multicast.drivers.client_settings import check_client
 from multicast.errors import UsageError
 from multicast.settings import find_file, settings
 
@@ -84,3 +87,94 @@ def test_a_folder_that_this_user_may_not_look_into_is_passed_over(tmp_path):
     finally:
         os.seteuid(user)
         private.chmod(0o700)
+
+
+NOBODY = 65534
+PASSWORD = '[client]\n"sasl.password" = "open sesame"'
+
+
+@pytest.mark.parametrize(
+    ("mode", "own", "refused"),
+    [
+        (0o600, False, False),
+        (0o644, False, False),
+        (0o664, True, False),  # a group of one's own, as many systems give each user
+        (0o664, False, True),
+        (0o646, True, True),
+    ],
+)
+def test_a_file_that_others_may_write_to_is_refused(
+    mode, own, *, refused, chosen, tmp_path, monkeypatch
+):
+    chosen()
+    file = tmp_path / "amcast.toml"
+    file.chmod(mode)
+    group = file.stat().st_gid
+    monkeypatch.setattr(os, "getegid", lambda: group if own else group + 1)
+    if not refused:
+        chosen()
+        return
+    with pytest.raises(UsageError, match=r"may be written by others, .* chmod go-w"):
+        chosen()
+
+
+def give_away(path, monkeypatch):
+    """Make a file somebody else's; only root can, so for others we become somebody else."""
+    if os.geteuid() == 0:
+        os.chown(path, NOBODY, NOBODY, follow_symlinks=False)
+    else:
+        monkeypatch.setattr(os, "geteuid", lambda: NOBODY)
+
+
+def test_a_file_or_a_link_of_somebody_else_is_refused(tmp_path, monkeypatch):
+    file, below = tmp_path / "amcast.toml", tmp_path / "below"
+    file.write_text('topic = "B"')
+    below.mkdir()
+    link = below / "amcast.toml"
+    link.symlink_to(file)
+
+    def read():
+        return settings(bootstrap="127.0.0.1:1", environment={}, file=find_file(below)).topic
+
+    assert read() == "B"
+    for given in (link, file):
+        with monkeypatch.context() as patch:
+            give_away(given, patch)
+            owner = given.lstat().st_uid
+            with pytest.raises(UsageError, match=rf"{given} belongs to user {owner}, .* believed"):
+                read()
+            patch.setattr(os, "geteuid", lambda: 0)
+            patch.setenv("SUDO_UID", str(owner))
+            assert read() == "B"
+        link.unlink(missing_ok=True)
+
+
+def test_a_password_that_others_may_read_is_warned_of(chosen, tmp_path, caplog):
+    chosen()
+    for mode, text, said in ((0o644, "", 0), (0o600, PASSWORD, 0), (0o640, PASSWORD, 1)):
+        (tmp_path / "amcast.toml").chmod(mode)
+        chosen(text)
+        assert len(caplog.messages) == said
+    assert "holds a password and others may read it: chmod 600" in caplog.text
+    assert "sesame" not in caplog.text
+
+
+LOGIN = {"sasl.mechanism": "PLAIN", "sasl.username": "u", "sasl.password": "p"}
+
+
+@pytest.mark.parametrize(
+    ("client", "warning"),
+    [
+        ({}, None),
+        ({"security.protocol": "SASL_SSL", **LOGIN}, None),
+        ({"security.protocol": "SASL_PLAINTEXT", **LOGIN}, "whoever sees the network reads"),
+        ({"security.protocol": "SSL", client_settings.CHECK_OF_NAMES: "https"}, None),
+        ({"security.protocol": "ssl", client_settings.CHECK_OF_NAMES: "none"}, "for a broker"),
+    ],
+)
+def test_a_connection_that_hides_nothing_is_warned_of_once(client, warning, caplog):
+    client_settings._warn.cache_clear()
+    caplog.set_level(logging.WARNING)
+    for _ in range(2):
+        check_client(client)
+    assert [warning in text for text in caplog.messages] == ([] if warning is None else [True])

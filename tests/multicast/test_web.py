@@ -49,7 +49,7 @@ async def echoed(request):
 class Served:
     """A server on its own thread, with pages, one that fails, and a call."""
 
-    def __init__(self):
+    def __init__(self, host=None):
         self.listening = listen_at(HERE, 0)
         self.port = self.listening.getsockname()[1]
         self._server = WebServer(
@@ -59,6 +59,7 @@ class Served:
                 "/large": lambda: (HTTPStatus.OK, "x" * LARGE_BYTES),
             },
             calls={"/call": echoed},
+            host=host,
         )
         self._thread = WebThread(self._server, self.listening)
         self._thread.__enter__()
@@ -89,6 +90,32 @@ def served():
     made = Served()
     yield made
     made.close()
+
+
+OWN = os.uname().nodename
+
+
+@pytest.mark.parametrize(
+    ("host", "status"),
+    [
+        ("127.0.0.1:6066", 200),
+        ("[fe80::1]:6066", 200),
+        ("localhost", 200),
+        ("node7:6066", 200),
+        (OWN.upper(), 200),
+        ("collectors.example.org", 200),  # where it listens
+        ("rebound.example.net:6066", 421),
+        ("127.0.0.1.example.net", 421),
+        (f"{OWN}.example.net", 421),
+        ("", 421),
+    ],
+)
+def test_a_name_that_a_stranger_may_own_gets_the_health_and_nothing_else(host, status):
+    served = Served("collectors.example.org")
+    for path, expected in (("/large", status), ("/call", status), ("/healthz", 200)):
+        said = served.ask(f"GET {path} HTTP/1.1\r\nHost: {host}\r\n\r\n".encode())
+        assert said.startswith(f"HTTP/1.1 {expected} ".encode())
+    served.close()
 
 
 GET = b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n"

@@ -5,12 +5,16 @@ role and one right are in every run of the tests, all others in the campaign.
 """
 
 import json
+import logging
 import re
 import subprocess
 import sys
+import urllib.request
 import uuid
-from contextlib import ExitStack, closing, contextmanager
+from base64 import b64encode
+from contextlib import ExitStack, closing, contextmanager, suppress
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 from typer.testing import CliRunner
@@ -23,7 +27,7 @@ from multicast.drivers.protocol import Appended, TopicPartition
 from multicast.errors import AppendNotAuthorized, AuthenticationFailed, NotAuthorized
 from ordering_osn.node.in_sync import Replicas
 from ordering_osn.node.kafka_connection import KafkaConnection
-from tests.helpers.authorized import RIGHTS, all_of, authorized_broker, named, names
+from tests.helpers.authorized import PASSWORD, RIGHTS, all_of, authorized_broker, named, names
 from tests.helpers.driver_worlds import append_all
 from tests.helpers.forged import far, forge
 from tests.helpers.small import until
@@ -462,3 +466,35 @@ def test_an_appender_that_was_denied_goes_on_once_the_right_is_granted(broker, s
             until(lambda: isinstance(append_all(appender, at, [b"x"])[0], Appended))
         finally:
             appender.close()
+
+
+def test_no_output_log_plan_page_or_process_list_holds_a_password(broker, tmp_path, caplog):
+    caplog.set_level(logging.DEBUG)
+    topic = f"t-{uuid.uuid4().hex[:8]}"
+    roles = (APPLY, *HOSTS, *ALONE, "doctor")
+    rights = dict.fromkeys(right for role in roles for right in named(all_of(role), topic, "g"))
+    client = broker.user(*rights)
+    wrong = {**client, "sasl.password": f"{PASSWORD}!"}
+    seen = [applied(PLAN, topic, client, tmp_path, bootstrap=broker.users).output]
+    assert f"epoch 1 of topic {topic} runs" in seen[0]
+    verbs = [verb(role, "g") for role in (*ALONE, "topology history", "collectors status")]
+    verbs += [["doctor", "--verbose"], ["doctor", "-o", "json"], ["explain", "P1:0"]]
+    with collectors(topic, client, tmp_path, bootstrap=broker.users) as process:
+        for user, arguments in [(client, each) for each in verbs] + [(wrong, verbs[0])]:
+            done = amcast(arguments, topic, user, tmp_path, bootstrap=broker.users)
+            assert (user is wrong) == isinstance(done.exception, AuthenticationFailed), done
+            seen.append(f"{done.output} {done.exception!r}")
+        page = re.search(r"http://\S*(?=/status)", (tmp_path / "log").read_text())[0]
+        for path in ("/status", "/metrics"):
+            with urllib.request.urlopen(page + path, timeout=PATIENCE_S) as answer:
+                seen.append(answer.read().decode())
+        seen.append(Path(f"/proc/{process.pid}/environ").read_text())
+        for listed in Path("/proc").glob("[0-9]*/cmdline"):
+            with suppress(OSError):  # it has ended
+                seen.append(listed.read_text(errors="replace"))
+    seen += [(tmp_path / name).read_text() for name in ("log", "plan.json")]
+    seen += [f"{each.name}: {each.getMessage()}" for each in caplog.records]
+    secrets = (PASSWORD, repr(PASSWORD)[1:-1], b64encode(PASSWORD.encode()).decode()[:12])
+    assert "kafka" in caplog.text
+    told = [text for text in seen if any(secret in text for secret in secrets)]
+    assert {text[:40] for text in told} == set()

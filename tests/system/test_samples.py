@@ -93,6 +93,7 @@ def wrong_command(words):
     if unknown:
         return f"no option {unknown[0]}"
     no_file = words[:2] == ["topology", "plan"] and words[2:] and words[2].startswith("-")
+    no_file = no_file and "--chains" not in asked
     return "no file" if no_file and "--from-cluster" in asked else None
 
 

@@ -33,6 +33,7 @@ from multicast.drivers.kafka.admin_facts import (
     opened_by,
 )
 from multicast.drivers.kafka.connection import client_of_ours, kafka_python_settings
+from multicast.drivers.kafka.quiet import attach, quiet
 from multicast.drivers.kafka.transports import ConnectionManager
 from multicast.drivers.protocol import TopicPartition
 from multicast.drivers.tls_files import check_files
@@ -76,14 +77,16 @@ class Admin:
         self._timeout_s = request_timeout_s
         settings = kafka_python_settings(client or {})
         check_files(client or {})
+        attach()
         try:
-            self._admin = KafkaAdminClient(
-                bootstrap_servers=bootstrap,
-                bootstrap_timeout_ms=int(request_timeout_s * 1000),
-                request_timeout_ms=int(request_timeout_s * 1000),
-                kafka_client=client_of_ours,
-                **settings,
-            )
+            with quiet():
+                self._admin = KafkaAdminClient(
+                    bootstrap_servers=bootstrap,
+                    bootstrap_timeout_ms=int(request_timeout_s * 1000),
+                    request_timeout_ms=int(request_timeout_s * 1000),
+                    kafka_client=client_of_ours,
+                    **settings,
+                )
         except (kafka_errors.KafkaError, OSError) as error:
             raise self._unreachable(error) from error
         except ValueError as error:

@@ -1,11 +1,16 @@
-"""The codecs by which kafka-python compresses record batches, and the package that each needs."""
+"""The codecs of record batches: they compress, and decompress within a bound.
+
+The package's own decoders have no bound: some kilobytes in a log can become gigabytes.
+"""
 
 from __future__ import annotations
 
 import gzip
 import importlib
-from collections.abc import Callable
+import io
+from collections.abc import Callable, Iterator
 from functools import partial
+from typing import Any
 
 from multicast.drivers.appender.record_batch import Codec
 from multicast.drivers.kafka.private import codec
@@ -14,6 +19,70 @@ from multicast.errors import UsageError
 # Before the blocks of Java's snappy streams: its name, version, and the least that reads it.
 _SNAPPY_HEAD = b"\x82SNAPPY\0" + bytes((0, 0, 0, 1, 0, 0, 0, 1))
 _SNAPPY_BLOCK_MAX = 32 * 1024  # uncompressed; most batches are one block
+_SNAPPY_NAME = _SNAPPY_HEAD[:8]  # the rest differs between writers
+_PIECE_BYTES = 1 << 20  # most batches are one piece
+
+
+class TooLarge(ValueError):
+    """A batch becomes larger than the bound when it is decompressed."""
+
+
+def _bounded(pieces: Iterator[bytes], bytes_max: int) -> bytes:
+    whole = []
+    for piece in pieces:
+        bytes_max -= len(piece)
+        if bytes_max < 0:
+            raise TooLarge
+        whole.append(piece)
+    return b"".join(whole)
+
+
+def _streamed(opened: Callable[[Any], Any], raw: bytes, bytes_max: int) -> bytes:
+    stream = opened(io.BytesIO(raw))
+    return _bounded(iter(partial(stream.read, _PIECE_BYTES), b""), bytes_max)
+
+
+def _lz4_decode(raw: bytes, bytes_max: int) -> bytes:
+    return _bounded(_lz4_pieces(raw), bytes_max)
+
+
+def _lz4_pieces(raw: bytes) -> Iterator[bytes]:
+    frame = codec.lz4.LZ4FrameDecompressor()
+    yield frame.decompress(raw, _PIECE_BYTES)
+    while not frame.eof:
+        if frame.needs_input:
+            raise EOFError("the frame of lz4 ends too early")
+        yield frame.decompress(b"", _PIECE_BYTES)
+
+
+def _zstd_decode(raw: bytes, bytes_max: int) -> bytes:
+    opened = importlib.import_module("zstandard").ZstdDecompressor().stream_reader
+    return _streamed(partial(opened, read_across_frames=True), raw, bytes_max)
+
+
+def _snappy_decode(raw: bytes, bytes_max: int) -> bytes:
+    return _bounded(_snappy_pieces(raw, bytes_max), bytes_max)
+
+
+def _snappy_pieces(raw: bytes, bytes_max: int) -> Iterator[bytes]:
+    """Decompress block after block; each begins with its size, for which memory is taken."""
+    framed = raw.startswith(_SNAPPY_NAME)
+    place = len(_SNAPPY_HEAD) if framed else 0
+    while place < len(raw):
+        end = len(raw)
+        if framed:
+            place += 4
+            end = place + int.from_bytes(raw[place - 4 : place], "big")
+        block = raw[place:end]
+        size = 0
+        for shift, byte in enumerate(block[:5]):
+            size |= (byte & 0x7F) << 7 * shift
+            if byte < 0x80:
+                break
+        if size > bytes_max:
+            raise TooLarge
+        yield codec.snappy.decompress(block)
+        place = end
 
 
 def _snappy_encode(raw: bytes) -> bytes:
@@ -32,6 +101,12 @@ _CODECS = (
     Codec("zstd", 4, "zstandard", codec.has_zstd, codec.zstd_encode),
 )
 _BY_NAME = {one.name: one for one in _CODECS}
+_DECODERS: dict[int, Callable[[bytes, int], bytes]] = {
+    1: partial(_streamed, lambda raw: gzip.GzipFile(fileobj=raw)),
+    2: _snappy_decode,
+    3: _lz4_decode,
+    4: _zstd_decode,
+}
 
 
 def codec_of(compression: str) -> Codec | None:
@@ -59,6 +134,11 @@ def _zstd_encode() -> Callable[[bytes], bytes]:
         importlib.import_module("zstandard").ZstdCompressor().compress
     )
     return encode
+
+
+def decompressed(number: int, raw: bytes, bytes_max: int) -> bytes:
+    """Decompress by the codec of this number; raises `TooLarge`, and each codec's own errors."""
+    return _DECODERS[number](raw, bytes_max)
 
 
 def missing_for(number: int) -> str | None:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from multicast.drivers.kafka.connection import Connection
 from multicast.drivers.kafka.reader import BufferedLog, KafkaPythonReader
-from multicast.drivers.kafka.records import LOG_APPEND_TIME, decoded, decompress
+from multicast.drivers.kafka.records import LOG_APPEND_TIME, decoded
 from multicast.drivers.protocol import Record, TopicPartition
 from multicast.drivers.record_columns import Parts, RecordColumns
 from multicast.errors import AmcastError
@@ -60,15 +60,16 @@ class KafkaPythonColumnReader(KafkaPythonReader):
     ) -> tuple[Sequence[Record], int]:
         taken: list[Any] = []
         position, number, found = log.position, 0, 0
-        for batch in log.buffer:
-            if found >= count:
-                break
-            if batch.records is not None:
-                taken.append(batch.records)
-                found += batch.records.records_count
-            position = max(position, batch.next)
-            number += 1
         try:
+            for batch in log.buffer:
+                if found >= count or (found and self._is_enough):
+                    break
+                if batch.records is not None:
+                    self._decompress(partition, batch.records)
+                    taken.append(batch.records)
+                    found += batch.records.records_count
+                position = max(position, batch.next)
+                number += 1
             records = _records_from(partition, taken, log.position)
         except AmcastError:
             return super()._take(partition, log, count)  # what comes before the error, then that
@@ -80,9 +81,7 @@ class KafkaPythonColumnReader(KafkaPythonReader):
 def _records_from(
     partition: TopicPartition, batches: Sequence[Any], offset: int
 ) -> Sequence[Record]:
-    """Decode batches, without the records below an offset: a fetch returns whole batches."""
-    for batch in batches:
-        decompress(partition, batch)
+    """Decode decompressed batches, without what is below an offset: fetches are of whole ones."""
     columns = columns_of(batches)
     if columns is not None:
         return columns[int(np.searchsorted(columns.offset, offset)) :]

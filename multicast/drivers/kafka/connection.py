@@ -19,7 +19,9 @@ from kafka import errors as kafka_errors
 
 from multicast.drivers.access import Access
 from multicast.drivers.client_settings import (
+    CHECK_OF_NAMES,
     OF_PRODUCERS,
+    UNCHECKED,
     UNKNOWN_TOPIC_S,
     check_client,
 )
@@ -76,8 +78,8 @@ def kafka_python_settings(client: Mapping[str, str]) -> dict[str, Any]:
     check_client(client)
     settings: dict[str, Any] = {"client_id": "amcast", "proxy_url": "amcast://direct"}
     for name, value in client.items():
-        if name == "ssl.endpoint.identification.algorithm":
-            settings["ssl_check_hostname"] = value.lower() not in {"", "none"}
+        if name == CHECK_OF_NAMES:
+            settings["ssl_check_hostname"] = value.lower() not in UNCHECKED
         elif name == "security.protocol":
             settings["security_protocol"] = value.upper()
         elif name not in OF_PRODUCERS:

@@ -39,9 +39,16 @@ class _WhileOurLoopRuns(logging.Filter):
 _FILTER = _WhileOurLoopRuns()
 
 
+def attach() -> None:
+    """Have the loggers of the package drop what `quiet` says."""
+    for name, logger in list(logging.root.manager.loggerDict.items()):
+        if isinstance(logger, logging.Logger) and (name == "kafka" or name[:6] == "kafka."):
+            logger.addFilter(_FILTER)  # a logger keeps each filter only once
+
+
 @contextmanager
 def quiet() -> Iterator[None]:
-    """Drop the package's INFO and DEBUG lines on this thread."""
+    """Drop the package's INFO and DEBUG lines on this thread; some of them hold the password."""
     _driving.depth = getattr(_driving, "depth", 0) + 1
     try:
         yield
@@ -62,9 +69,7 @@ class QuietSelector(NetworkSelector):  # type: ignore[misc]
         self.transports: weakref.WeakSet[Any] = weakref.WeakSet()
         self._unfinished = False
         self._interrupt: BaseException | None = None  # that ended a task and is not raised yet
-        for name, logger in list(logging.root.manager.loggerDict.items()):
-            if isinstance(logger, logging.Logger) and (name == "kafka" or name[:6] == "kafka."):
-                logger.addFilter(_FILTER)  # a logger keeps each filter only once
+        attach()
         super().__init__(slow_task_threshold_secs=0, **settings)
 
     @property

@@ -4,6 +4,7 @@ It buffers fetched batches as bytes, up to a limit, and decodes them when a poll
 
     buffered    fetched but not returned; at most one response above the limit per Kafka partition
     position    the next offset to return; the next offset to fetch may be ahead of it
+    plain       decompressed by a poll; it ends with the batch that goes beyond the limit
 
 Invariant, for each Kafka partition:
 position <= the next offset of each buffered batch <= the next offset to fetch.
@@ -19,7 +20,7 @@ from typing import Any
 
 from multicast.drivers.kafka.connection import EARLIEST, LATEST, Connection
 from multicast.drivers.kafka.fetcher import Fetching
-from multicast.drivers.kafka.records import committed, decoded
+from multicast.drivers.kafka.records import committed, decoded, decompress
 from multicast.drivers.protocol import POLL_RECORDS_MAX, Fetched, Record, TopicPartition
 from multicast.errors import AmcastError, Trimmed, UsageError
 
@@ -28,6 +29,8 @@ from multicast.errors import AmcastError, Trimmed, UsageError
 _BUFFER_BYTES_MAX = 4 * 1024 * 1024
 # Bounds the memory of one response; Kafka's default of fetch.max.bytes is 50 MB.
 _REQUEST_BYTES_MAX = 16 * 1024 * 1024
+# Of one poll: as much as a response without compression gives.
+PLAIN_BYTES_MAX = _REQUEST_BYTES_MAX
 
 
 @dataclass(slots=True)
@@ -72,6 +75,7 @@ class KafkaPythonReader:
             wait_s=wait_s,
         )
         self._logs: dict[TopicPartition, BufferedLog] = {}
+        self._plain_bytes = 0
         self._woken = False
         self._closed = False
         self.add(starts)
@@ -169,11 +173,11 @@ class KafkaPythonReader:
 
     def _hand_out(self, records_max: int) -> list[Fetched]:
         fetched: list[Fetched] = []
-        left = records_max
+        left, self._plain_bytes = records_max, 0
         for partition, log in list(self._logs.items()):
             if log.paused or not log.buffer:
                 continue
-            if left <= 0:
+            if left <= 0 or self._is_enough:
                 break
             try:
                 records, position = self._take(partition, log, left)
@@ -191,15 +195,24 @@ class KafkaPythonReader:
             self._logs[partition] = self._logs.pop(partition)
         return fetched
 
+    @property
+    def _is_enough(self) -> bool:
+        return self._plain_bytes >= PLAIN_BYTES_MAX
+
+    def _decompress(self, partition: TopicPartition, records: Any) -> None:
+        decompress(partition, records)
+        self._plain_bytes += len(records._buffer)  # noqa: SLF001
+
     def _take(
         self, partition: TopicPartition, log: BufferedLog, count: int
     ) -> tuple[Sequence[Record], int]:
         records: list[Record] = []
         position = log.position
-        while log.buffer and len(records) < count:
+        while log.buffer and len(records) < count and not (records and self._is_enough):
             batch = log.buffer[0]
             if batch.records is not None and batch.left is None:
                 try:
+                    self._decompress(partition, batch.records)
                     decoded_records = decoded(partition, batch.records)
                 except AmcastError:
                     if not records:

@@ -17,7 +17,8 @@ from collections import deque
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
-from multicast.drivers.kafka.codecs import missing_for
+from multicast.drivers.client_settings import MESSAGE_BYTES_MAX
+from multicast.drivers.kafka.codecs import TooLarge, decompressed, missing_for
 from multicast.drivers.kafka.private import MemoryRecords
 from multicast.drivers.protocol import Headers, Record, TopicPartition
 from multicast.errors import AmcastError, ProtocolViolation
@@ -38,11 +39,11 @@ class Committed(NamedTuple):
 def committed(partition: TopicPartition, answer: Any) -> Iterator[Committed]:
     """Split a response into batches, without the records of aborted transactions (KIP-98).
 
-    Raises `ProtocolViolation` if the bytes are malformed, and no other error.
+    Raises `ProtocolViolation` if the bytes are malformed, and no error but an `AmcastError`.
     """
     try:
         yield from _committed(partition, answer)
-    except ProtocolViolation:
+    except AmcastError:
         raise
     except Exception as error:
         # The package raises errors of its own, of `struct` or of a codec.
@@ -69,8 +70,10 @@ def _committed(partition: TopicPartition, answer: Any) -> Iterator[Committed]:
         while aborted and aborted[0].first_offset <= batch.last_offset:
             aborting.add(aborted.popleft().producer_id)
         empty = batch.is_control_batch or (batch.is_transactional and batch.producer_id in aborting)
-        if batch.is_control_batch and next(iter(batch)).abort:
-            aborting.discard(batch.producer_id)
+        if batch.is_control_batch:
+            decompress(partition, batch)
+            if next(iter(batch)).abort:
+                aborting.discard(batch.producer_id)
         yield Committed(batch.next_offset, batch.size_in_bytes, None if empty else batch)
 
 
@@ -80,16 +83,30 @@ def _first_offset(aborted: Any) -> int:
 
 
 def decompress(partition: TopicPartition, batch: Any) -> None:
-    """Decompress a batch, if it is not yet; raises `AmcastError` if that fails."""
+    """Decompress a batch, if it is not yet; raises `AmcastError` if that fails.
+
+    What would become larger than any message may be is a `ProtocolViolation`: the reader stops, and
+    keeps its memory.
+    """
+    if batch._decompressed:  # noqa: SLF001 - there is no other way to the bytes
+        return
+    where = f"The records of {partition.topic}/{partition.partition} at offset {batch.base_offset}"
     try:
-        batch._maybe_uncompress()  # noqa: SLF001 - there is no other way to the bytes
+        if batch.compression_type:
+            packed = bytes(memoryview(batch._buffer)[batch._pos :])  # noqa: SLF001
+            plain = decompressed(batch.compression_type, packed, MESSAGE_BYTES_MAX)
+            batch._buffer = plain  # noqa: SLF001
+            batch._pos = 0  # noqa: SLF001
+        batch._decompressed = True  # noqa: SLF001
+    except TooLarge as error:
+        raise ProtocolViolation(
+            f"{where} become more than {MESSAGE_BYTES_MAX} bytes when they are decompressed, which "
+            f"no correct producer writes (SECURITY.md says what to do)."
+        ).about(partition) from error
     except Exception as error:
         # Each codec has errors of its own.
         why = missing_for(batch.compression_type) or error
-        raise AmcastError(
-            f"The records of {partition.topic}/{partition.partition} at offset "
-            f"{batch.base_offset} cannot be decompressed: {why}."
-        ).about(partition) from error
+        raise AmcastError(f"{where} cannot be decompressed: {why}.").about(partition) from error
 
 
 def decoded(partition: TopicPartition, batch: Any) -> list[Record]:

@@ -47,5 +47,6 @@ def required_log(plan: Plan, to: frozenset[str], within: frozenset[str] | None) 
     lacks = "covers" if within is None else "is exactly"
     raise UndeclaredDestination(
         f"no declared destination set {lacks} {log_name(wanted)}; add [{names}] to 'destinations' "
-        f"in the interest file, then run 'amcast topology plan' and 'amcast topology apply'"
+        f"in the interest file, then run 'amcast topology plan --from-cluster' and "
+        f"'amcast topology apply'"
     )

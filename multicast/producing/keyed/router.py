@@ -79,8 +79,8 @@ class KeyRouter:
             if name is None:
                 raise UndeclaredDestination(
                     f"key {_shown(key)} goes to Kafka partition {index}, for which the plan has no "
-                    f"partition; add it to the interest file, then run 'amcast topology plan' and "
-                    f"'amcast topology apply'"
+                    f"partition; add it to the interest file, then run "
+                    f"'amcast topology plan --from-cluster' and 'amcast topology apply'"
                 )
             names.append(name)
         return names

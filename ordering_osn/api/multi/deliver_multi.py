@@ -17,7 +17,8 @@ import asyncio
 import logging
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections import Counter
+from collections.abc import Callable, Hashable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from datetime import datetime
 from typing import Any
@@ -46,6 +47,7 @@ from ordering_osn.wire.multichain_pb2 import (
 # Streams at a node, and the threads that read for them. Each has a consumer in Kafka: up to two
 # connections for each broker, and 1 MiB for each log.
 READERS_MAX = 64
+_SHARES = 4  # no client has more than a quarter of them
 # A call that reads ends after so long where nothing comes: rights, errors and a stop are looked at
 # then. With ten times less, each idle stream turns 40 times a second.
 _TURN_S = 0.25
@@ -78,6 +80,7 @@ class DeliverMulti:
         self._send_window = SendWindow()
         self._stopped: asyncio.Future[None] = self._loop.create_future()
         self._readers = 0
+        self._readers_of: Counter[Hashable] = Counter()
         self._none_left = asyncio.Event()
         self._none_left.set()
 
@@ -88,6 +91,7 @@ class DeliverMulti:
             names, start = _wanted(request)
             access = _Access(self._channels, names, request)
             access.check(self._clock())
+            access.client = stream.granted(request.content.creator)
             await self._entries(
                 stream, access, start, stops=request.content.deliver.HasField("stop")
             )
@@ -113,12 +117,16 @@ class DeliverMulti:
 
     async def _entries(self, stream: Stream, access: _Access, start: str, *, stops: bool) -> None:
         """Send entries; return behind the stop, if the stream has one."""
-        if self._readers >= self._readers_max:
+        mine = self._readers_of[access.client]
+        if self._readers >= self._readers_max or mine >= max(1, self._readers_max // _SHARES):
+            whose = f"{mine} of them yours" if mine else "none of them yours"
             raise Refused(
                 Status.SERVICE_UNAVAILABLE,
-                f"this node has {self._readers} readers of several chains, its most; ask another",
+                f"this node has {self._readers} readers of several chains, {whose}; of the "
+                f"{self._readers_max} at most a quarter may be one client's: ask another node",
             )
         self._readers += 1
+        self._readers_of[access.client] += 1
         self._none_left.clear()
         reader = _EntryReader(
             access.channels, lambda: self._channels.open_order(access.names, start), stops=stops
@@ -129,12 +137,17 @@ class DeliverMulti:
             while not reader.at_stop:
                 access.check(self._clock())
                 work = self._loop.run_in_executor(self._threads, reader.read)
-                for entry in await self._result(work, access, start):
+                entries = await self._result(work, access, start)
+                if stops and not entries and not reader.at_stop:
+                    access.refuse_stalled()  # a stream without a stop waits
+                for entry in entries:
                     # The config that an entry brings is in force before the entry can be read.
                     access.check(self._clock())
-                    await self._send_window.send(stream, _response(entry))
+                    await self._send_window.send(
+                        stream, _response(entry), (access.client, *access.names)
+                    )
         finally:
-            work.add_done_callback(lambda done: self._leave(done, reader))
+            work.add_done_callback(lambda done: self._leave(done, reader, access.client))
 
     async def _result(self, work: asyncio.Future[Any], access: _Access, start: str) -> Any:
         """Wait for a call in a thread; raises `Refused` where it failed, or the node stops."""
@@ -150,7 +163,7 @@ class DeliverMulti:
         except (AmcastError, OSError, RuntimeError, ValueError, TornBundle) as error:
             raise Refused(_status_of(error, start), str(error)) from error
 
-    def _leave(self, work: asyncio.Future[Any], reader: _EntryReader) -> None:
+    def _leave(self, work: asyncio.Future[Any], reader: _EntryReader, client: Hashable) -> None:
         """Close a stream's consumer in a thread, after the stream's last call there."""
         if not work.cancelled():
             work.exception()  # it is reported, or nobody waits for it
@@ -158,10 +171,13 @@ class DeliverMulti:
             closed = self._loop.run_in_executor(self._threads, reader.close)
         except RuntimeError:  # the threads have ended; so does the process
             return
-        closed.add_done_callback(self._left)
+        closed.add_done_callback(lambda closed: self._left(closed, client))
 
-    def _left(self, closed: asyncio.Future[None]) -> None:
+    def _left(self, closed: asyncio.Future[None], client: Hashable) -> None:
         self._readers -= 1
+        self._readers_of[client] -= 1
+        if not self._readers_of[client]:
+            del self._readers_of[client]
         if self._readers == 0:
             self._none_left.set()
         if not closed.cancelled() and closed.exception() is not None:
@@ -177,6 +193,8 @@ class _Access:
     def __init__(self, channels: Channels, names: Sequence[str], request: CheckedRequest) -> None:
         self.names = names
         self.channels = []
+        self.client: Hashable = None
+        self._why_stalled = channels.why_stalled
         self._request = request
         self._sequences: dict[str, int] = {}
         for name in names:
@@ -184,6 +202,12 @@ class _Access:
             if channel is None:
                 raise Refused(Status.NOT_FOUND, no_such_channel(name))
             self.channels.append(channel)
+
+    def refuse_stalled(self) -> None:
+        """Refuse to go on where a chain has records that nobody orders."""
+        for name in self.names:
+            if why := self._why_stalled(name):
+                raise Refused(Status.SERVICE_UNAVAILABLE, f"chain {name}: {why}")
 
     def check(self, now: datetime) -> None:
         expires = self._request.expires
@@ -321,8 +345,8 @@ def _undeclared(names: Sequence[str]) -> str:
     listed = ", ".join(f'"{name}"' for name in names)
     return (
         f"no collector orders all of {', '.join(names)}; add [{listed}] to 'readers' in the chain "
-        "file, or a consumer of them to the interest file, then run 'amcast topology plan' and "
-        "'amcast topology apply'"
+        "file, or a consumer of them to the interest file, then run "
+        "'amcast topology plan --from-cluster' and 'amcast topology apply'"
     )
 
 

@@ -16,16 +16,16 @@ from datetime import UTC, datetime
 from typing import Any, NamedTuple
 
 from ordering_osn.api.channels import Channel, Status
-from ordering_osn.api.seek import READERS, READERS_IN_MAINTENANCE, TIME_WINDOW, Refused
+from ordering_osn.api.seek import READERS, READERS_IN_MAINTENANCE, TIME_WINDOW, Refused, check_size
 from ordering_osn.chain.envelopes import Signer
 from ordering_osn.config.policies import PolicyNotMet, SignedData
 from ordering_osn.identity import BadSignature, UntrustedIdentity, expires_at, verify_as
 from ordering_osn.protos import DecodeError
 from ordering_osn.wire.multichain_pb2 import RequestContent, SignedRequest
 
+# Signed before the content, so that a signature of a request is none of anything else.
+SIGNED_FIRST = b"amcast.osn.MultiChain request 1\n"
 _MS = 1000  # in a second
-# A status request has 1.5 kB; one of DeliverMulti names up to 64 chains and a cursor of them all.
-REQUEST_BYTES_MAX = 1 << 20
 
 
 class CheckedRequest(NamedTuple):
@@ -50,7 +50,8 @@ def signed_request(
         tls_cert_sha256=tls_hash,
         **request,
     ).SerializeToString()
-    made: bytes = SignedRequest(content=content, signature=signer.sign(content)).SerializeToString()
+    signature = signer.sign(SIGNED_FIRST + content)
+    made: bytes = SignedRequest(content=content, signature=signature).SerializeToString()
     return made
 
 
@@ -59,10 +60,7 @@ def read_signed_request(raw: bytes, *, now: datetime, tls_hash: bytes | None) ->
 
     `tls_hash` is the SHA-256 of the client's TLS certificate; None without mutual TLS.
     """
-    if len(raw) > REQUEST_BYTES_MAX:
-        raise Refused(
-            Status.BAD_REQUEST, f"the request has {len(raw)} bytes, more than {REQUEST_BYTES_MAX}"
-        )
+    check_size(raw)
     try:
         request = SignedRequest.FromString(raw)
         content = RequestContent.FromString(request.content)
@@ -78,7 +76,8 @@ def read_signed_request(raw: bytes, *, now: datetime, tls_hash: bytes | None) ->
             Status.BAD_REQUEST, "the request does not hold the hash of the client's TLS certificate"
         )
     try:
-        verify_as(content.creator, request.content, request.signature)
+        signed = SignedData(SIGNED_FIRST + request.content, content.creator, request.signature)
+        verify_as(signed.creator, signed.data, signed.signature)
     except (BadSignature, UntrustedIdentity) as error:
         raise Refused(
             Status.FORBIDDEN, f"the request's creator did not sign it: {error}"
@@ -86,7 +85,6 @@ def read_signed_request(raw: bytes, *, now: datetime, tls_hash: bytes | None) ->
     expires = expires_at(content.creator)
     if expires is not None and now > expires:
         raise Refused(Status.FORBIDDEN, "the identity has expired")
-    signed = SignedData(request.content, content.creator, request.signature)
     return CheckedRequest(content, signed, expires)
 
 

@@ -16,7 +16,7 @@ No I/O, no clock.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -55,6 +55,8 @@ DIGEST_BYTES = 32  # of SHA-256
 # 64 names and hashes, nonce, submitter, signature and lengths: less than 40 KiB.
 BUNDLE_BYTES_MAX = ENVELOPES_BYTES_MAX + 64 * 1024
 
+# Takes the chains of a bundle and what its submitter signed, as `Bundle.signed`.
+Submission = Callable[[tuple[str, ...], tuple[bytes, bytes, bytes]], None]
 _BAD, _TOO_LARGE = int(Status.BAD_REQUEST), int(Status.REQUEST_ENTITY_TOO_LARGE)
 
 
@@ -128,17 +130,18 @@ def encode_bundle(bundle: Bundle) -> bytes:
     return _encode(bundle.content, bundle.signature, [part.envelope for part in bundle.parts])
 
 
-def read_bundle(raw: bytes) -> Bundle:
+def read_bundle(raw: bytes, *, first: Submission = lambda *_: None) -> Bundle:
     """Read a bundle that anybody may have written; raises `BadBundle`.
 
-    Verifies everything but the signature. Bounded: reads `BUNDLE_BYTES_MAX` bytes at most.
+    Verifies everything but the signature. Bounded: reads `BUNDLE_BYTES_MAX` bytes at most. `first`
+    is called BEFORE any envelope is looked at, with the chains and `Bundle.signed`.
     """
     if len(raw) > BUNDLE_BYTES_MAX:
         raise BadBundle(
             f"the bundle has {len(raw)} bytes, more than {BUNDLE_BYTES_MAX}", status=_TOO_LARGE
         )
     try:
-        bundle = bundle_of(parsed(wire.Bundle, raw, "the bundle"))
+        bundle = bundle_of(parsed(wire.Bundle, raw, "the bundle"), first)
     except BadWireFormat as error:
         raise BadBundle(str(error)) from error
     if encode_bundle(bundle) != raw:
@@ -146,14 +149,13 @@ def read_bundle(raw: bytes) -> Bundle:
     return bundle
 
 
-def check_signature(bundle: Bundle) -> Verification:
-    """Return how the signature was verified; raise `BadBundle` (403) unless the submitter signed.
+def check_signature(data: bytes, creator: bytes, signature: bytes) -> Verification:
+    """Return how `Bundle.signed` was verified; raise `BadBundle` (403) unless the submitter signed.
 
     Says nothing of the submitter's rights: each chain's policy Writers decides them, and verifies
     the signature itself (`Bundle.signed`), unless it is told of this verification. For readers that
     have no channel's config.
     """
-    data, creator, signature = bundle.signed
     try:
         return verify_as(creator, data, signature)
     except (BadSignature, UntrustedIdentity) as error:
@@ -182,7 +184,7 @@ def _encode_content(
     return b"".join((*parts, *tail))
 
 
-def bundle_of(message: Any) -> Bundle:
+def bundle_of(message: Any, first: Submission = lambda *_: None) -> Bundle:
     """Take a `Bundle` message; raises `BadBundle` and `BadWireFormat`.
 
     The caller compares the encoding, that of the bundle or of what holds it; the content's, which
@@ -213,6 +215,8 @@ def bundle_of(message: Any) -> Bundle:
             f"the bundle names {len(entries)} chains and has {len(message.envelopes)} envelopes"
         )
     _check_chains([chain for chain, _ in entries])
+    signed = (message.content, submitter, message.signature)
+    first(tuple(chain for chain, _ in entries), signed)
     parts = tuple(
         _part(chain, digest, envelope)
         for (chain, digest), envelope in zip(entries, message.envelopes, strict=True)

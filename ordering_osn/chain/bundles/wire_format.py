@@ -14,7 +14,7 @@ No I/O, no clock.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from ordering_osn.protos import DecodeError
@@ -115,6 +115,14 @@ def known_once(raw: bytes | memoryview, known: Mapping[int, int], what: str) -> 
             raise BadWireFormat(f"{what} has field {field} twice")
         read[field] = value
     return read
+
+
+def fields(raw: bytes | memoryview, what: str) -> Iterator[tuple[int, Value]]:
+    """Give the fields of a message as they are read, by number; raises `BadWireFormat`."""
+    view, position = memoryview(raw), 0
+    while position < len(view):
+        field, _, value, position = _field(view, position, what)
+        yield field, value
 
 
 def _field(view: memoryview, position: int, what: str) -> tuple[int, int, Value, int]:

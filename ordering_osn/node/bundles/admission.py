@@ -6,7 +6,7 @@ refusal counts. Its status and its chain go into the answer. No I/O, no clock, n
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
 
 from ordering_osn.chain.bundles.bundle import BadBundle, Bundle, check_signature, read_bundle
@@ -17,17 +17,49 @@ from ordering_osn.identity import Verification
 from ordering_osn.node.filters import Refusal, admit_normal, check_writer
 
 
-def read_signed(raw: bytes) -> tuple[Bundle, Verification]:
+def read_signed(
+    raw: bytes, judge: Callable[[Sequence[str], SignedData], None] = lambda *_: None
+) -> tuple[Bundle, Verification]:
     """Read a bundle that anybody sent; raises `Refusal` 400, 403 or 413.
 
-    Afterwards its submitter has signed it, as it was verified. Which rights he has, `admit` says.
+    Afterwards its submitter has signed it, as it was verified. Which rights he has, `admit` says;
+    `judge`, called with the chains BEFORE the envelopes are looked at, may refuse a stranger.
     """
+    verified: list[Verification] = []
+
+    def first(chains: tuple[str, ...], signed: tuple[bytes, bytes, bytes]) -> None:
+        verified.append(check_signature(*signed))
+        judge(chains, SignedData(*signed, verified=set(verified)))
+
     try:
-        bundle = read_bundle(raw)
-        verified = check_signature(bundle)
+        bundle = read_bundle(raw, first=first)
     except BadBundle as error:
         raise Refusal(error.status, error.info, error.chain) from error
-    return bundle, verified
+    return bundle, verified[0]
+
+
+def refuse_strangers(
+    configs: Mapping[str, ChannelConfig], signed: SignedData, *, now: datetime
+) -> None:
+    """Raise `Refusal` for a submitter who may write in none of these chains, by name."""
+    refusals = []
+    for chain, config in configs.items():
+        try:
+            _check_submitter(chain, config, signed, now)
+        except Refusal as refusal:
+            refusals.append(refusal)
+        else:
+            return
+    if refusals:
+        raise refusals[0]
+
+
+def _check_submitter(chain: str, config: ChannelConfig, signed: SignedData, now: datetime) -> None:
+    try:
+        check_writer(config, signed, now=now)
+    except Refusal as refusal:
+        info = f"the bundle's submitter, in chain {chain!r}: {refusal.info}"
+        raise Refusal(refusal.status, info, chain) from refusal
 
 
 def admit(
@@ -51,9 +83,5 @@ def admit(
         except Refusal as refusal:
             info = f"the part for chain {part.chain!r}: {refusal.info}"
             raise Refusal(refusal.status, info, part.chain) from refusal
-        try:
-            check_writer(config, signed, now=now)
-        except Refusal as refusal:
-            info = f"the bundle's submitter, in chain {part.chain!r}: {refusal.info}"
-            raise Refusal(refusal.status, info, part.chain) from refusal
+        _check_submitter(part.chain, config, signed, now)
     return tuple(stamps)

@@ -3,7 +3,8 @@
 `submit` and `status` run on the server's event loop. `read`, `written` and `restored` are called on
 the threads of the chains (`dependencies.BundleListener`).
 
-    1. read, signature, set     `admission.read_signed`; the plan declares exactly this set
+    1. read, signature, set     `admission.read_signed`, of who may write in one chain; the plan
+                                declares exactly this set
     2. judged                   `admission.admit`: by the configs of all chains, before any wait
     3. ready                    each chain takes envelopes, and in the set's log stand the markers
                                 of the configs that judged it; where these change, 2. again
@@ -54,8 +55,9 @@ from ordering_osn.chain.bundles.rule import (
     Outcome,
     VoidReason,
 )
+from ordering_osn.config.policies import SignedData
 from ordering_osn.identity import Verification
-from ordering_osn.node.bundles.admission import admit, read_signed
+from ordering_osn.node.bundles.admission import admit, read_signed, refuse_strangers
 from ordering_osn.node.bundles.fates import BundleFates
 from ordering_osn.node.chain_node import ChainNode
 from ordering_osn.node.chain_status import ready
@@ -114,7 +116,7 @@ class BundleDesk:
         self._loop = asyncio.get_running_loop()
         bundle_id = b""
         try:
-            bundle, verified = read_signed(raw)
+            bundle, verified = read_signed(raw, self._refuse_strangers)
             bundle_id = bundle.id
             await self._take_in(bundle, verified)
             answer = BundleAnswer(int(Status.SUCCESS), bundle_id=bundle_id)
@@ -180,6 +182,12 @@ class BundleDesk:
         # The task goes on where the client leaves; another client may wait for the same bundle.
         await asyncio.shield(under_way)
 
+    def _refuse_strangers(self, chains: Sequence[str], signed: SignedData) -> None:
+        configs = {name: self._chains[name].config for name in chains if name in self._chains}
+        if not configs:
+            self._nodes(chains)  # says which chain this node does not run
+        refuse_strangers(configs, signed, now=self._clock())
+
     def _is_open(self, bundle_id: bytes) -> bool:
         with self._lock:
             return self._intake.get(bundle_id) is not None
@@ -202,10 +210,11 @@ class BundleDesk:
             raise Refusal(
                 Status.NOT_FOUND,
                 f"the set {'+'.join(chains)} is not declared; add [{names}] to 'destinations' in "
-                f"the interest file, then run 'amcast topology plan' and 'amcast topology apply'",
+                f"the interest file (to 'sets' in a chain file), then run "
+                f"'amcast topology plan --from-cluster' and 'amcast topology apply'",
             )
 
-    def _nodes(self, chains: tuple[str, ...]) -> list[ChainNode]:
+    def _nodes(self, chains: Sequence[str]) -> list[ChainNode]:
         """Give the chains, in order; raises `Refusal` where this node does not run one."""
         nodes = []
         for name in chains:
@@ -307,7 +316,8 @@ class BundleDesk:
         Gives the stamps, and the first chain whose marker does not stand yet; empty: none.
         """
         for name, node in zip(bundle.chains, nodes, strict=True):
-            await ready(name, node.status, deadline - asyncio.get_running_loop().time())
+            left_s = deadline - asyncio.get_running_loop().time()
+            await ready(name, node.status, left_s, bundles=True)
         configs = [node.config for node in nodes]
         if tuple(config.sequence for config in configs) != stamps:
             stamps = admit(bundle, configs, now=self._clock())

@@ -9,6 +9,7 @@ import sys
 
 import pytest
 
+from bench.demo.setup import locked
 from tests.collectors.deploy.podman import Podman
 from tests.helpers.system import until
 
@@ -59,6 +60,7 @@ def project(podman, tmp_path_factory):
     subprocess.run(["git", "clone", "--quiet", ".", source], check=True)
     build = f"from setuptools import build_meta as b; b.build_wheel({str(folder)!r})"
     subprocess.run([sys.executable, "-c", build], cwd=source, check=True, capture_output=True)
+    (folder / "collectors.lock").write_text("\n".join(locked(("collectors", "planner"))))
     plan(folder, INTERESTS)
     podman.compose(folder, "up", "--detach", "--build", "--scale", "collectors=2", "kafka")
     until(lambda: is_healthy(podman, KAFKA), "the broker", 300)

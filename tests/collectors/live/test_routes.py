@@ -61,7 +61,7 @@ class Pages(Asked):
         listening = listen_at(HERE, 0)
         super().__init__(listening.getsockname()[1])
         self._live = LivePages(settings, host)
-        self._server = WebServer({}, self._live.routes())
+        self._server = WebServer({}, self._live.routes(), host=host)
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever)
         self._thread.start()

@@ -90,6 +90,7 @@ def test_what_is_stored_is_a_success_and_its_bytes_are_those_that_were_sent(runn
             Envelope(payload=canonical(Payload(header=Header(channel_header=b"\xff\xff"))))
         ),
         "a CONFIG": transaction(kind=HeaderType.CONFIG),
+        "a reader's request": transaction(kind=HeaderType.DELIVER_SEEK_INFO),
         "an ORDERER_TRANSACTION": transaction(kind=HeaderType.ORDERER_TRANSACTION),
         "over the absolute size": transaction(b"x" * (10 << 20)),
     }.items(),
@@ -405,7 +406,11 @@ def asked_for(*, who, chain="chain-a", tx="0", wait=1, minutes_ago=0):
         "less than no wait": ({"who": USER, "wait": -1}, 400),
         "no number": ({"who": USER, "wait": True}, 400),
         "no JSON": (transaction(b"{"), 400),
+        "no JSON, of no reader": (transaction(b"{", signer=STRANGER), 403),
+        "JSON without end": (transaction(b"[" * 60_000), 400),
+        "too large": (transaction(b"[]," * 30_000), 400),
         "no object": (transaction(json.dumps([1]).encode()), 400),
+        "no tag": (transaction(b'{"transaction": "0", "timeout_ms": 1}'), 400),
     }.values(),
     ids=lambda value: str(value)[:40],
 )

@@ -371,7 +371,7 @@ def test_the_policy_is_asked_once_a_config_and_not_once_a_block(runner, channels
 
     class Counting:
         sequence, maintenance = real.sequence, real.maintenance
-        policies = None
+        parameters, policies = real.parameters, None
 
         def evaluate(self, path, signed):
             paths.append(path)

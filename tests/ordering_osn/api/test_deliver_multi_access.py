@@ -60,7 +60,9 @@ class World(SmallChannels):
 
         deliver = DeliverMulti(self, clock=lambda: self.now)
         request = messages.deliver_request(USER, chains, start)
-        await asyncio.wait_for(deliver.serve(SimpleNamespace(write=write), request, None), 60.0)
+        await asyncio.wait_for(
+            deliver.serve(SimpleNamespace(write=write, granted=bytes), request, None), 60.0
+        )
         deliver.close()
         await deliver.ended()
         (end,) = written

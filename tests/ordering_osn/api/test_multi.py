@@ -10,6 +10,7 @@ from ordering_osn.api.channels import BundleAnswer, BundleFate, FateKind, LogEnd
 from ordering_osn.api.connection_errors import ConnectionLost
 from ordering_osn.api.metrics import Metrics
 from ordering_osn.api.multi.signed_request import signed_request
+from ordering_osn.api.seek import REQUEST_BYTES_MAX
 from ordering_osn.chain.bundles.rule import VoidReason
 from ordering_osn.wire.multichain_pb2 import (
     BundleResponse,
@@ -192,15 +193,17 @@ def test_what_is_wrong_with_a_request_is_refused_before_anything_is_looked_up(ru
     now = datetime.now(UTC)
     content = SignedRequest.FromString(signed_request(USER, status=StatusRequest(bundle_id=ID)))
     content.signature = USER.sign(b"something else")
+    untagged = SignedRequest(content=content.content, signature=USER.sign(content.content))
     for expected, asked in (
         (400, {"raw": b"\xff\xff"}),
-        (400, {"raw": bytes((1 << 20) + 1)}),
+        (400, {"raw": bytes(REQUEST_BYTES_MAX + 1)}),
         (400, {"bundle_id": b"short"}),
         (400, {"wait_ms": 300_001}),
         (400, {"now": now - timedelta(minutes=16)}),
         (400, {"now": now + timedelta(minutes=16)}),
         (400, {"raw": signed_request(USER, deliver=DeliverMultiRequest())}),
         (403, {"raw": content.SerializeToString()}),
+        (403, {"raw": untagged.SerializeToString()}),
         (403, {"signer": STRANGER}),
     ):
         answer = status(runner, channels, **asked)

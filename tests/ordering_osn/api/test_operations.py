@@ -60,7 +60,7 @@ def log_levels():
     root.setLevel(level)
 
 
-def ask(server, method, path, body=None, *, context=None):
+def ask(server, method, path, body=None, *, context=None, headers=()):
     """Send a request; returns status, headers and body of the answer."""
     if context is None:
         connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=60)
@@ -69,7 +69,7 @@ def ask(server, method, path, body=None, *, context=None):
             "127.0.0.1", server.port, timeout=60, context=context
         )
     try:
-        connection.request(method, path, body)
+        connection.request(method, path, body, dict(headers))
         answer = connection.getresponse()
         return answer.status, answer.headers, answer.read()
     finally:
@@ -257,9 +257,48 @@ def test_a_body_without_a_length_is_answered_that_one_is_required(started):
     assert ask(started(), "PUT", "/logspec", body)[0] == 411
 
 
-def test_a_spec_of_very_many_loggers_is_refused():
+def test_a_spec_of_very_many_fields_is_refused():
     with pytest.raises(MalformedSpec, match="more than"):
-        LogLevels().set(":".join(f"a{number}=info" for number in range(1000)))
+        LogLevels().set("amcast=info:" * 1000)
+
+
+def test_a_spec_makes_no_loggers():
+    """Python never frees one."""
+    before = len(logging.root.manager.loggerDict)
+    names = [f"a{number}" for number in range(9000)]
+    with pytest.raises(MalformedSpec, match="no logger 'a0'"):
+        LogLevels().set(f"{','.join(names)}=info")
+    assert len(logging.root.manager.loggerDict) == before
+
+
+@pytest.mark.usefixtures("log_levels")
+@pytest.mark.parametrize(
+    ("options", "certificate", "statuses"),
+    [
+        ({}, None, (204, 200)),
+        ({"host": "0.0.0.0"}, None, (403, 200)),
+        ({"tls": SERVER_TLS}, False, (401, 401)),
+        ({"tls": MUTUAL_TLS}, True, (403, 200)),  # any channel client has one
+        ({"tls": MUTUAL_TLS, "operators": True}, True, (204, 200)),
+        ({"tls": MUTUAL_TLS, "operators": True}, False, (401, 401)),
+    ],
+    ids=["loopback", "everywhere", "TLS", "a client's CA", "operators' CA", "no certificate"],
+)
+def test_only_an_operator_sets_log_levels(started, options, certificate, statuses):
+    server = started(**options)
+    context = None if certificate is None else client_context(certificate=certificate)
+    put = ask(server, "PUT", "/logspec", '{"spec": "error"}', context=context)[0]
+    assert (put, ask(server, "GET", "/logspec", context=context)[0]) == statuses
+
+
+@pytest.mark.parametrize("path", ["/healthz", "/metrics", "/logspec", "/version"])
+def test_at_the_loopback_a_page_from_elsewhere_gets_nothing(started, path):
+    """Its own name may lead a browser here (DNS rebinding)."""
+    server = started()
+    hosts = {"evil.example": 421, "10.0.0.1": 421, "localhost:8443": 200, "[::1]:8443": 200}
+    assert {host: ask(server, "GET", path, headers={"Host": host})[0] for host in hosts} == hosts
+    everywhere = started(host="0.0.0.0")
+    assert ask(everywhere, "GET", path, headers={"Host": "osn.example"})[0] == 200
 
 
 def test_the_version_is_told(started):

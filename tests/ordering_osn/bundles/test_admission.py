@@ -58,8 +58,16 @@ def test_what_cannot_be_read_is_400_and_has_no_id():
 
 def test_a_part_for_another_channel_is_400_with_its_chain():
     made = signed_bundle()
-    raw = encode_bundle(made).replace(b"chain-b", b"chain-c")
-    assert refusal(SmallDesk(), raw)[0] == 400
+    content = made.content.replace(b"chain-b", b"chain-c")
+    forged = replace(made, content=content, signature=configs.org_user().sign(content))
+    assert refusal(SmallDesk(), encode_bundle(forged))[0] == 400
+
+
+@pytest.mark.parametrize(("signer", "status"), [(None, 400), (STRANGER, 403)])
+def test_envelopes_are_looked_at_only_where_the_submitter_may_write_in_a_chain(signer, status):
+    made = signed_bundle(signer=signer, parts_by=configs.org_user())
+    parts = tuple(replace(part, envelope=b"x" * (1 << 20)) for part in made.parts)
+    assert refusal(SmallDesk(), encode_bundle(replace(made, parts=parts))) == (status, "chain-a")
 
 
 def test_what_is_too_large_is_413():
@@ -193,6 +201,7 @@ def test_the_submitter_is_verified_once_for_all_chains_and_each_part_in_its_own(
     assert verified.count(made.content) == 1
     assert len(verified) == 3
     verified.clear()
+    made = signed_bundle()  # the parts of the first are known to be genuine
     assert answer(world, made).status == 200
     assert made.content not in verified  # `check_signature` has verified it
     assert len(verified) == 2
@@ -201,7 +210,7 @@ def test_the_submitter_is_verified_once_for_all_chains_and_each_part_in_its_own(
 def test_what_was_verified_as_somebody_else_is_verified_again():
     made = signed_bundle()
     forged = replace(made, signature=signed_bundle().signature)
-    elsewhere = check_signature(signed_bundle(signer=STRANGER))
+    elsewhere = check_signature(*signed_bundle(signer=STRANGER).signed)
     with pytest.raises(Refusal) as refused:
         admit(forged, [configs.genesis("chain-a")] * 2, now=configs.NOW, verified=elsewhere)
     assert (refused.value.status, refused.value.chain) == (403, "chain-a")

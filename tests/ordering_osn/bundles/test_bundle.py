@@ -76,7 +76,7 @@ def test_its_id_is_the_hash_of_what_the_submitter_signs():
 
 
 def test_the_submitters_signature_is_verified_without_a_channel():
-    check_signature(real())
+    check_signature(*real().signed)
 
 
 @pytest.mark.parametrize("name", AB)
@@ -139,14 +139,14 @@ def exchanged_with_its_hash(made):
 def test_whatever_is_changed_in_what_is_signed_the_signature_no_longer_fits(forge):
     changed = read_bundle(forge(real()))
     with pytest.raises(BadBundle) as caught:
-        check_signature(changed)
+        check_signature(*changed.signed)
     assert caught.value.status == 403
     assert_one_sentence(caught.value)
 
 
 def test_a_submitter_that_is_no_identity_is_refused():
     with pytest.raises(BadBundle, match="did not sign") as caught:
-        check_signature(bundle())
+        check_signature(*bundle().signed)
     assert caught.value.status == 403
 
 

@@ -4,9 +4,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ordering_osn.chain.blockcutter import BatchLimits, BlockCutter
+from ordering_osn.chain import blockcutter
+from ordering_osn.chain.blockcutter import BLOCK_BYTES_MAX, BatchLimits, BlockCutter
 from ordering_osn.node.cut_timer import CutTimer
-from tests.ordering_osn.helpers.cores import Stepped, rules, sized
+from tests.ordering_osn.helpers.cores import Stepped, rules, sealed, sized
 
 # Row: limits; messages as (name, size); what each comes to: batches, and whether some are pending.
 TABLE = {
@@ -150,6 +151,25 @@ def test_the_limits_are_read_with_each_message():
     cutter.ordered(b"a", 10, BatchLimits(9, 100))
 
     assert cutter.ordered(b"b", 10, BatchLimits(2, 100)) == (((b"a", b"b"),), False)
+
+
+def test_no_config_lets_a_block_have_more_bytes_than_readers_take():
+    cutter, limits = BlockCutter(), BatchLimits(2**32 - 1, 2**32 - 1)
+    wholes = [BLOCK_BYTES_MAX // 2, BLOCK_BYTES_MAX - BLOCK_BYTES_MAX // 2, 1, BLOCK_BYTES_MAX]
+
+    cut = [cutter.ordered(b"%d" % at, 1, limits, whole=whole) for at, whole in enumerate(wholes)]
+
+    assert cut == [((), True), ((), True), (((b"0", b"1"),), True), (((b"2",),), True)]
+
+
+def test_a_block_with_its_metadata_keeps_to_these_bytes(monkeypatch):
+    monkeypatch.setattr(blockcutter, "BLOCK_BYTES_MAX", 5000)
+    stepped = Stepped(rules(messages_max=1000))
+    for number in range(40):
+        stepped.normal(f"t{number}")
+    blocks = [sealed(write) for write in stepped.writes]
+    assert len(blocks) > 1
+    assert max(block.ByteSize() for block in blocks) < 5000
 
 
 @given(

@@ -176,7 +176,7 @@ class World:
         self.old = old  # clients send one of this many newest records again
         self.chance = random.Random(seed)
         self.nodes = [
-            Node(self.log, dataclasses.replace(START, refuses=frozenset(mood)))
+            Node(self.log, dataclasses.replace(START, expired=frozenset(mood)))
             for mood in moods[:nodes]
         ]
         self.count = itertools.count()

@@ -103,8 +103,19 @@ def test_k30_ingress_is_closed_until_the_config_is_read_back():
     assert metadata(stepped.writes[1]) == (7, 5, 5)
 
 
+@pytest.mark.parametrize("sequence", [1, 9])
+def test_what_no_node_let_in_is_judged_where_it_is_read(sequence):
+    """Not only nodes can write to the log; such a record names any config as its own."""
+    stepped = Stepped(rules(sequence=1, refuses=[b"a", payload_data(update("c"))]))
+
+    assert causes(stepped.normal("a", seq=sequence)) == [Cause.INVALID]
+    assert causes(stepped.config("c", seq=sequence)) == [Cause.INVALID]
+    assert not stepped.writes
+    assert not stepped.chain.pending
+
+
 def test_a_config_that_another_node_posted_again_is_adopted():
-    stepped = Stepped(rules(sequence=1, refuses=[payload_data(update("c"))]))
+    stepped = Stepped(rules(sequence=1, expired=[payload_data(update("c"))]))
     stepped.config("c", seq=0)
     stepped.config("c", original=1)
 
@@ -288,9 +299,13 @@ def reversed_fields(raw):
     return signature + raw[: len(raw) - len(signature)]
 
 
-@pytest.mark.parametrize("spoil", [reversed_fields, lambda raw: raw + b"\x12\0"])
-def test_an_envelope_that_peers_refuse_with_its_block_is_in_no_block(spoil):
-    """No ingress of ours posts it: Fabric's peers would stay at its block for ever."""
+@pytest.mark.parametrize(
+    "spoil",
+    [reversed_fields, lambda raw: raw + b"\x12\0", lambda raw: raw + b"\xa2\6\1x"],
+    ids=["another order", "a field twice", "a field that nobody signed"],
+)
+def test_an_envelope_that_is_not_payload_and_signature_alone_is_in_no_block(spoil):
+    """No ingress of ours posts it; Fabric's peers would stay for ever at a block with most."""
     stepped = Stepped(rules(messages_max=1))
     raw = spoil(normal("a"))
     assert Envelope.FromString(raw).payload == Envelope.FromString(normal("a")).payload

@@ -113,7 +113,7 @@ def test_what_a_node_cannot_read_together_is_refused_with_the_remedy(filled):
     assert text == (
         f"the node answered 404 (NOT_FOUND): no collector orders all of {A}, {C}; add "
         f'["{A}", "{C}"] to \'readers\' in the chain file, or a consumer of them to the interest '
-        "file, then run 'amcast topology plan' and 'amcast topology apply'"
+        "file, then run 'amcast topology plan --from-cluster' and 'amcast topology apply'"
     )
 
 

@@ -16,6 +16,7 @@ from ordering_osn.node.kafka_connection import KafkaConnection
 from ordering_osn.node.registrar import Registrar
 from ordering_osn.node.serving import Options, serve
 from tests.helpers.small import Small, until
+from tests.ordering_osn.helpers import configs
 from tests.ordering_osn.helpers.chains import (
     FABRIC,
     ORDERER,
@@ -29,7 +30,7 @@ from tests.ordering_osn.helpers.chains import (
     serving,
 )
 from tests.ordering_osn.helpers.commands import amcast
-from tests.ordering_osn.helpers.small import LONE, quick, submit
+from tests.ordering_osn.helpers.small import LONE, genesis, quick, submit
 from tests.ordering_osn.helpers.small import transaction as small_transaction
 
 READER = ["--msp", str(USER_FOLDER / "msp"), "--msp-id", "Org1MSP"]
@@ -117,6 +118,22 @@ def test_an_address_that_nobody_can_listen_at_is_named_with_the_reason(host, cha
     assert ".cc:" not in capfd.readouterr().err
 
 
+@pytest.mark.parametrize("address", ["node1", "node1:", ":7050", "node1:65536", "::1", "[::1]"])
+def test_an_address_without_a_port_is_refused_and_not_taken_for_that_of_port_443(address, tmp_path):
+    named = f"{address!r} is not an address; give HOST:PORT"
+    file = tmp_path / "none"
+    file.write_bytes(b"")
+    ask = ("-n", address, *READER)
+    assert refused("deliver", "-c", "chain-a", *ask).startswith(named)
+    assert refused("deliver", "-c", "chain-a", "-c", "chain-b", *ask).startswith(named)
+    assert refused("broadcast", "--wait", file, *ask).startswith(named)
+    assert refused("broadcast-multi", file, *ask).startswith(named)
+    assert refused("status", "00" * 32, *ask).startswith(named)
+    node = ("run", "--folder", tmp_path, *NODE)
+    assert refused(*node, "--peer", address).startswith(named)
+    assert refused(*node, "--listen", address).startswith(named)
+
+
 def test_a_block_that_is_none_is_refused():
     ask = ("deliver", "--node", "127.0.0.1:1", "-c", "chain-a", *READER)
     assert "is not a block" in refused(*ask, "--start", 2**64)
@@ -152,6 +169,17 @@ def test_what_stood_before_the_end_of_a_torn_pipe_is_answered_and_then_the_pipe_
     with pytest.raises(UsageError, match="standard input ends"):
         asyncio.run(ask())
     assert statuses == [200] * 3
+
+
+@pytest.mark.parametrize(
+    ("kind", "warned"), [("solo", True), ("kafka", True), ("etcdraft", False), ("BFT", False)]
+)
+def test_join_warns_of_a_type_whose_blocks_newer_peers_never_pull(tmp_path, caplog, kind, warned):
+    config = configs.changed(configs.genesis(), lambda new: configs.set_consensus(new, kind))
+    block = tmp_path / "genesis.block"
+    block.write_bytes(genesis(config, "chain-a"))
+    amcast("osn", "join", "--genesis-block", block, "--folder", tmp_path / "node")
+    assert (f"has the OrdererType '{kind}'" in caplog.text) == warned
 
 
 # Refusals of a node.

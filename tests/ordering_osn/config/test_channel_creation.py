@@ -83,6 +83,11 @@ def no_consortium(made):
     del made.write_set.values["Consortium"]
 
 
+def widened(made):
+    for number in range(20_000):
+        made.read_set.values[f"v{number}"].SetInParent()
+
+
 CREATIONS = {
     "unknown consortium": ({"consortium": "Other"}, "no consortium 'Other'"),
     "application version 0": ({"change": set_application_version(0)}, "to version 1, not 0"),
@@ -91,7 +96,9 @@ CREATIONS = {
     "no consortium named": ({"change": no_consortium}, "names no consortium"),
     "a member from outside": ({"members": ["Org9MSP"]}, "not a member of the consortium"),
     "no members": ({"members": []}, "no members"),
-    "signed by nobody": ({"signers": []}, "is not met"),
+    "signed by nobody": ({"signers": []}, "nobody whom the system channel knows"),
+    "huge, and signed by nobody": ({"signers": [], "change": widened}, "nobody whom the system"),
+    "huge, and signed by an admin": ({"change": widened}, "more fields than this node reads"),
     "signed by no admin": ({"signers": [org_user()]}, "is not met"),
     "signed by the orderer's admin": ({"signers": [orderer_admin()]}, "is not met"),
     "an illegal name": ({"name": "New_Channel"}, "illegal characters"),

@@ -2,10 +2,12 @@
 
 import pytest
 
+from ordering_osn.chain.bundles.wire_format import message_field
 from ordering_osn.chain.channel_rules import Invalid
 from ordering_osn.chain.envelopes import canonical, signed_envelope
 from ordering_osn.config.channel_config import ChannelConfig
 from ordering_osn.config.configtx import InvalidUpdate, propose, validate
+from ordering_osn.identity import Identity
 from ordering_osn.protos import (
     BatchSize,
     Config,
@@ -297,6 +299,52 @@ def test_what_is_no_config_update_is_refused(config, envelope):
     with pytest.raises(InvalidUpdate, match="cannot be read") as error:
         propose(config, envelope)
     assert_one_sentence(error.value)
+
+
+def sent_by_a_user(**fields):
+    data = canonical(ConfigUpdateEnvelope(**fields))
+    return signed_envelope(HeaderType.CONFIG_UPDATE, "chain-a", data, signer=org_user(), now=NOW)
+
+
+def nested(depth):
+    """Groups within groups: field 2 of a group is an entry of a map, whose value is field 2."""
+    raw = b""
+    for _ in range(2 * depth):
+        raw = message_field(2, raw)
+    return message_field(3, raw)
+
+
+@pytest.mark.parametrize(
+    ("fields", "why"),
+    [
+        ({"config_update": b"\x1a\0" * 20_001}, "more fields"),
+        ({"config_update": message_field(3, b"\x1a\0" * 20_000)}, "more fields"),
+        ({"config_update": message_field(3, message_field(2, b"\x12\0" * 20_000))}, "more fields"),
+        ({"config_update": message_field(2, b"\x08\1" * 20_000)}, "more fields"),
+        ({"config_update": nested(9_000)}, "cannot be decoded"),
+        ({"config_update": b"\x0b" * 20_001}, "wire type"),
+        ({"signatures": [{}] * 1001}, "more fields"),
+    ],
+    ids=["sets", "values", "groups", "unneeded", "depth", "wire groups", "signatures"],
+)
+def test_an_update_that_would_take_long_is_refused_before_it_is_read(config, fields, why):
+    """Nobody's right is needed to have it read where a system channel makes channels."""
+    with pytest.raises(InvalidUpdate, match=why):
+        propose(config, parsed(sent_by_a_user(**fields)))
+
+
+def test_each_signature_is_verified_once_however_many_policies_it_could_meet(config, monkeypatch):
+    def both(new):
+        for section, change in (("Orderer", set_timeout), ("Application", None)):
+            group = group_at(new, section)
+            change(new, "7s") if change else group.policies["Admins"].SetInParent()
+            group.policies["New"].CopyFrom(group.policies["Admins"])
+
+    verified = []
+    real = Identity.verify
+    monkeypatch.setattr(Identity, "verify", lambda *of: (verified.append(of[1:]), real(*of))[1])
+    propose(config, parsed(update(config, both, signers=[orderer_admin(), org_admin()])))
+    assert len(verified) == len(set(verified)) == 2
 
 
 def test_an_update_to_a_config_that_cannot_be_is_refused(config):

@@ -10,6 +10,7 @@ from ordering_osn.api.connection_errors import ConnectionLost
 from ordering_osn.api.grpc_client import NodeClient
 from ordering_osn.api.seek import ENDLESS, seek_envelope
 from ordering_osn.protos import Block, ConsensusType
+from tests.helpers.small import until
 from tests.ordering_osn.helpers import configs
 from tests.ordering_osn.helpers.served import becomes, broadcast, client_of, delivered, served
 from tests.ordering_osn.helpers.small import (
@@ -23,6 +24,8 @@ from tests.ordering_osn.helpers.small import (
 )
 
 pytestmark = pytest.mark.slow
+# etcdraft's `ConfigMetadata` with one consenter (localhost:7050), as configtxgen writes it.
+CONSENTERS = b"\x0a\x0e\x0a\x09localhost\x10\x8a\x37"
 NORMAL, MAINTENANCE = ConsensusType.STATE_NORMAL, ConsensusType.STATE_MAINTENANCE
 
 
@@ -34,11 +37,12 @@ def consensus(chain, kind="solo", **named):
 # -- S8 -----------------------------------------------------------------------------------------
 
 
-def test_s8_a_channel_goes_into_maintenance_and_out_again_over_the_wire(tmp_path):
+def test_s8_a_channel_goes_into_maintenance_and_out_again_over_the_wire(tmp_path, caplog):
     with Nodes(LONE, tmp_path) as osn:
         node = osn.running("n1", quick(timeout="20ms"))
         chain = node.get("chain-a")
         admin = configs.orderer_admin()
+        until(lambda: "chain-a has the OrdererType 'solo'" in caplog.text)
 
         async def go():
             async with client_of(node) as client:
@@ -56,17 +60,20 @@ def test_s8_a_channel_goes_into_maintenance_and_out_again_over_the_wire(tmp_path
                 assert [block.header.number for block in blocks[:-1]] == [0, 1, 2]
                 # In maintenance mode the type may change; outside it may not.
                 assert await broadcast(client, consensus(chain, "etcdraft")) == [400]
-                moved = consensus(chain, "etcdraft", state=MAINTENANCE)
+                moved = consensus(chain, "etcdraft", state=MAINTENANCE, metadata=CONSENTERS)
                 assert await broadcast(client, moved) == [200]
                 await becomes(lambda: chain.config.sequence == 2)
                 assert await broadcast(client, consensus(chain, "solo")) == [400]
-                assert await broadcast(client, consensus(chain, "etcdraft")) == [200]
+                caplog.clear()
+                left = consensus(chain, "etcdraft", metadata=CONSENTERS)
+                assert await broadcast(client, left) == [200]
                 await becomes(lambda: not chain.config.maintenance)
                 assert await broadcast(client, transaction()) == [200]
                 *blocks, status = await delivered(client, "chain-a", 0, 5)
                 assert ([block.header.number for block in blocks], status) == ([*range(6)], 200)
 
         asyncio.run(go())
+        assert "OrdererType" not in caplog.text  # peers since 3.0 pull its blocks now
 
 
 def test_s8_maintenance_ends_the_readers_streams_and_is_left_without_a_change_of_type(tmp_path):

@@ -151,6 +151,9 @@ class SmallChannels:
     def health(self):
         return list(self.failed)
 
+    def why_stalled(self, _name):
+        return None
+
     async def submit(self, envelope):
         self.submitted.append(envelope)
         try:

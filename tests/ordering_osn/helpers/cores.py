@@ -82,22 +82,27 @@ def payload_data(envelope):
 
 @dataclass(frozen=True)
 class SmallRules:
-    """A channel config of a few numbers. `refuses`: data of transactions that it finds invalid."""
+    """A channel config of a few numbers. `refuses`: data of transactions that it finds invalid.
+
+    `expired`: data that this node's clock finds invalid, where it may look at one.
+    """
 
     parameters: Parameters
     refuses: frozenset
+    expired: frozenset = frozenset()
 
-    def _refuse(self, envelope):
-        if payload_data(envelope) in self.refuses:
+    def _refuse(self, envelope, kind):
+        clocked = kind is not RegularKind.UNKNOWN and self.parameters.resubmission
+        if payload_data(envelope) in self.refuses | (self.expired if clocked else set()):
             raise Invalid("this config refuses it")
 
     def judge(self, envelope, kind):
         if _type(envelope) not in (TYPES["CONFIG"], TYPES["ORDERER_TRANSACTION"]):
-            self._refuse(envelope)
+            self._refuse(envelope, kind)
             return envelope
         wrapped = _wrapped(envelope)
         made_of = wrapped.last_update.SerializeToString()
-        self._refuse(made_of)
+        self._refuse(made_of, kind)
         if kind is RegularKind.UNKNOWN:
             return envelope
         return config(self.parameters.sequence + 1, made_of)
@@ -127,10 +132,18 @@ def _wrapped(envelope):
     return ConfigEnvelope.FromString(data)
 
 
-def rules(*, messages_max=10, bytes_preferred=10_000, sequence=0, resubmission=True, refuses=()):
+def rules(
+    *,
+    messages_max=10,
+    bytes_preferred=10_000,
+    sequence=0,
+    resubmission=True,
+    refuses=(),
+    expired=(),
+):
     """A channel config."""
     parameters = Parameters(sequence, messages_max, bytes_preferred, 100_000, 2.0, resubmission)
-    return SmallRules(parameters, frozenset(refuses))
+    return SmallRules(parameters, frozenset(refuses), frozenset(expired))
 
 
 class Unsigned:

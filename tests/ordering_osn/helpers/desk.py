@@ -42,7 +42,7 @@ class SmallStatus:
         assert timeout_s >= 0
         return self.why_not is None
 
-    def trouble(self):
+    def trouble(self, *, bundles=False):  # noqa: ARG002 - as of a real one
         return self.why_not
 
 

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 import grpc
 from grpc import aio
 
+from ordering_osn.api.multi.signed_request import SIGNED_FIRST
 from ordering_osn.chain.bundles.bundle import read_bundle
 from ordering_osn.client import Client
 from ordering_osn.identity import verify_as
@@ -107,7 +108,7 @@ class ScriptedNode:
     def request(self, raw):
         signed = wire.SignedRequest.FromString(raw)
         content = wire.RequestContent.FromString(signed.content)
-        verify_as(content.creator, signed.content, signed.signature)
+        verify_as(content.creator, SIGNED_FIRST + signed.content, signed.signature)
         assert content.time_ms > 0
         assert len(content.nonce) >= 16
         self.requests.append(content)

@@ -65,6 +65,13 @@ def strange_creators():
         "PEM of a key": (identity(ok.key_pem), "no readable certificate"),
         "cut": (identity(ok.pem[:-30]), "no readable certificate"),
         "one line": (identity(body[:200]), "no readable certificate"),
+        "PEM in one line": (identity(body), "no readable certificate"),
+        "blanks before PEM": (identity(b"  " + ok.pem), "no readable certificate"),
+        "another block first": (identity(ok.key_pem + ok.pem), "no readable certificate"),
+        "PEM with headers": (
+            identity(ok.pem.replace(b"-----\n", b"-----\nProc-Type: 4\n\n", 1)),
+            "no readable certificate",
+        ),
         "too long": (identity(ok.pem + b" " * 20_000), "more than 16384 bytes"),
         "unknown MSP": (ok.creator("Org9"), "MSP 'Org9' is not one of this channel's"),
         "no MSP": (ok.creator(""), "MSP '' is not one of this channel's"),
@@ -303,3 +310,14 @@ def test_a_tls_client_is_bound_by_the_digest_of_its_certificate(authority):
     for none in (b"", b"-----BEGIN CERTIFICATE-----", b"\x30"):
         with pytest.raises(UntrustedIdentity, match="no readable certificate"):
             fingerprint(none)
+
+
+@pytest.mark.parametrize(("mode", "warned"), [(0o600, 0), (0o640, 1), (0o644, 1)])
+def test_a_key_that_others_may_read_is_warned_of(tmp_path, authority, caplog, mode, warned):
+    signing_identity(tmp_path, authority.issue("a"))
+    (key,) = (tmp_path / "keystore").iterdir()
+    key.chmod(mode)
+    caplog.clear()
+    caplog.set_level("WARNING", "amcast.osn.keys")
+    SigningIdentity.load(tmp_path, "Org1")
+    assert caplog.text.count(f"chmod 600 {key}") == warned

@@ -6,6 +6,7 @@ import shutil
 import subprocess
 import sys
 import threading
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -341,3 +342,15 @@ def test_any_run_of_appends_crashes_prunings_and_restarts_is_what_a_list_would_b
     ledger.close()
     assert reopened(folder) == model[base:]
     shutil.rmtree(folder)
+
+
+def test_nobody_else_reads_a_ledger_whatever_the_umask(tmp_path):
+    umask = os.umask(0)
+    try:
+        with closing(Ledger.open(tmp_path / "chain-a" / "ledger")) as ledger:
+            ledger.append(0, real_block(0))
+            made = [tmp_path / "chain-a" / "ledger", *(tmp_path / "chain-a" / "ledger").iterdir()]
+            assert len(made) == 3
+            assert [path.stat().st_mode & 0o077 for path in made] == [0, 0, 0]
+    finally:
+        os.umask(umask)

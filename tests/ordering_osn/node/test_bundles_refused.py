@@ -2,6 +2,7 @@
 
 import hashlib
 from dataclasses import replace
+from functools import partial
 
 import pytest
 
@@ -14,6 +15,7 @@ from ordering_osn.chain.bundles.rule import VoidReason
 from ordering_osn.protos import Status
 from ordering_osn.wire import multichain_pb2 as stubs
 from tests.helpers.small import until
+from tests.ordering_osn.helpers import configs
 from tests.ordering_osn.helpers.bundle_nodes import (
     CHAINS,
     FOUR,
@@ -45,12 +47,21 @@ pytestmark = pytest.mark.slow
 # -- forged and refused: nothing in any log --------------------------------------------------------
 
 
-def changed(change):
-    """Make a genuine bundle, change its wire form (and its content), and serialize it."""
-    raw = stubs.Bundle.FromString(encode_bundle(bundle_for(A, B)))
+def changed(change, *, signer=None, chains=(A, B)):
+    """Make a genuine bundle, change its wire form and its content, and have it signed again."""
+    signer = signer or configs.org_user()
+    raw = stubs.Bundle.FromString(encode_bundle(bundle_for(*chains, signer=signer)))
     content = stubs.BundleContent.FromString(raw.content)
     change(raw, content)
     raw.content = content.SerializeToString()
+    raw.signature = signer.sign(raw.content)
+    return raw.SerializeToString()
+
+
+def unsigned(change):
+    """The same, with the signature of what it was before."""
+    raw = stubs.Bundle.FromString(changed(change))
+    raw.signature = bundle_for(A, B).signature
     return raw.SerializeToString()
 
 
@@ -79,9 +90,12 @@ def not_canonical(raw, content):
 
 FORGED = {
     "parts exchanged": (changed, exchanged, 400, "not the envelope that the submitter signed", A),
-    "with its hash": (changed, from_elsewhere_with_its_hash, 403, "did not sign", ""),
+    "with its hash": (unsigned, from_elsewhere_with_its_hash, 403, "did not sign", ""),
     "too large": (changed, too_large, 413, "more than 1048576", A),
     "not canonical": (changed, not_canonical, 400, "chain-a", A),
+    # Of who has no rights, no envelope is looked at.
+    "a stranger's large one": (partial(changed, signer=STRANGER), too_large, 403, "submitter", A),
+    "of no chain here": (partial(changed, chains=("y", "z")), exchanged, 404, "not run", "y"),
 }
 
 

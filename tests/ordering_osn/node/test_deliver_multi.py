@@ -36,9 +36,11 @@ THREE = CHAINS[:3]
 READ = chains_plan(*THREE, spanning=[(A, B), (B, C), THREE], readers=[(A, B), THREE])
 
 
-async def answers(address, chains, start=messages.OLDEST, *, count, signer=None):
+async def answers(
+    address, chains, start=messages.OLDEST, *, count, signer=None, stop=messages.NEVER
+):
     """Give the first answers of a stream as bytes; fewer where the node ends it."""
-    request = messages.deliver_request(signer or configs.org_user(), chains, start)
+    request = messages.deliver_request(signer or configs.org_user(), chains, start, stop=stop)
     got = []
     async with asyncio.timeout(60), NodeClient(address) as client:
         stream = client.exchange(messages.DELIVER_MULTI, [request])
@@ -207,8 +209,14 @@ def test_a_right_that_is_revoked_ends_the_stream_with_the_chain(tmp_path):
         )
 
 
-def test_a_node_has_so_many_readers_and_ends_them_when_it_stops(tmp_path, monkeypatch):
-    monkeypatch.setattr(deliver_multi.DeliverMulti.__init__, "__kwdefaults__", {"readers_max": 1})
+@pytest.mark.parametrize(("most", "others"), [(1, 503), (4, None)])
+def test_a_node_and_a_client_have_so_many_readers_and_end_with_the_node(
+    tmp_path, monkeypatch, most, others
+):
+    """A quarter of them is one client's; `others`: what another client gets."""
+    monkeypatch.setattr(
+        deliver_multi.DeliverMulti.__init__, "__kwdefaults__", {"readers_max": most}
+    )
     with Nodes(READ, tmp_path) as osn:
         node = osn.running("n1", *quick_chains(A, B))
 
@@ -222,10 +230,15 @@ def test_a_node_has_so_many_readers_and_ends_them_when_it_stops(tmp_path, monkey
                 first = client.exchange(messages.DELIVER_MULTI, [request])
                 assert isinstance(messages.read_delivered(await anext(first)), Entry)
                 (refused,) = await answers(address, (A, B), count=1)
+                request = messages.deliver_request(configs.orderer(), (A, B), messages.OLDEST)
+                second = client.exchange(messages.DELIVER_MULTI, [request])
+                other = messages.read_delivered(await anext(second))
                 await server.stop(1.0)
-                return messages.read_delivered(refused), messages.read_delivered(await anext(first))
+                last = messages.read_delivered(await anext(first))
+                return messages.read_delivered(refused), other, last
 
-        refused, stopped = asyncio.run(both())
+        refused, other, stopped = asyncio.run(both())
         assert refused.status == 503
-        assert refused.info.startswith("this node has 1 readers of several chains")
+        assert refused.info.startswith("this node has 1 readers of several chains, 1 of them yours")
+        assert getattr(other, "status", None) == others
         assert (stopped.status, stopped.info) == (503, "this node is stopping")

@@ -1,13 +1,20 @@
 """Whether a chain's order moves: `OrderWatch`, then a node whose collectors stop and start."""
 
+import asyncio
+
 import pytest
 
+from ordering_osn.chain.bundles.bundle import encode_bundle
+from ordering_osn.client.messages import NEWEST
 from ordering_osn.node.order_watch import OrderWatch
 from tests.helpers.small import until
+from tests.ordering_osn.helpers.bundle_nodes import bundle_for
 from tests.ordering_osn.helpers.small import (
+    SHARED,
     TWO,
     Nodes,
     accepted,
+    chains_plan,
     healthy,
     quick,
     submit,
@@ -15,6 +22,7 @@ from tests.ordering_osn.helpers.small import (
     until_alike,
     until_ordered,
 )
+from tests.ordering_osn.node.test_deliver_multi import ended
 
 
 class Watched:
@@ -27,7 +35,7 @@ class Watched:
     def look(self, now, **ordered):
         """Look; give the trouble and whether a probe is wanted."""
         wanted = self.watch.look({"a": 0, **ordered}, now, by_collector=self.by_collector)
-        return self.watch.trouble, wanted
+        return self.watch.trouble, bool(wanted)
 
     def proven(self):
         """Have a probe come back at once, at the time 0."""
@@ -81,6 +89,25 @@ def test_the_ends_of_all_logs_tell_what_waits_and_each_log_must_move():
     assert watched.look(12, a=11, **{"a+b": 3})[0] is None
 
 
+def test_a_log_that_is_relayed_is_probed_and_holds_up_no_envelope_of_the_chain():
+    watched = Watched()
+    watched.watch.grown({}, "a+b")
+    assert watched.watch.look({"a": 0, "a+b": 0}, 0, by_collector=True) == ["a", "a+b"]
+    watched.watch.probe_stored(0)
+    assert watched.look(1, a=1, **{"a+b": 0}) == (None, False)
+    watched.watch.probe_stored(0, "a+b")
+    assert watched.look(2, a=1, **{"a+b": 1}) == (None, False)
+    assert watched.watch.look({"a": 1, "a+b": 1}, 33, by_collector=True) == ["a", "a+b"]
+    watched.watch.probe_stored(1)
+    watched.watch.probe_stored(1, "a+b")
+    watched.watch.grown({"a": 2, "a+b": 2}, "a+b")
+    assert watched.look(34, a=2, **{"a+b": 1}) == (None, False)
+    assert "log a+b holds records" in watched.look(45, a=2, **{"a+b": 1})[0]
+    assert (watched.watch.own_trouble, watched.watch.stalled) == (None, True)
+    watched.watch.grown({"a": 2}, None)  # the next plan has one collector
+    assert watched.look(46, a=2, **{"a+b": 2}) == (None, False)
+
+
 def test_an_idle_chain_is_well_and_posts_a_probe_now_and_then():
     watched = Watched().proven()
     assert watched.look(29, a=1) == (None, False)
@@ -120,6 +147,9 @@ def test_a_chain_that_a_collector_orders_from_now_on_is_to_be_proven():
 # -- a node -----------------------------------------------------------------------------------
 
 TIMES = {"stalled_s": 0.5, "probe_s": 0.5}
+BOTH = ("chain-a", "chain-b")
+# Who reads both reads the collector of chain-b, which has a parent.
+READ = chains_plan(*BOTH, spanning=[BOTH], readers=[BOTH])
 
 
 class Switched(Nodes):
@@ -204,3 +234,39 @@ def test_what_was_accepted_before_it_was_known_is_ordered_when_the_collectors_ar
         osn.collectors()
         assert until_ordered(node, 1) == [envelope]
         healthy(node)
+
+
+@pytest.mark.slow
+def test_without_collectors_tickets_order_a_chain_and_its_health_says_that_bundles_wait(tmp_path):
+    with Switched(READ, tmp_path) as osn:
+        running = osn.collectors()
+        node = osn.running("n1", *genesis_blocks(), **TIMES)
+        assert ended(node, BOTH, stop=NEWEST) == (200, "")
+        osn.stop_collectors(running)
+        # No bundle is sent: the probes of the log that is relayed to chain-b tell.
+        until(lambda: "log chain-a+chain-b holds records" in str(node.health()))
+        assert [component for component, _ in node.health()] == ["chain-b/0"]
+        bundle = encode_bundle(bundle_for(*BOTH))
+        answer = asyncio.run(node.submit_bundle(bundle))
+        assert (answer.status, answer.chain) == (503, "chain-b")
+        # A stream that ends at the newest entry says the same, and not that the log is away.
+        status, info = ended(node, BOTH, stop=NEWEST)
+        assert (status, "log chain-a+chain-b holds records" in info) == (503, True)
+        sent = [transaction("chain-b") for _ in range(3)]
+        for number, envelope in enumerate(sent, start=1):
+            until_accepted(node, envelope)
+            assert until_ordered(node, number, "chain-b") == sent[:number]
+        osn.collectors()
+        healthy(node)
+        assert asyncio.run(node.submit_bundle(bundle)).status == 200
+
+
+@pytest.mark.slow
+def test_with_one_collector_tickets_order_bundles_too_and_the_node_is_well_without_it(tmp_path):
+    with Switched(SHARED, tmp_path) as osn:
+        node = osn.running("n1", *genesis_blocks())
+        bundle = encode_bundle(bundle_for("chain-a", "chain-b"))
+        assert asyncio.run(node.submit_bundle(bundle)).status == 200
+        for chain in ("chain-a", "chain-b"):
+            until_ordered(node, 1, chain)
+        assert node.health() == []

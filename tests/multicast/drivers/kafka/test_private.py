@@ -67,7 +67,7 @@ ATTRIBUTES += [
     ("sockets", "kafka.net.transport", "KafkaTCPTransport", "_read_task"),
     ("sockets", "kafka.net.connection", "KafkaConnection", "_reauth"),
     ("fetcher", "kafka.cluster", "ClusterMetadata", "_last_successful_refresh_ms"),
-    ("records", "kafka.record.default_records", "DefaultRecordBatch", "_maybe_uncompress"),
+    ("records", "kafka.record.default_records", "DefaultRecordBatch", "_decompressed"),
     ("records", "kafka.record.default_records", "DefaultRecordBatch", "_buffer"),
     ("records", "kafka.record.default_records", "DefaultRecordBatch", "_pos"),
     ("admin", "kafka.admin", "KafkaAdminClient", "_describe_configs_request"),

@@ -1,14 +1,18 @@
 """What is handed out besides a batch that cannot be read is not lost."""
 
+import gzip
+import tracemalloc
 from types import SimpleNamespace
 
 import pytest
+from kafka.codec import snappy
 from kafka.record.default_records import DefaultRecordBatch, DefaultRecordBatchBuilder
 from kafka.record.util import calc_crc32c
 
 from multicast.drivers.home_process import HomeProcess
 from multicast.drivers.kafka import codecs
 from multicast.drivers.kafka import reader as reader_module
+from multicast.drivers.kafka import records as records_module
 from multicast.drivers.kafka.column_reader import KafkaPythonColumnReader
 from multicast.drivers.kafka.reader import KafkaPythonReader
 from multicast.drivers.protocol import TopicPartition
@@ -29,8 +33,8 @@ class NoFetching:
         return lambda *_: None
 
 
-def batch(base, *values, malformed=False):
-    builder = DefaultRecordBatchBuilder(MAGIC, 0, False, -1, -1, -1, LARGE)
+def batch(base, *values, malformed=False, codec=0):
+    builder = DefaultRecordBatchBuilder(MAGIC, codec, False, -1, -1, -1, LARGE)
     for place, value in enumerate(values):
         builder.append(place, 0, None, value, [])
     raw = bytearray(builder.build())
@@ -114,3 +118,53 @@ def test_a_batch_whose_codec_is_not_installed_names_the_package(
     answer(reader, FIRST, bytes(raw))
     with pytest.raises(AmcastError, match=f"needs the package {package} with driver kafka-python"):
         reader.poll(0)
+
+
+PACKED = {
+    **{one.name: (one.number, one.encode) for one in codecs._CODECS},
+    "gzip, of several members": (1, lambda raw: gzip.compress(raw[:9]) + gzip.compress(raw[9:])),
+    "snappy, one block": (2, snappy.compress),
+    "snappy, several blocks": (2, codecs.codec.snappy_encode),
+}
+BOUND = 1_000_000
+
+
+@pytest.mark.parametrize("kind", PACKED)
+def test_a_batch_is_decompressed_up_to_the_bound_and_no_further(kind):
+    number, encode = PACKED[kind]
+    for size in (0, 1, 70_000, BOUND):
+        raw = bytes(range(256)) * (size // 256) + b"x" * (size % 256)
+        assert codecs.decompressed(number, encode(raw), BOUND) == raw
+    packed = encode(bytes(40 * BOUND))
+    # zstd reserves what the head of a frame asks for, up to 128 MiB, and uses what it has filled.
+    window = 40 * BOUND if kind == "zstd" else 0
+    tracemalloc.start()
+    with pytest.raises(codecs.TooLarge):
+        codecs.decompressed(number, packed, BOUND)
+    assert tracemalloc.get_traced_memory()[1] < len(packed) + 8 * BOUND + window
+    tracemalloc.stop()
+
+
+@pytest.mark.parametrize("claim", [b"\xff\xff\xff\xff\x0f", b"\x80\x80\x80\x80\x04x"])
+def test_a_block_that_claims_to_be_large_takes_no_memory(claim):
+    with pytest.raises(codecs.TooLarge):
+        codecs.decompressed(2, claim, BOUND)
+
+
+@pytest.mark.parametrize("codec", [1, 2, 3, 4])
+def test_a_batch_that_becomes_too_large_is_a_named_error(reader, monkeypatch, codec):
+    monkeypatch.setattr(records_module, "MESSAGE_BYTES_MAX", 5000)
+    answer(reader, FIRST, batch(0, b"a", codec=codec), batch(1, bytes(6000), codec=codec))
+    assert polled(reader) == [(FIRST, [b"a"], 1)]
+    for _ in range(2):
+        with pytest.raises(ProtocolViolation, match=r"A/0 at offset 1 become more than 5000"):
+            reader.poll(0)
+
+
+def test_a_poll_decompresses_no_more_than_its_bound_and_one_batch(reader, monkeypatch):
+    monkeypatch.setattr(reader_module, "PLAIN_BYTES_MAX", 5000)
+    large = bytes(6000)
+    answer(reader, FIRST, *(batch(base, large, codec=1) for base in range(2)))
+    answer(reader, SECOND, batch(0, large, codec=1))
+    polls = [(partition, position) for _ in range(3) for partition, _, position in polled(reader)]
+    assert polls == [(FIRST, 1), (SECOND, 1), (FIRST, 2)]

@@ -144,6 +144,13 @@ class TopicChanged(AmcastError):
     """A topic was deleted and recreated, or has another ID than the plan records."""
 
 
+class HandlerFailed(AmcastError):
+    """A handler failed at a message as often as it may; what it did may have an effect."""
+
+    retriable = True
+    definite = False
+
+
 class UnsafeCluster(AmcastError):
     """A setting of the Kafka cluster would break a guarantee."""
 

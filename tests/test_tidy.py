@@ -149,6 +149,7 @@ PURE = [
     "multicast/order/runs.py",
     "multicast/properties.py",
     "multicast/consuming/subscription.py",
+    "multicast/workers/schedule.py",
     "collectors/core/balance.py",
     "collectors/core/collector_core.py",
     "multicast/order/records.py",

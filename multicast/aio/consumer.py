@@ -14,6 +14,7 @@ loses nothing, and nothing is delivered twice.
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections import deque
 from collections.abc import AsyncGenerator, Iterable, Iterator, Mapping
 from dataclasses import replace
@@ -21,11 +22,12 @@ from datetime import datetime
 from functools import partial
 from operator import length_hint
 from time import monotonic
-from typing import Self
+from typing import Self, Unpack
 
 from multicast.aio.inbox import Inbox
 from multicast.aio.loop_bound import LoopBound
 from multicast.aio.reader_thread import ReaderThread
+from multicast.aio.tasks import AsyncHandler, LoopTasks
 from multicast.aio.threads import Threads
 from multicast.aio.turns import Turns
 from multicast.conditional.condition import LogPosition
@@ -39,6 +41,7 @@ from multicast.consuming.wrong_calls import refuse_no_messages
 from multicast.drivers.protocol import Driver, Record
 from multicast.errors import TimedOut, UsageError
 from multicast.metrics.counts import ConsumerCounts
+from multicast.workers.workers import KeysOf, WorkOptions, own_key
 
 _POLL_S = 1.0  # as `Consumer.poll`
 _MESSAGES_MAX = 5000  # as `Consumer.poll`
@@ -104,6 +107,7 @@ class AsyncConsumer(LoopBound):
         self._waiter: asyncio.Future[None] | None = None
         self._handed_out: Message | Batch | None = None
         self._start: Cursor
+        self._work_ends = threading.Event()
 
     # -- reading ----------------------------------------------------------------------------
 
@@ -272,6 +276,42 @@ class AsyncConsumer(LoopBound):
         chosen = self.position if cursor is None else cursor
         await self._commits.run(partial(self._consumer.commit, chosen))
 
+    async def workers(
+        self,
+        handler: AsyncHandler,
+        *,
+        n: int,
+        keys: KeysOf = own_key,
+        **options: Unpack[WorkOptions],
+    ) -> None:
+        """Handle messages in n tasks, those of a key in their order (docs/workers.md).
+
+        Until then other reads wait. Cancelled: it ends as by `stop`, once the handlers have ended.
+        """
+        self.check_loop()
+        position, consumer = self.position, self._consumer
+        asked = options.pop("stop", lambda: False)
+        options["runner"], ends = LoopTasks(handler, self._loop), self._work_ends
+        options["stop"] = lambda: asked() or ends.is_set()
+
+        def run() -> None:
+            if consumer.position != position:  # it was read ahead
+                consumer.seek(position)
+            try:
+                consumer.workers(handler, n=n, keys=keys, **options)
+            finally:
+                renew = partial(self._renew, self._reader.renew(), consumer.position)
+                self._inbox.post(renew)
+
+        ends.clear()
+        work = asyncio.ensure_future(self._reader.call(run))
+        try:
+            await asyncio.shield(work)
+        except asyncio.CancelledError:
+            ends.set()
+            await asyncio.wait([work])
+            raise
+
     # -- inside -----------------------------------------------------------------------------
 
     async def _open(self) -> None:
@@ -283,6 +323,7 @@ class AsyncConsumer(LoopBound):
         self._reader = ReaderThread(self._consumer, self._inbox, self._arrived)
 
     async def _close(self) -> None:
+        self._work_ends.set()
         self._settled()
         self._arrived()  # whoever waits learns that this is closed
         await self._threads.run(self._commits.end)

@@ -43,6 +43,12 @@ class Batch:
         place = self.epoch, self.source, self.record, self.run, record.offset + 1
         return Cursor(*place, self.interest, self.proof, message)
 
+    def alone(self, record: Record) -> Message:
+        """Give one of the messages by itself: it keeps no others in memory."""
+        place = self.epoch, self.source, self.record, self.run
+        rest = self.decision, self.interest, self.proof
+        return Message(Batch(self.log, self.to, (record,), *place, *rest), record)
+
 
 class Message:
     """One delivered message."""

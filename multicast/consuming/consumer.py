@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from contextlib import ExitStack, suppress
 from datetime import datetime
 from functools import partial
-from typing import Literal, Self
+from typing import Literal, Self, Unpack
 
 from multicast.conditional.condition import LogPosition
 from multicast.conditional.judge import WhyVoid
@@ -47,6 +47,8 @@ from multicast.metrics.consumed import ConsumptionCounter
 from multicast.metrics.counts import ConsumerCounts
 from multicast.tracing import spans_of_consumer
 from multicast.verification.observer import observer_of
+from multicast.workers.runners import Handler
+from multicast.workers.workers import KeysOf, Workers, WorkOptions, own_key
 
 Start = Literal["earliest", "latest"]
 VoidMessages = Literal["drop", "mark"]
@@ -398,6 +400,13 @@ class Consumer:
             last = self._group_positions.last_of_logs(cursor)
             logs = [log_partition(log) for log in self._delivery.logs.values()]
         self._group_cursor.store(cursor, self._control.position, offsets, last, logs)
+
+    def workers(
+        self, handler: Handler, *, n: int, keys: KeysOf = own_key, **options: Unpack[WorkOptions]
+    ) -> None:
+        """Handle messages, n at a time, those of a key in their order; blocks (docs/workers.md)."""
+        place = self._driver, self._topic, self._reading.hand_back
+        Workers(self, place, handler, n=n, keys=keys, **options).run()
 
     def close(self) -> None:
         """Release everything, after a call of another thread has ended (by `UsageError`)."""

@@ -51,6 +51,11 @@ class Reading:
         if batches:
             self._handed_out = batches[-1]
 
+    def hand_back(self, cursor: Cursor) -> None:
+        """Take back what was handed out behind a cursor: the next poll begins there again."""
+        self.turn += 1
+        self._start, self._handed_out = cursor, None
+
     def messages(self, batches: Iterator[Batch]) -> Iterator[Message]:
         """Hand out messages one by one; after another turn the rest of the batch is dropped."""
         for batch in batches:

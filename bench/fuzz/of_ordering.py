@@ -17,7 +17,7 @@ from multicast.errors import UnknownVersion, UsageError
 from ordering_osn.api import receipt_request, responses, seek
 from ordering_osn.chain import blocks, transactions
 from ordering_osn.chain.chain import Chain, RecordPlace
-from ordering_osn.chain.envelopes import BadEnvelope, ParsedEnvelope, decoded, signed_envelope
+from ordering_osn.chain.envelopes import BadEnvelope, ParsedEnvelope, decoded
 from ordering_osn.chain.records import (
     Connect,
     Regular,
@@ -37,7 +37,7 @@ from ordering_osn.ledger import segments
 from ordering_osn.ledger.errors import LedgerDamaged
 from ordering_osn.ledger.ledger import Ledger
 from ordering_osn.node import catch_up, checkpoint, filters
-from ordering_osn.protos import BatchSize, Block, HeaderType
+from ordering_osn.protos import BatchSize, Block
 
 _ORDERER = "crypto/ordererOrganizations/example.com/orderers/orderer.example.com/msp"
 _NOW = datetime(2026, 11, 22, 12, tzinfo=UTC)
@@ -173,9 +173,7 @@ def _of_envelopes(world: _World) -> list[FuzzTarget]:
         encode(Connect()),
     ]
     seeks = [seek.seek_envelope(world.user, "chain-a", start, now=_NOW) for start in ("oldest", 3)]
-    body = json.dumps({"transaction": "a" * 64, "timeout_ms": 5}).encode()
-    kind = HeaderType.DELIVER_SEEK_INFO
-    receipt = signed_envelope(kind, "chain-a", body, signer=world.user, now=_NOW)
+    receipt = receipt_request.receipt_envelope(world.user, "chain-a", "a" * 64, 5, now=_NOW)
     malformed, refused, refusal = (transactions.Malformed,), (seek.Refused,), (filters.Refusal,)
     identity = world.config.msps.identity
     return [

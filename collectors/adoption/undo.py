@@ -5,7 +5,7 @@ from __future__ import annotations
 from contextlib import closing
 
 from collectors.membership import group_of
-from collectors.reconfiguration.apply import may_run, pages_of
+from collectors.reconfiguration.status_pages import read_pages
 from multicast.control import (
     ControlReader,
     control_topics,
@@ -43,5 +43,6 @@ def _refuse_running(driver: Driver, admin: Admin, topic: str) -> None:
         state = control.refresh()
     group = group_of(topic)
     joined = admin.groups(group).get(group, "Empty") not in ("Empty", "Dead")
-    if joined or (state.epoch and may_run(pages_of(state, state.epoch) - {None})):
+    answers = read_pages(set(filter(None, state.advertised.pages.values()))).values()
+    if joined or any(not isinstance(answer, str) for answer in answers):
         raise UsageError(f"a process of collectors of topic {topic} runs: stop it first")

@@ -47,6 +47,8 @@ app = typer.Typer()
 Undo = Annotated[
     bool, typer.Option("--undo", help="Delete what adopting made; the topic stays as it is.")
 ]
+Seconds = Annotated[float, typer.Option(help="How long to measure rates.", min=0.0, max=3600.0)]
+Yes = Annotated[bool, typer.Option("--yes", help="With --undo: delete it unasked.")]
 
 
 @app.command()
@@ -65,10 +67,7 @@ def adopt(
         list[str] | None,
         typer.Option("--to", help="A set of partitions to multicast to, P1,P3; repeatable."),
     ] = None,
-    seconds: Annotated[
-        float,
-        typer.Option(help="How long to measure rates.", min=0.0, max=3600.0),
-    ] = 3.0,
+    seconds: Seconds = 3.0,
     out: Annotated[
         Path | None,
         typer.Option("--out", readable=False, help="The plan file; default: TOPIC.plan.json"),
@@ -82,7 +81,7 @@ def adopt(
     ] = False,
     force: Annotated[bool, typer.Option("--force", help="Overwrite files that exist.")] = False,
     undo: Undo = False,
-    yes: Annotated[bool, typer.Option("--yes", help="With --undo: delete it unasked.")] = False,
+    yes: Yes = False,
     bootstrap: Bootstrap = None,
     driver: DriverName = None,
     output: OutputOption = Output.TABLE,
@@ -93,8 +92,9 @@ def adopt(
     Producers and consumer groups of the topic go on as they are. --undo takes all of it back.
     """
     chosen = settings(bootstrap=bootstrap, topic=topic, driver=driver)
-    if undo:
-        _undo(chosen, yes=yes)
+    if undo or yes:
+        others = apply_now or interest or to or output is Output.JSON
+        _undo(chosen, yes=yes, alone=undo and not others)
         return
     given = _interests(interest or ())
     plan_path = out or Path(f"{topic}.plan.json")
@@ -122,7 +122,9 @@ def adopt(
         say(line)
 
 
-def _undo(chosen: Settings, *, yes: bool) -> None:
+def _undo(chosen: Settings, *, yes: bool, alone: bool) -> None:
+    if not alone:
+        raise UsageError("--undo goes with --yes, -b and --driver only, and --yes with --undo")
     with cluster_of(chosen) as (opened, admin):
         counts = topics_to_delete(opened, admin, chosen.topic)
         for name, count in counts.items():

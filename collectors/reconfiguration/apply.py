@@ -253,11 +253,11 @@ def _drain(
     if newest == 1 or newest - 1 in control.state.ends:
         return False
     # An instance with which the drain helps replaces a page by none.
-    pages = pages_of(control.state, newest - 1)
+    pages = _pages_of(control.state, newest - 1)
     froze_alone = drain(driver, control, newest - 1, timeout_s=timeout_s, say=say)
     new = {node.name for node in control.state.plan().collectors}
     new -= control.state.retained(newest - 1).collectors
-    nobody = not froze_alone and not may_run(pages)
+    nobody = not froze_alone and not _may_run(pages)
     until = time.monotonic() + _OPENING_S
     while time.monotonic() < until and (waiting := new.intersection(not_opened(control.state))):
         if nobody and waiting == new:
@@ -266,13 +266,13 @@ def _drain(
     return True
 
 
-def pages_of(state: ControlState, epoch: int) -> set[StatusPage | None]:
+def _pages_of(state: ControlState, epoch: int) -> set[StatusPage | None]:
     """Give the pages of the processes that have opened an epoch's collectors; None: without one."""
     names = {node.name for node in state.plan(epoch).collectors}
     return {state.advertised.pages.get(name) for name in names & state.advertised.running.keys()}
 
 
-def may_run(pages: Iterable[StatusPage | None]) -> bool:
+def _may_run(pages: Iterable[StatusPage | None]) -> bool:
     """Whether a process with one of these pages may still run.
 
     How late it is says nothing: on a busy machine it may be stalled for seconds. Only a kernel that

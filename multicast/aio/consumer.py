@@ -107,7 +107,7 @@ class AsyncConsumer(LoopBound):
         self._waiter: asyncio.Future[None] | None = None
         self._handed_out: Message | Batch | None = None
         self._start: Cursor
-        self._work_ends = threading.Event()
+        self._work_ends: threading.Event | None = None  # while workers handle messages
 
     # -- reading ----------------------------------------------------------------------------
 
@@ -289,21 +289,26 @@ class AsyncConsumer(LoopBound):
         Until then other reads wait. Cancelled: it ends as by `stop`, once the handlers have ended.
         """
         self.check_loop()
+        if self._work_ends is not None:
+            raise UsageError("workers of this AsyncConsumer are at work; let them end first")
         position, consumer = self.position, self._consumer
         asked = options.pop("stop", lambda: False)
-        options["runner"], ends = LoopTasks(handler, self._loop), self._work_ends
+        options["runner"] = LoopTasks(handler, self._loop)
+        ends = self._work_ends = threading.Event()
         options["stop"] = lambda: asked() or ends.is_set()
+
+        def drop_ahead() -> None:
+            self._inbox.post(partial(self._renew, self._reader.renew(), consumer.position))
 
         def run() -> None:
             if consumer.position != position:  # it was read ahead
                 consumer.seek(position)
+            drop_ahead()
             try:
                 consumer.workers(handler, n=n, keys=keys, **options)
             finally:
-                renew = partial(self._renew, self._reader.renew(), consumer.position)
-                self._inbox.post(renew)
+                drop_ahead()
 
-        ends.clear()
         work = asyncio.ensure_future(self._reader.call(run))
         try:
             await asyncio.shield(work)
@@ -311,6 +316,8 @@ class AsyncConsumer(LoopBound):
             ends.set()
             await asyncio.wait([work])
             raise
+        finally:
+            self._work_ends = None
 
     # -- inside -----------------------------------------------------------------------------
 
@@ -323,7 +330,8 @@ class AsyncConsumer(LoopBound):
         self._reader = ReaderThread(self._consumer, self._inbox, self._arrived)
 
     async def _close(self) -> None:
-        self._work_ends.set()
+        if self._work_ends is not None:
+            self._work_ends.set()
         self._settled()
         self._arrived()  # whoever waits learns that this is closed
         await self._threads.run(self._commits.end)

@@ -162,5 +162,5 @@ def _make(future: Future[Any], call: Callable[[], Any]) -> None:
     if future.set_running_or_notify_cancel():
         try:
             future.set_result(call())
-        except Exception as error:  # noqa: BLE001 - raised to whoever awaits the call
+        except BaseException as error:  # noqa: BLE001 - raised to whoever awaits the call
             future.set_exception(error)

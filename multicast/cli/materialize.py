@@ -27,7 +27,7 @@ from multicast.cli.progress import CountShown
 from multicast.errors import UsageError
 from multicast.materializing.materialize import TRANSACTION_TIMEOUT_S, materialize
 from multicast.settings import settings
-from multicast.web import WebServer, WebThread, address_of, listen_at
+from multicast.web import Page, WebServer, WebThread, address_of, listen_at
 
 if TYPE_CHECKING:
     from multicast.materializing.target import CopyTarget
@@ -153,6 +153,8 @@ def _metrics(consumer: CountedClient, port: int) -> WebThread:
     from multicast.metrics.exposition import MetricsPage  # noqa: PLC0415
 
     page = MetricsPage(ClientMetrics(consumer))
-    listening = listen_at(os.environ.get("AMCAST_WEB_HOST") or "127.0.0.1", port)
+    host = os.environ.get("AMCAST_WEB_HOST") or "127.0.0.1"
+    listening = listen_at(host, port)
     sys.stderr.write(f"metrics: http://{address_of(listening)}/metrics\n")
-    return WebThread(WebServer({"/metrics": lambda: (HTTPStatus.OK, page.text())}), listening)
+    pages: dict[str, Page] = {"/metrics": lambda: (HTTPStatus.OK, page.text())}
+    return WebThread(WebServer(pages, host=host), listening)

@@ -258,6 +258,7 @@ class Copier:
     def _refuse_others(self, first: int, count: int) -> None:
         """Raise `Conflict` if the first of these copies is not where the last transaction ended."""
         if self._next is None or first < 0:
+            self._next = None
             return
         if first != self._next:
             raise Conflict(

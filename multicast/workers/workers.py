@@ -116,7 +116,10 @@ class Workers:
             self._fail(error)
         try:  # after Ctrl-C, nobody knows between which two lines, only the watermark holds
             while self._schedule.busy and isinstance(self._failure, Exception | None):
-                self._turn(_WAIT_S)
+                try:
+                    self._turn(_WAIT_S)
+                except AmcastError as error:  # of a commit
+                    self._fail(error)
         finally:
             self._runner.close()
             if self._letters is not None:
@@ -151,6 +154,7 @@ class Workers:
                 timeout = 0.0 if busy else _POLL_S
                 for batch in self._consumer.poll(timeout, messages_max=_MESSAGES_MAX):
                     self._hand.extend(map(batch.alone, batch.records))
+                    quiet_until = self._clock.monotonic() + _QUIET_S
                 wait_s = _LOOK_S if busy and not self._hand else 0.0
                 lacks = "" if end is None else self._consumer.lacks(end)
             self._turn(wait_s)
@@ -165,8 +169,9 @@ class Workers:
         for number, message in begun:
             try:
                 self._runner.start(message, partial(self._note, number, message))
-            except RuntimeError as error:
-                self._note(number, message, error)
+            except Exception as error:  # noqa: BLE001 - no thread or process, or no way to send it
+                unstarted = BrokenExecutor(f"no worker could begin: {error!r}")
+                self._note(number, message, unstarted)
         wait_s = min(wait_s, self._schedule.next_try - self._clock.monotonic())
         self._clock.wait_for(self._changed, lambda: bool(self._ended), max(0.0, wait_s))
         while self._ended:

@@ -83,6 +83,7 @@ from ordering_osn.quoting import quoted
 
 _CONFIG = int(HeaderType.CONFIG)
 _CONFIG_UPDATE = int(HeaderType.CONFIG_UPDATE)
+_SEEK_INFO = int(HeaderType.DELIVER_SEEK_INFO)  # a reader's request, which may have been captured
 _ORDERER_TRANSACTION = int(HeaderType.ORDERER_TRANSACTION)
 
 
@@ -298,7 +299,7 @@ class Chain:
         """Give a transaction's kind; None where no correct node would have posted it so."""
         if not 0 <= record.original < position.number or facts.channel != self._name:
             return None
-        if facts.type == _CONFIG_UPDATE:
+        if facts.type in (_CONFIG_UPDATE, _SEEK_INFO):
             return None
         is_config = facts.type in (_CONFIG, _ORDERER_TRANSACTION)
         kind = RegularKind.CONFIG if is_config else RegularKind.NORMAL

@@ -176,7 +176,8 @@ class LibrdkafkaTransactions:
 
     def _store(self, error: Any, message: Any) -> None:
         if error is None:
-            self._first.append(message.offset())
+            offset = message.offset()
+            self._first.append(-1 if offset is None else offset)
 
     def _repeat(self, call: Callable[[float], Any]) -> Any:
         """Call, and again after each failure that may pass, for the time-out at most."""
@@ -208,7 +209,8 @@ class LibrdkafkaTransactions:
         try:
             self._producer.begin_transaction()
         except KafkaException as failure:
-            return failure.args[0]
+            return failure.args[0] if failure.args[0].fatal() else None
+        self._open = True  # whoever ends this copier aborts it
         return None
 
     def _error(self, error: Any) -> AmcastError:

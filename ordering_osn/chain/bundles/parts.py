@@ -32,7 +32,9 @@ _CHANNEL_HEADER = {1: NUMBER, 2: NUMBER, 3: OCTETS, 4: OCTETS, 5: OCTETS, 6: NUM
                    8: OCTETS}  # fmt: skip
 _TIMESTAMP = {1: NUMBER, 2: NUMBER}  # seconds, nanoseconds
 _SIGNATURE_HEADER = {1: OCTETS, 2: OCTETS}  # creator, nonce
-_CONFIG_TYPES = (1, 2, 4)  # HeaderType: CONFIG, CONFIG_UPDATE, ORDERER_TRANSACTION
+# HeaderType: CONFIG, CONFIG_UPDATE, ORDERER_TRANSACTION; and DELIVER_SEEK_INFO, a reader's request,
+# which somebody else may have captured.
+_NO_PARTS = {1: "a config", 2: "a config", 4: "a config", 5: "a request to read"}
 _EMPTY = memoryview(b"")
 _TYPE_LIMIT = 1 << 31  # an enum is an int32; libraries cut longer numbers
 
@@ -63,8 +65,8 @@ def read_part(raw: bytes | memoryview) -> EnvelopeFacts:
     assert isinstance(kind, int), "the table of known fields says so"
     if kind >= _TYPE_LIMIT:
         raise BadWireFormat(f"{kind} is not the type of an envelope")
-    if kind in _CONFIG_TYPES:
-        raise BadWireFormat("a config cannot be a part of a bundle")
+    if kind in _NO_PARTS:
+        raise BadWireFormat(f"{_NO_PARTS[kind]} cannot be a part of a bundle")
     channel = text(_bytes(channel_header, 4), "the channel ID")
     named = text(_bytes(channel_header, 5), "the transaction ID")
     bound = hashlib.sha256(bytes(_bytes(signer, 2)) + bytes(_bytes(signer, 1))).hexdigest()

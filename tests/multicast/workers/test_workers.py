@@ -307,11 +307,16 @@ def end_hard(_):
     os._exit(1)
 
 
-def test_a_process_that_dies_ends_the_work_and_nothing_is_committed(small):
+@pytest.mark.parametrize(
+    ("handler", "text"),
+    [(end_hard, "BrokenProcessPool"), (lambda _: None, "no worker could begin")],
+    ids=["a process that dies", "a handler that no process can be given"],
+)
+def test_where_no_process_works_the_work_ends_and_nothing_is_committed(small, handler, text):
     with small.consumer("C1", group="dying") as consumer:
         start = consumer.position
-        with pytest.raises(HandlerFailed, match="BrokenProcessPool"):
-            consumer.workers(end_hard, n=2, processes=True, until_end=True)
+        with pytest.raises(HandlerFailed, match=text):
+            consumer.workers(handler, n=2, processes=True, until_end=True)
         assert consumer.position == start
 
 
@@ -386,6 +391,8 @@ def test_a_failing_task_ends_the_work_and_closing_ends_it_too(small):
                 await consumer.workers(failing, n=4, attempts=1)
             work = asyncio.create_task(consumer.workers(forever, n=4))
             await asyncio.sleep(0)
+            with pytest.raises(UsageError, match="are at work"):
+                await consumer.workers(forever, n=4)
         await asyncio.wait([work])
         return work
 

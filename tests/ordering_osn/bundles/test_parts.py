@@ -80,10 +80,10 @@ def test_what_libraries_may_read_in_several_ways_is_refused(raw, text):
 
 
 @pytest.mark.parametrize("kind", HeaderType.keys())
-def test_every_type_but_those_of_configs_is_a_part(kind):
+def test_every_type_but_those_of_configs_and_requests_is_a_part(kind):
     raw = envelope("chain-a", kind=HeaderType.Value(kind))
-    if "CONFIG" in kind or kind == "ORDERER_TRANSACTION":
-        with pytest.raises(BadWireFormat, match="a config cannot be a part"):
+    if "CONFIG" in kind or kind in ("ORDERER_TRANSACTION", "DELIVER_SEEK_INFO"):
+        with pytest.raises(BadWireFormat, match=r"a (config|request to read) cannot be a part"):
             read_part(raw)
     else:
         assert read_part(raw) == transactions.read(raw)

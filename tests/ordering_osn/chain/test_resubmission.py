@@ -11,6 +11,7 @@ from tests.ordering_osn.helpers.cores import (
     config,
     creation,
     genesis,
+    made,
     metadata,
     normal,
     payload_data,
@@ -270,6 +271,9 @@ FORGED = {
     "a creation as a normal message": Regular(creation(update("c")), 1, RegularKind.NORMAL),
     "an update as a normal message": Regular(update("c"), 1, RegularKind.NORMAL),
     "an update as a config": Regular(update("c"), 1, RegularKind.CONFIG),
+    "a captured request to read": Regular(
+        made("seek", b"", kind="DELIVER_SEEK_INFO"), 1, RegularKind.NORMAL
+    ),
     "a normal message as a config": Regular(normal("a"), 1, RegularKind.CONFIG),
     "a copy of a record to come": Regular(normal("a"), 1, RegularKind.NORMAL, 2**63 - 1),
     "a copy of itself": Regular(normal("a"), 1, RegularKind.NORMAL, 3),

@@ -23,10 +23,7 @@ from ordering_osn.protos import (
 )
 
 CHANNEL = "chain-a"
-TYPES = {
-    name: int(HeaderType.Value(name))
-    for name in ("CONFIG", "CONFIG_UPDATE", "ORDERER_TRANSACTION", "ENDORSER_TRANSACTION")
-}
+TYPES = dict(HeaderType.items())
 
 
 def made(name, data, *, kind="ENDORSER_TRANSACTION", channel=CHANNEL, creator=b"User1"):

@@ -14,6 +14,7 @@ from multicast.cli.options import (
     WAIT_RANGE,
     Bootstrap,
     DriverName,
+    Interest,
     Topic,
     partitions_of,
     start_of,
@@ -42,10 +43,7 @@ def export_command(
     name: Annotated[
         str | None, typer.Option("--consumer", "--name", "-n", help="A consumer of the plan.")
     ] = None,
-    interest: Annotated[
-        str | None,
-        typer.Option("--interest", "-i", help="Instead of a name, the partitions: P1,P3."),
-    ] = None,
+    interest: Interest = None,
     follow: Annotated[
         bool, typer.Option("--follow", "-f", help="Do not stop at the present end of the logs.")
     ] = False,

@@ -19,6 +19,7 @@ from multicast.cli.options import (
     WAIT_RANGE,
     Bootstrap,
     DriverName,
+    Interest,
     Topic,
     partitions_of,
     start_of,
@@ -86,10 +87,7 @@ def materialize_command(
     to: Annotated[
         str, typer.Option("--to", help="The topic to copy to; created if it does not exist.")
     ],
-    interest: Annotated[
-        str | None,
-        typer.Option("--interest", "-i", help="Instead of a name, the partitions: P1,P3."),
-    ] = None,
+    interest: Interest = None,
     start: Annotated[
         str,
         typer.Option("--from", help="For a new target: earliest, latest, a cursor, or a time."),

@@ -19,6 +19,10 @@ Bootstrap = Annotated[
 Topic = Annotated[
     str | None, typer.Option("--topic", "-t", help="The topic to multicast on [A; AMCAST_TOPIC]")
 ]
+Interest = Annotated[
+    str | None,
+    typer.Option("--interest", "-i", help="Instead of a name, the partitions: P1,P3."),
+]
 DriverName = Annotated[
     str | None,
     typer.Option("--driver", help="Kafka's client: librdkafka or kafka-python [AMCAST_DRIVER]"),

@@ -18,6 +18,7 @@ from multicast.cli.options import (
     Bootstrap,
     DriverName,
     HistoryFile,
+    Interest,
     Topic,
     partitions_of,
     start_of,
@@ -50,10 +51,7 @@ def receive(
         str | None, typer.Option("--name", "-n", help="A consumer of the plan, like C1.")
     ] = None,
     *,
-    interest: Annotated[
-        str | None,
-        typer.Option("--interest", "-i", help="Instead of a name, the partitions: P1,P3."),
-    ] = None,
+    interest: Interest = None,
     bootstrap: Bootstrap = None,
     topic: Topic = None,
     driver: DriverName = None,

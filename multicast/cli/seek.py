@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from multicast.cli.options import Bootstrap, DriverName, Topic, partitions_of, start_of
+from multicast.cli.options import Bootstrap, DriverName, Interest, Topic, partitions_of, start_of
 from multicast.consuming.consumer import Consumer
 from multicast.settings import settings
 from topology.output import Output, OutputOption
@@ -28,10 +28,7 @@ def seek_group(
         str | None,
         typer.Option("--name", "-n", help="The consumer of the plan; default: named as the group."),
     ] = None,
-    interest: Annotated[
-        str | None,
-        typer.Option("--interest", "-i", help="Instead of a name, the partitions: P1,P3."),
-    ] = None,
+    interest: Interest = None,
     bootstrap: Bootstrap = None,
     topic: Topic = None,
     driver: DriverName = None,

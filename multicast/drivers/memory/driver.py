@@ -74,10 +74,7 @@ class MemoryDriver:
         return "memory"
 
     def reader(
-        self,
-        starts: Mapping[TopicPartition, int],
-        *,
-        wait_s: float | None = None,  # noqa: ARG002 - a parameter of the other drivers
+        self, starts: Mapping[TopicPartition, int], *, wait_s: float | None = None
     ) -> MemoryReader:
         """Open a reader."""
         return MemoryReader(self.log, starts)
@@ -87,10 +84,7 @@ class MemoryDriver:
         return self.reader(starts)
 
     def watcher(
-        self,
-        starts: Mapping[TopicPartition, int],
-        *,
-        sentinel_topic: str | None = None,  # noqa: ARG002 - a parameter of the other drivers
+        self, starts: Mapping[TopicPartition, int], *, sentinel_topic: str | None = None
     ) -> MemoryWatcher:
         """Open a watcher."""
         return MemoryWatcher(self.log, starts)
@@ -100,8 +94,8 @@ class MemoryDriver:
         *,
         beside: Beside | None = None,
         settled: Settled | None = None,
-        linger_ms: int = 0,  # noqa: ARG002 - these two are parameters of the other drivers
-        compression: str = "none",  # noqa: ARG002
+        linger_ms: int = 0,
+        compression: str = "none",
         batch_bytes: int | None = None,
         in_flight_max: int = IN_FLIGHT_MAX,
         in_flight_bytes_max: int = IN_FLIGHT_BYTES_MAX,

@@ -16,7 +16,6 @@ import threading
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, closing, suppress
 from functools import partial
-from typing import Self
 
 from collectors.change_pauses import ChangePauses
 from collectors.engine.chores import Chores, Hosted
@@ -33,6 +32,7 @@ from multicast.control import (
     sentinel_topic,
 )
 from multicast.drivers.clock import WRITER_BYTES
+from multicast.drivers.closing import ClosedAtEnd
 from multicast.drivers.protocol import AppendOutcome, Driver, TopicPartition
 from multicast.errors import AmcastError, BufferFull, Trimmed
 
@@ -41,7 +41,7 @@ from multicast.errors import AmcastError, BufferFull, Trimmed
 _APPENDER_CLOSE_S = 1.0
 
 
-class Engine:
+class Engine(ClosedAtEnd):
     """Runs instances of collectors of one topic; a context manager.
 
     The constructor reads the control topics to their ends, and blocks for as long as that takes. It
@@ -83,12 +83,6 @@ class Engine:
             self._opened = opened.pop_all()
         for loop in self._loops:
             loop.start()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
 
     def add(self, instance: Hosted) -> None:
         """Run an instance until it is over, for whatever reason; returns at once."""

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from contextlib import ExitStack, suppress
 from datetime import datetime
 from functools import partial
-from typing import Literal, Self, Unpack
+from typing import Literal, Unpack
 
 from multicast.conditional.condition import LogPosition
 from multicast.conditional.judge import WhyVoid
@@ -41,6 +41,7 @@ from multicast.control import ControlState, log_partition
 from multicast.control.topic_identity import refuse_changed_topics
 from multicast.drivers import open_driver
 from multicast.drivers.clock import clock_of, seconds
+from multicast.drivers.closing import ClosedAtEnd
 from multicast.drivers.protocol import Driver, TopicPartition
 from multicast.errors import ProtocolViolation, TimedOut, UsageError
 from multicast.metrics.consumed import ConsumptionCounter
@@ -63,7 +64,7 @@ _END_EVERY_S = 0.05  # how often `until_end` tests for the end; a human notices 
 _QUIET_S = 30.0
 
 
-class Consumer:
+class Consumer(ClosedAtEnd):
     """Delivers every message whose destination set meets the interest, in the agreed order.
 
     Subscribe with `name`, a consumer of the plan, or with `interest`, a set of partitions. Commits
@@ -141,12 +142,6 @@ class Consumer:
             if stored is None:
                 self.seek(start)
             self._opened = opened.pop_all()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
 
     # -- reading ----------------------------------------------------------------------------
 

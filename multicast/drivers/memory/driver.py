@@ -10,9 +10,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from math import inf
-from typing import Self
 
 from multicast.drivers.appender.dispatcher import Limits
+from multicast.drivers.closing import ClosedAtEnd
 from multicast.drivers.memory.appender import MemoryJointAppender
 from multicast.drivers.memory.brokers import MemoryBrokers
 from multicast.drivers.memory.logs import MemoryLog
@@ -33,7 +33,7 @@ __all__ = ["MemoryDriver", "MemoryLog", "MemoryReader", "MemoryWatcher"]
 _NO_LIMITS = Limits(timeout_s=inf, delivery_timeout_s=inf)
 
 
-class MemoryDriver:
+class MemoryDriver(ClosedAtEnd):
     """A driver of a `MemoryLog`.
 
     Its appenders send to `brokers`, by default to some of its own, and keep `limits`, which by
@@ -61,12 +61,6 @@ class MemoryDriver:
         self.offsets_at = self.log.offsets_at
         self.commit = self.log.commit
         self.committed = self.log.committed
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
 
     @property
     def name(self) -> str:

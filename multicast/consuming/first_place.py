@@ -125,13 +125,7 @@ def _behind(
     source, place = link.source, link.start
     stream = control.opened(link.plan.epoch, link.start.source, point)
     end = driver.last_stable_offsets([source])[source]
-
-    def quiet(position: int) -> ClusterUnreachable:
-        return ClusterUnreachable(
-            f"{source.topic}/{source.partition} gave no record from {position} on"
-        )
-
-    for fetched in read_upto(driver, source, stream.offset_next, end, quiet):
+    for fetched in read_upto(driver, source, stream.offset_next, end):
         for record in fetched.records:
             is_over = all(stream.state.positions[log] >= end for log, end in below.items())
             if stream.proven and is_over:

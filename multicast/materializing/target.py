@@ -129,18 +129,14 @@ def copied_to(
                 f"topic of its own"
             )
         cursor = Cursor.parse(text.decode(errors="replace"))
-        last = cursor if last is None or _place(cursor) > _place(last) else last
+        last = cursor if last is None or cursor.rank > last.rank else last
     if stored is None or (last is None and any(ends)):  # retention has deleted all copies
         return stored or last
     # Kafka may commit copies without the cursor behind them (docs/hazards.md): they are there.
-    if last is not None and _place(last) >= _place(stored):
+    if last is not None and last.rank >= stored.rank:
         return last
     raise Conflict(
         f"the group has copied up to cursor {stored}, and the last copy in {topic} is "
         f"{'none' if last is None else f'that of cursor {last}'}: the topic was recreated or has "
         f"lost its end, or the group was moved on; copy to another topic"
     )
-
-
-def _place(cursor: Cursor) -> tuple[int, int, int, int]:
-    return cursor.epoch, cursor.record, cursor.run, cursor.next

@@ -200,7 +200,7 @@ class Consumer(ClosedAtEnd):
             self._spans.make()
         while True:
             self._user.refuse_ended()
-            self._readers.refuse_recreated()
+            self._readers.watch.refuse()
             if self._readers.look_is_due():
                 tell(self._control.refresh(), self._delivery)
             waits_for_control = self._turn_epoch()
@@ -216,7 +216,8 @@ class Consumer(ClosedAtEnd):
             if self._delivery.judges.wanted is not None:
                 self._lookback.read(self._delivery.judges, max(0.0, remaining))
                 if self._delivery.judges.wanted is None:
-                    self._readers.refuse_recreated_now()
+                    # What was read again may be of another topic than what is at hand.
+                    self._readers.watch.look()
             elif waits_for_control:  # the logs and the order can add nothing until then
                 self._control.follow(max(0.0, remaining))
             else:
@@ -306,7 +307,7 @@ class Consumer(ClosedAtEnd):
 
     def leader_epochs(self) -> dict[TopicPartition, int]:
         """Give, per Kafka partition, the epoch of the leader that took the last record read."""
-        return self._readers.leader_epochs()
+        return self._readers.last.leader_epochs()
 
     @property
     def waiting(self) -> Waiting | None:
@@ -368,7 +369,7 @@ class Consumer(ClosedAtEnd):
         with self._lock:
             last = {} if anew else self._group_positions.last_of_logs(self.position)
             if anew:
-                self._readers.forget()
+                self._readers.last.forget()
             self._begin(delivery)
             self._omitted = omitted if anew else self._omitted
             observed = self._observe(
@@ -431,7 +432,7 @@ class Consumer(ClosedAtEnd):
             message = last.get(log_partition(log))
             if message is not None and self._delivery.tails.drops(number, message.offset):
                 del last[log_partition(log)]
-        self._readers.refuse_others(last)
+        self._readers.last.refuse_others(last)
         self._group_positions.goes_on(last)
         self._delivery.begin_at({log: offset for log, (offset, _) in known.items()})
 

@@ -14,7 +14,6 @@ the page under a name of its own (DNS rebinding).
 from __future__ import annotations
 
 import asyncio
-import ipaddress
 import json
 from collections.abc import AsyncGenerator, Callable
 from contextlib import suppress
@@ -30,7 +29,7 @@ from collectors.live.timeline import Timeline
 from multicast.drivers.kafka import Admin
 from multicast.errors import AmcastError
 from multicast.settings import Settings
-from multicast.web import EventStream, Request, Route, WebDocument
+from multicast.web import EventStream, Request, Route, WebDocument, is_loopback
 
 TIMELINES_MAX = 4  # each is a consumer: a thread, a window and buffers
 # A page that is loaded again, or whose tab was in the background for so long, finds what was read:
@@ -70,7 +69,7 @@ class LivePages:
     ) -> None:
         self._settings = settings
         self._open = open_observer
-        self._payloads = _is_loopback(host)
+        self._payloads = is_loopback(host)
         self._observer: Observer | None = None
         self._timelines: dict[str, Timeline] = {}
         self._watching = 0
@@ -268,13 +267,6 @@ class _Moved:
             async with asyncio.timeout(timeout_s):
                 await self._event.wait()
         self._event.clear()
-
-
-def _is_loopback(host: str) -> bool:
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return host == "localhost"
 
 
 def _event(name: str, document: dict[str, Any]) -> bytes:

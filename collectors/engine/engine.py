@@ -68,14 +68,14 @@ class Engine(ClosedAtEnd):
         with ExitStack() as opened:
             self._read_control = partial(_read_control, driver, topic)
             self.control, positions = self._read_control()
-            self._appender = driver.appender()
-            opened.callback(self._appender.close, _APPENDER_CLOSE_S)
+            self.appender = driver.appender()
+            opened.callback(self.appender.close, _APPENDER_CLOSE_S)
             self.streams = StreamLoop(driver, failed=self.fail_all, compacted=positions.keys())
             opened.callback(self.streams.close)
             self.ends = LogEndLoop(driver, sentinel_topic(topic), failed=self.fail_all)
             opened.callback(self.ends.close)
             self.clock = Clock(failed=self.fail_all)
-            self.chores = Chores(driver, self._appender, lambda: self.control, failed=self.fail_all)
+            self.chores = Chores(driver, self.appender, lambda: self.control, failed=self.fail_all)
             self._control_sink = _ControlSink(self, positions)
             self._control_sink.subscribe()
             self.ends.hurries = self.plan_changes
@@ -108,10 +108,6 @@ class Engine(ClosedAtEnd):
 
     # -- for instances ------------------------------------------------------------------------
 
-    def make_ready(self, partition: TopicPartition) -> None:
-        """Have the appender connect to the partition's leader before the first append is due."""
-        self._appender.ready(partition)
-
     def leave(self, instance: Hosted) -> None:
         """Forget an instance that is over."""
         with self._lock:
@@ -131,7 +127,7 @@ class Engine(ClosedAtEnd):
         """
         try:
             key = writer.to_bytes(WRITER_BYTES, "big")
-            self._appender.append(partition, raw, key=key, done=done)
+            self.appender.append(partition, raw, key=key, done=done)
         except BufferFull:
             return False
         return True
@@ -139,7 +135,7 @@ class Engine(ClosedAtEnd):
     def write_control(self, key: bytes, value: bytes) -> None:
         """Start an append of a collector's statement, whose loss does no harm."""
         with suppress(BufferFull):
-            self._appender.append(self._collectors_partition, value, key=key, done=log_refused)
+            self.appender.append(self._collectors_partition, value, key=key, done=log_refused)
 
     # -- from the loops -----------------------------------------------------------------------
 

@@ -207,7 +207,7 @@ class KafkaPythonWatcher:
             self._silent_s += time.monotonic() - began
             if self._silent_s > self._connection.timeout_s:
                 self._silent_s = 0.0
-                raise self._connection.unreachable(self._connection.timeout_s)
+                raise self._connection.manager.unreachable(self._connection.timeout_s)
 
     def _drive_loop(self) -> None:
         """Run the package's loop without waiting."""

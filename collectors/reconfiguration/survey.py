@@ -97,14 +97,11 @@ def _read_all(
         for partition, stream in places.items():
             for point in reversed(state.checkpoints(stream.plan.epoch, stream.collector)):
                 end = point.offset + 1
-                if max(stream.offset_next, _end(driver, partition, end)) >= end:
+                present = end_from(driver, clock_of(driver), partition, end)
+                if max(stream.offset_next, present) >= end:
                     break
                 gone[stream.collector] = min(point.offset, gone.get(stream.collector, end))
         return {stream.collector: stream for stream in places.values()}, gone
-
-
-def _end(driver: Driver, partition: TopicPartition, least: int) -> int:
-    return end_from(driver, clock_of(driver), partition, least)
 
 
 def read_to_end(driver: Driver, places: Mapping[TopicPartition, OrderStream]) -> None:

@@ -39,7 +39,7 @@ import socket
 import sys
 import time
 from collections.abc import Callable, Mapping
-from contextlib import suppress
+from contextlib import closing, suppress
 from http import HTTPStatus
 from typing import Any, TypeVar
 
@@ -406,10 +406,8 @@ def _was_recreated(driver: Driver, known: ControlState) -> bool:
         control = ControlReader(driver, known.topic)
     except UncoveredInterest:  # it was deleted
         return True
-    try:
+    with closing(control):
         return not control.refresh().continues(known)
-    finally:
-        control.close()
 
 
 hosts: list[CollectorHost] = []

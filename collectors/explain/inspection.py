@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import closing
 from dataclasses import replace
 
 from collectors.doctor.streams import now_ms, stream_records
@@ -127,8 +128,7 @@ def _read_one(driver: Driver, partition: TopicPartition, offset: int) -> Record 
 
 
 def _decision(driver: Driver, log: Log, offset: int) -> str:
-    follower = DecisionFollower(driver)
-    try:
+    with closing(DecisionFollower(driver)) as follower:
         follower.add([log])
         try:
             decision = follower.wait(log.name, offset, READ_S)

@@ -193,10 +193,8 @@ def _control_state(driver: Driver, admin: Admin, topic: str) -> ControlState:
         control = ControlReader(driver, topic)
     except UncoveredInterest:  # the collectors' topic is missing, too
         return ControlState(topic)
-    try:
+    with closing(control):
         return control.refresh()
-    finally:
-        control.close()
 
 
 def refuse_unfit(

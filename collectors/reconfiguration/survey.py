@@ -9,7 +9,7 @@ Writes nothing. `collectors/core/mending.py` decides what is damaged; `recovery.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import closing, contextmanager
+from contextlib import closing
 from types import MappingProxyType
 
 from collectors.core.epoch_change import cuts_of, freeze_positions, losses_of
@@ -108,7 +108,9 @@ def read_to_end(driver: Driver, places: Mapping[TopicPartition, OrderStream]) ->
     """Read streams to the ends that they have now; raises `TimedOut` if no record comes."""
     if not places:
         return
-    with _surveyed(driver, places) as streams:
+    starts = {place: stream.offset_next for place, stream in places.items()}
+    with closing(driver.reader(starts)) as reader:
+        streams = Streams(reader, places)
         ends = driver.last_stable_offsets(list(places))
         while any(stream.offset_next < ends[place] for place, stream in places.items()):
             before = sum(stream.offset_next for stream in places.values())
@@ -118,14 +120,6 @@ def read_to_end(driver: Driver, places: Mapping[TopicPartition, OrderStream]) ->
                     f"the order streams could not be read to their ends: no record came for "
                     f"{READ_S:g} s; run it again"
                 )
-
-
-@contextmanager
-def _surveyed(driver: Driver, places: Mapping[TopicPartition, OrderStream]) -> Iterator[Streams]:
-    with closing(
-        driver.reader({place: stream.offset_next for place, stream in places.items()})
-    ) as reader:
-        yield Streams(reader, places)
 
 
 def _positions_at(

@@ -7,6 +7,7 @@ No copy is made twice, whatever the group says; where copies are missing, nobody
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from contextlib import closing
 from typing import TYPE_CHECKING, NamedTuple
 
 from multicast.consuming.cursor import Cursor
@@ -94,14 +95,11 @@ def last_records(
 
 def _last(driver: Driver, partition: TopicPartition, first: int, end: int) -> Record | None:
     last, position = None, first
-    reader = driver.reader({partition: first})
-    try:
+    with closing(driver.reader({partition: first})) as reader:
         while position < end:
             for fetched in reader.poll(_POLL_S):
                 position = fetched.position
                 last = next((each for each in reversed(fetched.records) if each.offset < end), last)
-    finally:
-        reader.close()
     return last
 
 

@@ -135,11 +135,6 @@ def _or_exit(call: Callable[[], _T]) -> _T:
         sys.exit(error.exit_code)
 
 
-def _listen() -> str:
-    """Give the address at which others reach this machine."""
-    return _settings.listen or address_towards(_settings.bootstrap)
-
-
 def _open_driver() -> Driver:
     return open_driver(_settings.driver, _settings.bootstrap, _settings.client)
 
@@ -372,7 +367,8 @@ class CollectorHost(Service):
         if self.order_check is not None:
             self.order_check.stop()
         supervisors = list(self.supervisors.values())
-        if not self._is_alone():
+        snapshot = None if self.member is None else self.member.snapshot
+        if snapshot is None or len(snapshot.members) != 1:  # another process may take over
             for supervisor in supervisors:
                 supervisor.release()
             with suppress(TimeoutError):
@@ -382,11 +378,6 @@ class CollectorHost(Service):
         for supervisor in supervisors:
             if supervisor.instance is not None:
                 supervisor.instance.stop()
-
-    def _is_alone(self) -> bool:
-        """Whether no other process shares the collectors, as far as we know."""
-        snapshot = None if self.member is None else self.member.snapshot
-        return snapshot is not None and len(snapshot.members) == 1
 
     async def on_shutdown(self) -> None:
         """Close what was opened; the start may not have opened everything."""
@@ -484,8 +475,8 @@ class _WebAddress:
     def page(self) -> StatusPage:
         """Give the address to reach it at; one that listens on all addresses names one of them."""
         host, port = self.bind().getsockname()[:2]
-        everywhere = ipaddress.ip_address(host).is_unspecified
-        host = _listen() if everywhere else host
+        if ipaddress.ip_address(host).is_unspecified:
+            host = _settings.listen or address_towards(_settings.bootstrap)
         return StatusPage(host, port, _PROCESS, this_machine())
 
 

@@ -228,16 +228,14 @@ class LivePages:
         try:
             message = message_of(request.query.get("id", ""))
             observer = await self._look()
+            try:
+                async with self._explaining:
+                    found = await asyncio.to_thread(self._explained, observer, message)
+            finally:
+                self._leave()
         except AmcastError as error:
-            return _json(HTTPStatus.OK, {"error": str(error)})
-        try:
-            async with self._explaining:
-                found = await asyncio.to_thread(self._explained, observer, message)
-        except AmcastError as error:
-            return _json(HTTPStatus.OK, {"error": str(error)})
-        finally:
-            self._leave()
-        return _json(HTTPStatus.OK, found)
+            found = {"error": str(error)}
+        return WebDocument(HTTPStatus.OK, "application/json", json.dumps(found).encode(), _HEADERS)
 
     def _explained(self, observer: Observer, message: Any) -> dict[str, Any]:
         observer.first(TICK_S * 10)
@@ -271,7 +269,3 @@ class _Moved:
 
 def _event(name: str, document: dict[str, Any]) -> bytes:
     return f"event: {name}\ndata: {json.dumps(document, separators=(',', ':'))}\n\n".encode()
-
-
-def _json(status: HTTPStatus, document: dict[str, Any]) -> WebDocument:
-    return WebDocument(status, "application/json", json.dumps(document).encode(), _HEADERS)

@@ -208,7 +208,8 @@ class Faults:
             self.arrive_late()
         for _ in range(1000):
             for requests in list(self.waiting.values()):
-                while requests:
+                # In turns: what one refuses comes again until another has taken what is before it.
+                for _ in range(len(requests)):
                     answer_at_once(requests.popleft())
             self.pass_time()
             if self.cluster.appender.flush(0) and not any(self.waiting.values()):

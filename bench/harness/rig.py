@@ -21,7 +21,6 @@ from multicast.control import log_partition
 from multicast.drivers import open_driver
 from multicast.drivers.kafka import Admin
 from multicast.drivers.protocol import Appender, AppendOutcome, DoneAll, Driver, TopicPartition
-from multicast.errors import TimedOut
 from multicast.local.cluster import LocalCluster
 from topology.planner.solver import plan as solve
 from topology.tree import Plan
@@ -49,22 +48,6 @@ class Rig:
         """Return the collectors, not yet started: enter them, then call `wait_healthy`."""
         place = (self.bootstrap, self.topic, "librdkafka")
         return CollectorProcesses(*place, self.plan, self.folder, options=options)
-
-    def fill(self, messages: int, message_bytes: int) -> None:
-        """Append a number of messages, to all partitions in turns, as fast as possible."""
-        appender = self.driver.appender()
-        values = [bytes(message_bytes)] * max(1, min(1000, (1 << 20) // message_bytes))
-        try:
-            turn = 0
-            while messages:
-                some = values[:messages]
-                append_all(appender, self.partitions[turn % len(self.partitions)], some)
-                messages -= len(some)
-                turn += 1
-            if not appender.flush(60.0):
-                raise TimedOut("some appends were not acknowledged within 60 s")
-        finally:
-            appender.close()
 
 
 @contextmanager

@@ -179,10 +179,10 @@ class ProducerThread:
             "delay": delay.encoded(),
         }
 
-    def write_events(self, log: EventLog, command: Mapping[str, Any]) -> int:
-        """Write the events of the last round's messages; return their number."""
+    def write_events(self, log: EventLog, command: Mapping[str, Any]) -> None:
+        """Write the events of the last round's messages."""
         accepted = self._driver.accepted or []
-        return log.write_accepted(command["round"], accepted, timeout_s=command["timeout_s"])
+        log.write_accepted(command["round"], accepted, timeout_s=command["timeout_s"])
 
     def _send_in_time(
         self,
@@ -337,10 +337,10 @@ class Receiver:
             "latency": latencies.encoded(),
         }
 
-    def write_events(self, log: EventLog, command: Mapping[str, Any]) -> int:
-        """Write the events of the last round's deliveries; return their number."""
+    def write_events(self, log: EventLog, command: Mapping[str, Any]) -> None:
+        """Write the events of the last round's deliveries."""
         named, noted = self._reading.name, self._noted or []
-        return log.write_delivered(command["round"], named, noted, timeout_s=command["timeout_s"])
+        log.write_delivered(command["round"], named, noted, timeout_s=command["timeout_s"])
 
 
 def _nothing(_: AppendOutcome) -> None:
@@ -373,7 +373,8 @@ def serve(task: ArmClient, talk: Talk) -> None:
         for command in talk.commands():
             if command.get("events"):
                 assert log is not None, "a run without a name has no events"
-                talk.answer({"events": client.write_events(log, command)})
+                client.write_events(log, command)
+                talk.answer({"events": True})
             else:
                 gc.collect()
                 gc.freeze()  # as a service would: the set-up objects are not scanned again

@@ -9,8 +9,8 @@ from __future__ import annotations
 import tempfile
 import threading
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -20,7 +20,15 @@ from collectors.reconfiguration.apply import apply
 from multicast.control import log_partition
 from multicast.drivers import open_driver
 from multicast.drivers.kafka import Admin
-from multicast.drivers.protocol import Appender, AppendOutcome, DoneAll, Driver, TopicPartition
+from multicast.drivers.protocol import (
+    Appender,
+    AppendFailed,
+    AppendOutcome,
+    DoneAll,
+    Driver,
+    TopicPartition,
+)
+from multicast.errors import AmcastError, TimedOut
 from multicast.local.cluster import LocalCluster
 from topology.planner.solver import plan as solve
 from topology.tree import Plan
@@ -79,6 +87,25 @@ def append_all(
         values = values[taken:]
         if not taken:
             pause(_PAUSE_S)
+
+
+def store(
+    driver: Driver, chunks: Iterable[tuple[TopicPartition, Sequence[bytes]]], *, timeout_s: float
+) -> None:
+    """Append all values, and wait until they are stored; raises `AmcastError` if one is not."""
+    failed: list[AmcastError] = []
+
+    def done(_: int, __: int, outcome: AppendOutcome) -> None:
+        if isinstance(outcome, AppendFailed):
+            failed.append(outcome.error)
+
+    with closing(driver.appender()) as appender:
+        for partition, values in chunks:
+            append_all(appender, partition, values, done)
+        if not appender.flush(timeout_s):
+            raise TimedOut(f"some appends were not acknowledged within {timeout_s:g} s")
+    if failed:
+        raise failed[0]
 
 
 def pause(seconds: float) -> None:

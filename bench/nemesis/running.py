@@ -265,7 +265,7 @@ class Canary:
                 self._delivered[key] = max(self._delivered[key], int(offset_text))
 
 
-def until(done: Callable[[], bool], *, timeout_s: float, pause_s: float = _LOOK_S) -> bool:
+def until(done: Callable[[], object], *, timeout_s: float, pause_s: float = _LOOK_S) -> bool:
     """Wait until `done()` holds; returns whether it did in time."""
     deadline = time.monotonic() + timeout_s
     waits = threading.Event()

@@ -15,7 +15,7 @@ from array import array
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
-from typing import Any, NamedTuple, Protocol, cast
+from typing import Any, NamedTuple, cast
 
 from bench.baselines.poster import PosterConsumer
 from bench.comparison.events import EventLog
@@ -224,19 +224,6 @@ class ProducerThread:
         return full + [_Batch(log, batch) for log, batch in open_.items()]
 
 
-class MessageSource(Protocol):
-    """The source of a consumer's messages."""
-
-    def poll(self) -> Iterator[Sequence[Record]]:
-        """Yield the records of one poll."""
-
-    def rewind(self) -> None:
-        """Read from the start again."""
-
-    def close(self) -> None:
-        """Close the source."""
-
-
 class PlainSource:
     """Reads partitions without an order between them."""
 
@@ -286,7 +273,7 @@ class Receiver:
         self._destinations = workload.destinations(layout.targets)
         self._reading = reading
         self._noted: list[DeliveryStamp] | None = [] if task.run else None
-        self._source: MessageSource
+        self._source: PlainSource | OrderedSource | PosterConsumer
         partitions = [TopicPartition(topic, number) for number in reading.interest]
         if arm == "one-partition":
             self._source = PlainSource(driver, [TopicPartition(topic, 0)])

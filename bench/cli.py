@@ -17,6 +17,7 @@ from rich.table import Table
 from bench.comparison import compare as comparing
 from bench.comparison.run import run as measure
 from bench.comparison.workload import BACKLOG, InvalidWorkload, Workload, load
+from bench.harness.figures import spelled
 from bench.harness.interrupts import end_at_signals
 from multicast.errors import UsageError
 from topology.files import (
@@ -231,8 +232,8 @@ def _print_result(document: dict[str, Any]) -> None:
     for column in _COLUMNS:
         table.add_column(column, justify="right")
     for arm, figures in document["arms"].items():
-        cells = [figures.get(key) for key in _COLUMNS.values()]
-        table.add_row(arm, *map(_short, cells))
+        cells = (figures.get(key) for key in _COLUMNS.values())
+        table.add_row(arm, *("" if cell is None else spelled(cell) for cell in cells))
     console = Console(width=120)
     console.print(table)
     for arm, figures in document["arms"].items():
@@ -248,10 +249,3 @@ def _print_result(document: dict[str, Any]) -> None:
                 f"{arm} / {document['base']}  {name} {ratio['median']:.3f} "
                 f"({ratio['least']:.3f} to {ratio['greatest']:.3f})"
             )
-
-
-def _short(value: float | None) -> str:
-    """Write four significant digits; from 1,000 on, all digits before the point."""
-    if value is None:
-        return ""
-    return f"{value:,.0f}" if value >= 1000 else f"{value:.4g}"

@@ -2,7 +2,6 @@
 
     rule.py      which epochs there are, and `ticket_rule.py` which order records count, and each
                  message's place; written independently of `multicast`, without Spark
-    streams.py   reads streams by the rule
     session.py   a Spark session with the locked Kafka connector (`connector.lock`)
     sources.py   reads events, descriptions of arms, control topics and order streams
     figures.py   latencies, rates and losses

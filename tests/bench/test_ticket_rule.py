@@ -8,8 +8,7 @@ from itertools import product
 import pytest
 
 from bench.pipeline.rule import EPOCH_PLACES, PlannedOrder, Statement, read_control
-from bench.pipeline.streams import scan
-from bench.pipeline.ticket_rule import StreamReading
+from bench.pipeline.ticket_rule import StreamReading, scan
 from collectors.reconfiguration.survey import counted_runs
 from multicast.control import plan_record, stream_partition
 from multicast.drivers.protocol import TopicPartition

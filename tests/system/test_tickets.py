@@ -10,7 +10,7 @@ from dataclasses import replace
 import pytest
 
 from bench.pipeline.rule import EPOCH_PLACES, PlannedOrder, Statement, read_control
-from bench.pipeline.streams import scan
+from bench.pipeline.ticket_rule import scan
 from collectors.reconfiguration import drain
 from multicast import Consumer, Producer
 from multicast.consuming.subscription import SubscriptionRequest

@@ -6,7 +6,6 @@
     sources.py   reads events, descriptions of arms, control topics and order streams
     figures.py   latencies, rates and losses
     judge.py     joins deliveries with their places in the order
-    live.py      the same figures by Structured Streaming
     report.py    runs all of it for some runs and returns one document
 
 Only this folder imports pyspark. `connector.lock` lists the jars that the connector needs in

@@ -10,7 +10,7 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from bench.cli import Force, refuse_files
+from bench.cli import refuse_files
 from bench.harness.interrupts import end_at_signals
 from bench.report import targets
 from bench.report.data import collect, described
@@ -18,7 +18,7 @@ from bench.report.report import write_report
 from bench.report.suite import chosen, run_suite
 from multicast.errors import UsageError
 from topology.files import write_text
-from topology.output import Output, OutputOption
+from topology.output import ForceOption, Output, OutputOption
 
 app = typer.Typer()
 
@@ -72,7 +72,7 @@ def report(
     out: Annotated[
         Path | None, typer.Option("--out", readable=False, help="Write the HTML page here.")
     ] = None,
-    force: Force = False,
+    force: ForceOption = False,
     output: OutputOption = Output.TABLE,
 ) -> None:
     """Judge a run by the targets; draw its plots into one HTML page that needs no other file."""

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from itertools import count
 
 from topology.carry_over import retained
-from topology.check import PlanRejected, TreeFigures, figures
+from topology.check import PlanRejected, figures
 from topology.draw import shortened
 from topology.interests import Interest, InterestFile, PlanLimits
 from topology.tree import Log, Plan
@@ -130,29 +130,23 @@ class FigureChange:
 
 def compared(old: Plan, new: Plan) -> tuple[FigureChange, ...]:
     """Compare the figures of two plans, each at the rates in the plan itself."""
-    was, now = figures(old), figures(new)
+    both = was, now = figures(old), figures(new)
+    hops = ({share.consumer: share.hops for share in each.shares} for each in both)
+    foreign = ({share.consumer: share.foreign for share in each.shares} for each in both)
+    foreign_at = (
+        {share.collector: share.passed_on + share.dropped for share in each.collectors}
+        for each in both
+    )
     return (
         FigureChange("cost", was.cost, now.cost),
         FigureChange("hops", was.hops, now.hops),
         FigureChange("foreign", was.foreign, now.foreign),
         FigureChange("genuine %", 100 * was.genuineness, 100 * now.genuineness),
-        *_rows("hops of", _hops(was), _hops(now)),
-        *_rows("foreign to", _foreign(was), _foreign(now)),
+        *_rows("hops of", *hops),
+        *_rows("foreign to", *foreign),
         *_rows("load of", dict(was.loads), dict(now.loads)),
-        *_rows("foreign at", _foreign_at(was), _foreign_at(now)),
+        *_rows("foreign at", *foreign_at),
     )
-
-
-def _hops(figures: TreeFigures) -> dict[str, float]:
-    return {share.consumer: share.hops for share in figures.shares}
-
-
-def _foreign(figures: TreeFigures) -> dict[str, float]:
-    return {share.consumer: share.foreign for share in figures.shares}
-
-
-def _foreign_at(figures: TreeFigures) -> dict[str, float]:
-    return {share.collector: share.passed_on + share.dropped for share in figures.collectors}
 
 
 def _rows(what: str, old: Mapping[str, float], new: Mapping[str, float]) -> Iterator[FigureChange]:

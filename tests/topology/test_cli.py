@@ -178,7 +178,6 @@ def test_a_file_that_exists_is_overwritten_only_where_that_is_asked_for(tmp_path
         *(("--phi", value) for value in ("1e308", "inf", "nan")),
         *(("--window", value) for value in ("1e308", "inf", "nan")),
         *(("--effort", value) for value in ("inf", "nan")),
-        ("--base-epoch", "999999999"),
     ],
 )
 def test_a_number_that_no_search_can_use_is_wrong_usage(option, value):
@@ -257,7 +256,7 @@ def cluster(tmp_path, monkeypatch):
     """The poster's plan runs; what the brokers would answer is set by `rates`."""
     out = tmp_path / "running.json"
     rates = dict.fromkeys(("P1", "P2", "P3", "P4", "P5"), 100.0)
-    run("plan", POSTER, "--out", out, "--cluster-id", "here")
+    run("plan", POSTER, "--out", out)
     running = Plan.parse(out.read_bytes())
     monkeypatch.setattr("topology.cli._ask_cluster", lambda *_: (running, dict(rates), "here", 5))
     return rates
@@ -274,10 +273,6 @@ def test_a_running_tree_stays_if_rates_drift_and_its_plan_is_printed_as_it_was_a
         "the running tree stays: the planner finds the same one\n\nnothing moves" in result.stdout
     )
     assert out.read_bytes() == (tmp_path / "running.json").read_bytes()
-    numbered = one_document(
-        run("plan", POSTER, "--from-cluster", "--base-epoch", "4", "-o", "json")
-    )
-    assert (numbered["epoch"], numbered["rates"]["P1"]) == (5, 107.0)
 
 
 def test_a_rate_that_rises_moves_the_tree_unless_the_margin_forbids_it(cluster):

@@ -138,12 +138,6 @@ class Measure:
         cells = [cell for row in self._link for cell in row]
         return sorted({self.cheapest_hop(), sum(cells) // len(cells)})
 
-    @property
-    def plain(self) -> bool:
-        """Whether there are no limits and no hosts."""
-        bent = self.load_max, self.load_wanted, self.levels_max
-        return all(limit is None for limit in bent) and self.hosts == (NOWHERE,)
-
     def weight_of(self, demands: int) -> int:
         """Sum the weights of a set of demands."""
         return sum(self.weight[number] for number in bits(demands))

@@ -170,29 +170,21 @@ class MovableTree:
         wanted = self.wanted[node]
         return wanted | twice | (once & out), out | wanted | twice, once
 
-    def bags(self) -> list[tuple[int, int, int]]:
-        """List nodes, parents first, each with its bag and the classes needed outside it."""
-        listed, pending = [], [(self.root, self.outside)]
-        while pending:
-            node, out = pending.pop()
-            if self.fixed[node]:
-                listed.append((node, self.touch[node], out))
-                continue
-            bag, sure, once = self.around(node, out)
-            listed.append((node, bag, out))
-            pending += [(c, sure | (once & ~self.touch[c])) for c in self.children[node]]
-        return listed
-
     def price(self) -> int:
         """Give the price of all collectors, without fixed subtrees and up to a constant."""
         pricing, total = self.pricing, 0
-        for node, bag, _ in self.bags():
-            if not self.fixed[node]:
-                load = pricing.foreign[bag]
-                total += (self.count[node] - pricing.unit) * load
-                total += pricing.unit * pricing.foreign[bag & ~self.wanted[node]]
-                total += self.hops[node] - pricing.hops[self.touch[node] & ~bag]
-                total += self._excess(load)
+        pending = [(self.root, self.outside)]  # nodes, each with the classes needed outside it
+        while pending:
+            node, out = pending.pop()
+            if self.fixed[node]:
+                continue
+            bag, sure, once = self.around(node, out)
+            load = pricing.foreign[bag]
+            total += (self.count[node] - pricing.unit) * load
+            total += pricing.unit * pricing.foreign[bag & ~self.wanted[node]]
+            total += self.hops[node] - pricing.hops[self.touch[node] & ~bag]
+            total += self._excess(load)
+            pending += [(c, sure | (once & ~self.touch[c])) for c in self.children[node]]
         return total
 
     def _excess(self, load: int) -> int:

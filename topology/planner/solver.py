@@ -26,7 +26,6 @@ from topology.planner.exact import (
     best_choices,
     choices,
     chosen_tree,
-    least_load,
 )
 from topology.planner.heuristic import constructed
 from topology.planner.integer_program import TIME_LIMIT_S, solved
@@ -199,10 +198,10 @@ def _why_none(part: PlannedPart) -> str:
     """Name the hard limit that no tree of this part can keep."""
     measure = part.measure
     names = ", ".join(demand.consumers[0] for demand in measure.component.demands)
-    free = least_load(choices(measure))
+    free = best_choices(choices(measure), value=lambda choice: choice.load, fold=max)
     needed = "there is no tree at all"
-    if free is not None:
-        load = f"{free / measure.scale.rates:g} at the least"
+    if part.root in free:
+        load = f"{free[part.root][0] / measure.scale.rates:g} at the least"
         needed = f"the busiest collector handles {load} messages/s"
     return f"{_limits_of(part)} cannot be kept for {names}: with these levels {needed}"
 

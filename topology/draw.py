@@ -78,17 +78,12 @@ def dot(plan: Plan, figures: TreeFigures) -> str:
         lines.append(f'  "{node.name}" [shape=box, style=rounded, label="{label}"];')
     for node in plan.collectors:
         if node.parent is not None:
-            width = 1 + 5 * _inherited_rate(plan, node) / busiest
+            above = plan.collector(node.parent).bag
+            inherited = sum(plan.rates.get(log, 1.0) for log in node.bag if log in above)
+            width = 1 + 5 * inherited / busiest
             lines.append(f'  "{node.parent}" -> "{node.name}" [penwidth={width:.2f}];')
     for entry in plan.consumers:
         lines.append(f'  "consumer {entry.name}" [shape=oval, label="{entry.name}"];')
         if entry.collector is not None:
             lines.append(f'  "{entry.collector}" -> "consumer {entry.name}" [style=dashed];')
     return "\n".join([*lines, "}"]) + "\n"
-
-
-def _inherited_rate(plan: Plan, node: CollectorSpec) -> float:
-    """Sum the rates of the logs that a collector inherits from its parent."""
-    assert node.parent is not None, "a root inherits nothing"
-    above = set(plan.collector(node.parent).bag)
-    return sum(plan.rates.get(log, 1.0) for log in node.bag if log in above)

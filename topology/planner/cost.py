@@ -158,15 +158,11 @@ class Measure:
         outside = ~below
         return sum(1 << n for n in bits(self.touching(below)) if self.readers[n] & outside)
 
-    def inner(self, below: int) -> int:
-        """Give the classes that only demands of the set need."""
-        return self.touching(below) & ~self.boundary(below)
-
     def bag(self, below: int, children: Sequence[int]) -> int:
         """Give the classes in the bag of a collector with children that order those sets."""
         classes = self.touching(below)
         for child in children:
-            classes &= ~self.inner(child)
+            classes &= self.boundary(child) | ~self.touching(child)
         return classes
 
     def price(

@@ -39,9 +39,7 @@ ROOTS_TRIED_MAX = 12  # of the spanning tree
 class Annealing:
     """The search for one component's tree, as if each hop cost `hop`."""
 
-    def __init__(
-        self, measure: Measure, *, load_max: int | None, hop: int, watch: Watch | None = None
-    ) -> None:
+    def __init__(self, measure: Measure, *, hop: int, watch: Watch | None = None) -> None:
         self.measure, self.watch = measure, watch or Watch()
         scale = measure.scale
         far = scale.phi.numerator * scale.hops
@@ -52,7 +50,7 @@ class Annealing:
             near * rate * weight
             for rate, weight in zip(measure.rate, measure.readers_weight, strict=True)
         ]
-        self.load_max = None if load_max is None else far * load_max
+        self.load_max = None if measure.load_max is None else far * measure.load_max
         self.load_wanted = None if measure.load_wanted is None else far * measure.load_wanted
         self.items = [
             Item(needs, near * weight * load, weight)
@@ -385,28 +383,21 @@ def _divided(measure: Measure, node: TreeNode) -> Iterator[tuple[int, TreeNode]]
 
 
 def constructed(
-    measure: Measure,
-    *,
-    load_max: int | None = None,
-    effort: float = 1.0,
-    watch: Watch | None = None,
+    measure: Measure, *, effort: float = 1.0, watch: Watch | None = None
 ) -> TreeNode | None:
     """Give the best tree of all constructions; None if none of them keeps the limits."""
     everyone = measure.component.everyone
-    limit = measure.load_max if load_max is None else load_max
     single = TreeNode(everyone, everyone, (), measure.hosts[0])
-    trees = [single, greedy(measure, load_max=limit)]
+    trees = [single, greedy(measure, load_max=measure.load_max)]
     watch = watch or Watch()
-    trees += [_annealed(measure, limit, hop, effort, watch) for hop in measure.typical_hops()]
+    trees += [_annealed(measure, hop, effort, watch) for hop in measure.typical_hops()]
     trees += [gathered(measure, tree) for tree in trees[1:] if tree]
-    known = [placed(measure, tree) for tree in trees if tree and _allowed(measure, tree, limit)]
+    known = [placed(measure, tree) for tree in trees if tree and _allowed(measure, tree)]
     return min(known, key=measure.priced, default=None)
 
 
-def _annealed(
-    measure: Measure, load_max: int | None, hop: int, effort: float, watch: Watch
-) -> TreeNode:
-    search = Annealing(measure, load_max=load_max, hop=hop, watch=watch)
+def _annealed(measure: Measure, hop: int, effort: float, watch: Watch) -> TreeNode:
+    search = Annealing(measure, hop=hop, watch=watch)
     demands = len(measure.weight)
     moves = int(min(MOVES_PER_DEMAND * demands, MOVES_MAX) * effort)
     spanning = greedy(measure)
@@ -427,8 +418,8 @@ def _annealed(
     return search.result()
 
 
-def _allowed(measure: Measure, tree: TreeNode, load_max: int | None) -> bool:
+def _allowed(measure: Measure, tree: TreeNode) -> bool:
     """Whether a tree keeps the hard limits."""
     if measure.levels_max is not None and _levels(tree) > measure.levels_max:
         return False
-    return load_max is None or measure.heaviest(tree) <= load_max
+    return measure.load_max is None or measure.heaviest(tree) <= measure.load_max

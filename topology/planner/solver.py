@@ -104,7 +104,6 @@ class PlannedPart:
     """
 
     measure: Measure
-    load_max: int | None
     coupled: bool
     choices: dict[SearchState, list[Choice]] | None = None
     tree: TreeNode | None = None
@@ -143,7 +142,7 @@ def _parts(interests: InterestFile, phi: float) -> list[PlannedPart]:
             hosts=interests.hosts,
         )
         _refuse_heavy(measure)
-        parts.append(PlannedPart(measure, measure.load_max, coupled))
+        parts.append(PlannedPart(measure, coupled))
     return parts
 
 
@@ -166,7 +165,7 @@ def _solve_part(part: PlannedPart, *, effort: float, watch: Watch) -> None:
     measure = part.measure
     demands = len(measure.component.demands)
     if demands <= _demands_max(measure):
-        part.choices = choices(measure, load_max=part.load_max)
+        part.choices = choices(measure, load_max=measure.load_max)
         best = best_choices(part.choices)
         if part.root not in best:
             raise Infeasible(_why_none(part))
@@ -179,7 +178,7 @@ def _solve_part(part: PlannedPart, *, effort: float, watch: Watch) -> None:
             f"{_demands_max(measure)} distinct interests, but the part of consumer "
             f"{measure.component.demands[0].consumers[0]} has {demands}; remove these limits"
         )
-    tree = constructed(measure, load_max=part.load_max, effort=effort, watch=watch)
+    tree = constructed(measure, effort=effort, watch=watch)
     if tree is None:
         raise Infeasible(
             f"no tree was found that keeps {_limits_of(part)}; the search is not exact, so raise "
@@ -209,8 +208,8 @@ def _why_none(part: PlannedPart) -> str:
 def _limits_of(part: PlannedPart) -> str:
     measure = part.measure
     limits = []
-    if part.load_max is not None:
-        limits.append(f"collector_rate_max = {part.load_max / measure.scale.rates:g}")
+    if measure.load_max is not None:
+        limits.append(f"collector_rate_max = {measure.load_max / measure.scale.rates:g}")
     if measure.levels_max is not None:
         limits.append(f"levels_max = {measure.levels_max}")
     return " and ".join(limits)

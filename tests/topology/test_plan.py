@@ -127,7 +127,7 @@ def test_parts_that_share_no_log_get_trees_of_their_own():
 
 
 def test_a_plan_survives_its_own_document_byte_for_byte():
-    document = plan(interests(POSTER, limits={"collector_rate_max": 9}), cluster_id="x", epoch=1)
+    document = plan(interests(POSTER, limits={"collector_rate_max": 9}), cluster_id="x")
     again = Plan.from_json(json.loads(document.canonical()))
     assert again.canonical() == document.canonical()
     check(again)

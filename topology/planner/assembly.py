@@ -24,7 +24,6 @@ def assembled(
     gap: float | None,
     cluster_id: str,
     base_epoch: int,
-    epoch: int,
 ) -> Plan:
     """Make the plan; collectors are named breadth first, and K1 is the first component's root."""
     collectors: list[CollectorSpec] = []
@@ -64,7 +63,7 @@ def assembled(
     cost = hops + Fraction(repr(float(phi))) * (foreign + excess)
     return Plan(
         topic=interests.topic,
-        epoch=epoch,
+        epoch=base_epoch + 1,
         base_epoch=base_epoch,
         cluster_id=cluster_id,
         input_hash=interests.input_hash,

@@ -34,19 +34,13 @@ class SearchState:
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """One possible collector for a state: its host, its bag, and the states of its children."""
+    """One possible collector for a state: its host, its load, and the states of its children."""
 
     state: SearchState
     host: int
-    bag: int
     children: tuple[SearchState, ...]
     price: int
     load: int
-
-    @property
-    def served(self) -> int:
-        """The demands that read this collector."""
-        return self.state.below & ~sum(child.below for child in self.children)
 
 
 def choices(measure: Measure, *, load_max: int | None = None) -> dict[SearchState, list[Choice]]:
@@ -86,7 +80,6 @@ def _choices_of(
             yield Choice(
                 state=state,
                 host=host,
-                bag=bag,
                 children=tuple(SearchState(child, host, left) for child in family),
                 price=measure.price(below, family, bag=bag, host=host, parent=state.parent),
                 load=load,
@@ -137,7 +130,7 @@ def chosen_tree(picked: dict[SearchState, Choice], root: SearchState) -> TreeNod
     choice = picked[root]
     return TreeNode(
         below=root.below,
-        served=choice.served,
+        served=root.below & ~sum(child.below for child in choice.children),
         children=tuple(chosen_tree(picked, child) for child in choice.children),
         host=choice.host,
     )

@@ -243,17 +243,9 @@ def greedy(measure: Measure, *, load_max: int | None = None) -> TreeNode | None:
     demands = len(measure.weight)
     joined = _spanning(demands, _overlaps(measure))
     central = sorted(range(demands), key=lambda d: (-len(joined[d]), d))[:ROOTS_TRIED_MAX]
-    best: tuple[int, TreeNode] | None = None
-    for root in central:
-        tree = _hung(measure, joined, root)
-        if measure.levels_max is not None and _levels(tree) > measure.levels_max:
-            continue
-        if load_max is not None and measure.heaviest(tree) > load_max:
-            continue
-        price = measure.priced(tree, measure.hosts[0])
-        if best is None or price < best[0]:
-            best = price, tree
-    return None if best is None else best[1]
+    trees = (_hung(measure, joined, root) for root in central)
+    kept = (tree for tree in trees if _allowed(measure, tree, load_max))
+    return min(kept, key=lambda tree: measure.priced(tree, measure.hosts[0]), default=None)
 
 
 def _overlaps(measure: Measure) -> list[tuple[int, int, int]]:
@@ -388,11 +380,12 @@ def constructed(
     """Give the best tree of all constructions; None if none of them keeps the limits."""
     everyone = measure.component.everyone
     single = TreeNode(everyone, everyone, (), measure.hosts[0])
-    trees = [single, greedy(measure, load_max=measure.load_max)]
+    limit = measure.load_max
+    trees = [single, greedy(measure, load_max=limit)]
     watch = watch or Watch()
     trees += [_annealed(measure, hop, effort, watch) for hop in measure.typical_hops()]
     trees += [gathered(measure, tree) for tree in trees[1:] if tree]
-    known = [placed(measure, tree) for tree in trees if tree and _allowed(measure, tree)]
+    known = [placed(measure, tree) for tree in trees if tree and _allowed(measure, tree, limit)]
     return min(known, key=measure.priced, default=None)
 
 
@@ -418,8 +411,8 @@ def _annealed(measure: Measure, hop: int, effort: float, watch: Watch) -> TreeNo
     return search.result()
 
 
-def _allowed(measure: Measure, tree: TreeNode) -> bool:
-    """Whether a tree keeps the hard limits."""
+def _allowed(measure: Measure, tree: TreeNode, load_max: int | None) -> bool:
+    """Whether a tree keeps this limit of the load, and that of the levels."""
     if measure.levels_max is not None and _levels(tree) > measure.levels_max:
         return False
-    return measure.load_max is None or measure.heaviest(tree) <= measure.load_max
+    return load_max is None or measure.heaviest(tree) <= load_max

@@ -13,7 +13,7 @@ number, in all and per host. How far a plan of annealing can be from the least: 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from topology.interests import InterestFile
@@ -61,7 +61,6 @@ def solve(
     *,
     cluster_id: str = "",
     base_epoch: int = 0,
-    epoch: int | None = None,
     phi: float = PHI_DEFAULT,
     effort: float = 1.0,
     watch: Watch | None = None,
@@ -86,12 +85,11 @@ def solve(
     _couple(parts, interests)
     document = assembled(
         interests,
-        [(part.measure, part.best()) for part in parts],
+        [(part.measure, part.tree) for part in parts],
         phi=phi,
         gap=0.0 if all(part.exact for part in parts) else None,
         cluster_id=cluster_id,
         base_epoch=base_epoch,
-        epoch=base_epoch + 1 if epoch is None else epoch,
     )
     return Solution(document, tuple(parts))
 
@@ -106,7 +104,7 @@ class PlannedPart:
     measure: Measure
     coupled: bool
     choices: dict[SearchState, list[Choice]] | None = None
-    tree: TreeNode | None = None
+    tree: TreeNode = field(init=False)
     price: int = 0
     exact: bool = False
     how: str = ""
@@ -120,11 +118,6 @@ class PlannedPart:
         """Take a tree, and how it was found."""
         self.tree, self.price = tree, self.measure.priced(tree)
         self.how, self.exact = how, exact
-
-    def best(self) -> TreeNode:
-        """Give the tree, which must have been found."""
-        assert self.tree is not None, "a part was not solved"
-        return self.tree
 
 
 def _parts(interests: InterestFile, phi: float) -> list[PlannedPart]:

@@ -28,7 +28,7 @@ def differences(old: Plan, new: Plan) -> tuple[str, ...]:
         *_named("log", {e.name for e in old.logs}, {e.name for e in new.logs}),
         *_named("collector", {e.name for e in old.collectors}, {e.name for e in new.collectors}),
         *_collectors_moved(old, new),
-        *_logs_moved(old, new),
+        *(f"log {e} enters the order at {now} (was {was})" for e, now, was in moved_logs(old, new)),
         *_named("consumer", {e.name for e in old.consumers}, {e.name for e in new.consumers}),
         *_consumers_moved(old, new),
         *_tickets_moved(old, new),
@@ -98,13 +98,14 @@ def _place(parent: str | None) -> str:
     return "a root" if parent is None else f"below {parent}"
 
 
-def _logs_moved(old: Plan, new: Plan) -> Iterator[str]:
+def moved_logs(old: Plan, new: Plan) -> Iterator[tuple[str, str | None, str | None]]:
+    """List the logs that enter the order elsewhere: name, collector now, collector before."""
     for log in new.logs:
         if old.has_log(log.name):
             before, after = old.top(log.name), new.top(log.name)
             was, now = before and before.name, after and after.name
             if was != now:
-                yield f"log {log.name} enters the order at {now} (was {was})"
+                yield log.name, now, was
 
 
 def _consumers_moved(old: Plan, new: Plan) -> Iterator[str]:

@@ -379,7 +379,7 @@ def _solved(
             fail(str(wrong), 1)
     if stopped():
         sys.stderr.write("interrupted: this is the best plan so far\n")
-    return plan, solution.how
+    return plan, tuple(part.how for part in solution.parts)
 
 
 @contextmanager

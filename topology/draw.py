@@ -32,14 +32,9 @@ def shortened(names: Sequence[str]) -> str:
     return " ".join(shown) + (f" and {more} more" if more > 0 else "")
 
 
-def served(plan: Plan, collector: str) -> tuple[str, ...]:
-    """List the consumers that read a collector, in the plan's order."""
-    return tuple(entry.name for entry in plan.consumers if entry.collector == collector)
-
-
 def _line(plan: Plan, node: CollectorSpec, figures: TreeFigures) -> str:
     place = f" on {node.host}" if node.host else ""
-    readers = served(plan, node.name)
+    readers = [entry.name for entry in plan.consumers if entry.collector == node.name]
     share = next(share for share in figures.collectors if share.collector == node.name)
     foreign = share.passed_on + share.dropped
     return (
@@ -71,7 +66,7 @@ def dot(plan: Plan, figures: TreeFigures) -> str:
     """Draw collectors, and the consumers that read them; the width of an edge follows its rate."""
     lines = ["digraph collectors {", "  rankdir=TB;", '  node [fontname="sans-serif"];']
     loads = dict(figures.loads)
-    busiest = max((load for _, load in figures.loads), default=1.0) or 1.0
+    busiest = max(loads.values(), default=1.0) or 1.0
     for node in plan.collectors:
         enters = shortened(plan.own_logs(node.name))
         label = f"{node.name}\\nenters {enters}\\n{loads[node.name]:g}/s"

@@ -17,7 +17,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from topology.changes import differences
+from topology.changes import differences, moved_logs
 from topology.check import PlanRejected, TreeFigures, check, figures
 from topology.tree import InvalidPlan, Objective, Plan
 
@@ -145,15 +145,9 @@ def _priced(tree: Plan, *, bound: float | None) -> Plan:
 
 
 def _moves(running: Plan, new: Plan) -> Moves:
-    logs = []
-    for log in new.logs:
-        if running.has_log(log.name):
-            before, after = running.top(log.name), new.top(log.name)
-            if (before and before.name) != (after and after.name):
-                logs.append(log.name)
     both = [(entry, running.subscription(entry.name)) for entry in new.consumers]
     return Moves(
-        logs=tuple(logs),
+        logs=tuple(log for log, _, _ in moved_logs(running, new)),
         consumers=tuple(
             entry.name
             for entry, before in both

@@ -46,22 +46,16 @@ def count(value: Any, name: str, most: int = WHOLE_MAX) -> int:
     return value
 
 
-def _mapping(value: Any, name: str) -> dict[str, Any]:
-    if not isinstance(value, dict):
-        raise NotReadable(f"{name} is {value!r}, not an object")
-    return dict(value)
+def _reader(kind: type, otherwise: str) -> Callable[[Any, str], Any]:
+    def read_value(value: Any, name: str) -> Any:
+        if not isinstance(value, kind):
+            raise NotReadable(f"{name} is {value!r}{otherwise}")
+        return value
+
+    return read_value
 
 
-def _truth(value: Any, name: str) -> bool:
-    if not isinstance(value, bool):
-        raise NotReadable(f"{name} is {value!r}; give true or false")
-    return value
-
-
-def _text(value: Any, name: str) -> str:
-    if not isinstance(value, str):
-        raise NotReadable(f"{name} is {value!r}, not a string")
-    return value
+_mapping = _reader(dict, ", not an object")
 
 
 def _number(value: Any, name: str) -> float:
@@ -85,9 +79,9 @@ def _names(value: Any, name: str) -> tuple[str, ...]:
 
 
 _READERS: Mapping[str, Callable[[Any, str], Any]] = {
-    "str": _text,
+    "str": _reader(str, ", not a string"),
     "float": _number,
-    "bool": _truth,
+    "bool": _reader(bool, "; give true or false"),
     "tuple[str, ...]": _names,
     "Mapping[str, str]": _mapping,
     "Mapping[str, Any]": _mapping,

@@ -19,6 +19,7 @@ from dataclasses import replace
 from topology.planner.annealing import FACTOR, LOW_BITS, STEP, WORD, PricedTree, annealed, settled
 from topology.planner.cost import NOWHERE, Measure, TreeNode, bits
 from topology.planner.movable_tree import Item, PlacePrices, Sums
+from topology.planner.reduction import find
 from topology.planner.watch import Watch
 
 # These bounds trade time for better trees; docs/planner.md shows times and costs with these values,
@@ -261,17 +262,10 @@ def _overlaps(measure: Measure) -> list[tuple[int, int, int]]:
 
 def _spanning(demands: int, links: Sequence[tuple[int, int, int]]) -> list[list[int]]:
     root = list(range(demands))
-
-    def find(number: int) -> int:
-        while root[number] != number:
-            root[number] = root[root[number]]
-            number = root[number]
-        return number
-
     joined: list[list[int]] = [[] for _ in range(demands)]
     for _, a, b in links:
-        if find(a) != find(b):
-            root[find(b)] = find(a)
+        if find(root, a) != find(root, b):
+            root[find(root, b)] = find(root, a)
             joined[a].append(b)
             joined[b].append(a)
     return joined

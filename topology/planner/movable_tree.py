@@ -133,9 +133,9 @@ class MovableTree:
         self._touched(node)
         return node
 
-    def nodes(self) -> list[int]:
-        """List the nodes, parents before children."""
-        order = [self.root]
+    def nodes(self, top: int | None = None) -> list[int]:
+        """List the nodes under a node, by default the root, parents before children."""
+        order = [self.root if top is None else top]
         for node in order:
             order.extend(self.children[node])
         return order
@@ -197,10 +197,7 @@ class MovableTree:
 
     def count_levels(self, top: int) -> None:
         """Compute the levels of all subtrees under a node."""
-        order = [top]
-        for node in order:
-            order.extend(self.children[node])
-        for node in reversed(order):
+        for node in reversed(self.nodes(top)):
             if not self.fixed[node]:
                 self.levels[node] = 1 + max(
                     (self.levels[c] for c in self.children[node]), default=0

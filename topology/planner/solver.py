@@ -45,11 +45,6 @@ class Solution:
     plan: Plan
     parts: tuple[PlannedPart, ...]
 
-    @property
-    def how(self) -> tuple[str, ...]:
-        """The method that found each part's tree."""
-        return tuple(part.how for part in self.parts)
-
 
 def plan(interests: InterestFile, **options: Any) -> Plan:
     """Find a plan as `solve` does, with the same options."""

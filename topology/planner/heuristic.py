@@ -242,14 +242,14 @@ class Annealing:
 def greedy(measure: Measure, *, load_max: int | None = None) -> TreeNode | None:
     """Build the maximum spanning tree of common rates, under the best of its central demands."""
     demands = len(measure.weight)
-    joined = _spanning(demands, _overlaps(measure))
+    joined = spanning(demands, overlaps(measure))
     central = sorted(range(demands), key=lambda d: (-len(joined[d]), d))[:ROOTS_TRIED_MAX]
-    trees = (_hung(measure, joined, root) for root in central)
+    trees = (hung(measure, joined, root) for root in central)
     kept = (tree for tree in trees if _allowed(measure, tree, load_max))
     return min(kept, key=lambda tree: measure.priced(tree, measure.hosts[0]), default=None)
 
 
-def _overlaps(measure: Measure) -> list[tuple[int, int, int]]:
+def overlaps(measure: Measure) -> list[tuple[int, int, int]]:
     """List the pairs of demands that share logs, with their common rate, the largest first."""
     common: dict[tuple[int, int], int] = {}
     for number, mask in enumerate(measure.readers):
@@ -260,7 +260,8 @@ def _overlaps(measure: Measure) -> list[tuple[int, int, int]]:
     return sorted(((rate, a, b) for (a, b), rate in common.items()), key=lambda e: (-e[0], e[1:]))
 
 
-def _spanning(demands: int, links: Sequence[tuple[int, int, int]]) -> list[list[int]]:
+def spanning(demands: int, links: Sequence[tuple[int, int, int]]) -> list[list[int]]:
+    """Take links (value, demand, demand) in turn that close no cycle; give each demand's others."""
     root = list(range(demands))
     joined: list[list[int]] = [[] for _ in range(demands)]
     for _, a, b in links:
@@ -271,7 +272,8 @@ def _spanning(demands: int, links: Sequence[tuple[int, int, int]]) -> list[list[
     return joined
 
 
-def _hung(measure: Measure, joined: Sequence[Sequence[int]], root: int) -> TreeNode:
+def hung(measure: Measure, joined: Sequence[Sequence[int]], root: int) -> TreeNode:
+    """Hang a tree of demands under one of them, each with a collector of its own."""
     order, above = [root], {root: NOWHERE}
     for number in order:
         following = [n for n in joined[number] if n not in above]

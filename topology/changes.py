@@ -103,7 +103,8 @@ def moved_logs(old: Plan, new: Plan) -> Iterator[tuple[str, str | None, str | No
     for log in new.logs:
         if old.has_log(log.name):
             before, after = old.top(log.name), new.top(log.name)
-            was, now = before and before.name, after and after.name
+            was = None if before is None else before.name
+            now = None if after is None else after.name
             if was != now:
                 yield log.name, now, was
 

@@ -98,7 +98,7 @@ class Arm:
             self._stack = stack.pop_all()
         return self
 
-    def __exit__(self, *error: Any) -> None:
+    def __exit__(self, *error: Any) -> None:  # noqa: PYI036 - handed on
         self._stack.__exit__(*error)
 
     def warm_up(self) -> None:

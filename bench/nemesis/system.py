@@ -296,9 +296,7 @@ class System:
 
     def _nodes(self) -> dict[str, list[dict[str, Any]]]:
         """Ask each instance that runs from the start for its collectors."""
-        return {
-            name: self._status(name, host).get("nodes", []) for name, host in INSTANCES.items()
-        }
+        return {name: self._status(name, host).get("nodes", []) for name, host in INSTANCES.items()}
 
     def not_running(self) -> list[str]:
         """Name the newest plan's collectors that run in no answering instance."""

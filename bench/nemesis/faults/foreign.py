@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterator
-from itertools import cycle
 
+from bench.harness.rig import store
 from bench.nemesis.faults.kinds import kind
 from bench.nemesis.faults.plans import Replanning
 from bench.nemesis.system import SETS, System
@@ -115,9 +115,9 @@ def foreign_statements(system: System, _: random.Random) -> Iterator[str]:
     writer.statement(b"stranger/K1", b'{"host":"%s","port":99999999999}' % (b"a" * 70))
     writer.statement(*markers_record(bytes(16), epoch, everywhere, attempt="stranger"))
     writer.statement(*ends_record(bytes(16), epoch, everywhere, attempt="stranger"))
-    noise = cycle((b"", b"TO", bytes(80), b"TO\x01" + b"\xff" * 90))
-    for node, value in zip(writer.plan.collectors, noise, strict=False):
-        writer.write(stream_partition(writer.plan, node.name), value)
+    noise = [b"", b"TO", bytes(80), b"TO\x01" + b"\xff" * 90]
+    streams = [stream_partition(writer.plan, node.name) for node in writer.plan.collectors]
+    store(system.driver, ((stream, noise) for stream in streams), timeout_s=_PATIENCE_S)
     yield f"epoch {epoch}"
 
 

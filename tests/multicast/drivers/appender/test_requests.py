@@ -25,7 +25,7 @@ from multicast.drivers.kafka.appender.request import (
     written,
 )
 from multicast.drivers.protocol import TopicPartition
-from multicast.errors import ProtocolViolation, UsageError
+from multicast.errors import AppendNotStored, ProtocolViolation, UsageError
 
 A0, A3, B0 = TopicPartition("A", 0), TopicPartition("A", 3), TopicPartition("B.order", 0)
 NOW_MS = 1_700_000_000_000
@@ -219,3 +219,15 @@ def test_a_link_takes_no_other_request_until_the_held_one_is_written_and_release
         assert link.may_send(2)
         sent = [(A0, batch.written)]
         assert theirs.recv(10_000) == b"".join(written(1, settings("me", timeout_ms=1), sent))
+
+
+def test_who_sends_is_told_of_each_queue_that_has_lingered():
+    (made,) = queues({A0: [10]}, {A0: [10]})
+    made.identity = ProducerIdentity(5, 0)
+    made.is_due = True
+    made.take(1, 0.0, NOW_MS)
+    assert not made.is_due
+    (made,) = queues({A0: [10]})
+    made.is_due = True
+    made.refuse_queue(AppendNotStored("no leader"))
+    assert not made.is_due

@@ -161,18 +161,23 @@ class Dispatcher(Generic[L]):
         appends = self.partitions.get(partition) or self.appends(partition)
         appends.enqueue(entry)
         self.mark(appends)
-        if self.limits.linger_s:
-            self._go((appends,), now)
-        else:
-            self.send_all(now)
+        self._go((appends,), now)
 
     def _go(self, changed: Sequence[PartitionAppends], now: float) -> None:
+        """Send what may be sent; with a linger who is woken does that, beside the caller."""
         linger_s = self.limits.linger_s
-        if not linger_s or any(self._is_due(appends, now) for appends in changed):
+        if not linger_s:
             self.send_all(now)
-        elif self.linger_ends > now + linger_s:
-            self.linger_ends = now + linger_s
-            self._wake()
+            return
+        for appends in changed:
+            if appends.is_due:
+                continue  # who sends knows
+            ends = appends.linger_ends(linger_s)
+            if ends <= now or self.flushes:
+                appends.is_due, ends = True, now
+            if ends < self.linger_ends:
+                self.linger_ends = ends
+                self._wake()
 
     def appends(self, partition: TopicPartition) -> PartitionAppends:
         """Return the appends to a partition, from now on with a leader if it has one."""
@@ -203,8 +208,11 @@ class Dispatcher(Generic[L]):
         elif appends.leader in self.links:
             self.links[appends.leader].ready[appends] = None
 
-    def send_all(self, now: float) -> None:
-        """Send what waits for any broker, as far as requests may be in flight."""
+    def send_all(self, now: float, *, hold: bool = False) -> None:
+        """Send what waits for any broker, as far as requests may be in flight.
+
+        With `hold` links keep their next requests, for who has the lock to write without it.
+        """
         self._sent_at = now
         for link in self.links.values():
             if self._may_send(link, now):
@@ -217,6 +225,9 @@ class Dispatcher(Generic[L]):
                 batches = self._next_batches(link, now)
                 if not batches:
                     break
+                if hold:
+                    link.hold(batches, now)
+                    continue
                 link.send(batches, now)
                 if link.broken or link.is_sending:
                     self._wake()

@@ -27,6 +27,10 @@ def first_groups(fresh: Sequence[PartitionAppends], room: int) -> dict[Partition
         total += appends.queue_bytes
     if whole and total <= room:
         return counts
+    if len(fresh) == 1 and not whole and room >= appends.batch_bytes_max:
+        count = counts[appends]
+        if appends.queue[count - 1].number != appends.queue[count].number:
+            return counts  # whole groups
     # This group does not fit in the batch of its partition, or does not fit whole.
     divided = min(
         (

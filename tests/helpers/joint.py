@@ -5,6 +5,7 @@ import time
 import uuid
 from collections import Counter, defaultdict
 
+from multicast.drivers.appender.entries import prepared
 from multicast.drivers.kafka import Admin, KafkaPythonDriver, TopicSpec
 from multicast.drivers.protocol import Appended, JointRecord, TopicPartition
 from tests.helpers.driver_worlds import values, whole
@@ -47,10 +48,18 @@ class Joint:
         return JointRecord(partition, value, done, **fields)
 
     def append(self, partition, value):
-        self.appender.append_together([self.record(partition, value)])
+        self.appender.append(partition, value, done=self.record(partition, value).done)
 
     def append_each(self, partitions, value):
-        self.appender.append_together([self.record(to, value) for to in partitions])
+        """Append to several partitions, in one request if they have the same leader."""
+        entries = prepared([self.record(to, value) for to in partitions])
+        dispatcher, now = self.appender._dispatcher, time.monotonic()
+        with self.appender._lock:
+            for to, entry in entries:
+                dispatcher.unsettled += 1
+                dispatcher.unsettled_bytes += entry.size
+                dispatcher._enqueue(to, entry, now)
+            dispatcher.send_all(now)
 
     def count(self):
         return sum(map(len, self.outcomes.values()))

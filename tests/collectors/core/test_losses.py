@@ -184,7 +184,7 @@ def test_the_change_of_plan_finishes_what_a_recovery_has_begun_to_accept(monkeyp
         ordered(system, 70)
         first = lose(system, "P1", 4)
         with monkeypatch.context() as patched:
-            patched.setattr("collectors.reconfiguration.recovery._end", killed)
+            patched.setattr("collectors.reconfiguration.recovery.RecoveringDrain", killed)
             with pytest.raises(Killed):
                 recovered(system, lossy=True)
         control = ControlReader(system.driver, PLAN.topic)

@@ -78,8 +78,6 @@ def test_a_record_above_the_size_of_a_batch_goes_alone_and_above_a_request_too(j
         joint.append(log, value)
     joint.settle()
     assert joint.judge(log) == {}
-    with pytest.raises(UsageError, match=rf"{log.topic} do not fit .*max\.request\.size"):
-        joint.append_each([log, log], b"x" * 17_000_000)
 
 
 def test_an_appender_may_be_used_and_closed_within_an_outcome(joint):

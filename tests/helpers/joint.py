@@ -8,7 +8,7 @@ from collections import Counter, defaultdict
 from multicast.drivers.appender.entries import prepared
 from multicast.drivers.kafka import Admin, KafkaPythonDriver, TopicSpec
 from multicast.drivers.protocol import Appended, JointRecord, TopicPartition
-from tests.helpers.driver_worlds import read, values
+from tests.helpers.driver_worlds import values, whole
 from tests.helpers.system import PATIENCE_S, until
 
 WAITING_MAX = 20_000  # so that a long outage does not fill the appender's buffer
@@ -79,11 +79,7 @@ class Joint:
         until(accepted, "an acknowledgement")
 
     def log(self, partition):
-        end = self.driver.last_stable_offsets([partition])[partition]
-        reader = self.driver.reader({partition: 0})
-        records, _ = read(reader, {partition: end}) if end else ({partition: []}, None)
-        reader.close()
-        return values(records[partition])
+        return values(whole(self.driver, partition))
 
     def judge(self, partition):
         """Check all promises about a partition; return the errors by value."""

@@ -2,7 +2,7 @@
 
 What blocks: `prepare`, `flush` and `close`, all with a time limit. An append blocks only for the
 lock, which nobody holds while waiting; a record is copied two or three times (a single one of 64 kB
-or more once). A codec compresses under the lock.
+or more once). With a linger, requests are encoded and compressed without the lock.
 
 `partition_appends.py` says what is sent again, and when an outcome is unknown.
 

@@ -146,16 +146,20 @@ class Dispatcher(Generic[L]):
     # -- what to send -----------------------------------------------------------------------
 
     def add(self, partition: TopicPartition, entry: QueuedEntry, now: float) -> None:
-        """Queue an entry, and send what may be sent unless it lingers."""
+        """Queue an entry, and send what may be sent; with a linger who is woken does that."""
         self.unsettled += entry.count
         self.unsettled_bytes += entry.size
         appends = self._enqueue(partition, entry, now)
         linger_s = self.limits.linger_s
-        if not linger_s or self._is_due(appends, now):
+        if not linger_s:
             self.send_all(now)
-        elif self.linger_ends > now + linger_s:
-            self.linger_ends = now + linger_s
-            self._wake()
+        elif not appends.is_due:  # else who sends knows
+            ends = appends.linger_ends(linger_s)
+            if ends <= now or self.flushes:
+                appends.is_due, ends = True, now
+            if ends < self.linger_ends:
+                self.linger_ends = ends
+                self._wake()
 
     def appends(self, partition: TopicPartition) -> PartitionAppends:
         """Return the appends to a partition, from now on with a leader if it has one."""
@@ -186,8 +190,11 @@ class Dispatcher(Generic[L]):
         elif appends.leader in self.links:
             self.links[appends.leader].ready[appends] = None
 
-    def send_all(self, now: float) -> None:
-        """Send what waits for any broker, as far as requests may be in flight."""
+    def send_all(self, now: float, *, hold: bool = False) -> None:
+        """Send what waits for any broker, as far as requests may be in flight.
+
+        With `hold` links keep their next requests, for who has the lock to write without it.
+        """
         self._sent_at = now
         for link in self.links.values():
             if self._may_send(link, now):
@@ -200,6 +207,9 @@ class Dispatcher(Generic[L]):
                 batches = self._next_batches(link, now)
                 if not batches:
                     break
+                if hold:
+                    link.hold(batches, now)
+                    continue
                 link.send(batches, now)
                 if link.broken or link.is_sending:
                     self._wake()
@@ -377,7 +387,8 @@ def first_entries(fresh: Sequence[PartitionAppends], room: int) -> dict[Partitio
     partitions that may send records now.
     """
     counts = {appends: appends.fitting() for appends in fresh}
-    if sum(appends.queue_bytes for appends in fresh) <= room:
+    sizes = (max(each.queue[0].size, min(each.queue_bytes, each.batch_bytes_max)) for each in fresh)
+    if sum(sizes) <= room:
         return counts
     taken = dict.fromkeys(fresh, 0)
     total = 0

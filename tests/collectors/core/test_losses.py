@@ -32,11 +32,10 @@ from tests.collectors.core.test_recover import (
     multicast,
     ordered,
     recovered,
-    state_of,
 )
 from tests.helpers.forged import is_relayed
 from tests.helpers.plans import tag_in
-from tests.helpers.small import Small, until
+from tests.helpers.small import Small, state_of, until
 
 
 def lose(system, log, count):

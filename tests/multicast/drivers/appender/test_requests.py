@@ -1,5 +1,7 @@
 """Requests of a joint appender as the package's decoder reads them, and what the next one holds."""
 
+import socket
+
 import pytest
 from kafka.protocol.producer import ProduceRequest as PackageRequest
 from kafka.protocol.producer import ProduceResponse as PackageResponse
@@ -15,6 +17,7 @@ from multicast.drivers.appender.record_batch import (
     written_batch,
     written_headers,
 )
+from multicast.drivers.kafka.appender.link import SocketLink
 from multicast.drivers.kafka.appender.request import (
     PRODUCE_VERSION,
     answered,
@@ -22,7 +25,7 @@ from multicast.drivers.kafka.appender.request import (
     written,
 )
 from multicast.drivers.protocol import TopicPartition
-from multicast.errors import ProtocolViolation, UsageError
+from multicast.errors import AppendNotStored, ProtocolViolation, UsageError
 
 A0, A3, B0 = TopicPartition("A", 0), TopicPartition("A", 3), TopicPartition("B.order", 0)
 NOW_MS = 1_700_000_000_000
@@ -185,3 +188,35 @@ def test_what_does_not_fit_in_a_batch_waits_for_the_next_request():
     made = queues({A0: [100], B0: [5]}, {B0: [5], A0: [100]}, {B0: [5]}, batch_bytes_max=200)
     assert taken(made, 1000) == {A0: 1, B0: 3}
     assert taken(made, 110) == {A0: 1, B0: 2}
+
+
+def test_a_link_takes_no_other_request_until_the_held_one_is_written_and_released():
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        link = SocketLink(1, ours, settings("me", timeout_ms=1))
+        (made,) = queues({A0: [10]})
+        link.ready[made] = None
+        made.identity = ProducerIdentity(5, 0)
+        batch = made.take(1, 0.0, NOW_MS)
+        assert link.may_send(2)
+        link.hold([(made, batch)], 0.0)
+        assert not link.may_send(2)
+        link.write_held()
+        assert not link.may_send(2)
+        assert not link.unsent
+        link.release()
+        assert link.may_send(2)
+        sent = [(A0, batch.written)]
+        assert theirs.recv(10_000) == b"".join(written(1, settings("me", timeout_ms=1), sent))
+
+
+def test_who_sends_is_told_of_each_queue_that_has_lingered():
+    (made,) = queues({A0: [10]}, {A0: [10]})
+    made.identity = ProducerIdentity(5, 0)
+    made.is_due = True
+    made.take(1, 0.0, NOW_MS)
+    assert not made.is_due
+    (made,) = queues({A0: [10]})
+    made.is_due = True
+    made.refuse_queue(AppendNotStored("no leader"))
+    assert not made.is_due

@@ -135,7 +135,6 @@ PURE = [
     "multicast/consuming/entries_read.py",
     "multicast/errors.py",
     "multicast/drivers/kafka/fetch_request.py",
-    "multicast/drivers/appender/outbox.py",
     "multicast/drivers/appender/partition_appends.py",
     "multicast/drivers/kafka/appender/request.py",
     "multicast/drivers/appender/record_batch.py",

@@ -41,7 +41,7 @@ def block_at(number):
     return SeekPosition(specified=SeekSpecified(number=number))
 
 
-def at(minutes):
+def minutes_from_now(minutes):
     return datetime.now(UTC) + timedelta(minutes=minutes)
 
 
@@ -65,7 +65,11 @@ CHECKS = {
     "garbage": (lambda: b"\xff\xff\xff", 400, False),
     "no header": (lambda: canonical(Envelope(payload=canonical(Payload(data=b"x")))), 400, False),
     "no timestamp": (lambda: with_header(b"\x22\x07chain-a"), 400, False),
-    "an old one for nowhere": (lambda: asking(b"", channel="nowhere", now=at(-20)), 400, False),
+    "an old one for nowhere": (
+        lambda: asking(b"", channel="nowhere", now=minutes_from_now(-20)),
+        400,
+        False,
+    ),
     "no seek info for nowhere": (lambda: asking(b"\xff\xff", channel="nowhere"), 404, False),
     "no seek info for no name": (lambda: asking(b"\xff\xff", channel=""), 404, False),
     "no seek info": (lambda: asking(b"\xff\xff"), 400, True),
@@ -98,7 +102,7 @@ def test_a_request_is_checked_in_this_order_and_refused_with_this_status(
     ("minutes", "status"), [(-20, 400), (-16, 400), (16, 400), (-14, 200), (14, 200)]
 )
 def test_a_timestamp_is_within_a_quarter_of_an_hour(runner, channels, minutes, status):
-    request = seek_envelope(USER, "chain-a", "oldest", "oldest", now=at(minutes))
+    request = seek_envelope(USER, "chain-a", "oldest", "oldest", now=minutes_from_now(minutes))
     assert answers_to(runner, channels, request)[-1] == status
 
 

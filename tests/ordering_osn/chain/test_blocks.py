@@ -28,6 +28,7 @@ from ordering_osn.protos import (
     ChannelHeader,
     Envelope,
     KafkaMetadata,
+    LastConfig,
     Metadata,
     OrdererBlockMetadata,
     Payload,
@@ -37,7 +38,7 @@ from tests.ordering_osn.helpers.configs import real_envelopes
 from tests.ordering_osn.helpers.cores import config, creation, genesis, made, normal, update
 
 CHAINS = ["chain-a", "chain-b", "chain-c", "chain-d"]
-SIGNATURES, CONSENTER = 0, 3  # slots
+SIGNATURES, LAST_CONFIG, CONSENTER = 0, 1, 3  # slots
 
 
 def genesis_of(chain):
@@ -104,6 +105,16 @@ def test_a_long_field_has_a_long_length(size, length):
 
 
 # -- metadata --------------------------------------------------------------------------------
+
+
+def test_last_config_carries_a_value_and_no_signature_of_its_own():
+    block = new_block(9, b"", [normal("a")])
+    seal(block, last_config=42, consenter=b"", signer=ORDERER)
+    slot = Metadata.FromString(block.metadata.metadata[LAST_CONFIG])
+
+    assert LastConfig.FromString(slot.value).index == 42
+    assert not slot.signatures
+    assert last_config_of(block) == 42
 
 
 def resigned(block, consenter):

@@ -232,7 +232,7 @@ class World:
 
     def act(self):
         node = self.chance.choice(self.nodes)
-        what = self.chance.randint(0, 25)
+        what = self.chance.randint(0, 29)
         if what < 8:
             if node.behind:
                 node.step()
@@ -253,12 +253,15 @@ class World:
             self.log.append((raw, SET if shared else OWN, SET if shared else OWN))
         elif what == 19:
             self.marker(node)
-        elif what < 24:
+        elif what < 28:
             self.bundle(node)
         elif self.raws and self.old:
             self.log.append(self.chance.choice(self.raws[-self.old :]))
 
     def run(self):
+        for chains in self.chance.sample(SETS, self.chance.randint(0, 2)):
+            for chain in chains:
+                self.post(marker(chain), log=chains)
         for _ in range(self.chance.randint(0, 120)):
             self.act()
         while any(node.behind or node.owed or node.chain.wanted_cut for node in self.nodes):

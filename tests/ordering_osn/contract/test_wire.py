@@ -137,6 +137,7 @@ def test_d13_k22_k33_a_log_that_goes_away_ends_strict_streams_and_no_others(tmp_
                     await anext(stream)
                 driver.away = True
                 assert [answer async for answer in strict] == [503]
+                await becomes(lambda: "no broker answered" in str(node.health()))
                 assert await delivered(client, "chain-a", 0, 0) == [503]
                 assert await broadcast(client, transaction()) == [503]
                 driver.away = False

@@ -243,8 +243,8 @@ def test_an_idle_chain_whose_log_was_dropped_behind_its_last_block_goes_on(tmp_p
     with Nodes(LONE, tmp_path) as osn:
         node = osn.running("n1", quick(timeout="30ms"))
         repeated = transaction()
-        accepted(node, repeated)
-        until_ordered(node, 1)
+        accepted(node, repeated, transaction())
+        until_ordered(node, 2)
         # What follows leads to no block, and is not there any more when the node starts again.
         for _ in range(5):
             osn.small.log.write(log_of(osn), encode(TimeToCut(1)))
@@ -255,8 +255,8 @@ def test_an_idle_chain_whose_log_was_dropped_behind_its_last_block_goes_on(tmp_p
         )
         again = osn.running("n1")
         accepted(again, transaction(), repeated)
-        until_ordered(again, 2)
-        assert consenter_of(blocks(again)[-1]).last_offset_persisted >= 8
+        until_ordered(again, 3)
+        assert consenter_of(blocks(again)[-1]).last_offset_persisted >= 9
 
 
 def test_a_client_that_gives_no_more_records_is_replaced(tmp_path):

@@ -58,19 +58,14 @@ def test_waits_that_are_longer_for_good_are_found_though_they_are_short():
 
 
 def test_a_fault_has_recovered_when_each_pair_has_delivered_a_message_that_was_sent_after_it():
-    begun = [10 * S, 20 * S, 30 * S]
-    waits = {"P1": [11, 22, 31], "P2+P3": [11, 25, 31], "P9": [99, 99, 99]}
+    begun, ends = [10 * S, 20 * S, 30 * S], {"P1": (11, 22, 31), "P2+P3": (11, 25, 31)}
     delivered = {
         ("C1", to): AcceptedDeliveries(begun, begun, [at * S for at in each])
-        for to, each in waits.items()
+        for to, each in ends.items()
     }
-    del delivered["C1", "P9"]
-    load = dict.fromkeys(waits, begun)
+    load = dict.fromkeys([*ends, "P9"], begun)
     faults = [("killed", 12 * S), ("killed", 27 * S), ("late", 30 * S)]
-    found = recoveries(faults, load=load, delivered=delivered, interests={"C1": ["P1", "P2"]})
-    assert found == {
-        "killed": RecoveryFigures(2, 0, 4.0, 13.0, 13.0),
-        "late": RecoveryFigures(1, 0, None, None, None),
-    }
-    found = recoveries(faults[:1], load=load, delivered=delivered, interests={"C1": ["P9"]})
-    assert found["killed"].unrecovered == 1
+    for interest, figures in (["P1", "P2"], (2, 0, 4.0, 13.0, 13.0)), (["P9"], (2, 2, *[None] * 3)):
+        found = recoveries(faults, load=load, delivered=delivered, interests={"C1": interest})
+        assert found["killed"] == RecoveryFigures(*figures)
+        assert found["late"] == RecoveryFigures(1, 0, None, None, None)

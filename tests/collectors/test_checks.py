@@ -324,6 +324,10 @@ PLANTED = [
         replace(SOUND, unseen=("consumer groups cannot be seen: denied",)),
         (Weight.NOTE, Check.UNSEEN, "consumer groups cannot be seen"),
     ),
+    (
+        replace(SOUND, unchecked={"10.0.0.7:6066": "not checked: the settings of brokers"}),
+        (Weight.NOTE, Check.UNSEEN, "the process at 10.0.0.7:6066: not checked: the settings"),
+    ),
 ]
 
 

@@ -8,7 +8,12 @@ from http.server import BaseHTTPRequestHandler, HTTPServer
 import pytest
 
 from collectors.reconfiguration import status_pages
-from collectors.reconfiguration.status_pages import CollectorCounts, reported_counts
+from collectors.reconfiguration.status_pages import (
+    CollectorCounts,
+    read_pages,
+    reported_counts,
+    unchecked,
+)
 from multicast.control import StatusPage, running_record
 from multicast.drivers.protocol import Record
 from tests.helpers.in_memory_cluster import InMemoryCluster
@@ -157,3 +162,11 @@ def counts(process, passed_on, dropped):
         page="", process=process, appended={"P1": passed_on},
         passed_on={"P1": passed_on}, read={"P1": dropped}, dropped={"P1": dropped},
     )  # fmt: skip
+
+
+def test_what_processes_could_not_check_is_taken_from_their_pages(serve):
+    says = "the cluster's settings could not be checked: nobody"
+    raw = {"process": PROCESS.hex(), "nodes": [], "unchecked": says}
+    told, silent = serve(json.dumps(raw).encode()), serve(document())
+    gone = StatusPage("127.0.0.1", 1, PROCESS)
+    assert unchecked(read_pages([told, silent, gone])) == {told: says}

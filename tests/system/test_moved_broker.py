@@ -72,8 +72,7 @@ class Clients:
         calls["node, broadcast"] = lambda: self._orders(envelope)
         calls["node, deliver"] = lambda: envelope in self._net.ordered(CHAINS[0])
         for name in DRIVERS:
-            wanted = {*sent.values(), envelope}
-            calls[f"consumer, {name}"] = lambda n=name, w=wanted: self._sees(n, w)
+            calls[f"consumer, {name}"] = lambda n=name: self._sees(n, {*sent.values()})
         began = time.monotonic()
         with ThreadPoolExecutor(len(calls)) as pool:
             took = pool.map(lambda call: (call[0], _seconds(*call, began)), calls.items())
@@ -105,11 +104,9 @@ def test_all_go_on_and_meanwhile_say_that_no_broker_is_reached(kafka_cluster, tm
         until(lambda: net.nodes.healthy(0), "the node")
         clients = Clients(net, stack)
         clients.work()
-        for (before, after), is_closed in zip(
-            itertools.pairwise(homes), (True, False), strict=True
-        ):
+        for number, (before, after) in enumerate(itertools.pairwise(homes)):
             service.silent = before.silent = True
-            if is_closed:
+            if number == 0:  # the next one is silent, as where a host is gone without a word
                 before.close()
             until(lambda: "no broker reached for " in str(health(host)["why"]), "the collectors")
             assert not health(host)["healthy"]

@@ -30,7 +30,7 @@ from multicast.control import (
     stream_partition,
 )
 from multicast.drivers.protocol import Driver, Record, TopicPartition
-from multicast.drivers.reading import READ_S, read_upto
+from multicast.drivers.reading import MAY_BE_THROTTLED, READ_S, read_upto
 from multicast.errors import (
     AccessDenied,
     AmcastError,
@@ -134,7 +134,8 @@ def _read_control(
 
     def quiet(_: int) -> ClusterUnreachable:
         return ClusterUnreachable(
-            f"the control topic {partition.topic} could not be read to its end within {READ_S:g} s"
+            f"the control topic {partition.topic} could not be read to its end within "
+            f"{READ_S:g} s; {MAY_BE_THROTTLED}"
         )
 
     if end is None:

@@ -9,6 +9,8 @@ from contextlib import closing
 from multicast.drivers.clock import ClientClock
 from multicast.drivers.protocol import Driver, Fetched, TopicPartition
 
+# Brokers do not say so: they answer a fetch late.
+MAY_BE_THROTTLED = "a quota (consumer_byte_rate) may hold back what this user reads"
 READ_S = 10.0  # without a record for so long, a broker is taken to be unreachable
 # A leader that was just elected may report an end that is too low until its followers have fetched
 # from it; they do so every 0.5 s at the latest (replica.fetch.wait.max.ms).

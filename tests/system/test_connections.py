@@ -8,7 +8,6 @@ from pathlib import Path
 
 import pytest
 
-from bench.harness.processes import end
 from tests.helpers.system import until
 from tests.ordering_osn.helpers.small import chains_plan, quick
 from tests.ordering_osn.node.test_cluster import network
@@ -45,7 +44,6 @@ def test_each_process_takes_what_the_page_says_and_not_far_less(kafka_cluster, t
         for verb, *rest in (
             ["send", "--to", "p"],
             ["receive", "--name", ".".join((*CHAINS, "p")), "--group", "g"],
-            ["ui", "--web-port", "0"],
         ):
             process = subprocess.Popen(
                 [sys.executable, "-m", "multicast", verb, *place, *rest],
@@ -53,7 +51,7 @@ def test_each_process_takes_what_the_page_says_and_not_far_less(kafka_cluster, t
                 stdout=subprocess.DEVNULL,
                 bufsize=0,
             )
-            stack.callback(end, process)
+            stack.enter_context(process)
             stack.callback(process.kill)
             pids[verb] = process.pid
             if verb == "send":

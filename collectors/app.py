@@ -443,7 +443,7 @@ def _status() -> dict[str, Any]:
         snapshot = member.snapshot
         document["member"] = snapshot.me if snapshot else None
         document["members"] = list(snapshot.members) if snapshot else []
-        document["group_error"] = member.error.told(time.monotonic())
+        document["group_error"] = member.error.text(time.monotonic())
     return document
 
 

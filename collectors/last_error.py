@@ -21,7 +21,7 @@ class LastError:
         elif self._lost_at is None:
             self._lost_at = now - REQUEST_TIMEOUT_S  # for so long the call waited for an answer
 
-    def told(self, now: float) -> str | None:
+    def text(self, now: float) -> str | None:
         """Give the sentence, and for how long no broker has been reached, if none is."""
         if self._lost_at is None:
             return self.sentence

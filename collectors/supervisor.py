@@ -194,5 +194,5 @@ class Supervisor(Service):
         stopped = "failed" if self.error.sentence else "starting"
         document["state"] = "running" if running else stopped
         document["restarts"] = self.restarts
-        document["error"] = None if running else self.error.told(time.monotonic())
+        document["error"] = None if running else self.error.text(time.monotonic())
         return document

@@ -26,15 +26,13 @@ from multicast.errors import ClusterUnreachable
 from multicast.order.runs import order_checksum
 from topology.tree import Log
 
-_LogsAt = Callable[[Iterable[Log]], Mapping[TopicPartition, tuple[int, LastRead]]]
-
 
 def past_gap(
     driver: Driver,
     control: ControlState,
     request: SubscriptionRequest,
     cursor: Cursor,
-    logs_at: _LogsAt,
+    logs_at: Callable[[Iterable[Log]], Mapping[TopicPartition, tuple[int, LastRead]]],
 ) -> Cursor:
     """Give the place behind deleted order in which the group lacks nothing; else its cursor.
 

@@ -152,19 +152,21 @@ def test_what_the_alert_reads_of_a_frozen_and_a_dead_consumer_passes_its_thresho
             stack.callback(process.kill)
         producer = stack.enter_context(Producer(topic=system.topic, driver=system.driver))
 
-        def told(metric):
+        def of_groups(metric):
             page = samples(host.page("/metrics").decode())
             return [page.get((f"amcast_group_{metric}", (name,)), 0.0) for name in names]
 
         producer.multicast(b"first", to={"P3"}).ordered(PATIENCE_S)
-        system_until(lambda: all(told("committed_timestamp_seconds")), "commits")
+        system_until(lambda: all(of_groups("committed_timestamp_seconds")), "commits")
         receivers[0].send_signal(signal.SIGSTOP)
         receivers[1].kill()
         producer.multicast(b"second", to={"P3"}).ordered(PATIENCE_S)
         since = time.time()
 
         # Test and check: at the threshold by our clock, not before; the one that lives never.
-        system_until(lambda: min(told("stands_seconds")[:2]) > threshold_s, "alerts", pause=1.0)
+        system_until(
+            lambda: min(of_groups("stands_seconds")[:2]) > threshold_s, "alerts", pause=1.0
+        )
         sys.stderr.write(f"{time.time() - since:.0f} s after the message\n")
         assert time.time() - since >= threshold_s - 1.0
-        assert told("stands_seconds")[2] < threshold_s
+        assert of_groups("stands_seconds")[2] < threshold_s

@@ -95,7 +95,7 @@ def commands(system, folder, *, topic=""):
     ]
 
 
-def wrong_answers(commands, *, said="nothing"):
+def wrong_answers(commands, *, naming="nothing"):
     """Run these; give those that fail and do not say it, or say what tells an operator nothing.
 
     The doctor says what is wrong, and recovery what it would need.
@@ -108,7 +108,7 @@ def wrong_answers(commands, *, said="nothing"):
         names = [command[0], " ".join(command[:2])]
         right = next((codes[name] for name in names if name in codes), {0})
         unsaid = re.search(r"UnknownBrokerId|Traceback|No broker at", told)
-        named = re.search(said, done.stderr)
+        named = re.search(naming, done.stderr)
         if unsaid or (done.returncode not in right and not named):
             failed.append((command[:2], done.returncode, told[-800:]))
     return failed
@@ -193,7 +193,7 @@ def test_under_quotas_and_a_policy_every_command_works_or_names_what_stops_it(tm
         refused = commands(system, tmp_path, topic="refused")[:2]
         wrong = {
             "policy": wrong_answers(
-                refused, said=r"\(PolicyViolation\): topics of that name belong to another team$"
+                refused, naming=r"\(PolicyViolation\): topics of that name belong to another team$"
             )
         }
         for name, quotas in QUOTAS.items():
@@ -201,7 +201,7 @@ def test_under_quotas_and_a_policy_every_command_works_or_names_what_stops_it(tm
             try:
                 tried = commands(system, tmp_path, topic=name)
                 wrong[name] = wrong_answers(
-                    tried, said=r"a quota is used up|quota of the brokers|consumer_byte_rate"
+                    tried, naming=r"a quota is used up|quota of the brokers|consumer_byte_rate"
                 )
             finally:
                 set_quotas(cluster.bootstrap, quotas, remove=True)

@@ -43,7 +43,7 @@ AWAY, OTHER = ClusterUnreachable("No broker answered"), AmcastError("denied")
 
 
 @pytest.mark.parametrize(
-    ("heard", "told"),
+    ("heard", "sentence"),
     [
         ([], None),
         ([(OTHER, 5)], "denied"),
@@ -55,8 +55,8 @@ AWAY, OTHER = ClusterUnreachable("No broker answered"), AmcastError("denied")
         ([(AWAY, 20), ("it failed", 30)], "it failed"),
     ],
 )
-def test_a_process_says_for_how_long_it_has_reached_no_broker(heard, told):
+def test_a_process_says_for_how_long_it_has_reached_no_broker(heard, sentence):
     last = LastError()
     for error, now in heard:
         last.hear(error, now)
-    assert last.told(50.0) == told
+    assert last.text(50.0) == sentence

@@ -9,8 +9,8 @@ from multicast.drivers.kafka import Admin, KafkaPythonDriver, TopicSpec
 from multicast.drivers.librdkafka_reader import LibrdkafkaDriver
 from multicast.drivers.protocol import Appended, TopicPartition
 from multicast.errors import AmcastError, ClusterUnreachable
-from tests.helpers.doors import Door
 from tests.helpers.system import until
+from tests.multicast.drivers.doors import Door
 
 pytestmark = [pytest.mark.kafka, pytest.mark.slow, pytest.mark.timeout(600)]
 TIMEOUT_S = 1.0

@@ -17,9 +17,9 @@ from multicast.drivers.kafka.group_member import Membership
 from multicast.drivers.protocol import Appended, TopicPartition
 from multicast.errors import AmcastError, ClusterUnreachable, TimedOut
 from tests.helpers.certificates import certificate
-from tests.helpers.doors import Door
 from tests.helpers.driver_worlds import append_all, values
 from tests.helpers.system import until
+from tests.multicast.drivers.doors import Door
 
 pytestmark = [pytest.mark.kafka, pytest.mark.slow, pytest.mark.timeout(600)]
 NAMES = ("kafka-python", "librdkafka")

@@ -13,8 +13,8 @@ import pytest
 
 from multicast import Consumer, Producer
 from multicast.errors import AmcastError
-from tests.helpers.doors import Door
 from tests.helpers.system import PATIENCE_S, until
+from tests.multicast.drivers.doors import Door
 from tests.ordering_osn.helpers.small import chains_plan, quick, transaction
 from tests.ordering_osn.node.test_cluster import network
 

@@ -18,7 +18,7 @@ pytestmark = [
     pytest.mark.slow,
     pytest.mark.timeout(600),
 ]
-PAGE = Path(__file__).parents[2] / "docs" / "operating.md"
+PAGE = Path(__file__).parents[3] / "docs" / "operating.md"
 ROW = re.compile(r"^\| `amcast ([a-z -]+)`[^|]*\| (\d+) \| (\d+) \|$", re.MULTILINE)
 CHAINS = ("chain-a", "chain-b")
 

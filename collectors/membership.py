@@ -11,7 +11,7 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Mapping
-from contextlib import suppress
+from contextlib import closing, suppress
 from dataclasses import dataclass
 
 from collectors.last_error import LastError
@@ -92,7 +92,7 @@ class GroupMember:
             group=group_of(self._topic),
             topic=order_topic(self._topic),
         )
-        try:
+        with closing(member):
             while not self._stopped.is_set():
                 agreed = member.step()
                 if agreed and member.member in member.members:
@@ -102,8 +102,6 @@ class GroupMember:
                 self._stopped.wait(wait_s)
             with suppress(AmcastError):
                 member.leave()
-        finally:
-            member.close()
 
     def _take(self, snapshot: GroupSnapshot) -> None:
         if snapshot != self.snapshot:

@@ -22,7 +22,6 @@ from multicast.consuming.subscription import (
 from multicast.control import SINGLE_LOG, ControlState, log_partition, stream_partition
 from multicast.drivers.protocol import Driver, TopicPartition
 from multicast.drivers.reading import read_upto
-from multicast.errors import ClusterUnreachable
 from multicast.order.runs import order_checksum
 from topology.tree import Log
 
@@ -75,13 +74,7 @@ def _behind_checkpoint(
         return None
     stream = control.opened(cursor.epoch, cursor.source, point)
     source, behind = stream_partition(stream.plan, cursor.source), point.offset + 1
-
-    def quiet(position: int) -> ClusterUnreachable:
-        return ClusterUnreachable(
-            f"{source.topic}/{source.partition} gave no record from {position} on"
-        )
-
-    for fetched in read_upto(driver, source, stream.offset_next, behind, quiet):
+    for fetched in read_upto(driver, source, stream.offset_next, behind):
         for record in fetched.records:
             if record.offset < behind:
                 stream.read(record.offset, record.value, order_checksum(record))

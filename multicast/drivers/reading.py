@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import closing
 
 from multicast.drivers.clock import ClientClock
 from multicast.drivers.protocol import Driver, Fetched, TopicPartition
+from multicast.errors import AmcastError, ClusterUnreachable
 
 # Brokers do not say so: they answer a fetch late.
 MAY_BE_THROTTLED = "a quota (consumer_byte_rate) may hold back what this user reads"
@@ -23,13 +24,13 @@ def read_upto(
     partition: TopicPartition,
     position: int,
     end: int,
-    quiet: Callable[[int], Exception],
     *,
     wait_s: float = READ_S,
+    error: type[AmcastError] = ClusterUnreachable,
 ) -> Iterator[Fetched]:
     """Read from an offset until `end` is passed; the last answer may go beyond it.
 
-    Raises what `quiet` makes of the position if nothing comes for `wait_s` seconds.
+    Raises this error if nothing comes for `wait_s` seconds.
     """
     if position >= end:
         return
@@ -37,7 +38,11 @@ def read_upto(
         while position < end:
             answers = reader.poll(wait_s)
             if not answers:
-                raise quiet(position)
+                raise error(
+                    f"{partition.topic}/{partition.partition} gave no record from offset "
+                    f"{position} on within {wait_s:g} s; see whether its brokers run; "
+                    f"{MAY_BE_THROTTLED}"
+                )
             for fetched in answers:
                 position = fetched.position
                 yield fetched

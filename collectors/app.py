@@ -387,8 +387,9 @@ class CollectorHost(Service):
             await asyncio.to_thread(self.order_check.join, _CHECK_ENDS_S)
         if self._engine is not None:
             await asyncio.to_thread(self._engine.close)
-        if self._driver is not None:
-            self._driver.close()
+        for opened in (self._admin, self._driver):
+            if opened is not None:
+                await asyncio.to_thread(opened.close)
 
 
 def _was_recreated(driver: Driver, known: ControlState) -> bool:
@@ -431,7 +432,7 @@ def _status() -> dict[str, Any]:
         snapshot = member.snapshot
         document["member"] = snapshot.me if snapshot else None
         document["members"] = list(snapshot.members) if snapshot else []
-        document["group_error"] = member.error
+        document["group_error"] = member.error.text(time.monotonic())
     return document
 
 

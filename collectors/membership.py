@@ -9,10 +9,12 @@ from __future__ import annotations
 
 import logging
 import threading
+import time
 from collections.abc import Callable, Mapping
 from contextlib import closing, suppress
 from dataclasses import dataclass
 
+from collectors.last_error import LastError
 from multicast.control import order_topic
 from multicast.drivers.kafka.group_member import Membership
 from multicast.errors import AmcastError
@@ -53,7 +55,7 @@ class GroupMember:
         changed: Callable[[], None],
     ) -> None:
         self.snapshot: GroupSnapshot | None = None
-        self.error: str | None = None
+        self.error = LastError()
         self._bootstrap = bootstrap
         self._client = client
         self._topic = topic
@@ -78,9 +80,9 @@ class GroupMember:
             try:
                 self._take_part()
             except AmcastError as error:
-                if self.error != str(error):
+                if self.error.sentence != str(error):
                     _log.warning("the collectors' group cannot be used now: %s", error)
-                self.error = str(error)
+                self.error.hear(error, time.monotonic())
                 self._stopped.wait(_DENIED_S)
 
     def _take_part(self) -> None:
@@ -94,7 +96,7 @@ class GroupMember:
             while not self._stopped.is_set():
                 agreed = member.step()
                 if agreed and member.member in member.members:
-                    self.error = None
+                    self.error.hear(None, time.monotonic())
                     self._take(GroupSnapshot(member.member, member.members))
                 wait_s = member.session_s / _HEARTBEATS_PER_SESSION if agreed else _RETRY_S
                 self._stopped.wait(wait_s)

@@ -15,6 +15,7 @@ from typing import Any
 from collectors.core.entry_counts import EntryCounts
 from collectors.engine.engine import Engine
 from collectors.engine.instance import CollectorInstance
+from collectors.last_error import LastError
 from multicast.errors import AmcastError, ProtocolViolation, TopicChanged
 from topology import extra
 
@@ -74,7 +75,7 @@ class Supervisor(Service):
         self.instance: CollectorInstance | None = None
         self.restarts = 0
         self.entries = EntryCounts()  # of all its instances
-        self.error: str | None = None
+        self.error = LastError()
         self.topic_changed = False  # since somebody has set this to False
         self._checkpoints = True
         self._leaving = False
@@ -97,19 +98,22 @@ class Supervisor(Service):
                 if self.over:
                     return  # its stream is frozen
             except AmcastError as error:
-                self.error = str(error)
+                if self.instance is not None and self.instance.is_open:
+                    self.error.hear(None, time.monotonic())
+                self.error.hear(error, time.monotonic())
                 self._checkpoints = not isinstance(error, ProtocolViolation)
                 self.topic_changed |= isinstance(error, TopicChanged)
                 about = f"collector {self.collector}: "
                 self._errors.write(logging.ERROR, error, time.monotonic(), about=about)
             except Exception as error:  # noqa: BLE001
                 # A defect in one collector must not end the others in this process.
-                self.error = "it failed with an unexpected error; read what the process logged"
+                says = "it failed with an unexpected error; read what the process logged"
+                self.error.hear(says, time.monotonic())
                 _log.error("collector %s failed", self.collector, exc_info=error)
             self.instance = None
             if self._is_ending:
                 return
-            if self.error is not None:
+            if self.error.sentence is not None:
                 self.restarts += 1
             if time.monotonic() - began > _STEADY_S:
                 failures = 0
@@ -187,7 +191,8 @@ class Supervisor(Service):
         role = "primary" if self.primary else "standby"
         bare = {"node": self.collector, "epoch": self.epoch, "role": role}
         document: dict[str, Any] = bare if instance is None else instance.status()
-        document["state"] = "running" if running else "failed" if self.error else "starting"
+        stopped = "failed" if self.error.sentence else "starting"
+        document["state"] = "running" if running else stopped
         document["restarts"] = self.restarts
-        document["error"] = None if running else self.error
+        document["error"] = None if running else self.error.text(time.monotonic())
         return document

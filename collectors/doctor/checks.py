@@ -67,6 +67,7 @@ def findings(facts: Facts) -> tuple[Finding, ...]:
         *of_cursors_kept(facts.brokers, facts.topics),
         *of_stamps(facts.stamps),
         *of_unseen(facts.unseen),
+        *of_unchecked(facts.unchecked),
     ]
     return tuple(worst_first(results))
 
@@ -480,6 +481,15 @@ def of_unseen(unseen: Iterable[str]) -> list[Finding]:
     """Report what could not be checked, and why."""
     do = "grant this user that right"
     return [_note(Check.UNSEEN, "this inspection", sentence, do) for sentence in unseen]
+
+
+def of_unchecked(unchecked: Mapping[str, str]) -> list[Finding]:
+    """Report what processes of collectors could not check, by the places of their pages."""
+    do = "grant the collectors' user that right, or start what does not answer"
+    return [
+        _note(Check.UNSEEN, f"the process at {place}", f"the process at {place}: {says}", do)
+        for place, says in unchecked.items()
+    ]
 
 
 def _note(check: Check, about: str, says: str, do: str) -> Finding:

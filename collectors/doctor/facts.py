@@ -311,6 +311,7 @@ class Facts:
     older: tuple[tuple[str, str, str], ...] = ()  # as `record_times.names_older` says
     stamps: tuple[Stamp, ...] = ()
     unseen: tuple[str, ...] = ()
+    unchecked: Mapping[str, str] = field(default_factory=dict)  # by process, what it did not check
 
 
 def length(milliseconds: int) -> str:

@@ -52,6 +52,7 @@ from collectors.doctor.streams import (
     now_ms,
     read_control,
 )
+from collectors.reconfiguration.status_pages import read_pages, unchecked
 from collectors.reconfiguration.survey import find_damage
 from multicast.consuming.group_positions import OF_COLLECTORS
 from multicast.control import (
@@ -75,6 +76,7 @@ from multicast.errors import (
 from topology.tree import Plan
 
 _T = TypeVar("_T")
+_PAGE_S = 1.0  # a page takes milliseconds, and most are served to their own machine only
 
 
 # -- the quick checks -----------------------------------------------------------------------
@@ -262,7 +264,10 @@ def inspect(driver: Driver, admin: Admin, topic: str, *, patience_s: float = 2.0
         groups, members = _groups(driver, admin, state, facts.topics, unseen, streams=streams)
         if not unseen:
             groups += never_committed(plan, groups)
-        facts = replace(facts, groups=groups, members=members)
+        pages = dict.fromkeys(page for page in state.advertised.pages.values() if page)
+        told = unchecked(read_pages(pages, _PAGE_S))
+        told_by = {f"{page.host}:{page.port}": says for page, says in told.items()}
+        facts = replace(facts, groups=groups, members=members, unchecked=told_by)
     return replace(facts, stamps=tuple(stamps), unseen=tuple(unseen), now_ms=now_ms())
 
 

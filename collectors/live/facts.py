@@ -123,6 +123,7 @@ class LivePicture:
     log_rates: dict[str, deque[float]] = field(default_factory=dict)
     events: deque[dict[str, Any]] = field(default_factory=lambda: deque(maxlen=_EVENTS_MAX))
     check: Mapping[str, Any] = field(default_factory=lambda: {"state": "off"})
+    unchecked: str = ""  # what of the cluster's settings a process could not check
     cluster: Mapping[str, Any] = field(default_factory=dict)  # as `ClusterWatch.look` gives it
     now_ms: int = 0
     _positions: dict[str, Mapping[str, int]] = field(default_factory=dict)
@@ -315,6 +316,7 @@ def moment(picture: LivePicture) -> dict[str, Any]:
         "logs": [_log(picture, log.name, lags) for log in picture.plan.logs],
         "check": dict(picture.check),
         "cluster": dict(picture.cluster),
+        "unchecked": picture.unchecked,
         "events": list(picture.events),
     }
 

@@ -18,7 +18,7 @@ from collectors.doctor.streams import now_ms
 from collectors.live.cluster import ClusterWatch
 from collectors.live.facts import LivePicture, Reported, begun, worst_check
 from collectors.live.ordered_runs import OrderedRuns
-from collectors.reconfiguration.status_pages import acting_first, read_pages
+from collectors.reconfiguration.status_pages import acting_first, read_pages, unchecked
 from multicast.control import (
     ControlReader,
     ControlState,
@@ -215,6 +215,7 @@ class Observer:
         by_log = {log.name: ends[log_partition(log)] for log in plan.logs}
         with self._drawing:
             picture.check = check
+            picture.unchecked = next(iter(unchecked(self._pages).values()), "")
             picture.tick(now_ms(), by_log, positions, reported)
 
     def _tell(self) -> None:

@@ -129,6 +129,12 @@ def _read(page: StatusPage, timeout_s: float) -> Mapping[str, Any] | str:
     return {**document, "nodes": nodes}
 
 
+def unchecked(answers: Mapping[StatusPage, Mapping[str, Any] | str]) -> dict[StatusPage, str]:
+    """Give the sentences in which processes say what of the cluster they could not check."""
+    told = {page: each.get("unchecked") for page, each in answers.items() if isinstance(each, dict)}
+    return {page: says for page, says in told.items() if isinstance(says, str)}
+
+
 def acting_first(
     answers: Mapping[StatusPage, Mapping[str, Any] | str],
     pages: Iterable[StatusPage],

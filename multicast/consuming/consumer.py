@@ -22,6 +22,7 @@ from multicast.consuming.cursor import Cursor
 from multicast.consuming.delivery import Delivery
 from multicast.consuming.ends import end_now, opened_at
 from multicast.consuming.entries_read import ConsumerEntries
+from multicast.consuming.gaps import past_gap
 from multicast.consuming.group_positions import GroupCursor, GroupPositions, kafka_group
 from multicast.consuming.readers import open_clients
 from multicast.consuming.reading import Reading
@@ -137,7 +138,8 @@ class Consumer(ClosedAtEnd):
                 with self._group_cursor.opening():
                     stored = self._group_cursor.stored(self._control.position)
                     if stored is not None:
-                        self.seek(stored)
+                        place = self._driver, self._control.state, self._request
+                        self.seek(past_gap(*place, stored, self._group_cursor.logs_at))
                         self._go_on()
             if stored is None:
                 self.seek(start)

@@ -268,6 +268,9 @@ class GroupCursor:
         if not self._warned:
             self._look()
         self._own.append(text)
+        # Of these logs it is known how far they are at the cursor, if not by which message.
+        passed = {each: LastRead(at - 1, 0) for each, at in offsets.items() if at}
+        last = {**passed, **last}
         unknown = [partition for partition in logs if partition not in offsets]
         if unknown:  # what an earlier commit says of them is not about this cursor
             stored = self._driver.committed(self._group, unknown)

@@ -14,7 +14,7 @@ from multicast.control.topic_identity import refuse_recreated_logs
 from multicast.control.topics import collectors_partition, control_partition, refuse_topic
 from multicast.drivers.clock import clock_of
 from multicast.drivers.protocol import Driver, TopicPartition
-from multicast.drivers.reading import end_from, read_upto
+from multicast.drivers.reading import MAY_BE_THROTTLED, end_from, read_upto
 from multicast.errors import ClusterUnreachable, TopicMissing, Trimmed, Truncated
 
 # The time-out of a request to the cluster. It outlives the election of a new leader after a broker
@@ -93,7 +93,7 @@ class ControlReader:
                 elif monotonic() >= until:  # the other topic may be written all the time
                     raise ClusterUnreachable(
                         f"the control topic {partition.topic} could not be read to its end "
-                        f"within {timeout_s:g} s"
+                        f"within {timeout_s:g} s; {MAY_BE_THROTTLED}"
                     )
         return self.state
 

@@ -10,6 +10,8 @@ from multicast.drivers.clock import ClientClock
 from multicast.drivers.protocol import Driver, Fetched, TopicPartition
 from multicast.errors import AmcastError, ClusterUnreachable
 
+# Brokers do not say so: they answer a fetch late.
+MAY_BE_THROTTLED = "a quota (consumer_byte_rate) may hold back what this user reads"
 READ_S = 10.0  # without a record for so long, a broker is taken to be unreachable
 # A leader that was just elected may report an end that is too low until its followers have fetched
 # from it; they do so every 0.5 s at the latest (replica.fetch.wait.max.ms).
@@ -38,7 +40,8 @@ def read_upto(
             if not answers:
                 raise error(
                     f"{partition.topic}/{partition.partition} gave no record from offset "
-                    f"{position} on within {wait_s:g} s; see whether its brokers run"
+                    f"{position} on within {wait_s:g} s; see whether its brokers run; "
+                    f"{MAY_BE_THROTTLED}"
                 )
             for fetched in answers:
                 position = fetched.position

@@ -315,6 +315,10 @@ PLANTED = {
             replace(SOUND, unseen=("consumer groups cannot be seen: denied",)),
             "consumer groups cannot be seen",
         ),
+        (
+            replace(SOUND, unchecked={"10.0.0.7:6066": "not checked: the settings of brokers"}),
+            "the process at 10.0.0.7:6066: not checked: the settings",
+        ),
     ],
 }
 

@@ -2,17 +2,28 @@
 
 import errno
 import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from contextlib import ExitStack
 
 import pytest
 
+from bench.harness.processes import end
 from collectors.consumer_watch import ConsumerWatch
+from collectors.deploy.files import DeploymentSettings, generate
 from collectors.live.observer import Observer
 from multicast import Consumer, Producer
 from multicast.control import StatusPage, control_partition, log_partition
 from multicast.drivers.memory.driver import MemoryDriver, MemoryLog
 from multicast.messages import skip_header
-from tests.helpers.plans import chain
+from tests.helpers.plans import chain, poster
+from tests.helpers.scraped import samples
 from tests.helpers.small import Small, until
+from tests.helpers.system import PATIENCE_S, System
+from tests.helpers.system import until as system_until
 
 PLAN = chain()
 P1 = log_partition(PLAN.log("P1"))
@@ -116,3 +127,46 @@ def test_a_process_is_down_when_it_is_refused_or_misses_three_answers_in_a_row()
         assert pages_after(answered, refused) == refused
     finally:
         observer.close()
+
+
+@pytest.mark.campaign
+@pytest.mark.kafka
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+def test_what_the_alert_reads_of_a_frozen_and_a_dead_consumer_passes_its_threshold(
+    kafka_cluster, tmp_path
+):
+    # Init: three consumers have committed; then one is frozen, and one dies.
+    rules = generate("prometheus-rules", DeploymentSettings(bootstrap="b:9092", topic="A"))
+    reads = re.search(r"amcast_group_stands_seconds{\S+}\) > (\d+)", rules["amcast-rules.yaml"])
+    threshold_s, names = float(reads[1]), ("C1", "C2", "C3")
+    with System(kafka_cluster.bootstrap, poster(), tmp_path) as system, ExitStack() as stack:
+        host = system.order()
+        command = [sys.executable, "-m", "multicast", "receive", *system.common(), "--name"]
+        receivers = [
+            subprocess.Popen([*command, name, "--group", name], stdout=subprocess.DEVNULL)
+            for name in names
+        ]
+        for process in receivers:
+            stack.callback(end, process)
+            stack.callback(process.kill)
+        producer = stack.enter_context(Producer(topic=system.topic, driver=system.driver))
+
+        def of_groups(metric):
+            page = samples(host.page("/metrics").decode())
+            return [page.get((f"amcast_group_{metric}", (name,)), 0.0) for name in names]
+
+        producer.multicast(b"first", to={"P3"}).ordered(PATIENCE_S)
+        system_until(lambda: all(of_groups("committed_timestamp_seconds")), "commits")
+        receivers[0].send_signal(signal.SIGSTOP)
+        receivers[1].kill()
+        producer.multicast(b"second", to={"P3"}).ordered(PATIENCE_S)
+        since = time.time()
+
+        # Test and check: at the threshold by our clock, not before; the one that lives never.
+        system_until(
+            lambda: min(of_groups("stands_seconds")[:2]) > threshold_s, "alerts", pause=1.0
+        )
+        sys.stderr.write(f"{time.time() - since:.0f} s after the message\n")
+        assert time.time() - since >= threshold_s - 1.0
+        assert of_groups("stands_seconds")[2] < threshold_s

@@ -8,7 +8,7 @@ from http.server import BaseHTTPRequestHandler, HTTPServer
 import pytest
 
 from collectors.reconfiguration import status_pages
-from collectors.reconfiguration.status_pages import reported_counts
+from collectors.reconfiguration.status_pages import read_pages, reported_counts, unchecked
 from multicast.control import StatusPage, running_record
 from multicast.drivers.protocol import Record
 from tests.helpers.in_memory_cluster import InMemoryCluster
@@ -150,3 +150,11 @@ def test_nothing_of_the_answer_of_another_server_is_shown(state):
         (first, _) = reported_counts(state).missing
         other.join(60)
     assert first.endswith("/status cannot be read (no answer of HTTP)")
+
+
+def test_what_processes_could_not_check_is_taken_from_their_pages(serve):
+    says = "the cluster's settings could not be checked: nobody"
+    raw = {"process": PROCESS.hex(), "nodes": [], "unchecked": says}
+    told, silent = serve(json.dumps(raw).encode()), serve(document())
+    gone = StatusPage("127.0.0.1", 1, PROCESS)
+    assert unchecked(read_pages([told, silent, gone])) == {told: says}

@@ -326,7 +326,9 @@ function drawCluster() {
   const told = rows.slice().sort((one, other) => (other.stands_seconds || 0) - (one.stands_seconds || 0));
   text($("t-brokers"), brokers ? `${brokers - away.length}\u2009/\u2009${brokers}` : "–");
   text($("t-brokers-sub"), leaderless ? `${leaderless} partitions have no leader`
-    : lacking ? `${lacking} partitions lack replicas` : brokers ? "all replicas in sync" : error || "");
+    : lacking ? `${lacking} partitions lack replicas` : moment.unchecked ? "settings not all checked"
+    : brokers ? "all replicas in sync" : error || "");
+  $("tile-brokers").title = moment.unchecked;
   attribute($("tile-brokers"), "data-tone", away.length || leaderless ? "down" : lacking ? "behind" : "");
   const still = told.filter(stands).length, never = told.filter((row) => row.never).length;
   text($("t-consumers"), String(told.length));

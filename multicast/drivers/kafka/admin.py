@@ -7,6 +7,7 @@ other, so calls that create something wait until a broker reports it.
 from __future__ import annotations
 
 import logging
+import re
 import threading
 import time
 import uuid
@@ -54,6 +55,7 @@ _RETRY_S = 0.05
 _SILENT_BROKER_S = 3.0
 # A quota on creations may allow one partition in some seconds; longer waits are the operator's.
 _THROTTLED_S_MAX = 120.0
+_BROKERS_WORDS = re.compile("[ (]error_message='([^']+)'")  # the package quotes the whole answer
 _LOG = logging.getLogger("amcast.kafka_python")
 _pause = threading.Event()  # never set: Kafka sends no event to wait for, so calls are repeated
 
@@ -477,9 +479,9 @@ class Admin(ClosedAtEnd):
             )
         if isinstance(error, kafka_errors.KafkaError):
             name = type(error).__name__.removesuffix("Error")
-            return AmcastError(
-                f"The brokers at {self._bootstrap} refused a request ({name}): {error}"
-            )
+            told = _BROKERS_WORDS.search(str(error))
+            says = f"refused a request ({name}): {told[1] if told else error}"
+            return AmcastError(f"The brokers at {self._bootstrap} {says}")
         if isinstance(error, RuntimeError):
             return UsageError("This Admin is closed; open another one.")
         return error

@@ -2,8 +2,11 @@
 
 import logging
 
+import pytest
+
+from collectors.last_error import LastError
 from collectors.supervisor import ErrorLog
-from multicast.errors import ClusterUnreachable
+from multicast.errors import AmcastError, ClusterUnreachable
 
 
 def test_a_hundred_collectors_without_brokers_log_a_line_a_minute(caplog):
@@ -34,3 +37,26 @@ def test_sentences_without_a_bound_take_bounded_memory(caplog):
         log.write(logging.ERROR, ClusterUnreachable(f"offset {number} is gone"), 0.0)
     assert len(caplog.records) == 3_000
     assert len(log._lines) == 1_000
+
+
+AWAY, OTHER = ClusterUnreachable("No broker answered"), AmcastError("denied")
+
+
+@pytest.mark.parametrize(
+    ("heard", "sentence"),
+    [
+        ([], None),
+        ([(OTHER, 5)], "denied"),
+        ([(AWAY, 20)], "no broker reached for 40 s: No broker answered"),
+        ([(AWAY, 20), (AWAY, 45)], "no broker reached for 40 s: No broker answered"),
+        ([(AWAY, 20), (None, 30)], None),
+        ([(AWAY, 20), (None, 30), (AWAY, 45)], "no broker reached for 15 s: No broker answered"),
+        ([(AWAY, 20), (OTHER, 30)], "denied"),
+        ([(AWAY, 20), ("it failed", 30)], "it failed"),
+    ],
+)
+def test_a_process_says_for_how_long_it_has_reached_no_broker(heard, sentence):
+    last = LastError()
+    for error, now in heard:
+        last.hear(error, now)
+    assert last.text(50.0) == sentence

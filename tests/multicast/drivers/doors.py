@@ -7,6 +7,7 @@ import threading
 
 METADATA = 3
 FIND_COORDINATOR = 10  # librdkafka takes a broker's address from its answers, too
+COMPACT = 3  # the first version of its answer that has tags
 FLEXIBLE = 9  # the first version of an answer to Metadata with compact arrays
 
 
@@ -42,6 +43,20 @@ def renamed(answer, places):
             named += struct.pack(">ib", broker, len(host) + 1) + host.encode()
             named += struct.pack(">i", port) + answer[start:end]
     return answer[:begin] + bytes((len(places) + 1,)) + named + answer[end:]
+
+
+def relocated(answer, version, places):
+    """Return an answer to FindCoordinator that names the broker's place."""
+    begin = 10 if version else 6  # after the number, the throttle time, and the error
+    if version:
+        (length,) = struct.unpack(">h", answer[begin : begin + 2])  # of the error's text
+        begin += 2 + max(0, length)
+    end = begin + 4
+    (broker,) = struct.unpack(">i", answer[begin:end])
+    if broker not in places:
+        return answer
+    host, port = places[broker]
+    return answer[:end] + struct.pack(">h", len(host)) + host.encode() + struct.pack(">i", port)
 
 
 class Door:
@@ -103,8 +118,8 @@ class Door:
                     return
                 fenced = self.fenced
                 api, version = requests.pop(*struct.unpack(">i", frame[:4]))
-                if api == FIND_COORDINATOR and version < 4:  # librdkafka's: the port comes last
-                    frame = frame[:-4] + struct.pack(">i", self.place[1])
+                if api == FIND_COORDINATOR and version < COMPACT:  # librdkafka's
+                    frame = relocated(frame, version, self._places)
                 if api == METADATA:
                     frame = renamed(frame, {} if fenced else self._places)
                 client.sendall(struct.pack(">i", len(frame)) + frame)

@@ -4,6 +4,8 @@ import contextlib
 import itertools
 import socket
 import ssl
+import subprocess
+import sys
 import uuid
 from concurrent.futures import ThreadPoolExecutor
 
@@ -70,10 +72,10 @@ def at_once(parties):
 
 
 @contextlib.contextmanager
-def opened_parties(bootstrap, client):
+def opened_parties(bootstrap, client, *names):
     with contextlib.ExitStack() as stack:
         opened = lambda thing: stack.enter_context(contextlib.closing(thing))  # noqa: E731
-        yield [Party(name, bootstrap, client, opened) for name in NAMES]
+        yield [Party(name, bootstrap, client, opened) for name in names or NAMES]
 
 
 def tls_files(folder):
@@ -144,29 +146,51 @@ def test_three_brokers_move_one_by_one_and_all_at_once(kafka_cluster_of_three):
                 at_once(parties)
 
 
-@CAMPAIGN
-def test_a_name_that_leads_elsewhere_is_looked_up_again(kafka_cluster, monkeypatch):
-    """Of kafka-python: librdkafka looks up a name itself, at each connection."""
-    places = {1: ("broker.test", 0)}
-    look_up = socket.getaddrinfo
-    at = ["127.0.0.1"]
-
-    def looked_up(host, *arguments, **settings):
-        return look_up(at[0] if host == "broker.test" else host, *arguments, **settings)
-
-    monkeypatch.setattr(socket, "getaddrinfo", looked_up)
-    with contextlib.closing(Door(kafka_cluster.bootstrap, places)) as before:
+def goes_where_a_name_leads(driver, bootstrap, lead):
+    """Have a broker's name, `broker.test`, lead to one address and then to another."""
+    places = {}
+    lead("127.0.0.1")
+    with contextlib.closing(Door(bootstrap, places)) as before:
         port = before.place[1]
         places[1] = ("broker.test", port)
         with (
-            contextlib.closing(Door(kafka_cluster.bootstrap, places, host="127.0.0.2", port=port)),
-            contextlib.ExitStack() as stack,
+            contextlib.closing(Door(bootstrap, places, host="127.0.0.2", port=port)),
+            opened_parties(f"broker.test:{port}", {}, driver) as parties,
         ):
-            opened = lambda thing: stack.enter_context(contextlib.closing(thing))  # noqa: E731
-            party = Party(NAMES[0], f"broker.test:{port}", {}, opened)
-            at_once([party])
-            before.silent, at[0] = True, "127.0.0.2"
-            at_once([party])
+            at_once(parties)
+            before.silent = True
+            lead("127.0.0.2")
+            at_once(parties)
+
+
+@CAMPAIGN
+def test_a_name_that_leads_elsewhere_is_looked_up_again(kafka_cluster, monkeypatch):
+    look_up, at = socket.getaddrinfo, []
+
+    def looked_up(host, *arguments, **settings):
+        return look_up(at[-1] if host == "broker.test" else host, *arguments, **settings)
+
+    monkeypatch.setattr(socket, "getaddrinfo", looked_up)
+    goes_where_a_name_leads(NAMES[0], kafka_cluster.bootstrap, at.append)
+
+
+OF_ITS_OWN = f"""
+import sys
+from pathlib import Path
+from {__name__} import goes_where_a_name_leads
+hosts = Path("/etc/hosts")
+goes_where_a_name_leads(*sys.argv[1:], lambda at: hosts.write_text(f"{{at}} broker.test\\n"))
+"""
+
+
+@CAMPAIGN
+@pytest.mark.needs("networks")
+def test_librdkafka_looks_a_name_up_again_by_itself(kafka_cluster, tmp_path):
+    hosts = tmp_path / "hosts"
+    hosts.write_text("")
+    run = [sys.executable, "-c", OF_ITS_OWN, NAMES[1], kafka_cluster.bootstrap]
+    under = 'mount --bind "$0" /etc/hosts && exec "$@"'  # seen by this process alone
+    subprocess.run(["unshare", "--mount", "sh", "-c", under, hosts, *run], check=True, timeout=300)
 
 
 def test_a_broker_that_is_silent_in_the_handshake_is_given_up(tmp_path):

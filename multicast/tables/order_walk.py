@@ -17,7 +17,7 @@ import enum
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime
-from typing import Literal, NamedTuple, Self
+from typing import Literal, NamedTuple
 
 from multicast.consuming.cursor import Cursor, CursorProof, interest_digest
 from multicast.consuming.delivery import Delivery
@@ -41,6 +41,7 @@ from multicast.control import (
 )
 from multicast.control.topic_identity import refuse_changed_topics
 from multicast.drivers.clock import clock_of
+from multicast.drivers.closing import ClosedAtEnd
 from multicast.drivers.protocol import Driver, Fetched, Reader, Record, TopicPartition
 from multicast.errors import (
     AmcastError,
@@ -89,7 +90,7 @@ class Piece(NamedTuple):
         return Cursor(*place, interest_digest(self.interest), self.proof)
 
 
-class OrderWalk:
+class OrderWalk(ClosedAtEnd):
     """Goes along the order of one subscription from a cursor on, epoch by epoch.
 
     Used from one thread. `until` is a cursor to which it goes, made by a walk or a consumer: both
@@ -130,12 +131,6 @@ class OrderWalk:
         except BaseException:
             self.close()
             raise
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
 
     def close(self) -> None:
         """Release the readers."""

@@ -325,7 +325,7 @@ class PartitionAppends:
     def settled(self) -> list[EntryOutcome]:
         """Remove the entries that have their outcome, in order; begin a new epoch if it is time."""
         settled: list[EntryOutcome] = []
-        if self._lost and self._all_known():
+        if self._lost and {batch.state for batch in self._sent} <= {_ENDED, _NOT_STORED}:
             self._put_back()
         while self._sent and self._sent[0].state is _ENDED:
             settled += self._outcomes(self._sent.popleft())
@@ -376,10 +376,6 @@ class PartitionAppends:
 
     def _missed(self, why: str) -> str:
         return f"{self.name} does not hold the record: {why}."
-
-    def _all_known(self) -> bool:
-        known = (_ENDED, _NOT_STORED)
-        return all(batch.state in known for batch in self._sent)
 
     def _put_back(self) -> None:
         """Put the last batches back into the queue if they are certainly not stored.

@@ -30,14 +30,16 @@ from dataclasses import dataclass, field
 from multiprocessing import get_context
 
 from bench.simulation.auditors import Auditors
+from bench.simulation.clients import WorldDriver
 from bench.simulation.collectors import SimulatedCollectors
 from bench.simulation.consumers import Consumers
 from bench.simulation.ending import Ending
+from bench.simulation.followers import Followers
 from bench.simulation.foreign import ForeignWriters
 from bench.simulation.judge import Judge, Violation
 from bench.simulation.losses import TailLosses
 from bench.simulation.operators import Operators, place
-from bench.simulation.schedule import Ends, Schedule, TurnKind, draw
+from bench.simulation.schedule import OUTAGE_PACE, Ends, Schedule, TurnKind, draw
 from bench.simulation.shrink import Shrinker, tell
 from bench.simulation.strangers import Strangers
 from bench.simulation.waits import WaitSimulation, draw_waits
@@ -84,6 +86,7 @@ class Simulation:
     def __init__(self, schedule: Schedule) -> None:
         self.schedule = schedule
         self.world = World(schedule)
+        self.world.driver = WorldDriver(self.world)
         self.judge = Judge(schedule.scene, loses=schedule.loses)
         first = schedule.plans[0][0]
         first = place(self.world, ControlState(first.topic), first, 1)
@@ -96,6 +99,7 @@ class Simulation:
         self.strangers = Strangers(self.world, self.collectors)
         self.operators = Operators(self.world)
         self.auditors = Auditors(self.world)
+        self.followers = Followers(self.world)
         self.losses = TailLosses(
             self.world, self.judge, self.collectors, self.producers, self.strangers
         )
@@ -104,7 +108,6 @@ class Simulation:
             self.judge,
             self.producers,
             self.consumers,
-            self.strangers,
             calm_round=self.calm_round,
         )
 
@@ -138,9 +141,12 @@ class Simulation:
             TurnKind.AWAY: self.strangers.send_away,
             TurnKind.AUDIT: self.auditors.turn,
             TurnKind.LOSS: self.losses.turn,
+            TurnKind.OUTAGE: self.foreign.outage,
+            TurnKind.RELEASE: self.collectors.release,
+            TurnKind.RECEIPT: self.followers.turn,
         }
         for op in self.schedule.ops:
-            self.world.pass_time(op.ms)
+            self.world.pass_time(op.ms * (OUTAGE_PACE if self.world.some_away else 1))
             turns[op.kind](op.bits)
         self.world.settle()
         self.foreign.cure()
@@ -162,8 +168,8 @@ class Simulation:
         if violation is None and not at_rest:
             return Violation("liveness", f"the system did not come to rest in {ROUNDS_MAX} rounds.")
         if violation is None and not harsh:
-            return self._epochs_finished(state) or self.ending.verdict()
-        return violation
+            violation = self._epochs_finished(state) or self.ending.verdict()
+        return violation or self.followers.verdict(harsh=harsh)
 
     def _ends(self) -> Violation | None:
         """Disturb the system once more, in the way that the schedule says."""

@@ -15,27 +15,19 @@ import copy
 from collections import deque
 from collections.abc import Hashable, Iterable
 from dataclasses import astuple, dataclass, field, replace
+from enum import Enum
+from functools import cache
 from types import NoneType
 from typing import Any
 
-from collectors.core.balance import Balance, BalanceLimits, OffBalance
-from collectors.core.collector_core import (
-    CollectorCore,
-    CollectorLimits,
-    FillHole,
-    NameCheckpoint,
-    WriteRecord,
-)
+from collectors.core.balance import Balance
+from collectors.core.collector_core import CollectorCore, FillHole, NameCheckpoint, WriteRecord
 from collectors.core.relay import Relay
 from multicast.order.records import (
     CheckpointRecord,
-    Correction,
     FreezeRecord,
     OwnRecord,
-    Position,
     RelayRecord,
-    RestoredRecord,
-    Unread,
     decode,
     encode,
 )
@@ -307,39 +299,25 @@ class SearchedBooks:
 # -- copies and keys ----------------------------------------------------------------------------
 
 _CHANGED_IN_PLACE = (CollectorCore, Relay, RecordStream)
-_NEVER_CHANGED = (
-    bool,
-    int,
-    str,
-    bytes,
-    tuple,
-    NoneType,
-    StreamShape,
-    CollectorLimits,
-    BalanceLimits,
-    OffBalance,
-    FillHole,
-    CheckpointRecord,
-    OwnRecord,
-    RelayRecord,
-    RestoredRecord,
-    FreezeRecord,
-    Unread,
-    Correction,
-    Position,
-)
+
+
+@cache
+def _never_changes(kind: type) -> bool:
+    parameters = getattr(kind, "__dataclass_params__", None)
+    is_frozen = parameters is not None and parameters.frozen
+    return is_frozen or issubclass(kind, int | str | bytes | tuple | Enum | NoneType)
 
 
 def fork(value: Any, known: dict[int, Any] | None = None) -> Any:
     """Copy a core, but share what never changes: much faster than `copy.deepcopy`."""
     known = {} if known is None else known
-    kind = type(value)
-    if kind in _NEVER_CHANGED:
+    kind: Any = type(value)
+    if _never_changes(kind):
         return value
     if kind is dict:
         return {key: fork(one, known) for key, one in value.items()}
     if kind in (set, list, deque):
-        assert all(type(one) in _NEVER_CHANGED for one in value)
+        assert all(fork(one) is one for one in value)
         return copy.copy(value)
     if id(value) in known:
         return known[id(value)]

@@ -16,7 +16,6 @@ from functools import partial
 from multicast.drivers.memory.logs import MemoryLog, name
 from multicast.drivers.protocol import (
     CLOSE_TIMEOUT_S,
-    IN_FLIGHT_BYTES_MAX,
     IN_FLIGHT_MAX,
     Appended,
     AppendFailed,
@@ -93,14 +92,11 @@ class FatedAppender:
         *,
         step: Callable[[PendingAppend], None],
         in_flight_max: int = IN_FLIGHT_MAX,
-        in_flight_bytes_max: int = IN_FLIGHT_BYTES_MAX,
     ) -> None:
         self._log = log
         self._step = step
         self._in_flight_max = in_flight_max
-        self._in_flight_bytes_max = in_flight_bytes_max
         self._in_flight: dict[int, PendingAppend] = {}
-        self._bytes = 0
         self._count = 0
         self._closed = False
 
@@ -122,21 +118,18 @@ class FatedAppender:
             def settled(outcome: AppendOutcome) -> None:
                 with self._log.changed:
                     del self._in_flight[number]
-                    self._bytes -= append.size
                     self._log.changed.notify_all()
                 done(outcome)
 
             append = PendingAppend(
                 self._log, partition, value, key=key, headers=headers, done=settled
             )
-            full = self._bytes + append.size > self._in_flight_bytes_max and self._in_flight
-            if full or len(self._in_flight) >= self._in_flight_max:
+            if len(self._in_flight) >= self._in_flight_max:
                 raise BufferFull(
-                    f"{len(self._in_flight)} appends ({self._bytes} bytes) are in flight; wait for "
-                    f"some outcomes, then append again."
+                    f"{len(self._in_flight)} appends are in flight; wait for some outcomes, then "
+                    f"append again."
                 )
             self._in_flight[number] = append
-            self._bytes += append.size
         self._step(append)
 
     def ready(self, partition: TopicPartition) -> bool:  # noqa: ARG002 - no append waits here

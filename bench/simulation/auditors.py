@@ -16,14 +16,20 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 
-from bench.simulation.consumers import Seat, SimulatedConsumer
+from bench.simulation.consumers import Seat, SimulatedConsumer, requests_of
 from bench.simulation.judge import Judge, Violation, judge
 from bench.simulation.schedule import ConsumerSeat
 from bench.simulation.world import READ_ALL, World
 from multicast.consuming.batches import Batch
-from multicast.consuming.subscription import Bounds, End, SubscriptionRequest, logs_wanted, missing
+from multicast.consuming.subscription import Bounds, End, logs_wanted, missing
 from multicast.control import ControlState, log_partition
-from multicast.errors import ProtocolViolation, TopicChanged, Trimmed, UnknownVersion
+from multicast.errors import (
+    ClusterUnreachable,
+    ProtocolViolation,
+    TopicChanged,
+    Trimmed,
+    UnknownVersion,
+)
 from multicast.history import History
 from multicast.verification.audit import AuditCollector
 from topology.tree import Log
@@ -63,11 +69,7 @@ class Auditors:
     def __init__(self, world: World) -> None:
         self._world = world
         self._audits: list[_Running] = []
-        scene = world.schedule.scene
-        self._requests = {
-            name: SubscriptionRequest.of(name, None if named else interest)
-            for (name, interest), named in zip(scene.interests, scene.named, strict=True)
-        }
+        self._requests = requests_of(world)
 
     def turn(self, bits: int) -> None:
         """Begin an audit, or give a reader a turn."""
@@ -129,6 +131,8 @@ class Auditors:
             seat.distrusts_checkpoints = True
         except UnknownVersion:  # until an operator recovers the stream
             self._again(running, seat)
+        except ClusterUnreachable:
+            pass
         except (Trimmed, TopicChanged):
             running.given_up = True
             running.seats.clear()

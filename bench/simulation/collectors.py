@@ -7,6 +7,8 @@ choose what it does. Several instances of one collector run at once. Each decide
     instance    one process that runs a collector's core in one epoch; a crash ends it
     fallback    after a protocol error about a checkpoint, a collector starts without one
     away        a collector whose instances do nothing for a while
+    leaves      an instance that has offered its collector to another one, as one that is asked to
+                end does; it acts until that has taken over, `LEAVES_MS` at most
 
 This module contains no rule of the protocol.
 """
@@ -14,11 +16,13 @@ This module contains no rule of the protocol.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, cast
 
 from bench.simulation.world import COLLECTORS, READ_ALL, World
 from collectors.core.actions import Append, Fill, SaveCheckpoint
 from collectors.core.collector import Collector
 from collectors.core.standby import Standby
+from collectors.engine.advertisement import Advertisement
 from collectors.engine.assignment import Assignment
 from collectors.engine.last_records import LastRecords
 from collectors.engine.questions import (
@@ -29,7 +33,7 @@ from collectors.engine.questions import (
     unstated_stream,
 )
 from collectors.engine.skips import fill
-from multicast.control import running_record
+from multicast.control import ControlState, StatusPage
 from multicast.control.topic_identity import refuse_changed_topics
 from multicast.drivers.protocol import (
     AppendFailed,
@@ -42,9 +46,13 @@ from multicast.errors import AmcastError, ProtocolViolation, Trimmed
 from multicast.order.runs import order_checksum
 from multicast.order.stream import OrderStream, StreamCheckpoint
 
+if TYPE_CHECKING:
+    from collectors.engine.engine import Engine
+
 AMOUNTS = (1, 2, 5, READ_ALL)  # records of one read; small ones put faults between records
 TICK_MS = 250  # as in the engine
 ASK_MS = 1000
+LEAVES_MS = 2000
 # What an instance that is called again and again does in one calm turn of about a tick. One that
 # fills holes one by one needs some milliseconds for each.
 _STEPS_MAX = 40
@@ -75,10 +83,16 @@ class SimulatedInstance:
         self.assignment = Assignment.of(state, name, epoch)
         self.plan = self.assignment.plan
         own, parent = self._open(choice)
+        self.page = StatusPage("simulated", 1 + writer, writer.to_bytes(8, "big"))
+        self.advertisement = Advertisement(cast("Engine", self), self.assignment)
+        self._last_offer: int | None = None  # the newest that another one has made
+        self._offer: int | None = None  # the same; None once it is taken
+        self._counted = 0  # records of others, at our last decision
+        self._leaves_at: int | None = None
         self.core = Collector(
             own, parent, writer=writer, clock=world.now_ms, limits=world.schedule.limits
         )
-        self.core.own_end(world.end(self.assignment.own))
+        self.core.own_end(self._end)
         self.last = _LastRecords(world.driver)
         self.role = Standby(primary=primary)
         self.role.begin(self.core)
@@ -89,22 +103,22 @@ class SimulatedInstance:
         self.ticked = self.asked_at = world.now
         self.question, self.epochs = self.core.question, self.core.epochs
         self.answered, self.is_judged = self.core.answered, self.core.is_judged
-        self._advertised = False
         self.wants_starts = True
         if primary:
-            self._advertise()
+            self.advertisement.advertise()
         self._learn()
         world.note("starts", name, epoch, writer, own.offset_next)
 
     def _open(self, choice: int) -> tuple[OrderStream, OrderStream | None]:
         """Open the streams at no checkpoint, at the newest, or at an older one: all are valid."""
-        state, end = self.view.state, self.world.end(self.assignment.own)
-        above = self.assignment.parent
+        state, above = self.view.state, self.assignment.parent
+        ends = self.world.driver.last_stable_offsets(self.assignment.streams)
+        self._end = ends[self.assignment.own]
         own, parent = self.assignment.open_streams(
             state,
-            end,
+            self._end,
             checkpoints=choice > 0,
-            parent_end=None if above is None else self.world.end(above),
+            parent_end=None if above is None else ends[above],
         )
         points = state.checkpoints(self.epoch, self.name)
         if points and choice == INSTANCES:
@@ -127,13 +141,44 @@ class SimulatedInstance:
         if positions is not None:
             self.core.freeze_after(positions)
         writer = state.advertised.offered_by(self.epoch, self.name)
-        self.role.offer(writer if writer not in (None, self.writer) else None)
+        writer = None if writer == self.writer else writer
+        self.role.offer(writer)
+        if writer is None:
+            self._offer = None
+        elif writer != self._last_offer:
+            self._last_offer = self._offer = writer
+        if writer is not None and self.role.acting:
+            self.advertisement.advertise()
+        elif self.advertisement.is_overtaken():
+            self.role.step_back()
 
-    def _advertise(self) -> None:
-        """Say that the collector is open, as the engine does."""
-        if self.view.state.advertised.offered_by(self.epoch, self.name) is not None:
-            key, value = running_record(self.epoch, self.name)
-            self.world.append(COLLECTORS, value, key=key, done=_ignore)
+    @property
+    def control(self) -> ControlState:
+        """What this instance has read of the control topics."""
+        return self.view.state
+
+    def write_control(self, key: bytes, value: bytes) -> None:
+        """Write a statement, whose loss does no harm."""
+        self.world.append(COLLECTORS, value, key=key, bits=self._fate_bits(), done=_ignore)
+
+    def release(self) -> bool:
+        """Offer the collector to another instance; False: there is nothing to hand over."""
+        if self._leaves_at is not None:
+            return True
+        if not self.role.primary and self.advertisement.is_superseded():
+            return False
+        self.advertisement.offer(self.writer)
+        self.role.primary = False
+        self._leaves_at = self.world.now + LEAVES_MS
+        return True
+
+    @property
+    def is_relieved(self) -> bool:
+        """Whether another one has taken over what this one has offered, or never will."""
+        if self._leaves_at is None:
+            return False
+        is_taken = not self.role.acting or self.advertisement.is_taken(self.writer)
+        return is_taken or self.world.now >= self._leaves_at
 
     # -- one turn ---------------------------------------------------------------------------
 
@@ -188,7 +233,7 @@ class SimulatedInstance:
             {
                 number: world.next_offset(log)
                 for log, number in self.assignment.logs.items()
-                if world.next_offset(log) > world.end(log)
+                if world.next_offset(log) > world.end(log) and not world.is_away(log)
             }
         )
         if self.role.acting and world.now - self.asked_at >= ASK_MS:
@@ -244,19 +289,23 @@ class SimulatedInstance:
         calm = self.world.calm
         for partition, number in self.assignment.logs.items():
             bits >>= 1
-            if calm or bits & 1:
+            if (calm or bits & 1) and not self.world.is_away(partition):
                 self.core.log_end(number, self.world.end(partition))
                 self.world.worked(self.name, self.plan.logs[number].name)
 
     def write(self, bits: int) -> bool:
         """Carry out the core's actions; a crash may come between any two. False: it crashed."""
         world = self.world
-        acted = self.role.acting
+        acted, counted = self.role.acting, self._counted
+        self._counted = self.core.counted
         if not self.role.decide(self.core, world.now / 1000):
+            is_ready = self.core.caught_up() and counted == self._counted
+            assert not is_ready or self._offer is None, "nobody takes what is offered over"
             return True
+        self._offer = None
         if not acted:
             world.fault("standby took over")
-            self._advertise()
+            self.advertisement.advertise()
         crash_after = None
         if not world.calm and not bits & world.schedule.crash_mask:
             crash_after = bits >> 8 & 3
@@ -349,6 +398,15 @@ class SimulatedCollectors:
             if self._away.get(name, 0) <= self._world.now:
                 self._turn(epoch, name, number, bits >> 13)
 
+    def release(self, bits: int) -> None:
+        """End an instance that acts in order: another one takes over."""
+        acting = [key for key, instance in self._living.items() if instance.role.acting]
+        if acting:
+            key = acting[bits % len(acting)]
+            self._world.fault("collector released")
+            if not self._living[key].release():
+                self._end(key)
+
     def send_away(self, name: str, *, ms: int) -> None:
         """Let the instances of a collector do nothing for a while."""
         self._away[name] = self._world.now + ms
@@ -378,13 +436,18 @@ class SimulatedCollectors:
         try:
             instance = self._living.get(key) or self._start(epoch, name, number, bits)
             if not instance.turn(bits):
-                del self._living[key]
-                self._world.stats.void += sum(instance.core.void.values())
+                self._end(key)
+            elif instance.is_relieved:
+                self._world.fault("collector relieved")
+                self._end(key)
             elif instance.core.frozen and self._world.calm:
                 # None of its records can be accepted any more.
                 self._retired.add(key)
         except AmcastError as error:
             self._stopped(key, error)
+
+    def _end(self, key: tuple[int, str, int]) -> None:
+        self._world.stats.void += sum(self._living.pop(key).core.void.values())
 
     def _start(self, epoch: int, name: str, number: int, bits: int) -> SimulatedInstance:
         self._writers += 1

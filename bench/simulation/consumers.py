@@ -43,6 +43,7 @@ from multicast.control import (
 from multicast.drivers.protocol import Fetched, TopicPartition
 from multicast.errors import (
     AmcastError,
+    ClusterUnreachable,
     ProtocolViolation,
     TopicChanged,
     Trimmed,
@@ -88,11 +89,11 @@ class SimulatedConsumer:
 
     def _take(self, delivery: Delivery) -> None:
         """Deliver from this epoch from now on."""
-        self.delivery = delivery
-        delivery.void_too = True  # the judge compares the decisions
         if delivery.order is not None and self.world.schedule.loses:
             where = delivery.plan.epoch, delivery.order.collector
             refuse_lost_stream(self.world.driver, self.view.state, *where)
+        self.delivery = delivery
+        delivery.void_too = True  # the judge compares the decisions
         self.order_partition: TopicPartition | None = None
         self.positions: dict[int, int] = {}
         if delivery.order is not None:
@@ -307,6 +308,15 @@ class Seat:
         self.distrusts_checkpoints = False
 
 
+def requests_of(world: World) -> dict[str, SubscriptionRequest]:
+    """Give what each consumer asks for: by its name in the plan, or by its interest."""
+    scene = world.schedule.scene
+    return {
+        name: SubscriptionRequest.of(name, None if named else interest)
+        for (name, interest), named in zip(scene.interests, scene.named, strict=True)
+    }
+
+
 class Consumers:
     """All seats. A seat without a process starts one with its turn."""
 
@@ -314,11 +324,7 @@ class Consumers:
         self._world = world
         self._judge = judge
         self._stores = -1  # what was stored before the last calm turns
-        scene = world.schedule.scene
-        requests = {
-            name: SubscriptionRequest.of(name, None if named else interest)
-            for (name, interest), named in zip(scene.interests, scene.named, strict=True)
-        }
+        requests = requests_of(world)
         self.seats = [Seat(spec, requests[spec.consumer]) for spec in world.schedule.seats]
 
     def turn(self, bits: int) -> None:
@@ -359,6 +365,8 @@ class Consumers:
             self._inherit(seat)
         except (TopicChanged, UnknownVersion) as error:
             self._stopped(seat, error)
+        except ClusterUnreachable:
+            self._world.fault("consumer met a leader that is away")  # and goes on
         except AmcastError as error:
             self._stopped(seat, error)
             raise

@@ -10,16 +10,16 @@ at rest    no log has a debt, and its next ticket orders exactly its next messag
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 
 from bench.simulation.consumers import Consumers
 from bench.simulation.judge import Judge, Violation
 from bench.simulation.requests import CutShort
-from bench.simulation.strangers import Strangers
-from bench.simulation.world import READ_ALL, World
+from bench.simulation.world import World
 from bench.simulation.writers import Producers
 from multicast.control import ControlState, log_partition, stream_partition
 from multicast.errors import Trimmed
-from multicast.order.rule import NotCounted, StreamState
+from multicast.order.rule import StreamState
 from multicast.order.stream import OrderStream, StreamCheckpoint
 from topology.tree import Log
 
@@ -39,7 +39,6 @@ class Ending:
         judge: Judge,
         producers: Producers,
         consumers: Consumers,
-        strangers: Strangers,
         *,
         calm_round: Callable[[int], None],
     ) -> None:
@@ -47,7 +46,6 @@ class Ending:
         self._judge = judge
         self._producers = producers
         self._consumers = consumers
-        self._strangers = strangers
         self._calm_round = calm_round
 
     def busy(self) -> Violation | None:
@@ -166,23 +164,8 @@ class Ending:
         return found
 
     def _whole(self, state: ControlState, epoch: int, name: str) -> OrderStream:
-        epoch = state.first_epoch(epoch, name)
         end = self._world.end(stream_partition(state.plan(epoch), name))
-        stream = state.stream(epoch, name, below=end)
-        assert isinstance(stream, OrderStream)
-        self._read_on(stream, end)
-        return stream
-
-    def _read_on(self, stream: OrderStream, end: int) -> None:
-        partition = stream_partition(stream.plan, stream.collector)
-        fetched = self._world.log.read(partition, stream.offset_next, READ_ALL)
-        for record in () if fetched is None else fetched.records:
-            if record.offset >= end:
-                break
-            judged = stream.read(record.offset, record.value)
-            if judged is NotCounted.FALSE:
-                assert record.value in self._strangers.false, "a checkpoint names a wrong state"
-        stream.passed(end)
+        return self._world.read_on(state.stream(epoch, name, below=end), strict=True)
 
     def _checkpoints(self, state: ControlState) -> Violation | None:
         for epoch in range(1, state.begun_epoch + 1):
@@ -201,20 +184,19 @@ class Ending:
         end = self._world.end(partition)
         points = [p for p in state.checkpoints(epoch, name) if isinstance(p, StreamCheckpoint)]
         whole = state.opened(epoch, name)
-        assert isinstance(whole, OrderStream)
         last: StreamState | None = None
         try:
-            self._read_on(whole, whole.offset_next)
+            read_on = partial(self._world.read_on, strict=True)
+            read_on(whole, whole.offset_next)
             for point in sorted(points, key=lambda point: point.record.mark):
-                self._read_on(whole, point.record.mark)
+                read_on(whole, point.record.mark)
                 opened = state.opened(epoch, name, point)
-                assert isinstance(opened, OrderStream)
                 if opened.state != whole.state:
                     return f"the one at {point.offset} names another state"
                 if last is None:
-                    self._read_on(opened, end)
+                    read_on(opened, end)
                     last = opened.state
-            self._read_on(whole, end)
+            read_on(whole, end)
         except Trimmed:
             return ""
         if last is not None and last != whole.state:

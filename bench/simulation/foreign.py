@@ -1,6 +1,7 @@
 """Foreign writers: transactions, foreign records, retention, compaction, wrong checkpoints.
 
-Each turn makes one event that no process of ours causes; none of them may change an order.
+Each turn makes one event that no process of ours causes; none of them may change an order. Leaders
+of Kafka partitions that do not answer for a while are such events, too.
 """
 
 from __future__ import annotations
@@ -38,6 +39,8 @@ from topology.tree import Log
 
 _TAG = slice(3, 19)  # of an order record: docs/protocol.md
 OPEN_MAX = 2  # open transactions: two are enough to overlap
+# Of a leader that is away: longer than a producer's time-outs, than those of an instance, a minute.
+_AWAY_MS = (300, 2000, 2000, 10_000, 10_000, 30_000, 40_000, 60_000)
 
 
 class ForeignWriters:
@@ -215,6 +218,14 @@ class ForeignWriters:
         """Compact the control topics."""
         self._world.compact()
         self._world.fault("compaction")
+
+    def outage(self, bits: int) -> None:
+        """Let the leader of a log, of a stream, or of a control topic answer nothing for a time."""
+        plan = self._world.view().state.plan()
+        logs = [log_partition(log) for log in plan.logs]
+        streams = [stream_partition(plan, node.name) for node in plan.collectors]
+        drawn = (logs, logs, streams or logs, (CONTROL, COLLECTORS))[bits & 3]
+        self._world.send_away(drawn[(bits >> 2 & 0xFF) % len(drawn)], _AWAY_MS[bits >> 10 & 7])
 
     def recreation(self, bits: int) -> None:
         """Delete and recreate a message topic."""

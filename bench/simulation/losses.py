@@ -92,7 +92,7 @@ class TailLosses:
     def _note(self, state: ControlState, log: Log, first: int) -> None:
         """Note below which ends of a log others may never be delivered."""
         plan, partition = state.plan(state.begun_epoch), log_partition(log)
-        after = 1 + self._world.driver.leader_ends([partition])[partition].leader_epoch
+        after = 1 + self._world.log.leader_ends([partition])[partition].leader_epoch
         top = plan.top(log.name)
         for node in plan.collectors if top is not None else ():
             if log.name not in node.bag:

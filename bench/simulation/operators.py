@@ -10,11 +10,11 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from dataclasses import replace
-from threading import Condition
 
 from bench.simulation.appends import FatedAppender, PendingAppend
+from bench.simulation.clients import WorldDriver
 from bench.simulation.trees import TOPIC
-from bench.simulation.world import COLLECTORS, CONTROL, View, World
+from bench.simulation.world import COLLECTORS, CONTROL, View, World, WorldClock
 from collectors.core.mending import Harm, damage, ordered_to, recovery_plan
 from collectors.engine.skips import fill_up
 from collectors.reconfiguration.drain import Drain, Streams
@@ -28,8 +28,7 @@ from multicast.control import (
     plan_record,
 )
 from multicast.drivers.kafka import Admin, TopicSpec
-from multicast.drivers.memory.driver import MemoryDriver, MemoryReader
-from multicast.drivers.protocol import Fetched, TopicPartition
+from multicast.drivers.protocol import TopicPartition
 from multicast.errors import AmcastError, Conflict
 from topology.tree import Plan
 
@@ -45,63 +44,36 @@ class TurnEnds(Exception):
     """Ends a command wherever it is."""
 
 
-class OperatorClock:
+class OperatorClock(WorldClock):
     """An operator's clock: its waits cost the others no time."""
 
-    threads = False
-
     def __init__(self, world: World, *, patient: bool) -> None:
-        self._world = world
+        super().__init__(world, waits=True)
         self._patient = patient
-        self._ahead_s = 0.0
-        self._waits = 0
+        self._turns = 0
 
-    def monotonic(self) -> float:
-        """Give the time in seconds."""
-        return self._world.now / 1000 + self._ahead_s
-
-    def wait(self) -> None:
+    def read_nothing(self, timeout_s: float) -> None:  # noqa: ARG002 - it jumps
         """Wait for others; raises `TurnEnds` if that is the end of the turn."""
-        self._waits += 1
-        if self._patient or self._waits > _WAITS_MAX:
+        self._turns += 1
+        if self._patient or self._turns > _WAITS_MAX:
             raise TurnEnds
-        self._ahead_s += _JUMP_S
-
-    def wait_for(
-        self,
-        changed: Condition,  # noqa: ARG002 - nobody else runs meanwhile
-        ready: Callable[[], bool],
-        timeout_s: float,
-    ) -> bool:
-        """Give the answer as it is; if that is no, the operator's time is over."""
-        is_ready = ready()
-        self._ahead_s += 0.0 if is_ready else timeout_s
-        return is_ready
+        self.wait(_JUMP_S)
 
 
-class OperatorDriver(MemoryDriver):
+class OperatorDriver(WorldDriver):
     """The driver of one command; it is killed at its append number `killed_at`."""
 
     def __init__(
         self, world: World, bits: Callable[[], int], clock: OperatorClock, *, killed_at: int
     ) -> None:
-        self.clock = clock
-        self._world = world
+        super().__init__(world, clock)
         self._bits = bits
         self._left = killed_at
-        super().__init__(world.log)
 
     def appender(self, **settings: object) -> FatedAppender:
         """Open an appender whose `flush` lets time pass."""
         del settings
         return _Appender(self.log, step=self._carry, world=self._world)
-
-    def reader(
-        self, starts: Mapping[TopicPartition, int], *, wait_s: float | None = None
-    ) -> MemoryReader:
-        """Open a reader, which waits by the operator's clock."""
-        del wait_s
-        return _Reader(self, starts)
 
     def _carry(self, append: PendingAppend) -> None:
         if self._left == 0:
@@ -116,26 +88,17 @@ class _Appender(FatedAppender):
         self._world = world
 
     def flush(self, timeout_s: float) -> bool:
-        """Let time pass until all outcomes have come; others do nothing meanwhile."""
+        """Let time pass until all outcomes have come; others do nothing meanwhile.
+
+        Nobody waits here for a leader that is away.
+        """
+        until = self._world.now + self._world.schedule.delay_max
         while not super().flush(timeout_s):
             event = self._world.next_event
-            if event is None:
+            if event is None or event > until:
                 return False
             self._world.pass_time(max(0, event - self._world.now))
         return True
-
-
-class _Reader(MemoryReader):
-    def __init__(self, driver: OperatorDriver, starts: Mapping[TopicPartition, int]) -> None:
-        super().__init__(driver.log, starts)
-        self._driver = driver
-
-    def poll(self, timeout_s: float, records_max: int = 1_000_000) -> list[Fetched]:
-        """Read what there is; without any record, wait."""
-        fetched = super().poll(timeout_s, records_max)
-        if not fetched and timeout_s > 0:
-            self._driver.clock.wait()
-        return fetched
 
 
 class _Control(ControlReader):

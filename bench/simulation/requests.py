@@ -9,9 +9,9 @@ doubt. Where messages and tickets have different leaders, they go by two request
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from enum import Enum
 
-from bench.simulation.schedule import Fate
 from bench.simulation.trees import STREAMS, TOPIC
 from bench.simulation.world import World
 from multicast.control import order_topic
@@ -70,45 +70,32 @@ class SimulatedBrokers:
     def _settle(
         self, request: MemoryRequest, bits: int, refused: dict[TopicPartition, int]
     ) -> None:
-        """Let a request have its fate; `refused` has the answers if it is not stored."""
-        world = self._world
-        fate, delay = world.fate(bits), world.delay(bits)
-        if fate is not Fate.STORED:
-            world.fault(fate.name.lower())
-        if fate in (Fate.STORED, Fate.HEARD_LATE, Fate.UNHEARD, Fate.DOUBLED):
-            self._store(request)
-        match fate:
-            case Fate.STORED:
-                request.answer()
-            case Fate.HEARD_LATE:
-                world.later(delay, request.answer)
-            case Fate.LATE:
-                world.later(delay, lambda: self._store(request, heard=True))
-            case Fate.LOST | Fate.UNHEARD:
-                world.later(delay, request.disconnect)
-            case Fate.GHOST:
-                world.later(delay, lambda: self._store(request))
-                request.disconnect()
-            case Fate.DOUBLED:
-                # No network doubles a request whose first copy a broker has refused: who sent it
-                # takes the answer for the outcome, and sends the records under other numbers.
-                again = {
-                    TopicPartition(*each): code
-                    for each, (code, _) in request.answers.items()
-                    if code
-                }
-                request.answer()
-                world.later(delay, lambda: self._store(request, again))
-            case Fate.REFUSED:
-                self._store(request, refused, heard=True)
+        """Let a request meet its fate; `refused` has the answers if it is not stored."""
+        world, parts = self._world, request.batches
 
-    def _store(
-        self,
-        request: MemoryRequest,
-        codes: dict[TopicPartition, int] | None = None,
-        *,
-        heard: bool = False,
-    ) -> None:
+        def store(codes: dict[TopicPartition, int] | None = None) -> Callable[[], None]:
+            self._store(request, codes)
+            return request.answer
+
+        def again() -> None:
+            # No network doubles a request whose first copy a broker has refused: who sent it
+            # takes the answer for the outcome, and sends the records under other numbers.
+            answers = request.answers.items()
+            store({TopicPartition(*each): code for each, (code, _) in answers if code})
+
+        def refuse() -> None:
+            store(refused)()
+
+        world.meet(
+            world.fate(bits, *parts),
+            world.delay(bits, *parts),
+            store=store,
+            lose=request.disconnect,
+            refuse=refuse,
+            again=again,
+        )
+
+    def _store(self, request: MemoryRequest, codes: dict[TopicPartition, int] | None) -> None:
         """Store, and tell the world what was stored."""
         world = self._world
         before = {partition: world.next_offset(partition) for partition in request.batches}
@@ -116,5 +103,3 @@ class SimulatedBrokers:
         for partition, offset in before.items():
             for stored in range(offset, world.next_offset(partition)):
                 world.stored(partition, stored, b"a record")
-        if heard:
-            request.answer()

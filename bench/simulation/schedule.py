@@ -35,6 +35,7 @@ BITS = 64  # of each operation: enough for the choices of any turn
 # Milliseconds of which one is drawn for each turn. On average a turn takes 12, so a schedule takes
 # some seconds: many of a collector's patiences (60), and several of its ticks (250) and windows.
 TURN_MS = (0, 1, 2, 5, 5, 10, 20, 60)
+OUTAGE_PACE = 16  # so much longer are turns while a leader is away, which may be for a minute
 
 
 class TurnKind(enum.IntEnum):
@@ -54,6 +55,9 @@ class TurnKind(enum.IntEnum):
     FORGERY = 11
     AWAY = 12
     LOSS = 13
+    OUTAGE = 14
+    RELEASE = 15
+    RECEIPT = 16
     AUDIT = 31
 
 
@@ -140,20 +144,22 @@ class Schedule:
     seed: int
     scene: Scene
     plans: tuple[tuple[Plan, ...], ...]
-    destinations: tuple[tuple[str, ...], ...]  # to draw from; busy sets are repeated
-    seats: tuple[ConsumerSeat, ...]
-    limits: CollectorLimits
-    tickets: tuple[bool, ...]  # by producer: whether it writes any
-    apart: bool  # messages and tickets have different leaders
-    pinned: bool  # no instance is a primary: all are standbys
-    fates: tuple[Fate, ...]
-    delay_max: int  # of what is late, in milliseconds
-    crash_mask: int  # a turn crashes if its crash bits are all 0 under this mask
-    trims_order: bool  # retention deletes records that are still needed: errors, no liveness
-    forges: bool  # wrong order records count; operators recover
-    recreates: bool  # a topic is deleted and recreated: errors, no liveness
-    ends: Ends | None
-    ops: tuple[Op, ...]
+    destinations: tuple[tuple[str, ...], ...] = ()  # to draw from; busy sets are repeated
+    seats: tuple[ConsumerSeat, ...] = ()
+    limits: CollectorLimits = LIMITS
+    tickets: tuple[bool, ...] = ()  # by producer: whether it writes any
+    apart: bool = True  # messages and tickets have different leaders
+    pinned: bool = False  # no instance is a primary: all are standbys
+    fates: tuple[Fate, ...] = CALM
+    delay_max: int = 1  # of what is late, in milliseconds
+    crash_mask: int = -1  # a turn crashes if its crash bits are all 0 under this mask
+    trims_order: bool = (
+        False  # retention deletes records that are still needed: errors, no liveness
+    )
+    forges: bool = False  # wrong order records count; operators recover
+    recreates: bool = False  # a topic is deleted and recreated: errors, no liveness
+    ends: Ends | None = None
+    ops: tuple[Op, ...] = ()
     loses: bool = False  # ends of Kafka partitions are lost: errors, no liveness
 
     @property
@@ -206,6 +212,8 @@ def draw(seed: int) -> Schedule:
             ),
         ),
     )
+    # Of others again: outages, ends in order, followers.
+    drawn = _with_more(drawn, Random(f"more {seed}"), calm=calm)  # noqa: S311
     if forges:
         return _with_forgeries(drawn, forging)
     losing = Random(f"losing {seed}")  # noqa: S311 - repeatable, not secret
@@ -213,12 +221,27 @@ def draw(seed: int) -> Schedule:
     return _with_losses(drawn, losing) if loses else drawn
 
 
+def _insert(rng: Random, ops: list[Op], kind: TurnKind, count: int, *begins: float) -> None:
+    """Insert turns, each at a place behind one of these shares of all turns."""
+    for _ in range(count):
+        place = rng.randrange(int(rng.choice(begins) * len(ops)), len(ops))
+        ops.insert(place, Op(kind, rng.getrandbits(BITS)))
+
+
+def _with_more(drawn: Schedule, rng: Random, *, calm: bool) -> Schedule:
+    """Add leaders that are away, instances that end in order, and receipts that are waited for."""
+    ops = list(drawn.ops)
+    _insert(rng, ops, TurnKind.RECEIPT, rng.choice((0, 0, 0, 2, 6)), 0.2)
+    _insert(rng, ops, TurnKind.RELEASE, rng.choice((0, 0, 2, 6)), 0.1)
+    if not calm:
+        _insert(rng, ops, TurnKind.OUTAGE, rng.choice((0, 0, 0, 1, 2)), 0.1)
+    return replace(drawn, ops=tuple(ops))
+
+
 def _with_losses(drawn: Schedule, rng: Random) -> Schedule:
     """Add losses; no retention, which removes what readers would compare."""
     ops = [op for op in drawn.ops if op.kind is not TurnKind.RETENTION]
-    for _ in range(rng.choice((1, 1, 1, 2, 3))):
-        place = rng.randrange(len(ops) // 4, len(ops))
-        ops.insert(place, Op(TurnKind.LOSS, rng.getrandbits(BITS)))
+    _insert(rng, ops, TurnKind.LOSS, rng.choice((1, 1, 1, 2, 3)), 0.25)
     return replace(drawn, ops=tuple(ops), loses=True)
 
 
@@ -226,12 +249,9 @@ def _with_forgeries(drawn: Schedule, rng: Random) -> Schedule:
     """Add wrong records to the second half, and operators to recover; bound fills tightly."""
     ops = list(drawn.ops)
     wrong = rng.choice((TurnKind.FORGERY, TurnKind.FORGERY, TurnKind.AWAY))
-    for kind, count in ((wrong, rng.choice((1, 2, 5))), (TurnKind.OPERATOR, 24)):
-        for _ in range(count):
-            # Often so late that no operator has recovered before the faults end.
-            begin = rng.choice((5, 5, 9)) * len(ops) // 10
-            place = rng.randrange(begin, len(ops))
-            ops.insert(place, Op(kind, rng.getrandbits(BITS)))
+    # Often so late that no operator has recovered before the faults end.
+    _insert(rng, ops, wrong, rng.choice((1, 2, 5)), 0.5, 0.5, 0.9)
+    _insert(rng, ops, TurnKind.OPERATOR, 24, 0.5, 0.5, 0.9)
     return replace(
         drawn, limits=replace(drawn.limits, fill_max=rng.choice((3, 6, 40))), ops=tuple(ops)
     )
@@ -251,9 +271,7 @@ def _with_audits(rng: Random, ops: tuple[Op, ...]) -> tuple[Op, ...]:
     if rng.random() > 0.4:
         return ops
     audited = list(ops)
-    for _ in range(rng.choice((1, 8, 20))):
-        op = Op(TurnKind.AUDIT, rng.getrandbits(BITS))
-        audited.insert(rng.randint(len(audited) // 4, len(audited)), op)
+    _insert(rng, audited, TurnKind.AUDIT, rng.choice((1, 8, 20)), 0.25)
     return tuple(audited)
 
 

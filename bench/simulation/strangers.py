@@ -4,8 +4,6 @@ Tickets of messages that never come cost time only, and false checkpoints nothin
 records need a recovery; every guarantee must hold once an operator has recovered. A relay is forged
 only if a collector shares exactly one log with its parent: with more, the wrong order itself would
 count. Retention may also overtake a collector that is away.
-
-    false   checkpoints that a wrong program wrote; no other may name a wrong state
 """
 
 from __future__ import annotations
@@ -13,7 +11,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from bench.simulation.collectors import SimulatedCollectors
-from bench.simulation.world import READ_ALL, World
+from bench.simulation.world import World
 from multicast.control import ControlState, log_partition, stream_partition
 from multicast.errors import AmcastError
 from multicast.order.records import (
@@ -37,7 +35,6 @@ class Strangers:
         self._world = world
         self._collectors = collectors
         self._away = ""  # a collector that is away
-        self.false: set[bytes] = set()
 
     def turn(self, bits: int) -> None:
         """Write a surplus ticket, or a false checkpoint, to a stream of an epoch that has begun."""
@@ -83,17 +80,8 @@ class Strangers:
 
     def read(self, state: ControlState, epoch: int, name: str) -> OrderStream:
         """Read a stream to its end."""
-        world = self._world
-        epoch = state.first_epoch(epoch, name)
-        partition = stream_partition(state.plan(epoch), name)
-        stream = state.stream(epoch, name, below=world.end(partition))
-        assert isinstance(stream, OrderStream)
-        fetched = world.log.read(partition, stream.offset_next, READ_ALL)
-        if fetched is not None:
-            for record in fetched.records:
-                stream.read(record.offset, record.value)
-            stream.passed(fetched.position)
-        return stream
+        end = self._world.end(stream_partition(state.plan(epoch), name))
+        return self._world.read_on(state.stream(epoch, name, below=end))
 
     # -- inside -----------------------------------------------------------------------------
 
@@ -123,7 +111,7 @@ class Strangers:
     def _false_checkpoint(self, stream: OrderStream) -> None:
         lie = replace(stream.marked, parent_next=stream.marked.parent_next + 1)
         raw = encode(stream.shape.tag, lie)
-        self.false.add(raw)
+        self._world.false.add(raw)
         self._put(stream, "false checkpoint", raw)
 
     def _far(self, stream: OrderStream, bits: int) -> None:

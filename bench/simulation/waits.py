@@ -21,16 +21,16 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from random import Random
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
+from bench.simulation.clients import WorldDriver
 from bench.simulation.collectors import TICK_MS, SimulatedInstance
 from bench.simulation.consumers import Seat, SimulatedConsumer
 from bench.simulation.judge import Judge, Label, Violation
 from bench.simulation.operators import place
-from bench.simulation.schedule import CALM, ConsumerSeat, Schedule
+from bench.simulation.schedule import ConsumerSeat, Schedule
 from bench.simulation.trees import TOPIC, Scene
 from bench.simulation.world import CONTROL, READ_ALL, World
-from collectors.core.collector import LIMITS
 from multicast.consuming.batches import Batch
 from multicast.consuming.cursor import Cursor
 from multicast.consuming.subscription import Bounds, SubscriptionRequest
@@ -39,7 +39,6 @@ from multicast.drivers.appender.dispatcher import Limits
 from multicast.drivers.memory.brokers import MemoryBrokers, MemoryRequest
 from multicast.drivers.memory.driver import MemoryDriver
 from multicast.drivers.protocol import TopicPartition
-from multicast.errors import ClusterUnreachable
 from multicast.producing.ticketing import TicketingAppender
 from topology.tree import CollectorSpec, Log, Objective, Plan, Subscription
 
@@ -135,20 +134,6 @@ class _Waits(Judge):
         return message_id
 
 
-class _Driver(MemoryDriver):
-    """The cluster as collectors see it: a frozen leader does not answer."""
-
-    def __init__(self, brokers: MemoryBrokers) -> None:
-        super().__init__(brokers=brokers)
-        self.is_frozen = False
-        self.high_watermarks = self._high_watermarks
-
-    def _high_watermarks(self, *words: Any, **more: Any) -> dict[TopicPartition, int]:
-        if self.is_frozen:
-            raise ClusterUnreachable("the leader does not answer")
-        return self.log.high_watermarks(*words, **more)
-
-
 _Process = SimulatedInstance | SimulatedConsumer
 
 
@@ -160,9 +145,9 @@ class WaitSimulation:
         self._rng = Random(schedule.seed)  # noqa: S311 - repeatable, not secret
         self.plan = _plan()
         self.world = world = World(_calm(self.plan))
+        world.driver = WorldDriver(world)
         self.judge = _Waits(world)
         self.brokers = MemoryBrokers(world.log, carry=self._carry)
-        self.driver = world.driver = _Driver(self.brokers)
         self.producing = MemoryDriver(brokers=self.brokers, limits=Limits(10.0, DELIVERY_S))
         self.brokers.leaders = {
             TopicPartition(order_topic(TOPIC), node.stream): ORDER_AT
@@ -181,7 +166,6 @@ class WaitSimulation:
         self.stalled_until = 0
         self._newest = 0  # the ID of the producer that came last
         self._victim: int | None = None  # the producer whose requests the incident strikes
-        self._frozen_node = -1
         self._frozen: list[MemoryRequest] = []
         self._busy_until: dict[tuple[int, int], int] = {}  # by producer and broker
         self._due: set[_Process] = set()
@@ -217,7 +201,7 @@ class WaitSimulation:
                 request.store(dict.fromkeys(request.batches, _REFUSED))
                 self.world.later(self._lag(), request.answer)
                 return
-        if request.node == self._frozen_node:
+        if any(map(self.world.is_away, request.batches)):
             self._frozen.append(request)
             return
         request.store()
@@ -231,12 +215,12 @@ class WaitSimulation:
         self._wake_readers()
 
     def _freeze(self, node: int) -> None:
-        self._frozen_node = node
-        self.driver.is_frozen = node == BUSY_AT
+        for partition, leader in self.brokers.leaders.items():
+            if leader == node:
+                self.world.send_away(partition, FROZEN_MS)
         self.world.later(FROZEN_MS, self._thaw)
 
     def _thaw(self) -> None:
-        self._frozen_node, self.driver.is_frozen = -1, False
         waiting, self._frozen = self._frozen, []
         for request in waiting:
             self._arrive(request)
@@ -270,7 +254,7 @@ class WaitSimulation:
         self._act(process)
 
     def _act(self, process: SimulatedInstance) -> None:
-        if self._frozen_node == ORDER_AT:
+        if self.world.is_away(process.assignment.own):
             return  # its appends would wait
         moved = self.world.moves
         process.take_outcomes()
@@ -282,7 +266,7 @@ class WaitSimulation:
         """Look up ends, tick when it is time, and come again."""
         if self.world.now >= self.stalled_until or not process.role.primary:
             for partition, number in process.assignment.logs.items():
-                if not (self.driver.is_frozen and partition == self.busy):
+                if not self.world.is_away(partition):
                     end = self.world.end(partition)
                     if self._ends.get((process, number)) != end:
                         self._ends[process, number] = end
@@ -457,18 +441,4 @@ def _calm(plan: Plan) -> Schedule:
             (True, True),
         ),
         plans=((plan,),),
-        destinations=(),
-        seats=(),
-        limits=LIMITS,
-        tickets=(),
-        pinned=False,
-        fates=CALM,
-        delay_max=1,
-        crash_mask=-1,
-        apart=True,
-        trims_order=False,
-        forges=False,
-        recreates=False,
-        ends=None,
-        ops=(),
     )

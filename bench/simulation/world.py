@@ -7,6 +7,9 @@ shows: `Trimmed` below the log start, nothing beyond an open transaction.
 
     late        events that are still in the network, by the time at which they arrive
     telling     of a stored record: not one of those that collectors write for ever, as checkpoints
+    away        a Kafka partition whose leader answers nothing for a time. Readers get no records,
+                requests fail, and an append is refused, or of unknown outcome: then it may still be
+                stored once the leader is back
     view        the state of the control topics up to some record; a process may hold an old one
     trace       every event in order; equal schedules have equal traces
 """
@@ -18,6 +21,7 @@ from bisect import bisect_right
 from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from threading import Condition
 
 from bench.simulation.appends import FatedAppender, PendingAppend
@@ -29,6 +33,7 @@ from multicast.control import (
     control_partition,
     groups_topic,
     order_topic,
+    stream_partition,
 )
 from multicast.drivers.memory.driver import MemoryDriver, MemoryLog
 from multicast.drivers.memory.logs import MemoryTransaction
@@ -42,11 +47,15 @@ from multicast.drivers.protocol import (
 )
 from multicast.errors import AppendRefused, AppendUnknown, Truncated
 from multicast.order.records import Kind
+from multicast.order.rule import NotCounted
+from multicast.order.stream import OrderStream
 from topology.tree import Log
 
 CONTROL, COLLECTORS = control_partition(TOPIC), collectors_partition(TOPIC)
 GROUPS_MAX = 8  # partitions of the groups topic: at most 3 + 1 + 1 declared sets in three epochs
 READ_ALL = 1_000_000  # records of one read: more than any schedule writes
+# What becomes of appends to a partition that is away.
+_AWAY = (Fate.LATE, Fate.GHOST, Fate.LOST, Fate.REFUSED)
 _KIND_AT, _EMPTY_RELAY_BYTES = 19, 26  # docs/protocol.md has the bytes
 Event = tuple[object, ...]
 
@@ -57,8 +66,9 @@ class ControlViews:
     What collectors state is read first, as the worst reader might: checkpoints before their plans.
     """
 
-    def __init__(self, log: MemoryLog) -> None:
+    def __init__(self, log: MemoryLog, is_away: Callable[[TopicPartition], bool]) -> None:
         self._log = log
+        self._is_away = is_away
         self.positions = {COLLECTORS: 0, CONTROL: 0}
         self.states = [ControlState(TOPIC)]
         self.reached = [self.positions.copy()]  # by state
@@ -66,7 +76,10 @@ class ControlViews:
 
     def newest(self) -> int:
         """Read on; return the number of the newest prefix."""
+        is_new = len(self.states) == 1  # somebody has read all that
         for partition, position in list(self.positions.items()):
+            if self._is_away(partition) and not is_new:
+                continue
             fetched = self._log.read(partition, position, READ_ALL)
             if fetched is not None:
                 for record in fetched.records:
@@ -146,19 +159,24 @@ class WorldClock:
         """Give the next number."""
         return self._world.writer()
 
+    def wait(self, timeout_s: float) -> None:
+        """Let time pass for who waits."""
+        self._waited_s += timeout_s if self._waits else 0.0
+
+    def read_nothing(self, timeout_s: float) -> None:
+        """Wait for a record."""
+        self.wait(timeout_s)
+
     def wait_for(
         self,
         changed: Condition,  # noqa: ARG002 - nobody else runs meanwhile
         ready: Callable[[], bool],
         timeout_s: float,
     ) -> bool:
-        """Give the present answer."""
-        self._waited_s += timeout_s if self._waits else 0.0
-        return ready()
-
-
-class _Driver(MemoryDriver):
-    clock: WorldClock
+        """Give the present answer; if that is no, the time of who waits is over."""
+        is_ready = ready()
+        self.wait(0.0 if is_ready else timeout_s)
+        return is_ready
 
 
 class World:
@@ -184,16 +202,16 @@ class World:
             clock=WorldClock(self),
             now_ms=self.now_ms,
         )
-        # Of who only reads, and of steps without faults.
-        driver = _Driver(self.log)
-        self.driver: MemoryDriver = driver
-        driver.clock = WorldClock(self, waits=True)
+        self._away: dict[TopicPartition, int] = {}  # until when
+        # Of who only reads, and of steps without faults; who drives the world gives it its own.
+        self.driver = MemoryDriver(self.log)
         self.transactions: list[tuple[MemoryTransaction, list[tuple[Log, int]]]] = []  # open
         self.topic_ids = self.log.topic_ids((TOPIC, groups_topic(TOPIC)))
+        self.false: set[bytes | None] = set()  # checkpoints that a wrong program wrote
         self.work: dict[tuple[str, str], int] = {}
         self.overtaken: list[str] = []  # collectors that need what retention has removed
         self._orders = (order_topic(TOPIC), CONTROL.topic, COLLECTORS.topic)
-        self._views = ControlViews(self.log)
+        self._views = ControlViews(self.log, self.is_away)
         self._older = [self._views]  # all since the last loss
         self._late: list[tuple[int, int, Callable[[], None]]] = []
         self._lates = 0
@@ -230,11 +248,27 @@ class World:
     def settle(self) -> None:
         """Deliver all late events and abort all open transactions; no faults from now on."""
         self.calm = True
+        self._away.clear()
         while self._late:
             self.pass_time(max(0, self._late[0][0] - self.now))
         for transaction, _ in self.transactions:
             transaction.abort()
         self.transactions.clear()
+
+    def send_away(self, partition: TopicPartition, ms: int) -> None:
+        """Let a Kafka partition's leader answer nothing for a time."""
+        self._away[partition] = self.now + ms
+        self.fault("partition away")
+        self.note("away", partition.topic, partition.partition, ms)
+
+    def is_away(self, partition: TopicPartition) -> bool:
+        """Whether a Kafka partition's leader answers nothing now."""
+        return bool(self._away) and self._away.get(partition, 0) > self.now
+
+    @property
+    def some_away(self) -> bool:
+        """Whether any leader answers nothing."""
+        return any(until > self.now for until in self._away.values())
 
     def note(self, *event: object) -> None:
         """Add an event to the trace."""
@@ -259,19 +293,22 @@ class World:
         """Append with the fate that the bits choose; once the world is calm, it is stored."""
         self._bits = bits
         self._appender.append(partition, value, key=key, headers=headers, done=done)
-        return self.fate(bits)
+        return self.fate(bits, partition)
 
     def appender(self, bits: Callable[[], int]) -> Appender:
         """Open an appender each of whose appends has the fate that the next bits choose."""
         return FatedAppender(self.log, step=lambda append: self.carry(append, bits()))
 
-    def fate(self, bits: int) -> Fate:
-        """Choose a fate; once the world is calm, every record is stored."""
+    def fate(self, bits: int, *partitions: TopicPartition) -> Fate:
+        """Choose a fate of what goes there; once the world is calm, every record is stored."""
+        if any(map(self.is_away, partitions)):
+            return _AWAY[bits & 3]
         return Fate.STORED if self.calm else self.schedule.fates[bits & 15]
 
-    def delay(self, bits: int) -> int:
-        """Choose how many milliseconds late something is."""
-        return 1 + (bits >> 4 & 0xFFF) % self.schedule.delay_max
+    def delay(self, bits: int, *partitions: TopicPartition) -> int:
+        """Choose how many milliseconds late something is: not before the leaders are back."""
+        back = max([self._away.get(each, 0) for each in partitions], default=0)
+        return max(0, back - self.now) + 1 + (bits >> 4 & 0xFFF) % self.schedule.delay_max
 
     def put(self, partition: TopicPartition, value: bytes | None, headers: Headers = ()) -> int:
         """Store a record at once, as a foreign client would."""
@@ -281,33 +318,51 @@ class World:
 
     def carry(self, append: PendingAppend, bits: int) -> None:
         """Carry out one append with the fate that the bits choose."""
-        fate, delay = self.fate(bits), self.delay(bits)
+        fate, delay = self.fate(bits, append.partition), self.delay(bits, append.partition)
         if append.partition in (CONTROL, COLLECTORS) and fate is Fate.DOUBLED:
             fate = Fate.STORED  # an idempotent producer writes it
-        if fate is Fate.STORED:
-            append.settle(self._store(append))
-            return
-        self.fault(fate.name.lower())
-        unknown = AppendFailed(AppendUnknown("nobody knows"))
+        settle = partial(partial, append.settle)
+        self.meet(
+            fate,
+            delay,
+            store=lambda: settle(self._store(append)),
+            lose=settle(AppendFailed(AppendUnknown("nobody knows"))),
+            refuse=settle(AppendFailed(AppendRefused("refused"))),
+        )
+
+    def meet(
+        self,
+        fate: Fate,
+        delay: int,
+        *,
+        store: Callable[[], Callable[[], object]],
+        lose: Callable[[], object],
+        refuse: Callable[[], object],
+        again: Callable[[], object] | None = None,
+    ) -> None:
+        """Let an append or a request meet its fate; `store` gives what tells the writer of it."""
+        if fate is not Fate.STORED:
+            self.fault(fate.name.lower())
         match fate:
+            case Fate.STORED:
+                store()()
             case Fate.HEARD_LATE:
-                outcome = self._store(append)
-                self.later(delay, lambda: append.settle(outcome))
+                self.later(delay, store())
             case Fate.LATE:
-                self.later(delay, lambda: append.settle(self._store(append)))
+                self.later(delay, partial(_call_twice, store))
             case Fate.LOST:
-                self.later(delay, lambda: append.settle(unknown))
+                self.later(delay, lose)
             case Fate.UNHEARD:
-                self._store(append)
-                self.later(delay, lambda: append.settle(unknown))
+                store()
+                self.later(delay, lose)
             case Fate.GHOST:
-                append.settle(unknown)
-                self.later(delay, lambda: self._store(append))
+                lose()
+                self.later(delay, store)
             case Fate.DOUBLED:
-                append.settle(self._store(append))
-                self.later(delay, lambda: self._store(append))
+                store()()
+                self.later(delay, again or store)
             case Fate.REFUSED:
-                append.settle(AppendFailed(AppendRefused("refused")))
+                refuse()
 
     def later(self, ms: int, what: Callable[[], object]) -> None:
         """Call `what` after a number of milliseconds; of those at one time, the earlier first."""
@@ -343,8 +398,28 @@ class World:
         return self._writers.to_bytes(8, "big")
 
     def read(self, partition: TopicPartition, position: int, amount: int) -> Fetched | None:
-        """Read as a reader of `MemoryDriver` does."""
-        return self.log.read(partition, position, amount)
+        """Read as a reader does."""
+        return None if self.is_away(partition) else self.log.read(partition, position, amount)
+
+    def whole(self, state: ControlState, epoch: int, name: str) -> OrderStream:
+        """Read a collector's stream from its start to its end."""
+        return self.read_on(state.opened(state.first_epoch(epoch, name), name))
+
+    def read_on(
+        self, stream: OrderStream, end: int | None = None, *, strict: bool = False
+    ) -> OrderStream:
+        """Read a stream up to an offset, by default its end, whoever is away."""
+        partition = stream_partition(stream.plan, stream.collector)
+        end = self.end(partition) if end is None else end
+        fetched = self.log.read(partition, stream.offset_next, READ_ALL)
+        for record in () if fetched is None else fetched.records:
+            if record.offset >= end:
+                break
+            judged = stream.read(record.offset, record.value)
+            is_false = strict and judged is NotCounted.FALSE
+            assert not is_false or record.value in self.false, "a checkpoint names a wrong state"
+        stream.passed(end)
+        return stream
 
     def next_offset(self, partition: TopicPartition) -> int:
         """Return the offset that the next append gets."""
@@ -362,7 +437,7 @@ class World:
         """Compact the control topics: from now on, a reader from the start reads fewer records."""
         self.log.compact(CONTROL)
         self.log.compact(COLLECTORS)
-        self._views = ControlViews(self.log)
+        self._views = ControlViews(self.log, self.is_away)
         self._older.append(self._views)
 
     def lose(self, partition: TopicPartition, first: int) -> None:
@@ -372,7 +447,7 @@ class World:
         self.transactions.clear()
         self.log.lose(partition, first)
         if partition in (CONTROL, COLLECTORS):
-            self._views = after = ControlViews(self.log)
+            self._views = after = ControlViews(self.log, self.is_away)
             for before in self._older:
                 before.after = after
             self._older = [after]
@@ -385,6 +460,10 @@ class World:
         self.log.trim(partition, offset)
         self.fault("trimmed")
         self.note("trimmed", partition.topic, partition.partition, offset)
+
+
+def _call_twice(store: Callable[[], Callable[[], object]]) -> None:
+    store()()
 
 
 def _stated(reached: dict[TopicPartition, int]) -> int:

@@ -77,6 +77,7 @@ class SimulatedProducer:
             return
         if count == 0:
             refused = cut is None and self.world.fate(bits) is Fate.REFUSED
+            refused = refused and not self.world.some_away
             count = _MANY if cut is CutShort.TICKETS or refused else 1
         self._sent += 1
         self._waiting[self._sent] = log, to, count

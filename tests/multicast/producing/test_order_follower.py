@@ -2,13 +2,21 @@
 
 import asyncio
 import threading
+from dataclasses import replace
 
 import pytest
 
+from bench.simulation.waits import Incident, WaitSchedule, WaitSimulation
+from bench.simulation.world import COLLECTORS
 from multicast.aio import AsyncProducer
 from multicast.conditional import follower as decision_follower
+from multicast.control import order_topic
+from multicast.control.codecs import named_record
 from multicast.drivers.memory.driver import MemoryDriver, MemoryReader
+from multicast.drivers.protocol import TopicPartition
 from multicast.errors import AmcastError, ClusterUnreachable, NotAuthorized, UsageError
+from multicast.order.records import OwnRecord, Ticket, encode
+from multicast.order.stream import StreamCheckpoint
 from multicast.producing import order_follower
 from tests.helpers.plans import chain
 from tests.helpers.small import Small, until
@@ -151,3 +159,51 @@ def test_closing_ends_the_waits_of_other_threads(system):
         follower.close()
         waiting.join(60)
         assert len(errors) == 1
+
+
+# -- where clients have no threads: who waits does the follower's work ---------------------------
+
+
+@pytest.fixture
+def world():
+    """A world in virtual time; the stream of K1 orders one message of P1, has a checkpoint, and
+    orders two messages more."""
+    world = WaitSimulation(WaitSchedule(0, Incident.NOTHING, 1, 8, "even", 1, 1)).world
+    state = world.view().state
+    ticket = encode(state.tag(1, "K1"), OwnRecord((Ticket(0, 1, 0),)))
+    world.put(STREAM, ticket)
+    world.put(STREAM, encode(state.tag(1, "K1"), world.whole(state, 1, "K1").marked))
+    for _ in range(2):
+        world.put(STREAM, ticket)
+    return world
+
+
+STREAM = TopicPartition(order_topic("A"), 0)
+
+
+def test_an_error_that_does_not_pass_is_raised_once_to_who_waits(world):
+    follower = order_follower.OrderFollower(world.driver, "A")
+    ask = world.driver.last_stable_offsets
+
+    def refuse(_):
+        raise NotAuthorized("no right")
+
+    world.driver.last_stable_offsets = refuse
+    with pytest.raises(NotAuthorized):
+        follower.wait("P1", 0, 1.0)
+    world.driver.last_stable_offsets = ask
+    assert follower.wait("P1", 2, 1.0)
+    assert not follower.wait("P1", 3, 1.0)
+
+
+def test_a_false_checkpoint_orders_nothing_before_it_is_proven(world):
+    true = world.whole(world.view().state, 1, "K1").marked
+    far = tuple(log._replace(position=log.position + 9) for log in true.own)
+    raw = encode(world.view().state.tag(1, "K1"), replace(true, own=far))
+    key, value = named_record(StreamCheckpoint(1, "K1", 3, raw), 0, (0, 0))
+    world.log.write(COLLECTORS, value, key=key)
+    world.driver.amount = 1
+    follower = order_follower.OrderFollower(world.driver, "A")
+    for _ in range(9):
+        assert not follower.wait("P1", 3, 0.0)
+    assert follower.wait("P1", 2, 1.0)

@@ -42,7 +42,7 @@ from multicast.control.topic_identity import refuse_changed_topics
 from multicast.drivers import open_driver
 from multicast.drivers.clock import clock_of, seconds
 from multicast.drivers.protocol import Driver, TopicPartition
-from multicast.errors import ProtocolViolation, TimedOut, UsageError
+from multicast.errors import ClusterUnreachable, ProtocolViolation, TimedOut, UsageError
 from multicast.metrics.consumed import ConsumptionCounter
 from multicast.metrics.counts import ConsumerCounts
 from multicast.tracing import spans_of_consumer
@@ -207,7 +207,8 @@ class Consumer:
             self._user.refuse_ended()
             self._readers.refuse_recreated()
             if self._readers.look_is_due():
-                tell(self._control.refresh(), self._delivery)
+                with suppress(ClusterUnreachable):  # it looks again
+                    tell(self._control.refresh(), self._delivery)
             waits_for_control = self._turn_epoch()
             batches = self._deliver(messages_max)
             if batches:

@@ -311,10 +311,13 @@ def test_nobody_begins_in_a_stream_that_has_lost_its_end(world):
     world.consumer("C2").close()  # what its own stream has relayed stays
 
 
+@pytest.mark.parametrize("often", ["_LOOK_EVERY_S", "_LOOK_LATER_S"])
 def test_a_new_reader_of_a_later_leaders_records_meets_a_statement_that_comes_late(
-    world, monkeypatch
+    world, monkeypatch, often
 ):
-    monkeypatch.setattr(readers, "_LOOK_EVERY_S", 0.0)
+    monkeypatch.setattr(readers, often, 0.0)
+    if often == "_LOOK_LATER_S":  # after the first minute
+        monkeypatch.setattr(readers, "_LOOKS_S", 0.0)
     world.log.lose(stream_partition(PLAN, "K1"), 0)
     write(world, 3)
     with world.consumer("C1") as consumer:

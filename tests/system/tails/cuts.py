@@ -53,7 +53,7 @@ from tests.system.tails.operators import STEPS, Operator
 
 pytestmark = [pytest.mark.campaign, pytest.mark.slow, pytest.mark.timeout(7200)]
 CUTS, FIRST = int(os.environ.get("CUTS", "20")), int(os.environ.get("FIRST", "0"))
-SYSTEMS, AT_ONCE = 8, 4  # of a round: so many cuts cost one start of the brokers
+SYSTEMS, AT_ONCE = 12, 6  # of a round: so many cuts cost one start of the brokers
 NAMES = ("C1", "C2", "C4")  # the top's, its child's, and one who reads a log alone
 SILENT_S, EARLY_S = 20.0, 3.0
 # Collectors that are back state within that time what a stream has lost.

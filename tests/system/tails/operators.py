@@ -7,7 +7,7 @@ from collectors.reconfiguration.apply import apply, unapplied
 from collectors.reconfiguration.recovery import recover
 from multicast.drivers.kafka import Admin
 from multicast.errors import AmcastError, Conflict
-from tests.helpers.forged import forge, jump
+from tests.helpers.forged import forge, freeze
 from tests.helpers.system import PATIENCE_S
 
 ENDED = "has ended"
@@ -32,9 +32,9 @@ class Operator:
         return self._step == ENDED
 
     def spoil(self, write):
-        """Let K2 stray, so that K1 has ordered what K2 lacks."""
+        """End K2's stream, so that K1 orders what K2 lacks, and what has to be restored to it."""
         if self._recovers:
-            forge(self._system, "K2", jump(2))
+            forge(self._system, "K2", freeze)
             write(3)
 
     def begin(self):
@@ -67,6 +67,6 @@ class Operator:
         with Admin(system.bootstrap) as admin:
             if recovers:
                 place = system.driver, admin, system.topic
-                recover(*place, say=say, timeout_s=PATIENCE_S, lossy=self._recovers)
+                recover(*place, say=say, timeout_s=PATIENCE_S)
             else:
                 apply(system.driver, admin, self._following, say=say, timeout_s=PATIENCE_S)

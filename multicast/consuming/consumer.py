@@ -493,6 +493,7 @@ class Consumer:
         following = follow(control, self._request, delivery, bounds=self._bounds)
         if following is None:
             return True
+        self._readers.refuse_lost_order()
         with self._lock:
             self._begin(following)
         self._counter.resumed(self._clock.monotonic())

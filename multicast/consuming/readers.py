@@ -76,6 +76,14 @@ class DeliveryReaders:
         """Raise `Truncated` if other messages, or none, are where these were read; blocks."""
         self._last.refuse_others(known)
 
+    def refuse_lost_order(self) -> None:
+        """Raise `Truncated` if the order record that was read last, perhaps a freeze, is gone.
+
+        Where the freeze is another one the next epoch begins elsewhere. Blocks for two requests.
+        """
+        for partition in [each for each, number in self._streams.items() if number == _ORDER]:
+            self._last.refuse_lost(partition)
+
     def refuse_recreated(self) -> None:
         """Raise `TopicChanged` a few seconds after a topic that is read was deleted or recreated.
 

@@ -299,6 +299,8 @@ class OrderWalk:
         last = control.last_epoch(self._epoch, self._source)
         if last is None or control.starts(last + 1) is None:
             return False
+        if self._order is not None:  # where its freeze is another one, that epoch begins elsewhere
+            self._last.refuse_lost(self._partition)
         following = begin(control, self._request, epoch=last + 1, bounds=_BOUNDS)
         self._open(following.position)
         return True

@@ -94,6 +94,7 @@ class Reading:
     before: list = field(default_factory=list)
     all: list = field(default_factory=list)
     end: str = "stays"
+    why: str = ""
     seconds: float = 0.0
 
     def take(self, batch):
@@ -114,7 +115,7 @@ class Reading:
                 self.end = "stays"
                 break
             except AmcastError as error:
-                self.end = type(error).__name__
+                self.end, self.why = type(error).__name__, f"{error}"
                 if not error.retriable or isinstance(error, TimedOut):
                     break
         self.seconds = time.monotonic() - began
@@ -286,7 +287,7 @@ class Victim:
         try:
             consumer = opened.enter_context(self._opened(reading))
         except AmcastError as error:
-            reading.end = type(error).__name__
+            reading.end, reading.why = type(error).__name__, f"{error}"
         else:
             self.there[reading.name, reading.role] = consumer
             reading.go_on(consumer, **waits)
@@ -327,9 +328,9 @@ class Victim:
                 if self.has_lost(each) and each.end == "stays" and not self.is_alone(each):
                     wrong.append(f"{name}: {each.role} goes on without what it had delivered")
                 if each.end not in (*STAYING, Truncated.__name__):
-                    wrong.append(f"{name}: {each.role} stops with {each.end}")
+                    wrong.append(f"{name}: {each.role} stops with {each.end}: {each.why}")
                 if self.unread and each.end != "stays":
-                    wrong.append(f"{name}: {each.role} stops with {each.end} for nothing")
+                    wrong.append(f"{name}: {each.role} stops for nothing: {each.why}")
         for one, other in itertools.product(self._staying("C1"), self._staying("C2")):
             common = set(one.all) & set(other.all)
             orders = [[each for each in reading.all if each in common] for reading in (one, other)]

@@ -314,19 +314,22 @@ def test_nobody_begins_in_a_stream_that_has_lost_its_end(world):
     world.consumer("C2").close()  # what its own stream has relayed stays
 
 
+@pytest.mark.parametrize("before", [0, 2], ids=["of one leader", "of two leaders"])
 @pytest.mark.parametrize("often", ["_LOOK_EVERY_S", "_LOOK_LATER_S"])
 def test_a_new_reader_of_a_later_leaders_records_meets_a_statement_that_comes_late(
-    world, monkeypatch, often
+    world, monkeypatch, often, before
 ):
     monkeypatch.setattr(readers, often, 0.0)
     if often == "_LOOK_LATER_S":  # after the first minute
         monkeypatch.setattr(readers, "_LOOKS_S", 0.0)
-    world.log.lose(stream_partition(PLAN, "K1"), 0)
-    write(world, 3)
+    order = stream_partition(PLAN, "K1")
+    write(world, before)
+    world.log.lose(order, world.log.high_watermarks([order])[order])
+    write(world, 3, first=before)
     with world.consumer("C1") as consumer:
         assert consumer.poll(0.2)
         world.write(lost_stream_record("K1", 1))
-        write(world, 1, first=3)
+        write(world, 1, first=before + 3)
         with pytest.raises(Truncated):
             consumer.poll(0.2)
 

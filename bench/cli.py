@@ -17,6 +17,7 @@ from rich.table import Table
 from bench.comparison import compare as comparing
 from bench.comparison.run import run as measure
 from bench.comparison.workload import BACKLOG, InvalidWorkload, Workload, load
+from bench.harness.figures import spelled
 from bench.harness.interrupts import end_at_signals
 from multicast.errors import UsageError
 from topology.files import (
@@ -26,12 +27,9 @@ from topology.files import (
     why_unreadable,
     write_text,
 )
-from topology.output import Output, OutputOption
+from topology.output import ForceOption, Output, OutputOption
 
 app = typer.Typer(no_args_is_help=True, help="Measure against plain Kafka; compare measurements.")
-
-
-Force = Annotated[bool, typer.Option("--force", help="Overwrite a file that exists.")]
 
 
 def refuse_files(*files: Path | None, force: bool) -> None:
@@ -85,7 +83,7 @@ def run(
     out: Annotated[
         Path | None, typer.Option("--out", readable=False, help="Write the JSON document here.")
     ] = None,
-    force: Force = False,
+    force: ForceOption = False,
     output: OutputOption = Output.TABLE,
 ) -> None:
     """Run a workload on a real broker, the arms in turns; print latencies, rates and ratios."""
@@ -132,7 +130,7 @@ def compare(
 ) -> None:
     """Compare two results of one workload. Exit code 1: a figure regressed too far."""
     try:
-        rows = comparing.compare(_read(old), _read(new), max_regression=max_regression)
+        rows = comparing.compare(read_json(old), read_json(new), max_regression=max_regression)
     except comparing.Incomparable as error:
         raise UsageError(f"{old} and {new}: {error}") from error
     worse = [row for row in rows if row.regression]
@@ -192,16 +190,14 @@ def read_workload(name: str, changes: list[str]) -> Workload:
         raise UsageError(f"{name} cannot be read: {why_unreadable(error)}") from error
 
 
-def _read(file: Path) -> dict[str, Any]:
+def read_json(file: Path) -> Any:
+    """Read a file of JSON; raises `UsageError`."""
     try:
-        document = json.loads(file.read_text(encoding="utf-8-sig"))
+        return json.loads(file.read_text(encoding="utf-8-sig"))
     except OSError as error:
         raise UsageError(f"{file}: {error.strerror or error}") from error
     except ValueError as error:
         raise UsageError(f"{file}: not JSON: {error}") from error
-    if not isinstance(document, dict):
-        raise UsageError(f"{file}: not a JSON object")
-    return document
 
 
 _COLUMNS = {
@@ -231,8 +227,8 @@ def _print_result(document: dict[str, Any]) -> None:
     for column in _COLUMNS:
         table.add_column(column, justify="right")
     for arm, figures in document["arms"].items():
-        cells = [figures.get(key) for key in _COLUMNS.values()]
-        table.add_row(arm, *map(_short, cells))
+        cells = (figures.get(key) for key in _COLUMNS.values())
+        table.add_row(arm, *("" if cell is None else spelled(cell) for cell in cells))
     console = Console(width=120)
     console.print(table)
     for arm, figures in document["arms"].items():
@@ -248,10 +244,3 @@ def _print_result(document: dict[str, Any]) -> None:
                 f"{arm} / {document['base']}  {name} {ratio['median']:.3f} "
                 f"({ratio['least']:.3f} to {ratio['greatest']:.3f})"
             )
-
-
-def _short(value: float | None) -> str:
-    """Write four significant digits; from 1,000 on, all digits before the point."""
-    if value is None:
-        return ""
-    return f"{value:,.0f}" if value >= 1000 else f"{value:.4g}"

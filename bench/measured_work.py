@@ -13,6 +13,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from collectors.reconfiguration.status_pages import CollectorCounts
+from multicast.consuming.entries_read import ConsumerEntries
 from topology.tree import Plan, Subscription
 from topology.work import collector_work
 
@@ -32,8 +33,7 @@ class WorkRow:
 class MeasuredWork:
     """Predicted and measured foreign work of a running plan over a window of `seconds`.
 
-    `consumers` have no measured figures: they do not report to the cluster. `missing` says in
-    sentences which collectors are not measured, and why.
+    `missing` says in sentences which collectors are not measured, and why.
     """
 
     seconds: float
@@ -59,11 +59,15 @@ def measured_work(
     growth: Mapping[str, int],
     before: Mapping[str, CollectorCounts],
     after: Mapping[str, CollectorCounts],
+    consumers: Mapping[str, ConsumerEntries],
     *,
     seconds: float,
     missing: Sequence[str],
 ) -> MeasuredWork:
-    """Compare over a window: `growth` is by log name, the counts at its ends by collector."""
+    """Compare over a window: `growth` is by log name, the counts at its ends by collector.
+
+    `consumers` have, by name, what each consumer that reads a collector has counted.
+    """
     sentences = list(missing)
     collectors = []
     for node in plan.collectors:
@@ -86,12 +90,15 @@ def measured_work(
                 dropped,
             )
         )
-    consumers = [
-        WorkRow(entry.name, 0, None, _sum(growth, _dropped_by(plan, entry)), None)
-        for entry in plan.consumers
-        if entry.collector is not None
-    ]
-    return MeasuredWork(seconds, tuple(collectors), tuple(consumers), tuple(sentences))
+    readers = []
+    for entry in plan.consumers:
+        if entry.collector is not None:
+            counted = consumers.get(entry.name)
+            dropped = None if counted is None else sum(counted.dropped.values())
+            predicted = _sum(growth, _dropped_by(plan, entry))
+            passed_on = None if counted is None else 0
+            readers.append(WorkRow(entry.name, 0, passed_on, predicted, dropped))
+    return MeasuredWork(seconds, tuple(collectors), tuple(readers), tuple(sentences))
 
 
 def _dropped_by(plan: Plan, entry: Subscription) -> frozenset[str]:

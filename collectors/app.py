@@ -39,7 +39,7 @@ import socket
 import sys
 import time
 from collections.abc import Callable, Mapping
-from contextlib import suppress
+from contextlib import closing, suppress
 from http import HTTPStatus
 from typing import Any, TypeVar
 
@@ -133,11 +133,6 @@ def _or_exit(call: Callable[[], _T]) -> _T:
     except UsageError as error:
         sys.stderr.write(failure_text(error))
         sys.exit(error.exit_code)
-
-
-def _listen() -> str:
-    """Give the address at which others reach this machine."""
-    return _settings.listen or address_towards(_settings.bootstrap)
 
 
 def _open_driver() -> Driver:
@@ -372,7 +367,8 @@ class CollectorHost(Service):
         if self.order_check is not None:
             self.order_check.stop()
         supervisors = list(self.supervisors.values())
-        if not self._is_alone():
+        snapshot = None if self.member is None else self.member.snapshot
+        if snapshot is None or len(snapshot.members) != 1:  # another process may take over
             for supervisor in supervisors:
                 supervisor.release()
             with suppress(TimeoutError):
@@ -382,11 +378,6 @@ class CollectorHost(Service):
         for supervisor in supervisors:
             if supervisor.instance is not None:
                 supervisor.instance.stop()
-
-    def _is_alone(self) -> bool:
-        """Whether no other process shares the collectors, as far as we know."""
-        snapshot = None if self.member is None else self.member.snapshot
-        return snapshot is not None and len(snapshot.members) == 1
 
     async def on_shutdown(self) -> None:
         """Close what was opened; the start may not have opened everything."""
@@ -406,10 +397,8 @@ def _was_recreated(driver: Driver, known: ControlState) -> bool:
         control = ControlReader(driver, known.topic)
     except UncoveredInterest:  # it was deleted
         return True
-    try:
+    with closing(control):
         return not control.refresh().continues(known)
-    finally:
-        control.close()
 
 
 hosts: list[CollectorHost] = []
@@ -486,8 +475,8 @@ class _WebAddress:
     def page(self) -> StatusPage:
         """Give the address to reach it at; one that listens on all addresses names one of them."""
         host, port = self.bind().getsockname()[:2]
-        everywhere = ipaddress.ip_address(host).is_unspecified
-        host = _listen() if everywhere else host
+        if ipaddress.ip_address(host).is_unspecified:
+            host = _settings.listen or address_towards(_settings.bootstrap)
         return StatusPage(host, port, _PROCESS, this_machine())
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Callable, Mapping
-from contextlib import suppress
+from contextlib import closing, suppress
 from dataclasses import dataclass
 
 from multicast.control import order_topic
@@ -90,7 +90,7 @@ class GroupMember:
             group=group_of(self._topic),
             topic=order_topic(self._topic),
         )
-        try:
+        with closing(member):
             while not self._stopped.is_set():
                 agreed = member.step()
                 if agreed and member.member in member.members:
@@ -100,8 +100,6 @@ class GroupMember:
                 self._stopped.wait(wait_s)
             with suppress(AmcastError):
                 member.leave()
-        finally:
-            member.close()
 
     def _take(self, snapshot: GroupSnapshot) -> None:
         if snapshot != self.snapshot:

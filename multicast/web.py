@@ -372,6 +372,14 @@ def _guarded(path: str, route: Route, host: str | None) -> Route:
     return answer
 
 
+def is_loopback(host: str) -> bool:
+    """Whether a host is this machine's own, by address or as localhost."""
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
+
+
 def _is_own(named: str, host: str) -> bool:
     """Whether a Host header names us, and not a site of somebody else."""
     if named in (host.lower(), os.uname().nodename.lower()):

@@ -74,7 +74,7 @@ LAYERS = {
 # Big foreign packages, and the only place where each is imported (tests apart).
 DOORS = {
     "kafka": ("multicast/drivers/kafka/", "bench/nemesis/faults/tickets.py"),
-    "confluent_kafka": ("multicast/drivers/librdkafka_reader/", "examples/cdc/", "bench/micro/"),
+    "confluent_kafka": ("multicast/drivers/librdkafka_reader/", "examples/cdc/"),
     "faust": ("collectors/app.py", "multicast/faust/", "examples/faust_totals/"),
     "mode": ("collectors/app.py", "collectors/supervisor.py", "multicast/faust/"),
     "pulp": ("topology/planner/integer_program.py",),

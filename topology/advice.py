@@ -60,7 +60,8 @@ class Advice:
 
 def advised(interests: InterestFile) -> Advice:
     """Advise on a cyclic interest file."""
-    sets_cannot = not _acyclic(replace(interests, destinations=()))
+    single = logs_met(replace(interests, destinations=())).values()
+    sets_cannot = not is_acyclic(frozenset(logs) for logs in single if len(logs) > 1)
     kinds = [ChangeKind.INTERESTS]
     if interests.destinations and not sets_cannot:
         kinds.append(ChangeKind.DESTINATIONS)
@@ -77,7 +78,3 @@ def advised(interests: InterestFile) -> Advice:
         ]
         proposals += sorted(made, key=lambda proposal: proposal.loses)[:PROPOSED_MAX]
     return Advice(NAMES_MAX, tuple(proposals), sets_cannot)
-
-
-def _acyclic(interests: InterestFile) -> bool:
-    return is_acyclic(frozenset(logs) for logs in logs_met(interests).values() if len(logs) > 1)

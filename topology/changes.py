@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from itertools import count
 
 from topology.carry_over import retained
-from topology.check import PlanRejected, TreeFigures, figures
+from topology.check import PlanRejected, figures
 from topology.draw import shortened
 from topology.interests import Interest, InterestFile, PlanLimits
 from topology.tree import Log, Plan
@@ -28,7 +28,7 @@ def differences(old: Plan, new: Plan) -> tuple[str, ...]:
         *_named("log", {e.name for e in old.logs}, {e.name for e in new.logs}),
         *_named("collector", {e.name for e in old.collectors}, {e.name for e in new.collectors}),
         *_collectors_moved(old, new),
-        *_logs_moved(old, new),
+        *(f"log {e} enters the order at {now} (was {was})" for e, now, was in moved_logs(old, new)),
         *_named("consumer", {e.name for e in old.consumers}, {e.name for e in new.consumers}),
         *_consumers_moved(old, new),
         *_tickets_moved(old, new),
@@ -98,13 +98,15 @@ def _place(parent: str | None) -> str:
     return "a root" if parent is None else f"below {parent}"
 
 
-def _logs_moved(old: Plan, new: Plan) -> Iterator[str]:
+def moved_logs(old: Plan, new: Plan) -> Iterator[tuple[str, str | None, str | None]]:
+    """List the logs that enter the order elsewhere: name, collector now, collector before."""
     for log in new.logs:
         if old.has_log(log.name):
             before, after = old.top(log.name), new.top(log.name)
-            was, now = before and before.name, after and after.name
+            was = None if before is None else before.name
+            now = None if after is None else after.name
             if was != now:
-                yield f"log {log.name} enters the order at {now} (was {was})"
+                yield log.name, now, was
 
 
 def _consumers_moved(old: Plan, new: Plan) -> Iterator[str]:
@@ -130,29 +132,23 @@ class FigureChange:
 
 def compared(old: Plan, new: Plan) -> tuple[FigureChange, ...]:
     """Compare the figures of two plans, each at the rates in the plan itself."""
-    was, now = figures(old), figures(new)
+    both = was, now = figures(old), figures(new)
+    hops = ({share.consumer: share.hops for share in each.shares} for each in both)
+    foreign = ({share.consumer: share.foreign for share in each.shares} for each in both)
+    foreign_at = (
+        {share.collector: share.passed_on + share.dropped for share in each.collectors}
+        for each in both
+    )
     return (
         FigureChange("cost", was.cost, now.cost),
         FigureChange("hops", was.hops, now.hops),
         FigureChange("foreign", was.foreign, now.foreign),
         FigureChange("genuine %", 100 * was.genuineness, 100 * now.genuineness),
-        *_rows("hops of", _hops(was), _hops(now)),
-        *_rows("foreign to", _foreign(was), _foreign(now)),
+        *_rows("hops of", *hops),
+        *_rows("foreign to", *foreign),
         *_rows("load of", dict(was.loads), dict(now.loads)),
-        *_rows("foreign at", _foreign_at(was), _foreign_at(now)),
+        *_rows("foreign at", *foreign_at),
     )
-
-
-def _hops(figures: TreeFigures) -> dict[str, float]:
-    return {share.consumer: share.hops for share in figures.shares}
-
-
-def _foreign(figures: TreeFigures) -> dict[str, float]:
-    return {share.consumer: share.foreign for share in figures.shares}
-
-
-def _foreign_at(figures: TreeFigures) -> dict[str, float]:
-    return {share.collector: share.passed_on + share.dropped for share in figures.collectors}
 
 
 def _rows(what: str, old: Mapping[str, float], new: Mapping[str, float]) -> Iterator[FigureChange]:

@@ -75,12 +75,6 @@ class CollectorShare:
     passed_on: float
     dropped: float
 
-    @property
-    def genuineness(self) -> float:
-        """The part of the entries handled which a consumer that reads it wants, 0 to 1."""
-        handled = self.load + self.dropped
-        return 1.0 if not handled else (self.load - self.passed_on) / handled
-
 
 @dataclass(frozen=True, slots=True)
 class TreeFigures:

@@ -37,7 +37,7 @@ from topology.planner.solver import Infeasible, solve
 from topology.planner.watch import Watch
 from topology.proof import proven
 from topology.safety import judged
-from topology.tree import EPOCH_MAX, PHI_DEFAULT, InvalidPlan, Plan
+from topology.tree import PHI_DEFAULT, InvalidPlan, Plan
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -77,10 +77,6 @@ WindowOption = Annotated[
 BootstrapOption = Annotated[
     str | None,
     typer.Option("--bootstrap", "-b", help="With --from-cluster: the brokers' addresses."),
-]
-ClusterIdOption = Annotated[str, typer.Option(help="ID of the cluster that the plan is for.")]
-BaseEpochOption = Annotated[
-    int | None, typer.Option(help="Epoch that the plan replaces.", min=0, max=EPOCH_MAX - 1)
 ]
 ShownFromClusterOption = Annotated[
     bool, typer.Option("--from-cluster", help="Show the plan in force, instead of a file.")
@@ -188,8 +184,6 @@ def plan_command(  # noqa: PLR0917 - a command line, not a call
     out: OutOption = None,
     against: AgainstOption = None,
     phi: PhiOption = PHI_DEFAULT,
-    cluster_id: ClusterIdOption = "",
-    base_epoch: BaseEpochOption = None,
     effort: EffortOption = 1.0,
     prove: ProveOption = False,  # noqa: FBT002 - a flag
     dot_file: DotOption = None,
@@ -206,20 +200,19 @@ def plan_command(  # noqa: PLR0917 - a command line, not a call
     """Find the cheapest tree of collectors for an interest file or chains, and print it."""
     _refuse_existing([out, dot_file], force=force)
     interests = _read_input(file, chains)
-    _refuse_together(against, cluster_id, margin, from_cluster=from_cluster)
+    _refuse_together(against, margin, from_cluster=from_cluster)
     running = None if against is None else read_plan(against)
+    cluster_id = "" if running is None else running.cluster_id
     if from_cluster:
         running, cluster_id, interests = _measured(interests, bootstrap, window)
     elif running is not None:
         interests = with_running_logs(interests, running)
-    cluster_id = cluster_id or ("" if running is None else running.cluster_id)
-    base = base_epoch if base_epoch is not None else 0 if running is None else running.epoch
     started = perf_counter()
     plan, how = _solved(
         interests,
         prove=prove,
         cluster_id=cluster_id,
-        base_epoch=base,
+        base_epoch=0 if running is None else running.epoch,
         phi=phi,
         effort=effort,
     )
@@ -229,7 +222,7 @@ def plan_command(  # noqa: PLR0917 - a command line, not a call
         least = MARGIN_DEFAULT if from_cluster else 0.0
         least = least if margin is None else margin / 100
         choice = weighed(running, with_kept_names(running, plan), margin=least)
-        plan = choice.chosen if base_epoch is None else choice.shown
+        plan = choice.chosen
     plan, choice = as_wanted(plan, choice, tickets=tickets)
     check(plan)
     if out is not None:
@@ -249,16 +242,10 @@ def _read_input(file: Path | None, chains: Path | None) -> InterestFile:
     fail("plan needs one input: give an interest file, or --chains with a chain file", 2)
 
 
-def _refuse_together(
-    against: Path | None, cluster_id: str, margin: float | None, *, from_cluster: bool
-) -> None:
+def _refuse_together(against: Path | None, margin: float | None, *, from_cluster: bool) -> None:
     """End the command if two options exclude, or miss, each other."""
-    if from_cluster and (against is not None or cluster_id):
-        fail(
-            "--from-cluster replaces --against and --cluster-id: leave those two out, or leave "
-            "out --from-cluster",
-            2,
-        )
+    if from_cluster and against is not None:
+        fail("--from-cluster replaces --against: leave one of the two out", 2)
     if margin is not None and against is None and not from_cluster:
         fail("--margin compares with a running tree: give --from-cluster or --against", 2)
 
@@ -392,7 +379,7 @@ def _solved(
             fail(str(wrong), 1)
     if stopped():
         sys.stderr.write("interrupted: this is the best plan so far\n")
-    return plan, solution.how
+    return plan, tuple(part.how for part in solution.parts)
 
 
 @contextmanager

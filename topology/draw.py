@@ -32,14 +32,9 @@ def shortened(names: Sequence[str]) -> str:
     return " ".join(shown) + (f" and {more} more" if more > 0 else "")
 
 
-def served(plan: Plan, collector: str) -> tuple[str, ...]:
-    """List the consumers that read a collector, in the plan's order."""
-    return tuple(entry.name for entry in plan.consumers if entry.collector == collector)
-
-
 def _line(plan: Plan, node: CollectorSpec, figures: TreeFigures) -> str:
     place = f" on {node.host}" if node.host else ""
-    readers = served(plan, node.name)
+    readers = [entry.name for entry in plan.consumers if entry.collector == node.name]
     share = next(share for share in figures.collectors if share.collector == node.name)
     foreign = share.passed_on + share.dropped
     return (
@@ -71,24 +66,19 @@ def dot(plan: Plan, figures: TreeFigures) -> str:
     """Draw collectors, and the consumers that read them; the width of an edge follows its rate."""
     lines = ["digraph collectors {", "  rankdir=TB;", '  node [fontname="sans-serif"];']
     loads = dict(figures.loads)
-    busiest = max((load for _, load in figures.loads), default=1.0) or 1.0
+    busiest = max(loads.values(), default=1.0) or 1.0
     for node in plan.collectors:
         enters = shortened(plan.own_logs(node.name))
         label = f"{node.name}\\nenters {enters}\\n{loads[node.name]:g}/s"
         lines.append(f'  "{node.name}" [shape=box, style=rounded, label="{label}"];')
     for node in plan.collectors:
         if node.parent is not None:
-            width = 1 + 5 * _inherited_rate(plan, node) / busiest
+            above = plan.collector(node.parent).bag
+            inherited = sum(plan.rates.get(log, 1.0) for log in node.bag if log in above)
+            width = 1 + 5 * inherited / busiest
             lines.append(f'  "{node.parent}" -> "{node.name}" [penwidth={width:.2f}];')
     for entry in plan.consumers:
         lines.append(f'  "consumer {entry.name}" [shape=oval, label="{entry.name}"];')
         if entry.collector is not None:
             lines.append(f'  "{entry.collector}" -> "consumer {entry.name}" [style=dashed];')
     return "\n".join([*lines, "}"]) + "\n"
-
-
-def _inherited_rate(plan: Plan, node: CollectorSpec) -> float:
-    """Sum the rates of the logs that a collector inherits from its parent."""
-    assert node.parent is not None, "a root inherits nothing"
-    above = set(plan.collector(node.parent).bag)
-    return sum(plan.rates.get(log, 1.0) for log in node.bag if log in above)

@@ -17,9 +17,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from topology.changes import differences
+from topology.changes import differences, moved_logs
 from topology.check import PlanRejected, TreeFigures, check, figures
-from topology.tree import InvalidPlan, Plan
+from topology.tree import InvalidPlan, Objective, Plan
 
 # Relative. If all rates and weights drift by up to 10 %, the worst drift of the poster's interests
 # with a cycle gains 9.8 % (all corners: tests/topology/test_hysteresis.py); with 5 % it turned the
@@ -140,29 +140,14 @@ def _priced(tree: Plan, *, bound: float | None) -> Plan:
     gap = None if bound is None else 0.0
     if bound is not None and price.cost > bound * (1 + ROUNDING):
         gap = 1 - bound / price.cost
-    return replace(
-        tree,
-        objective=replace(
-            tree.objective,
-            hops=price.hops,
-            foreign=price.foreign,
-            cost=price.cost,
-            excess=price.excess,
-            gap=gap,
-        ),
-    )
+    objective = Objective(price.hops, price.foreign, price.cost, gap, price.excess)
+    return replace(tree, objective=objective)
 
 
 def _moves(running: Plan, new: Plan) -> Moves:
-    logs = []
-    for log in new.logs:
-        if running.has_log(log.name):
-            before, after = running.top(log.name), new.top(log.name)
-            if (before and before.name) != (after and after.name):
-                logs.append(log.name)
     both = [(entry, running.subscription(entry.name)) for entry in new.consumers]
     return Moves(
-        logs=tuple(logs),
+        logs=tuple(log for log, _, _ in moved_logs(running, new)),
         consumers=tuple(
             entry.name
             for entry, before in both

@@ -134,11 +134,15 @@ def refuse_names(plan: Plan) -> None:
 
 def parse(text: str) -> InterestFile:
     """Read the text of an interest file. Raises `InvalidInterests`."""
+    return from_document(read_toml(text, "the interest file"))
+
+
+def read_toml(text: str, what: str) -> dict[str, Any]:
+    """Read TOML; raises `InvalidInterests`, which says `what` it is."""
     try:
-        document = tomllib.loads(text)
+        return tomllib.loads(text)
     except (ValueError, RecursionError) as wrong:  # TOMLDecodeError is a ValueError
-        raise InvalidInterests(f"the interest file is not TOML: {wrong}") from wrong
-    return from_document(document)
+        raise InvalidInterests(f"{what} is not TOML: {wrong}") from wrong
 
 
 def from_document(document: Mapping[str, Any]) -> InterestFile:
@@ -246,16 +250,9 @@ def _limits(value: Any) -> PlanLimits:
     counts = ("levels_max", "collectors_max", "collectors_per_host_max")
     rates = ("collector_rate_max", "collector_rate_wanted")
     refuse_unknown(table, (*counts, *rates), "[limits]")
-    for key in counts:
-        read_count(table.get(key, 1), key)
-    bounds = {key: read_number(table[key], key) for key in rates if key in table}
-    return PlanLimits(
-        collector_rate_max=bounds.get("collector_rate_max"),
-        collector_rate_wanted=bounds.get("collector_rate_wanted"),
-        levels_max=table.get("levels_max"),
-        collectors_max=table.get("collectors_max"),
-        collectors_per_host_max=table.get("collectors_per_host_max"),
-    )
+    limits: dict[str, Any] = {key: read_count(table[key], key) for key in counts if key in table}
+    limits |= {key: read_number(table[key], key) for key in rates if key in table}
+    return PlanLimits(**limits)
 
 
 def _hosts(value: Any, logs: list[str]) -> Hosts:

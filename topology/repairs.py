@@ -19,7 +19,7 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 
 from topology.acyclicity import residue
-from topology.interests import Interest, InterestFile
+from topology.interests import InterestFile
 from topology.planner.hypergraph import logs_by_partition, logs_met
 from topology.safety import SafetyWitness, cycle
 from topology.tree import log_name
@@ -128,20 +128,17 @@ def applied(interests: InterestFile, changes: Iterable[Change]) -> InterestFile:
     The rate of a set that is no longer declared is added to that of its cover, if it has one.
     """
     for change in changes:
-        interests = _applied(interests, change)
+        if change.action is RepairAction.UNDECLARE:
+            interests = _without(interests, change.subject)
+        else:
+            consumers = tuple(
+                replace(entry, interest=tuple(sorted({*entry.interest} ^ {change.name})))
+                if entry.name == change.subject
+                else entry
+                for entry in interests.consumers
+            )
+            interests = replace(interests, consumers=consumers)
     return interests
-
-
-def _applied(interests: InterestFile, change: Change) -> InterestFile:
-    if change.action is RepairAction.UNDECLARE:
-        return _without(interests, change.subject)
-    consumers = []
-    for entry in interests.consumers:
-        partitions = set(entry.interest)
-        if entry.name == change.subject:
-            partitions ^= {change.name}
-        consumers.append(Interest(entry.name, tuple(sorted(partitions)), entry.weight))
-    return replace(interests, consumers=tuple(consumers))
 
 
 def cover_of(interests: InterestFile, log: str) -> str | None:

@@ -129,16 +129,16 @@ def _figure(value: float | None) -> str:
 def verdict(interests: InterestFile, safety: SafetyVerdict, advice: Advice | None) -> None:
     """Print whether the interests are acyclic and pairwise safe, and if not, why and what helps."""
     count = len(interests.consumers)
-    if safety.witness is None:
+    if safety.acyclic:
         show(f"acyclic: the interests of {count} consumers can be the bags of collectors")
-        show("pairwise safe: yes, one place for each pair of logs is enough in every execution")
-        return
-    show("not acyclic: some collector must know logs that not all of its readers take")
+    else:
+        show("not acyclic: some collector must know logs that not all of its readers take")
     if safety.pairwise_safe:
         show("pairwise safe: yes, one place for each pair of logs is enough in every execution")
     else:
         show("pairwise safe: no, each pair of logs in one place does not prevent a cycle")
-    show(f"because {safety.witness.sentence}")
+    if safety.witness is not None:
+        show(f"because {safety.witness.sentence}")
     if advice is not None:
         _advice(advice)
 

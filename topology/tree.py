@@ -24,7 +24,7 @@ import re
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field
 from functools import cached_property
-from typing import Any
+from typing import Any, TypeVar
 
 from topology import plan_fields as fields
 from topology.documents import NotReadable, json_object
@@ -39,6 +39,10 @@ ORDER_VERSION = 3
 # Of partitions and collectors: keys, cursors and message IDs have other characters between them.
 _NAME = re.compile(r"[A-Za-z0-9._-]+")
 _ORDER_VERSION_UNNAMED = 1  # of the plans of earlier programs, which name none
+# The greatest numbers of fields that are not offsets.
+_MOST = dict.fromkeys(("partition", "stream"), PARTITION_MAX)
+_MOST |= dict.fromkeys(("epoch", "base_epoch"), EPOCH_MAX)
+_Part = TypeVar("_Part")
 
 
 class InvalidPlan(ValueError):
@@ -270,10 +274,6 @@ class Plan:
         """Whether this plan has a collector of that name."""
         return name in self._collectors
 
-    def children(self, name: str) -> tuple[CollectorSpec, ...]:
-        """List the collectors whose parent is this one, in the plan's order."""
-        return tuple(node for node in self.collectors if node.parent == name)
-
     def top(self, log: str) -> CollectorSpec | None:
         """Give the collector at which the log enters the order; None: no collector orders it."""
         return self._tops.get(log)
@@ -387,66 +387,26 @@ def _digest(raw: bytes) -> bytes:
 
 
 def _read(document: dict[str, Any]) -> Plan:
-    logs = tuple(
-        Log(
-            name=fields.text(entry, "name"),
-            topic=fields.text(entry, "topic"),
-            partition=fields.count(entry, "partition", most=PARTITION_MAX),
-            first=fields.count(entry, "first", 0),
-            life=fields.count(entry, "life", 0),
-        )
-        for entry in fields.entries(document, "logs")
-    )
-    collectors = tuple(
-        CollectorSpec(
-            name=fields.text(entry, "name"),
-            bag=fields.names(entry, "bag"),
-            parent=None if entry["parent"] is None else fields.text(entry, "parent"),
-            stream=fields.count(entry, "stream", most=PARTITION_MAX),
-            stream_first=fields.count(entry, "stream_first", 0),
-            host=None if entry.get("host") is None else fields.text(entry, "host"),
-        )
-        for entry in fields.entries(document, "collectors")
-    )
-    consumers = tuple(
-        Subscription(
-            name=fields.text(entry, "name"),
-            interest=fields.names(entry, "interest"),
-            collector=None if entry["collector"] is None else fields.text(entry, "collector"),
-            weight=fields.number(entry.get("weight", 1.0), "weight"),
-        )
-        for entry in fields.entries(document, "consumers")
-    )
-    promised = document["objective"]
+    def all_of(kind: type[_Part], name: str) -> tuple[_Part, ...]:
+        return tuple(fields.read(kind, entry, _MOST) for entry in fields.entries(document, name))
+
+    logs = all_of(Log, "logs")
     # Plans of other programs may name partitions in their logs only.
     named = sorted({partition for log in logs for partition in log.to})
     partitions = document.get("partitions", named)
     if not isinstance(partitions, list) or not all(isinstance(name, str) for name in partitions):
         raise InvalidPlan(f"partitions is {partitions!r}, not a list of names")
-    return Plan(
-        topic=fields.text(document, "topic"),
-        epoch=fields.count(document, "epoch", most=EPOCH_MAX),
-        base_epoch=fields.count(document, "base_epoch", most=EPOCH_MAX),
-        cluster_id=fields.text(document, "cluster_id"),
-        input_hash=fields.text(document, "input_hash"),
+    version = document.get("order_version", _ORDER_VERSION_UNNAMED)
+    return fields.read(
+        Plan,
+        document,
+        _MOST,
         partitions=tuple(partitions),
         logs=logs,
-        collectors=collectors,
-        consumers=consumers,
-        objective=Objective(
-            hops=fields.number(promised["hops"], "hops"),
-            foreign=fields.number(promised["foreign"], "foreign"),
-            cost=fields.number(promised["cost"], "cost"),
-            gap=None if promised["gap"] is None else fields.number(promised["gap"], "gap"),
-            excess=fields.number(promised.get("excess", 0.0), "excess"),
-        ),
-        topic_ids=fields.mapping(document, "topic_ids"),
-        phi=fields.number(document.get("phi", PHI_DEFAULT), "phi"),
-        rates=fields.numbers(document, "rates"),
-        limits=fields.numbers(document, "limits"),
-        hosts=fields.mapping(document, "hosts"),
-        order_version=fields.count(document, "order_version", _ORDER_VERSION_UNNAMED),
-        tickets=fields.truth(document, "tickets"),
+        collectors=all_of(CollectorSpec, "collectors"),
+        consumers=all_of(Subscription, "consumers"),
+        objective=fields.read(Objective, document["objective"], _MOST),
+        order_version=fields.count(version, "order_version"),
     )
 
 

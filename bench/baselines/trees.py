@@ -22,16 +22,13 @@ not count. Only the shapes of their overlays are compared.
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
-from itertools import chain, combinations, product
+from collections.abc import Iterator, Sequence
+from itertools import combinations, product
 
 from topology.planner.cost import Measure, TreeNode, bits
+from topology.planner.heuristic import greedy, hung, spanning
 
 GROUPS_MAX = 7  # of ByzCast's exhaustive search: 7**7 parent vectors; 8**8 are 20 times as many
-ROOTS_TRIED_MAX = (
-    12  # of the poster's tree; each is priced, which takes seconds for 1,000 interests
-)
 
 
 def one_root(measure: Measure) -> TreeNode:
@@ -42,22 +39,24 @@ def one_root(measure: Measure) -> TreeNode:
 
 def poster(measure: Measure) -> TreeNode:
     """Build the poster's tree: interests next to each other by the rates that they share."""
-    links = _spanning(measure, measure.load)
-    neighbours = Counter(chain.from_iterable(links))
-    roots = sorted(range(len(measure.needs)), key=lambda d: -neighbours[d])[:ROOTS_TRIED_MAX]
-    return min((_hung(links, root) for root in roots), key=measure.priced)
+    tree = greedy(measure)
+    assert tree is not None, "no limit forbids it"
+    return tree
 
 
 def join_tree(measure: Measure) -> TreeNode | None:
     """Build the plain join tree under the first interest; None: the interests are cyclic."""
-    links = _spanning(measure, lambda classes: _logs(measure, classes))
-    shared = sum(_logs(measure, measure.needs[a] & measure.needs[b]) for a, b in links)
+    count, needs = len(measure.needs), measure.needs
+    links = [(_logs(measure, needs[a] & needs[b]), a, b) for a, b in combinations(range(count), 2)]
+    joined = spanning(count, sorted(links, key=lambda link: -link[0]))
+    edges = [(a, b) for a, others in enumerate(joined) for b in others if a < b]
+    shared = sum(_logs(measure, needs[a] & needs[b]) for a, b in edges)
     needed = sum(
         len(entry.logs) * (mask.bit_count() - 1)
         for entry, mask in zip(measure.component.classes, measure.readers, strict=True)
     )
     # In a join tree the readers of each log are one subtree: one edge fewer than readers.
-    return _hung(links, 0) if shared == needed else None
+    return hung(measure, joined, 0) if shared == needed else None
 
 
 def flexcast(measure: Measure) -> TreeNode:
@@ -115,46 +114,8 @@ def rooted(count: int) -> Iterator[tuple[int, ...]]:
             yield parents
 
 
-def _spanning(measure: Measure, common: Callable[[int], int]) -> list[tuple[int, int]]:
-    """List the edges of the spanning tree of the demands with the greatest sum of `common`.
-
-    `common` gives the value of the classes that two demands share.
-    """
-    needs = measure.needs
-    nearest = {other: (common(needs[0] & needs[other]), 0) for other in range(1, len(needs))}
-    links = []
-    while nearest:
-        taken = max(nearest, key=lambda other: nearest[other][0])
-        links.append((nearest.pop(taken)[1], taken))
-        for other, known in nearest.items():
-            value = common(needs[taken] & needs[other])
-            if value > known[0]:
-                nearest[other] = value, taken
-    return links
-
-
 def _logs(measure: Measure, classes: int) -> int:
     return sum(len(measure.component.classes[number].logs) for number in bits(classes))
-
-
-def _hung(links: Sequence[tuple[int, int]], root: int) -> TreeNode:
-    """Hang a tree of demands under one of them, each with a collector of its own."""
-    joined: dict[int, list[int]] = {root: []}
-    for a, b in links:
-        joined.setdefault(a, []).append(b)
-        joined.setdefault(b, []).append(a)
-    above = {root: root}
-    order = [root]
-    for number in order:
-        following = [other for other in sorted(joined[number]) if other not in above]
-        above.update(dict.fromkeys(following, number))
-        order.extend(following)
-    made: dict[int, TreeNode] = {}
-    for number in reversed(order):
-        children = tuple(made[n] for n in sorted(joined[number]) if above[n] == number != n)
-        below = 1 << number | sum(child.below for child in children)
-        made[number] = TreeNode(below, 1 << number, children)
-    return made[root]
 
 
 def _reaches(parents: Sequence[int], root: int) -> bool:

@@ -7,11 +7,10 @@ client is a process.
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from contextlib import ExitStack, suppress
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Self
 
 from bench.baselines.poster import PosterTask, collect, order_of
@@ -99,18 +98,8 @@ class Arm:
             self._stack = stack.pop_all()
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self._stack.__exit__(kind, error, trace)
-
-    @property
-    def pids(self) -> Mapping[str, Sequence[int]]:
-        """The process IDs by role: producers, consumers, collectors, brokers."""
-        return self._pids
+    def __exit__(self, *error: Any) -> None:  # noqa: PYI036 - handed on
+        self._stack.__exit__(*error)
 
     def warm_up(self) -> None:
         """Let every client connect, and write the backlog if there is one; measures nothing."""

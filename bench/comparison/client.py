@@ -15,7 +15,7 @@ from array import array
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
-from typing import Any, NamedTuple, Protocol, cast
+from typing import Any, NamedTuple, cast
 
 from bench.baselines.poster import PosterConsumer
 from bench.comparison.events import EventLog
@@ -179,10 +179,10 @@ class ProducerThread:
             "delay": delay.encoded(),
         }
 
-    def write_events(self, log: EventLog, command: Mapping[str, Any]) -> int:
-        """Write the events of the last round's messages; return their number."""
+    def write_events(self, log: EventLog, command: Mapping[str, Any]) -> None:
+        """Write the events of the last round's messages."""
         accepted = self._driver.accepted or []
-        return log.write_accepted(command["round"], accepted, timeout_s=command["timeout_s"])
+        log.write_accepted(command["round"], accepted, timeout_s=command["timeout_s"])
 
     def _send_in_time(
         self,
@@ -222,19 +222,6 @@ class ProducerThread:
             if len(batch) == self._batch:
                 full.append(_Batch(log, open_.pop(log)))
         return full + [_Batch(log, batch) for log, batch in open_.items()]
-
-
-class MessageSource(Protocol):
-    """The source of a consumer's messages."""
-
-    def poll(self) -> Iterator[Sequence[Record]]:
-        """Yield the records of one poll."""
-
-    def rewind(self) -> None:
-        """Read from the start again."""
-
-    def close(self) -> None:
-        """Close the source."""
 
 
 class PlainSource:
@@ -286,7 +273,7 @@ class Receiver:
         self._destinations = workload.destinations(layout.targets)
         self._reading = reading
         self._noted: list[DeliveryStamp] | None = [] if task.run else None
-        self._source: MessageSource
+        self._source: PlainSource | OrderedSource | PosterConsumer
         partitions = [TopicPartition(topic, number) for number in reading.interest]
         if arm == "one-partition":
             self._source = PlainSource(driver, [TopicPartition(topic, 0)])
@@ -337,10 +324,10 @@ class Receiver:
             "latency": latencies.encoded(),
         }
 
-    def write_events(self, log: EventLog, command: Mapping[str, Any]) -> int:
-        """Write the events of the last round's deliveries; return their number."""
+    def write_events(self, log: EventLog, command: Mapping[str, Any]) -> None:
+        """Write the events of the last round's deliveries."""
         named, noted = self._reading.name, self._noted or []
-        return log.write_delivered(command["round"], named, noted, timeout_s=command["timeout_s"])
+        log.write_delivered(command["round"], named, noted, timeout_s=command["timeout_s"])
 
 
 def _nothing(_: AppendOutcome) -> None:
@@ -373,7 +360,8 @@ def serve(task: ArmClient, talk: Talk) -> None:
         for command in talk.commands():
             if command.get("events"):
                 assert log is not None, "a run without a name has no events"
-                talk.answer({"events": client.write_events(log, command)})
+                client.write_events(log, command)
+                talk.answer({"events": True})
             else:
                 gc.collect()
                 gc.freeze()  # as a service would: the set-up objects are not scanned again

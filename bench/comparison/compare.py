@@ -34,14 +34,12 @@ class FigureRow:
     regression: bool
 
 
-def compare(
-    old: Mapping[str, Any], new: Mapping[str, Any], *, max_regression: float
-) -> tuple[FigureRow, ...]:
-    """Compare two documents; raises `Incomparable` if their workloads differ."""
+def compare(old: Any, new: Any, *, max_regression: float) -> tuple[FigureRow, ...]:
+    """Compare two documents of JSON; raises `Incomparable` if their workloads differ."""
     if not max_regression >= 1:
         raise Incomparable(f"--max-regression is {max_regression:g}; it must be 1 or more")
     for document in (old, new):
-        if document.get("schema_version") != _KNOWN_VERSION:
+        if not isinstance(document, dict) or document.get("schema_version") != _KNOWN_VERSION:
             raise Incomparable(
                 f"schema_version is not {_KNOWN_VERSION}: not a result of this bench"
             )

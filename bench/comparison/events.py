@@ -26,9 +26,8 @@ from typing import Any, NamedTuple
 from bench.comparison.layouts import Layout
 from bench.comparison.stamps import DeliveryStamp, unpack
 from bench.comparison.workload import Workload
-from bench.harness.rig import append_all
-from multicast.drivers.protocol import Appended, AppendOutcome, Driver, TopicPartition
-from multicast.errors import AmcastError, TimedOut
+from bench.harness.rig import store
+from multicast.drivers.protocol import Driver, TopicPartition
 
 PARTITIONS = 5  # one for descriptions; four for events, so that Spark reads them in parallel
 DESCRIBED = 0  # the Kafka partition of descriptions
@@ -74,9 +73,8 @@ def describe(run: str, arm: str, workload: Workload, layout: Layout, topic: str)
 def write_statement(driver: Driver, run: str, key: str, document: Mapping[str, Any]) -> None:
     """Write a description (key "arm") or an end (key "end"); raises `AmcastError`."""
     with_key = {"kind": key, **document}
-    _Writer(driver, events_topic(run)).write(
-        [(DESCRIBED, [_dump(with_key)])], timeout_s=_STATEMENT_S
-    )
+    place = TopicPartition(events_topic(run), DESCRIBED)
+    store(driver, [(place, [_dump(with_key)])], timeout_s=_STATEMENT_S)
 
 
 class EventLog:
@@ -85,7 +83,8 @@ class EventLog:
     def __init__(
         self, driver: Driver, run: str, arm: str, workload: Workload, layout: Layout
     ) -> None:
-        self._writer = _Writer(driver, events_topic(run))
+        self._driver = driver
+        self._topic = events_topic(run)
         self._names = layout.partitions
         self._one_partition = arm == "one-partition"
         self._warm_up = workload.warm_up
@@ -94,8 +93,10 @@ class EventLog:
         self._sequence = 0
         self._chunks = 0
 
-    def write_accepted(self, number: int, accepted: Sequence[Accepted], *, timeout_s: float) -> int:
-        """Write the events of the producer's appends of a round; return their number."""
+    def write_accepted(
+        self, number: int, accepted: Sequence[Accepted], *, timeout_s: float
+    ) -> None:
+        """Write the events of the producer's appends of a round."""
         lead = f'{self._lead},"role":"producer","round":{number},'
 
         def lines() -> Iterator[str]:
@@ -108,12 +109,12 @@ class EventLog:
                         f'"accepted":{append.acknowledged}}}'
                     )
 
-        return self._write(lines(), timeout_s)
+        self._write(lines(), timeout_s)
 
     def write_delivered(
         self, number: int, consumer: str, delivered: Sequence[DeliveryStamp], *, timeout_s: float
-    ) -> int:
-        """Write the events of a consumer's deliveries of a round; return their number."""
+    ) -> None:
+        """Write the events of a consumer's deliveries of a round."""
         named = json.dumps(consumer)
         lead = f'{self._lead},"role":"consumer","round":{number},"consumer":{named},"instance":"a",'
         begin, self._sequence = self._sequence, self._sequence + len(delivered)
@@ -126,7 +127,7 @@ class EventLog:
                     f'"delivered":{delivery.delivered},"sequence":{sequence}}}'
                 )
 
-        return self._write(lines(), timeout_s)
+        self._write(lines(), timeout_s)
 
     def _message(self, log: int, offset: int, number: int, size: int) -> str:
         stored_in = self._names[0 if self._one_partition else log]
@@ -136,44 +137,15 @@ class EventLog:
             f'"to":["{self._names[log]}"],"size":{size}'
         )
 
-    def _write(self, lines: Iterable[str], timeout_s: float) -> int:
+    def _write(self, lines: Iterable[str], timeout_s: float) -> None:
         encoded = map(str.encode, lines)
 
-        def chunks() -> Iterator[tuple[int, Sequence[bytes]]]:
+        def chunks() -> Iterator[tuple[TopicPartition, Sequence[bytes]]]:
             while chunk := list(islice(encoded, _CHUNK_EVENTS)):
-                yield 1 + self._chunks % (PARTITIONS - 1), chunk
+                yield TopicPartition(self._topic, 1 + self._chunks % (PARTITIONS - 1)), chunk
                 self._chunks += 1
 
-        return self._writer.write(chunks(), timeout_s=timeout_s)
-
-
-class _Writer:
-    """Appends records, and waits until all are stored."""
-
-    def __init__(self, driver: Driver, topic: str) -> None:
-        self._driver = driver
-        self._topic = topic
-        self._failed: AmcastError | None = None
-
-    def write(self, chunks: Iterable[tuple[int, Sequence[bytes]]], *, timeout_s: float) -> int:
-        """Write values to partitions; return their number. Raises `AmcastError` on failure."""
-        appender = self._driver.appender()
-        count = 0
-        try:
-            for partition, values in chunks:
-                append_all(appender, TopicPartition(self._topic, partition), values, self._done)
-                count += len(values)
-            if not appender.flush(timeout_s):
-                raise TimedOut(f"the events were not stored within {timeout_s:g} s")
-        finally:
-            appender.close()
-        if self._failed is not None:
-            raise self._failed
-        return count
-
-    def _done(self, _: int, __: int, outcome: AppendOutcome) -> None:
-        if not isinstance(outcome, Appended):
-            self._failed = outcome.error
+        store(self._driver, chunks(), timeout_s=timeout_s)
 
 
 def _constants(run: str, arm: str, workload: Workload) -> dict[str, Any]:

@@ -25,7 +25,7 @@ import typer
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 
-from bench.cli import Force, refuse_files
+from bench.cli import refuse_files
 from bench.demo import screen
 from bench.demo.plain import EVERY, PlainKafka
 from bench.demo.screen import Delivered
@@ -51,7 +51,7 @@ from multicast.verification.report import OrderViolation, Report
 from topology import draw, interests
 from topology.check import figures
 from topology.files import write_text
-from topology.output import Output, OutputOption
+from topology.output import ForceOption, Output, OutputOption
 from topology.planner import solver
 from topology.tree import Plan
 
@@ -119,7 +119,7 @@ def demo(
         Path | None,
         typer.Option("--history", readable=False, help="Write a history for 'amcast verify' here."),
     ] = None,
-    force: Force = False,
+    force: ForceOption = False,
     output: OutputOption = Output.TABLE,
 ) -> None:
     """Order real commits for five teams on a real broker, and prove the order. Takes a minute.

@@ -67,7 +67,7 @@ def affected_teams(plan: Plan, killed: str | None) -> list[str]:
     while waiting:
         name = waiting.pop()
         below.add(name)
-        waiting += [child.name for child in plan.children(name)]
+        waiting += [node.name for node in plan.collectors if node.parent == name]
     return [entry.name for entry in plan.consumers if entry.collector in below]
 
 

@@ -10,7 +10,6 @@ import threading
 import time
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
-from dataclasses import replace
 from typing import Self
 
 from bench.measured_work import MeasuredWork, WorkRow, measured_work
@@ -67,15 +66,15 @@ class RunWork:
         last = self._driver.last_stable_offsets(list(self._logs))
         after = self._counts()
         growth = {name: last[log] - self._first[log] for log, name in self._logs.items()}
-        work = measured_work(
+        return measured_work(
             self._plan,
             growth,
             self._before.counts,
             after.counts,
+            consumers,
             seconds=time.monotonic() - self._began,
             missing=after.missing,
         )
-        return replace(work, consumers=tuple(_with(row, consumers) for row in work.consumers))
 
     def _all_counted(self) -> bool:
         self._before = self._counts()
@@ -83,13 +82,6 @@ class RunWork:
 
     def _counts(self) -> ReportedCounts:
         return reported_counts(self._control.refresh())
-
-
-def _with(row: WorkRow, consumers: Mapping[str, ConsumerEntries]) -> WorkRow:
-    if row.name not in consumers:
-        return row
-    dropped = sum(consumers[row.name].dropped.values())
-    return replace(row, passed_on_measured=0, dropped_measured=dropped)
 
 
 def _is_complete(row: WorkRow) -> bool:

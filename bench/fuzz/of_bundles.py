@@ -5,7 +5,7 @@ What our own readers accept, protobuf's library must read alike: it is what clie
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from datetime import UTC, datetime
 from functools import partial
 from typing import Any
@@ -48,17 +48,24 @@ from ordering_osn.protos import HeaderType
 from ordering_osn.wire import multichain_pb2 as stubs
 
 _PROTO = Shape.PROTOBUF
-_NOW = datetime(2026, 11, 22, 12, tzinfo=UTC)
-_CHAINS = ("chain-a", "chain-b")
-_WINDOW_MAX = 4
+NOW = datetime(2026, 11, 22, 12, tzinfo=UTC)
+CHAINS = ("chain-a", "chain-b")
+WINDOW_MAX = 4
 
 
-def _bundle(expiry: int) -> Bundle:
+def bundle_of(data: bytes, *, expiry: int = 0) -> Bundle:
+    """Make a bundle with these data in each part."""
     signer, kind = user(), HeaderType.ENDORSER_TRANSACTION
-    parts = {
-        chain: signed_envelope(kind, chain, b"data", signer=signer, now=_NOW) for chain in _CHAINS
-    }
+    parts = {chain: signed_envelope(kind, chain, data, signer=signer, now=NOW) for chain in CHAINS}
     return make_bundle(parts, signer=signer, expiry=expiry)
+
+
+def rule_after(records: Iterable[bytes]) -> BundleRule:
+    """Give the rule of a set's log that has read these records."""
+    rule = BundleRule(RuleState(CHAINS, 0, window_max=WINDOW_MAX))
+    for offset, raw in enumerate(records):
+        rule.step(offset, raw, CHAINS)
+    return rule
 
 
 def _read(raw: bytes) -> None:
@@ -84,37 +91,34 @@ def _same_as_library(read: Callable[[bytes], object], kind: Any, raw: bytes) -> 
 
 def _stepped(genuine: list[bytes], raw: bytes) -> None:
     """Give the input to the rule, between valid records; save and restore it."""
-    rule = BundleRule(RuleState(_CHAINS, 0, window_max=_WINDOW_MAX))
+    rule = rule_after(())
     for offset, each in enumerate((raw, *genuine[:2], raw, *genuine[2:], raw)):
-        outcome = rule.step(offset, each, _CHAINS)
+        outcome = rule.step(offset, each, CHAINS)
         window = rule.state.window
-        state = read_head(encode_state(rule.head), window, window_max=_WINDOW_MAX)
+        state = read_head(encode_state(rule.head), window, window_max=WINDOW_MAX)
         require(state == rule.state, f"another state is read back after {outcome}")
 
 
 def _head(ids: list[bytes], raw: bytes) -> None:
-    read_head(raw, ids, window_max=_WINDOW_MAX)
+    read_head(raw, ids, window_max=WINDOW_MAX)
 
 
 def targets() -> list[FuzzTarget]:
     """List the targets of this package."""
-    made = [_bundle(0), _bundle(300)]
+    made = [bundle_of(b"data"), bundle_of(b"data", expiry=300)]
     raws = [encode_bundle(bundle) for bundle in made]
     records = [encode_bundle_record(BundleRecord(bundle, (3, 300))) for bundle in made]
     newest = [ConfigMarker("chain-a", 9, 3), ConfigMarker("chain-b", 900, 300)]
     markers = [encode_config_marker(marker) for marker in newest]
-    rule = BundleRule(RuleState(_CHAINS, 0, window_max=_WINDOW_MAX))
-    for offset, raw in enumerate((*markers, *records)):
-        rule.step(offset, raw, _CHAINS)
-    head = encode_state(rule.head)
+    head = encode_state(rule_after((*markers, *records)).head)
     metadata = BlockBundles(
         tuple(metadata_of(bundle, "chain-b", index) for index, bundle in enumerate(made)),
-        (SetHead(_CHAINS, head, 300),),
+        (SetHead(CHAINS, head, 300),),
     )
     blocks = [encode_block_bundles(metadata)]
     parts = [part.envelope for part in made[0].parts]
     step = partial(_stepped, [*markers, *records])
-    read_saved = partial(read_bare_head, window_max=_WINDOW_MAX)
+    read_saved = partial(read_bare_head, window_max=WINDOW_MAX)
     of_record = partial(_same_as_library, read_bundle_record, stubs.LogRecord)
     of_marker = partial(_same_as_library, read_config_marker, stubs.LogRecord)
     of_state = partial(_same_as_library, read_saved, stubs.LogState)

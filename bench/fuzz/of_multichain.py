@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import asyncio
 import json
-from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 from bench.fuzz.mutation import Shape
+from bench.fuzz.of_bundles import CHAINS, NOW, WINDOW_MAX, bundle_of, rule_after
 from bench.fuzz.of_ordering import RewrittenFile
 from bench.fuzz.target import FuzzTarget, require
 from bench.osn.transactions import user
@@ -22,7 +22,6 @@ from ordering_osn.api.multi.ledger_entries import LedgerEntries
 from ordering_osn.api.multi.signed_request import read_signed_request, signed_request
 from ordering_osn.api.seek import Refused
 from ordering_osn.chain import blocks
-from ordering_osn.chain.bundles.bundle import Bundle, make_bundle
 from ordering_osn.chain.bundles.log_records import (
     BundleRecord,
     ConfigMarker,
@@ -39,20 +38,16 @@ from ordering_osn.chain.bundles.metadata import (
     read_block_bundles,
 )
 from ordering_osn.chain.bundles.restart import restored_sets
-from ordering_osn.chain.bundles.rule import BundleRule, RuleState
 from ordering_osn.chain.bundles.saved import BadState, encode_state
 from ordering_osn.chain.entries import BadEntries, EntryPlace, encode_entries, read_entries
-from ordering_osn.chain.envelopes import BadEnvelope, decoded, signed_envelope
+from ordering_osn.chain.envelopes import BadEnvelope, decoded
 from ordering_osn.client import messages
 from ordering_osn.ledger.errors import LedgerDamaged
 from ordering_osn.ledger.windows import WINDOWS_FILE, read_windows
-from ordering_osn.protos import Block, HeaderType, KafkaMetadata
+from ordering_osn.protos import Block, KafkaMetadata
 from ordering_osn.wire import multichain_pb2 as wire
 
 _PROTO, _TEXT = Shape.PROTOBUF, Shape.TEXT
-_NOW = datetime(2026, 11, 22, 12, tzinfo=UTC)
-_CHAINS = ("chain-a", "chain-b")
-_WINDOW_MAX = 4
 _BLOCK = 300  # the block whose metadata are read
 _PLACES = [
     EntryPlace("chain-a", 4),
@@ -86,15 +81,6 @@ class _OneBlock:
         return self._raw
 
 
-def _bundle(nonce: int) -> Bundle:
-    signer, kind = user(), HeaderType.ENDORSER_TRANSACTION
-    parts = {
-        chain: signed_envelope(kind, chain, b"%d" % nonce, signer=signer, now=_NOW)
-        for chain in _CHAINS
-    }
-    return make_bundle(parts, signer=signer)
-
-
 def _entries(raw: bytes) -> None:
     places = read_entries(raw, len(_PLACES))
     require(encode_entries(places) == raw, "the places are encoded as other bytes")
@@ -122,20 +108,20 @@ def _sets(places: list[PartPlace], raw: bytes) -> None:
     restored = restored_sets(
         _BLOCK,
         lambda number: bundles if number == _BLOCK else None,
-        pruned={_CHAINS: places},
-        window_max=_WINDOW_MAX,
+        pruned={CHAINS: places},
+        window_max=WINDOW_MAX,
     )
     for each in restored:
-        require(len(each.places) <= _WINDOW_MAX, "more bundles than a window holds")
+        require(len(each.places) <= WINDOW_MAX, "more bundles than a window holds")
 
 
 def _wanted(raw: bytes) -> None:
-    deliver_multi._wanted(read_signed_request(raw, now=_NOW, tls_hash=None))  # noqa: SLF001
+    deliver_multi._wanted(read_signed_request(raw, now=NOW, tls_hash=None))  # noqa: SLF001
 
 
 def _status(raw: bytes) -> None:
     channels: Any = _NoChannels()
-    answer = asyncio.run(status.bundle_status(channels, raw, now=_NOW, tls_hash=None))
+    answer = asyncio.run(status.bundle_status(channels, raw, now=NOW, tls_hash=None))
     answered, info, _ = messages.read_fate(answer)
     require(answered in (400, 403) and info, "a node without chains answered a request")
 
@@ -150,13 +136,13 @@ def targets() -> list[FuzzTarget]:
 
 
 def _of_requests() -> list[FuzzTarget]:
-    signed = partial(signed_request, user(), now=_NOW)
+    signed = partial(signed_request, user(), now=NOW)
     starts: tuple[dict[str, Any], ...] = (
         {"oldest": wire.Oldest()},
         {"newest": wire.Newest()},
         {"cursor": b"1:1/K1/3/0/3"},
     )
-    entries = [signed(deliver=wire.DeliverMultiRequest(chains=_CHAINS, **each)) for each in starts]
+    entries = [signed(deliver=wire.DeliverMultiRequest(chains=CHAINS, **each)) for each in starts]
     fate = signed(status=wire.StatusRequest(bundle_id=b"i" * 32, wait_ms=3))
     return [
         FuzzTarget("request for entries", _wanted, (Refused,), entries, _PROTO, 5),
@@ -174,7 +160,7 @@ def _of_answers() -> list[FuzzTarget]:
     part = {"place": place, "envelope": b"envelope"}
     delivered = [
         wire.DeliverMultiResponse(
-            entry={"cursor": b"1:", "bundle_id": b"i", "chains": _CHAINS, "parts": [part]}
+            entry={"cursor": b"1:", "bundle_id": b"i", "chains": CHAINS, "parts": [part]}
         ),
         wire.DeliverMultiResponse(end={"status": 503, "info": "it stops"}),
     ]
@@ -191,17 +177,15 @@ def _raws(answers: list[Any]) -> list[bytes]:
 
 
 def _of_blocks() -> list[FuzzTarget]:
-    made = [_bundle(nonce) for nonce in range(3)]
-    rule = BundleRule(RuleState(_CHAINS, 0, window_max=_WINDOW_MAX))
-    markers = [encode_config_marker(ConfigMarker(chain, 0, 0)) for chain in _CHAINS]
+    made = [bundle_of(b"%d" % nonce) for nonce in range(3)]
+    markers = [encode_config_marker(ConfigMarker(chain, 0, 0)) for chain in CHAINS]
     records = [encode_bundle_record(BundleRecord(bundle, (0, 0))) for bundle in made]
-    for offset, raw in enumerate((*markers, *records)):
-        rule.step(offset, raw, _CHAINS)
+    rule = rule_after((*markers, *records))
     older = [PartPlace(made[0].id, 8, 1)]
     metadata = encode_block_bundles(
         BlockBundles(
             tuple(metadata_of(bundle, "chain-a", 1 + 2 * i) for i, bundle in enumerate(made[1:])),
-            (SetHead(_CHAINS, encode_state(rule.head), 8),),
+            (SetHead(CHAINS, encode_state(rule.head), 8),),
         )
     )
     places = encode_entries(_PLACES)
@@ -211,7 +195,7 @@ def _of_blocks() -> list[FuzzTarget]:
     blocks.seal(block, last_config=0, consenter=consenter.SerializeToString(), signer=user())
     windows = {
         "schema_version": 1,
-        "sets": [{"chains": _CHAINS, "places": [[made[0].id.hex(), 8, 1]]}],
+        "sets": [{"chains": CHAINS, "places": [[made[0].id.hex(), 8, 1]]}],
     }
     of_windows = RewrittenFile(WINDOWS_FILE, _windows)
     bad_block = (BadEnvelope, blocks.CorruptMetadata, BadBundleMetadata, BadEntries)

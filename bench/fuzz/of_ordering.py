@@ -5,11 +5,11 @@ from __future__ import annotations
 import json
 import tempfile
 from collections.abc import Callable
-from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
 
 from bench.fuzz.mutation import Shape
+from bench.fuzz.of_bundles import NOW
 from bench.fuzz.target import FuzzTarget
 from bench.osn.configs import orderer_update
 from bench.osn.transactions import FOLDER, read_envelopes, user
@@ -40,7 +40,6 @@ from ordering_osn.node import catch_up, checkpoint, filters
 from ordering_osn.protos import BatchSize, Block
 
 _ORDERER = "crypto/ordererOrganizations/example.com/orderers/orderer.example.com/msp"
-_NOW = datetime(2026, 11, 22, 12, tzinfo=UTC)
 _PROTO, _BYTES, _TEXT = Shape.PROTOBUF, Shape.BINARY, Shape.TEXT
 
 
@@ -53,7 +52,7 @@ class _World:
         self.envelopes = list(read_envelopes(FOLDER / "chain-a.envelopes"))[:4]
         self.user = user()
         self.creator = bytes(self.user.creator)
-        self.rules = filters.ChannelRules(self.config, signer=self.user, clock=lambda: _NOW)
+        self.rules = filters.ChannelRules(self.config, signer=self.user, clock=lambda: NOW)
         first = Block.FromString(self.block)
         self.header = first.header
         self.state = state_from([first])
@@ -70,7 +69,7 @@ class _World:
         orderer = self.config.config.channel_group.groups["Orderer"]
         size = BatchSize.FromString(orderer.values["BatchSize"].value)
         size.max_message_count += 1
-        return orderer_update(self.config, "BatchSize", size, signer=self.user, now=_NOW)
+        return orderer_update(self.config, "BatchSize", size, signer=self.user, now=NOW)
 
 
 def _block(raw: bytes) -> None:
@@ -91,9 +90,9 @@ def _admitted(world: _World, raw: bytes) -> None:
     envelope = ParsedEnvelope(raw)
     kind, _ = filters.route(envelope)
     if kind is filters.EnvelopeClass.CONFIG_UPDATE:
-        filters.admit_update(world.config, envelope, now=_NOW, signer=world.user)
+        filters.admit_update(world.config, envelope, now=NOW, signer=world.user)
     else:
-        filters.admit_normal(world.config, envelope, now=_NOW)
+        filters.admit_normal(world.config, envelope, now=NOW)
 
 
 def _routed(raw: bytes) -> None:
@@ -101,13 +100,13 @@ def _routed(raw: bytes) -> None:
 
 
 def _requested(raw: bytes) -> None:
-    request = seek.read_request(raw, now=_NOW, tls_hash=None)
+    request = seek.read_request(raw, now=NOW, tls_hash=None)
     requested = seek.Seek(seek.seek_info(request.data), base=0, height=5)
     requested.next(5)
 
 
 def _awaited(raw: bytes) -> None:
-    receipt_request._wanted(seek.read_request(raw, now=_NOW, tls_hash=None))  # noqa: SLF001
+    receipt_request._wanted(seek.read_request(raw, now=NOW, tls_hash=None))  # noqa: SLF001
 
 
 def _stepped(world: _World, raw: bytes) -> None:
@@ -172,8 +171,8 @@ def _of_envelopes(world: _World) -> list[FuzzTarget]:
         encode(TimeToCut(3)),
         encode(Connect()),
     ]
-    seeks = [seek.seek_envelope(world.user, "chain-a", start, now=_NOW) for start in ("oldest", 3)]
-    receipt = receipt_request.receipt_envelope(world.user, "chain-a", "a" * 64, 5, now=_NOW)
+    seeks = [seek.seek_envelope(world.user, "chain-a", start, now=NOW) for start in ("oldest", 3)]
+    receipt = receipt_request.receipt_envelope(world.user, "chain-a", "a" * 64, 5, now=NOW)
     malformed, refused, refusal = (transactions.Malformed,), (seek.Refused,), (filters.Refusal,)
     identity = world.config.msps.identity
     return [

@@ -53,10 +53,11 @@ def show(document: Mapping[str, Any], output: str) -> None:
         return
     for name, value in document["figures"].items():
         values = value if isinstance(value, list) else [value]
-        typer.echo(f"{name:32} {' '.join(_spelled(each) for each in values)}")
+        typer.echo(f"{name:32} {' '.join(map(spelled, values))}")
 
 
-def _spelled(value: float) -> str:
+def spelled(value: float) -> str:
+    """Write four significant digits; from 1,000 on, all digits before the point."""
     return f"{value:,.4g}" if value < 1000 else f"{value:,.0f}"
 
 

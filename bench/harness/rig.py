@@ -9,8 +9,8 @@ from __future__ import annotations
 import tempfile
 import threading
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -20,8 +20,15 @@ from collectors.reconfiguration.apply import apply
 from multicast.control import log_partition
 from multicast.drivers import open_driver
 from multicast.drivers.kafka import Admin
-from multicast.drivers.protocol import Appender, AppendOutcome, DoneAll, Driver, TopicPartition
-from multicast.errors import TimedOut
+from multicast.drivers.protocol import (
+    Appender,
+    AppendFailed,
+    AppendOutcome,
+    DoneAll,
+    Driver,
+    TopicPartition,
+)
+from multicast.errors import AmcastError, TimedOut
 from multicast.local.cluster import LocalCluster
 from topology.planner.solver import plan as solve
 from topology.tree import Plan
@@ -49,22 +56,6 @@ class Rig:
         """Return the collectors, not yet started: enter them, then call `wait_healthy`."""
         place = (self.bootstrap, self.topic, "librdkafka")
         return CollectorProcesses(*place, self.plan, self.folder, options=options)
-
-    def fill(self, messages: int, message_bytes: int) -> None:
-        """Append a number of messages, to all partitions in turns, as fast as possible."""
-        appender = self.driver.appender()
-        values = [bytes(message_bytes)] * max(1, min(1000, (1 << 20) // message_bytes))
-        try:
-            turn = 0
-            while messages:
-                some = values[:messages]
-                append_all(appender, self.partitions[turn % len(self.partitions)], some)
-                messages -= len(some)
-                turn += 1
-            if not appender.flush(60.0):
-                raise TimedOut("some appends were not acknowledged within 60 s")
-        finally:
-            appender.close()
 
 
 @contextmanager
@@ -96,6 +87,25 @@ def append_all(
         values = values[taken:]
         if not taken:
             pause(_PAUSE_S)
+
+
+def store(
+    driver: Driver, chunks: Iterable[tuple[TopicPartition, Sequence[bytes]]], *, timeout_s: float
+) -> None:
+    """Append all values, and wait until they are stored; raises `AmcastError` if one is not."""
+    failed: list[AmcastError] = []
+
+    def done(_: int, __: int, outcome: AppendOutcome) -> None:
+        if isinstance(outcome, AppendFailed):
+            failed.append(outcome.error)
+
+    with closing(driver.appender()) as appender:
+        for partition, values in chunks:
+            append_all(appender, partition, values, done)
+        if not appender.flush(timeout_s):
+            raise TimedOut(f"some appends were not acknowledged within {timeout_s:g} s")
+    if failed:
+        raise failed[0]
 
 
 def pause(seconds: float) -> None:

@@ -91,7 +91,7 @@ def nemesis(
         _enter_namespaces()
     chosen = _kinds(kinds, without, frozenset() if loopback else frozenset({"network"}))
     seed = random.SystemRandom().getrandbits(32) if seed is None else seed
-    planned = schedule(seed, [kind.card for kind in chosen.values()], faults=faults or _FAULTS_MAX)
+    planned = schedule(seed, list(chosen.values()), faults=faults or _FAULTS_MAX)
     if show:
         report.tell_schedule(planned[: faults or _SHOWN_MAX], Console(width=100))
         return
@@ -163,7 +163,7 @@ def _enter_namespaces() -> None:
 def _kinds(
     patterns: str | None, without: str | None, having: frozenset[str]
 ) -> dict[str, FaultKind]:
-    known = {kind.name: kind for kind in usable(having)}
+    known = {each.kind: each for each in usable(having)}
     chosen = set(known) if patterns is None else _matching(known, patterns)
     chosen -= set() if without is None else _matching(known, without)
     if not chosen:

@@ -18,7 +18,7 @@ import enum
 import struct
 from dataclasses import dataclass, field
 
-from multicast.errors import ProtocolViolation, UsageError
+from multicast.errors import ProtocolViolation
 
 # Kafka's bound of a request (default of socket.request.max.bytes); answers are smaller, too.
 FRAME_BYTES_MAX = 100 * 1024 * 1024
@@ -32,17 +32,9 @@ class Api(enum.IntEnum):
 
     PRODUCE = 0
     FETCH = 1
-    LIST_OFFSETS = 2
     METADATA = 3
     OFFSET_COMMIT = 8
-    OFFSET_FETCH = 9
-    FIND_COORDINATOR = 10
-    JOIN_GROUP = 11
-    HEARTBEAT = 12
-    LEAVE_GROUP = 13
-    SYNC_GROUP = 14
     API_VERSIONS = 18
-    CREATE_TOPICS = 19
     INIT_PRODUCER_ID = 22
     ADD_PARTITIONS_TO_TXN = 24
     ADD_OFFSETS_TO_TXN = 25
@@ -102,13 +94,8 @@ class RequestFault:
     contains: bytes = b""
 
     def __post_init__(self) -> None:
-        if self.nth is not None and self.nth < 1:
-            raise UsageError(f"nth is {self.nth}; requests are counted from 1 on")
-        if self.delay_s is not None and (self.delay_s < 0 or self.action not in _LATE):
-            raise UsageError(
-                f"{self.action.value} with a delay of {self.delay_s} s has no meaning; give no "
-                "delay, or a late action and at least 0 s"
-            )
+        assert self.nth is None or self.nth >= 1, "requests are counted from 1 on"
+        assert self.delay_s is None or (self.delay_s >= 0 and self.action in _LATE)
 
     def fits(self, request: RequestFrame) -> bool:
         """Whether the rule matches this request."""
@@ -123,8 +110,7 @@ class RequestFault:
 class Frames:
     """Cuts one direction of one connection into frames."""
 
-    def __init__(self, *, size_max: int = FRAME_BYTES_MAX) -> None:
-        self._size_max = size_max
+    def __init__(self) -> None:
         self._buffer = bytearray()
 
     def feed(self, piece: bytes) -> list[bytes]:
@@ -141,17 +127,13 @@ class Frames:
         del self._buffer[:start]
         return whole
 
-    def kept(self) -> int:
-        """Return the number of bytes of the incomplete frame."""
-        return len(self._buffer)
-
     def _end(self, start: int) -> int | None:
         if len(self._buffer) - start < _SIZE.size:
             return None
         (size,) = _SIZE.unpack_from(self._buffer, start)
-        if not _SIZE.size <= size <= self._size_max:
+        if not _SIZE.size <= size <= FRAME_BYTES_MAX:
             raise ProtocolViolation(
-                f"A frame announces {size} bytes; frames have at most {self._size_max}."
+                f"A frame announces {size} bytes; frames have at most {FRAME_BYTES_MAX}."
             )
         return int(start + _SIZE.size + size)
 

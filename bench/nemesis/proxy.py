@@ -168,7 +168,6 @@ class Proxy:
     `targets`   by broker number, the real address of each; it is used when a client connects, so
                 the broker may start later
     `host`      where the proxies listen
-    `ports`     by broker number; None: free ones
     `watch`     called with each request before any rule sees it, on the proxy's thread
 
     Entering opens the ports; leaving closes them and breaks all connections. Methods may be called
@@ -180,12 +179,10 @@ class Proxy:
         targets: Mapping[int, tuple[str, int]],
         *,
         host: str = "127.0.0.1",
-        ports: Mapping[int, int] | None = None,
         watch: Callable[[RequestFrame], None] | None = None,
     ) -> None:
         self._targets = dict(targets)
         self._host = host
-        self._ports = dict(ports or {})
         self._watch = watch
         self._armed: list[Armed] = []
         self._connections: set[asyncio.Task[None]] = set()
@@ -198,7 +195,7 @@ class Proxy:
     def __enter__(self) -> Self:
         try:
             for broker in self._targets:
-                opened = socket.create_server((self._host, self._ports.get(broker, 0)))
+                opened = socket.create_server((self._host, 0))
                 self._sockets[broker] = opened
                 self._addresses[broker] = opened.getsockname()[:2]
         except OSError as error:

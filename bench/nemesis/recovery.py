@@ -10,39 +10,19 @@ seconds, by kind of fault. No I/O, no clock.
     recovered   every pair's consumer has delivered a message to its set that was sent after the
                 fault was healed. A redelivery of an older message does not count
 
-Invariant: recovery time > 0; it is None if some pair never recovered.
+Invariant: recovery time > 0; there is none if some pair never recovered.
 """
 
 from __future__ import annotations
 
 import math
-from bisect import bisect_left, bisect_right
+from bisect import bisect_left
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple, Protocol
+
+from bench.nemesis.histories import AcceptedDeliveries
 
 _NS = 1e9
-
-
-@dataclass(frozen=True, slots=True)
-class Fault:
-    """One fault: its kind, and when it was injected and healed."""
-
-    kind: str
-    injected_ns: int
-    healed_ns: int
-
-
-class RecoveryTime(NamedTuple):
-    """A fault's recovery time.
-
-    `took_s` is None if there was no load to measure it with, or if the `waiting` pairs (consumer,
-    destination set) never delivered a message that was sent after the fault was healed.
-    """
-
-    fault: Fault
-    took_s: float | None
-    waiting: tuple[tuple[str, str], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,64 +36,31 @@ class RecoveryFigures:
     worst_s: float | None
 
 
-class PairDeliveries(Protocol):
-    """One pair's deliveries: when each message was sent, acknowledged and delivered."""
-
-    @property
-    def begun_ns(self) -> Sequence[int]:
-        """When the message of each delivery was sent."""
-
-    @property
-    def accepted_ns(self) -> Sequence[int]:
-        """When the message of each delivery was acknowledged."""
-
-    @property
-    def at_ns(self) -> Sequence[int]:
-        """The time of each delivery."""
-
-
 def recoveries(
-    faults: Iterable[Fault],
+    faults: Iterable[tuple[str, int]],
     *,
     load: Mapping[str, Sequence[int]],
-    delivered: Mapping[tuple[str, str], PairDeliveries],
+    delivered: Mapping[tuple[str, str], AcceptedDeliveries],
     interests: Mapping[str, Sequence[str]],
-) -> list[RecoveryTime]:
-    """Measure the recovery time of each fault.
+) -> dict[str, RecoveryFigures]:
+    """Measure the recovery times of faults, given by kind and when each was healed.
 
     `load` holds by destination set ("P1+P3") when its accepted messages were sent, `delivered` the
     deliveries by consumer and destination set, `interests` the partitions of each consumer to
-    judge. A delay by a later fault is part of the recovery time.
+    judge. A delay by a later fault is part of the recovery time. Gives the figures by kind, sorted.
     """
-    begun = {to: sorted(times) for to, times in load.items()}
     pairs = [
-        (name, to)
+        (max(times), _Firsts(delivered.get((name, to))))
         for name, interest in interests.items()
-        for to in begun
+        for to, times in load.items()
         if not set(interest).isdisjoint(to.split("+"))
     ]
-    firsts = {pair: _Firsts(delivered.get(pair)) for pair in pairs}
-    times = []
-    for fault in faults:
-        after = fault.healed_ns
-        ready = {
-            pair: firsts[pair].after(after)
-            for pair in pairs
-            if bisect_right(begun[pair[1]], after) < len(begun[pair[1]])
-        }
-        waiting = tuple(pair for pair, at_ns in ready.items() if at_ns is None)
-        took = [at_ns - after for at_ns in ready.values() if at_ns is not None]
-        whole = bool(took) and not waiting
-        times.append(RecoveryTime(fault, max(took) / _NS if whole else None, waiting))
-    return times
-
-
-def by_kind(times: Iterable[RecoveryTime]) -> dict[str, RecoveryFigures]:
-    """Summarize recovery times by kind of fault, sorted by name."""
-    kinds: dict[str, list[RecoveryTime]] = {}
-    for time in times:
-        kinds.setdefault(time.fault.kind, []).append(time)
-    return {kind: _figures(some) for kind, some in sorted(kinds.items())}
+    kinds: dict[str, list[list[int | None]]] = {}
+    for kind, healed_ns in faults:
+        ready = [firsts.after(healed_ns) for last_ns, firsts in pairs if last_ns > healed_ns]
+        times = [None if at_ns is None else at_ns - healed_ns for at_ns in ready]
+        kinds.setdefault(kind, []).append(times)
+    return {kind: _figures(faults_of_kind) for kind, faults_of_kind in sorted(kinds.items())}
 
 
 def quantile(values: Sequence[float], share: float) -> float | None:
@@ -125,11 +72,13 @@ def quantile(values: Sequence[float], share: float) -> float | None:
     return ordered[max(0, math.ceil(share * len(ordered)) - 1)] if ordered else None
 
 
-def _figures(times: Sequence[RecoveryTime]) -> RecoveryFigures:
-    took = [time.took_s for time in times if time.took_s is not None]
+def _figures(faults: Sequence[Sequence[int | None]]) -> RecoveryFigures:
+    """Summarize the recovery times of each fault's pairs; None: a pair never recovered."""
+    whole = [[ns for ns in times if ns is not None] for times in faults if None not in times]
+    took = [max(times) / _NS for times in whole if times]
     return RecoveryFigures(
-        count=len(times),
-        unrecovered=sum(1 for time in times if time.waiting),
+        count=len(faults),
+        unrecovered=len(faults) - len(whole),
         p50_s=quantile(took, 0.5),
         p99_s=quantile(took, 0.99),
         worst_s=max(took, default=None),
@@ -139,7 +88,7 @@ def _figures(times: Sequence[RecoveryTime]) -> RecoveryFigures:
 class _Firsts:
     """The first delivery of a pair among the messages that were sent after a given time."""
 
-    def __init__(self, delivered: PairDeliveries | None) -> None:
+    def __init__(self, delivered: AcceptedDeliveries | None) -> None:
         both = (delivered.begun_ns, delivered.at_ns) if delivered is not None else ((), ())
         pairs = sorted(zip(*both, strict=True))
         self._begun = [begun for begun, _ in pairs]

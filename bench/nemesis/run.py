@@ -17,7 +17,7 @@ from pathlib import Path
 
 from bench.nemesis.faults.kinds import FaultKind
 from bench.nemesis.histories import Counts, HistoryFinding, read_histories
-from bench.nemesis.recovery import Fault, RecoveryFigures, by_kind, recoveries
+from bench.nemesis.recovery import RecoveryFigures, recoveries
 from bench.nemesis.schedule import Planned, quiet_after
 from bench.nemesis.system import System
 from bench.nemesis.waits import END_NS, FaultTime, WaitsJudged, judge_waits
@@ -43,7 +43,7 @@ class InjectedFault:
     at_s: float = 0.0
     healed_s: float = 0.0
     working_s: float = 0.0
-    fault: Fault | None = None
+    counted_ns: int = 0  # from when on its recovery counts; 0: it failed before
     incident: FaultTime | None = None
 
 
@@ -133,11 +133,12 @@ def judge(
     history = replace(noted.history(plans=plans), work=work)
     outcome.report = check_all(history)
     outcome.findings = noted.findings(history)
-    faults = [fault.fault for fault in outcome.injected if fault.fault is not None]
-    times = recoveries(
-        faults, load=noted.load, delivered=noted.delivered, interests=noted.interests
+    outcome.recovery = recoveries(
+        [(each.planned.kind, each.counted_ns) for each in outcome.injected if each.counted_ns],
+        load=noted.load,
+        delivered=noted.delivered,
+        interests=noted.interests,
     )
-    outcome.recovery = by_kind(times)
     incidents = [fault.incident for fault in outcome.injected if fault.incident is not None]
     outcome.waits = judge_waits(
         [FaultTime("start", 0, outcome.began_ns, excused=True), *incidents],
@@ -197,8 +198,7 @@ class _Injection:
             _wait(self.system, planned.hold_s - (time.monotonic_ns() - injected_ns) / 1e9)
         healed_ns = time.monotonic_ns()
         injected.healed_s = self._now_s()
-        counted_ns = injected_ns if kind.heals_itself else healed_ns
-        injected.fault = Fault(planned.kind, injected_ns, counted_ns)
+        injected.counted_ns = injected_ns if kind.heals_itself else healed_ns
         if kind.all_run:
             over_ns = healed_ns
         else:

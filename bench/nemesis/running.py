@@ -97,10 +97,6 @@ class Program:
         """Resume it (SIGCONT)."""
         self._need().send_signal(signal.SIGCONT)
 
-    def tell(self, number: signal.Signals) -> None:
-        """Send it a signal that does not end it."""
-        self._need().send_signal(number)
-
     def ask_to_stop(self) -> None:
         """Send SIGTERM; `wait` waits for the end."""
         self._expected = True
@@ -225,8 +221,6 @@ class Canary:
         self._begun: dict[tuple[Path, int], tuple[str, int]] = {}
         self._accepted: dict[str, deque[tuple[int, int]]] = {}
         self._delivered = {(name, log): -1 for name, logs in due.items() for log in logs}
-        self.accepted = 0
-        self.deliveries = 0
 
     def look(self) -> None:
         """Read the new lines of all files."""
@@ -256,16 +250,14 @@ class Canary:
             if line["outcome"] == "accepted":
                 offset = int(line["message_id"].rpartition(":")[2])
                 self._accepted.setdefault(log, deque(maxlen=_KEPT_MAX)).append((begun_ns, offset))
-                self.accepted += 1
         elif "consumer" in line and "message_id" in line:
-            self.deliveries += 1
             log, _, offset_text = line["message_id"].rpartition(":")
             key = (line["consumer"], log)
             if key in self._delivered:
                 self._delivered[key] = max(self._delivered[key], int(offset_text))
 
 
-def until(done: Callable[[], bool], *, timeout_s: float, pause_s: float = _LOOK_S) -> bool:
+def until(done: Callable[[], object], *, timeout_s: float, pause_s: float = _LOOK_S) -> bool:
     """Wait until `done()` holds; returns whether it did in time."""
     deadline = time.monotonic() + timeout_s
     waits = threading.Event()

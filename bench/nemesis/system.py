@@ -68,14 +68,14 @@ IDLE: Mapping[str, Sequence[str]] = {
     f"Z{number}": (f"Q{number}", f"R{number}") for number in range(2 * (os.cpu_count() or 1) + 8)
 }
 BROKERS = (1, 2, 3)
-_INSTANCES = {"i1": "c1", "i2": "c2", "i3": "c2"}
+INSTANCES = {"i1": "c1", "i2": "c2", "i3": "c2"}
 _SPARE = ("i4", "c1")
-_STRUCK = ("p1", "p2")
+STRUCK = ("p1", "p2")  # the producers that faults strike
 _PRODUCERS = {"p1": "c3", "p2": "c4", **dict.fromkeys(_STEADY, "c3")}
 _BULK = ("bulk", "c4")
 # Some faults outlast them; a broker that does not answer leads for 9 s more.
 _DELIVERY_TIMEOUTS_S = {"p1": 2.0, "p2": 6.0, "s1": 4.0, "s2": 4.0, "bulk": 10.0}
-_CONSUMERS = {"C1": "c3", "C2": "c4", "C3": "c3", "C4": "c4", "C5": "c3"}
+CONSUMERS = {"C1": "c3", "C2": "c4", "C3": "c3", "C4": "c4", "C5": "c3"}
 _ON_KAFKA_PYTHON = ("C4",)
 CLIENT_HOSTS = ("c1", "c2", "c3", "c4")
 HOSTS = (*(f"b{number}" for number in BROKERS), *CLIENT_HOSTS)
@@ -133,7 +133,7 @@ class System:
         self._bulk: dict[str, Any] = {}
         self._stack = ExitStack()
         self.programs: dict[str, Program] = {}
-        names = [*_INSTANCES, _SPARE[0]]
+        names = [*INSTANCES, _SPARE[0]]
         self._web_ports = dict(zip(names, free_ports(len(names)), strict=True))
         due = {name: logs_of(interest) for name, interest in INTERESTS.items()}
         self.canary = Canary(folder, due)
@@ -209,9 +209,9 @@ class System:
         self.layouts = (applied.plan, other)
         self._stack.callback(self._end_programs)
         self._say("starting collectors and clients")
-        for name, host in _INSTANCES.items():
+        for name, host in INSTANCES.items():
             self._add(name, host, self._instance(name, host)).start()
-        for name, host in _CONSUMERS.items():
+        for name, host in CONSUMERS.items():
             self._add(name, host, self._consumer(name, host)).start()
         for name, host in _PRODUCERS.items():
             self._add(name, host, self._producer(name, host)).start()
@@ -251,7 +251,7 @@ class System:
     def _producer(self, name: str, host: str) -> MakeCommand:
         def make_command(start: int) -> list[str]:
             about = self._about("produce", name, host, start)
-            sets, rate = _STEADY.get(name, (SETS, self._rate / len(_STRUCK)))
+            sets, rate = _STEADY.get(name, (SETS, self._rate / len(STRUCK)))
             load = self._bulk if name == _BULK[0] else {"sets": sets, "rate": rate}
             about |= {"delivery_timeout_s": _DELIVERY_TIMEOUTS_S[name], "bytes": _MESSAGE_BYTES}
             return command(produce, Produce(**{**about, **load}), *flags_of(self.token))
@@ -278,21 +278,6 @@ class System:
     # --- while it runs ------------------------------------------------------------------------
 
     @property
-    def instances(self) -> list[str]:
-        """The names of the collector instances that run from the start."""
-        return list(_INSTANCES)
-
-    @property
-    def consumers(self) -> list[str]:
-        """The consumers' names."""
-        return list(_CONSUMERS)
-
-    @property
-    def producers(self) -> list[str]:
-        """The names of the producers that faults strike."""
-        return list(_STRUCK)
-
-    @property
     def spare(self) -> Program:
         """A further instance of the collectors, which does not run at first."""
         return self.programs[_SPARE[0]]
@@ -311,9 +296,7 @@ class System:
 
     def _nodes(self) -> dict[str, list[dict[str, Any]]]:
         """Ask each instance that runs from the start for its collectors."""
-        return {
-            name: self._status(name, host).get("nodes", []) for name, host in _INSTANCES.items()
-        }
+        return {name: self._status(name, host).get("nodes", []) for name, host in INSTANCES.items()}
 
     def not_running(self) -> list[str]:
         """Name the newest plan's collectors that run in no answering instance."""
@@ -435,7 +418,7 @@ class System:
         for name, program in self.programs.items():
             if program.runs:
                 program.thaw()
-            elif name in {*_INSTANCES, *_CONSUMERS, *_PRODUCERS}:
+            elif name in {*INSTANCES, *CONSUMERS, *_PRODUCERS}:
                 program.start()
 
     # --- end ----------------------------------------------------------------------------------
@@ -447,12 +430,12 @@ class System:
         wrong += [f"collector {name} does not run" for name in self.not_running()]
         self.manual_producer.close()
         audits = []
-        for name in _CONSUMERS:
+        for name in CONSUMERS:
             about = {**self._about("audit", name, "c3", 0), "instance": "audit"}
             task = Consume(**about, end_timeout_s=_AUDITED_S, audits=True)
             argv = command(consume, task, *flags_of(self.token))
             audits.append(self._add(f"{name}.audit", "c3", partial(_same, argv)))
-        for some in (_PRODUCERS, _CONSUMERS):
+        for some in (_PRODUCERS, CONSUMERS):
             wrong += self._stopped([self.programs[name] for name in some])
         self.work = self._counted_work()
         for audit in audits:  # one after the other: at once, they would compete for the cores
@@ -461,7 +444,7 @@ class System:
                 audit.wait()
             except AmcastError as error:
                 wrong.append(str(error))
-        return wrong + self._stopped([self.programs[name] for name in _INSTANCES])
+        return wrong + self._stopped([self.programs[name] for name in INSTANCES])
 
     def _counted_work(self) -> dict[tuple[str, str], int]:
         """Return how many records each collector of the running epoch has ordered, by log."""

@@ -26,7 +26,8 @@ from dataclasses import dataclass, field
 from itertools import accumulate
 from typing import NamedTuple
 
-from bench.nemesis.recovery import PairDeliveries, quantile
+from bench.nemesis.histories import AcceptedDeliveries
+from bench.nemesis.recovery import quantile
 
 _NS = 10**9
 BOUND_S = 2.0
@@ -126,7 +127,7 @@ class _Fair:
 
 def judge_waits(
     incidents: Sequence[FaultTime],
-    delivered: Mapping[Pair, PairDeliveries],
+    delivered: Mapping[Pair, AcceptedDeliveries],
     *,
     present: Mapping[str, Sequence[Span]],
     starved: Sequence[tuple[int, int]] = (),
@@ -181,7 +182,7 @@ def judge_waits(
     return judged
 
 
-def _waits(times: PairDeliveries, excused: Spans, fair: _Fair) -> _Waits:
+def _waits(times: AcceptedDeliveries, excused: Spans, fair: _Fair) -> _Waits:
     # A message that is delivered again, after a kill, has waited until its first delivery.
     firsts: dict[int, int] = {}
     for accepted, at in zip(times.accepted_ns, times.at_ns, strict=True):

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
 
 from bench.harness.client import FollowedNotes
@@ -78,9 +78,8 @@ def ordered(deployment: OrdererDeployment, transactions: int, *, warm_up: int) -
     maker = Maker.of()
     nodes.start_all()
     with Producer(deployment.bootstrap, topic=deployment.plan.topic, tickets=False) as producer:
-        if warm_up:
-            progress(f"warming up with {warm_up} transactions")
-            received(nodes, {chain: [_append(producer, maker, chain, warm_up)]})
+        progress(f"warming up with {warm_up} transactions")
+        received(nodes, chain, [_append(producer, maker, chain, warm_up)])
         nodes.freeze()
         progress(f"appending {transactions} transactions to the log")
         last = _append(producer, maker, chain, transactions)
@@ -88,14 +87,12 @@ def ordered(deployment: OrdererDeployment, transactions: int, *, warm_up: int) -
     cost = RunCost(deployment)
     began = time.monotonic()
     nodes.release()
-    rates = [transactions / (time_s - began) for time_s in received(nodes, {chain: [last]})]
+    reached = received(nodes, chain, [last])
     costs = cost.figures(transactions)
-    blocks = verify(deployment, {chain: warm_up + transactions})
     return {
-        "ordered_per_s": round(min(rates), 1),
-        **{f"ordered_per_s_node_{number}": round(rate, 1) for number, rate in enumerate(rates)},
+        **_rates("ordered", transactions, [time_s - began for time_s in reached]),
         "transactions": transactions,
-        "blocks": blocks[chain],
+        "blocks": verify(nodes, chain, warm_up + transactions),
         **costs,
     }
 
@@ -116,28 +113,31 @@ def broadcast(deployment: OrdererDeployment, transactions: int, *, warm_up: int)
             prepared=True,
         )
 
-    if warm_up:
-        with ready(submit, task(warm_up), nodes.folder, 1) as sender:
-            progress(f"warming up with {warm_up} transactions")
-            received(nodes, {chain: _sent(sender, task(warm_up)).last.values()})
+    with ready(submit, task(warm_up), nodes.folder, 1) as sender:
+        progress(f"warming up with {warm_up} transactions")
+        received(nodes, chain, _sent(sender, task(warm_up)).last.values())
     with ready(submit, task(transactions), nodes.folder) as sender:
         progress(f"broadcasting {transactions} transactions")
         cost = RunCost(deployment, clients=[sender.pid])
         result = _sent(sender, task(transactions))
-        reached = received(nodes, {chain: result.last.values()})
+        reached = received(nodes, chain, result.last.values())
         costs = cost.figures(transactions)
-    blocks = verify(deployment, {chain: warm_up + transactions})
     began = result.began_ns / _NS_PER_S
-    rates = [transactions / (time_s - began) for time_s in reached]
     return {
-        "broadcast_per_s": round(min(rates), 1),
-        **{f"broadcast_per_s_node_{number}": round(rate, 1) for number, rate in enumerate(rates)},
+        **_rates("broadcast", transactions, [time_s - began for time_s in reached]),
         "acknowledged_per_s": round(transactions / (result.ended_ns / _NS_PER_S - began), 1),
         **_latencies("acknowledged", result),
         "transactions": transactions,
-        "blocks": blocks[chain],
+        "blocks": verify(nodes, chain, warm_up + transactions),
         **costs,
     }
+
+
+def _rates(name: str, transactions: int, seconds: Sequence[float]) -> Figures:
+    """Give the rate of the slowest node, and that of each, which took so many seconds."""
+    rates = [round(transactions / each, 1) for each in seconds]
+    by_node = {f"{name}_per_s_node_{number}": rate for number, rate in enumerate(rates)}
+    return {f"{name}_per_s": min(rates), **by_node}
 
 
 def latency(
@@ -174,7 +174,7 @@ def latency(
         result = _sent(sender, sending)
         reader.answer(reading.timeout_s + _ANSWER_S)
         costs = cost.figures(total)
-    verify(deployment, {chain: total})
+    verify(nodes, chain, total)
     histogram = Latencies()
     histogram.record(_arrivals(Path(sending.notes), Path(reading.times), warm_up))
     p50, p99, p999 = histogram.percentile([50.0, 99.0, 99.9])
@@ -190,14 +190,14 @@ def latency(
     }
 
 
-def received(nodes: NodeProcesses, transactions: Mapping[str, Iterable[str]]) -> list[float]:
-    """Wait until each node has written these transactions, by chain; returns each node's time.
+def received(nodes: NodeProcesses, chain: str, transactions: Collection[str]) -> list[float]:
+    """Wait until each node has written these transactions; returns each node's time.
 
     Times are `time.monotonic`. Raises `TimedOut`.
     """
     signer = user()
 
-    async def wait(address: str, chain: str, transaction: str) -> float:
+    async def wait(address: str, transaction: str) -> float:
         request = receipt_envelope(signer, chain, transaction, WAIT_MS_MAX)
         async with NodeClient(address) as client:
             answer = await client.wait(request, timeout_s=WAIT_MS_MAX / 1000 + _ANSWER_S)
@@ -206,37 +206,27 @@ def received(nodes: NodeProcesses, transactions: Mapping[str, Iterable[str]]) ->
         return time.monotonic()
 
     async def wait_all(address: str) -> float:
-        waiting = (
-            wait(address, chain, transaction)
-            for chain, of_chain in transactions.items()
-            for transaction in of_chain
-        )
-        return max(await asyncio.gather(*waiting))
+        return max(await asyncio.gather(*(wait(address, each) for each in transactions)))
 
     async def everywhere() -> list[float]:
-        return list(await asyncio.gather(*(wait_all(address) for address in nodes.addresses)))
+        return list(await asyncio.gather(*map(wait_all, nodes.addresses)))
 
     return asyncio.run(everywhere())
 
 
-def verify(deployment: OrdererDeployment, transactions: Mapping[str, int]) -> dict[str, int]:
+def verify(nodes: NodeProcesses, chain: str, transactions: int) -> int:
     """Stop the nodes and check their ledgers: the expected transactions, the same blocks.
 
-    `transactions` is the number for each chain. Returns the chains' heights; raises `AmcastError`
-    where a ledger holds anything else.
+    Returns the chain's height; raises `AmcastError` where a ledger holds anything else.
     """
-    nodes = deployment.nodes
     nodes.stop()
-    heights = {}
-    for chain, count in transactions.items():
-        ledgers = [_contents(nodes.ledger(n, chain)) for n in range(len(nodes.addresses))]
-        hashes, seen = ledgers[0]
-        if any(other != hashes for other, _ in ledgers):
-            raise AmcastError(f"the ledgers of {chain} are not the same at all nodes")
-        if seen != count:
-            raise AmcastError(f"the ledgers of {chain} hold {seen} transactions, not {count}")
-        heights[chain] = len(hashes)
-    return heights
+    ledgers = [_contents(nodes.ledger(n, chain)) for n in range(len(nodes.addresses))]
+    hashes, seen = ledgers[0]
+    if any(other != hashes for other, _ in ledgers):
+        raise AmcastError(f"the ledgers of {chain} are not the same at all nodes")
+    if seen != transactions:
+        raise AmcastError(f"the ledgers of {chain} hold {seen} transactions, not {transactions}")
+    return len(hashes)
 
 
 def _contents(folder: Path) -> tuple[list[bytes], int]:

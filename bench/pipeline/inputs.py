@@ -8,11 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Protocol
 
 from bench.comparison.events import events_topic
 from multicast.drivers.client_settings import REFUSED
-from multicast.drivers.protocol import TopicPartition
+from multicast.drivers.kafka import Admin
+from multicast.drivers.protocol import Driver, TopicPartition
 from multicast.errors import UsageError
 
 # Of the consumer settings of Kafka's client in Java, those that neither the pipeline nor Spark sets
@@ -44,20 +44,6 @@ _JAVA_SETTINGS = (
 )
 
 
-class Topics(Protocol):
-    """The part of `Admin` that says which topics exist."""
-
-    def partitions(self, topics: Sequence[str]) -> dict[str, int]:
-        """Return the number of Kafka partitions of each topic that exists."""
-
-
-class LogStarts(Protocol):
-    """The part of a driver that says where logs begin."""
-
-    def log_start_offsets(self, partitions: Sequence[TopicPartition]) -> dict[TopicPartition, int]:
-        """Return the oldest retained offsets."""
-
-
 def check_settings(kafka: Mapping[str, str]) -> None:
     """Raise `UsageError` for a setting that Kafka's client in Java has not, or that stays ours."""
     for name in sorted(kafka):
@@ -70,7 +56,7 @@ def check_settings(kafka: Mapping[str, str]) -> None:
         )
 
 
-def check_events(topics: Topics, logs: LogStarts, runs: Sequence[str]) -> None:
+def check_events(topics: Admin, logs: Driver, runs: Sequence[str]) -> None:
     """Raise `UsageError` unless the topic of each run's events exists and has lost no record."""
     by_topic = {events_topic(run): run for run in runs}
     counts = topics.partitions(list(by_topic))

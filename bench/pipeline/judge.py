@@ -26,7 +26,7 @@ from pyspark.sql import functions as F  # noqa: N812 - as Spark's own documentat
 
 from bench.pipeline.rule import EPOCH_PLACES, PlannedOrder, StreamRule
 from bench.pipeline.sources import RecordedArm
-from bench.pipeline.streams import scan
+from bench.pipeline.ticket_rule import scan
 
 READ = """
     kind string, topic string, name string, log string, first bigint, next bigint, place bigint

@@ -10,15 +10,15 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from bench.cli import Force, refuse_files
+from bench.cli import refuse_files
 from bench.harness.interrupts import end_at_signals
 from bench.report import targets
 from bench.report.data import collect, described
 from bench.report.report import write_report
-from bench.report.suite import chosen, run_small, run_suite
+from bench.report.suite import chosen, run_suite
 from multicast.errors import UsageError
 from topology.files import write_text
-from topology.output import Output, OutputOption
+from topology.output import ForceOption, Output, OutputOption
 
 app = typer.Typer()
 
@@ -59,8 +59,7 @@ def suite(
     except OSError as error:
         raise UsageError(f"{out}: {error.strerror or error}") from error
     end_at_signals()
-    failed = run_small(small, out, progress=_say)
-    failed += run_suite(entries, out, quick=quick, progress=_say)
+    failed = run_suite(entries, small, out, quick=quick, progress=_say)
     if failed:
         _say(f"{len(failed)} of {len(entries) + len(small)} failed: {', '.join(failed)}")
         raise typer.Exit(1)
@@ -73,7 +72,7 @@ def report(
     out: Annotated[
         Path | None, typer.Option("--out", readable=False, help="Write the HTML page here.")
     ] = None,
-    force: Force = False,
+    force: ForceOption = False,
     output: OutputOption = Output.TABLE,
 ) -> None:
     """Judge a run by the targets; draw its plots into one HTML page that needs no other file."""

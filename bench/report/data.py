@@ -11,13 +11,13 @@ figure is left out.
 
 from __future__ import annotations
 
-import json
 import statistics
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from bench.cli import read_json
 from bench.harness.histogram import Latencies
 from bench.report.targets import P50, RATE, Document, Figure, Judged
 from multicast.errors import UsageError
@@ -79,7 +79,7 @@ def collect(paths: Sequence[Path]) -> dict[str, Document]:
     for path in paths:
         files = sorted(path.glob("*.json")) if path.is_dir() else [path]
         for file in files:
-            document = _read(file)
+            document = read_json(file)
             name = _name(document)
             if name is None:
                 if path.is_dir():
@@ -91,15 +91,6 @@ def collect(paths: Sequence[Path]) -> dict[str, Document]:
     if not documents:
         raise UsageError(f"no document of amcast bench in {', '.join(map(str, paths))}")
     return documents
-
-
-def _read(file: Path) -> Any:
-    try:
-        return json.loads(file.read_text(encoding="utf-8-sig"))
-    except OSError as error:
-        raise UsageError(f"{file}: {error.strerror or error}") from error
-    except ValueError as error:
-        raise UsageError(f"{file}: not JSON: {error}") from error
 
 
 def _name(document: Any) -> str | None:

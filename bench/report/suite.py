@@ -194,53 +194,44 @@ def chosen(only: Sequence[str], *, quick: bool) -> tuple[list[Entry], list[str]]
 
 def run_suite(
     entries: Sequence[Entry],
+    small: Sequence[str],
     folder: Path,
     *,
     quick: bool,
     progress: Callable[[str], None],
 ) -> list[str]:
-    """Measure the entries without a document, on one new broker; return the names of failed ones.
+    """Measure what has no document: small benchmarks, then entries on a new broker.
 
-    After a failure the next entry gets a new broker. Raises `AmcastError` if no broker starts.
+    Returns the names of failed ones. After a failure the next entry gets a new broker. Raises
+    `AmcastError` if no broker starts.
     """
     failed = []
+    names = [*small, *(entry.name for entry in entries)]
+    by_name = {entry.name: entry for entry in entries}
     with ExitStack() as stack:
         brokers: Brokers | None = None
-        for number, entry in enumerate(entries, start=1):
-            file = folder / f"{entry.name}.json"
-            prefix = f"[{number}/{len(entries)}] {entry.name}"
+        for number, name in enumerate(names, start=1):
+            file = folder / f"{name}.json"
+            prefix = f"[{number}/{len(names)}] {name}"
             if is_there(file, quick=quick):
                 progress(f"{prefix}: skipped, its document exists")
                 continue
-            if brokers is None:
-                brokers = stack.enter_context(own_broker(progress))
             began = time.monotonic()
-            document = _measured(entry, brokers, quick=quick, progress=progress, prefix=prefix)
+            if name in SMALL:
+                progress(f"{prefix}: python -m {SMALL[name]}")
+                document = _printed(name)
+            else:
+                brokers = brokers or stack.enter_context(own_broker(progress))
+                entry = by_name[name]
+                document = _measured(entry, brokers, quick=quick, progress=progress, prefix=prefix)
             write(file, document)
             if "error" in document:
                 progress(f"{prefix}: FAILED: {document['error']}")
-                failed.append(entry.name)
+                failed.append(name)
                 stack.pop_all().close()
                 brokers = None
             else:
                 progress(f"{prefix}: done in {time.monotonic() - began:.0f} s")
-    return failed
-
-
-def run_small(names: Sequence[str], folder: Path, *, progress: Callable[[str], None]) -> list[str]:
-    """Run the small benchmarks without a document, one by one; return the names of failed ones."""
-    failed = []
-    for name in names:
-        file = folder / f"{name}.json"
-        if is_there(file, quick=True):
-            progress(f"{name}: skipped, its document exists")
-            continue
-        progress(f"{name}: python -m {SMALL[name]}")
-        document = _printed(name)
-        write(file, document)
-        if "error" in document:
-            progress(f"{name}: FAILED: {document['error']}")
-            failed.append(name)
     return failed
 
 

@@ -205,7 +205,7 @@ class Sights:
         due = {
             log: first
             for log, first in losses.items()
-            if _is_lower(first, state.lost.get(log)) and self._stating.get(log) != first
+            if first < state.lost.get(log, first + 1) and self._stating.get(log) != first
         }
         self._stating.update(due)
         if not (seen or due):
@@ -259,7 +259,3 @@ def _changes(state: StreamState, each: SeenEnd) -> bool:
     position = state.positions[each.log]
     known = undominated(state.seen.get(each.log, ()), position)
     return each.end <= position + ORDERED_MAX and undominated([*known, each], position) != known
-
-
-def _is_lower(first: int, known: int | None) -> bool:
-    return known is None or first < known

@@ -39,7 +39,7 @@ def commands(
     unknown = sorted(set(chosen) - _roles().keys())
     if unknown:
         raise UsageError(f"role {unknown[0]!r} is unknown; known are {', '.join(_roles())}")
-    topics = {groups_topic(plan.topic)} - {log.topic for log in plan.logs}
+    absent = {groups_topic(plan.topic)} - {log.topic for log in plan.logs}
     for role in chosen or _roles():
         yield f"# {role}"
         user = principal or "User:" + role.replace(" --", "-").replace(" ", "-")
@@ -49,7 +49,7 @@ def commands(
             words += ["--allow-principal", user, "--operation", operation]
             resources = [
                 name for pattern in patterns for name in _named(pattern, plan.topic, groups)
-                if name not in topics
+                if name not in absent
             ]  # fmt: skip
             if any(name.endswith("*") for name in resources):
                 words += ["--resource-pattern-type", "prefixed"]

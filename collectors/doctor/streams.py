@@ -131,16 +131,10 @@ def _read_control(
     driver: Driver, partition: TopicPartition, end: int | None, read: Callable[[Record], None]
 ) -> None:
     """Read a topic from its start to an offset; None: to its present end."""
-
-    def quiet(_: int) -> ClusterUnreachable:
-        return ClusterUnreachable(
-            f"the control topic {partition.topic} could not be read to its end within {READ_S:g} s"
-        )
-
     if end is None:
         end = driver.last_stable_offsets([partition])[partition]
     begin = driver.log_start_offsets([partition])[partition]
-    for fetched in read_upto(driver, partition, begin, end, quiet):
+    for fetched in read_upto(driver, partition, begin, end):
         for record in fetched.records:
             read(record)
 
@@ -152,15 +146,8 @@ def stream_records(
 
     Raises what the stream raises, and `TimedOut` if no record comes.
     """
-
-    def quiet(position: int) -> TimedOut:
-        return TimedOut(
-            f"the stream of collector {stream.collector} ends at offset {end}, but no record came "
-            f"for {READ_S:g} s after offset {position}; run it again"
-        )
-
     partition = stream_partition(stream.plan, stream.collector)
-    for fetched in read_upto(driver, partition, stream.offset_next, end, quiet):
+    for fetched in read_upto(driver, partition, stream.offset_next, end, error=TimedOut):
         for record in fetched.records:
             if record.offset >= end:
                 return

@@ -92,7 +92,7 @@ class Clock:
 
 
 class TickSubscription:
-    """Follows the clock from each event until `rest`, for as long as there is something to do.
+    """Follows the clock from each event until `Clock.rest`, as long as there is something to do.
 
     An instance to which nothing happens costs next to nothing; the next event wakes it.
     """
@@ -111,11 +111,3 @@ class TickSubscription:
         """Count a tick; say whether the instance may rest, if nothing is due."""
         self._idle_ticks += 1
         return self._idle_ticks >= _IDLE_TICKS_MAX
-
-    def hurry(self) -> None:
-        """Ask for a `look` sooner than the next tick, once."""
-        self._clock.hurry(self._sink)
-
-    def rest(self) -> None:
-        """Get few ticks until the next event."""
-        self._clock.rest(self._sink)

@@ -93,7 +93,7 @@ class CoreRunner:
         if self._role.primary:
             self.advertisement.advertise()
         self._engine.ends.follow(self, list(self.assignment.logs))
-        self._engine.make_ready(self.assignment.own)
+        self._engine.appender.ready(self.assignment.own)  # before the first append is due
 
     def stand_ready(self) -> None:
         """Follow our streams, so that `begin` loses no time."""
@@ -301,7 +301,7 @@ class CoreRunner:
             self.advertisement.advertise()
             self._engine.chores.recheck(self)
         if self._role.waiting or self.core.waits:
-            self._ticks.hurry()
+            self._engine.clock.hurry(self)
         for action in self.core.step() if acts else ():
             match action:
                 case Append(raw):
@@ -409,7 +409,7 @@ class CoreRunner:
         may_rest = self._ticks.tick()
         due = core.pending or core.early or core.lag or highs or self._own.has_failed
         if may_rest and not due and not core.due:
-            self._ticks.rest()
+            self._engine.clock.rest(self)
 
     def progress(self, starts: Mapping[int, int]) -> dict[str, Any]:
         """Describe how far it is, after `begin`; from any thread. `starts` are the epoch's."""

@@ -16,7 +16,6 @@ import threading
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, closing, suppress
 from functools import partial
-from typing import Self
 
 from collectors.change_pauses import ChangePauses
 from collectors.engine.chores import Chores, Hosted
@@ -33,6 +32,7 @@ from multicast.control import (
     sentinel_topic,
 )
 from multicast.drivers.clock import WRITER_BYTES
+from multicast.drivers.closing import ClosedAtEnd
 from multicast.drivers.protocol import AppendOutcome, Driver, TopicPartition
 from multicast.errors import AmcastError, BufferFull, Trimmed
 
@@ -41,7 +41,7 @@ from multicast.errors import AmcastError, BufferFull, Trimmed
 _APPENDER_CLOSE_S = 1.0
 
 
-class Engine:
+class Engine(ClosedAtEnd):
     """Runs instances of collectors of one topic; a context manager.
 
     The constructor reads the control topics to their ends, and blocks for as long as that takes. It
@@ -68,14 +68,14 @@ class Engine:
         with ExitStack() as opened:
             self._read_control = partial(_read_control, driver, topic)
             self.control, positions = self._read_control()
-            self._appender = driver.appender()
-            opened.callback(self._appender.close, _APPENDER_CLOSE_S)
+            self.appender = driver.appender()
+            opened.callback(self.appender.close, _APPENDER_CLOSE_S)
             self.streams = StreamLoop(driver, failed=self.fail_all, compacted=positions.keys())
             opened.callback(self.streams.close)
             self.ends = LogEndLoop(driver, sentinel_topic(topic), failed=self.fail_all)
             opened.callback(self.ends.close)
             self.clock = Clock(failed=self.fail_all)
-            self.chores = Chores(driver, self._appender, lambda: self.control, failed=self.fail_all)
+            self.chores = Chores(driver, self.appender, lambda: self.control, failed=self.fail_all)
             self._control_sink = _ControlSink(self, positions)
             self._control_sink.subscribe()
             self.ends.hurries = self.plan_changes
@@ -83,12 +83,6 @@ class Engine:
             self._opened = opened.pop_all()
         for loop in self._loops:
             loop.start()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
 
     def add(self, instance: Hosted) -> None:
         """Run an instance until it is over, for whatever reason; returns at once."""
@@ -114,10 +108,6 @@ class Engine:
 
     # -- for instances ------------------------------------------------------------------------
 
-    def make_ready(self, partition: TopicPartition) -> None:
-        """Have the appender connect to the partition's leader before the first append is due."""
-        self._appender.ready(partition)
-
     def leave(self, instance: Hosted) -> None:
         """Forget an instance that is over."""
         with self._lock:
@@ -137,7 +127,7 @@ class Engine:
         """
         try:
             key = writer.to_bytes(WRITER_BYTES, "big")
-            self._appender.append(partition, raw, key=key, done=done)
+            self.appender.append(partition, raw, key=key, done=done)
         except BufferFull:
             return False
         return True
@@ -145,7 +135,7 @@ class Engine:
     def write_control(self, key: bytes, value: bytes) -> None:
         """Start an append of a collector's statement, whose loss does no harm."""
         with suppress(BufferFull):
-            self._appender.append(self._collectors_partition, value, key=key, done=log_refused)
+            self.appender.append(self._collectors_partition, value, key=key, done=log_refused)
 
     # -- from the loops -----------------------------------------------------------------------
 

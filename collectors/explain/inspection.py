@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import closing
 from dataclasses import replace
 
 from collectors.doctor.streams import now_ms, stream_records
@@ -119,13 +120,7 @@ def _record(driver: Driver, log: Log, message: MessageID, facts: LogFacts) -> St
 
 def _read_one(driver: Driver, partition: TopicPartition, offset: int) -> Record | None:
     """Read from an offset on; give its record, None if the log has none there."""
-
-    def quiet(_: int) -> TimedOut:
-        return TimedOut(
-            f"{partition.topic}/{partition.partition} gave no record within {READ_S:g} s"
-        )
-
-    for fetched in read_upto(driver, partition, offset, offset + 1, quiet):
+    for fetched in read_upto(driver, partition, offset, offset + 1, error=TimedOut):
         for record in fetched.records:
             if record.offset >= offset:
                 return record if record.offset == offset else None
@@ -133,14 +128,12 @@ def _read_one(driver: Driver, partition: TopicPartition, offset: int) -> Record 
 
 
 def _decision(driver: Driver, log: Log, offset: int) -> str:
-    follower = DecisionFollower(driver)
-    try:
+    with closing(DecisionFollower(driver)) as follower:
         follower.add([log])
-        decision = follower.wait(log.name, offset, READ_S)
-    except Trimmed as error:
-        return f"unknown: {error}"
-    finally:
-        follower.close()
+        try:
+            decision = follower.wait(log.name, offset, READ_S)
+        except Trimmed as error:
+            return f"unknown: {error}"
     return (
         f"unknown: the log was not read within {READ_S:g} s" if decision is None else str(decision)
     )

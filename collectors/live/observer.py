@@ -11,8 +11,10 @@ import os
 import threading
 import time
 from collections.abc import Callable, Mapping
+from contextlib import closing
 from typing import Any, TypeVar
 
+from collectors.doctor.streams import now_ms
 from collectors.live.cluster import ClusterWatch
 from collectors.live.facts import LivePicture, Reported, begun, worst_check
 from collectors.live.ordered_runs import OrderedRuns
@@ -132,11 +134,12 @@ class Observer:
             self._stop.wait(_RETRY_S)
 
     def _follow_once(self, *, checkpoints: bool) -> None:
-        control = ControlReader(self.driver, self._topic)
-        reader = self.driver.reader({})
         self._streams = {}
         plan: Plan | None = None
-        try:
+        with (
+            closing(ControlReader(self.driver, self._topic)) as control,
+            closing(self.driver.reader({})) as reader,
+        ):
             control.refresh()
             while not self._stop.is_set():
                 due = time.monotonic() + TICK_S
@@ -148,7 +151,7 @@ class Observer:
                     reader.add({each: stream.offset_next for each, stream in self._streams.items()})
                     self._catch_up(reader)
                     with self._drawing:
-                        self.picture = begun(plan, plan.epoch, _now_ms(), self.picture)
+                        self.picture = begun(plan, plan.epoch, now_ms(), self.picture)
                 assert self.picture is not None
                 self.state = state.copy()
                 self._tick(self.picture, state)
@@ -156,9 +159,6 @@ class Observer:
                 self._tell()
                 while (left := due - time.monotonic()) > 0 and not self._stop.is_set():
                     self._read(reader, left)
-        finally:
-            reader.close()
-            control.close()
 
     def _opened(
         self, state: ControlState, plan: Plan, *, checkpoints: bool
@@ -215,7 +215,7 @@ class Observer:
         by_log = {log.name: ends[log_partition(log)] for log in plan.logs}
         with self._drawing:
             picture.check = check
-            picture.tick(_now_ms(), by_log, positions, reported)
+            picture.tick(now_ms(), by_log, positions, reported)
 
     def _tell(self) -> None:
         with self._moved:
@@ -261,7 +261,7 @@ class Observer:
             if (picture := self.picture) is not None:
                 seen = self._cluster.look(picture.plan)
                 with self._drawing:
-                    (self.picture or picture).take_cluster(_now_ms(), seen)
+                    (self.picture or picture).take_cluster(now_ms(), seen)
             self._stop.wait(_CLUSTER_S if picture is not None else TICK_S)
         if self._cluster is not None:
             self._cluster.close()
@@ -300,7 +300,3 @@ def _described(node: Mapping[str, Any], process: str) -> Reported:
         restarts=restarts if isinstance(restarts, int) else 0,
         process=process,
     )
-
-
-def _now_ms() -> int:
-    return int(time.time() * 1000)

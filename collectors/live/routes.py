@@ -14,7 +14,6 @@ the page under a name of its own (DNS rebinding).
 from __future__ import annotations
 
 import asyncio
-import ipaddress
 import json
 from collections.abc import AsyncGenerator, Callable
 from contextlib import suppress
@@ -30,7 +29,7 @@ from collectors.live.timeline import Timeline
 from multicast.drivers.kafka import Admin
 from multicast.errors import AmcastError
 from multicast.settings import Settings
-from multicast.web import EventStream, Request, Route, WebDocument
+from multicast.web import EventStream, Request, Route, WebDocument, is_loopback
 
 TIMELINES_MAX = 4  # each is a consumer: a thread, a window and buffers
 # A page that is loaded again, or whose tab was in the background for so long, finds what was read:
@@ -70,7 +69,7 @@ class LivePages:
     ) -> None:
         self._settings = settings
         self._open = open_observer
-        self._payloads = _is_loopback(host)
+        self._payloads = is_loopback(host)
         self._observer: Observer | None = None
         self._timelines: dict[str, Timeline] = {}
         self._watching = 0
@@ -229,16 +228,14 @@ class LivePages:
         try:
             message = message_of(request.query.get("id", ""))
             observer = await self._look()
+            try:
+                async with self._explaining:
+                    found = await asyncio.to_thread(self._explained, observer, message)
+            finally:
+                self._leave()
         except AmcastError as error:
-            return _json(HTTPStatus.OK, {"error": str(error)})
-        try:
-            async with self._explaining:
-                found = await asyncio.to_thread(self._explained, observer, message)
-        except AmcastError as error:
-            return _json(HTTPStatus.OK, {"error": str(error)})
-        finally:
-            self._leave()
-        return _json(HTTPStatus.OK, found)
+            found = {"error": str(error)}
+        return WebDocument(HTTPStatus.OK, "application/json", json.dumps(found).encode(), _HEADERS)
 
     def _explained(self, observer: Observer, message: Any) -> dict[str, Any]:
         observer.first(TICK_S * 10)
@@ -270,16 +267,5 @@ class _Moved:
         self._event.clear()
 
 
-def _is_loopback(host: str) -> bool:
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return host == "localhost"
-
-
 def _event(name: str, document: dict[str, Any]) -> bytes:
     return f"event: {name}\ndata: {json.dumps(document, separators=(',', ':'))}\n\n".encode()
-
-
-def _json(status: HTTPStatus, document: dict[str, Any]) -> WebDocument:
-    return WebDocument(status, "application/json", json.dumps(document).encode(), _HEADERS)

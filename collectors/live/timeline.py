@@ -70,7 +70,7 @@ class Timeline:
         self._payloads = payloads
         self._rows: deque[TimelineRow] = deque(maxlen=WINDOW_ROWS)
         self._gap = 0  # the number of the first row after the last gap
-        self._count = 0
+        self.count = 0  # the number of the next row
         self._lock = threading.Lock()
         self._stop = threading.Event()
         self._listeners: dict[Callable[[], None], None] = {}
@@ -109,11 +109,6 @@ class Timeline:
     def _is_awaited(self, row: TimelineRow) -> bool:
         is_log = row.read_from.startswith(SINGLE_LOG)
         return not is_log and self._observer.runs.of(row.log, row.offset) is None
-
-    @property
-    def count(self) -> int:
-        """The number of the next row."""
-        return self._count
 
     def close(self) -> None:
         """End the thread."""
@@ -174,7 +169,7 @@ class Timeline:
                 state = self._observer.state
                 assert state is not None
                 consumer.seek(self._start(state, name, interest))
-                self._gap = self._count
+                self._gap = self.count
                 return
             batches = consumer.poll(min(wait, _POLL_S), messages_max=min(left, _ROWS_AT_ONCE))
             for batch in batches:
@@ -207,12 +202,12 @@ class Timeline:
         with self._lock:
             for record in batch.records:
                 self._rows.append(self._row(batch, record))
-                self._count += 1
+                self.count += 1
 
     def _row(self, batch: Batch, record: Record) -> TimelineRow:
         value, key = record.value or b"", record.key or b""
         return TimelineRow(
-            number=self._count,
+            number=self.count,
             log=batch.log.name,
             label=batch.log.label,
             offset=record.offset,

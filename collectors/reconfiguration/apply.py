@@ -31,7 +31,7 @@ from collectors.engine.ended_processes import EndedProcesses, place_of
 from collectors.engine.skips import ignore
 from collectors.reconfiguration.appends import append_one
 from collectors.reconfiguration.committed import cursors_of
-from collectors.reconfiguration.drain import drain
+from collectors.reconfiguration.drain import drain, with_stream_starts
 from collectors.reconfiguration.survey import refuse_damaged
 from collectors.reconfiguration.topics import (
     STORED_AS_SENT,
@@ -193,10 +193,8 @@ def _control_state(driver: Driver, admin: Admin, topic: str) -> ControlState:
         control = ControlReader(driver, topic)
     except UncoveredInterest:  # the collectors' topic is missing, too
         return ControlState(topic)
-    try:
+    with closing(control):
         return control.refresh()
-    finally:
-        control.close()
 
 
 def refuse_unfit(
@@ -379,17 +377,12 @@ def append_sentinels(driver: Driver, admin: Admin, topic: str, timeout_s: float 
 def _fill_in(driver: Driver, admin: Admin, plan: Plan, cluster: str) -> Plan:
     """Fill in the cluster's ID, the topics' IDs, and first offsets of logs and streams."""
     starts = driver.log_start_offsets([log_partition(log) for log in plan.logs])
-    streams = {node.name: stream_partition(plan, node.name) for node in plan.collectors}
-    ends = driver.last_stable_offsets(list(streams.values()))
     ids = admin.topic_ids(list(topics_of(plan)))
     return replace(
-        plan,
+        with_stream_starts(driver, plan),
         cluster_id=cluster,
         topic_ids={name: str(topic_id) for name, topic_id in sorted(ids.items())},
         logs=tuple(replace(log, first=starts[log_partition(log)]) for log in plan.logs),
-        collectors=tuple(
-            replace(node, stream_first=ends[streams[node.name]]) for node in plan.collectors
-        ),
     )
 
 

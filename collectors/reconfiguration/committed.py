@@ -14,8 +14,8 @@ from multicast.consuming.cursor import Cursor
 from multicast.consuming.last_read import LastRead, LastReads
 from multicast.control import SINGLE_LOG, ControlState, control_partition, log_partition
 from multicast.drivers.protocol import Driver, TopicPartition
-from multicast.drivers.reading import READ_S, read_upto
-from multicast.errors import AccessDenied, ClusterUnreachable, Truncated, UsageError
+from multicast.drivers.reading import read_upto
+from multicast.errors import AccessDenied, Truncated, UsageError
 
 Groups = Callable[[], Iterable[str]]
 
@@ -67,11 +67,7 @@ def _lost_from(driver: Driver, partition: TopicPartition, last: LastRead) -> int
         (present,) = driver.leader_ends([partition]).values()
     else:
         return last.offset + 1
-
-    def quiet(_: int) -> ClusterUnreachable:
-        return ClusterUnreachable(f"{partition.topic}/{partition.partition} gave no record")
-
-    for fetched in read_upto(driver, partition, last.offset, present.end, quiet, wait_s=READ_S):
+    for fetched in read_upto(driver, partition, last.offset, present.end):
         for record in fetched.records:
             if record.offset >= last.offset:
                 before = record.leader_epoch - 1

@@ -330,6 +330,14 @@ def _offset(outcome: AppendOutcome | None, name: str) -> int:
     raise AppendUnknown(f"{name} did not acknowledge a record; run the command again")
 
 
+def with_stream_starts(driver: Driver, plan: Plan) -> Plan:
+    """Fill in where the collectors' streams begin: at the present ends of their partitions."""
+    places = {node.name: stream_partition(plan, node.name) for node in plan.collectors}
+    ends = driver.last_stable_offsets(list(places.values()))
+    nodes = [replace(node, stream_first=ends[places[node.name]]) for node in plan.collectors]
+    return replace(plan, collectors=tuple(nodes))
+
+
 def some(names: Sequence[str]) -> str:
     """Join the first few names, and say how many more there are."""
     more = len(names) - _NAMED_MAX

@@ -39,7 +39,7 @@ from collectors.core.mending import (
 from collectors.engine.skips import fill_up, ignore, missing
 from collectors.reconfiguration.appends import append_one
 from collectors.reconfiguration.committed import Groups, behind, lost_alone
-from collectors.reconfiguration.drain import Drain, Streams
+from collectors.reconfiguration.drain import Drain, Streams, with_stream_starts
 from collectors.reconfiguration.lost_order import lost_order
 from collectors.reconfiguration.restoring import (
     freeze_bytes,
@@ -203,7 +203,12 @@ def recover(
         if not is_planned:
             _propose(driver, admin, control, harms, timeout_s)
             say(f"the plan of epoch {control.state.epoch} is in the control topic")
-        _end(driver, control, begun, gone, deadline=deadline, lossy=lossy, say=say)
+        with ExitStack() as opened:
+            steps = RecoveringDrain(driver, control, begun, deadline=deadline, say=say)
+            steps.lossy, steps.gone = lossy, gone
+            opened.callback(steps.appender.close)
+            steps.run(opened)
+        control.refresh()
     if is_planned and _lost(harms):  # which the plan that came meanwhile did not accept
         left_s = max(0.0, deadline - time.monotonic())
         again = recover(driver, admin, topic, timeout_s=left_s, yes=yes, lossy=lossy, say=say)
@@ -280,14 +285,7 @@ def _propose(
     plan = _next_plan(state.plan(), harms)
     partition_count = 1 + max((node.stream for node in plan.collectors), default=0)
     admin.create_topics({order_topic(plan.topic): TopicSpec(partition_count)})
-    partitions = {node.name: stream_partition(plan, node.name) for node in plan.collectors}
-    ends = driver.last_stable_offsets(list(partitions.values()))
-    plan = replace(
-        plan,
-        collectors=tuple(
-            replace(node, stream_first=ends[partitions[node.name]]) for node in plan.collectors
-        ),
-    )
+    plan = with_stream_starts(driver, plan)
     key, value = plan_record(state.previous, plan, attempt=uuid4().hex)
     append_one(driver, control_partition(plan.topic), key, value, timeout_s)
     control.refresh()
@@ -327,21 +325,3 @@ def _fill(
         return 0
     with closing(driver.appender()) as appender:
         return fill_up(driver, appender, plan, targets, deadline=deadline, say=say)
-
-
-def _end(
-    driver: Driver,
-    control: ControlReader,
-    epoch: int,
-    gone: Mapping[str, int],
-    *,
-    deadline: float,
-    lossy: bool,
-    say: Callable[[str], None],
-) -> None:
-    with ExitStack() as opened:
-        steps = RecoveringDrain(driver, control, epoch, deadline=deadline, say=say)
-        steps.lossy, steps.gone = lossy, gone
-        opened.callback(steps.appender.close)
-        steps.run(opened)
-    control.refresh()

@@ -9,7 +9,7 @@ Writes nothing. `collectors/core/mending.py` decides what is damaged; `recovery.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import closing, contextmanager
+from contextlib import closing
 from types import MappingProxyType
 
 from collectors.core.epoch_change import cuts_of, freeze_positions, losses_of
@@ -99,21 +99,20 @@ def _read_all(
         for partition, stream in places.items():
             for point in reversed(state.checkpoints(stream.plan.epoch, stream.collector)):
                 end = point.offset + 1
-                if max(stream.offset_next, _end(driver, partition, end)) >= end:
+                present = end_from(driver, clock_of(driver), partition, end)
+                if max(stream.offset_next, present) >= end:
                     break
                 gone[stream.collector] = min(point.offset, gone.get(stream.collector, end))
         return {stream.collector: stream for stream in places.values()}, gone
-
-
-def _end(driver: Driver, partition: TopicPartition, least: int) -> int:
-    return end_from(driver, clock_of(driver), partition, least)
 
 
 def read_to_end(driver: Driver, places: Mapping[TopicPartition, OrderStream]) -> None:
     """Read streams to the ends that they have now; raises `TimedOut` if no record comes."""
     if not places:
         return
-    with _surveyed(driver, places) as streams:
+    starts = {place: stream.offset_next for place, stream in places.items()}
+    with closing(driver.reader(starts)) as reader:
+        streams = Streams(reader, places)
         ends = driver.last_stable_offsets(list(places))
         while any(stream.offset_next < ends[place] for place, stream in places.items()):
             before = sum(stream.offset_next for stream in places.values())
@@ -123,14 +122,6 @@ def read_to_end(driver: Driver, places: Mapping[TopicPartition, OrderStream]) ->
                     f"the order streams could not be read to their ends: no record came for "
                     f"{READ_S:g} s; run it again"
                 )
-
-
-@contextmanager
-def _surveyed(driver: Driver, places: Mapping[TopicPartition, OrderStream]) -> Iterator[Streams]:
-    with closing(
-        driver.reader({place: stream.offset_next for place, stream in places.items()})
-    ) as reader:
-        yield Streams(reader, places)
 
 
 def _positions_at(

@@ -28,11 +28,10 @@ from collectors.engine.assignment import Assignment
 from collectors.engine.questions import ask_leaders, ask_starts, is_whole, unstated_losses
 from collectors.engine.skips import fill, ignore
 from collectors.reconfiguration.apply import refuse_unfit
-from collectors.reconfiguration.drain import Drain, Streams
+from collectors.reconfiguration.drain import Drain, Streams, with_stream_starts
 from multicast.control import (
     ControlReader,
     ControlState,
-    best_checkpoint,
     collectors_partition,
     control_partition,
     log_partition,
@@ -43,7 +42,6 @@ from multicast.drivers.clock import clock_of
 from multicast.drivers.protocol import AppendFailed, AppendOutcome, TopicPartition
 from multicast.errors import ProtocolViolation
 from multicast.order.runs import order_checksum
-from multicast.order.stream import OrderStream, StreamCheckpoint
 from multicast.testing.memory_system import MemorySystem
 from topology.tree import Plan
 
@@ -77,17 +75,11 @@ class SteppedInstance:
         self._cluster = cluster
         self.assignment = Assignment.of(state, name, epoch)
         self._plan = self.assignment.plan
-        self._partition = stream_partition(self._plan, name)
-        own = state.opened(epoch, name, self._newest(state) if checkpoints else None)
-        spec = self._plan.collector(name)
-        parent: OrderStream | None = None
-        if spec.parent is not None:
-            self._parent_partition = stream_partition(self._plan, spec.parent)
-            points = state.checkpoints(epoch, spec.parent) if checkpoints else []
-            point = best_checkpoint(points, epoch, spec.parent, own.state.parent_next)
-            parent = state.opened(epoch, spec.parent, point)
+        self._partition = self.assignment.own
+        end = cluster.log.last_stable_offsets([self._partition])[self._partition]
+        own, parent = self.assignment.open_streams(state, end, checkpoints=checkpoints)
         self.core = Collector(own, parent, writer=writer, clock=cluster.now_ms)
-        self.core.own_end(self._end_of_stream())
+        self.core.own_end(end)
         self._logs = {number: log_partition(self._plan.logs[number]) for number in sorted(own.own)}
         self._ends: dict[int, int] = {}
         self.question, self.epochs = self.core.question, self.core.epochs
@@ -99,13 +91,6 @@ class SteppedInstance:
         self._marked = False
         self._filled: list[tuple[int, int | None]] = []
         self._others = 0
-
-    def _newest(self, state: ControlState) -> StreamCheckpoint | None:
-        points = state.checkpoints(self.epoch, self.name)
-        return points[-1] if points else None
-
-    def _end_of_stream(self) -> int:
-        return self._cluster.log.last_stable_offsets([self._partition])[self._partition]
 
     def turn(self, state: ControlState, *, whole: bool) -> bool:
         """Do a part of the work, or all that is due; return whether anything happened."""
@@ -158,10 +143,10 @@ class SteppedInstance:
         return True
 
     def _read_parent(self, amount: int, whole: bool) -> bool:  # noqa: ARG002, FBT001
-        parent = self.core.parent
-        if parent is None or self.core.parent_paused:
+        parent, place = self.core.parent, self.assignment.parent
+        if parent is None or place is None or self.core.parent_paused:
             return False
-        fetched = self._cluster.log.read(self._parent_partition, parent.offset_next, amount)
+        fetched = self._cluster.log.read(place, parent.offset_next, amount)
         if fetched is None:
             return False
         for record in fetched.records:
@@ -328,7 +313,7 @@ class SteppedCollectors:
             opened.callback(control.close)
             control.refresh()
             deadline = clock_of(driver).monotonic() + timeout_s
-            steps = SteppedDrain(driver, control, epoch, deadline=deadline, say=_silent)
+            steps = SteppedDrain(driver, control, epoch, deadline=deadline, say=lambda _: None)
             steps.collectors = self
             opened.callback(steps.appender.close)
             steps.run(opened)
@@ -341,16 +326,9 @@ class SteppedCollectors:
 
     def _filled_in(self, plan: Plan) -> Plan:
         """Fill in the first offsets of the streams and the topics' IDs, as `apply` does."""
-        streams = {node.name: stream_partition(plan, node.name) for node in plan.collectors}
-        ends = self._cluster.log.last_stable_offsets(list(streams.values()))
-        ids = self._cluster.driver.topic_ids(sorted({log.topic for log in plan.logs}))
-        return replace(
-            plan,
-            topic_ids=ids,
-            collectors=tuple(
-                replace(node, stream_first=ends[streams[node.name]]) for node in plan.collectors
-            ),
-        )
+        driver = self._cluster.driver
+        ids = driver.topic_ids(sorted({log.topic for log in plan.logs}))
+        return replace(with_stream_starts(driver, plan), topic_ids=ids)
 
     def _start_missing(self, state: ControlState) -> bool:
         """Start an instance of each collector that has none that stays."""
@@ -363,13 +341,10 @@ class SteppedCollectors:
                 key = (epoch, spec.name)
                 may_run = spec.name not in self._down or key in self._helped
                 missing = key not in staying and key not in self._over
-                if missing and may_run and self._begins(state, *key):
+                if missing and may_run and state.first_epoch(epoch, spec.name) == epoch:
                     self._start(state, *key)
                     started = True
         return started
-
-    def _begins(self, state: ControlState, epoch: int, name: str) -> bool:
-        return state.first_epoch(epoch, name) == epoch
 
     def _start(self, state: ControlState, epoch: int, name: str) -> None:
         self._writers += 1
@@ -419,7 +394,3 @@ class SteppedDrain(Drain):
         for name, epoch in began.items():
             self.collectors.help(epoch, [name])
         return float("inf")
-
-
-def _silent(_: str) -> None:
-    """Report no steps."""

@@ -9,16 +9,15 @@ import gc
 import os
 import sys
 from contextlib import ExitStack
-from enum import StrEnum
 from http import HTTPStatus
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
 from multicast.cli.options import (
-    WAIT_RANGE,
     Bootstrap,
     DriverName,
+    EndTimeout,
     Interest,
     Topic,
     partitions_of,
@@ -40,14 +39,8 @@ app = typer.Typer()
 GC_THRESHOLD = 50_000
 
 
-class PartitionsBy(StrEnum):
-    """How copies are spread over the partitions of a target that has several."""
-
-    KEY = "key"
-
-
 By = Annotated[
-    PartitionsBy | None,
+    Literal["key"] | None,
     typer.Option(
         "--partitions-by", help="For a target of several: keeps the order inside each key only."
     ),
@@ -60,13 +53,6 @@ TransactionTimeout = Annotated[
         help="Seconds that a stalled copier may hold up who reads the target.",
         min=2,
         max=900,
-    ),
-]
-
-EndTimeout = Annotated[
-    float,
-    typer.Option(
-        "--timeout", help="With --until-end: seconds to wait for a message.", **WAIT_RANGE
     ),
 ]
 
@@ -133,7 +119,7 @@ def materialize_command(
             to=to,
             start=start_of(start),
             until_end=until_end,
-            partitions_by="key" if partitions_by is PartitionsBy.KEY else None,
+            partitions_by=partitions_by,
             header_prefix=header_prefix,
             transaction_timeout_s=transaction_timeout,
             timeout=timeout,

@@ -47,6 +47,12 @@ HistoryFile = Annotated[
 ]
 
 WAIT_RANGE: dict[str, Any] = {"min": 0, "max": SECONDS_MAX}  # of an option: seconds of a wait
+EndTimeout = Annotated[
+    float,
+    typer.Option(
+        "--timeout", help="With --until-end: seconds to wait for a message.", **WAIT_RANGE
+    ),
+]
 
 
 def partitions_of(text: str) -> list[str]:

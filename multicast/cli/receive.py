@@ -14,9 +14,9 @@ import typer
 
 from multicast import history
 from multicast.cli.options import (
-    WAIT_RANGE,
     Bootstrap,
     DriverName,
+    EndTimeout,
     HistoryFile,
     Interest,
     Topic,
@@ -36,12 +36,6 @@ _COMMIT_EVERY_S = 1.0  # after a crash the messages of so many seconds are recei
 
 InstanceName = Annotated[
     str, typer.Option("--instance", help="This process's name in the history.")
-]
-EndTimeout = Annotated[
-    float,
-    typer.Option(
-        "--timeout", help="With --until-end: seconds to wait for a message.", **WAIT_RANGE
-    ),
 ]
 
 
@@ -98,15 +92,16 @@ def receive(
                 client=chosen.client,
             )
         )
-        printer = _Printer(consumer, name or interest or "", instance, writer)
+        label, commits = name or interest or "", group is not None
+        printer = _Printer(consumer, label, instance, writer, commits=commits)
         polls: Iterator[Sequence[Batch]] = iter(consumer.poll, None)
         if until_end:
             polls = ([batch] for batch in consumer.until_end(timeout=timeout))
         try:
             with CountShown("received") as progress:
-                ended = printer.all(polls, messages_max, progress, commits=group is not None)
+                ended = printer.all(polls, messages_max, progress)
         finally:
-            printer.leave(commits=group is not None)
+            printer.leave()
         if ended:
             printer.end(late=start == "latest" or bool(consumer.omitted))
     sys.stderr.write(f"received {printer.count}{_entries_of(consumer)}\n")
@@ -125,9 +120,16 @@ class _Printer:
     """Prints a consumer's messages, and writes its history."""
 
     def __init__(
-        self, consumer: Consumer, label: str, instance: str, writer: HistoryWriter | None
+        self,
+        consumer: Consumer,
+        label: str,
+        instance: str,
+        writer: HistoryWriter | None,
+        *,
+        commits: bool,
     ) -> None:
         self.count = 0
+        self._commits = commits
         self._consumer = consumer
         self._label = label
         self._instance = instance
@@ -140,12 +142,7 @@ class _Printer:
         self._note_interest(consumer.position.epoch)
 
     def all(
-        self,
-        polls: Iterator[Sequence[Batch]],
-        messages_max: int | None,
-        progress: CountShown,
-        *,
-        commits: bool,
+        self, polls: Iterator[Sequence[Batch]], messages_max: int | None, progress: CountShown
     ) -> bool:
         """Print until the polls end (True) or `messages_max` are printed (False).
 
@@ -162,10 +159,10 @@ class _Printer:
                 self.store()
                 if not sys.stdout.isatty():
                     progress.show(self.count)
-                self._commit_if_due(commits=commits)
+                self._commit_if_due()
                 if self.count == messages_max:
                     return False
-            self._commit_if_due(commits=commits)
+            self._commit_if_due()
         return True
 
     def store(self) -> None:
@@ -183,16 +180,16 @@ class _Printer:
             self._committed = self._stored
         self._committed_at = time.monotonic()
 
-    def _commit_if_due(self, *, commits: bool) -> None:
-        if commits and time.monotonic() - self._committed_at > _COMMIT_EVERY_S:
+    def _commit_if_due(self) -> None:
+        if self._commits and time.monotonic() - self._committed_at > _COMMIT_EVERY_S:
             self.commit()
 
-    def leave(self, *, commits: bool) -> None:
+    def leave(self) -> None:
         """Flush, and commit what was flushed."""
         try:
             self.store()
         finally:
-            if commits:
+            if self._commits:
                 self.commit()
 
     def end(self, *, late: bool) -> None:

@@ -11,7 +11,7 @@ from typing import Annotated
 import typer
 
 from multicast import history
-from multicast.cli.lines import Fixed, Line, lines
+from multicast.cli.lines import Fixed, lines
 from multicast.cli.options import (
     WAIT_RANGE,
     Bootstrap,
@@ -97,22 +97,20 @@ def send(
             # `extend` keeps the receipts of the messages before a malformed line.
             with CountShown("sent") as progress:
                 receipts.extend(
-                    _multicast(producer, line) for line in progress.over(lines(file, fixed))
+                    producer.multicast(line.payload, to=line.to, key=line.key, headers=line.headers)
+                    for line in progress.over(lines(file, fixed))
                 )
         except AmcastError as error:  # the messages before it still get their outcomes
             problem = error
         unordered = _settle(producer, receipts, timeout, ordered=ordered)
-        counts = _counts(receipts)
+        outcomes = [_outcome(receipt) for receipt in receipts]
+        counts = {name: outcomes.count(name) for name in ("accepted", "failed", "unknown")}
         unwritten = _write_acknowledgements(writer, producer_name, receipts)
         problem = problem or unordered or unwritten
     _show_counts(len(receipts), counts, output)
     problem = problem or _failure(receipts, counts)
     if problem is not None:
         raise problem
-
-
-def _multicast(producer: Producer, line: Line) -> Receipt:
-    return producer.multicast(line.payload, to=line.to, key=line.key, headers=line.headers)
 
 
 def _settle(
@@ -134,13 +132,6 @@ def _settle(
     except AmcastError as error:
         return error
     return None
-
-
-def _counts(receipts: list[Receipt]) -> dict[str, int]:
-    counts = {"accepted": 0, "failed": 0, "unknown": 0}
-    for receipt in receipts:
-        counts[_outcome(receipt)] += 1
-    return counts
 
 
 def _show_counts(sent: int, counts: dict[str, int], output: Output) -> None:

@@ -28,7 +28,7 @@ from multicast.drivers import open_driver
 from multicast.errors import UsageError
 from multicast.history import LINE_BYTES_MAX, History, HistoryBuilder, HistoryError, read
 from multicast.properties import OrderViolation, Report, Verdict, check_all
-from multicast.settings import Settings, settings
+from multicast.settings import settings
 from multicast.verification.from_cluster import ReplayedConsumer, replayed
 from topology.output import Output, OutputOption
 from topology.tree import InvalidPlan, Plan
@@ -105,13 +105,9 @@ def verify(
         history = history_of_files(files, plans=plan or (), other_producers=other_producers)
     else:
         chosen = settings(bootstrap=bootstrap, topic=topic, driver=driver)
-        history = _replayed(chosen, consumers)
+        with closing(open_driver(chosen.driver, chosen.bootstrap, chosen.client)) as opened:
+            history = replayed(opened, chosen.topic, consumers)
     judge(history, output)
-
-
-def _replayed(chosen: Settings, consumers: Sequence[ReplayedConsumer]) -> History:
-    with closing(open_driver(chosen.driver, chosen.bootstrap, chosen.client)) as opened:
-        return replayed(opened, chosen.topic, consumers)
 
 
 def history_of_files(

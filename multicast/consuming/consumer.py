@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from contextlib import ExitStack, suppress
 from datetime import datetime
 from functools import partial
-from typing import Literal, Self, Unpack
+from typing import Literal, Unpack
 
 from multicast.conditional.condition import LogPosition
 from multicast.conditional.judge import WhyVoid
@@ -41,6 +41,7 @@ from multicast.control import ControlState, log_partition
 from multicast.control.topic_identity import refuse_changed_topics
 from multicast.drivers import open_driver
 from multicast.drivers.clock import clock_of, seconds
+from multicast.drivers.closing import ClosedAtEnd
 from multicast.drivers.protocol import Driver, TopicPartition
 from multicast.errors import ClusterUnreachable, ProtocolViolation, TimedOut, UsageError
 from multicast.metrics.consumed import ConsumptionCounter
@@ -63,7 +64,7 @@ _END_EVERY_S = 0.05  # how often `until_end` tests for the end; a human notices 
 _QUIET_S = 30.0
 
 
-class Consumer:
+class Consumer(ClosedAtEnd):
     """Delivers every message whose destination set meets the interest, in the agreed order.
 
     Subscribe with `name`, a consumer of the plan, or with `interest`, a set of partitions. Commits
@@ -142,12 +143,6 @@ class Consumer:
                 self.seek(start)
             self._opened = opened.pop_all()
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
-
     # -- reading ----------------------------------------------------------------------------
 
     def __iter__(self) -> Iterator[Message]:
@@ -205,7 +200,7 @@ class Consumer:
             self._spans.make()
         while True:
             self._user.refuse_ended()
-            self._readers.refuse_recreated()
+            self._readers.watch.refuse()
             if self._readers.look_is_due():
                 with suppress(ClusterUnreachable):  # it looks again
                     tell(self._control.refresh(), self._delivery)
@@ -222,7 +217,8 @@ class Consumer:
             if self._delivery.judges.wanted is not None:
                 self._lookback.read(self._delivery.judges, max(0.0, remaining))
                 if self._delivery.judges.wanted is None:
-                    self._readers.refuse_recreated_now()
+                    # What was read again may be of another topic than what is at hand.
+                    self._readers.watch.look()
             elif waits_for_control:  # the logs and the order can add nothing until then
                 self._control.follow(max(0.0, remaining))
             else:
@@ -312,7 +308,7 @@ class Consumer:
 
     def leader_epochs(self) -> dict[TopicPartition, int]:
         """Give, per Kafka partition, the epoch of the leader that took the last record read."""
-        return self._readers.leader_epochs()
+        return self._readers.last.leader_epochs()
 
     @property
     def waiting(self) -> Waiting | None:
@@ -374,7 +370,7 @@ class Consumer:
         with self._lock:
             last = {} if anew else self._group_positions.last_of_logs(self.position)
             if anew:
-                self._readers.forget()
+                self._readers.last.forget()
             self._begin(delivery)
             self._omitted = omitted if anew else self._omitted
             observed = self._observe(
@@ -437,7 +433,7 @@ class Consumer:
             message = last.get(log_partition(log))
             if message is not None and self._delivery.tails.drops(number, message.offset):
                 del last[log_partition(log)]
-        self._readers.refuse_others(last)
+        self._readers.last.refuse_others(last)
         self._group_positions.goes_on(last)
         self._delivery.begin_at({log: offset for log, (offset, _) in known.items()})
 

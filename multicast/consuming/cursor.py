@@ -66,6 +66,11 @@ class Cursor:
         """The position alone, as text."""
         return f"{self.epoch}/{self.source}/{self.record}/{self.run}/{self.next}"
 
+    @property
+    def rank(self) -> tuple[int, int, int, int]:
+        """What grows in the order of delivery: (epoch, record, run, next)."""
+        return self.epoch, self.record, self.run, self.next
+
     @staticmethod
     def parse(text: str) -> Cursor:
         """Read a cursor's text form, with or without INTEREST, PROOF and MESSAGE.

@@ -14,17 +14,19 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from operator import attrgetter
 
 from multicast.consuming.cursor import Cursor
 from multicast.consuming.subscription import SourceLink, SubscriptionRequest, chain_back
 from multicast.control import ControlState, log_partition
 from multicast.drivers.protocol import Driver
 from multicast.drivers.reading import read_upto
-from multicast.errors import ClusterUnreachable, ProtocolViolation
+from multicast.errors import ProtocolViolation
 from multicast.order.runs import order_checksum
 from multicast.order.stream import StreamCheckpoint
 
 _LOGGER = logging.getLogger("amcast.consumer")
+_rank = attrgetter("rank")
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,13 +63,13 @@ def first_place(
     cursor = link.start
     if since_ms is not None:
         offset = driver.offsets_at([order], since_ms)[order]
-        cursor = max(cursor, link.cursor_at(offset), key=_place)
+        cursor = max(cursor, link.cursor_at(offset), key=_rank)
     if link is not chain[-1]:
         omitted = ""
     if gone or is_cut:
         retained = _retained(driver, control, link, gone, begins[order])
-        if retained is not None and (_place(retained) > _place(cursor) or link is not chain[-1]):
-            cursor = max(cursor, retained, key=_place)
+        if retained is not None and (retained.rank > cursor.rank or link is not chain[-1]):
+            cursor = max(cursor, retained, key=_rank)
             kept = [f"log {name} is retained from offset {gone[name]} on" for name in gone]
             kept += [f"the order of collector {link.start.source} is retained in part"] * is_cut
             omitted = f"{', '.join(kept)}: what was ordered before that is left out"
@@ -76,10 +78,6 @@ def first_place(
         omitted = f"consumer {who} begins at cursor {cursor}: {omitted}"
         _LOGGER.warning("%s", omitted)
     return FirstPlace(cursor, omitted)
-
-
-def _place(cursor: Cursor) -> tuple[int, int, int]:
-    return cursor.record, cursor.run, cursor.next
 
 
 def _retained(
@@ -111,7 +109,7 @@ def _retained(
         place = _behind(driver, control, link, below, before[-1] if before else points[0])
     except ProtocolViolation:  # a checkpoint that does not match the stream
         place = _behind(driver, control, link, below, points[0])
-    return max(least, place, key=_place)
+    return max(least, place, key=_rank)
 
 
 def _behind(
@@ -125,13 +123,7 @@ def _behind(
     source, place = link.source, link.start
     stream = control.opened(link.plan.epoch, link.start.source, point)
     end = driver.last_stable_offsets([source])[source]
-
-    def quiet(position: int) -> ClusterUnreachable:
-        return ClusterUnreachable(
-            f"{source.topic}/{source.partition} gave no record from {position} on"
-        )
-
-    for fetched in read_upto(driver, source, stream.offset_next, end, quiet):
+    for fetched in read_upto(driver, source, stream.offset_next, end):
         for record in fetched.records:
             is_over = all(stream.state.positions[log] >= end for log, end in below.items())
             if stream.proven and is_over:

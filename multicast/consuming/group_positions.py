@@ -73,7 +73,7 @@ class GroupPositions:
 
     def begins(self, cursor: Cursor, offsets: Mapping[TopicPartition, int]) -> None:
         """Set where delivery begins: at the start, and in each epoch that follows."""
-        self._add(_Entry(_place(cursor), offsets))
+        self._add(_Entry(cursor.rank, offsets))
         if len(self._trail) == 1:
             self._take(self._trail.popleft())
 
@@ -103,14 +103,14 @@ class GroupPositions:
     def last_of_logs(self, cursor: Cursor) -> dict[TopicPartition, LastRead]:
         """Give the last message of each log before a cursor, where that is known."""
         self.resume_from(cursor)
-        return dict(self._last) if _place(cursor) >= self._place else {}
+        return dict(self._last) if cursor.rank >= self._place else {}
 
     def resume_from(self, cursor: Cursor) -> dict[TopicPartition, int]:
         """Give, per log, the next offset to deliver at this cursor; forget the trail before it.
 
         Gives {} for a cursor before that of the last call, or if the trail is no longer known.
         """
-        place = _place(cursor)
+        place = cursor.rank
         if place < self._place:
             return {}
         while self._trail and self._trail[0].place <= place:
@@ -311,7 +311,3 @@ class GroupCursor:
 
     def _commit(self) -> tuple[int, str] | None:
         return self._driver.committed(self._group, [self._control]).get(self._control)
-
-
-def _place(cursor: Cursor) -> _Place:
-    return (cursor.epoch, cursor.record, cursor.run, cursor.next)

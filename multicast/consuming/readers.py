@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import ExitStack
 from typing import TYPE_CHECKING
 
@@ -42,8 +42,8 @@ class DeliveryReaders:
         # By Kafka partition that is read: its log's number in the plan, or `_ORDER`.
         self._streams: dict[TopicPartition, int] = {}
         self._paused: set[TopicPartition] = set()
-        self._watch = TopicWatch(driver)
-        self._last = LastReads(driver)
+        self.watch = TopicWatch(driver)  # of all topics that are read
+        self.last = LastReads(driver)
         self._reader: Reader = driver.reader({})
         self._looks_until = self._look_at = math.inf
         self._unfed: deque[Fetched] = deque()  # read, and not compared yet: it comes again
@@ -61,20 +61,8 @@ class DeliveryReaders:
             topics.add(partition.topic)
             self._streams[partition] = _ORDER
             self._reader.add({partition: delivery.order.offset_next})
-        self._watch.begin(delivery.plan, topics)
-        self._last.begin(partition)
-
-    def forget(self) -> None:
-        """Compare nothing with what was read so far: the application goes elsewhere."""
-        self._last.forget()
-
-    def leader_epochs(self) -> dict[TopicPartition, int]:
-        """Give, per partition, the epoch of the leader that took the last record read."""
-        return self._last.leader_epochs()
-
-    def refuse_others(self, known: Mapping[TopicPartition, LastRead]) -> None:
-        """Raise `Truncated` if other messages, or none, are where these were read; blocks."""
-        self._last.refuse_others(known)
+        self.watch.begin(delivery.plan, topics)
+        self.last.begin(partition)
 
     def refuse_lost_order(self) -> None:
         """Raise `Truncated` if the order record that was read last, perhaps a freeze, is gone.
@@ -82,21 +70,7 @@ class DeliveryReaders:
         Where the freeze is another one the next epoch begins elsewhere. Blocks for two requests.
         """
         for partition in [each for each, number in self._streams.items() if number == _ORDER]:
-            self._last.refuse_lost(partition)
-
-    def refuse_recreated(self) -> None:
-        """Raise `TopicChanged` a few seconds after a topic that is read was deleted or recreated.
-
-        Does not block. Call it all the time: it looks only so often.
-        """
-        self._watch.refuse()
-
-    def refuse_recreated_now(self) -> None:
-        """Raise `TopicChanged` if a topic that is read was deleted or recreated; blocks to look.
-
-        What was just read again may come from another topic than what is at hand.
-        """
-        self._watch.look()
+            self.last.refuse_lost(partition)
 
     def prove(self, delivery: Delivery) -> None:
         """Compare the message before the cursor; blocks for that once. Raises `Truncated`."""
@@ -104,7 +78,7 @@ class DeliveryReaders:
             number, offset, checksum = delivery.unproven
             partition = log_partition(delivery.logs[number])
             if not delivery.tails.drops(number, offset):  # else its loss is accepted
-                self._last.refuse_others({partition: LastRead(offset, checksum)})
+                self.last.refuse_others({partition: LastRead(offset, checksum)})
             delivery.unproven = None
 
     def read_payloads(self, delivery: Delivery) -> None:
@@ -130,12 +104,12 @@ class DeliveryReaders:
         try:
             return self._reader.poll(timeout_s)
         except Trimmed as error:
-            self._watch.look()  # in another topic the position means nothing
+            self.watch.look()  # in another topic the position means nothing
             is_order = False
             if error.partition is not None:
                 partition = TopicPartition(*error.partition)
                 is_order = self._streams.get(partition) == _ORDER
-                self._last.refuse_lost(partition)
+                self.last.refuse_lost(partition)
             gone = Trimmed(
                 f"{str(error).rstrip('.')}; what comes next is gone: go on with "
                 f'seek("earliest"), the first place from which all is retained, or open the '
@@ -153,7 +127,7 @@ class DeliveryReaders:
         while self._unfed:
             partition, records, position = self._unfed[0]
             number = self._streams.get(partition)
-            if number is not None and self._last.note(partition, records):
+            if number is not None and self.last.note(partition, records):
                 self._looks_until = now + _LOOKS_S
                 self._look_at = now
             self._unfed.popleft()

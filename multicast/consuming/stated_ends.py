@@ -14,8 +14,8 @@ from multicast.consuming.delivery import Delivery
 from multicast.control import SINGLE_LOG, ControlReader, ControlState, stream_partition
 from multicast.drivers.clock import clock_of
 from multicast.drivers.protocol import Driver, LeaderEnd, TopicPartition
-from multicast.drivers.reading import READ_S, end_from, read_upto
-from multicast.errors import ClusterUnreachable, Truncated
+from multicast.drivers.reading import end_from, read_upto
+from multicast.errors import Truncated
 from multicast.order.records import Loss, SeenEnd, SightRecord
 from multicast.order.stream import OrderStream
 
@@ -152,20 +152,13 @@ def _sights(
     driver: Driver, control: ControlState, collector: str, delivery: Delivery
 ) -> Iterator[SightRecord]:
     """Read what a stream says of ends from its newest checkpoint to its present end."""
-
-    def quiet(position: int) -> ClusterUnreachable:
-        return ClusterUnreachable(
-            f"the order stream of collector {collector} gave no record from offset {position} on "
-            f"within {READ_S:g} s"
-        )
-
     partition = stream_partition(delivery.plan, collector)
     end = driver.last_stable_offsets([partition])[partition]
     if delivery.order is not None and delivery.order.offset_next >= end:
         return
     order = control.stream(delivery.plan.epoch, collector, below=end)
     yield _sight_of(order)
-    for fetched in read_upto(driver, partition, order.offset_next, end, quiet):
+    for fetched in read_upto(driver, partition, order.offset_next, end):
         for record in fetched.records:
             counts = order.read(record.offset, record.value)
             if counts == () and isinstance(order.last, SightRecord):

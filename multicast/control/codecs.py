@@ -81,7 +81,9 @@ def running_record(
 
     `releases` is the instance's writer if it hands the collector over.
     """
-    document = {"epoch": epoch, **_web(page), **_released(releases)}
+    document = {"epoch": epoch, **_web(page)}
+    if releases is not None:
+        document["released"] = releases.to_bytes(WRITER_BYTES, "big").hex()
     return f"running/{collector}".encode(), _dump(document)
 
 
@@ -100,10 +102,6 @@ def _web(page: StatusPage | None) -> dict[str, Any]:
         return {}
     web = {"host": page.host, "port": page.port, "process": page.process.hex()}
     return {"web": {**web, "machine": page.machine.hex()} if page.machine else web}
-
-
-def _released(writer: int | None) -> dict[str, str]:
-    return {} if writer is None else {"released": writer.to_bytes(WRITER_BYTES, "big").hex()}
 
 
 def _dump(document: dict[str, Any]) -> bytes:

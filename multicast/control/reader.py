@@ -14,7 +14,7 @@ from multicast.control.topic_identity import refuse_recreated_logs
 from multicast.control.topics import collectors_partition, control_partition, refuse_topic
 from multicast.drivers.clock import clock_of
 from multicast.drivers.protocol import Driver, TopicPartition
-from multicast.drivers.reading import READ_S, end_from, read_upto
+from multicast.drivers.reading import end_from, read_upto
 from multicast.errors import ClusterUnreachable, TopicMissing, Trimmed, Truncated
 
 # The time-out of a request to the cluster. It outlives the election of a new leader after a broker
@@ -144,19 +144,13 @@ class ControlReader:
             self._driver.log_start_offsets([partition])[partition],
             self._positions[partition],
         )
-        for fetched in read_upto(self._driver, partition, begin, end, self._quiet):
+        for fetched in read_upto(self._driver, partition, begin, end):
             for record in fetched.records:
                 if record.offset < end:
                     again.read_from(partition, record)
         if again.previous != self.state.previous:
             raise self._lost(partition, "other plans, markers or ends are where it was read")
         self._leaders[partition] = leader_epoch
-
-    def _quiet(self, position: int) -> ClusterUnreachable:
-        return ClusterUnreachable(
-            f"the control topic of {self.state.topic} gave no record from offset {position} on "
-            f"within {READ_S:g} s"
-        )
 
     def _lost(self, partition: TopicPartition, why: str) -> Truncated:
         """Make the error of a topic that has lost its end; raises `TopicChanged` if all have."""

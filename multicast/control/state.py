@@ -128,21 +128,8 @@ class ControlState:
 
     def copy(self) -> ControlState:
         """Give a copy, which can read more without changing this state."""
-        other = replace(
-            self,
-            plans=list(self.plans),
-            markers=dict(self.markers),
-            ends=dict(self.ends),
-            ended_ms=dict(self.ended_ms),
-            ended=dict(self.ended),
-            began=dict(self.began),
-            lives=dict(self.lives),
-            advertised=self.advertised.copy(),
-            losses=self.losses.copy(),
-            early=dict(self.early),
-            _retained=list(self._retained),
-            _checkpoints=dict(self._checkpoints),
-        )
+        mutable = {name: held for name, held in vars(self).items() if hasattr(held, "copy")}
+        other = replace(self, **{name: held.copy() for name, held in mutable.items()})
         other.previous = self.previous
         return other
 
@@ -265,7 +252,9 @@ class ControlState:
             self._keep_early(key, _Early(epoch, offset, value))
             return
         time_ms = whole(part(document, "time_ms"))
-        plan = self._plan_with(epoch, name)
+        if not (1 <= epoch <= self.epoch and self._plan(epoch).has_collector(name)):
+            raise NotReadable("it names no stream of any plan")
+        plan = self._plan(epoch)
         point = named_checkpoint_of(document, plan, name, self._tag(epoch, name))
         self._checkpoints[key] = _Named(point, offset, time_ms)
 
@@ -288,11 +277,6 @@ class ControlState:
                     self._take_checkpoint(key, value, offset)
                 except (NotReadable, InvalidPlan):
                     self.void += 1
-
-    def _plan_with(self, epoch: int, collector: str) -> Plan:
-        if not (1 <= epoch <= self.epoch and self._plan(epoch).has_collector(collector)):
-            raise NotReadable("it names no stream of any plan")
-        return self._plan(epoch)
 
     # -- look-ups ---------------------------------------------------------------------------
 

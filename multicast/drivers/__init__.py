@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Mapping
+from functools import partial
 
 from multicast.drivers.client_settings import DELIVERY_TIMEOUT_S, PROTOCOLS, REQUEST_TIMEOUT_S
 from multicast.drivers.protocol import Driver
@@ -48,31 +49,24 @@ def open_driver(
             f'addresses as "host:port,host:port"'
         )
     _refuse_patched(name)
+    if name not in DRIVERS:
+        raise UsageError(f"Unknown driver {name!r}; known are {', '.join(DRIVERS)}.")
+    from multicast.drivers.kafka import KafkaPythonDriver  # noqa: PLC0415
+
+    open_plain = partial(
+        KafkaPythonDriver,
+        bootstrap,
+        client,
+        request_timeout_s=request_timeout_s,
+        delivery_timeout_s=delivery_timeout_s,
+    )
     if name == "kafka-python":
-        from multicast.drivers.kafka import KafkaPythonDriver  # noqa: PLC0415
+        return open_plain()
+    from multicast.drivers.librdkafka_reader import LibrdkafkaDriver  # noqa: PLC0415
 
-        return KafkaPythonDriver(
-            bootstrap,
-            client,
-            request_timeout_s=request_timeout_s,
-            delivery_timeout_s=delivery_timeout_s,
-        )
-    if name == "librdkafka":
-        from multicast.drivers.kafka import KafkaPythonDriver  # noqa: PLC0415
-        from multicast.drivers.librdkafka_reader import LibrdkafkaDriver  # noqa: PLC0415
-
-        return LibrdkafkaDriver(
-            bootstrap,
-            client,
-            delegate=KafkaPythonDriver(
-                bootstrap,
-                client,
-                request_timeout_s=request_timeout_s,
-                delivery_timeout_s=delivery_timeout_s,
-            ),
-            request_timeout_s=request_timeout_s,
-        )
-    raise UsageError(f"Unknown driver {name!r}; known are {', '.join(DRIVERS)}.")
+    return LibrdkafkaDriver(
+        bootstrap, client, delegate=open_plain(), request_timeout_s=request_timeout_s
+    )
 
 
 def _refuse_patched(name: str) -> None:

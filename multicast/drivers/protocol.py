@@ -80,8 +80,7 @@ class Fetched(NamedTuple):
     position: int
 
 
-@dataclass(frozen=True, slots=True)
-class Appended:
+class Appended(NamedTuple):
     """All in-sync replicas store the record, at `offset`."""
 
     offset: int

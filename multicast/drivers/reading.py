@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import closing
 
 from multicast.drivers.clock import ClientClock
 from multicast.drivers.protocol import Driver, Fetched, TopicPartition
+from multicast.errors import AmcastError, ClusterUnreachable
 
 READ_S = 10.0  # without a record for so long, a broker is taken to be unreachable
 # A leader that was just elected may report an end that is too low until its followers have fetched
@@ -21,13 +22,13 @@ def read_upto(
     partition: TopicPartition,
     position: int,
     end: int,
-    quiet: Callable[[int], Exception],
     *,
     wait_s: float = READ_S,
+    error: type[AmcastError] = ClusterUnreachable,
 ) -> Iterator[Fetched]:
     """Read from an offset until `end` is passed; the last answer may go beyond it.
 
-    Raises what `quiet` makes of the position if nothing comes for `wait_s` seconds.
+    Raises this error if nothing comes for `wait_s` seconds.
     """
     if position >= end:
         return
@@ -35,7 +36,10 @@ def read_upto(
         while position < end:
             answers = reader.poll(wait_s)
             if not answers:
-                raise quiet(position)
+                raise error(
+                    f"{partition.topic}/{partition.partition} gave no record from offset "
+                    f"{position} on within {wait_s:g} s; see whether its brokers run"
+                )
             for fetched in answers:
                 position = fetched.position
                 yield fetched

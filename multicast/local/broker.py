@@ -20,7 +20,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from multicast.errors import AmcastError, TimedOut
-from multicast.local.jars import Java
+from multicast.local.jars import Java, last_lines
 from multicast.local.process import (
     ProcessId,
     argument_of,
@@ -37,7 +37,6 @@ HOST = "127.0.0.1"
 MESSAGE_BYTES_MAX = 16 * 1024 * 1024
 _PORTS = range(15_000, 32_000)  # below Linux's ephemeral ports: no outgoing connection takes one
 META = "meta.properties"  # of a data directory: which broker of which cluster it belongs to
-_LAST_LINES_MAX = 15  # of a log in an error: a screen, and Kafka's fatal errors are shorter
 _POLL_S = 0.03  # between two attempts to connect; the end of a broker ends the wait at once
 _ADMIN_TIMEOUT_S = 3.0  # for an answer of a broker on the same machine, which takes milliseconds
 _ENDING_S = (
@@ -253,12 +252,6 @@ def _escaped(value: str) -> str:
         chr(number) if 32 <= number < 127 and number != ord("\\") else f"\\u{number:04x}"
         for number in numbers
     )
-
-
-def last_lines(text: str) -> str:
-    """Return the end of an output, without Java's stack traces."""
-    lines = [line for line in text.splitlines() if line.strip() and not line.startswith("\tat ")]
-    return "\n  ".join(["", *lines[-_LAST_LINES_MAX:]])
 
 
 def _properties(broker: Broker, brokers: Sequence[Broker]) -> dict[str, str]:

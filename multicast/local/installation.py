@@ -24,12 +24,11 @@ from multicast.local.broker import (
     Broker,
     Installed,
     free_ports,
-    last_lines,
     new_id,
     stop,
     wait_serving,
 )
-from multicast.local.jars import Progress, broker_jars, cache_directory, find_java
+from multicast.local.jars import Progress, broker_jars, cache_directory, find_java, last_lines
 from multicast.local.process import Guard, run_bounded
 
 _PREPARE_TIMEOUT_S = 60.0  # for each step of the preparation, which takes some 2 s

@@ -34,7 +34,7 @@ JAVA_FEATURE_MIN = 17  # the oldest Java that runs brokers of Kafka 4
 FETCH_TIMEOUT_S = 300.0
 _ATTEMPTS, _PAUSE_S = 5, 2.0  # a failed look-up of a host's name was seen to pass in seconds
 _JAVA_TIMEOUT_S = 20.0  # for Java's version, which takes 0.1 s unless the machine is overloaded
-_LAST_LINES_MAX = 12  # of Maven's or Ivy's output in an error: it names the cause in its last lines
+_LAST_LINES_MAX = 15  # of an output in an error: a screen, and the cause is in its last lines
 
 Progress = Callable[[str], None]
 
@@ -268,10 +268,15 @@ def _run(tool: str, command: list[str], *, java: Java, progress: Progress) -> No
             break
         progress(f"{tool} failed (attempt {attempt} of {_ATTEMPTS}); trying again")
         threading.Event().wait(_PAUSE_S)
-    lines = [line for line in output.splitlines() if line.strip()][-_LAST_LINES_MAX:]
     raise JarsUnavailable(
-        "\n  ".join([f"{tool} could not fetch the jars; the end of its output:", *lines])
+        f"{tool} could not fetch the jars; the end of its output:{last_lines(output)}"
     )
+
+
+def last_lines(text: str) -> str:
+    """Return the end of an output, without Java's stack traces."""
+    lines = [line for line in text.splitlines() if line.strip() and not line.startswith("\tat ")]
+    return "\n  ".join(["", *lines[-_LAST_LINES_MAX:]])
 
 
 def _maven_command(maven: str, jars: list[Jar], work: Path, target: Path) -> list[str]:

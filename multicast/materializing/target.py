@@ -7,6 +7,7 @@ No copy is made twice, whatever the group says; where copies are missing, nobody
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from contextlib import closing
 from typing import TYPE_CHECKING, NamedTuple
 
 from multicast.consuming.cursor import Cursor
@@ -94,14 +95,11 @@ def last_records(
 
 def _last(driver: Driver, partition: TopicPartition, first: int, end: int) -> Record | None:
     last, position = None, first
-    reader = driver.reader({partition: first})
-    try:
+    with closing(driver.reader({partition: first})) as reader:
         while position < end:
             for fetched in reader.poll(_POLL_S):
                 position = fetched.position
                 last = next((each for each in reversed(fetched.records) if each.offset < end), last)
-    finally:
-        reader.close()
     return last
 
 
@@ -129,18 +127,14 @@ def copied_to(
                 f"topic of its own"
             )
         cursor = Cursor.parse(text.decode(errors="replace"))
-        last = cursor if last is None or _place(cursor) > _place(last) else last
+        last = cursor if last is None or cursor.rank > last.rank else last
     if stored is None or (last is None and any(ends)):  # retention has deleted all copies
         return stored or last
     # Kafka may commit copies without the cursor behind them (docs/hazards.md): they are there.
-    if last is not None and _place(last) >= _place(stored):
+    if last is not None and last.rank >= stored.rank:
         return last
     raise Conflict(
         f"the group has copied up to cursor {stored}, and the last copy in {topic} is "
         f"{'none' if last is None else f'that of cursor {last}'}: the topic was recreated or has "
         f"lost its end, or the group was moved on; copy to another topic"
     )
-
-
-def _place(cursor: Cursor) -> tuple[int, int, int, int]:
-    return cursor.epoch, cursor.record, cursor.run, cursor.next

@@ -13,7 +13,7 @@ import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from functools import partial
-from typing import Self, TypeVar, overload
+from typing import TypeVar, overload
 
 from multicast.conditional.condition import Expectation, boundary, reserved_headers
 from multicast.conditional.follower import DecisionFollower
@@ -29,6 +29,7 @@ from multicast.drivers.client_settings import (
     producer_settings,
 )
 from multicast.drivers.clock import clock_of, seconds
+from multicast.drivers.closing import ClosedAtEnd
 from multicast.drivers.home_process import HomeProcess
 from multicast.drivers.protocol import (
     Appender,
@@ -68,7 +69,7 @@ from topology.tree import Plan
 _Message = TypeVar("_Message", bound=OneMessage)
 
 
-class Producer:
+class Producer(ClosedAtEnd):
     """Multicasts messages to sets of partitions of one topic. Safe from any thread.
 
     `bootstrap` lists brokers, "host:port,…". `client` holds Kafka's client settings by their names
@@ -173,12 +174,6 @@ class Producer:
             # No line of a program is to blame: the last reference may go anywhere.
             text = f"unclosed producer of topic {self.plan.topic}"
             warnings.warn(text, ResourceWarning, stacklevel=1, source=self)
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
 
     @property
     def plan(self) -> Plan:

@@ -57,8 +57,7 @@ def between(
 
 
 def _refuse_reversed(start: Cursor, until: Cursor) -> None:
-    last = (until.epoch, until.record, until.run, until.next)
-    if last < (start.epoch, start.record, start.run, start.next):
+    if until.rank < start.rank:
         raise UsageError(f"the end, cursor {until}, lies before the start, cursor {start}")
     if until.epoch == start.epoch and until.source != start.source:
         raise UsageError(f"cursor {until} is of another interest than cursor {start}")

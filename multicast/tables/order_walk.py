@@ -18,7 +18,7 @@ from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from datetime import datetime
-from typing import Literal, NamedTuple, Self
+from typing import Literal, NamedTuple
 
 from multicast.consuming.cursor import Cursor, CursorProof, interest_digest
 from multicast.consuming.delivery import Delivery
@@ -42,6 +42,7 @@ from multicast.control import (
 )
 from multicast.control.topic_identity import refuse_changed_topics
 from multicast.drivers.clock import clock_of
+from multicast.drivers.closing import ClosedAtEnd
 from multicast.drivers.protocol import Driver, Fetched, Reader, Record, TopicPartition
 from multicast.errors import (
     AmcastError,
@@ -90,7 +91,7 @@ class Piece(NamedTuple):
         return Cursor(*place, interest_digest(self.interest), self.proof)
 
 
-class OrderWalk:
+class OrderWalk(ClosedAtEnd):
     """Goes along the order of one subscription from a cursor on, epoch by epoch.
 
     Used from one thread. `until` is a cursor to which it goes, made by a walk or a consumer: both
@@ -133,12 +134,6 @@ class OrderWalk:
         except BaseException:
             self.close()
             raise
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
 
     def close(self) -> None:
         """Release the readers."""

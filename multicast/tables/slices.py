@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Iterator, Sequence
+from contextlib import closing
 from dataclasses import dataclass
 from operator import attrgetter
 from typing import NamedTuple
@@ -127,10 +128,9 @@ def read(driver: Driver, part: Slice, *, timeout_s: float) -> Iterator[Rows]:
     """
     partition = log_partition(part.log)
     position, end = part.places[0].first, part.places[-1].next
-    reader = driver.column_reader({partition: position})
     clock = clock_of(driver)
     judges = _SliceJudges(driver, part.log, timeout_s)
-    try:
+    with closing(driver.column_reader({partition: position})) as reader, closing(judges):
         moved = clock.monotonic()
         index = 0
         while position < end:
@@ -147,9 +147,6 @@ def read(driver: Driver, part: Slice, *, timeout_s: float) -> Iterator[Rows]:
                 rows, index = _rows(part, judges.effective(fetched.records), index)
                 if rows.records:
                     yield rows
-    finally:
-        judges.close()
-        reader.close()
 
 
 class _SliceJudges:

@@ -157,8 +157,8 @@ class FaultyBrokers(MemoryBrokers):
                 self._clock.later(_UNKNOWN_AFTER_S, request.disconnect)
             case AppendFate.DUPLICATED:
                 request.store()
-                for value, key, headers in request.batches[partition].records:
-                    self.log.write(partition, value, key=key, headers=headers)
+                for each in request.batches[partition].records:
+                    self.log.write(partition, each.value, key=each.key, headers=each.headers)
                 request.answer()
             case AppendFate.DELAYED:
                 self._clock.later(planned.seconds, partial(answer_at_once, request))

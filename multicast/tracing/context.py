@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Protocol
-
+from multicast.consuming.batches import Message
 from multicast.drivers.protocol import Headers
 from topology import extra
 
@@ -21,15 +20,7 @@ _SAMPLED = frozenset(b"%x" % digit for digit in range(1, 16, 2))
 PROPAGATOR = TraceContextTextMapPropagator()
 
 
-class Headed(Protocol):
-    """A delivered message, as far as its trace is concerned."""
-
-    @property
-    def headers(self) -> Headers:
-        """The producer's headers."""
-
-
-def context_of(message: Headed) -> Context:
+def context_of(message: Message) -> Context:
     """Give the context to start a span in, as a child of the multicast of a delivered message.
 
     It is empty if the message is not traced: a span that starts in it begins a trace of its own.

@@ -83,12 +83,8 @@ def read_messages(
 
     Raises `TimedOut` if no record came for `timeout_s` seconds.
     """
-
-    def quiet(_: int) -> TimedOut:
-        return TimedOut(f"log {log.name} gave no record within {timeout_s:g} s")
-
     partition = log_partition(log)
     first = driver.log_start_offsets([partition])[partition]
     end = audit.end.positions[log.name]
-    for fetched in read_upto(driver, partition, first, end, quiet, wait_s=timeout_s):
+    for fetched in read_upto(driver, partition, first, end, wait_s=timeout_s, error=TimedOut):
         audit.logged(state, log, fetched.records)

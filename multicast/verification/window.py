@@ -18,6 +18,7 @@ from array import array
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from operator import attrgetter
 
 from multicast.consuming.batches import Batch
 from multicast.consuming.subscription import End, SubscriptionRequest
@@ -85,7 +86,7 @@ class DeliveryWindow:
         reading.messages += len(offsets)
         self.messages += len(offsets)
         while self.messages > self.messages_max:
-            longest = max(self._readings.values(), key=_length)
+            longest = max(self._readings.values(), key=attrgetter("messages"))
             dropped = len(longest.parts.popleft().offsets)
             longest.messages -= dropped
             self.messages -= dropped
@@ -111,7 +112,3 @@ class DeliveryWindow:
             for part in reading.parts:
                 audit.delivered_offsets(consumer, instance, part.log, part.to, part.offsets)
         return check_all(audit.history(control))
-
-
-def _length(reading: _Reading) -> int:
-    return reading.messages

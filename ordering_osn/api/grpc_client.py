@@ -7,13 +7,13 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import ipaddress
 import json
 import re
 from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Callable, Iterable
 from typing import Any, Self, TypeVar
 
 from multicast.errors import TimedOut, UsageError
+from multicast.web import is_loopback
 from ordering_osn.api.channels import Status
 from ordering_osn.api.connection_errors import ConnectionLost, lost
 from ordering_osn.api.responses import read_answer, read_status
@@ -63,11 +63,7 @@ def host_and_port(address: str) -> tuple[str, int]:
 
 def is_own_machine(address: str) -> bool:
     """Whether an address "host:port" is this machine's, which no proxy of http_proxy can reach."""
-    host, _ = host_and_port(address)
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return host == "localhost"
+    return is_loopback(host_and_port(address)[0])
 
 
 class StatusAnswer(int):

@@ -28,7 +28,6 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from datetime import UTC, datetime
 from http import HTTPStatus
 from importlib.metadata import version
-from ipaddress import ip_address
 from pathlib import Path
 from typing import Any
 
@@ -41,6 +40,7 @@ from multicast.web import (
     WebDocument,
     WebServer,
     WebThread,
+    is_loopback,
     json_document,
     listen_at,
 )
@@ -173,14 +173,6 @@ class Operations:
         except (ValueError, KeyError, TypeError, RecursionError) as error:
             return _bad_request(str(error) or type(error).__name__)
         return WebDocument(HTTPStatus.NO_CONTENT, "text/plain", b"")
-
-
-def is_loopback(host: str) -> bool:
-    """Whether a host is this machine's own, by address or as localhost."""
-    try:
-        return ip_address(host).is_loopback
-    except ValueError:
-        return host == "localhost"
 
 
 def _only_get(call: Call) -> Call:

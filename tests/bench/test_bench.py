@@ -35,6 +35,13 @@ def workload(**changes):
     return from_document({**GOOD, **changes}, name="w")
 
 
+def check_plans(read):
+    for arm in read.arms:
+        plan = lay_out(read, arm, "A").plan
+        if plan is not None:
+            check(plan)
+
+
 # -- workloads ------------------------------------------------------------------------------
 
 
@@ -63,10 +70,7 @@ def test_every_workload_that_comes_along_can_be_run():
     assert len(names) >= 5
     for name in names:
         read = read_workload(name.removesuffix(".toml"), [])
-        for arm in read.arms:
-            plan = lay_out(read, arm, "A").plan
-            if plan is not None:
-                check(plan)
+        check_plans(read)
         assert tomllib.loads(folder.joinpath(name).read_text())["messages"] == read.messages
 
 
@@ -143,10 +147,7 @@ def test_every_entry_of_the_suite_is_a_workload_that_can_be_run():
     for entry in ENTRIES:
         for quick in (False, True) if entry.quick else (False,):
             read = read_workload(entry.workload, list(entry.all_changes(quick=quick)))
-            for arm in read.arms:
-                plan = lay_out(read, arm, "A").plan
-                if plan is not None:
-                    check(plan)
+            check_plans(read)
             assert read.messages * read.message_bytes <= 1_000_000_000
 
 

@@ -27,8 +27,8 @@ from multicast.drivers.protocol import Appended, TopicPartition
 from multicast.errors import UnknownVersion
 from multicast.order import records as tickets
 from multicast.order.runs import digest_of
+from tests.helpers.driver_worlds import append_all, whole
 from tests.helpers.plans import chain
-from tests.helpers.system import PATIENCE_S, until
 from topology.output import Output
 
 # Little work in many small jobs: compiling it well costs more than it saves.
@@ -102,32 +102,18 @@ class Measured:
 
 
 def stored(driver, topic, count):
-    """All records of a run's events by Kafka partition, once so many are there."""
-    reader = driver.reader({TopicPartition(topic, at): 0 for at in range(count)})
-    ends = driver.last_stable_offsets([TopicPartition(topic, at) for at in range(count)])
-    found = {at: [] for at in range(count)}
-    places = dict.fromkeys(ends, 0)
-
-    def whole():
-        for fetched in reader.poll(0.5):
-            found[fetched.partition.partition] += [record.value for record in fetched.records]
-            places[fetched.partition] = fetched.position
-        return all(places[at] >= end for at, end in ends.items())
-
-    until(whole, "all events")
-    reader.close()
-    return found
+    """All records of a topic by Kafka partition."""
+    return {
+        at: [record.value for record in whole(driver, TopicPartition(topic, at))]
+        for at in range(count)
+    }
 
 
 def append(driver, topic, values):
-    appender = driver.appender()
-    outcomes = []
-    for at, raws in values.items():
-        for raw in raws:
-            appender.append(TopicPartition(topic, at), raw, done=outcomes.append)
-    assert appender.flush(PATIENCE_S)
-    appender.close()
-    assert all(isinstance(one, Appended) for one in outcomes)
+    with contextlib.closing(driver.appender()) as appender:
+        for at, raws in values.items():
+            outcomes = append_all(appender, TopicPartition(topic, at), raws)
+            assert all(isinstance(outcome, Appended) for outcome in outcomes)
 
 
 @pytest.fixture(scope="module")

@@ -8,8 +8,7 @@ from itertools import product
 import pytest
 
 from bench.pipeline.rule import EPOCH_PLACES, PlannedOrder, Statement, read_control
-from bench.pipeline.streams import scan
-from bench.pipeline.ticket_rule import StreamReading
+from bench.pipeline.ticket_rule import StreamReading, scan
 from collectors.reconfiguration.survey import counted_runs
 from multicast.control import plan_record, stream_partition
 from multicast.drivers.protocol import TopicPartition
@@ -37,12 +36,12 @@ from tests.collectors.core.test_recover import (
     multicast,
     ordered,
     recovered,
-    state_of,
 )
 from tests.collectors.core.test_recover import PLAN as RECOVERED
+from tests.helpers.driver_worlds import whole
 from tests.helpers.forged import jump
 from tests.helpers.plans import chain, first_stream, tag_in
-from tests.helpers.small import Small
+from tests.helpers.small import Small, state_of
 
 PLAN = chain()
 SEEDS = range(60)
@@ -170,16 +169,11 @@ def test_over_all_seeds_every_reason_occurs():
 
 def records_of(system, topic):
     """Give (partition, record) of a topic in memory, in the order of each partition."""
-    count = system.driver.partition_counts([topic])[topic]
-    starts = {TopicPartition(topic, number): 0 for number in range(count)}
-    reader, ends = system.driver.reader(starts), system.driver.last_stable_offsets([*starts])
-    read = []
-    while any(starts[partition] < end for partition, end in ends.items()):
-        for fetched in reader.poll(1.0):
-            starts[fetched.partition] = fetched.position
-            read += [(fetched.partition.partition, record) for record in fetched.records]
-    reader.close()
-    return sorted(read, key=lambda each: each[0])
+    return [
+        (number, record)
+        for number in range(system.driver.partition_counts([topic])[topic])
+        for record in whole(system.driver, TopicPartition(topic, number))
+    ]
 
 
 def test_after_a_recovery_both_readings_count_the_same_restored_and_later_records():

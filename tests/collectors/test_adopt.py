@@ -376,9 +376,3 @@ def test_what_cannot_be_adopted_is_refused_with_the_reason_and_writes_nothing(wh
     ]:
         assert sentence in adopt(where, topic, "--seconds", "0", "-i", wrong, code=2)
     assert list(tmp_path.glob("*.toml")) == list(tmp_path.glob("*.json")) == []
-
-
-def test_no_broker_is_exit_code_4():
-    done = amcast("adopt", "orders", "-b", "127.0.0.1:1")
-    assert done.returncode == 4
-    assert len(done.stderr.strip().splitlines()) == 1

@@ -3,8 +3,6 @@
 import contextlib
 import json
 import re
-import subprocess
-import sys
 import time
 
 import confluent_kafka
@@ -14,6 +12,7 @@ from collectors.doctor.checks import findings
 from collectors.doctor.finding import Check, Weight
 from collectors.doctor.inspection import inspect
 from collectors.doctor.streams import read_control
+from collectors.reconfiguration.appends import append_one
 from collectors.reconfiguration.apply import refuse_unsound
 from multicast import Consumer, Producer
 from multicast.control import (
@@ -54,15 +53,6 @@ def system(kafka_cluster, tmp_path):
         yield made
 
 
-@pytest.fixture(scope="module", autouse=True)
-def asks_nobody():
-    """A doctor without any broker: it gives up after ten seconds, while other tests run."""
-    command = [sys.executable, "-m", "multicast", "doctor", "-b", "127.0.0.1:9", "-t", "A"]
-    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as process:
-        yield process
-        process.kill()
-
-
 @pytest.fixture
 def admin(system):
     with Admin(system.bootstrap) as opened:
@@ -91,13 +81,8 @@ def examined(system, admin):
         yield examine
 
 
-def append(driver, partition, value, key=None):
-    outcomes = []
-    appender = driver.appender()
-    appender.append(partition, value, key=key, done=outcomes.append)
-    assert appender.flush(PATIENCE_S)
-    appender.close()
-    return outcomes[0].offset
+def append(system, partition, value, key=None):
+    return append_one(system.driver, partition, key, value, PATIENCE_S)
 
 
 def send(system, count, to, *, tickets=True):
@@ -124,16 +109,9 @@ def test_a_deployment_that_works_is_told_apart_from_one_whose_collector_stopped(
         read = message.message_id.offset + 1
     done = doctor(system, "-o", "json", "--patience", str(PATIENCE_S))
     document = json.loads(done.stdout)
-    assert (done.returncode, document["wrong"], document["epoch"], document["begun"]) == (
-        0,
-        0,
-        1,
-        True,
-    )
-    assert {finding["check"] for finding in document["findings"]} == {
-        "replication",
-        "consumer",
-    }
+    told = [document[key] for key in ("wrong", "epoch", "begun")]
+    assert (done.returncode, *told) == (0, 0, 1, True)
+    assert {finding["check"] for finding in document["findings"]} == {"replication", "consumer"}
     assert all(each["told_address"] and not each["behind"] for each in document["collectors"])
     group, never = document["consumers"]
     assert (never["group"], never["cursor"], never["stands_since_ms"]) == ("C2", "", None)
@@ -190,11 +168,11 @@ def test_a_setting_that_breaks_a_guarantee_is_found_and_refused(system, admin, e
 
 
 def test_foreign_records_are_skipped_counted_and_reported(system, examined):
-    wrong = append(system.driver, stream_partition(system.plan, "K2"), b"not an order record")
-    append(system.driver, control_partition(system.topic), b"hello", b"plans/1")
-    last = append(system.driver, control_partition(system.topic), b"{}", b"plan/2/x/y")
+    wrong = append(system, stream_partition(system.plan, "K2"), b"not an order record")
+    append(system, control_partition(system.topic), b"hello", b"plans/1")
+    last = append(system, control_partition(system.topic), b"{}", b"plan/2/x/y")
     theirs = collectors_partition(system.topic)
-    early = append(system.driver, theirs, b'{"epoch":2}', b"checkpoint/K1/26/0")
+    early = append(system, theirs, b'{"epoch":2}', b"checkpoint/K1/26/0")
     facts, results = examined()
     assert facts.begun_epoch == 1
     foreign = {key: each for key, each in results.items() if key[0] is Check.FOREIGN}
@@ -251,10 +229,11 @@ def test_collectors_order_nothing_where_a_setting_is_refused_until_it_is_mended(
     log = system.folder / f"{system.topic}.log"
     refusal = f"nothing is ordered: topic {system.topic} has unclean.leader.election.enable=true"
     until(lambda: refusal in log.read_text(), "a refusal")
-    until(
-        lambda: all(node["state"] != "running" for node in host.status()["nodes"]),
-        "idle collectors",
-    )
+
+    def idle():
+        return all(node["state"] != "running" for node in host.status()["nodes"])
+
+    until(idle, "idle collectors")
     send(system, 1, {"P1"})
     set_topic(admin, system.topic, **before)
     with Producer(topic=system.topic, driver=system.driver) as producer:
@@ -289,8 +268,3 @@ def test_three_brokers_have_no_finding_until_one_of_them_dies(kafka_cluster_of_t
         until(lambda: checks() == {Check.BROKER}, "what its death does")
         refuse_unsound(admin, system.plan)
     cluster.start()
-
-
-def test_brokers_that_do_not_answer_are_exit_code_4(asks_nobody):
-    assert asks_nobody.wait(PATIENCE_S) == 4
-    assert "No broker at 127.0.0.1:9 answered" in asks_nobody.stderr.read()

@@ -91,15 +91,3 @@ def test_a_topic_that_was_made_again_is_never_filled(monkeypatch):
             system.consumer("C1")
         with pytest.raises(TopicChanged):
             system.run("K1")
-
-
-def test_a_collector_stops_when_a_log_that_it_watches_was_made_again():
-    made = chain()
-    with Small(made) as empty:
-        ids = empty.log.topic_ids(["A"])
-    with Small(replace(made, topic_ids=ids)) as system, Ahead(system) as ahead:
-        for _ in range(3):
-            ahead.producer.multicast(b"x", to={"P1"}).ordered(60)
-        system.log.recreate("A")
-        until(ahead.nodes["K1"].ended.is_set)
-        assert isinstance(system.errors["K1"], TopicChanged)

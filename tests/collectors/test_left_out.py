@@ -6,10 +6,11 @@ from collectors.doctor.consumer_groups import group_prefix
 from collectors.doctor.ended_groups import request_of, why_ended
 from collectors.reconfiguration.apply import refuse_unfit
 from collectors.reconfiguration.committed import cursors_of
-from multicast.control import ControlReader, ControlState
+from multicast.control import ControlState
 from multicast.errors import Conflict, UsageError
 from multicast.testing import system
 from multicast.testing.interests import plan_for
+from tests.helpers.small import state_of
 
 BASE = {"wide": {"P1", "P2", "P3"}, "two": {"P2", "P3"}}
 # By group: what its consumer was opened with.
@@ -33,10 +34,6 @@ def topic():
             double.drain(consumer)
             consumer.commit()
         yield double
-
-
-def state_of(topic):
-    return ControlReader(topic.driver, topic.topic).refresh()
 
 
 def names(topic):

@@ -1,28 +1,21 @@
 """Processes share the collectors among themselves, and take over from each other."""
 
-import contextlib
 import json
 import socket
 import subprocess
 import sys
-import threading
-import time
 import urllib.request
 from collections import Counter
 
 import pytest
 
 from collectors.engine.ended_processes import EndedProcesses, place_of, this_machine
-from collectors.membership import group_of
 from collectors.placement import share_out
 from multicast import Producer
 from multicast.control import MACHINE_BYTES, PROCESS_BYTES, StatusPage, running_record
 from multicast.control.documents import page_of
-from multicast.drivers.kafka.group_member import Membership
-from multicast.errors import AmcastError
-from multicast.properties import check_all
-from multicast.verification.from_cluster import ReplayedConsumer, replayed
 from tests.collectors.deploy.shared import Instances
+from tests.collectors.test_replanning import judged
 from tests.helpers.plans import chain, poster
 from tests.helpers.small import Small
 from tests.helpers.small import until as soon
@@ -181,55 +174,6 @@ def test_a_standby_appends_nothing_beside_a_primary_and_all_when_that_is_gone():
         assert len(system.all("C1")) == 100
 
 
-# -- membership -------------------------------------------------------------------------------
-
-
-@pytest.mark.kafka
-@pytest.mark.slow
-def test_members_know_one_another_and_miss_who_leaves_or_falls_silent(kafka_cluster):
-    group = group_of(f"t{time.time_ns()}")
-    with contextlib.ExitStack() as stack:
-
-        def come(group=group):
-            made = Membership(kafka_cluster.bootstrap, {}, group=group, topic="t.Msg-TO")
-            stack.callback(made.close)
-            return made
-
-        first, second, third = come(), come(), come()
-
-        def together(*them):
-            """Step each member on its own thread until all agree on the list of members."""
-            pause, ends = threading.Event(), time.monotonic() + PATIENCE_S
-            agreed = threading.Barrier(len(them) + 1)
-            ready = threading.Event()
-
-            def follow(member):
-                while not ready.is_set() and time.monotonic() < ends:
-                    member.step()
-                    pause.wait(0.1)
-                agreed.wait(PATIENCE_S)
-
-            for member in them:
-                threading.Thread(target=follow, args=(member,), daemon=True).start()
-
-            def same():
-                names = tuple(sorted(member.member for member in them))
-                return all(member.members == names and member.member for member in them)
-
-            until(same, "the same list")
-            ready.set()
-            agreed.wait(PATIENCE_S)
-
-        together(first)
-        together(first, second, third)
-        third.leave()
-        together(first, second)
-        second.close()
-        together(first)
-        with pytest.raises(AmcastError, match="not usable"):
-            come(group="").step()
-
-
 # -- processes --------------------------------------------------------------------------------
 
 
@@ -319,13 +263,6 @@ def send(system, count):
         return [receipt.ordered(PATIENCE_S) for receipt in receipts]
 
 
-def judged(system):
-    seats = [ReplayedConsumer(f"C{number}", None) for number in (1, 2, 3)]
-    report = check_all(replayed(system.driver, system.topic, seats))
-    assert not report.violations, [str(violation.witness) for violation in report.violations]
-    return report.messages
-
-
 @pytest.mark.kafka
 @pytest.mark.slow
 @pytest.mark.timeout(900)
@@ -343,7 +280,7 @@ def test_instances_share_out_all_nodes_and_move_them_when_one_joins_dies_or_leav
         instances.stop("b")
         send(system, 60)
         until(lambda: instances.shared("c"), "all nodes on the last one")
-        assert judged(system) == 240
+        assert judged(system, "C1", "C2", "C3").messages == 240
 
 
 @pytest.mark.campaign
@@ -372,7 +309,7 @@ def test_primaries_that_share_and_pinned_ones_at_once_break_nothing(system):
         assert instances.roles("standby", "standby") == {names[0]}
         instances.start("shared")
         until(lambda: instances.shared("shared"), "all nodes again")
-        assert judged(system) == 601
+        assert judged(system, "C1", "C2", "C3").messages == 601
 
 
 def test_standing_by_for_a_share_is_refused():

@@ -8,7 +8,7 @@ from http.server import BaseHTTPRequestHandler, HTTPServer
 import pytest
 
 from collectors.reconfiguration import status_pages
-from collectors.reconfiguration.status_pages import CollectorCounts, reported_counts
+from collectors.reconfiguration.status_pages import reported_counts
 from multicast.control import StatusPage, running_record
 from multicast.drivers.protocol import Record
 from tests.helpers.in_memory_cluster import InMemoryCluster
@@ -150,10 +150,3 @@ def test_nothing_of_the_answer_of_another_server_is_shown(state):
         (first, _) = reported_counts(state).missing
         other.join(60)
     assert first.endswith("/status cannot be read (no answer of HTTP)")
-
-
-def counts(process, passed_on, dropped):
-    return CollectorCounts(
-        page="", process=process, appended={"P1": passed_on},
-        passed_on={"P1": passed_on}, read={"P1": dropped}, dropped={"P1": dropped},
-    )  # fmt: skip

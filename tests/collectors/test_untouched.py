@@ -3,12 +3,9 @@
 import pytest
 
 from collectors.cli.main import describe
-from collectors.reconfiguration.apply import apply
 from multicast import Consumer, Producer
-from multicast.control import ControlReader
-from multicast.drivers.kafka import Admin
-from multicast.properties import check_all
-from multicast.verification.from_cluster import ReplayedConsumer, replayed
+from tests.collectors.test_replanning import applied, judged
+from tests.helpers.small import state_of
 from tests.helpers.system import PATIENCE_S, System, amcast, until
 from topology.changes import with_kept_names, with_running_logs
 from topology.interests import from_document
@@ -40,11 +37,6 @@ def changed(system, *consumers):
     return with_kept_names(system.plan, made)
 
 
-def applied(system, plan, say=lambda _: None):
-    with Admin(system.bootstrap) as admin:
-        system.plan = apply(system.driver, admin, plan, timeout_s=60, say=say).plan
-
-
 def multicast(system, value, *partitions):
     with Producer(topic=system.topic, driver=system.driver) as producer:
         for partition in partitions:
@@ -56,14 +48,10 @@ def delivered(consumer):
 
 
 def states(system):
-    control = ControlReader(system.driver, system.topic)
-    try:
-        state = control.refresh()
-        plan = state.plan()
-        rows = [describe(system.driver, state, plan, node.name) for node in plan.collectors]
-        homes = {node.name: state.first_epoch(plan.epoch, node.name) for node in plan.collectors}
-    finally:
-        control.close()
+    state = state_of(system)
+    plan = state.plan()
+    rows = [describe(system.driver, state, plan, node.name) for node in plan.collectors]
+    homes = {node.name: state.first_epoch(plan.epoch, node.name) for node in plan.collectors}
     return homes, {row["collector"]: row["state"] for row in rows}
 
 
@@ -98,7 +86,7 @@ def test_a_tree_that_a_change_leaves_alone_goes_on_while_another_one_stands_stil
 
     # It is finished: the right tree is in epoch 2, the others are still in epoch 1.
     host.start(right)
-    applied(system, after)
+    system.plan = applied(system, after)
     done = ({left: 1, right: 2}, {left: "up to date", right: "up to date"})
     until(lambda: states(system) == done, "all that was sent is ordered")
     multicast(system, b"after", "P1", "P3", "P5", "P6")
@@ -109,7 +97,7 @@ def test_a_tree_that_a_change_leaves_alone_goes_on_while_another_one_stands_stil
     # The retained tree changes at last, from epoch 2 to 3.
     right_now = {"name": "C2", "interest": ["P3", "P4", "P6"]}
     more = {"name": "C6", "interest": ["P2", "P5"]}
-    applied(system, changed(system, LEFT, right_now, ALONE, more))
+    system.plan = applied(system, changed(system, LEFT, right_now, ALONE, more))
     for node in system.plan.collectors:
         if node.name not in host.names:
             host.start(node.name)
@@ -122,8 +110,4 @@ def test_a_tree_that_a_change_leaves_alone_goes_on_while_another_one_stands_stil
     until(lambda: amcast(*verify).returncode == 0, "what was applied")
     for consumer in consumers.values():
         consumer.close()
-    seats = [
-        ReplayedConsumer(name, None) for name in ("C1", "C2", "C5", "C6")
-    ]  # C2 has had two interests
-    report = check_all(replayed(system.driver, system.topic, seats))
-    assert not report.violations, [str(violation.witness) for violation in report.violations]
+    judged(system, "C1", "C2", "C5", "C6")  # C2 has had two interests

@@ -3,7 +3,7 @@
 import time
 import uuid
 from collections import defaultdict
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from functools import cached_property
 
 import confluent_kafka
@@ -21,6 +21,7 @@ REAL = [
     pytest.param("kafka-python", marks=pytest.mark.kafka),
     pytest.param("librdkafka", marks=pytest.mark.kafka),
 ]
+WORLDS = ["memory", *REAL]
 AS_COLUMNS = pytest.param("kafka-python, read as columns", marks=pytest.mark.kafka)
 PATIENCE_S = 60.0  # stops a hang, no more
 LARGE = {"max.message.bytes": "12000000"}
@@ -187,6 +188,13 @@ def read(reader, wanted, timeout_s=PATIENCE_S):
             records[at] += some
             positions[at] = position
     return records, positions
+
+
+def whole(driver, partition):
+    """Read a Kafka partition to its end."""
+    end = driver.last_stable_offsets([partition])[partition]
+    with closing(driver.reader({partition: 0})) as reader:
+        return read(reader, {partition: end})[0][partition] if end else []
 
 
 def watch(watcher, wanted, timeout_s=PATIENCE_S):

@@ -5,9 +5,9 @@ What makes them takes a stream, read to its end.
 
 from __future__ import annotations
 
+from collectors.reconfiguration.appends import append_one
 from collectors.reconfiguration.survey import counted_runs, read_streams
-from multicast.control import ControlReader, stream_partition
-from multicast.drivers.protocol import Appended
+from multicast.control import stream_partition
 from multicast.order.records import (
     FreezeRecord,
     OwnRecord,
@@ -16,16 +16,13 @@ from multicast.order.records import (
     Ticket,
     encode,
 )
+from tests.helpers.small import state_of
 from tests.helpers.system import PATIENCE_S, until
 
 
 def streams_of(system):
     """Every stream of the running epoch, read to its end."""
-    control = ControlReader(system.driver, system.topic)
-    try:
-        return read_streams(system.driver, control.refresh())
-    finally:
-        control.close()
+    return read_streams(system.driver, state_of(system))
 
 
 def is_relayed(streams):
@@ -41,16 +38,6 @@ def is_relayed(streams):
     return True
 
 
-def append(driver, partition, raw):
-    outcomes = []
-    appender = driver.appender()
-    appender.append(partition, raw, done=outcomes.append)
-    assert appender.flush(PATIENCE_S)
-    appender.close()
-    assert isinstance(outcomes[0], Appended)
-    return outcomes[0].offset
-
-
 def forge(system, name, make):
     """Append what `make` says of a collector's stream, until it counts before anybody else's."""
 
@@ -58,7 +45,7 @@ def forge(system, name, make):
         stream = streams_of(system)[name].stream
         raw = make(stream)
         at = stream_partition(stream.plan, name)
-        offset = append(system.driver, at, raw)
+        offset = append_one(system.driver, at, None, raw, PATIENCE_S)
         return offset in counted_in(system, name)
 
     until(counts, "a record that counts")
@@ -66,9 +53,7 @@ def forge(system, name, make):
 
 def counted_in(system, name):
     """The offsets of the records that count in a collector's stream of the running epoch."""
-    control = ControlReader(system.driver, system.topic)
-    state = control.refresh()
-    control.close()
+    state = state_of(system)
     stream = state.stream(state.begun_epoch, name, below=0)
     partition = stream_partition(stream.plan, name)
     end = system.driver.last_stable_offsets([partition])[partition]

@@ -5,9 +5,10 @@ import time
 import uuid
 from collections import Counter, defaultdict
 
+from multicast.drivers.appender.entries import prepared
 from multicast.drivers.kafka import Admin, KafkaPythonDriver, TopicSpec
 from multicast.drivers.protocol import Appended, JointRecord, TopicPartition
-from tests.helpers.driver_worlds import read, values
+from tests.helpers.driver_worlds import values, whole
 from tests.helpers.system import PATIENCE_S, until
 
 WAITING_MAX = 20_000  # so that a long outage does not fill the appender's buffer
@@ -47,10 +48,18 @@ class Joint:
         return JointRecord(partition, value, done, **fields)
 
     def append(self, partition, value):
-        self.appender.append_together([self.record(partition, value)])
+        self.appender.append(partition, value, done=self.record(partition, value).done)
 
     def append_each(self, partitions, value):
-        self.appender.append_together([self.record(to, value) for to in partitions])
+        """Append to several partitions, in one request if they have the same leader."""
+        entries = prepared([self.record(to, value) for to in partitions])
+        dispatcher, now = self.appender._dispatcher, time.monotonic()
+        with self.appender._lock:
+            for to, entry in entries:
+                dispatcher.unsettled += 1
+                dispatcher.unsettled_bytes += entry.size
+                dispatcher._enqueue(to, entry, now)
+            dispatcher.send_all(now)
 
     def count(self):
         return sum(map(len, self.outcomes.values()))
@@ -70,11 +79,7 @@ class Joint:
         until(accepted, "an acknowledgement")
 
     def log(self, partition):
-        end = self.driver.last_stable_offsets([partition])[partition]
-        reader = self.driver.reader({partition: 0})
-        records, _ = read(reader, {partition: end}) if end else ({partition: []}, None)
-        reader.close()
-        return values(records[partition])
+        return values(whole(self.driver, partition))
 
     def judge(self, partition):
         """Check all promises about a partition; return the errors by value."""

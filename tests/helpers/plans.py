@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from multicast.control import genesis, plan_record
@@ -12,8 +12,9 @@ from topology.check import figures
 from topology.interests import from_document
 from topology.planner.solver import plan as solve
 from topology.tree import CollectorSpec, Log, Objective, Plan, Subscription
+from topology.work import collector_work
 
-NOTHING = Objective(0.0, 0.0, 0.0, 0.0)
+Placed = Mapping[str, tuple[Sequence[str], str | None]]
 
 
 def poster(*, topic="A", destinations=(("P1", "P3"), ("P2", "P3", "P4"))) -> Plan:
@@ -34,27 +35,46 @@ def poster(*, topic="A", destinations=(("P1", "P3"), ("P2", "P3", "P4"))) -> Pla
     )
 
 
-def chain(*, epoch=1, topic="A") -> Plan:
-    """Two collectors: K1 decides P1 and P2, K2 takes P2 from it and adds P3; P4 is read alone."""
-    partitions = ("P1", "P2", "P3", "P4")
+def by_hand(
+    logs: Sequence[str], collectors: Placed, consumers: Placed, *, epoch: int = 1, topic: str = "A"
+) -> Plan:
+    """Make a plan of {collector: (bag, parent)} and {consumer: (interest, collector)}.
+
+    Partitions, wider logs and streams have their Kafka partitions in the order given.
+    """
+    alone = [name for name in logs if "+" not in name]
+    numbers = {name: number for number, name in enumerate(alone)}
+    numbers |= {name: number for number, name in enumerate(n for n in logs if "+" in n)}
     return Plan(
         topic=topic,
         epoch=epoch,
         base_epoch=epoch - 1,
         cluster_id="",
         input_hash="",
-        partitions=partitions,
-        logs=tuple(Log(name, topic, number) for number, name in enumerate(partitions)),
-        collectors=(
-            CollectorSpec("K1", ("P1", "P2"), None, 0),
-            CollectorSpec("K2", ("P2", "P3"), "K1", 1),
+        partitions=tuple(alone),
+        logs=tuple(
+            Log(name, f"{topic}.groups" if "+" in name else topic, numbers[name]) for name in logs
         ),
-        consumers=(
-            Subscription("C1", ("P1", "P2"), "K1"),
-            Subscription("C2", ("P2", "P3"), "K2"),
-            Subscription("C4", ("P4",), None),
+        collectors=tuple(
+            CollectorSpec(name, tuple(bag), parent, stream)
+            for stream, (name, (bag, parent)) in enumerate(collectors.items())
         ),
-        objective=NOTHING,
+        consumers=tuple(
+            Subscription(name, tuple(interest), collector)
+            for name, (interest, collector) in consumers.items()
+        ),
+        objective=Objective(0.0, 0.0, 0.0, 0.0),
+    )
+
+
+def chain(*, epoch=1, topic="A") -> Plan:
+    """Two collectors: K1 decides P1 and P2, K2 takes P2 from it and adds P3; P4 is read alone."""
+    return by_hand(
+        ("P1", "P2", "P3", "P4"),
+        {"K1": (("P1", "P2"), None), "K2": (("P2", "P3"), "K1")},
+        {"C1": (("P1", "P2"), "K1"), "C2": (("P2", "P3"), "K2"), "C4": (("P4",), None)},
+        epoch=epoch,
+        topic=topic,
     )
 
 
@@ -86,32 +106,43 @@ def with_foreign_work(*, epoch=1, topic="A") -> Plan:
     K0 serves nobody and passes on for K1 and K2. K1 drops P3 of K0's stream, K2 drops P1, and K3
     drops P1 and P2 of K1's. C1 drops P4, C3 drops P2; C5 reads one log alone.
     """
-    partitions = ("P1", "P2", "P3", "P4", "P5", "P6")
     return priced(
-        Plan(
-            topic=topic,
+        by_hand(
+            ("P1", "P2", "P3", "P4", "P5", "P6"),
+            {
+                "K0": (("P1", "P2", "P3"), None),
+                "K1": (("P1", "P2", "P4"), "K0"),
+                "K2": (("P2", "P3"), "K0"),
+                "K3": (("P4", "P5"), "K1"),
+            },
+            {
+                "C1": (("P1", "P2"), "K1"),
+                "C2": (("P2", "P3"), "K2"),
+                "C3": (("P1", "P4"), "K1"),
+                "C4": (("P4", "P5"), "K3"),
+                "C5": (("P6",), None),
+            },
             epoch=epoch,
-            base_epoch=epoch - 1,
-            cluster_id="",
-            input_hash="",
-            partitions=partitions,
-            logs=tuple(Log(name, topic, number) for number, name in enumerate(partitions)),
-            collectors=(
-                CollectorSpec("K0", ("P1", "P2", "P3"), None, 0),
-                CollectorSpec("K1", ("P1", "P2", "P4"), "K0", 1),
-                CollectorSpec("K2", ("P2", "P3"), "K0", 2),
-                CollectorSpec("K3", ("P4", "P5"), "K1", 3),
-            ),
-            consumers=(
-                Subscription("C1", ("P1", "P2"), "K1"),
-                Subscription("C2", ("P2", "P3"), "K2"),
-                Subscription("C3", ("P1", "P4"), "K1"),
-                Subscription("C4", ("P4", "P5"), "K3"),
-                Subscription("C5", ("P6",), None),
-            ),
-            objective=NOTHING,
+            topic=topic,
         )
     )
+
+
+def predicted(plan: Plan, sent: dict[str, int]) -> dict[str, dict[str, dict[str, int]]]:
+    """Give by collector, kind and log what a plan has it count of the entries that were sent."""
+    made = {}
+    for node in plan.collectors:
+        work = collector_work(plan, node)
+        kinds = {
+            "appended": work.appends,
+            "passed_on": work.passes_on,
+            "read": work.reads,
+            "dropped": work.drops,
+        }
+        made[node.name] = {
+            kind: {log: sent[log] for log in sorted(logs)} for kind, logs in kinds.items()
+        }
+    return made
 
 
 def priced(plan: Plan) -> Plan:
@@ -128,64 +159,21 @@ def tree_plan(count: int, topic: str) -> Plan:
     also the top of the log of the root's partition.
     """
     numbers = range(2, count + 2)
-    partitions = tuple(f"P{number}" for number in range(1, count + 2))
-    pair = {number: "+".join(sorted((f"P{number // 2}", f"P{number}"))) for number in numbers}
-    logs = [Log(name, topic, number) for number, name in enumerate(partitions)]
-    logs += [Log(pair[number], f"{topic}.groups", number - 2) for number in numbers]
+    partitions = [f"P{number}" for number in range(1, count + 2)]
+    near = {number: sorted((f"P{number // 2}", f"P{number}")) for number in numbers}
+    pair = {number: "+".join(names) for number, names in near.items()}
 
-    def bag(number: int) -> tuple[str, ...]:
-        near = {number // 2, number}
-        meets = [pair[other] for other in numbers if other in near or other // 2 in near]
-        return tuple(sorted({*meets, f"P{number // 2}", f"P{number}"}))
+    def bag(number: int) -> list[str]:
+        ends = {number // 2, number}
+        meets = [pair[other] for other in numbers if other in ends or other // 2 in ends]
+        return sorted({*meets, *near[number]})
 
-    def parent(number: int) -> str | None:
-        if number == numbers[0]:
-            return None
-        return f"K{max(number // 2, numbers[0])}"
-
+    parents = {number: f"K{max(number // 2, 2)}" if number > 2 else None for number in numbers}
     return priced(
-        Plan(
+        by_hand(
+            [*partitions, *pair.values()],
+            {f"K{number}": (bag(number), parents[number]) for number in numbers},
+            {f"C{number}": (near[number], f"K{number}") for number in numbers},
             topic=topic,
-            epoch=1,
-            base_epoch=0,
-            cluster_id="",
-            input_hash="",
-            partitions=partitions,
-            logs=tuple(logs),
-            collectors=tuple(
-                CollectorSpec(f"K{number}", bag(number), parent(number), number - 2)
-                for number in numbers
-            ),
-            consumers=tuple(
-                Subscription(
-                    f"C{number}", tuple(sorted((f"P{number // 2}", f"P{number}"))), f"K{number}"
-                )
-                for number in numbers
-            ),
-            objective=NOTHING,
         )
-    )
-
-
-def renamed(plan: Plan, *, name: Callable[[str], str] = "N{}".format) -> Plan:
-    """Lay out the next epoch with new collectors for the same logs: none is retained."""
-    place = 1 + max(node.stream for node in plan.collectors)
-    return replace(
-        plan,
-        epoch=plan.epoch + 1,
-        base_epoch=plan.epoch,
-        collectors=tuple(
-            replace(
-                node,
-                name=name(node.name),
-                parent=None if node.parent is None else name(node.parent),
-                stream=node.stream + place,
-                stream_first=0,
-            )
-            for node in plan.collectors
-        ),
-        consumers=tuple(
-            replace(subscription, collector=name(subscription.collector or ""))
-            for subscription in plan.consumers
-        ),
     )

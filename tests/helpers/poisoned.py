@@ -27,10 +27,10 @@ def nullable(raw):
     return varint(-1) if raw is None else varint(len(raw)) + raw
 
 
-def record(delta, value, headers=(), *, attributes=0, count=None):
-    """One record with its length; `count` says another number of headers than there are."""
+def record(delta, value, headers=(), *, attributes=0):
+    """One record with its length."""
     body = bytes([attributes]) + varint(0) + varint(delta) + nullable(None) + nullable(value)
-    body += varint(len(headers) if count is None else count)
+    body += varint(len(headers))
     body += b"".join(nullable(name) + nullable(of) for name, of in headers)
     return varint(len(body)) + body
 

@@ -30,6 +30,17 @@ def until(condition, timeout=60.0, pause=0.005):
     return answer
 
 
+def values(batches):
+    """Give the payloads of batches, in order."""
+    return [record.value for batch in batches for record in batch.records]
+
+
+def state_of(system):
+    """Read what the control topic of a system, in memory or on brokers, says now."""
+    with closing(ControlReader(system.driver, system.topic)) as control:
+        return control.refresh()
+
+
 class Small:
     """A plan in force on a log in memory, and its collectors as threads."""
 
@@ -69,8 +80,7 @@ class Small:
     @property
     def previous(self):
         """What the next plan, markers or ends name as the statement before them."""
-        with closing(ControlReader(self.driver, self.plan.topic)) as control:
-            return control.refresh().previous
+        return state_of(self).previous
 
     def propose(self, plan):
         self.write(plan_record(self.previous, plan, attempt="1"))

@@ -16,7 +16,7 @@ from kafka.admin import ConfigResource, ConfigResourceType
 
 from bench.harness.processes import CollectorProcesses
 from collectors.reconfiguration.apply import apply
-from multicast import history
+from multicast import Producer, history
 from multicast.control import stream_partition
 from multicast.drivers import open_driver
 from multicast.drivers.kafka import Admin
@@ -152,6 +152,30 @@ class System:
         producer = confluent_kafka.Producer({"bootstrap.servers": self.bootstrap})
         producer.produce(partition.topic, record, partition=partition.partition)
         assert producer.flush(PATIENCE_S) == 0
+
+    @contextlib.contextmanager
+    def load(self, sets):
+        """Send to these sets in turn, each round acknowledged, until the block ends."""
+        stop = threading.Event()
+
+        def send():
+            number = 0
+            with Producer(self.bootstrap, topic=self.topic) as producer:
+                while not stop.wait(0.02):
+                    receipts = []
+                    for to in sets:
+                        receipts.append(producer.multicast(b"%d" % number, to=to, key=b"k"))
+                        number += 1
+                    for receipt in receipts:
+                        receipt.accepted(PATIENCE_S)
+
+        sending = threading.Thread(target=send, daemon=True)
+        sending.start()
+        try:
+            yield
+        finally:
+            stop.set()
+            sending.join(PATIENCE_S)
 
     def void(self) -> int:
         """Count the records of all order streams that do not count."""

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from multicast import history as lines
 from multicast.history import HistoryBuilder, HistoryError
-from topology.tree import Plan
+from tests.helpers.plans import by_hand
 
 TEXT = st.text(min_size=1, max_size=5)
 TO = st.sets(TEXT, min_size=1, max_size=3)
@@ -29,23 +29,8 @@ def error_of(*written):
     return str(caught.value)
 
 
-def plan(consumer="C1", interest=("P1",), epoch=1):
-    log = {"name": "P1", "topic": "A", "partition": 0}
-    return Plan.from_json(
-        {
-            "schema_version": 1,
-            "topic": "A",
-            "cluster_id": "",
-            "input_hash": "",
-            "base_epoch": 0,
-            "epoch": epoch,
-            "logs": [log],
-            "collectors": [],
-            "consumers": [{"name": consumer, "interest": list(interest), "collector": None}],
-            "objective": {"hops": 0.0, "foreign": 0.0, "cost": 0.0, "gap": 0.0},
-            "order_version": 3,
-        }
-    )
+def plan(interest=("P1",), epoch=1):
+    return by_hand(["P1"], {}, {"C1": (interest, None)}, epoch=epoch)
 
 
 def test_every_line_that_the_documentation_shows_is_read():

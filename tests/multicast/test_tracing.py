@@ -1,4 +1,4 @@
-"""Spans of messages on a real broker, as OpenTelemetry's SDK exports them."""
+"""Spans of messages, as OpenTelemetry's SDK exports them; in the campaign also on a broker."""
 
 import subprocess
 import sys
@@ -12,10 +12,9 @@ from opentelemetry.sdk.trace.sampling import ALWAYS_OFF, ALWAYS_ON, ParentBased,
 
 from collectors.testing.running import RunningTopic
 from multicast.errors import AppendRefused
+from multicast.testing import system
 from multicast.tracing.context import PROPAGATOR, context_of, injected
 from tests.helpers.system import PATIENCE_S
-
-pytestmark = [pytest.mark.kafka, pytest.mark.slow, pytest.mark.timeout(300)]
 
 INTERESTS = {
     "consumers": {"C1": {"P1", "P2"}, "C2": {"P2", "P3"}},
@@ -23,7 +22,7 @@ INTERESTS = {
 }
 
 
-TOO_LARGE = 17_000_000  # local brokers take 16 MiB
+TOO_LARGE = 101 * 1024 * 1024  # above what the clients allow
 
 
 class Switched(Sampler):
@@ -43,12 +42,19 @@ SAMPLER = Switched()
 EXPORTER = InMemorySpanExporter()
 
 
-@pytest.fixture(scope="module")
-def topic(kafka_cluster):
+ON_A_BROKER = [pytest.mark.kafka, pytest.mark.campaign, pytest.mark.timeout(300)]
+
+
+@pytest.fixture(scope="module", params=["memory", pytest.param("broker", marks=ON_A_BROKER)])
+def topic(request):
     provider = TracerProvider(sampler=SAMPLER)
     provider.add_span_processor(SimpleSpanProcessor(EXPORTER))
     trace.set_tracer_provider(provider)
-    with RunningTopic(kafka_cluster.bootstrap, INTERESTS) as running:
+    if request.param == "memory":
+        made = system(INTERESTS)
+    else:
+        made = RunningTopic(request.getfixturevalue("kafka_cluster").bootstrap, INTERESTS)
+    with made as running:
         yield running
 
 
@@ -136,28 +142,22 @@ def test_a_share_of_the_messages_is_traced_and_all_of_a_sampled_caller(topic, sp
     assert len(spans("deliver")) == 4
 
 
-def test_a_traceparent_of_the_application_stays_and_is_the_parent(topic, spans):
-    own = b"00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
-    headers = [("traceparent", own), ("other", b"1")]
-    with topic.producer(tracing=True) as producer:
-        producer.multicast(b"x", to={"P1", "P2"}, headers=headers).accepted(PATIENCE_S)
-    for name in ("C1", "C2"):
-        assert list(one_of(received(topic, name, 1)).headers) == headers
-    assert one_of(spans("multicast")).parent.span_id == 0xB7AD6B7169203331
-    assert spans("deliver")[0].parent.span_id == 0xB7AD6B7169203331
-
-
-def test_a_traceparent_that_is_not_sampled_costs_its_readers_no_span(topic, spans):
-    own = b"00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-00"
+@pytest.mark.parametrize(("share", "flags"), [(True, b"01"), (1e-9, b"00")])
+def test_a_traceparent_of_the_application_stays_and_decides(topic, spans, share, flags):
+    own = b"00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-" + flags
     headers = [("traceparent", own), ("other", b"1")]
     with (
-        topic.producer(tracing=1e-9) as producer,
+        topic.producer(tracing=share) as producer,
         trace.get_tracer("test").start_as_current_span("caller"),
     ):
         producer.multicast(b"x", to={"P1", "P2"}, headers=headers).accepted(PATIENCE_S)
     for name in ("C1", "C2"):
         assert list(one_of(received(topic, name, 1)).headers) == headers
-    assert [*spans("multicast"), *spans("order"), *spans("deliver")] == []
+    if flags == b"01":
+        parents = [one_of(spans("multicast")).parent, spans("deliver")[0].parent]
+        assert [parent.span_id for parent in parents] == [0xB7AD6B7169203331] * 2
+    else:
+        assert [*spans("multicast"), *spans("order"), *spans("deliver")] == []
 
 
 def test_the_messages_of_one_call_share_a_span_and_each_has_its_delivery(topic, spans):

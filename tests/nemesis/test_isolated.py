@@ -9,11 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from bench.nemesis.isolated.catalogue import ISOLATED_FAULTS
-from bench.nemesis.isolated.deployment import (
-    Deployment,
-    FaultSite,
-)
+from bench.nemesis.faults.isolated import ISOLATED_FAULTS
+from bench.nemesis.isolated.deployment import Deployment, FaultSite
 from bench.nemesis.isolated.topics import named, recreate, refill
 from tests.helpers.system import until
 
@@ -22,7 +19,8 @@ slow = pytest.mark.slow
 patient = pytest.mark.timeout(900)
 FULL_BROKER = """
 import dataclasses, json, pathlib, tempfile
-from bench.nemesis.isolated.catalogue import ISOLATED_FAULTS, FaultSite
+from bench.nemesis.faults.isolated import ISOLATED_FAULTS
+from bench.nemesis.isolated.deployment import FaultSite
 from multicast.local.cluster import LocalCluster
 with tempfile.TemporaryDirectory() as folder, LocalCluster(brokers=3) as cluster:
     site = FaultSite(cluster.bootstrap, pathlib.Path(folder), cluster)

@@ -1,7 +1,6 @@
 """The system behind the nemesis' proxy: a request is doubled, delayed, cut, unanswered."""
 
 import contextlib
-import threading
 
 import pytest
 
@@ -98,26 +97,6 @@ def test_after_a_spoilt_commit_the_next_instance_goes_on_where_the_cursor_is(wor
     with world.consumer("C1") as consumer:
         assert consumer.position == place
         world.read(consumer, "C1", f"{action}-2")
-    world.judge()
-
-
-def test_a_delayed_commit_blocks_its_caller_and_is_kept(world):
-    world.send_each(4)
-    with world.consumer("C1") as consumer:
-        world.read(consumer, "C1", "before the delay")
-        held = world.proxy.arm(commits(Action.DELAY))
-        committing = threading.Thread(target=consumer.commit)
-        committing.start()
-        try:
-            assert held.fired.wait(PATIENCE_S)
-            assert committing.is_alive()
-        finally:
-            held.release()
-            committing.join(PATIENCE_S)
-        place = consumer.position
-    with world.consumer("C1") as consumer:
-        assert consumer.position == place
-        world.read(consumer, "C1", "after the delay")
     world.judge()
 
 

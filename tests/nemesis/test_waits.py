@@ -1,8 +1,9 @@
-"""Waits behind another log: what is excused, the bound, and whether they settle."""
+"""Waits behind another log: what is excused, the bound, and whether they settle; recoveries."""
 
 import pytest
 
 from bench.nemesis.histories import AcceptedDeliveries
+from bench.nemesis.recovery import RecoveryFigures, recoveries
 from bench.nemesis.waits import SETTLE_S, TIMES, FaultTime, judge_waits
 
 S = 10**9
@@ -54,3 +55,22 @@ def test_waits_that_are_longer_for_good_are_found_though_they_are_short():
     for waits, named in ((median, "p50"), (tail, "p99")):
         (finding,) = judged([*before, *during, *waits], refused(70)).findings
         assert finding.startswith(f"{SETTLE_S:g} s after refused {named} ")
+
+
+def test_a_fault_has_recovered_when_each_pair_has_delivered_a_message_that_was_sent_after_it():
+    begun = [10 * S, 20 * S, 30 * S]
+    waits = {"P1": [11, 22, 31], "P2+P3": [11, 25, 31], "P9": [99, 99, 99]}
+    delivered = {
+        ("C1", to): AcceptedDeliveries(begun, begun, [at * S for at in each])
+        for to, each in waits.items()
+    }
+    del delivered["C1", "P9"]
+    load = dict.fromkeys(waits, begun)
+    faults = [("killed", 12 * S), ("killed", 27 * S), ("late", 30 * S)]
+    found = recoveries(faults, load=load, delivered=delivered, interests={"C1": ["P1", "P2"]})
+    assert found == {
+        "killed": RecoveryFigures(2, 0, 4.0, 13.0, 13.0),
+        "late": RecoveryFigures(1, 0, None, None, None),
+    }
+    found = recoveries(faults[:1], load=load, delivered=delivered, interests={"C1": ["P9"]})
+    assert found["killed"].unrecovered == 1

@@ -81,7 +81,6 @@ def test_an_export_that_is_killed_goes_on_without_a_lost_or_doubled_row(topic, t
 
 
 @pytest.mark.campaign
-@pytest.mark.campaign
 def test_other_programs_read_the_folder_as_it_stands_also_while_it_is_written(topic, tmp_path):
     folder = tmp_path / "out"
     assert amcast(*command(topic, folder)).returncode == 0

@@ -20,6 +20,7 @@ from multicast.tables.export import Export, export, locked
 from multicast.tables.order_walk import OrderWalk
 from tests.helpers.plans import chain, tag_in
 from tests.helpers.small import Small
+from tests.multicast.consuming.test_lost_tails import write
 
 PLAN = chain()
 ORDER = stream_partition(PLAN, "K1")
@@ -31,13 +32,6 @@ LOST = "log {} has lost its messages from offset 3 on"
 def world():
     with Small(PLAN) as made:
         yield made
-
-
-def write(world, count):
-    with world.producer() as producer:
-        for number in range(count):
-            for to in ({"P1"}, {"P4"}):
-                producer.multicast(b"%d" % number, to=to).accepted(60)
 
 
 def lose(world, count, *, regrown):

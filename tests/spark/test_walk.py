@@ -8,7 +8,6 @@ import pytest
 from multicast.consuming.cursor import Cursor
 from multicast.consuming.subscription import SubscriptionRequest
 from multicast.control import log_partition
-from multicast.drivers.kafka import Admin
 from multicast.errors import TimedOut, Trimmed, UncoveredInterest, UsageError
 from multicast.tables.between import between
 from multicast.tables.options import table_options
@@ -122,50 +121,27 @@ def test_a_time_in_an_epoch_that_has_ended_is_a_place_in_that_epoch(amcast_topic
         assert (head, tail, read(moment)) == (whole[:count], whole[count:], whole[count:])
 
 
-@kafka
-@pytest.mark.slow
-def test_what_retention_removed_is_a_named_error_at_a_cursor_and_earliest_is_behind_it(
-    amcast_topic,
-):
-    topic = amcast_topic(INTERESTS)
-    start = topic.consumer("C1", committed=False).position
-    send(topic, 100)
-    pieces = all_now(topic, C1)
-    whole = rows_of(topic, pieces)
-    log = topic.plan.log("P1")
-    # Any interleaving of the logs may be the order: the last removed message may stand anywhere.
-    (removed,) = (piece for piece in pieces if piece.log == log and piece.first <= 4 < piece.next)
-    later = removed._replace(next=5).end
-    with Admin(topic.bootstrap) as admin:
-        admin.delete_records({log_partition(log): 5})
-    with pytest.raises(Trimmed, match="log P1 begins at offset 5"):
-        all_now(topic, C1, start)
-    rest = whole[cursors(whole).index(later.place) + 1 :]
-    for begins in (later, "earliest"):
-        with OrderWalk(topic.driver, topic.topic, C1, begins) as walk:
-            assert cursors(rows_of(topic, walk.advance())) == cursors(rest)
-    topic.close()  # its own check at the end would read what is gone
-
-
-@kafka
-@pytest.mark.slow
-def test_what_cannot_be_read_is_a_named_error(amcast_topic):
-    topic = amcast_topic(INTERESTS)
-    send(topic, 20)
-    with pytest.raises(UncoveredInterest):
-        all_now(topic, SubscriptionRequest.of(None, {"P1", "P5"}))
-    whole = rows_of(topic, all_now(topic, C1))
-    first, last = Cursor.parse(whole[0][2]), Cursor.parse(whole[-1][2])
-    with pytest.raises(UsageError, match="lies before the start"):
-        all_now(topic, C1, last, first)
-    beyond = Cursor(last.epoch, last.source, last.record + 1000, 0, 0)
-    with pytest.raises(TimedOut, match="does not reach cursor"):
-        between(topic.driver, topic.topic, C1, first, beyond, timeout_s=0.1)
-    with pytest.raises(Trimmed, match="is beyond the end"):
-        all_now(topic, C1, beyond)
-    (single,) = {Cursor.parse(text) for _, _, text in rows_of(topic, all_now(topic, C5))[-1:]}
-    with pytest.raises(Trimmed, match="is beyond the end"):
-        all_now(topic, C5, replace(single, next=single.next + 1000))
+def test_what_cannot_be_read_is_a_named_error():
+    with system(INTERESTS) as topic:
+        send(topic, 20)
+        with pytest.raises(UncoveredInterest):
+            all_now(topic, SubscriptionRequest.of(None, {"P1", "P5"}))
+        whole = rows_of(topic, all_now(topic, C1))
+        first, last = Cursor.parse(whole[0][2]), Cursor.parse(whole[-1][2])
+        with pytest.raises(UsageError, match="lies before the start"):
+            all_now(topic, C1, last, first)
+        beyond = Cursor(last.epoch, last.source, last.record + 1000, 0, 0)
+        with pytest.raises(TimedOut, match="does not reach cursor"):
+            between(topic.driver, topic.topic, C1, first, beyond, timeout_s=0.1)
+        with pytest.raises(Trimmed, match="is beyond the end"):
+            all_now(topic, C1, beyond)
+        (single,) = {Cursor.parse(text) for _, _, text in rows_of(topic, all_now(topic, C5))[-1:]}
+        with pytest.raises(Trimmed, match="is beyond the end"):
+            all_now(topic, C5, replace(single, next=single.next + 1000))
+        # What retention has removed, at a cursor; "earliest" is behind it (test_first_place).
+        topic.log.trim(log_partition(topic.plan.log("P1")), 1)
+        with pytest.raises(Trimmed, match="log P1 begins at offset 1"):
+            all_now(topic, C1, replace(first, record=0, run=0, next=0))
 
 
 def interests(*consumers):

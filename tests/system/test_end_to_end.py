@@ -7,6 +7,7 @@ import os
 import random
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 from kafka import KafkaProducer
@@ -234,12 +235,16 @@ def test_a_stopped_broker_is_one_sentence_and_exit_code_4():
         ["send", "--to", "P1", "--timeout", "5"],
         ["receive", "-n", "C1"],
         ["collectors", "status"],
+        ["doctor", "-t", "A"],
+        ["adopt", "orders"],
     )
-    for words in commands:
-        done = amcast(*words, "-b", bootstrap, stdin="x\n")
-        assert done.returncode == 4, done.stderr
-        assert len(done.stderr.splitlines()) == 1, done.stderr
-        assert bootstrap in done.stderr
+    # Each waits long for an answer: all at once.
+    with ThreadPoolExecutor() as beside:
+        ended = beside.map(lambda words: amcast(*words, "-b", bootstrap, stdin="x\n"), commands)
+        for done in ended:
+            assert done.returncode == 4, done.stderr
+            assert len(done.stderr.splitlines()) == 1, done.stderr
+            assert bootstrap in done.stderr
 
 
 def test_a_topic_without_a_plan_says_how_to_make_one(kafka_cluster):

@@ -2,7 +2,6 @@
 
 import logging
 import threading
-from dataclasses import replace
 
 import pytest
 
@@ -15,37 +14,13 @@ from multicast.verification.running_check import RunningCheck
 from tests.collectors.test_replanning import planned
 from tests.helpers.forged import forge
 from tests.helpers.hosting import hosting
-from tests.helpers.plans import poster, priced
+from tests.helpers.plans import by_hand, poster, priced
 from tests.helpers.system import PATIENCE_S, System, until
-from topology.tree import CollectorSpec, Subscription
 
 pytestmark = [pytest.mark.kafka, pytest.mark.slow, pytest.mark.timeout(600)]
 
 SETS = ({"P1"}, {"P2"}, {"P3"}, {"P4"}, {"P5"}, {"P1", "P3"}, {"P2", "P3", "P4"})
 ENOUGH = 500  # deliveries: some turns of the check
-
-
-class Load:
-    """A thread that sends to all sets until it is stopped, and waits for each round of them."""
-
-    def __init__(self, system):
-        self._system = system
-        self._stop = threading.Event()
-        self._thread = threading.Thread(target=self._send, daemon=True)
-
-    def __enter__(self):
-        self._thread.start()
-        return self
-
-    def __exit__(self, *_):
-        self._stop.set()
-        self._thread.join(PATIENCE_S)
-
-    def _send(self):
-        with Producer(topic=self._system.topic, driver=self._system.driver) as producer:
-            while not self._stop.wait(0.02):
-                for receipt in [producer.multicast(b"x", to=to) for to in SETS]:
-                    receipt.accepted(PATIENCE_S)
 
 
 def state_of(host):
@@ -57,7 +32,7 @@ def test_a_busy_system_whose_plan_changes_passes_the_check(kafka_cluster, tmp_pa
         place = (system.bootstrap, system.topic, system.driver_name, tmp_path)
         with hosting(*place, options=["--check"]) as host:
             until(lambda: state_of(host) == "ok", "the check")
-            with Load(system):
+            with system.load(SETS):
                 until(lambda: host.status()["check"]["messages"] > ENOUGH, "deliveries")
                 with Admin(system.bootstrap) as admin:
                     apply(system.driver, admin, planned(system.plan), add_partitions=True)
@@ -72,20 +47,10 @@ def test_a_busy_system_whose_plan_changes_passes_the_check(kafka_cluster, tmp_pa
 def two_levels():
     """K1 orders P1 and P2 for C1; K2 relays both to C2, and adds P3."""
     return priced(
-        replace(
-            poster(destinations=()),
-            partitions=("P1", "P2", "P3"),
-            logs=poster().logs[:3],
-            collectors=(
-                CollectorSpec("K1", ("P1", "P2"), None, 0),
-                CollectorSpec("K2", ("P1", "P2", "P3"), "K1", 1),
-            ),
-            consumers=(
-                Subscription("C1", ("P1", "P2"), "K1"),
-                Subscription("C2", ("P1", "P2", "P3"), "K2"),
-            ),
-            rates={},
-            limits={},
+        by_hand(
+            ("P1", "P2", "P3"),
+            {"K1": (("P1", "P2"), None), "K2": (("P1", "P2", "P3"), "K1")},
+            {"C1": (("P1", "P2"), "K1"), "C2": (("P1", "P2", "P3"), "K2")},
         )
     )
 

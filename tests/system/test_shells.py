@@ -5,32 +5,11 @@ from dataclasses import replace
 import pytest
 
 from collectors.core.collector import LIMITS
-from multicast.consuming.subscription import Bounds
 from multicast.control import ControlReader
 from multicast.control.codecs import named_record
 from multicast.order.records import encode
-from tests.helpers.plans import chain, poster, tag_in
+from tests.helpers.plans import chain, tag_in
 from tests.helpers.small import Small, until
-
-
-def send(system, count=200):
-    sets = [{"P1"}, {"P3"}, {"P1", "P3"}, {"P2", "P3", "P4"}, {"P5"}]
-    with system.producer() as producer:
-        receipts = [producer.multicast(b"%d" % n, to=sets[n % len(sets)]) for n in range(count)]
-        return [str(receipt.ordered(60)) for receipt in receipts]
-
-
-@pytest.mark.slow
-def test_the_whole_path_with_tiny_limits_everywhere():
-    limits = replace(LIMITS, run_length_max=2, runs_max=2, checkpoint_records=5)
-    with Small(poster(), limits=limits) as system:
-        system.run_all()
-        sent = send(system)
-        first = system.all("C1", bounds=Bounds(buffer_bytes_max=1, runs_max=1))
-        assert first == system.all("C1")
-        assert set(first) == {m for m in sent if not m.startswith("P5:")}
-        third = system.all("C3", bounds=Bounds(buffer_bytes_max=1, runs_max=1))
-        assert [m for m in first if m in set(third)] == [m for m in third if m in set(first)]
 
 
 @pytest.mark.slow

@@ -4,18 +4,16 @@ import signal
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import closing
 from dataclasses import replace
 
 import pytest
 
 from bench.pipeline.rule import EPOCH_PLACES, PlannedOrder, Statement, read_control
-from bench.pipeline.streams import scan
+from bench.pipeline.ticket_rule import scan
 from collectors.reconfiguration import drain
 from multicast import Consumer, Producer
 from multicast.consuming.subscription import SubscriptionRequest
 from multicast.control import (
-    ControlReader,
     control_partition,
     control_topics,
     log_partition,
@@ -27,7 +25,9 @@ from multicast.order.records import OwnRecord, decode
 from multicast.tables.between import between
 from tests.collectors.test_replanning import Load, applied, judged
 from tests.helpers.authorized import authorized_broker
+from tests.helpers.driver_worlds import whole
 from tests.helpers.plans import poster
+from tests.helpers.small import state_of
 from tests.helpers.system import EACH_DRIVER, PATIENCE_S, System, amcast, judge, until, verdicts
 from tests.system.test_end_to_end import lines
 
@@ -54,38 +54,15 @@ def send(system, history, count, *, start=0, cwd=None):
 
 def ticketed(system):
     """Count the messages that tickets in the streams of the newest epoch count."""
-    with closing(ControlReader(system.driver, system.topic)) as control:
-        state = control.refresh()
-    count = 0
+    state, count = state_of(system), 0
     for node in system.plan.collectors:
         epoch = state.first_epoch(state.begun_epoch, node.name)
         tag = state.tag(epoch, node.name)
-        for raw in records(system.driver, stream_partition(state.plan(epoch), node.name)):
-            record = decode(tag, raw)
+        for each in whole(system.driver, stream_partition(state.plan(epoch), node.name)):
+            record = decode(tag, each.value)
             if isinstance(record, OwnRecord):
                 count += sum(ticket.messages for ticket in record.tickets)
     return count
-
-
-def records(driver, partition):
-    """Read the values of a Kafka partition to its end."""
-    return [record.value for record in whole(driver, partition)]
-
-
-def whole(driver, partition):
-    """Read a Kafka partition to its end."""
-    end = driver.last_stable_offsets([partition])[partition]
-    reader = driver.reader({partition: 0})
-    found = []
-    try:
-        position = 0
-        while position < end:
-            for fetched in reader.poll(PATIENCE_S):
-                found += fetched.records
-                position = fetched.position
-    finally:
-        reader.close()
-    return found
 
 
 def test_messages_with_and_without_tickets_are_delivered_in_one_order(system, tmp_path):
@@ -122,17 +99,6 @@ def test_messages_with_and_without_tickets_are_delivered_in_one_order(system, tm
     done = amcast("verify", *system.common(), *[flag for n in NAMES for flag in ("--name", n)])
     assert done.returncode == 0, done.stdout + done.stderr
     assert "holds" in done.stdout
-
-
-def test_a_ticket_orders_its_message_while_no_collector_runs(system):
-    with Producer(topic=system.topic, driver=system.driver) as producer:
-        sent = [producer.multicast(b"%d" % n, to={"P3"}) for n in range(20)]
-        assert all(receipt.accepted(PATIENCE_S) for receipt in sent)
-        assert str(sent[-1].ordered(PATIENCE_S)) == "P3:19"
-    top = system.plan.top("P3").name
-    name = next(entry.name for entry in system.plan.consumers if entry.collector == top)
-    payloads = [message["payload"] for message in system.receive("-n", name, "--until-end")]
-    assert payloads == [str(number) for number in range(20)]
 
 
 def kill_while_it_sends(system, start, others):

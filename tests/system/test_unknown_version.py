@@ -1,6 +1,7 @@
 """A topic whose plan names order records of another version: every command says so, by name."""
 
 import json
+import uuid
 from contextlib import closing
 from dataclasses import replace
 
@@ -27,7 +28,7 @@ consumer = [{{ name = "C1", interest = ["P1", "P2"] }}]
 @pytest.fixture(scope="module", params=[1, 2, 4])
 def topic(kafka_cluster, request):
     """A topic with a plan of that version; in version 1 plans did not name it."""
-    name = f"versions-{request.param}"
+    name = f"versions-{request.param}-{uuid.uuid4().hex[:8]}"
     plan = replace(chain(topic=name), order_version=request.param)
     key, value = plan_record(genesis(name), plan, attempt="1")
     if request.param == 1:
@@ -67,6 +68,7 @@ def commands(topic, folder):
     )
 
 
+@pytest.mark.parametrize("topic", [1], indirect=True)
 def test_each_command_names_the_version_and_changes_nothing(topic, kafka_cluster, tmp_path):
     with closing(open_driver("librdkafka", kafka_cluster.bootstrap)) as driver:
         control = control_partition(topic)

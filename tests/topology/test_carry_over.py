@@ -5,34 +5,21 @@ from dataclasses import replace
 
 import pytest
 
+from tests.helpers.plans import by_hand
 from topology.carry_over import retained
 from topology.changes import differences, effects, refuse_moved_logs, with_kept_names
 from topology.check import PlanRejected
 from topology.rollback import back
-from topology.tree import CollectorSpec, InvalidPlan, Log, Objective, Plan, Subscription
+from topology.tree import CollectorSpec, InvalidPlan, Log, Plan, Subscription
 
-TWO_TREES = Plan(
-    topic="A",
-    epoch=1,
-    base_epoch=0,
-    cluster_id="",
-    input_hash="",
-    partitions=("P1", "P2", "P3", "P4", "P5"),
-    logs=(
-        *(Log(f"P{number}", "A", number - 1) for number in range(1, 6)),
-        Log("P1+P2", "A.groups", 0),
-    ),
-    collectors=(
-        CollectorSpec("K1", ("P1", "P1+P2", "P2"), None, 0),
-        CollectorSpec("K2", ("P1", "P1+P2"), "K1", 1),
-        CollectorSpec("K3", ("P3", "P4"), None, 2),
-    ),
-    consumers=(
-        Subscription("C1", ("P1", "P2"), "K1"),
-        Subscription("C2", ("P3", "P4"), "K3"),
-        Subscription("C5", ("P5",), None),
-    ),
-    objective=Objective(0.0, 0.0, 0.0, 0.0),
+TWO_TREES = by_hand(
+    ["P1", "P2", "P3", "P4", "P5", "P1+P2"],
+    {
+        "K1": (("P1", "P1+P2", "P2"), None),
+        "K2": (("P1", "P1+P2"), "K1"),
+        "K3": (("P3", "P4"), None),
+    },
+    {"C1": (("P1", "P2"), "K1"), "C2": (("P3", "P4"), "K3"), "C5": (("P5",), None)},
 )
 LEFT, RIGHT, ALONE = {"P1", "P2", "P1+P2"}, {"P3", "P4"}, {"P5"}
 
@@ -115,11 +102,17 @@ def test_another_version_retains_nothing_and_another_life_not_its_tree(change):
     assert bool(kept.collectors) is ("logs" in change)
 
 
-def test_a_plan_that_would_go_back_to_an_earlier_life_is_refused_before_anything_is_written():
-    logs = tuple(replace(log, life=1) for log in TWO_TREES.logs)
-    running = replace(TWO_TREES, logs=logs)
-    with pytest.raises(PlanRejected, match="log P1 has life 1, and 0 in this plan"):
-        refuse_moved_logs(running, TWO_TREES)
+def test_a_plan_without_a_running_log_or_with_it_elsewhere_or_in_an_earlier_life_is_refused():
+    *others, last, wider = (replace(log, life=1) for log in TWO_TREES.logs)
+    others.append(wider)
+    running = replace(TWO_TREES, logs=(last, *others))
+    for logs, says in (
+        (others, "log P5 of epoch 1 is missing"),
+        ([replace(last, partition=9), *others], "log P5 would move from A/4 to A/9"),
+        ([replace(last, life=0), *others], "log P5 has life 1, and 0 in this plan"),
+    ):
+        with pytest.raises(PlanRejected, match=says):
+            refuse_moved_logs(running, replace(running, logs=tuple(logs)))
     refuse_moved_logs(TWO_TREES, running)
 
 

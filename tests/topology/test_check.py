@@ -9,6 +9,7 @@ import pytest
 from multicast.control.codecs import named_record
 from multicast.order.records import CheckpointRecord, Loss, OwnLog, Position, SeenEnd, encode
 from multicast.order.stream import StreamCheckpoint
+from tests.helpers.plans import by_hand
 from tests.topology.test_plan import POSTER, interests
 from topology.check import (
     CHECKPOINT_BYTES_MAX,
@@ -21,7 +22,7 @@ from topology.check import (
 )
 from topology.interests import Hosts
 from topology.planner.solver import plan
-from topology.tree import CollectorSpec, InvalidPlan, Log, Objective, Plan, Subscription
+from topology.tree import InvalidPlan, Plan
 
 HOSTS = {
     "names": ["x", "y"],
@@ -130,19 +131,8 @@ def test_latencies_of_links_are_counted_from_the_tree():
 
 
 def of_one_collector(logs: int) -> Plan:
-    names = tuple(f"P{number:05}" for number in range(logs))
-    return Plan(
-        topic="A",
-        epoch=1,
-        base_epoch=0,
-        cluster_id="",
-        input_hash="",
-        partitions=names,
-        logs=tuple(Log(name, "A", number) for number, name in enumerate(names)),
-        collectors=(CollectorSpec("K1", names, None, 0),),
-        consumers=(Subscription("C1", names[:2], "K1"),),
-        objective=Objective(2.0, 0.0, 0.0, 2.0),
-    )
+    names = [f"P{number:05}" for number in range(logs)]
+    return by_hand(names, {"K1": (names, None)}, {"C1": (names[:2], "K1")})
 
 
 def test_a_collector_of_so_many_logs_that_its_epoch_could_never_end_is_refused():

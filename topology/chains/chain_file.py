@@ -20,7 +20,6 @@ messages/s. `[limits]` and `[hosts]` are those of the interest file.
 from __future__ import annotations
 
 import re
-import tomllib
 from itertools import combinations, pairwise
 from typing import Any
 
@@ -31,6 +30,7 @@ from topology.interests import (
     from_document,
     read_count,
     read_number,
+    read_toml,
     refuse_unknown,
 )
 from topology.tree import log_name
@@ -50,10 +50,7 @@ def parse(text: str) -> InterestFile:
 
     Raises `InvalidInterests`.
     """
-    try:
-        document = tomllib.loads(text)
-    except (ValueError, RecursionError) as wrong:  # TOMLDecodeError is a ValueError
-        raise InvalidInterests(f"the chain file is not TOML: {wrong}") from wrong
+    document = read_toml(text, "the chain file")
     refuse_unknown(document, _KEYS, "the chain file")
     for key in ("topic", "chains"):
         if key not in document:

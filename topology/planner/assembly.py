@@ -24,7 +24,6 @@ def assembled(
     gap: float | None,
     cluster_id: str,
     base_epoch: int,
-    epoch: int,
 ) -> Plan:
     """Make the plan; collectors are named breadth first, and K1 is the first component's root."""
     collectors: list[CollectorSpec] = []
@@ -56,10 +55,15 @@ def assembled(
         hops, foreign, excess = hops + near, foreign + far, excess + over
         children = sorted(node.children, key=lambda child: child.below & -child.below)
         pending.extend((measure, child, name, node.host) for child in children)
+    limits, given = asdict(interests.limits), interests.hosts
+    hosts: Mapping[str, Any] = {}
+    if given is not None:
+        latency = [list(row) for row in given.latency]
+        hosts = {"names": list(given.names), "latency": latency, "leaders": dict(given.leaders)}
     cost = hops + Fraction(repr(float(phi))) * (foreign + excess)
     return Plan(
         topic=interests.topic,
-        epoch=epoch,
+        epoch=base_epoch + 1,
         base_epoch=base_epoch,
         cluster_id=cluster_id,
         input_hash=interests.input_hash,
@@ -73,21 +77,6 @@ def assembled(
         objective=Objective(float(hops), float(foreign), float(cost), gap, float(excess)),
         phi=float(phi),
         rates=dict(interests.rates),
-        limits=_limits(interests),
-        hosts=_hosts(interests),
+        limits={name: float(limit) for name, limit in limits.items() if limit is not None},
+        hosts=hosts,
     )
-
-
-def _limits(interests: InterestFile) -> Mapping[str, float]:
-    limits = asdict(interests.limits)
-    return {name: float(limit) for name, limit in limits.items() if limit is not None}
-
-
-def _hosts(interests: InterestFile) -> Mapping[str, Any]:
-    if interests.hosts is None:
-        return {}
-    return {
-        "names": list(interests.hosts.names),
-        "latency": [list(row) for row in interests.hosts.latency],
-        "leaders": dict(interests.hosts.leaders),
-    }

@@ -138,12 +138,6 @@ class Measure:
         cells = [cell for row in self._link for cell in row]
         return sorted({self.cheapest_hop(), sum(cells) // len(cells)})
 
-    @property
-    def plain(self) -> bool:
-        """Whether there are no limits and no hosts."""
-        bent = self.load_max, self.load_wanted, self.levels_max
-        return all(limit is None for limit in bent) and self.hosts == (NOWHERE,)
-
     def weight_of(self, demands: int) -> int:
         """Sum the weights of a set of demands."""
         return sum(self.weight[number] for number in bits(demands))
@@ -164,15 +158,11 @@ class Measure:
         outside = ~below
         return sum(1 << n for n in bits(self.touching(below)) if self.readers[n] & outside)
 
-    def inner(self, below: int) -> int:
-        """Give the classes that only demands of the set need."""
-        return self.touching(below) & ~self.boundary(below)
-
     def bag(self, below: int, children: Sequence[int]) -> int:
         """Give the classes in the bag of a collector with children that order those sets."""
         classes = self.touching(below)
         for child in children:
-            classes &= ~self.inner(child)
+            classes &= self.boundary(child) | ~self.touching(child)
         return classes
 
     def price(

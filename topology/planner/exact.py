@@ -15,7 +15,7 @@ larger stream is more. (A root that serves nobody can be the best one, for the s
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 
 from topology.planner.cost import NOWHERE, Measure, TreeNode
@@ -34,19 +34,13 @@ class SearchState:
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """One possible collector for a state: its host, its bag, and the states of its children."""
+    """One possible collector for a state: its host, its load, and the states of its children."""
 
     state: SearchState
     host: int
-    bag: int
     children: tuple[SearchState, ...]
     price: int
     load: int
-
-    @property
-    def served(self) -> int:
-        """The demands that read this collector."""
-        return self.state.below & ~sum(child.below for child in self.children)
 
 
 def choices(measure: Measure, *, load_max: int | None = None) -> dict[SearchState, list[Choice]]:
@@ -86,7 +80,6 @@ def _choices_of(
             yield Choice(
                 state=state,
                 host=host,
-                bag=bag,
                 children=tuple(SearchState(child, host, left) for child in family),
                 price=measure.price(below, family, bag=bag, host=host, parent=state.parent),
                 load=load,
@@ -112,28 +105,24 @@ def families(below: int, within: list[int]) -> Iterator[tuple[int, ...]]:
     return rest_of(below)
 
 
-def best_choices(choices: dict[SearchState, list[Choice]]) -> dict[SearchState, tuple[int, Choice]]:
-    """Give each state's best price and choice; states that cannot be served are left out."""
+def best_choices(
+    choices: dict[SearchState, list[Choice]],
+    *,
+    value: Callable[[Choice], int] = lambda choice: choice.price,
+    fold: Callable[[Iterable[int]], int] = sum,
+) -> dict[SearchState, tuple[int, Choice]]:
+    """Give each state's best price and choice; states that cannot be served are left out.
+
+    The price of a tree folds the values of its choices.
+    """
     best: dict[SearchState, tuple[int, Choice]] = {}
     for state in sorted(choices, key=lambda s: (s.below.bit_count(), s.levels or 0)):
         for choice in choices[state]:
             if all(child in best for child in choice.children):
-                price = choice.price + sum(best[child][0] for child in choice.children)
+                price = fold((value(choice), *(best[child][0] for child in choice.children)))
                 if state not in best or price < best[state][0]:
                     best[state] = price, choice
     return best
-
-
-def least_load(choices: dict[SearchState, list[Choice]]) -> int | None:
-    """Give the least possible load of the busiest collector; None: there is no tree."""
-    best: dict[SearchState, int] = {}
-    for state in sorted(choices, key=lambda s: (s.below.bit_count(), s.levels or 0)):
-        for choice in choices[state]:
-            if all(child in best for child in choice.children):
-                load = max(choice.load, *(best[child] for child in choice.children), 0)
-                best[state] = min(load, best.get(state, load))
-    widest = max(choices, key=lambda s: s.below.bit_count())
-    return best.get(widest)
 
 
 def chosen_tree(picked: dict[SearchState, Choice], root: SearchState) -> TreeNode:
@@ -141,7 +130,7 @@ def chosen_tree(picked: dict[SearchState, Choice], root: SearchState) -> TreeNod
     choice = picked[root]
     return TreeNode(
         below=root.below,
-        served=choice.served,
+        served=root.below & ~sum(child.below for child in choice.children),
         children=tuple(chosen_tree(picked, child) for child in choice.children),
         host=choice.host,
     )

@@ -19,6 +19,7 @@ from dataclasses import replace
 from topology.planner.annealing import FACTOR, LOW_BITS, STEP, WORD, PricedTree, annealed, settled
 from topology.planner.cost import NOWHERE, Measure, TreeNode, bits
 from topology.planner.movable_tree import Item, PlacePrices, Sums
+from topology.planner.reduction import find
 from topology.planner.watch import Watch
 
 # These bounds trade time for better trees; docs/planner.md shows times and costs with these values,
@@ -39,9 +40,7 @@ ROOTS_TRIED_MAX = 12  # of the spanning tree
 class Annealing:
     """The search for one component's tree, as if each hop cost `hop`."""
 
-    def __init__(
-        self, measure: Measure, *, load_max: int | None, hop: int, watch: Watch | None = None
-    ) -> None:
+    def __init__(self, measure: Measure, *, hop: int, watch: Watch | None = None) -> None:
         self.measure, self.watch = measure, watch or Watch()
         scale = measure.scale
         far = scale.phi.numerator * scale.hops
@@ -52,7 +51,7 @@ class Annealing:
             near * rate * weight
             for rate, weight in zip(measure.rate, measure.readers_weight, strict=True)
         ]
-        self.load_max = None if load_max is None else far * load_max
+        self.load_max = None if measure.load_max is None else far * measure.load_max
         self.load_wanted = None if measure.load_wanted is None else far * measure.load_wanted
         self.items = [
             Item(needs, near * weight * load, weight)
@@ -243,22 +242,14 @@ class Annealing:
 def greedy(measure: Measure, *, load_max: int | None = None) -> TreeNode | None:
     """Build the maximum spanning tree of common rates, under the best of its central demands."""
     demands = len(measure.weight)
-    joined = _spanning(demands, _overlaps(measure))
+    joined = spanning(demands, overlaps(measure))
     central = sorted(range(demands), key=lambda d: (-len(joined[d]), d))[:ROOTS_TRIED_MAX]
-    best: tuple[int, TreeNode] | None = None
-    for root in central:
-        tree = _hung(measure, joined, root)
-        if measure.levels_max is not None and _levels(tree) > measure.levels_max:
-            continue
-        if load_max is not None and measure.heaviest(tree) > load_max:
-            continue
-        price = measure.priced(tree, measure.hosts[0])
-        if best is None or price < best[0]:
-            best = price, tree
-    return None if best is None else best[1]
+    trees = (hung(measure, joined, root) for root in central)
+    kept = (tree for tree in trees if _allowed(measure, tree, load_max))
+    return min(kept, key=lambda tree: measure.priced(tree, measure.hosts[0]), default=None)
 
 
-def _overlaps(measure: Measure) -> list[tuple[int, int, int]]:
+def overlaps(measure: Measure) -> list[tuple[int, int, int]]:
     """List the pairs of demands that share logs, with their common rate, the largest first."""
     common: dict[tuple[int, int], int] = {}
     for number, mask in enumerate(measure.readers):
@@ -269,25 +260,20 @@ def _overlaps(measure: Measure) -> list[tuple[int, int, int]]:
     return sorted(((rate, a, b) for (a, b), rate in common.items()), key=lambda e: (-e[0], e[1:]))
 
 
-def _spanning(demands: int, links: Sequence[tuple[int, int, int]]) -> list[list[int]]:
+def spanning(demands: int, links: Sequence[tuple[int, int, int]]) -> list[list[int]]:
+    """Take links (value, demand, demand) in turn that close no cycle; give each demand's others."""
     root = list(range(demands))
-
-    def find(number: int) -> int:
-        while root[number] != number:
-            root[number] = root[root[number]]
-            number = root[number]
-        return number
-
     joined: list[list[int]] = [[] for _ in range(demands)]
     for _, a, b in links:
-        if find(a) != find(b):
-            root[find(b)] = find(a)
+        if find(root, a) != find(root, b):
+            root[find(root, b)] = find(root, a)
             joined[a].append(b)
             joined[b].append(a)
     return joined
 
 
-def _hung(measure: Measure, joined: Sequence[Sequence[int]], root: int) -> TreeNode:
+def hung(measure: Measure, joined: Sequence[Sequence[int]], root: int) -> TreeNode:
+    """Hang a tree of demands under one of them, each with a collector of its own."""
     order, above = [root], {root: NOWHERE}
     for number in order:
         following = [n for n in joined[number] if n not in above]
@@ -385,28 +371,22 @@ def _divided(measure: Measure, node: TreeNode) -> Iterator[tuple[int, TreeNode]]
 
 
 def constructed(
-    measure: Measure,
-    *,
-    load_max: int | None = None,
-    effort: float = 1.0,
-    watch: Watch | None = None,
+    measure: Measure, *, effort: float = 1.0, watch: Watch | None = None
 ) -> TreeNode | None:
     """Give the best tree of all constructions; None if none of them keeps the limits."""
     everyone = measure.component.everyone
-    limit = measure.load_max if load_max is None else load_max
     single = TreeNode(everyone, everyone, (), measure.hosts[0])
+    limit = measure.load_max
     trees = [single, greedy(measure, load_max=limit)]
     watch = watch or Watch()
-    trees += [_annealed(measure, limit, hop, effort, watch) for hop in measure.typical_hops()]
+    trees += [_annealed(measure, hop, effort, watch) for hop in measure.typical_hops()]
     trees += [gathered(measure, tree) for tree in trees[1:] if tree]
     known = [placed(measure, tree) for tree in trees if tree and _allowed(measure, tree, limit)]
     return min(known, key=measure.priced, default=None)
 
 
-def _annealed(
-    measure: Measure, load_max: int | None, hop: int, effort: float, watch: Watch
-) -> TreeNode:
-    search = Annealing(measure, load_max=load_max, hop=hop, watch=watch)
+def _annealed(measure: Measure, hop: int, effort: float, watch: Watch) -> TreeNode:
+    search = Annealing(measure, hop=hop, watch=watch)
     demands = len(measure.weight)
     moves = int(min(MOVES_PER_DEMAND * demands, MOVES_MAX) * effort)
     spanning = greedy(measure)
@@ -428,7 +408,7 @@ def _annealed(
 
 
 def _allowed(measure: Measure, tree: TreeNode, load_max: int | None) -> bool:
-    """Whether a tree keeps the hard limits."""
+    """Whether a tree keeps this limit of the load, and that of the levels."""
     if measure.levels_max is not None and _levels(tree) > measure.levels_max:
         return False
     return load_max is None or measure.heaviest(tree) <= load_max

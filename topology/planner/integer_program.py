@@ -25,7 +25,6 @@ holds by construction; price[c] contains all terms of the objective for its bag.
 
 from __future__ import annotations
 
-import math
 import subprocess
 import tempfile
 from collections.abc import Mapping, Sequence
@@ -52,7 +51,6 @@ class Answer:
     """The solver's result. `status` is "optimal", "infeasible" or "unfinished"."""
 
     status: str
-    objective: float
     picked: tuple[dict[SearchState, Choice], ...]
 
 
@@ -91,13 +89,13 @@ def solved(
             problem += pulp.lpSum(leaving[state]) == needed
     problem.setObjective(pulp.LpAffineExpression(terms))
     _limit_counts(problem, columns, limits)
-    status, objective, answers = _run(problem)
+    status, answers = _run(problem)
     picked: tuple[dict[SearchState, Choice], ...] = tuple({} for _ in parts)
     if status == "optimal":
         for number, choice, variable in columns:
             if answers[variable.name] > 0.5:
                 picked[number][choice.state] = choice
-    return Answer(status, objective * unit, picked)
+    return Answer(status, picked)
 
 
 def _limit_counts(
@@ -114,17 +112,19 @@ def _limit_counts(
 # -- the solver -----------------------------------------------------------------------------
 
 
-def _run(problem: Any) -> tuple[str, float, Mapping[str, float]]:
-    """Run CBC; give the status, the objective, and the values by variable name."""
+def _run(problem: Any) -> tuple[str, Mapping[str, float]]:
+    """Run CBC; give the status, and the values by variable name."""
     reader = pulp.COIN_CMD(path=pulp.PULP_CBC_CMD.pulp_cbc_path)
     with tempfile.TemporaryDirectory(prefix="amcast-cbc-") as directory:
         model, answer = Path(directory) / "model.mps", Path(directory) / "model.sol"
         variables, names, rows, _ = problem.writeMPS(str(model), rename=True)
         if not _cbc_ran(reader.path, model, answer):
-            return "unfinished", math.inf, {}
+            return "unfinished", {}
         status, values, *_ = reader.readsol_MPS(str(answer), problem, variables, names, rows)
-        verdict = answer.read_text(encoding="ascii").split("\n", 1)[0]
-    return _verdict(problem, status, values, finished=verdict.startswith("Optimal"))
+        finished = answer.read_text(encoding="ascii").startswith("Optimal")
+    if status == pulp.LpStatusInfeasible:
+        return "infeasible", {}
+    return "optimal" if finished and status == pulp.LpStatusOptimal else "unfinished", values
 
 
 def _cbc_ran(cbc: str, model: Path, answer: Path) -> bool:
@@ -146,16 +146,3 @@ def _cbc_ran(cbc: str, model: Path, answer: Path) -> bool:
     except (OSError, subprocess.SubprocessError):
         return False  # too slow, killed, or not made for this machine
     return answer.exists()
-
-
-def _verdict(
-    problem: Any, status: int, values: Mapping[str, float], *, finished: bool
-) -> tuple[str, float, Mapping[str, float]]:
-    if status == pulp.LpStatusInfeasible:
-        return "infeasible", math.inf, {}
-    if status != pulp.LpStatusOptimal or not finished:
-        return "unfinished", math.inf, {}
-    objective = sum(
-        coefficient * values[variable.name] for variable, coefficient in problem.objective.items()
-    )
-    return "optimal", objective, values

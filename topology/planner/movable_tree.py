@@ -133,9 +133,9 @@ class MovableTree:
         self._touched(node)
         return node
 
-    def nodes(self) -> list[int]:
-        """List the nodes, parents before children."""
-        order = [self.root]
+    def nodes(self, top: int | None = None) -> list[int]:
+        """List the nodes under a node, by default the root, parents before children."""
+        order = [self.root if top is None else top]
         for node in order:
             order.extend(self.children[node])
         return order
@@ -170,29 +170,21 @@ class MovableTree:
         wanted = self.wanted[node]
         return wanted | twice | (once & out), out | wanted | twice, once
 
-    def bags(self) -> list[tuple[int, int, int]]:
-        """List nodes, parents first, each with its bag and the classes needed outside it."""
-        listed, pending = [], [(self.root, self.outside)]
-        while pending:
-            node, out = pending.pop()
-            if self.fixed[node]:
-                listed.append((node, self.touch[node], out))
-                continue
-            bag, sure, once = self.around(node, out)
-            listed.append((node, bag, out))
-            pending += [(c, sure | (once & ~self.touch[c])) for c in self.children[node]]
-        return listed
-
     def price(self) -> int:
         """Give the price of all collectors, without fixed subtrees and up to a constant."""
         pricing, total = self.pricing, 0
-        for node, bag, _ in self.bags():
-            if not self.fixed[node]:
-                load = pricing.foreign[bag]
-                total += (self.count[node] - pricing.unit) * load
-                total += pricing.unit * pricing.foreign[bag & ~self.wanted[node]]
-                total += self.hops[node] - pricing.hops[self.touch[node] & ~bag]
-                total += self._excess(load)
+        pending = [(self.root, self.outside)]  # nodes, each with the classes needed outside it
+        while pending:
+            node, out = pending.pop()
+            if self.fixed[node]:
+                continue
+            bag, sure, once = self.around(node, out)
+            load = pricing.foreign[bag]
+            total += (self.count[node] - pricing.unit) * load
+            total += pricing.unit * pricing.foreign[bag & ~self.wanted[node]]
+            total += self.hops[node] - pricing.hops[self.touch[node] & ~bag]
+            total += self._excess(load)
+            pending += [(c, sure | (once & ~self.touch[c])) for c in self.children[node]]
         return total
 
     def _excess(self, load: int) -> int:
@@ -205,10 +197,7 @@ class MovableTree:
 
     def count_levels(self, top: int) -> None:
         """Compute the levels of all subtrees under a node."""
-        order = [top]
-        for node in order:
-            order.extend(self.children[node])
-        for node in reversed(order):
+        for node in reversed(self.nodes(top)):
             if not self.fixed[node]:
                 self.levels[node] = 1 + max(
                     (self.levels[c] for c in self.children[node]), default=0

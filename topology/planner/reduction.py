@@ -105,25 +105,26 @@ def reduced(interests: InterestFile) -> Reduced:
     return Reduced(components=components, rates=rates, weights=weights)
 
 
+def find(root: list[int], number: int) -> int:
+    """Find the representative of a number in a disjoint-set forest."""
+    while root[number] != number:
+        root[number] = root[root[number]]
+        number = root[number]
+    return number
+
+
 def _connected(demands: Sequence[Demand]) -> list[list[Demand]]:
     """Split demands into groups that are connected through logs, ordered by first member."""
-    root = list(range(len(demands)))  # a disjoint-set forest
-
-    def find(number: int) -> int:
-        while root[number] != number:
-            root[number] = root[root[number]]
-            number = root[number]
-        return number
-
+    root = list(range(len(demands)))
     first: dict[str, int] = {}
     for number, demand in enumerate(demands):
         for log in demand.logs:
-            other = find(first.setdefault(log, number))
-            mine = find(number)
+            other = find(root, first.setdefault(log, number))
+            mine = find(root, number)
             root[max(other, mine)] = min(other, mine)
     parts: dict[int, list[Demand]] = {}
     for number, demand in enumerate(demands):
-        parts.setdefault(find(number), []).append(demand)
+        parts.setdefault(find(root, number), []).append(demand)
     return list(parts.values())
 
 

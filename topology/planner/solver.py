@@ -13,7 +13,7 @@ number, in all and per host. How far a plan of annealing can be from the least: 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from topology.interests import InterestFile
@@ -26,7 +26,6 @@ from topology.planner.exact import (
     best_choices,
     choices,
     chosen_tree,
-    least_load,
 )
 from topology.planner.heuristic import constructed
 from topology.planner.integer_program import TIME_LIMIT_S, solved
@@ -46,11 +45,6 @@ class Solution:
     plan: Plan
     parts: tuple[PlannedPart, ...]
 
-    @property
-    def how(self) -> tuple[str, ...]:
-        """The method that found each part's tree."""
-        return tuple(part.how for part in self.parts)
-
 
 def plan(interests: InterestFile, **options: Any) -> Plan:
     """Find a plan as `solve` does, with the same options."""
@@ -62,7 +56,6 @@ def solve(
     *,
     cluster_id: str = "",
     base_epoch: int = 0,
-    epoch: int | None = None,
     phi: float = PHI_DEFAULT,
     effort: float = 1.0,
     watch: Watch | None = None,
@@ -87,12 +80,11 @@ def solve(
     _couple(parts, interests)
     document = assembled(
         interests,
-        [(part.measure, part.best()) for part in parts],
+        [(part.measure, part.tree) for part in parts],
         phi=phi,
         gap=0.0 if all(part.exact for part in parts) else None,
         cluster_id=cluster_id,
         base_epoch=base_epoch,
-        epoch=base_epoch + 1 if epoch is None else epoch,
     )
     return Solution(document, tuple(parts))
 
@@ -105,10 +97,9 @@ class PlannedPart:
     """
 
     measure: Measure
-    load_max: int | None
     coupled: bool
     choices: dict[SearchState, list[Choice]] | None = None
-    tree: TreeNode | None = None
+    tree: TreeNode = field(init=False)
     price: int = 0
     exact: bool = False
     how: str = ""
@@ -122,11 +113,6 @@ class PlannedPart:
         """Take a tree, and how it was found."""
         self.tree, self.price = tree, self.measure.priced(tree)
         self.how, self.exact = how, exact
-
-    def best(self) -> TreeNode:
-        """Give the tree, which must have been found."""
-        assert self.tree is not None, "a part was not solved"
-        return self.tree
 
 
 def _parts(interests: InterestFile, phi: float) -> list[PlannedPart]:
@@ -144,7 +130,7 @@ def _parts(interests: InterestFile, phi: float) -> list[PlannedPart]:
             hosts=interests.hosts,
         )
         _refuse_heavy(measure)
-        parts.append(PlannedPart(measure, measure.load_max, coupled))
+        parts.append(PlannedPart(measure, coupled))
     return parts
 
 
@@ -167,7 +153,7 @@ def _solve_part(part: PlannedPart, *, effort: float, watch: Watch) -> None:
     measure = part.measure
     demands = len(measure.component.demands)
     if demands <= _demands_max(measure):
-        part.choices = choices(measure, load_max=part.load_max)
+        part.choices = choices(measure, load_max=measure.load_max)
         best = best_choices(part.choices)
         if part.root not in best:
             raise Infeasible(_why_none(part))
@@ -180,7 +166,7 @@ def _solve_part(part: PlannedPart, *, effort: float, watch: Watch) -> None:
             f"{_demands_max(measure)} distinct interests, but the part of consumer "
             f"{measure.component.demands[0].consumers[0]} has {demands}; remove these limits"
         )
-    tree = constructed(measure, load_max=part.load_max, effort=effort, watch=watch)
+    tree = constructed(measure, effort=effort, watch=watch)
     if tree is None:
         raise Infeasible(
             f"no tree was found that keeps {_limits_of(part)}; the search is not exact, so raise "
@@ -199,10 +185,10 @@ def _why_none(part: PlannedPart) -> str:
     """Name the hard limit that no tree of this part can keep."""
     measure = part.measure
     names = ", ".join(demand.consumers[0] for demand in measure.component.demands)
-    free = least_load(choices(measure))
+    free = best_choices(choices(measure), value=lambda choice: choice.load, fold=max)
     needed = "there is no tree at all"
-    if free is not None:
-        load = f"{free / measure.scale.rates:g} at the least"
+    if part.root in free:
+        load = f"{free[part.root][0] / measure.scale.rates:g} at the least"
         needed = f"the busiest collector handles {load} messages/s"
     return f"{_limits_of(part)} cannot be kept for {names}: with these levels {needed}"
 
@@ -210,8 +196,8 @@ def _why_none(part: PlannedPart) -> str:
 def _limits_of(part: PlannedPart) -> str:
     measure = part.measure
     limits = []
-    if part.load_max is not None:
-        limits.append(f"collector_rate_max = {part.load_max / measure.scale.rates:g}")
+    if measure.load_max is not None:
+        limits.append(f"collector_rate_max = {measure.load_max / measure.scale.rates:g}")
     if measure.levels_max is not None:
         limits.append(f"levels_max = {measure.levels_max}")
     return " and ".join(limits)

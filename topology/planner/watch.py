@@ -6,14 +6,6 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 
-def _nobody(_sentence: str, _cost: float, /) -> None:
-    pass
-
-
-def _never() -> bool:
-    return False
-
-
 @dataclass(slots=True)
 class Watch:
     """`show` gets what is tried and the best cost so far; the search ends once `stopped` says so.
@@ -21,8 +13,8 @@ class Watch:
     `part` and `cost` are the solver's: the part that is searched, and the cost of those before it.
     """
 
-    show: Callable[[str, float], None] = _nobody
-    stopped: Callable[[], bool] = _never
+    show: Callable[[str, float], None] = lambda _sentence, _cost: None
+    stopped: Callable[[], bool] = lambda: False
     part: str = ""
     cost: float = 0.0
 

@@ -17,4 +17,4 @@ from bench.nemesis.faults.kinds import KINDS, FaultKind
 
 def usable(having: frozenset[str]) -> list[FaultKind]:
     """Return the kinds that a system with these facilities supports, by name."""
-    return [kind for _, kind in sorted(KINDS.items()) if kind.needs <= having]
+    return [kind for _, kind in sorted(KINDS.items()) if having.issuperset(kind.needs)]

@@ -1,4 +1,4 @@
-"""Foreign writers: odd headers and markers in logs, and nonsense in the control topics.
+"""Foreign writers: odd headers and markers in logs, nonsense in control topics and streams.
 
 A record with the form of a marker is no message, so it is not in the history. A record whose header
 only resembles ours is an ordinary message: it is in the history, and must be delivered.
@@ -9,6 +9,7 @@ from __future__ import annotations
 import random
 from collections.abc import Iterator
 
+from bench.harness.rig import store
 from bench.nemesis.faults.kinds import kind
 from bench.nemesis.faults.plans import Replanning
 from bench.nemesis.system import SETS, System
@@ -18,6 +19,7 @@ from multicast.control import (
     ends_record,
     log_partition,
     markers_record,
+    stream_partition,
 )
 from multicast.drivers.protocol import (
     Appended,
@@ -103,7 +105,7 @@ def foreign_messages(system: System, pick: random.Random) -> Iterator[str]:
 
 @kind("foreign-statements", hold_s=(0.5, 1.0))
 def foreign_statements(system: System, _: random.Random) -> Iterator[str]:
-    """Write records without a possible meaning to the control topics."""
+    """Write records without a possible meaning to the control topics and the order streams."""
     writer = ForeignWriter(system)
     epoch = writer.plan.epoch
     everywhere = {log.name: 1 << 40 for log in writer.plan.logs}
@@ -113,6 +115,9 @@ def foreign_statements(system: System, _: random.Random) -> Iterator[str]:
     writer.statement(b"stranger/K1", b'{"host":"%s","port":99999999999}' % (b"a" * 70))
     writer.statement(*markers_record(bytes(16), epoch, everywhere, attempt="stranger"))
     writer.statement(*ends_record(bytes(16), epoch, everywhere, attempt="stranger"))
+    noise = [b"", b"TO", bytes(80), b"TO\x01" + b"\xff" * 90]
+    streams = [stream_partition(writer.plan, node.name) for node in writer.plan.collectors]
+    store(system.driver, ((stream, noise) for stream in streams), timeout_s=_PATIENCE_S)
     yield f"epoch {epoch}"
 
 

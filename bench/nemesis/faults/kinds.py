@@ -16,7 +16,8 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from typing import Any
 
 from bench.nemesis.schedule import Card
 from bench.nemesis.system import System
@@ -25,24 +26,15 @@ from bench.nemesis.waits import SETTLE_S
 Act = Callable[[System, random.Random], Iterator[str]]
 
 
-@dataclass(frozen=True, slots=True)
-class FaultKind:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FaultKind(Card):
     """One kind; `needs` names the facilities that the system must have, such as "network"."""
 
-    name: str
     act: Callable[[System, random.Random], AbstractContextManager[str]]
-    hold_s: tuple[float, float]
     heals_itself: bool = False
     brokers: bool = False
     all_run: bool = False
-    calm_s: float = 0.0
-    times: int = 1
-    needs: frozenset[str] = field(default_factory=frozenset)
-
-    @property
-    def card(self) -> Card:
-        """The kind as the schedule sees it."""
-        return Card(self.name, self.hold_s, self.times, self.calm_s)
+    needs: tuple[str, ...] = ()
 
 
 # The first seconds, in which waits may be longer, and then as many as a quantile needs.
@@ -50,32 +42,12 @@ CALM_S = SETTLE_S + 8.0
 KINDS: dict[str, FaultKind] = {}
 
 
-def kind(
-    name: str,
-    *,
-    hold_s: tuple[float, float] = (1.0, 3.0),
-    heals_itself: bool = False,
-    brokers: bool = False,
-    all_run: bool = False,
-    calm_s: float = 0.0,
-    times: int = 1,
-    needs: tuple[str, ...] = (),
-) -> Callable[[Act], Act]:
-    """Register a function as a kind of fault."""
+def kind(name: str, **fields: Any) -> Callable[[Act], Act]:
+    """Register a function as a kind of fault, with these fields of `FaultKind`."""
 
     def enter(act: Act) -> Act:
         assert name not in KINDS, f"two kinds are called {name}"
-        KINDS[name] = FaultKind(
-            name,
-            contextmanager(act),
-            hold_s,
-            heals_itself=heals_itself,
-            brokers=brokers,
-            all_run=all_run,
-            calm_s=calm_s,
-            times=times,
-            needs=frozenset(needs),
-        )
+        KINDS[name] = FaultKind(name, act=contextmanager(act), **fields)
         return act
 
     return enter

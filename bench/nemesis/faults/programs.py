@@ -10,7 +10,7 @@ from collections.abc import Iterator
 
 from bench.nemesis.faults.kinds import kind
 from bench.nemesis.running import until
-from bench.nemesis.system import System
+from bench.nemesis.system import CONSUMERS, INSTANCES, STRUCK, System
 from multicast.errors import TimedOut
 
 _JOIN_S = 120.0  # for a new Python process to join the group on a loaded machine
@@ -19,7 +19,7 @@ _JOIN_S = 120.0  # for a new Python process to join the group on a loaded machin
 def busy_instance(system: System, pick: random.Random) -> str:
     """Choose an instance that is the primary of some collector, if one is known."""
     busy = [name for name, nodes in sorted(system.primaries().items()) if nodes]
-    return pick.choice(busy or system.instances)
+    return pick.choice(busy or list(INSTANCES))
 
 
 @kind("collector-killed", hold_s=(2.0, 4.0), heals_itself=True, times=2)
@@ -43,7 +43,7 @@ def collector_frozen(system: System, pick: random.Random) -> Iterator[str]:
 @kind("collector-frozen-past-session", hold_s=(7.5, 9.0), heals_itself=True)
 def collector_frozen_past_session(system: System, pick: random.Random) -> Iterator[str]:
     """Freeze an instance beyond its group session: the others take over its collectors."""
-    program = system.programs[pick.choice(system.instances)]
+    program = system.programs[pick.choice(list(INSTANCES))]
     program.freeze()
     yield program.name
     program.thaw()
@@ -52,10 +52,10 @@ def collector_frozen_past_session(system: System, pick: random.Random) -> Iterat
 @kind("all-collectors-killed", hold_s=(0.5, 1.5))
 def all_collectors_killed(system: System, _: random.Random) -> Iterator[str]:
     """SIGKILL every instance: nothing is ordered until they are restarted."""
-    for name in system.instances:
+    for name in INSTANCES:
         system.programs[name].kill()
-    yield ", ".join(system.instances)
-    for name in system.instances:
+    yield ", ".join(INSTANCES)
+    for name in INSTANCES:
         system.programs[name].start()
 
 
@@ -72,7 +72,7 @@ def group_rebalanced(system: System, _: random.Random) -> Iterator[str]:
 @kind("consumer-killed", hold_s=(0.5, 2.0))
 def consumer_killed(system: System, pick: random.Random) -> Iterator[str]:
     """SIGKILL a consumer; it is restarted and resumes from its committed cursor."""
-    program = system.programs[pick.choice(system.consumers)]
+    program = system.programs[pick.choice(list(CONSUMERS))]
     program.kill()
     yield program.name
     program.start()
@@ -81,7 +81,7 @@ def consumer_killed(system: System, pick: random.Random) -> Iterator[str]:
 @kind("consumer-frozen", hold_s=(2.0, 5.0))
 def consumer_frozen(system: System, pick: random.Random) -> Iterator[str]:
     """SIGSTOP a consumer, then resume it."""
-    program = system.programs[pick.choice(system.consumers)]
+    program = system.programs[pick.choice(list(CONSUMERS))]
     program.freeze()
     yield program.name
     program.thaw()
@@ -90,7 +90,7 @@ def consumer_frozen(system: System, pick: random.Random) -> Iterator[str]:
 @kind("producer-killed", hold_s=(0.5, 2.0))
 def producer_killed(system: System, pick: random.Random) -> Iterator[str]:
     """SIGKILL a producer with calls in flight; it is restarted."""
-    program = system.programs[pick.choice(system.producers)]
+    program = system.programs[pick.choice(STRUCK)]
     program.kill()
     yield program.name
     program.start()
@@ -99,7 +99,7 @@ def producer_killed(system: System, pick: random.Random) -> Iterator[str]:
 @kind("producer-frozen", hold_s=(2.0, 4.0))
 def producer_frozen(system: System, pick: random.Random) -> Iterator[str]:
     """SIGSTOP a producer, then resume it: the messages of its open calls come late."""
-    program = system.programs[pick.choice(system.producers)]
+    program = system.programs[pick.choice(STRUCK)]
     program.freeze()
     yield program.name
     program.thaw()
@@ -108,7 +108,7 @@ def producer_frozen(system: System, pick: random.Random) -> Iterator[str]:
 @kind("collector-and-consumer-killed", hold_s=(1.0, 2.0))
 def collector_and_consumer_killed(system: System, pick: random.Random) -> Iterator[str]:
     """SIGKILL an instance and a consumer at once."""
-    victims = [busy_instance(system, pick), pick.choice(system.consumers)]
+    victims = [busy_instance(system, pick), pick.choice(list(CONSUMERS))]
     for name in victims:
         system.programs[name].kill()
     yield ", ".join(victims)

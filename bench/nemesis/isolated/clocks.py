@@ -1,7 +1,7 @@
 """Isolated faults: clocks an hour off, consumers absent during two epochs.
 
 None of them may affect an order. Each function injects its fault into a deployment and returns what
-it saw; it raises `Unexpected` if that is not what is promised (see `catalogue.py`).
+it saw; it raises `Unexpected` if that is not what is promised (see `faults/isolated.py`).
 """
 
 from __future__ import annotations

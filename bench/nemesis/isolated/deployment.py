@@ -8,8 +8,6 @@ from __future__ import annotations
 
 import subprocess
 import sys
-import threading
-import time
 import uuid
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
@@ -19,6 +17,7 @@ from pathlib import Path
 from typing import Any, Self
 
 from bench.harness.processes import CollectorProcess
+from bench.nemesis import running
 from collectors.reconfiguration.apply import apply
 from multicast import history
 from multicast.consuming.batches import Batch
@@ -26,14 +25,7 @@ from multicast.consuming.consumer import Consumer
 from multicast.control import control_topics, sentinel_topic, stream_partition
 from multicast.drivers import open_driver
 from multicast.drivers.kafka import Admin
-from multicast.drivers.protocol import (
-    Appended,
-    AppendOutcome,
-    Driver,
-    Headers,
-    Record,
-    TopicPartition,
-)
+from multicast.drivers.protocol import Appended, Driver, Record, TopicPartition
 from multicast.errors import AmcastError, TimedOut
 from multicast.local.cluster import LocalCluster
 from multicast.local.process import Guard, argument_of
@@ -48,7 +40,6 @@ from topology.tree import PHI_DEFAULT, Plan
 INTERESTS = {"C1": ("P1", "P2"), "C2": ("P2", "P3"), "C4": ("P4",)}
 SETS = (("P1",), ("P2",), ("P3",), ("P1", "P2"), ("P4",))
 PATIENCE_S = 180.0  # for any single step, on a loaded machine; a healthy one needs seconds
-_PAUSE_S = 0.02  # between two looks
 
 
 class Unexpected(AmcastError):
@@ -103,14 +94,10 @@ def expect(holds: object, otherwise: str) -> None:
         raise Unexpected(otherwise)
 
 
-def until(holds: Callable[[], object], what: str, timeout_s: float = PATIENCE_S) -> None:
+def until(holds: Callable[[], object], what: str) -> None:
     """Wait until it holds; raises `TimedOut`."""
-    deadline = time.monotonic() + timeout_s
-    pause = threading.Event()
-    while not holds():
-        if time.monotonic() > deadline:
-            raise TimedOut(f"{what} did not come within {timeout_s:g} s")
-        pause.wait(_PAUSE_S)
+    if not running.until(holds, timeout_s=PATIENCE_S):
+        raise TimedOut(f"{what} did not come within {PATIENCE_S:g} s")
 
 
 class Deployment:
@@ -194,12 +181,10 @@ class Deployment:
                 raise TimedOut(f"'amcast {verb[0]}' did not end within {PATIENCE_S:g} s") from None
         return EndedProgram(done.returncode, done.stdout or "", done.stderr)
 
-    def collectors(
-        self, *flags: str, program: Sequence[str] = ("multicast",), driver: str = "librdkafka"
-    ) -> CollectorProcess:
+    def collectors(self, program: Sequence[str] = ("multicast",)) -> CollectorProcess:
         """Start a process that hosts all collectors; wait until they run."""
         log = self.folder / f"collectors-{uuid.uuid4().hex[:8]}.log"
-        options = (*self._common(driver), *flags)
+        options = self._common("librdkafka")
         made = self._stack.enter_context(
             CollectorProcess(log, *options, python=self._python(program))
         )
@@ -208,24 +193,22 @@ class Deployment:
 
     # -- multicasting and delivering ----------------------------------------------------------
 
-    def multicast(self, count: int, *, driver: Driver | None = None) -> list[str]:
-        """Multicast messages to each set in turn; note them, and return the accepted IDs."""
-        with Producer(topic=self.topic, driver=driver or self.driver) as producer:
+    def multicast(self, count: int) -> None:
+        """Multicast messages to each set in turn, and note them."""
+        with Producer(topic=self.topic, driver=self.driver) as producer:
             receipts = [
                 producer.multicast(b"%d" % number, to=SETS[number % len(SETS)])
                 for number in range(count)
             ]
             producer.flush(PATIENCE_S)
-        return self.acknowledged("desk", receipts)
+        self.acknowledged("desk", receipts)
 
-    def acknowledged(self, producer: str, receipts: Iterable[Receipt]) -> list[str]:
-        """Note the outcomes of multicasts; return the IDs of the accepted ones."""
-        accepted = []
+    def acknowledged(self, producer: str, receipts: Iterable[Receipt]) -> None:
+        """Note the outcomes of multicasts."""
         for receipt in receipts:
             message, outcome = None, "failed"
             if isinstance(receipt.outcome, Appended):
                 message, outcome = str(receipt.accepted(0)), "accepted"
-                accepted.append(message)
             elif receipt.outcome is None or not receipt.outcome.error.definite:
                 outcome = "unknown"
             self.lines.append(
@@ -233,7 +216,6 @@ class Deployment:
                     producer=producer, message_id=message, to=receipt.to, outcome=outcome
                 )
             )
-        return accepted
 
     def accepted(self, producer: str, message: str, to: Iterable[str]) -> None:
         """Note a stored message."""
@@ -242,31 +224,6 @@ class Deployment:
                 producer=producer, message_id=message, to=to, outcome="accepted"
             )
         )
-
-    def append_foreign(
-        self,
-        partition: TopicPartition,
-        *values: bytes | None,
-        headers: Headers = (),
-        key: bytes = b"",
-    ) -> int:
-        """Append records as a foreign client would; return the offset of the last."""
-        outcomes: list[AppendOutcome] = []
-        appender = self.driver.appender()
-        try:
-            for value in values:
-                appender.append(
-                    partition, value, key=key or None, headers=headers, done=outcomes.append
-                )
-            expect(appender.flush(PATIENCE_S), "foreign records were not acknowledged")
-        finally:
-            appender.close()
-        for outcome in outcomes:
-            if not isinstance(outcome, Appended):
-                raise outcome.error
-        last = outcomes[-1]
-        assert isinstance(last, Appended)
-        return last.offset
 
     def note(self, name: str, instance: str, batches: Iterable[Batch]) -> list[str]:
         """Note deliveries of a consumer's instance; return their IDs."""
@@ -286,20 +243,11 @@ class Deployment:
                 self._read[name, instance] += 1
         return delivered
 
-    def end(self, name: str, instance: str) -> None:
-        """Note that this instance has delivered everything."""
-        self.lines.append(history.end_line(consumer=name, instance=instance))
-
-    def read_all(self, name: str, instance: str = "all", *, ended: bool = True) -> list[str]:
-        """Deliver everything to a consumer from the start; note it, and return the IDs.
-
-        With `ended=False` the history does not claim that this instance has read everything,
-        because more messages will come.
-        """
+    def read_all(self, name: str, instance: str = "all") -> list[str]:
+        """Deliver everything to a consumer from the start; note it, and return the IDs."""
         with Consumer(topic=self.topic, name=name, driver=self.driver, committed=False) as consumer:
             delivered = self.note(name, instance, consumer.until_end(timeout=PATIENCE_S))
-        if ended:
-            self.end(name, instance)
+        self.lines.append(history.end_line(consumer=name, instance=instance))
         return delivered
 
     def records(self, partition: TopicPartition) -> list[Record]:

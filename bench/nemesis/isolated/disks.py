@@ -4,7 +4,7 @@ A client's disk is simulated by a limit on the size of its files, or by the devi
 broker's disk is a small tmpfs, which needs the right to mount.
 
 Each function injects its fault into a deployment and returns what it saw; it raises `Unexpected` if
-that is not what is promised (see `catalogue.py`).
+that is not what is promised (see `faults/isolated.py`).
 """
 
 from __future__ import annotations

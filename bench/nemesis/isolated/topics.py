@@ -1,7 +1,7 @@
-"""Isolated faults of a topic: retention overtakes consumers, recreation, foreign records.
+"""Isolated faults of a topic: retention overtakes consumers, recreation.
 
 Each function injects its fault into a deployment and returns what it saw; it raises `Unexpected` if
-that is not what is promised (see `catalogue.py`).
+that is not what is promised (see `faults/isolated.py`).
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from __future__ import annotations
 from contextlib import closing
 
 from bench.harness.processes import CollectorProcess
+from bench.harness.rig import store
 from bench.nemesis.isolated.deployment import (
     INTERESTS,
     PATIENCE_S,
@@ -21,17 +22,12 @@ from bench.nemesis.isolated.deployment import (
 )
 from multicast.consuming.consumer import Consumer
 from multicast.consuming.subscription import Bounds
-from multicast.control import (
-    collectors_partition,
-    control_partition,
-    log_partition,
-    stream_partition,
-)
+from multicast.control import log_partition, stream_partition
 from multicast.drivers import open_driver
 from multicast.drivers.kafka import TopicSpec
 from multicast.drivers.protocol import Driver, TopicPartition
-from multicast.errors import AmcastError, Trimmed
-from multicast.messages import EPOCH, SKIP, TO
+from multicast.errors import Trimmed
+from multicast.messages import SKIP
 
 _MESSAGES = 300
 _SLEEPS_AT = 40  # messages that a consumer delivers before it sleeps
@@ -58,7 +54,7 @@ def trimmed(site: FaultSite) -> FaultEffect:
             end = deployment.driver.last_stable_offsets([stream])[stream]
             deployment.admin.delete_records({**dict.fromkeys(logs, last), stream: end})
             seen = deployment.note("C1", "awake", batches)
-            seen += _until_named(deployment, awake, "C1", "awake", Trimmed)
+            seen += _until_trimmed(deployment, awake)
             expect(seen == whole["C1"][: len(seen)], "an open consumer saw a gap before Trimmed")
             report = deployment.judge()
             # It can still give up the deleted messages, and continue from now.
@@ -105,20 +101,18 @@ def _wake(deployment: Deployment, name: str, whole: list[str]) -> None:
     expect(len(seen) < len(after), f"retention deleted nothing that {name} needs")
 
 
-def _until_named(
-    deployment: Deployment, consumer: Consumer, name: str, instance: str, *named: type[AmcastError]
-) -> list[str]:
-    """Deliver until one of these errors; note and return the deliveries before it."""
+def _until_trimmed(deployment: Deployment, consumer: Consumer) -> list[str]:
+    """Deliver to C1 until it gets `Trimmed`; note and return the deliveries before it."""
     seen: list[str] = []
 
     def refused() -> bool:
         try:
-            seen.extend(deployment.note(name, instance, consumer.poll(0.1)))
-        except named:
+            seen.extend(deployment.note("C1", "awake", consumer.poll(0.1)))
+        except Trimmed:
             return True
         return False
 
-    until(refused, f"{' or '.join(error.__name__ for error in named)} at consumer {name}")
+    until(refused, "the error of an open consumer that was overtaken")
     return seen
 
 
@@ -157,8 +151,9 @@ def recreate(deployment: Deployment) -> None:
 
 def refill(deployment: Deployment) -> None:
     """Append to the recreated topic, beyond its old end."""
-    for partition in _partitions(deployment):
-        deployment.append_foreign(partition, *[b"of another topic"] * (3 * _MESSAGES // len(SETS)))
+    values = [b"of another topic"] * (3 * _MESSAGES // len(SETS))
+    chunks = ((partition, values) for partition in _partitions(deployment))
+    store(deployment.driver, chunks, timeout_s=PATIENCE_S)
 
 
 def _partitions(deployment: Deployment) -> list[TopicPartition]:
@@ -172,55 +167,3 @@ def named(host: CollectorProcess) -> bool:
     """Whether a collector reports that its topic is not the one of its plan."""
     errors = [node.get("error") or "" for node in host.status()["nodes"]]
     return any("is not the one that epoch" in error for error in errors)
-
-
-def foreign(site: FaultSite) -> FaultEffect:
-    """Append foreign records to data, order and control topics: the order stays the same.
-
-    A foreign record in a stream is void, and counted; a copy of a record in it delays messages at
-    the most; a foreign record in a log is an ordinary message, whatever its headers pretend.
-    """
-    with Deployment(site, "foreign") as deployment:
-        deployment.collectors()
-        deployment.multicast(_MESSAGES)
-        before = {name: deployment.read_all(name, "before", ended=False) for name in INTERESTS}
-        written = 0
-        for node in deployment.plan.collectors:
-            partition = stream_partition(deployment.plan, node.name)
-            records = deployment.records(partition)
-            noise = [b"", b"TO", b"\x00" * 80, b"TO\x01" + b"\xff" * 90]
-            # The copy of a ticket promises what never comes.
-            copies = [records[0].value or b"", records[-1].value or b""]
-            for value in [*noise, *copies]:
-                deployment.append_foreign(partition, value)
-            written += len(noise)
-        _write_odd_messages(deployment)
-        for partition in (
-            control_partition(deployment.topic),
-            collectors_partition(deployment.topic),
-        ):
-            deployment.append_foreign(partition, b"{", key=b"plan/2/00/stranger")
-        deployment.multicast(_MESSAGES)
-        for name, known in before.items():
-            after = deployment.read_all(name)
-            expect(after[: len(known)] == known, f"the order of {name} changed")
-        report = deployment.judge()
-        status = deployment.run("collectors", "status", flags=("-o", "json"))
-        void = sum(int(part.split(",")[0]) for part in status.out.split('"void": ')[1:])
-        expect(void >= written, f"{written} foreign order records were written, {void} counted")
-        says = f"{written} foreign order records were void, the order stayed as it was"
-        return deployment.effect("foreign", report, says)
-
-
-def _write_odd_messages(deployment: Deployment) -> None:
-    """Multicast with a plain client; the headers look like ours and are not."""
-    for log in deployment.plan.logs:
-        odd = (
-            (SKIP, b"elsewhere"),
-            (EPOCH, log.name.encode() + b"|soon"),
-            (TO, log.name.encode() + b"|P9,P1"),
-            ("amcast.unknown", b"\xff"),
-        )
-        for header in odd:
-            offset = deployment.append_foreign(log_partition(log), b"\xff\x00?", headers=(header,))
-            deployment.accepted("stranger", f"{log.name}:{offset}", log.to)

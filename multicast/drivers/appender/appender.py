@@ -2,7 +2,7 @@
 
 What blocks: `prepare`, `flush` and `close`, all with a time limit. An append blocks only for the
 lock, which nobody holds while waiting; a record is copied two or three times (a single one of 64 kB
-or more once). A codec compresses under the lock.
+or more once). With a linger, requests are encoded and compressed without the lock.
 
 `partition_appends.py` says what is sent again, and when an outcome is unknown.
 
@@ -19,14 +19,8 @@ from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from typing import Generic
 
-from multicast.drivers.appender.dispatcher import Dispatcher, Entries
-from multicast.drivers.appender.entries import (
-    Done,
-    QueuedEntry,
-    prepared,
-    queued,
-    queued_run,
-)
+from multicast.drivers.appender.dispatcher import Dispatcher
+from multicast.drivers.appender.entries import Done, QueuedEntry, queued, queued_run
 from multicast.drivers.appender.link import L
 from multicast.drivers.appender.partition_appends import EntryOutcome
 from multicast.drivers.appender.record_batch import BATCH_BYTES
@@ -37,7 +31,6 @@ from multicast.drivers.protocol import (
     AppendFailed,
     DoneAll,
     Headers,
-    JointRecord,
     Settled,
     TopicPartition,
 )
@@ -108,7 +101,11 @@ class JointAppender(ABC, Generic[L]):
         headers: Headers = (),
         done: Done,
     ) -> None:
-        """Start an append and return without waiting for its outcome; see `append_together`."""
+        """Start an append and return without waiting for its outcome.
+
+        Raises, and starts nothing: `BufferFull` if there is no room, `UsageError` if the appender
+        is closed or the key or value is no bytes.
+        """
         self._start_one(partition, queued(value, key, headers, done))
 
     def append_all(
@@ -144,27 +141,6 @@ class JointAppender(ABC, Generic[L]):
                     break
             rest += reversed(run.divided())
         return started
-
-    def append_together(self, records: Sequence[JointRecord]) -> None:
-        """Start appends; those whose partitions have the same leader go in one request.
-
-        They are not atomic: each record has its own outcome, and `done` gets it within about the
-        delivery time-out. Records for one partition that do not fit in its batch (1 MB) go on in
-        the next request. Raises, and starts nothing: `BufferFull` if there is no room, `UsageError`
-        if the appender is closed, or if the records together are too large for a request.
-        """
-        entries = prepared(records)
-        if len(entries) == 1:
-            self._start_one(*entries[0])
-            return
-        size = sum(entry.size for _, entry in entries)
-        size_max = self._dispatcher.limits.request_bytes_max
-        if size > size_max:
-            raise UsageError(
-                f"Records of {size} bytes for {entries[0][0].topic} do not fit in a request of "
-                f"{size_max} bytes (max.request.size); send smaller ones."
-            )
-        self._start(entries)
 
     def ready(self, partition: TopicPartition) -> bool:
         """Return whether an append to this Kafka partition would be sent now without any wait."""
@@ -224,23 +200,13 @@ class JointAppender(ABC, Generic[L]):
         self._wait_for(self._dispatcher.has_no_beside, min(timeout_s, _BESIDE_S))
         self._end()
 
-    def _start(self, entries: Entries) -> None:
-        self._home.check()
-        size = count = 0
-        for _, entry in entries:
-            size += entry.size
-            count += entry.count
-        with self._lock:
-            self._check_room(count, size)
-            self._dispatcher.add(entries, size, self._now())
-
     def _start_one(self, partition: TopicPartition, entry: QueuedEntry) -> None:
         """Start an entry that goes in a request of its own if it is too large for others."""
         if entry.size <= _RECORD_BYTES_MAX:
             self._home.check()
             with self._lock:
                 self._check_room(entry.count, entry.size)
-                self._dispatcher.add_one(partition, entry, self._now())
+                self._dispatcher.add(partition, entry, self._now())
             return
         with self._lock:
             self._check_room(entry.count, 0)

@@ -13,15 +13,16 @@ Nothing here waits; the appender calls it under its lock.
 
 from __future__ import annotations
 
+import heapq
 import logging
 import time
 from collections.abc import Callable, Container, Mapping, Sequence
+from itertools import islice, repeat
 from math import inf
 from typing import Generic, NamedTuple
 
 from multicast.drivers.appender.entries import QueuedEntry, prepared
 from multicast.drivers.appender.link import L, Link, SentBatch
-from multicast.drivers.appender.outbox import first_groups
 from multicast.drivers.appender.partition_appends import EntryOutcome, PartitionAppends
 from multicast.drivers.appender.record_batch import Codec, ProducerIdentity
 from multicast.drivers.protocol import AppendFailed, Beside, TopicPartition
@@ -39,8 +40,6 @@ REQUEST_BYTES_MAX = 32 * 1024 * 1024
 # Records beside others that wait for one partition, as while it has no leader: some 500 kB. Above
 # it more are refused at once. An appender without a linger makes so many in half a second at most.
 _BESIDE_MAX = 1000
-
-Entries = Sequence[tuple[TopicPartition, QueuedEntry]]
 
 
 class Lacking(NamedTuple):
@@ -85,7 +84,6 @@ class Dispatcher(Generic[L]):
         self._wake = wake
         self._need = need
         self._why = why
-        self._groups = 0
         self.identity: ProducerIdentity | None = None
         self.partitions: dict[TopicPartition, PartitionAppends] = {}
         self.leaderless: dict[PartitionAppends, None] = {}
@@ -147,32 +145,21 @@ class Dispatcher(Generic[L]):
 
     # -- what to send -----------------------------------------------------------------------
 
-    def add(self, entries: Entries, size: int, now: float) -> None:
-        """Queue a group of entries of this size, and send what may be sent unless it lingers."""
-        self._go(self._enqueue(entries, size, now), now)
-
-    def add_one(self, partition: TopicPartition, entry: QueuedEntry, now: float) -> None:
-        """Do what `add` does with a group of one entry, in less time."""
-        self._groups += 1
-        entry.partition, entry.number, entry.since = partition, self._groups, now
-        entry.group_bytes = entry.size
+    def add(self, partition: TopicPartition, entry: QueuedEntry, now: float) -> None:
+        """Queue an entry, and send what may be sent; with a linger who is woken does that."""
         self.unsettled += entry.count
         self.unsettled_bytes += entry.size
-        appends = self.partitions.get(partition) or self.appends(partition)
-        appends.enqueue(entry)
-        self.mark(appends)
-        if self.limits.linger_s:
-            self._go((appends,), now)
-        else:
-            self.send_all(now)
-
-    def _go(self, changed: Sequence[PartitionAppends], now: float) -> None:
+        appends = self._enqueue(partition, entry, now)
         linger_s = self.limits.linger_s
-        if not linger_s or any(self._is_due(appends, now) for appends in changed):
+        if not linger_s:
             self.send_all(now)
-        elif self.linger_ends > now + linger_s:
-            self.linger_ends = now + linger_s
-            self._wake()
+        elif not appends.is_due:  # else who sends knows
+            ends = appends.linger_ends(linger_s)
+            if ends <= now or self.flushes:
+                appends.is_due, ends = True, now
+            if ends < self.linger_ends:
+                self.linger_ends = ends
+                self._wake()
 
     def appends(self, partition: TopicPartition) -> PartitionAppends:
         """Return the appends to a partition, from now on with a leader if it has one."""
@@ -203,8 +190,11 @@ class Dispatcher(Generic[L]):
         elif appends.leader in self.links:
             self.links[appends.leader].ready[appends] = None
 
-    def send_all(self, now: float) -> None:
-        """Send what waits for any broker, as far as requests may be in flight."""
+    def send_all(self, now: float, *, hold: bool = False) -> None:
+        """Send what waits for any broker, as far as requests may be in flight.
+
+        With `hold` links keep their next requests, for who has the lock to write without it.
+        """
         self._sent_at = now
         for link in self.links.values():
             if self._may_send(link, now):
@@ -217,6 +207,9 @@ class Dispatcher(Generic[L]):
                 batches = self._next_batches(link, now)
                 if not batches:
                     break
+                if hold:
+                    link.hold(batches, now)
+                    continue
                 link.send(batches, now)
                 if link.broken or link.is_sending:
                     self._wake()
@@ -238,22 +231,14 @@ class Dispatcher(Generic[L]):
     def _is_due(self, appends: PartitionAppends, now: float) -> bool:
         return self.flushes > 0 or appends.linger_ends(self.limits.linger_s) <= now
 
-    def _enqueue(self, entries: Entries, size: int, now: float) -> list[PartitionAppends]:
-        self._groups += 1
-        changed = []
-        for partition, entry in entries:
-            entry.partition, entry.number, entry.since = partition, self._groups, now
-            entry.group_bytes = size
-            if entry.beside:
-                self.beside += 1
-            else:
-                self.unsettled += entry.count
-                self.unsettled_bytes += entry.size
-            appends = self.partitions.get(partition) or self.appends(partition)
-            appends.enqueue(entry)
-            self.mark(appends)
-            changed.append(appends)
-        return changed
+    def _enqueue(
+        self, partition: TopicPartition, entry: QueuedEntry, now: float
+    ) -> PartitionAppends:
+        entry.partition, entry.since = partition, now
+        appends = self.partitions.get(partition) or self.appends(partition)
+        appends.enqueue(entry)
+        self.mark(appends)
+        return appends
 
     def _next_batches(self, link: Link, now: float) -> list[SentBatch]:
         batches = []
@@ -270,7 +255,7 @@ class Dispatcher(Generic[L]):
             elif appends.may_take():
                 fresh.append(appends)
         if fresh and room > 0:
-            counts = first_groups(fresh, room)
+            counts = first_entries(fresh, room)
             if self._beside is not None:
                 self._add_beside(link, counts, now, again={appends for appends, _ in batches})
             now_ms = time.time_ns() // 1_000_000
@@ -306,18 +291,17 @@ class Dispatcher(Generic[L]):
             # The records themselves must go; their appends were accepted.
             _LOG.exception("the callback for what is sent beside records failed")
             return
-        size, taken = 0, []
+        taken = []
         for partition, record in records:
             record.counted = record.beside = True
+            self.beside += 1
             if len(self.appends(partition).queue) < _BESIDE_MAX:
-                size += record.size
-                taken.append((partition, record))
+                taken.append(self._enqueue(partition, record, now))
             else:
-                self.beside += 1
                 name = f"{partition.topic}/{partition.partition}"
                 why = f"{name} does not hold the record: too many wait for its leader."
                 self.outcomes.append((record, AppendFailed(AppendNotStored(why))))
-        for appends in self._enqueue(taken, size, now):
+        for appends in taken:
             fits = appends.leader == link.node and appends.may_take() and appends not in again
             appends.hurries = True
             appends.compresses = False  # who reads it need not have the codec
@@ -394,3 +378,24 @@ class Dispatcher(Generic[L]):
             self._need()
         if appends.leader is None or appends.wants_to_send:
             self.mark(appends)
+
+
+def first_entries(fresh: Sequence[PartitionAppends], room: int) -> dict[PartitionAppends, int]:
+    """Return how many entries of each queue fit in one request with `room` bytes for records.
+
+    The oldest entries are, at least one. A request has one batch of each partition. `fresh` are
+    partitions that may send records now.
+    """
+    counts = {appends: appends.fitting() for appends in fresh}
+    sizes = (max(each.queue[0].size, min(each.queue_bytes, each.batch_bytes_max)) for each in fresh)
+    if sum(sizes) <= room:
+        return counts
+    taken = dict.fromkeys(fresh, 0)
+    total = 0
+    queues = [zip(repeat(each), islice(each.queue, counts[each]), strict=False) for each in fresh]
+    for appends, entry in heapq.merge(*queues, key=lambda queued: queued[1].since):
+        if total and total + entry.size > room:
+            break
+        taken[appends] += 1
+        total += entry.size
+    return {appends: count for appends, count in taken.items() if count}

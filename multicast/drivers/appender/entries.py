@@ -1,10 +1,8 @@
 """What waits in the queue of a Kafka partition: one record, or the records of one call. No I/O.
 
-    number        that of the entry's group: entries that go in one request if they can
-    group_bytes   the size of all entries of the group
-    since         when it was taken, in seconds of a monotonic clock
-    counted       whether no more request counts its records as its first
-    beside        whether it goes along with other records: nobody waits for its outcome
+    since     when it was taken, in seconds of a monotonic clock
+    counted   whether no more request counts its records as its first
+    beside    whether it goes along with other records: nobody waits for its outcome
 
 `size` is the most bytes that an entry takes in a batch, `count` its records. `done` takes the
 outcome of the first record: if it is stored, the others are at the offsets that follow.
@@ -41,8 +39,6 @@ class QueuedRecord:
     key: bytes | None
     headers: bytes
     done: Done
-    number: int = 0
-    group_bytes: int = 0
     since: float = 0.0
     counted: bool = False
     beside: bool = False
@@ -72,8 +68,6 @@ class QueuedRun:
     headers: Sequence[bytes] | None
     done_all: DoneAll
     first: int = 0
-    number: int = 0
-    group_bytes: int = 0
     since: float = 0.0
     counted: bool = False
     partition: TopicPartition = NOWHERE
@@ -107,13 +101,12 @@ class QueuedRun:
         return (self.part(0, middle), self.part(middle, self.count)) if middle else (self,)
 
     def part(self, start: int, stop: int) -> QueuedRun:
-        """Give the records with these places, as an entry of the same group."""
+        """Give the records with these places."""
         keys = None if self.keys is None else self.keys[start:stop]
         headers = None if self.headers is None else self.headers[start:stop]
         values, first = self.values[start:stop], self.first + start
         part = QueuedRun(values, keys, headers, self.done_all, first)
-        part.partition, part.number, part.since = self.partition, self.number, self.since
-        part.group_bytes, part.counted = self.group_bytes, self.counted
+        part.partition, part.since, part.counted = self.partition, self.since, self.counted
         return part
 
 
@@ -135,10 +128,7 @@ def queued(value: bytes | None, key: bytes | None, headers: Headers, done: Done)
     return QueuedRecord(size, value, key, written, done)
 
 
-Prepared = Sequence[tuple[TopicPartition, QueuedRecord]]
-
-
-def prepared(records: Sequence[JointRecord]) -> Prepared:
+def prepared(records: Sequence[JointRecord]) -> Sequence[tuple[TopicPartition, QueuedRecord]]:
     """Prepare records to be queued; see `queued`."""
     return [
         (partition, queued(value, key, headers, done))

@@ -38,6 +38,10 @@ class Link(ABC):
     def send(self, batches: Sequence[SentBatch], now: float) -> None:
         """Send a request with these batches, or the part that can be sent now."""
 
+    def hold(self, batches: Sequence[SentBatch], now: float) -> None:
+        """Start a request that a link over a socket writes later; until then it is sending."""
+        self.send(batches, now)
+
     @abstractmethod
     def receive(self) -> list[AnsweredBatch]:
         """Return what the answers that have arrived say of each batch, in order."""

@@ -29,6 +29,7 @@ from dataclasses import dataclass
 from enum import Enum
 from itertools import accumulate, islice
 from math import inf
+from operator import attrgetter
 
 from multicast.drivers.appender.entries import QueuedEntry
 from multicast.drivers.appender.record_batch import (
@@ -65,6 +66,7 @@ _TOO_FEW_REPLICAS = 19  # refused before anything was stored, for now
 _DUPLICATE = 46  # stored earlier, and the broker remembers no offset
 _NOT_AUTHORIZED = frozenset({29, 31})  # no right on the topic, on the cluster
 
+_SIZE = attrgetter("size")
 # The outcome of an entry's first record: if it is stored, the others follow it.
 EntryOutcome = tuple[QueuedEntry, AppendOutcome]
 
@@ -83,15 +85,54 @@ _IN_FLIGHT, _WAITING, _NOT_STORED, _ENDED = BatchState  # an Enum's own look-up 
 
 @dataclass(slots=True, eq=False)
 class NumberedBatch:
-    """Consecutive records of a partition with their sequence numbers, as they are sent."""
+    """Consecutive records of a partition with their sequence numbers, as they are sent.
+
+    `count` records, the first with number `sequence` and time `first_ms`; `codec` may be None.
+    """
 
     entries: list[QueuedEntry]
     count: int
-    written: bytes
+    identity: ProducerIdentity
+    sequence: int
+    first_ms: int
+    codec: Codec | None
     state: BatchState = _IN_FLIGHT
     doubt: bool = False
     offset: int = -1
     error: AmcastError | None = None
+    _written: bytes = b""
+
+    @property
+    def written(self) -> bytes:
+        """The bytes that are sent; the first call makes them, and needs no lock."""
+        self._written = self._written or self._encoded()
+        return self._written
+
+    def _encoded(self) -> bytes:
+        entries, first = self.entries, self.entries[0].since
+        place = delta_ms = 0
+        later = first + 0.001  # when `delta_ms` is no longer right
+        pieces: list[bytes] = []
+        for entry in entries:
+            if entry.since >= later:
+                delta_ms = int(1000 * (entry.since - first))
+                later = first + (delta_ms + 1) / 1000
+            pieces += entry.pieces(place, delta_ms)
+            place += entry.count
+        if place > 1 or entries[0].size < _LARGE_BYTES:
+            pieces = [b"".join(pieces)]
+        pieces, codec = self._compressed(pieces)
+        times = self.first_ms, self.first_ms + delta_ms
+        return written_batch(pieces, *times, self.identity, self.sequence, count=place, codec=codec)
+
+    def _compressed(self, pieces: list[bytes]) -> tuple[list[bytes], int]:
+        """Give the records of a batch and the number of their codec, 0 if that gains nothing."""
+        size = sum(map(len, pieces))
+        if self.codec is not None and size >= _COMPRESSED_BYTES_MIN:
+            compressed = self.codec.encode(b"".join(pieces))
+            if len(compressed) < size:
+                return [compressed], self.codec.number
+        return pieces, 0
 
 
 class PartitionAppends:
@@ -116,6 +157,7 @@ class PartitionAppends:
         self.queue: deque[QueuedEntry] = deque()
         self.queue_bytes = 0
         self.hurries = False  # what is in the queue goes without a linger
+        self.is_due = False  # who sends was told that the queue has lingered
         self.compresses = codec is not None
         self._codec = codec
         self._requests_max = requests_max
@@ -181,7 +223,7 @@ class PartitionAppends:
         room = self.batch_bytes_max - BATCH_BYTES
         if self.queue_bytes <= room:
             return len(self.queue)
-        sizes = accumulate(entry.size for entry in self.queue)
+        sizes = accumulate(map(_SIZE, self.queue))
         return max(1, next(count for count, total in enumerate(sizes) if total > room))
 
     def count_first(self, count: int) -> int:
@@ -200,6 +242,7 @@ class PartitionAppends:
         """
         assert self.identity is not None
         assert not self._lost
+        self.is_due = False
         if count == len(self.queue):
             entries = list(self.queue)
             self.queue.clear()
@@ -207,36 +250,14 @@ class PartitionAppends:
         else:
             entries = [self.queue.popleft() for _ in range(count)]
             self.queue_bytes -= sum(entry.size for entry in entries)
-        first = entries[0].since
-        first_ms = now_ms - max(0, int(1000 * (now - first)))
-        place = delta_ms = 0
-        pieces: list[bytes] = []
-        for entry in entries:
-            if place:
-                delta_ms = max(delta_ms, int(1000 * (entry.since - first)))
-            pieces += entry.pieces(place, delta_ms)
-            place += entry.count
-        if place > 1 or entries[0].size < _LARGE_BYTES:
-            pieces = [b"".join(pieces)]
-        pieces, codec = self._compressed(pieces)
-        last_ms = first_ms + delta_ms
-        written = written_batch(
-            pieces, first_ms, last_ms, self.identity, self._sequence, count=place, codec=codec
-        )
-        self._sequence = (self._sequence + place) % SEQUENCES
-        batch = NumberedBatch(entries, place, written)
+        first_ms = now_ms - max(0, int(1000 * (now - entries[0].since)))
+        codec = self._codec if self.compresses else None
+        total = sum(entry.count for entry in entries)
+        batch = NumberedBatch(entries, total, self.identity, self._sequence, first_ms, codec)
+        self._sequence = (self._sequence + total) % SEQUENCES
         self._sent.append(batch)
         self._in_flight += 1
         return batch
-
-    def _compressed(self, pieces: list[bytes]) -> tuple[list[bytes], int]:
-        """Give the records of a batch and the number of their codec, 0 if that gains nothing."""
-        size = sum(map(len, pieces))
-        if self._codec is not None and self.compresses and size >= _COMPRESSED_BYTES_MIN:
-            compressed = self._codec.encode(b"".join(pieces))
-            if len(compressed) < size:
-                return [compressed], self._codec.number
-        return pieces, 0
 
     # -- what became of it ------------------------------------------------------------------
 
@@ -298,12 +319,13 @@ class PartitionAppends:
             self.queue_bytes -= entry.size
             refused.append((entry, AppendFailed(error, sent=entry.counted)))
         self.hurries = self.hurries and bool(self.queue)
+        self.is_due = self.is_due and bool(self.queue)
         return refused
 
     def settled(self) -> list[EntryOutcome]:
         """Remove the entries that have their outcome, in order; begin a new epoch if it is time."""
         settled: list[EntryOutcome] = []
-        if self._lost and self._all_known():
+        if self._lost and {batch.state for batch in self._sent} <= {_ENDED, _NOT_STORED}:
             self._put_back()
         while self._sent and self._sent[0].state is _ENDED:
             settled += self._outcomes(self._sent.popleft())
@@ -354,10 +376,6 @@ class PartitionAppends:
 
     def _missed(self, why: str) -> str:
         return f"{self.name} does not hold the record: {why}."
-
-    def _all_known(self) -> bool:
-        known = (_ENDED, _NOT_STORED)
-        return all(batch.state in known for batch in self._sent)
 
     def _put_back(self) -> None:
         """Put the last batches back into the queue if they are certainly not stored.

@@ -12,7 +12,7 @@ import time
 import uuid
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import Any, Self
+from typing import Any
 
 from kafka import KafkaAdminClient
 from kafka import TopicPartition as KafkaTopicPartition
@@ -21,6 +21,7 @@ from kafka.admin import ConfigResource, ConfigResourceType
 
 from multicast.drivers.access import CLUSTER, Access
 from multicast.drivers.client_settings import REQUEST_TIMEOUT_S
+from multicast.drivers.closing import ClosedAtEnd
 from multicast.drivers.kafka.admin_facts import (
     BoundedCall,
     Holders,
@@ -57,7 +58,7 @@ _LOG = logging.getLogger("amcast.kafka_python")
 _pause = threading.Event()  # never set: Kafka sends no event to wait for, so calls are repeated
 
 
-class Admin:
+class Admin(ClosedAtEnd):
     """Administrative calls, for any thread; each request blocks for the time-out at most.
 
     Raises `ClusterUnreachable` if no broker answers in time, `AccessDenied` if the brokers refuse,
@@ -93,12 +94,6 @@ class Admin:
             raise UsageError(
                 f"The bootstrap addresses {bootstrap} are not usable: {error}."
             ) from error
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
 
     def cluster_id(self) -> str:
         """Return the cluster's ID."""

@@ -42,10 +42,6 @@ def _streamed(opened: Callable[[Any], Any], raw: bytes, bytes_max: int) -> bytes
     return _bounded(iter(partial(stream.read, _PIECE_BYTES), b""), bytes_max)
 
 
-def _lz4_decode(raw: bytes, bytes_max: int) -> bytes:
-    return _bounded(_lz4_pieces(raw), bytes_max)
-
-
 def _lz4_pieces(raw: bytes) -> Iterator[bytes]:
     frame = codec.lz4.LZ4FrameDecompressor()
     yield frame.decompress(raw, _PIECE_BYTES)
@@ -58,10 +54,6 @@ def _lz4_pieces(raw: bytes) -> Iterator[bytes]:
 def _zstd_decode(raw: bytes, bytes_max: int) -> bytes:
     opened = importlib.import_module("zstandard").ZstdDecompressor().stream_reader
     return _streamed(partial(opened, read_across_frames=True), raw, bytes_max)
-
-
-def _snappy_decode(raw: bytes, bytes_max: int) -> bytes:
-    return _bounded(_snappy_pieces(raw, bytes_max), bytes_max)
 
 
 def _snappy_pieces(raw: bytes, bytes_max: int) -> Iterator[bytes]:
@@ -103,8 +95,8 @@ _CODECS = (
 _BY_NAME = {one.name: one for one in _CODECS}
 _DECODERS: dict[int, Callable[[bytes, int], bytes]] = {
     1: partial(_streamed, lambda raw: gzip.GzipFile(fileobj=raw)),
-    2: _snappy_decode,
-    3: _lz4_decode,
+    2: lambda raw, most: _bounded(_snappy_pieces(raw, most), most),
+    3: lambda raw, most: _bounded(_lz4_pieces(raw), most),
     4: _zstd_decode,
 }
 
@@ -122,18 +114,11 @@ def codec_of(compression: str) -> Codec | None:
             f"compression.type {compression} needs the package {found.library}; install it, or "
             f"choose gzip"
         )
-    return found._replace(encode=_zstd_encode()) if found.name == "zstd" else found
-
-
-def _zstd_encode() -> Callable[[bytes], bytes]:
-    """Give what compresses for one appender.
-
-    kafka-python makes a compressor for each batch, which takes as long as to compress 16 kB.
-    """
-    encode: Callable[[bytes], bytes] = (
-        importlib.import_module("zstandard").ZstdCompressor().compress
-    )
-    return encode
+    if found.name == "zstd":
+        # kafka-python makes a compressor for each batch, which takes as long as to compress 16 kB.
+        zstd = importlib.import_module("zstandard").ZstdCompressor()
+        return found._replace(encode=zstd.compress)
+    return found
 
 
 def decompressed(number: int, raw: bytes, bytes_max: int) -> bytes:

@@ -132,7 +132,7 @@ class Connection:
         timeout_s = self.timeout_s if timeout_s is None else timeout_s
         deadline = time.monotonic() + timeout_s
         if not self._lock.acquire(timeout=timeout_s):
-            raise self.unreachable(timeout_s)
+            raise self.manager.unreachable(timeout_s)
         try:
             if self.net.interrupted and not self._closed:
                 self.net.close()
@@ -146,7 +146,7 @@ class Connection:
         finally:
             self._lock.release()
         if not future.is_done:
-            raise self.unreachable(timeout_s)
+            raise self.manager.unreachable(timeout_s)
         if future.exception is not None:
             raise self.wrapped(future.exception)
         return future.value
@@ -158,12 +158,8 @@ class Connection:
         more. Otherwise each call to brokers that are away leaves one that asks them for ever.
         """
         if time.monotonic() >= deadline:
-            raise self.unreachable(self.timeout_s)
+            raise self.manager.unreachable(self.timeout_s)
         await self.net.sleep(RETRY_S)
-
-    def unreachable(self, timeout_s: float, why: BaseException | None = None) -> AmcastError:
-        """Return the error for a time-out, or for a refusal if a broker refused this client."""
-        return self.manager.unreachable(timeout_s, why)
 
     def wrapped(self, error: BaseException) -> BaseException:
         """Translate an error of the package into one of this project."""
@@ -174,7 +170,7 @@ class Connection:
                 f"The brokers at {self.bootstrap} deny {self.access.user} a right: {error}."
             )
         if isinstance(error, kafka_errors.KafkaError | OSError):
-            return self.unreachable(self.timeout_s, error)
+            return self.manager.unreachable(self.timeout_s, error)
         return error
 
     async def list_offsets(
@@ -347,7 +343,7 @@ class Connection:
                 if self.manager.closed:
                     raise
         if time.monotonic() >= deadline:
-            raise self.unreachable(self.timeout_s)
+            raise self.manager.unreachable(self.timeout_s)
         self.deadline = deadline
         return await coroutine(*arguments)
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from typing import Any, Self
+from typing import Any
 
 from kafka import errors as kafka_errors
 
@@ -17,6 +17,7 @@ from multicast.drivers.client_settings import (
     REQUEST_TIMEOUT_S,
     check_linger,
 )
+from multicast.drivers.closing import ClosedAtEnd
 from multicast.drivers.kafka.appender import KafkaPythonJointAppender
 from multicast.drivers.kafka.connection import EARLIEST, LATEST, Connection
 from multicast.drivers.kafka.group_member import find_coordinator
@@ -45,7 +46,7 @@ _CommitTopic = OffsetCommitRequest.OffsetCommitRequestTopic
 _FetchGroup = OffsetFetchRequest.OffsetFetchRequestGroup
 
 
-class KafkaPythonDriver:
+class KafkaPythonDriver(ClosedAtEnd):
     """Access to one cluster. The constructor connects, or raises `ClusterUnreachable` in time.
 
     `request_timeout_s` bounds each request, `delivery_timeout_s` the time to an append's outcome.
@@ -64,12 +65,6 @@ class KafkaPythonDriver:
         self._timeout_s = request_timeout_s
         self._delivery_timeout_s = delivery_timeout_s
         self._connection = self._open_connection()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
 
     @property
     def name(self) -> str:

@@ -130,7 +130,7 @@ class Fetching:
             self._silent_s += time.monotonic() - now
             if self._silent_s > self._connection.timeout_s:
                 self._silent_s = 0.0
-                raise self._connection.unreachable(self._connection.timeout_s)
+                raise self._connection.manager.unreachable(self._connection.timeout_s)
 
     def _send(self, now: float) -> None:
         self._release(now)

@@ -8,6 +8,7 @@ from __future__ import annotations
 import time
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
 from typing import Any, Generic, NamedTuple, TypeVar
 
 from kafka import errors as kafka_errors
@@ -36,7 +37,7 @@ def ask_leader_ends(
     connection: Connection, partitions: Sequence[TopicPartition], timeout_s: float | None
 ) -> dict[TopicPartition, LeaderEnd]:
     """Ask for the last stable offsets and the leaders' epochs (`Driver.leader_ends`)."""
-    return _run(connection, timeout_s, _ask_ends, dict.fromkeys(partitions, LATEST))
+    return _run(connection, timeout_s, partial(_ask, _ENDS), dict.fromkeys(partitions, LATEST))
 
 
 def ask_epoch_ends(
@@ -63,14 +64,6 @@ def _run(
     return {partition: answers[partition] for partition in wanted if partition in answers}
 
 
-async def _ask_ends(
-    connection: Connection,
-    wanted: Mapping[TopicPartition, int],
-    answers: dict[TopicPartition, LeaderEnd],
-) -> None:
-    await _ask(connection, _ENDS, wanted, answers, connection.deadline)
-
-
 async def _ask_epochs(
     connection: Connection,
     epochs: Mapping[TopicPartition, int],
@@ -78,23 +71,24 @@ async def _ask_epochs(
 ) -> None:
     """Ask for all, and then once more for what is unknown: perhaps another one leads by now."""
     deadline = connection.deadline
-    await _ask(connection, _EPOCHS, epochs, answers, deadline)
+    await _ask(_EPOCHS, connection, epochs, answers)
     unknown = {log: epochs[log] for log, end in answers.items() if end == _UNKNOWN}
     if unknown:
         for log in unknown:
             del answers[log]
         await connection.look_up()
-        await _ask(connection, _EPOCHS, unknown, answers, deadline)
+        await _ask(_EPOCHS, connection, unknown, answers, deadline)
 
 
 async def _ask(
-    connection: Connection,
     question: _Question[_T],
+    connection: Connection,
     wanted: Mapping[TopicPartition, int],
     answers: dict[TopicPartition, _T],
-    deadline: float,
+    deadline: float | None = None,
 ) -> None:
-    """Ask the leaders until all have answered."""
+    """Ask the leaders until all have answered; None: until the deadline of this `run`."""
+    deadline = connection.deadline if deadline is None else deadline
     began = time.monotonic()
     while missing := {log: each for log, each in wanted.items() if log not in answers}:
         connection.raise_if_unknown(list(missing), since=began)
@@ -138,10 +132,6 @@ async def _ask_leader(
     return said
 
 
-def _ends_request(wanted: Mapping[TopicPartition, int]) -> Any:
-    return list_offsets_request(wanted, IsolationLevel.READ_COMMITTED, min_version=_WITH_EPOCH)
-
-
 def _read_ends(response: Any) -> Iterable[tuple[TopicPartition, int, LeaderEnd]]:
     for topic in response.topics:
         for each in topic.partitions:
@@ -166,5 +156,8 @@ def _read_epochs(response: Any) -> Iterable[tuple[TopicPartition, int, int]]:
             yield TopicPartition(topic.topic, each.partition), each.error_code, each.end_offset
 
 
-_ENDS = _Question(_ends_request, _read_ends)
+_of_ends = partial(
+    list_offsets_request, isolation=IsolationLevel.READ_COMMITTED, min_version=_WITH_EPOCH
+)
+_ENDS = _Question(_of_ends, _read_ends)
 _EPOCHS = _Question(_epochs_request, _read_epochs)

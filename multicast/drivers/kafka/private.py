@@ -37,37 +37,3 @@ from kafka.protocol.metadata import CoordinatorType, FindCoordinatorRequest, Met
 from kafka.protocol.producer import InitProducerIdRequest
 from kafka.protocol.schemas.fields.codecs.tagged_fields import TaggedFields, UnsignedVarInt32
 from kafka.record import MemoryRecords
-
-__all__ = [
-    "ConsumerProtocolAssignment",
-    "ConsumerProtocolSubscription",
-    "ConsumerProtocolType",
-    "CoordinatorType",
-    "FetchRequest",
-    "FetchSessionHandler",
-    "FindCoordinatorRequest",
-    "Future",
-    "HeartbeatRequest",
-    "InitProducerIdRequest",
-    "IsolationLevel",
-    "JoinGroupRequest",
-    "KafkaConnection",
-    "KafkaConnectionManager",
-    "KafkaNetClient",
-    "KafkaNetSocket",
-    "KafkaSSLTransport",
-    "KafkaTCPTransport",
-    "LeaveGroupRequest",
-    "ListOffsetsRequest",
-    "MemoryRecords",
-    "MetadataRequest",
-    "NetworkSelector",
-    "OffsetCommitRequest",
-    "OffsetFetchRequest",
-    "OffsetForLeaderEpochRequest",
-    "SyncGroupRequest",
-    "TaggedFields",
-    "UnsignedVarInt32",
-    "codec",
-    "create_connection",
-]

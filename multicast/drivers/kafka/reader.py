@@ -20,7 +20,7 @@ from typing import Any
 
 from multicast.drivers.kafka.connection import EARLIEST, LATEST, Connection
 from multicast.drivers.kafka.fetcher import Fetching
-from multicast.drivers.kafka.records import committed, decoded, decompress
+from multicast.drivers.kafka.records import FetchedBatch, committed, decoded, decompress
 from multicast.drivers.protocol import POLL_RECORDS_MAX, Fetched, Record, TopicPartition
 from multicast.errors import AmcastError, Trimmed, UsageError
 
@@ -34,21 +34,11 @@ PLAIN_BYTES_MAX = _REQUEST_BYTES_MAX
 
 
 @dataclass(slots=True)
-class _Batch:
-    """A batch; if `records` is None, its offsets hold no message."""
-
-    next: int
-    size: int
-    records: Any
-    left: deque[Record] | None = None  # decoded, but not returned by the last poll
-
-
-@dataclass(slots=True)
 class BufferedLog:
     """A Kafka partition that is read, and what was fetched of it."""
 
     position: int
-    buffer: deque[_Batch] = field(default_factory=deque)
+    buffer: deque[FetchedBatch] = field(default_factory=deque)
     buffered_bytes: int = 0
     paused: bool = False
     trimmed: bool = False
@@ -145,7 +135,7 @@ class KafkaPythonReader:
         next_offset = log.buffer[-1].next if log.buffer else log.position
         try:
             for batch in committed(partition, answer):
-                log.buffer.append(_Batch(*batch))
+                log.buffer.append(batch)
                 log.buffered_bytes += batch.size
                 next_offset = max(next_offset, batch.next)
         except AmcastError as error:

@@ -41,11 +41,6 @@ _PACED_S = 0.05
 _AT_REST_S = 1.0
 
 
-class _Leaders(NamedTuple):
-    leaders: Mapping[int, list[TopicPartition]]
-    ends: Mapping[TopicPartition, int]
-
-
 class _Opening(NamedTuple):
     watch: Any  # the package's future for a `WatchConnection`
     logs: list[TopicPartition]
@@ -72,7 +67,7 @@ class KafkaPythonWatcher:
         now = time.monotonic()
         self._unassigned: dict[TopicPartition, float] = dict.fromkeys(starts, now)  # since when
         self._lookup_at = now
-        self._lookup: Any = None  # the package's future for `_Leaders`
+        self._lookup: Any = None  # the package's future for leaders and ends
         self._openings: dict[int, _Opening] = {}
         self._watches: dict[int, WatchConnection] = {}
         self._closed_totals = (0, 0)  # requests and bytes of closed connections
@@ -207,7 +202,7 @@ class KafkaPythonWatcher:
             self._silent_s += time.monotonic() - began
             if self._silent_s > self._connection.timeout_s:
                 self._silent_s = 0.0
-                raise self._connection.unreachable(self._connection.timeout_s)
+                raise self._connection.manager.unreachable(self._connection.timeout_s)
 
     def _drive_loop(self) -> None:
         """Run the package's loop without waiting."""
@@ -264,7 +259,7 @@ class KafkaPythonWatcher:
             self._lookup_at = now + RETRY_S
             if lookup.exception is None:
                 self._silent_s = 0.0
-                self._take_leaders(lookup.value)
+                self._take_leaders(*lookup.value)
             self._raise_permanent(lookup.exception)
         for node, opening in list(self._openings.items()):
             if opening.watch.is_done:
@@ -279,13 +274,15 @@ class KafkaPythonWatcher:
                 self._connection.raise_if_unknown([log], since=since)
             self._lookup = self._submit(self._find_leaders, list(self._unassigned))
 
-    def _take_leaders(self, answer: _Leaders) -> None:
+    def _take_leaders(
+        self, leaders: Mapping[int, list[TopicPartition]], ends: Mapping[TopicPartition, int]
+    ) -> None:
         """Report new ends, and assign each log with a known end to its leader's connection."""
-        for log, end in answer.ends.items():
+        for log, end in ends.items():
             if log in self._ends_unknown:
                 self._ends_unknown.discard(log)
                 self._report(log, end)
-        for node, logs in answer.leaders.items():
+        for node, logs in leaders.items():
             ready = [
                 log for log in logs if log in self._unassigned and log not in self._ends_unknown
             ]
@@ -337,7 +334,9 @@ class KafkaPythonWatcher:
 
     # -- on the package's loop --------------------------------------------------------------------
 
-    async def _find_leaders(self, logs: list[TopicPartition]) -> _Leaders:
+    async def _find_leaders(
+        self, logs: list[TopicPartition]
+    ) -> tuple[dict[int, list[TopicPartition]], dict[TopicPartition, int]]:
         connection = self._connection
         connection.follow(logs)
         # The leaders in the cached metadata are wrong or missing, so the cache is refreshed.
@@ -345,7 +344,7 @@ class KafkaPythonWatcher:
         leaders = await connection.leaders(logs)
         wanted = dict.fromkeys((log for log in logs if log in self._ends_unknown), LATEST)
         ends = await connection.list_offsets_once(wanted) if wanted else {}
-        return _Leaders(leaders, ends)
+        return leaders, ends
 
     async def _open(self, node: int) -> WatchConnection:
         sentinel = None

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Self
 
 from multicast.drivers.client_settings import (
     MESSAGE_BYTES_MAX,
     REQUEST_TIMEOUT_S,
     RETRY_BACKOFF_MS,
 )
+from multicast.drivers.closing import ClosedAtEnd
 from multicast.drivers.librdkafka_reader.client import librdkafka_settings
 from multicast.drivers.librdkafka_reader.reader import LibrdkafkaReader
 from multicast.drivers.protocol import (
@@ -19,7 +19,7 @@ from multicast.drivers.protocol import (
 )
 
 
-class LibrdkafkaDriver:
+class LibrdkafkaDriver(ClosedAtEnd):
     """Access to one cluster; `delegate` is a driver to the same cluster, and is closed with it.
 
     `request_timeout_s` bounds each request; that of the delegate should be the same.
@@ -52,12 +52,6 @@ class LibrdkafkaDriver:
         self.partition_counts = delegate.partition_counts
         self.commit = delegate.commit
         self.committed = delegate.committed
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
 
     @property
     def name(self) -> str:

@@ -193,7 +193,9 @@ class LibrdkafkaReader:
                 fetched = self._decode(messages)
                 if fetched:
                     return fetched
-            self._raise_error()
+            if self._error is not None:
+                error, self._error = self._error, None
+                raise error
             self._raise_unknown()
             self._raise_unreachable()
             if self._woken or deadline - time.monotonic() < _SHORTEST_S:
@@ -319,11 +321,6 @@ class LibrdkafkaReader:
             self._refused = _REFUSED[error.code()](self._access, error.str())
         if error.code() == KafkaError._ALL_BROKERS_DOWN and self._down_since is None:  # noqa: SLF001
             self._down_since = time.monotonic()
-
-    def _raise_error(self) -> None:
-        if self._error is not None:
-            error, self._error = self._error, None
-            raise error
 
     def _raise_trimmed(self) -> None:
         for partition in self._trimmed & self._positions.keys():

@@ -224,7 +224,8 @@ class LibrdkafkaTransactions:
                 f"of {self._timeout_s:g} s: what it had not committed is aborted; run one of them"
             )
         if code in _LACKING:
-            return self._access.lacks(*_LACKING[code], self._topic_or_group(code))
+            of_topic = code == KafkaError.TOPIC_AUTHORIZATION_FAILED
+            return self._access.lacks(*_LACKING[code], self._topic if of_topic else self._group)
         if code == KafkaError.INVALID_TRANSACTION_TIMEOUT:
             return UsageError(
                 f"the brokers allow no transaction time-out of {self._timeout_s:g} s; "
@@ -236,6 +237,3 @@ class LibrdkafkaTransactions:
             f"copies to {self._topic} were refused: {error.str()}; nothing of the transaction is "
             f"committed"
         )
-
-    def _topic_or_group(self, code: int) -> str:
-        return self._topic if code == KafkaError.TOPIC_AUTHORIZATION_FAILED else self._group

@@ -16,7 +16,7 @@ import threading
 from collections.abc import Callable
 
 from multicast.drivers.appender.appender import JointAppender
-from multicast.drivers.appender.dispatcher import Dispatcher, Entries, Limits
+from multicast.drivers.appender.dispatcher import Dispatcher, Limits
 from multicast.drivers.appender.entries import QueuedEntry
 from multicast.drivers.memory.brokers import MemoryBrokers, MemoryLink, MemoryRequest
 from multicast.drivers.memory.logs import name
@@ -134,10 +134,6 @@ class MemoryJointAppender(JointAppender[MemoryLink]):
                 dispatcher.lose_leader(node)
             else:
                 dispatcher.connected(MemoryLink(node, brokers, self._sent, self.turn))
-
-    def _start(self, entries: Entries) -> None:
-        super()._start(entries)
-        self.turn()
 
     def _start_one(self, partition: TopicPartition, entry: QueuedEntry) -> None:
         super()._start_one(partition, entry)

@@ -146,8 +146,8 @@ class MemoryBrokers:
             answer = known.judged(batch)
             if answer is None:
                 offsets = [
-                    log.write(partition, value, key=key, headers=headers)
-                    for value, key, headers in batch.records
+                    log.write(partition, each.value, key=each.key, headers=each.headers)
+                    for each in batch.records
                 ]
                 known.take(batch, offsets[0])
                 answer = 0, offsets[0]

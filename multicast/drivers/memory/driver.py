@@ -10,9 +10,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from math import inf
-from typing import Self
 
 from multicast.drivers.appender.dispatcher import Limits
+from multicast.drivers.closing import ClosedAtEnd
 from multicast.drivers.memory.appender import MemoryJointAppender
 from multicast.drivers.memory.brokers import MemoryBrokers
 from multicast.drivers.memory.logs import MemoryLog
@@ -33,7 +33,7 @@ __all__ = ["MemoryDriver", "MemoryLog", "MemoryReader", "MemoryWatcher"]
 _NO_LIMITS = Limits(timeout_s=inf, delivery_timeout_s=inf)
 
 
-class MemoryDriver:
+class MemoryDriver(ClosedAtEnd):
     """A driver of a `MemoryLog`.
 
     Its appenders send to `brokers`, by default to some of its own, and keep `limits`, which by
@@ -62,22 +62,13 @@ class MemoryDriver:
         self.commit = self.log.commit
         self.committed = self.log.committed
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
-
     @property
     def name(self) -> str:
         """Return the driver's name."""
         return "memory"
 
     def reader(
-        self,
-        starts: Mapping[TopicPartition, int],
-        *,
-        wait_s: float | None = None,  # noqa: ARG002 - a parameter of the other drivers
+        self, starts: Mapping[TopicPartition, int], *, wait_s: float | None = None
     ) -> MemoryReader:
         """Open a reader."""
         return MemoryReader(self.log, starts)
@@ -87,10 +78,7 @@ class MemoryDriver:
         return self.reader(starts)
 
     def watcher(
-        self,
-        starts: Mapping[TopicPartition, int],
-        *,
-        sentinel_topic: str | None = None,  # noqa: ARG002 - a parameter of the other drivers
+        self, starts: Mapping[TopicPartition, int], *, sentinel_topic: str | None = None
     ) -> MemoryWatcher:
         """Open a watcher."""
         return MemoryWatcher(self.log, starts)
@@ -100,8 +88,8 @@ class MemoryDriver:
         *,
         beside: Beside | None = None,
         settled: Settled | None = None,
-        linger_ms: int = 0,  # noqa: ARG002 - these two are parameters of the other drivers
-        compression: str = "none",  # noqa: ARG002
+        linger_ms: int = 0,
+        compression: str = "none",
         batch_bytes: int | None = None,
         in_flight_max: int = IN_FLIGHT_MAX,
         in_flight_bytes_max: int = IN_FLIGHT_BYTES_MAX,

@@ -147,10 +147,7 @@ class MemoryLog:
                 kept.add(record.key)
 
     def log_start_offsets(
-        self,
-        partitions: Sequence[TopicPartition],
-        *,
-        timeout_s: float | None = None,  # noqa: ARG002 - it never waits
+        self, partitions: Sequence[TopicPartition], *, timeout_s: float | None = None
     ) -> dict[TopicPartition, int]:
         """Return the oldest retained offsets."""
         with self.changed:
@@ -164,20 +161,14 @@ class MemoryLog:
             return {partition: self._of(partition).end for partition in partitions}
 
     def high_watermarks(
-        self,
-        partitions: Sequence[TopicPartition],
-        *,
-        timeout_s: float | None = None,  # noqa: ARG002 - it never waits
+        self, partitions: Sequence[TopicPartition], *, timeout_s: float | None = None
     ) -> dict[TopicPartition, int]:
         """Return the offsets that the next appends get."""
         with self.changed:
             return {partition: self._of(partition).next for partition in partitions}
 
     def leader_ends(
-        self,
-        partitions: Sequence[TopicPartition],
-        *,
-        timeout_s: float | None = None,  # noqa: ARG002 - it never waits
+        self, partitions: Sequence[TopicPartition], *, timeout_s: float | None = None
     ) -> dict[TopicPartition, LeaderEnd]:
         """Return the last stable offsets with their leaders' epochs."""
         with self.changed:
@@ -185,21 +176,13 @@ class MemoryLog:
             return {each: LeaderEnd(log.end, log.leader_epoch) for each, log in logs.items()}
 
     def epoch_ends(
-        self,
-        epochs: Mapping[TopicPartition, int],
-        *,
-        timeout_s: float | None = None,  # noqa: ARG002 - it never waits
+        self, epochs: Mapping[TopicPartition, int], *, timeout_s: float | None = None
     ) -> dict[TopicPartition, int]:
         """Return where the records of leader epochs up to these end; -1: not known."""
         with self.changed:
             return {each: self._of(each).epoch_end(epoch) for each, epoch in epochs.items()}
 
-    def topic_ids(
-        self,
-        topics: Sequence[str],
-        *,
-        timeout_s: float | None = None,  # noqa: ARG002 - it never waits
-    ) -> dict[str, str]:
+    def topic_ids(self, topics: Sequence[str], *, timeout_s: float | None = None) -> dict[str, str]:
         """Return the IDs of the topics that exist."""
         with self.changed:
             return {topic: self._ids[topic] for topic in topics if topic in self._ids}

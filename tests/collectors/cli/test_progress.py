@@ -1,19 +1,13 @@
 """How far a collector is, as `amcast collectors status` reads it from the order."""
 
 from collectors.cli.main import describe
-from multicast.control import ControlReader
 from tests.helpers.plans import chain
-from tests.helpers.small import Small
+from tests.helpers.small import Small, state_of
 
 
 def rows(system):
-    control = ControlReader(system.driver, system.topic)
-    try:
-        state = control.refresh()
-        names = [node.name for node in system.plan.collectors]
-        return {name: describe(system.driver, state, state.plan(), name) for name in names}
-    finally:
-        control.close()
+    state, names = state_of(system), [node.name for node in system.plan.collectors]
+    return {name: describe(system.driver, state, state.plan(), name) for name in names}
 
 
 def test_what_a_parent_has_ordered_and_nobody_relays_is_lag():

@@ -4,10 +4,10 @@ import pytest
 
 from collectors.doctor.facts import AheadLog
 from collectors.doctor.streams import InspectionStart, inspect_collector, now_ms
-from multicast.control import ControlReader, log_partition, stream_partition
+from multicast.control import log_partition, stream_partition
 from multicast.order.records import OwnRecord, Ticket, encode
 from tests.helpers.plans import chain, tag_in
-from tests.helpers.small import Small
+from tests.helpers.small import Small, state_of
 
 PLAN = chain()
 STREAM = stream_partition(PLAN, "K1")
@@ -27,14 +27,10 @@ def order(system, messages, upto, *, seconds_ago):
 
 
 def ahead(system):
-    control = ControlReader(system.driver, PLAN.topic)
-    state = control.refresh()
-    control.close()
     places = [log_partition(log) for log in PLAN.logs]
     ends = system.driver.last_stable_offsets([*places, STREAM])
-    facts, _ = inspect_collector(
-        system.driver, state, PLAN, "K1", InspectionStart(now_ms(), ends, 0.0)
-    )
+    start = InspectionStart(now_ms(), ends, 0.0)
+    facts, _ = inspect_collector(system.driver, state_of(system), PLAN, "K1", start)
     return facts.ahead
 
 

@@ -6,20 +6,13 @@ from random import Random
 import pytest
 
 from collectors.reconfiguration.apply import forget_checkpoints
-from multicast.control import ControlReader, collectors_partition, stream_partition
+from multicast.control import collectors_partition, stream_partition
 from multicast.control.checkpoints import SLOTS, slot_of
 from multicast.testing import system
+from tests.helpers.small import state_of
 
 INTERESTS = {"consumers": {"C1": {"P1", "P2"}, "C2": {"P2", "P3"}}}
 HOUR_S = 3600
-
-
-def state_of(double):
-    control = ControlReader(double.driver, double.topic)
-    try:
-        return control.refresh()
-    finally:
-        control.close()
 
 
 def test_instances_that_never_live_for_six_hours_write_checkpoints_all_the_same():

@@ -145,41 +145,6 @@ def test_a_fill_ends_where_its_hole_does_though_tickets_come_meanwhile():
     assert stream.carry_out(core) == []
 
 
-def test_a_hole_is_filled_until_its_end():
-    stream = Stream()
-    core = stream.core()
-    stream.ticket(P1, 2, 0)
-    stream.read(core)
-    core.log_end(P1, 0)
-    core.tick({})
-    core.tick({})
-    assert stream.carry_out(core) == [Fill(P1, 2)]
-    core.filled(P1, 1)
-    assert stream.carry_out(core) == [Fill(P1, 2)]
-    core.filled(P1, 2)
-    assert stream.carry_out(core) == []
-
-
-def test_a_standby_acts_after_its_patience_and_no_longer_once_another_instance_writes():
-    stream = Stream()
-    first, second = stream.core(1), stream.core(2)
-    part = Standby(primary=False, patience_s=0.2)
-    assert not part.decide(second, 0.0)
-    second.log_end(P1, 1)
-    assert not part.decide(second, 0.0)
-    assert not part.decide(second, 0.1)
-    assert part.decide(second, 0.3)
-    stream.carry_out(second)
-    assert part.decide(second, 0.4)
-    stream.read(first)
-    for core in (first, second):
-        core.log_end(P1, 2)
-    stream.carry_out(first)
-    stream.read(second)
-    assert not part.decide(second, 0.5)
-    assert (part.acting, second.due) == (False, False)
-
-
 def beside(stream, seconds, each=lambda _: None, highs=()):
     """Let a standby of K1 follow for so long; give when it acted (ms), or None."""
     core, part = stream.core(2), Standby(primary=False)
@@ -279,26 +244,6 @@ def test_a_standby_keeps_the_newest_checkpoint_alone_and_names_it_when_it_takes_
     assert saved == [499]
 
 
-def test_late_records_of_one_that_has_ended_do_not_hold_up_its_successor():
-    stream = Stream()
-    first, second = stream.core(1), stream.core(2)
-    part = Standby(primary=False, patience_s=3600)
-    assert not part.decide(second, 0.0)
-    for core in (first, second):
-        core.log_end(P1, 1)
-    stream.carry_out(first)  # its last record, which the standby has not read yet
-    part.holder_ended()
-    assert part.decide(second, 0.0)
-    stream.read(second)
-    part.decide(second, 0.0)
-    second.log_end(P1, 2)
-    assert part.decide(second, 0.0)
-    part.step_back()  # another instance has advertised itself
-    second.log_end(P1, 3)
-    second.append_failed()
-    assert not part.decide(second, 0.0)
-
-
 def test_the_successor_of_one_whose_page_alone_has_ended_soon_waits_as_others_do():
     stream = Stream()
     first, second = stream.core(1), stream.core(2)
@@ -315,20 +260,6 @@ def test_the_successor_of_one_whose_page_alone_has_ended_soon_waits_as_others_do
         part.decide(second, 0.0)
     assert acted[0]
     assert not any(acted[50:])
-
-
-def test_a_record_of_the_one_that_leaves_does_not_end_its_offer():
-    stream = Stream()
-    first, second = stream.core(1), stream.core(2)
-    part = Standby(primary=False, patience_s=3600)
-    assert not part.decide(second, 0.0)
-    part.offer(1)
-    first.log_end(P1, 1)
-    stream.carry_out(first)
-    stream.read(second)
-    assert not part.decide(second, 0.0), "no record says who wrote it"
-    assert part.decide(second, 0.0)
-    assert part.takeovers == 1
 
 
 def test_two_instances_that_write_the_same_disturb_nobody():

@@ -3,12 +3,10 @@
 from collectors.core.entry_counts import EntryCounts
 from multicast.control import stream_partition
 from multicast.order.records import OwnRecord, Ticket, encode
-from tests.helpers.plans import tag_in, with_foreign_work
+from tests.helpers.plans import predicted, tag_in, with_foreign_work
 from tests.helpers.small import Small, until
-from topology.work import collector_work
 
 PLAN = with_foreign_work()
-KINDS = ("appended", "passed_on", "read", "dropped")
 SENT = {"P1": 2, "P2": 3, "P3": 5, "P4": 7, "P5": 11}
 
 
@@ -22,12 +20,7 @@ def multicast(system):
 
 def as_planned(name, times=1):
     """What the plan predicts for a collector, by kind and log."""
-    work = collector_work(PLAN, PLAN.collector(name))
-    kinds = (work.appends, work.passes_on, work.reads, work.drops)
-    return {
-        kind: {log: times * SENT[log] for log in logs}
-        for kind, logs in zip(KINDS, kinds, strict=True)
-    }
+    return predicted(PLAN, {log: times * count for log, count in SENT.items()})[name]
 
 
 def counts(node, wanted):
@@ -35,7 +28,7 @@ def counts(node, wanted):
 
     def enough():
         shown = node.status()["entries"]
-        return all(sum(shown[kind].values()) >= sum(wanted[kind].values()) for kind in KINDS)
+        return all(sum(shown[kind].values()) >= sum(wanted[kind].values()) for kind in wanted)
 
     until(enough)
     return node.status()["entries"]

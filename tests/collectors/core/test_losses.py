@@ -32,11 +32,10 @@ from tests.collectors.core.test_recover import (
     multicast,
     ordered,
     recovered,
-    state_of,
 )
 from tests.helpers.forged import is_relayed
 from tests.helpers.plans import tag_in
-from tests.helpers.small import Small, until
+from tests.helpers.small import Small, state_of, until
 
 
 def lose(system, log, count):
@@ -189,7 +188,7 @@ def test_the_change_of_plan_finishes_what_a_recovery_has_begun_to_accept(monkeyp
         ordered(system, 70)
         first = lose(system, "P1", 4)
         with monkeypatch.context() as patched:
-            patched.setattr("collectors.reconfiguration.recovery._end", killed)
+            patched.setattr("collectors.reconfiguration.recovery.RecoveringDrain", killed)
             with pytest.raises(Killed):
                 recovered(system, lossy=True)
         control = ControlReader(system.driver, PLAN.topic)

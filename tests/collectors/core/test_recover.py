@@ -2,6 +2,7 @@
 
 import threading
 from collections import Counter
+from contextlib import closing
 from dataclasses import replace
 
 import pytest
@@ -32,7 +33,7 @@ from multicast.errors import Conflict, Trimmed
 from multicast.order.records import OwnRecord, Ticket, encode
 from tests.helpers.forged import far, freeze, is_relayed, jump
 from tests.helpers.plans import chain, poster, tag_in
-from tests.helpers.small import Small, until
+from tests.helpers.small import Small, state_of, until
 
 PLAN = poster()
 CHAIN = chain()
@@ -52,14 +53,6 @@ class Topics:
     def create_topics(self, topics):
         for name, spec in topics.items():
             self._log.create(name, spec.partitions)
-
-
-def state_of(system):
-    control = ControlReader(system.driver, system.plan.topic)
-    try:
-        return control.refresh()
-    finally:
-        control.close()
 
 
 def forge(system, name, make, *, is_away=False):
@@ -169,49 +162,31 @@ def test_a_child_that_has_relayed_another_record_than_its_parent_has_there_is_me
         check(system, sent, lives=True)
 
 
-def test_a_child_that_left_out_records_of_its_parent_has_them_restored_in_their_order():
+@pytest.mark.parametrize("renumbers", [False, True])
+def test_a_child_that_left_out_records_of_its_parent_has_them_restored_in_their_order(renumbers):
+    """They go to their logs though a plan has renumbered these meanwhile."""
+    epoch = 1 + renumbers
     with Small(PLAN) as system:
         system.run_all()
         sent = ordered(system, 21)
+        if renumbers:
+            system.propose(replace(PLAN, epoch=2, base_epoch=1, logs=PLAN.logs[::-1]))
+            with closing(ControlReader(system.driver, PLAN.topic)) as control:
+                control.refresh()
+                drain(system.driver, control, 1, timeout_s=60, say=lambda _: None)
+                assert control.refresh().retained(1).collectors == PLAN_NAMES
         forge(system, CHILD, jump(1000))  # no relay can begin behind the gap
         sent += multicast(system, 210)
 
         def strayed():
-            found = found_in(system)
-            return (Harm.STRAYED, CHILD) in {(each.harm, each.collector) for each in found}
+            return (Harm.STRAYED, CHILD) in {(d.harm, d.collector) for d in found_in(system)}
 
         until(strayed, pause=0.05)
-        assert recovered(system).epoch == 2
-        restored = state_of(system).ended[1].restored
-        assert restored[CHILD] > 0
-        system.run_all(epoch=2)
+        assert recovered(system).epoch == epoch + 1
+        assert state_of(system).ended[epoch].restored[CHILD] > 0
+        system.run_all(epoch=epoch + 1)
         sent += ordered(system, 21)
         assert found_in(system) == ()
-        check(system, sent)
-
-
-def test_what_is_restored_goes_to_its_logs_though_a_plan_has_renumbered_them_meanwhile():
-    with Small(PLAN) as system:
-        system.run_all()
-        sent = ordered(system, 21)
-        system.propose(replace(PLAN, epoch=2, base_epoch=1, logs=PLAN.logs[::-1]))
-        control = ControlReader(system.driver, PLAN.topic)
-        control.refresh()
-        drain(system.driver, control, 1, timeout_s=60, say=lambda _: None)
-        assert control.refresh().retained(1).collectors == PLAN_NAMES
-        control.close()
-        forge(system, CHILD, jump(1000))
-        sent += multicast(system, 210)
-
-        def strayed():
-            found = found_in(system)
-            return (Harm.STRAYED, CHILD) in {(each.harm, each.collector) for each in found}
-
-        until(strayed, pause=0.05)
-        assert recovered(system).epoch == 3
-        assert state_of(system).ended[2].restored[CHILD] > 0
-        system.run_all(epoch=3)
-        sent += ordered(system, 21)
         check(system, sent)
 
 
@@ -350,24 +325,17 @@ def overtaken(system, *, deletes=True):
     thread.join(60)
     for log in ("P2", "P1"):
         ticketed(system, log)
-    whole, partition = state_of(system).opened(1, "K1"), stream_partition(WIDE, "K1")
-    end = system.driver.last_stable_offsets([partition])[partition]
-    order = [
-        (log, offset)
-        for _, runs in counted_runs(system.driver, whole, end)
-        for log, first, end in runs
-        for offset in range(first, end)
-    ]
+    order = order_in(system, 1, "K1")
     if deletes:
-        system.log.trim(partition, points[0].read_from)
+        system.log.trim(stream_partition(WIDE, "K1"), points[0].read_from)
     forge(system, "K2", freeze, is_away=True)
     return order, points[0]
 
 
-def restored(system):
-    """What the recovery has written into the next stream of K2, in its order."""
-    stream = state_of(system).opened(2, "K2")
-    partition = stream_partition(stream.plan, "K2")
+def order_in(system, epoch, name):
+    """Give what counts in a collector's stream as [(log, offset)], in its order."""
+    stream = state_of(system).opened(epoch, name)
+    partition = stream_partition(stream.plan, name)
     end = system.driver.last_stable_offsets([partition])[partition]
     return [
         (log, offset)
@@ -375,6 +343,11 @@ def restored(system):
         for log, first, end in runs
         for offset in range(first, end)
     ]
+
+
+def restored(system):
+    """What the recovery has written into the next stream of K2, in its order."""
+    return order_in(system, 2, "K2")
 
 
 def test_a_recovery_refuses_to_guess_the_order_that_retention_has_deleted():

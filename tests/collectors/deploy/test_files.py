@@ -10,8 +10,6 @@ import os
 import re
 import shutil
 import subprocess
-import sys
-import time
 from pathlib import Path
 
 import jsonschema
@@ -22,10 +20,7 @@ from typer.testing import CliRunner
 from collectors.cli.generate import app
 from collectors.deploy.files import KINDS, DeploymentSettings, generate
 from multicast.errors import UsageError
-from multicast.local.broker import free_ports
-from tests.helpers.system import amcast, until
-from topology.interests import from_document
-from topology.planner.solver import plan as solve
+from tests.helpers.system import amcast
 
 HERE = Path(__file__).parent
 ROOT = HERE.parents[2]
@@ -126,46 +121,6 @@ def test_the_compose_file_is_one_by_the_specifications_schema(tmp_path):
     assert services["apply"]["build"]["dockerfile"] == "Containerfile"
     for name, service in services.items():  # what a service waits for exists
         assert service.get("depends_on", {}).keys() <= services.keys() - {name}
-
-
-@pytest.mark.campaign
-@pytest.mark.kafka
-@pytest.mark.slow
-@pytest.mark.timeout(600)
-def test_the_commands_of_the_compose_file_order_a_topic_and_change_its_plan(
-    kafka_cluster, tmp_path
-):
-    """Collectors start before there is a plan; each `command` of Compose is one of `amcast`."""
-    (port,) = free_ports(1)
-    topic = f"composed-{time.time_ns()}"
-    written(tmp_path, "compose", bootstrap=kafka_cluster.bootstrap, topic=topic, web_port=port)
-    services = yaml.safe_load((tmp_path / "compose.yaml").read_text())["services"]
-    ran = services["collectors"]
-    env = {**os.environ, **ran["environment"], "AMCAST_WEB_HOST": "127.0.0.1"}
-    check = [sys.executable, *ran["healthcheck"]["test"][2:]]
-
-    def healthy():
-        return subprocess.run(check, capture_output=True, timeout=240, check=False).returncode == 0
-
-    command = [sys.executable, "-m", "multicast", *ran["command"]]
-    with subprocess.Popen(command, cwd=tmp_path, env=env) as collectors:
-        try:
-            for epoch in (1, 2, 3):  # the second change finds the rollback plan of the first
-                plan = plan_of(topic, consumers=epoch)
-                (tmp_path / "plan.json").write_text(json.dumps(plan.to_json()))
-                done = amcast(*services["apply"]["command"], cwd=tmp_path, patiently=True)
-                assert done.returncode == 0, done.stderr
-                until(healthy, "a process that orders", pause=0.5)
-        finally:
-            collectors.terminate()
-    assert collectors.returncode == 0
-
-
-def plan_of(topic, *, consumers):
-    interests = [["P1", "P2"], ["P2", "P3"], ["P1", "P3"]][:consumers]
-    consumer = [{"name": ".".join(each), "interest": each} for each in interests]
-    document = {"topic": topic, "partitions": ["P1", "P2", "P3"], "consumer": consumer}
-    return solve(from_document(document), base_epoch=consumers - 1)
 
 
 def test_the_container_runs_as_a_user_and_names_a_command_that_exists(tmp_path):

@@ -2,14 +2,12 @@
 
 import json
 import time
-from contextlib import closing
 from itertools import count
 
 from collectors.core.standby import Standby
 from multicast.control import (
     NOBODY,
     PROCESS_BYTES,
-    ControlReader,
     ControlState,
     StatusPage,
     collectors_partition,
@@ -19,7 +17,7 @@ from multicast.drivers.memory.driver import MemoryDriver
 from multicast.drivers.protocol import Record
 from tests.collectors.deploy.shared import Instances, core_of_k1
 from tests.helpers.plans import chain
-from tests.helpers.small import Small
+from tests.helpers.small import Small, state_of
 from tests.helpers.system import until as eventually
 
 HERE = "127.0.0.1"
@@ -195,10 +193,7 @@ def test_a_standby_that_acts_steps_back_once_another_instance_advertises_itself(
         primary.stop()
         producer.multicast(b"3", to={"P1"}).ordered(60)
         assert standby.status()["takeovers"] == 2
-        with closing(ControlReader(system.driver, system.plan.topic)) as control:
-            eventually(
-                lambda: control.refresh().advertised.pages["K1"] == page(1), "the standby's page"
-            )
+        eventually(lambda: state_of(system).advertised.pages["K1"] == page(1), "the standby's page")
 
 
 class LateControl:
@@ -246,9 +241,8 @@ def test_of_two_standbys_whose_claims_come_in_one_read_the_later_one_acts():
         eventually(
             lambda: sum(node.status()["acting"] for node in standbys) == 1, "a step back", 20
         )
-        with closing(ControlReader(system.driver, plan.topic)) as control:
-            (acting,) = [node for node in standbys if node.status()["acting"]]
-            assert control.refresh().advertised.pages["K1"] == page(2 + standbys.index(acting))
+        (acting,) = [node for node in standbys if node.status()["acting"]]
+        assert state_of(system).advertised.pages["K1"] == page(2 + standbys.index(acting))
         producer.multicast(b"2", to={"P1"}).ordered(60)
         assert [node.status()["acting"] for node in standbys] == [
             node is acting for node in standbys

@@ -162,14 +162,17 @@ class Sink:
 class Streams:
     """A loop that is turned by hand, on a log in memory."""
 
-    def __init__(self):
+    def __init__(self, **options):
         self.log = MemoryLog({"S": 2})
         self.failed = []
-        self.loop = StreamLoop(MemoryDriver(self.log), failed=self.failed.append)
+        self.loop = StreamLoop(MemoryDriver(self.log), failed=self.failed.append, **options)
+        self._written = 0
 
-    def write(self, count):
+    def write(self, count, partition=AT):
+        """Append so many records, no two of which are alike."""
         for _ in range(count):
-            self.log.write(AT, b"")
+            self._written += 1
+            self.log.write(partition, b"%d" % self._written)
 
     def turn(self):
         try:

@@ -1,27 +1,23 @@
 """Collectors on a log in memory that loses ends, as replicas without power do."""
 
-from contextlib import closing
-
 import pytest
 
 from collectors.engine import chores, last_records
 from collectors.engine.engine import Engine
-from collectors.engine.stream_loop import StreamLoop
 from multicast.control import (
-    ControlReader,
     collectors_partition,
     log_partition,
     running_record,
     stream_partition,
 )
 from multicast.control.codecs import named_record
-from multicast.drivers.memory.driver import MemoryDriver, MemoryLog
 from multicast.drivers.protocol import TopicPartition
 from multicast.errors import AmcastError, Truncated
 from multicast.order.records import Loss, OwnRecord, SeenEnd, SightRecord, Ticket, encode
 from multicast.order.stream import StreamCheckpoint
+from tests.collectors.engine.test_engine import AT, Sink, Streams
 from tests.helpers.plans import chain, first_stream, tag_in
-from tests.helpers.small import Small, until
+from tests.helpers.small import Small, state_of, until
 
 P1, P2, P3 = 0, 1, 2
 FOREVER_S = 3600.0
@@ -65,14 +61,12 @@ def lost_of(system, name):
 
 def stated(system, log):
     """Give what the control topic says that a log has lost."""
-    with closing(ControlReader(system.driver, system.topic)) as control:
-        return control.refresh().loss_of(1, log)
+    return state_of(system).loss_of(1, log)
 
 
 def is_lost(system, name):
     """Whether the control topic says that a collector's stream has lost its end."""
-    with closing(ControlReader(system.driver, system.topic)) as control:
-        return control.refresh().stream_is_lost(1, name)
+    return state_of(system).stream_is_lost(1, name)
 
 
 def place(system, log):
@@ -216,40 +210,23 @@ def test_a_checkpoint_that_is_named_at_the_end_or_above_is_a_lost_end(system, op
 
 # -- streams ---------------------------------------------------------------------------------------
 
-AT, OTHER = TopicPartition("S", 0), TopicPartition("S", 1)
+OTHER = TopicPartition("S", 1)
 
 
-class Streams:
-    """A loop that is turned by hand, and its only subscriber."""
+class Followed(Streams):
+    """A loop with one subscriber."""
 
     def __init__(self, **options):
-        self.log = MemoryLog({"S": 2})
-        self.failed, self.errors, self.offsets = [], [], []
-        self.loop = StreamLoop(MemoryDriver(self.log), failed=self.failed.append, **options)
+        super().__init__(**options)
+        self.sink = Sink()
+        self.offsets, self.errors = self.sink.offsets, self.sink.errors
 
     def subscribe(self, *starts):
-        self.loop.subscribe(self, dict(starts))
-
-    def on_batches(self, batches):
-        for batch in batches:
-            self.offsets += [record.offset for record in batch.records]
-
-    def fail(self, error):
-        self.errors.append(error)
-
-    def write(self, count, partition=AT):
-        for _ in range(count):
-            self.log.write(partition, b"%d" % len(self.offsets), key=b"k")
-
-    def turn(self):
-        try:
-            self.loop._turn()
-        except AmcastError as error:
-            self.loop._failed(error)
+        self.loop.subscribe(self.sink, dict(starts))
 
 
 def test_who_reads_a_stream_hears_that_another_leader_has_taken_other_records():
-    streams = Streams()
+    streams = Followed()
     streams.subscribe((AT, 0), (OTHER, 0))
     streams.write(9)
     streams.write(9, OTHER)
@@ -269,7 +246,7 @@ def test_who_reads_a_stream_hears_that_another_leader_has_taken_other_records():
 
 
 def test_what_is_read_again_is_compared_too():
-    streams = Streams()
+    streams = Followed()
     streams.subscribe((AT, 0))
     streams.write(9)
     streams.turn()
@@ -286,7 +263,7 @@ def test_what_is_read_again_is_compared_too():
 
 
 def test_a_comparison_that_fails_loses_no_record(monkeypatch):
-    streams = Streams()
+    streams = Followed()
     streams.subscribe((AT, 0), (OTHER, 0))
     streams.write(9)
     streams.turn()
@@ -308,7 +285,7 @@ def away(_):
 
 
 def test_a_compacted_topic_is_not_compared():
-    streams = Streams(compacted=[AT])
+    streams = Followed(compacted=[AT])
     streams.subscribe((AT, 0))
     streams.write(9)
     streams.turn()

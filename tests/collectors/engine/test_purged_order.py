@@ -8,7 +8,7 @@ from collectors.engine import chores, clock, core_runner
 from multicast.control import StatusPage, running_record, stream_partition
 from multicast.errors import Trimmed
 from tests.helpers.plans import chain
-from tests.helpers.small import Small, until
+from tests.helpers.small import Small, state_of, until
 
 
 def purge(system):
@@ -23,11 +23,6 @@ def has_read(system, node):
     ends = system.driver.last_stable_offsets(node.assignment.streams)
     read = [stream.offset_next for stream in (node.core.own, node.core.parent) if stream]
     return read == list(ends.values())
-
-
-def state_of(system):
-    with system.consumer("C1") as consumer:
-        return consumer._control.refresh()
 
 
 def is_readable(system):

@@ -21,11 +21,6 @@ def multicast(producer, count):
     return [str(receipt.ordered(60)) for receipt in receipts]
 
 
-def multicast_by_another(system, count):
-    with system.producer(tickets=False) as producer:
-        return multicast(producer, count)
-
-
 def check_agreement(system, sent):
     """Each consumer delivers what addresses it once, and each two agree on what both deliver."""
     sequences = {name: system.all(name) for name in NAMES}
@@ -55,25 +50,6 @@ def test_a_tree_orders_messages_without_tickets_and_a_standby_goes_on_for_whoeve
         assert all(node.status()["takeovers"] >= 1 for node in second)
         check_agreement(system, sent)
         assert all(node.error is None for node in (*first, *second))
-
-
-def test_two_instances_of_each_collector_may_act_at_once():
-    with Small(PLAN) as system:
-        nodes = [node for node, _ in (*system.run_all(), *system.run_all())]
-        sent = []
-        for _ in range(5):
-            sent += multicast_by_another(system, 28)
-        check_agreement(system, sent)
-        assert all(node.status()["acting"] and node.error is None for node in nodes)
-
-
-def test_a_ticket_without_a_message_is_a_hole_that_skips_fill():
-    with Small(PLAN) as system:
-        nodes = [node for node, _ in system.run_all()]
-        ticket(system, P3, 3)
-        until(lambda: sum(node.status()["skips"] for node in nodes) == 3)
-        sent = multicast_by_another(system, 14)
-        check_agreement(system, sent)
 
 
 def test_an_instance_that_ends_fills_no_further():

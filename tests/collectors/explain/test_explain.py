@@ -21,7 +21,7 @@ from multicast import MessageID, Producer, UsageError, nothing_after
 from multicast.control import log_partition
 from multicast.drivers.kafka import Admin
 from tests.helpers.plans import poster
-from tests.helpers.system import PATIENCE_S, System, amcast, open_transaction, until
+from tests.helpers.system import PATIENCE_S, System, amcast, open_transaction
 
 BOTH = {"P1", "P3"}
 LOG = "P1+P3"
@@ -197,27 +197,3 @@ def test_an_open_transaction_a_removed_message_and_unknown_ids_are_named(system)
         done = amcast("explain", wrong, *system.common())
         assert done.returncode == 2
         assert sentence in done.stderr
-
-
-@pytest.mark.kafka
-@pytest.mark.slow
-def test_a_message_that_a_dead_collector_has_not_ordered_names_it_and_what_to_do(system):
-    top = system.plan.top(LOG).name
-    host = system.apart(top)
-    # Tickets would order it without a collector.
-    with Producer(topic=system.topic, driver=system.driver, tickets=False) as producer:
-        before = producer.multicast(b"before", to=BOTH).ordered(PATIENCE_S)
-        host.kill(top)
-        after = producer.multicast(b"after", to=BOTH).accepted(PATIENCE_S)
-    # A child may be behind its parent, whose order `ordered` waits for.
-    words = ("explain", str(before), *system.common())
-    until(lambda: amcast(*words).returncode == 0, "the order of the children")
-    document = explain(system, after, 1)
-    (wait,) = document["waits"]
-    assert wait["who"] == f"collector {top} and who reads its order"
-    assert "ordered log P1+P3 up to offset 1; its last record is" in wait["why"]
-    assert "'amcast collectors run' runs it" in wait["do"]
-    screen = amcast("explain", str(after), *system.common()).stdout
-    assert "a ticket beside the message orders" in screen
-    assert f"{top}: not yet; ordered up to 1" in screen
-    assert f"  {top}: ordered by the collector in record" in amcast(*words).stdout

@@ -15,7 +15,8 @@ from collectors.live.routes import LivePages
 from multicast.drivers.memory.driver import MemoryDriver, MemoryLog
 from multicast.settings import Settings
 from multicast.web import WebServer, address_of, listen_at
-from topology.tree import CollectorSpec, Log, Objective, Plan, Subscription
+from tests.helpers.plans import by_hand
+from topology.tree import Plan
 
 _HOST = "127.0.0.1"
 _BURST = 400  # offsets that a log grows by in a tick, at most
@@ -26,25 +27,18 @@ def large_plan(collectors: int, logs: int) -> Plan:
     """Lay out a binary tree; each collector inherits the first log of its parent."""
     names = [f"P{number + 1}" for number in range(logs)]
     own = [names[number::collectors] for number in range(collectors)]
-    return Plan(
-        topic="large",
-        epoch=1,
-        base_epoch=0,
-        cluster_id="",
-        input_hash="",
-        partitions=tuple(names),
-        logs=tuple(Log(name, "large", number) for number, name in enumerate(names)),
-        collectors=tuple(
-            CollectorSpec(
-                f"K{number + 1}",
-                tuple(sorted([*own[number], *(own[(number - 1) // 2][:1] if number else [])])),
-                f"K{(number - 1) // 2 + 1}" if number else None,
-                number,
+    parents = [number and (number + 1) // 2 for number in range(collectors)]
+    return by_hand(
+        names,
+        {
+            f"K{number + 1}": (
+                sorted([*own[number], *(own[parent - 1][:1] if parent else [])]),
+                f"K{parent}" if parent else None,
             )
-            for number in range(collectors)
-        ),
-        consumers=(Subscription("C1", ("P1",), None),),
-        objective=Objective(0.0, 0.0, 0.0, 0.0),
+            for number, parent in enumerate(parents)
+        },
+        {"C1": (["P1"], None)},
+        topic="large",
     )
 
 

@@ -209,10 +209,10 @@ def test_status_waits_until_all_collectors_are_up(system):
 
 def test_a_wait_for_collectors_that_do_not_run_ends_with_the_cause(kafka_cluster, tmp_path):
     with System(kafka_cluster.bootstrap, poster(), tmp_path) as idle:
-        wait = ("--wait", "healthy", "--timeout", "15s")
+        wait = ("--wait", "healthy", "--timeout", "5s")
         done = amcast("collectors", "status", *idle.common(), *wait)
         assert done.returncode == 4
-        assert "not all collectors are up after 15 s: K1 is silent: no process" in done.stderr
+        assert "not all collectors are up after 5 s: K1 is silent: no process" in done.stderr
         status = json.loads(amcast("collectors", "status", *idle.common(), "-o", "json").stdout)
     assert {row["state"] for row in status["collectors"]} == {"silent"}
 

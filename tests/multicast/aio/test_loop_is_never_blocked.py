@@ -16,7 +16,7 @@ from multicast.aio import AsyncConsumer, AsyncProducer
 from multicast.drivers.memory.driver import MemoryDriver
 from multicast.local.cluster import LocalCluster
 from tests.helpers.plans import chain, priced
-from tests.helpers.system import EACH_DRIVER, System
+from tests.helpers.system import System
 from tests.helpers.system import until as wait_until
 from tests.multicast.aio.heart import COMPUTED_MAX_S, watched
 from tests.multicast.aio.worlds import (
@@ -170,38 +170,4 @@ def test_a_frozen_broker_blocks_no_loop(one_broker, driver, tmp_path):
         assert heart.blocked is None
 
     with System(one_broker.bootstrap, priced(chain()), tmp_path, driver=driver) as system:
-        asyncio.run(run(system))
-
-
-@pytest.mark.kafka
-@pytest.mark.slow
-@pytest.mark.parametrize("driver", EACH_DRIVER)
-def test_messages_are_ordered_and_delivered_on_a_real_broker(kafka_cluster, driver, tmp_path):
-    async def run(system):
-        where = {"bootstrap": system.bootstrap, "topic": system.topic, "driver": driver}
-        async with (
-            AsyncProducer(**where) as producer,
-            AsyncConsumer(**where, name="C1") as consumer,
-        ):
-
-            async def sent_and_ordered(number):
-                receipt = await producer.multicast(b"%d" % number, to={f"P{1 + number % 2}"})
-                return await receipt.ordered(PATIENCE_S)
-
-            sent = await asyncio.gather(*map(sent_and_ordered, range(200)))
-            receipts = await producer.multicast_all([b"x"] * 300, to={"P2"})
-            sent += await receipts.ordered(PATIENCE_S)
-            received = []
-            async with asyncio.timeout(PATIENCE_S):
-                async for message in consumer:
-                    received.append(message.message_id)
-                    if len(received) == 500:
-                        break
-            assert sorted(received) == sorted(sent)
-            await consumer.commit()
-        async with AsyncConsumer(**where, name="C1") as consumer:
-            assert [batch async for batch in consumer.until_end()] == []
-
-    with System(kafka_cluster.bootstrap, priced(chain()), tmp_path, driver=driver) as system:
-        system.order()
         asyncio.run(run(system))

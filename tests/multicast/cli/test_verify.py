@@ -10,6 +10,7 @@ from typer.testing import CliRunner
 from multicast.cli.verify import app
 from multicast.errors import AmcastError
 from multicast.history import acknowledgement_line, delivery_line, end_line, interest_line
+from tests.helpers.plans import by_hand
 
 GUARANTEES = [
     "validity",
@@ -155,19 +156,7 @@ def test_a_terminal_is_not_upset_by_a_name(verify):
 
 def test_a_plan_gives_interests_and_planned_work(verify, tmp_path):
     plan = tmp_path / "plan.json"
-    document = {
-        "schema_version": 1,
-        "topic": "A",
-        "cluster_id": "",
-        "input_hash": "",
-        "base_epoch": 0,
-        "epoch": 1,
-        "logs": [{"name": "P1", "topic": "A", "partition": 0}],
-        "collectors": [{"name": "K1", "bag": ["P1"], "parent": None, "stream": 0}],
-        "consumers": [{"name": "C1", "interest": ["P1"], "collector": "K1"}],
-        "objective": {"hops": 1.0, "foreign": 0.0, "cost": 1.0, "gap": 0.0},
-        "order_version": 3,
-    }
+    document = by_hand(["P1"], {"K1": (["P1"], None)}, {"C1": (["P1"], "K1")}).to_json()
     plan.write_text(json.dumps(document))
     work = '{"process": "K1", "log": "P1", "records": 2}\n'
     result = verify("--plan", str(plan), run=readings(C1=["P1:0"]) + work)

@@ -1,15 +1,11 @@
 """A cluster that is away for a moment costs a consumer time, and nothing else."""
 
-from dataclasses import replace
-
 import pytest
 
-from multicast.control import ends_record, log_partition, markers_record
 from multicast.errors import ClusterUnreachable
-from multicast.messages import epoch_header
 from tests.helpers.plans import chain
 from tests.helpers.small import Small, until
-from topology.tree import CollectorSpec, Subscription
+from tests.multicast.test_poison import end_epoch, next_plan, write
 
 REQUESTS = ("last_stable_offsets", "leader_ends", "topic_ids")
 
@@ -38,16 +34,9 @@ class Failing:
 
 def two_epochs(system):
     """P4, a single-log subscription, has a message in each of two epochs; K2 orders the second."""
-    plan = chain()
-    partition = log_partition(plan.log("P4"))
-    system.log.write(partition, b"one")
-    system.log.write(partition, None, headers=[epoch_header("P4", 2)])
-    system.log.write(partition, b"two")
-    collectors = (plan.collectors[0], CollectorSpec("K2", ("P2", "P3", "P4"), "K1", 1))
-    consumers = (*plan.consumers[:2], Subscription("C4", ("P4",), None))
-    system.propose(replace(chain(epoch=2), collectors=collectors, consumers=consumers))
-    system.write(markers_record(system.previous, 1, {"P4": 2}, attempt="1"))
-    system.write(ends_record(system.previous, 1, {"P1": 0, "P2": 0, "P3": 0, "P4": 2}, attempt="1"))
+    write(system, b"one", 2, b"two")
+    next_plan(system)
+    end_epoch(system, 2)
 
 
 def read(consumer):

@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 import multicast.consuming.consumer
-from multicast import Consumer
 from multicast.errors import ClusterUnreachable, UsageError
 from multicast.testing import system
+from tests.helpers.small import values
 
 INTERESTS = {
     "consumers": {"C1": {"P1", "P2"}, "C2": {"P2"}},
@@ -21,10 +21,6 @@ CUT = {
     str(ROOT / name)
     for name in ("consumer.py", "consuming/readers.py", "control/reader.py", "group_positions.py")
 }
-
-
-def values(batches):
-    return [record.value for batch in batches for record in batch.records]
 
 
 @pytest.fixture
@@ -296,22 +292,4 @@ def test_a_close_ends_the_call_of_another_thread(double):
     closing.join(30)
     assert not closing.is_alive()
     assert consumer.counts().closed
-
-
-def test_a_closed_consumer_says_so(double):
-    consumer = double.consumer("C1")
     consumer.close()
-    consumer.close()
-    with pytest.raises(UsageError, match="closed; open another one"):
-        consumer.poll()
-
-
-def test_the_rest_of_a_left_iterator_survives_a_commit_and_a_restart(double, sent):
-    options = {"topic": double.topic, "name": "C1", "driver": double.driver}
-    with Consumer(**options) as consumer:
-        for message in consumer:
-            if message.payload == sent[3]:
-                break
-        consumer.commit()
-    with Consumer(**options) as consumer:
-        assert values(consumer.until_end()) == sent[4:]

@@ -10,7 +10,7 @@ from multicast.control import control_partition, log_partition
 from multicast.errors import Trimmed, UsageError
 from multicast.testing import system
 from tests.helpers.plans import chain
-from tests.helpers.small import Small
+from tests.helpers.small import Small, values
 
 BEFORE_TIME = datetime.min  # noqa: DTZ901 - a caller may give it
 INTERESTS = {
@@ -23,10 +23,6 @@ INTERESTS = {
 def double():
     with system(INTERESTS) as made:
         yield made
-
-
-def values(batches):
-    return [record.value for batch in batches for record in batch.records]
 
 
 def write(double, count, *sets):
@@ -107,15 +103,6 @@ def test_a_group_refuses_the_cursor_of_another_interest_and_names_the_way_out(do
         consumer.commit()
     with opened(double, interest={"P1", "P2"}, group="g") as consumer:
         assert values(consumer.until_end()) == []
-
-
-def test_a_name_with_another_interest_does_not_take_the_place_of_the_name(double):
-    write(double, 5, {"P1"}, {"P2"}, {"P1", "P2"})
-    with opened(double, "C1", interest={"P2"}) as consumer:
-        list(consumer.until_end())
-        consumer.commit()
-    with pytest.raises(UsageError, match="committed=False"):
-        opened(double, "C1")
 
 
 def stored_by(consumer):

@@ -1,7 +1,4 @@
-"""When a consumer has read everything: over epochs, sets and interests that later plans added.
-
-The cores decide it on the in-memory log; the last tests check the commands on a real broker.
-"""
+"""When a consumer has read everything: over epochs, sets and interests that later plans added."""
 
 from multicast.consuming.subscription import End, logs_wanted, missing
 from multicast.control import log_partition
@@ -224,18 +221,3 @@ def test_an_interest_that_a_history_gives_for_each_epoch_is_judged_in_each():
 
     assert judged() == []
     assert any("P2:1 was multicast to P2" in witness for witness in judged(lacks=["P2:1"]))
-
-
-# -- the commands, on a real broker ---------------------------------------------------------------
-
-INTERESTS = """
-topic = "{topic}"
-partitions = {partitions}
-destinations = {sets}
-[[consumer]]
-name = "C1"
-interest = {first}
-[[consumer]]
-name = "C2"
-interest = ["P1", "P2"]
-"""

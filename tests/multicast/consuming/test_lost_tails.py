@@ -317,17 +317,3 @@ def test_a_stream_that_ends_below_a_checkpoint_that_is_named_is_refused(world, r
 
     with pytest.raises(Truncated, match="a checkpoint was at offset 30, and it ends at"):
         reads()
-
-
-def test_a_cursor_within_a_run_needs_nothing_of_what_was_delivered_before_it():
-    with Small(chain()) as world:
-        with world.producer() as producer:
-            producer.multicast_all([b"%d" % number for number in range(5)], to={"P1"})
-            producer.flush(60)
-        with world.consumer("C1") as consumer:
-            (batch,) = consumer.until_end()
-            cursor = batch.cursor(2)
-        world.log.trim(log_partition(world.plan.log("P1")), 2)
-        with world.consumer("C1", committed=False, start=str(cursor)) as consumer:
-            left = [each.value for batch in consumer.until_end() for each in batch.records]
-        assert (cursor.next, left) == (3, [b"3", b"4"])

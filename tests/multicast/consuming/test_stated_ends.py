@@ -1,13 +1,11 @@
 """A consumer delivers nothing of what a log has lost, as collectors and operators state it."""
 
-import asyncio
 from contextlib import suppress
 from dataclasses import replace
 
 import pytest
 
 from collectors.core.mending import recovery_plan
-from multicast.aio import AsyncConsumer
 from multicast.consuming import readers
 from multicast.consuming.cursor import start_cursor
 from multicast.consuming.delivery import Delivery
@@ -65,16 +63,8 @@ def state(world, *, seen=(), lost=(), collector="K1"):
 
 def named(world, *, seen=(), lost=()):
     """Name a checkpoint at the beginning of K1's stream, which holds it."""
-    record = CheckpointRecord(
-        0,
-        0,
-        0,
-        tuple(OwnLog(log, 0, 0, 0, held=False) for log in (0, 1)),
-        (),
-        0,
-        seen,
-        lost,
-    )
+    own = tuple(OwnLog(log, 0, 0, 0, held=False) for log in (0, 1))
+    record = CheckpointRecord(0, 0, 0, own, (), 0, seen, lost)
     raw = encode(tag_in(PLAN, "K1"), record)
     offset = world.log.write(stream_partition(PLAN, "K1"), raw)
     world.write(named_record(StreamCheckpoint(1, "K1", offset, raw), 1, (0, 0)))
@@ -159,17 +149,6 @@ def test_what_the_control_topic_says_is_lost_nobody_delivers(world, name):
     values, error = deliver(opened(world, name), EACH[name])
     assert lost_from(error, EACH[name], 3)
     assert values == [0, 1, 2]
-
-
-def test_asyncio_stops_there_too(world):
-    async def run():
-        async with AsyncConsumer(topic="A", name="C4", driver=world.driver) as consumer:
-            return [message.payload async for message in consumer]
-
-    write(world, 5)
-    world.write(loss_record("P4", 0, 3))
-    with pytest.raises(Truncated, match="log P4 has lost its messages from offset 3 on"):
-        asyncio.run(run())
 
 
 @pytest.mark.parametrize("name", EACH)

@@ -10,13 +10,12 @@ from collectors.reconfiguration.apply import apply, unapplied
 from collectors.reconfiguration.topics import topics_of
 from multicast import Consumer, Producer
 from multicast.control import control_topics, follower, topic_identity
-from multicast.drivers.kafka import Admin, TopicSpec
+from multicast.drivers.kafka import Admin
 from multicast.drivers.memory.driver import MemoryDriver
 from multicast.errors import AmcastError, ClusterUnreachable, NotAuthorized, TopicChanged
 from tests.helpers.plans import chain, poster
-from tests.helpers.small import Small, until
+from tests.helpers.small import Small, until, values
 from tests.helpers.system import PATIENCE_S, System
-from tests.running.parts import sample
 
 
 @pytest.fixture
@@ -59,10 +58,6 @@ def test_what_a_look_found_of_an_earlier_plan_says_nothing_of_the_next_one():
     watch.look()
 
 
-def payloads(batches):
-    return [record.value for batch in batches for record in batch.records]
-
-
 def refuses(call):
     """Whether a call raises `TopicChanged`: with its reader's errors before that, it does not."""
 
@@ -96,30 +91,6 @@ def test_an_open_producer_refuses_a_recreated_topic_until_a_plan_is_applied_to_i
         ids = system.driver.topic_ids(["A", *system.plan.topic_ids])
         system.propose(replace(chain(epoch=2), topic_ids=ids))
         until(lambda: not refuses(lambda: producer.multicast(b"", to={"P1"}))())
-
-
-@pytest.mark.kafka
-@pytest.mark.usefixtures("often")
-@pytest.mark.parametrize("tickets", sample([True, False], of=1))
-@pytest.mark.parametrize("driver", sample(["kafka-python", "librdkafka"], of=1))
-def test_an_open_producer_refuses_a_topic_that_was_recreated_on_a_broker(
-    kafka_cluster, tmp_path, driver, tickets
-):
-    bootstrap = kafka_cluster.bootstrap
-    with (
-        System(bootstrap, poster(), tmp_path, driver=driver) as running,
-        Admin(bootstrap) as admin,
-        Producer(bootstrap, topic=running.topic, driver=driver, tickets=tickets) as producer,
-    ):
-        name = running.topic
-        receipt = producer.multicast(b"", to={"P1"})
-        receipt.accepted()
-        count = admin.partitions([name])[name]
-        admin.delete_topics([name])
-        admin.create_topics({name: TopicSpec(count)})
-        until(refuses(lambda: producer.multicast(b"", to={"P1"})))
-        with pytest.raises(TopicChanged, match="it was deleted and recreated"):
-            receipt.ordered()
 
 
 def test_the_order_is_not_followed_for_a_recreated_topic(system):
@@ -192,13 +163,13 @@ def test_a_process_of_collectors_begins_anew_where_all_topics_were_recreated(
             with Producer(bootstrap, topic=name) as producer:
                 producer.multicast(b"old", to={"P1"}).ordered(PATIENCE_S)
             for consumer in consumers:
-                assert payloads(until(partial(consumer.poll, 0.1))) == [b"old"]
+                assert values(until(partial(consumer.poll, 0.1))) == [b"old"]
 
             admin.delete_topics([*topics_of(running.plan), *control_topics(name)])
             apply(running.driver, admin, unapplied(running.plan))
             with Producer(bootstrap, topic=name) as producer:
                 producer.multicast(b"new", to={"P1"}).ordered(PATIENCE_S)
             with Consumer(bootstrap, **options) as anew:
-                assert payloads(anew.until_end(timeout=PATIENCE_S)) == [b"new"]
+                assert values(anew.until_end(timeout=PATIENCE_S)) == [b"new"]
             for consumer in consumers:
                 until(refuses(lambda: consumer.poll(0.1)))  # noqa: B023 - called in this turn

@@ -2,7 +2,7 @@
 
 import pytest
 
-from tests.helpers.driver_worlds import MemoryWorld, world_of
+from tests.helpers.driver_worlds import WORLDS, MemoryWorld, world_of
 
 
 @pytest.fixture(scope="module")
@@ -29,6 +29,16 @@ def world_named(request, opened_worlds):
 
     yield named
     memory.close()
+
+
+@pytest.fixture(params=WORLDS)
+def world(request, world_named):
+    return world_named(request.param)
+
+
+@pytest.fixture
+def driver(world):
+    return world.driver
 
 
 @pytest.fixture

@@ -64,11 +64,6 @@ class Door:
         self.address = "{}:{}".format(*self.place)
         threading.Thread(target=self._accept, daemon=True).start()
 
-    def leads_to(self, bootstrap):
-        """Connect new clients to another broker."""
-        at, number = bootstrap.split(":")
-        self._broker = (at, int(number))
-
     def _accept(self):
         with contextlib.suppress(OSError):
             while True:

@@ -5,7 +5,7 @@ from functools import partial
 
 import pytest
 
-from multicast.drivers.protocol import Appended, AppendFailed, TopicPartition
+from multicast.drivers.protocol import Appended, AppendFailed
 from multicast.errors import AppendRefused, AppendUnknown, BufferFull, TimedOut
 from multicast.messages import MessageID
 from tests.helpers.driver_worlds import PATIENCE_S, REAL, read, values
@@ -117,21 +117,6 @@ def test_one_that_is_refused_leaves_the_others_of_its_call_alone(world, opened):
     assert isinstance(refused, AppendFailed)
     assert isinstance(refused.error, AppendRefused)
     assert outcomes.by_index == {0: Appended(0), 2: Appended(1)}
-
-
-def test_many_to_an_unknown_topic_are_all_refused_for_good(world, opened):
-    (partition,) = world.topic()
-    appender = opened(world.impatient.appender())
-    outcomes = Outcomes()
-    assert (
-        appender.append_all(TopicPartition(f"no-{partition.topic}", 0), [b"a", b"b"], done=outcomes)
-        == 2
-    )
-    assert appender.flush(PATIENCE_S)
-    assert len(outcomes.by_index) == 2
-    for outcome in outcomes.by_index.values():
-        assert isinstance(outcome, AppendFailed)
-        assert isinstance(outcome.error, AppendRefused), outcome
 
 
 # --- the receipts of many -----------------------------------------------------------------------

@@ -15,7 +15,7 @@ from multicast.errors import AppendRefused, BufferFull, ClusterUnreachable, Trim
 from tests.helpers.driver_worlds import (
     AS_COLUMNS,
     PATIENCE_S,
-    REAL,
+    WORLDS,
     append_all,
     read,
     values,
@@ -23,18 +23,7 @@ from tests.helpers.driver_worlds import (
 )
 from tests.helpers.system import until
 
-WORLDS = ["memory", *REAL]
 READ_AS_COLUMNS_TOO = pytest.mark.parametrize("world", [*WORLDS, AS_COLUMNS], indirect=True)
-
-
-@pytest.fixture(params=WORLDS)
-def world(request, world_named):
-    return world_named(request.param)
-
-
-@pytest.fixture
-def driver(world):
-    return world.driver
 
 
 # --- appends ------------------------------------------------------------------------------------
@@ -398,6 +387,7 @@ def test_the_next_offset_counts_what_an_open_transaction_holds_back(world, drive
     transaction.append(a, b"1")
     assert driver.high_watermarks([a, b], timeout_s=9.0) == {a: 2, b: 0}
     assert driver.last_stable_offsets([a]) == {a: 1}
+    assert driver.leader_ends([a])[a].end == 1
     transaction.abort()  # the marker, 2, is written soon after
     watch(opened(driver.watcher({a: 0})), {a: 3})
     assert driver.high_watermarks([a]) == {a: 3}
@@ -422,8 +412,11 @@ def test_a_topic_keeps_its_id_until_it_is_made_again(world, driver, opened):
 def test_a_question_about_an_unknown_topic_says_so(world):
     (partition,) = world.topic()
     for unknown in (TopicPartition(f"no-{partition.topic}", 0), TopicPartition(partition.topic, 7)):
-        with pytest.raises(UsageError, match=f"{unknown.topic}/{unknown.partition} does not exist"):
-            world.impatient.last_stable_offsets([unknown])
+        asked = world.impatient
+        for ask in (asked.last_stable_offsets, asked.leader_ends, asked.epoch_ends):
+            says = f"{unknown.topic}/{unknown.partition} does not exist"
+            with pytest.raises(UsageError, match=says):
+                ask({unknown: 0})
 
 
 def test_committed_offsets_and_texts_come_back(world, driver):

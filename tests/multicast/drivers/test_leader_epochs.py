@@ -1,20 +1,8 @@
 """What each driver says of leader epochs: the same for the fake and both real clients."""
 
-import pytest
-
+from multicast.drivers.memory.driver import MemoryDriver, MemoryLog
 from multicast.drivers.protocol import LeaderEnd, TopicPartition
-from multicast.errors import UsageError
-from tests.helpers.driver_worlds import REAL, append_all, read, watch
-
-
-@pytest.fixture(params=["memory", *REAL])
-def world(request, world_named):
-    return world_named(request.param)
-
-
-@pytest.fixture
-def driver(world):
-    return world.driver
+from tests.helpers.driver_worlds import append_all, read
 
 
 def test_an_end_comes_with_the_epoch_that_the_records_have(world, driver, opened):
@@ -27,17 +15,6 @@ def test_an_end_comes_with_the_epoch_that_the_records_have(world, driver, opened
     assert ends == {a: LeaderEnd(2, epoch), b: LeaderEnd(0, ends[b].leader_epoch)}
     assert ends[b].leader_epoch >= 0
     assert driver.leader_ends([]) == {}
-
-
-def test_an_open_transaction_holds_back_the_end_with_the_epoch_too(world, driver, opened):
-    (a,) = world.topic()
-    append_all(opened(driver.appender()), a, [b"0"])
-    transaction = world.transaction()
-    transaction.append(a, b"1")
-    assert driver.leader_ends([a])[a].end == 1
-    transaction.commit()  # the marker, 2, is written soon after
-    watch(opened(driver.watcher({a: 0})), {a: 3})
-    assert driver.leader_ends([a])[a].end == 3
 
 
 def test_the_records_of_the_present_epoch_end_where_the_log_does(world, driver, opened):
@@ -54,9 +31,24 @@ def test_a_later_epoch_is_not_known(world, driver):
     assert driver.epoch_ends({a: epoch + 1}) == {a: -1}
 
 
-def test_a_question_about_an_unknown_topic_says_so(world):
-    unknown = TopicPartition(f"no-{world.topic()[0].topic}", 0)
-    with pytest.raises(UsageError, match="does not exist"):
-        world.impatient.leader_ends([unknown])
-    with pytest.raises(UsageError, match="does not exist"):
-        world.impatient.epoch_ends({unknown: 0})
+# -- of the log in memory, which loses ends as replicas without power do ---------------------------
+
+AT = TopicPartition("t", 0)
+
+
+def test_an_earlier_epoch_ends_where_the_next_leader_began_and_below_what_was_lost():
+    log = MemoryLog({"t": 1})
+    driver = MemoryDriver(log)
+    for _ in range(10):
+        log.write(AT, b"")
+    log.lose(AT, 10)  # another leader, and nothing is lost
+    log.write(AT, b"")
+    assert driver.leader_ends([AT]) == {AT: LeaderEnd(11, 1)}
+    assert [driver.epoch_ends({AT: epoch})[AT] for epoch in range(3)] == [10, 11, -1]
+    log.lose(AT, 7)
+    for _ in range(5):
+        log.write(AT, b"")
+    assert driver.leader_ends([AT]) == {AT: LeaderEnd(12, 2)}
+    assert [driver.epoch_ends({AT: epoch})[AT] for epoch in range(3)] == [7, 7, 12]
+    log.trim(AT, 9)
+    assert driver.epoch_ends({AT: 0}) == {AT: 9}

@@ -9,6 +9,7 @@ from multicast.drivers.kafka import Admin, KafkaPythonDriver, TopicSpec
 from multicast.drivers.librdkafka_reader import LibrdkafkaDriver
 from multicast.drivers.protocol import Appended, TopicPartition
 from multicast.errors import AmcastError, ClusterUnreachable
+from tests.helpers.driver_worlds import append_all
 from tests.helpers.system import until
 from tests.multicast.drivers.doors import Door
 
@@ -42,10 +43,7 @@ def behind(kafka_cluster):
 
 def append(driver, partition, values):
     with contextlib.closing(driver.appender()) as appender:
-        outcomes = []
-        for value in values:
-            appender.append(partition, value, done=outcomes.append)
-        assert appender.flush(30)
+        outcomes = append_all(appender, partition, values)
     assert all(isinstance(outcome, Appended) for outcome in outcomes)
 
 

@@ -1,17 +1,11 @@
-"""Drivers with many Kafka partitions at once, and with others later."""
+"""Drivers whose Kafka partitions become others later."""
 
 import pytest
 
 from multicast.drivers.kafka.connection import Connection
-from tests.helpers.driver_worlds import REAL, append_all, read, watch
+from tests.helpers.driver_worlds import append_all, read, watch
 
-MANY = 60
 BACK_OFF_MS = 3_600_000  # longer than any time-out
-
-
-@pytest.fixture(params=["memory", *REAL])
-def world(request, world_named):
-    return world_named(request.param)
 
 
 def test_a_watcher_follows_what_is_added_and_leaves_what_is_removed(world, opened):
@@ -36,23 +30,6 @@ def test_a_watcher_follows_what_is_added_and_leaves_what_is_removed(world, opene
     watcher.remove([a, b, c])
     append_all(appender, b, [b"1"])
     assert not watcher.poll(0.2)
-
-
-def test_one_watcher_and_one_reader_serve_many_partitions(world, opened):
-    many = world.topic(MANY)
-    appender = opened(world.driver.appender())
-    watcher = opened(world.driver.watcher(dict.fromkeys(many, 0)))
-    reader = opened(world.driver.reader(dict.fromkeys(many, 0)))
-    watch(watcher, dict.fromkeys(many, 0))
-    for round_ in range(1, 4):
-        for number, partition in enumerate(many):
-            append_all(appender, partition, [b"%d" % number])
-        watch(watcher, dict.fromkeys(many, round_))
-    records, _ = read(reader, dict.fromkeys(many, 3))
-    assert all(
-        [record.value for record in records[partition]] == [b"%d" % number] * 3
-        for number, partition in enumerate(many)
-    )
 
 
 @pytest.mark.kafka

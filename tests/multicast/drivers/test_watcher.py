@@ -290,20 +290,6 @@ def test_only_stable_records_end_a_long_poll(world):
 
 
 @pytest.mark.kafka
-def test_a_new_record_in_a_sentinel_partition_causes_no_busy_loop(world):
-    watcher = world.watcher()
-    append_all(world.appender, TopicPartition(world.sentinel_topic, 0), [b"once", b"more" * 100])
-    watcher.poll(0.3)
-    read, requests = watcher.bytes_read, watcher.requests
-    assert not watcher.poll(1.2)
-    assert watcher.requests - requests < 50  # a busy loop sends thousands
-    for number in range(1, 4):
-        append_all(world.appender, world.logs[0], [b"x" * 1_000_000])
-        assert watch(watcher, {world.logs[0]: number}) == {world.logs[0]: number}
-    assert watcher.bytes_read - read < 20_000
-
-
-@pytest.mark.kafka
 def test_with_a_wide_spacing_a_question_waits_for_no_message_until_all_is_at_rest(
     world, monkeypatch
 ):

@@ -1,6 +1,5 @@
 """Brokers of our own: their processes, a cluster's life, and what happens when it fails."""
 
-import contextlib
 import fcntl
 import json
 import os
@@ -8,17 +7,17 @@ import signal
 import socket
 import subprocess
 import sys
-import threading
-import time
+from contextlib import closing
 from pathlib import Path
 
 import pytest
-from kafka import KafkaConsumer, KafkaProducer
-from kafka.admin import KafkaAdminClient
 from typer.testing import CliRunner
 
+from collectors.reconfiguration.appends import append_one
 from multicast.cli.local import app
-from multicast.drivers.kafka.connection import kafka_python_settings
+from multicast.drivers import open_driver
+from multicast.drivers.kafka import Admin, TopicSpec
+from multicast.drivers.protocol import TopicPartition
 from multicast.errors import AmcastError, ClusterUnreachable, UsageError
 from multicast.local.broker import (
     Broker,
@@ -31,23 +30,11 @@ from multicast.local.broker import (
 )
 from multicast.local.cluster import Busy, LocalCluster
 from multicast.local.process import carriers
+from tests.helpers.driver_worlds import whole
+from tests.helpers.system import PATIENCE_S, until
 from tests.running.parts import sample
 
 ROOT = Path(__file__).parents[3]
-PATIENCE_S = 120.0  # stops a hang, no more
-
-
-def until(condition, *, timeout_s=PATIENCE_S):
-    """Wait for a condition that no event announces.
-
-    Such as that a cluster that has started is "running": the brokers fence one of three that a busy
-    machine keeps from sending for 2 s, and until it is back the cluster is "degraded".
-    """
-    deadline = time.monotonic() + timeout_s
-    pause = threading.Event()
-    while not condition():
-        assert time.monotonic() < deadline, "it did not come about"
-        pause.wait(0.02)
 
 
 def token_of(directory):
@@ -134,31 +121,6 @@ def test_where_there_is_no_cluster_down_is_content_and_the_rest_says_so(tmp_path
 # --- real brokers -----------------------------------------------------------------------------
 
 
-def produce(bootstrap, topic, value, **settings):
-    settings |= kafka_python_settings({})
-    with contextlib.closing(KafkaProducer(bootstrap_servers=bootstrap, **settings)) as producer:
-        return producer.send(topic, value).get(timeout=PATIENCE_S)
-
-
-def consume(bootstrap, topic, count, **settings):
-    with contextlib.closing(
-        KafkaConsumer(
-            topic,
-            bootstrap_servers=bootstrap,
-            auto_offset_reset="earliest",
-            consumer_timeout_ms=int(1000 * PATIENCE_S),
-            **settings,
-            **kafka_python_settings({}),
-        )
-    ) as consumer:
-        return [next(consumer).value for _ in range(count)]
-
-
-def make_topic(bootstrap, topic):
-    with contextlib.closing(KafkaAdminClient(bootstrap_servers=bootstrap)) as admin:
-        admin.create_topics({topic: {"num_partitions": 1, "replication_factor": -1}})
-
-
 @pytest.mark.kafka
 def test_up_status_down_and_up_again_keep_the_data(tmp_path):
     run = CliRunner()
@@ -170,8 +132,10 @@ def test_up_status_down_and_up_again_keep_the_data(tmp_path):
         bootstrap = first.stdout.strip()
         assert bootstrap.startswith("127.0.0.1:")
         assert "starting 1 broker" in first.stderr
-        make_topic(bootstrap, "kept")
-        produce(bootstrap, "kept", b"one")
+        kept = TopicPartition("kept", 0)
+        with Admin(bootstrap) as admin, closing(open_driver("librdkafka", bootstrap)) as driver:
+            admin.create_topics({kept.topic: TopicSpec(1)})
+            append_one(driver, kept, None, b"one", PATIENCE_S)
 
         again = run.invoke(app, ["up", *options])
         assert again.stdout.strip() == bootstrap
@@ -196,7 +160,8 @@ def test_up_status_down_and_up_again_keep_the_data(tmp_path):
         assert isinstance(stopped.exception, ClusterUnreachable)
 
         assert run.invoke(app, ["up", *options]).stdout.strip() == bootstrap
-        assert consume(bootstrap, "kept", 1) == [b"one"]
+        with closing(open_driver("librdkafka", bootstrap)) as driver:
+            assert [record.value for record in whole(driver, kept)] == [b"one"]
     finally:
         (directory / "mine.txt").write_text("not made by up")
         run.invoke(app, ["down", *options, "--wipe"])
@@ -230,15 +195,15 @@ def command_line(*arguments):
 @pytest.mark.parametrize("number", sample([signal.SIGINT, signal.SIGKILL, signal.SIGTERM], of=2))
 def test_an_interrupted_up_leaves_no_process(tmp_path, number):
     with command_line("up", "--dir", os.fspath(tmp_path)) as up:
-        until((tmp_path / "broker-1" / "log.txt").exists)
+        until((tmp_path / "broker-1" / "log.txt").exists, "the broker's log")
         token = token_of(tmp_path)
-        until(lambda: carriers(token))
+        until(lambda: carriers(token), "the broker's process")
         up.send_signal(number)
         up.wait(timeout=PATIENCE_S)
     assert up.returncode == (130 if number is signal.SIGINT else -number)
-    until(lambda: not carriers(token))
+    until(lambda: not carriers(token), "the end of its processes")
     # The last of its threads may take a moment more than its memory.
-    until(lambda: LocalCluster(tmp_path).status().state == "stopped")
+    until(lambda: LocalCluster(tmp_path).status().state == "stopped", "its end")
 
 
 @pytest.mark.campaign
@@ -251,7 +216,7 @@ def test_a_cluster_is_stopped_and_wiped_though_its_state_cannot_be_written(tmp_p
     draft.mkdir()  # so that the file cannot be written, as on a full disk
     token = token_of(folder)
     assert cluster.stop() == [1]
-    until(lambda: not carriers(token))
+    until(lambda: not carriers(token), "the end of its processes")
     assert LocalCluster(folder).status().state == "stopped"
     draft.rmdir()
     cluster.wipe()

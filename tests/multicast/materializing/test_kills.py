@@ -5,14 +5,14 @@ import random
 import signal
 import subprocess
 import sys
-import threading
 
 import pytest
 
-from multicast import Fenced, Producer
+from multicast import Fenced
 from multicast.consuming.cursor import Cursor
 from multicast.drivers.librdkafka_reader.transactions import LibrdkafkaTransactions
 from multicast.drivers.protocol import Record, TopicPartition
+from tests.helpers.driver_worlds import whole
 from tests.helpers.plans import poster
 from tests.helpers.system import PATIENCE_S, System, until
 from tests.running.commands import amcast
@@ -23,33 +23,12 @@ SETS = [{"P1"}, {"P3"}, {"P1", "P3"}, {"P2", "P3", "P4"}, {"P5"}]
 
 
 class Copying:
-    """A system with a load, and copiers of its consumer C1."""
+    """Copiers of a system's consumer C1."""
 
     def __init__(self, system):
         self.system = system
         self.target = TopicPartition(f"{system.topic}.copies", 0)
         self.arguments = ["C1", "--to", self.target.topic, *system.common()]
-        self._ended = threading.Event()
-
-    @contextlib.contextmanager
-    def load(self):
-        """Send without end, some messages at a time."""
-
-        def send():
-            with Producer(self.system.bootstrap, topic=self.system.topic) as producer:
-                number = 0
-                while not self._ended.wait(0.01):
-                    for _ in range(5):
-                        producer.multicast(b"%d" % number, to=SETS[number % len(SETS)], key=b"k")
-                        number += 1
-
-        sending = threading.Thread(target=send)
-        sending.start()
-        try:
-            yield
-        finally:
-            self._ended.set()
-            sending.join()
 
     @contextlib.contextmanager
     def copier(self):
@@ -73,17 +52,12 @@ class Copying:
 
     def copies(self):
         """Read the committed copies: of each its ID, value, destination set and cursor."""
-        rows, end = [], self.stable_end()
-        with contextlib.closing(self.system.driver.reader({self.target: 0})) as reader:
-            position = 0
-            while position < end:
-                for fetched in reader.poll(1.0):
-                    position = fetched.position
-                    for record in fetched.records:
-                        headers = {name: value.decode() for name, value in record.headers}
-                        cursor = Cursor.parse(headers["amcast.cursor"])
-                        named = headers["amcast.id"], headers["amcast.to"], cursor
-                        rows.append((record.value.decode(), *named))
+        rows = []
+        for record in whole(self.system.driver, self.target):
+            headers = {name: value.decode() for name, value in record.headers}
+            cursor = Cursor.parse(headers["amcast.cursor"])
+            named = headers["amcast.id"], headers["amcast.to"], cursor
+            rows.append((record.value.decode(), *named))
         return rows
 
     def killed(self, kills):
@@ -120,7 +94,7 @@ def test_each_message_is_copied_once_in_order_however_often_the_copier_is_killed
     with System(kafka_cluster.bootstrap, poster(), tmp_path) as system:
         system.order()
         copying = Copying(system)
-        with copying.load():
+        with system.load(SETS):
             # Init.
             copying.killed(kills)
             # Test: one that is frozen, maybe inside a transaction, and another takes over.
@@ -154,7 +128,7 @@ def test_clients_in_java_and_javascript_read_each_message_once_in_the_agreed_ord
     with System(kafka_cluster.bootstrap, poster(), tmp_path) as system:
         system.order()
         copying = Copying(system)
-        with copying.load():
+        with system.load(SETS):
             copying.killed(5)
         rows = [f"{row['payload']} {row['message_id']}" for row in copying.all_copied()]
         place = (system.bootstrap, copying.target.topic)

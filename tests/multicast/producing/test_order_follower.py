@@ -135,19 +135,14 @@ def test_nobody_waits_at_a_closed_producer(system):
 
 def test_closing_ends_the_waits_of_other_threads(system):
     driver = MemoryDriver(system.log)
-    for wait in (order_follower.OrderFollower.wait, decision_follower.DecisionFollower.wait):
-        follower = (
-            order_follower.OrderFollower(driver, "A")
-            if wait is order_follower.OrderFollower.wait
-            else decision_follower.DecisionFollower(driver)
-        )
-        if isinstance(follower, decision_follower.DecisionFollower):
-            follower.add(system.plan.logs)
+    of_decisions = decision_follower.DecisionFollower(driver)
+    of_decisions.add(system.plan.logs)
+    for follower in (order_follower.OrderFollower(driver, "A"), of_decisions):
         errors = []
 
-        def waits(wait=wait, follower=follower, errors=errors):
+        def waits(follower=follower, errors=errors):
             try:
-                wait(follower, "P1", 0, 600.0)
+                follower.wait("P1", 0, 600.0)
             except UsageError as error:
                 errors.append(error)
 

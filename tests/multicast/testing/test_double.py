@@ -28,6 +28,7 @@ from multicast.messages import skip_header
 from multicast.order.records import RelayRecord, decode, encode
 from multicast.testing import MemorySystem, OrderViolation, system
 from tests.helpers.plans import chain, poster
+from tests.helpers.small import values
 
 ROOT = Path(__file__).parents[3]
 INTERESTS = {
@@ -160,14 +161,10 @@ def test_a_stopped_log_takes_nothing_and_gives_nothing_until_it_is_back():
             receipt.accepted(10)
         producer.multicast(b"elsewhere", to={"P1"}).ordered()
         # Whatever the order is, a message of the stopped log that comes first holds back the rest.
-        assert b"before" not in payloads_of(consumer.poll(5))
+        assert b"before" not in values(consumer.poll(5))
         double.start_log("P2")
         receipt.ordered()
         double.drain(consumer)
-
-
-def payloads_of(batches):
-    return [record.value for batch in batches for record in batch.records]
 
 
 def test_a_collector_that_is_down_hands_nothing_on_until_it_is_restarted():

@@ -6,9 +6,9 @@ from dataclasses import replace
 import pytest
 
 from multicast.consuming.subscription import SubscriptionRequest
-from multicast.control import ControlReader
 from multicast.testing import system
 from multicast.verification.window import DeliveryWindow
+from tests.helpers.small import state_of
 
 INTERESTS = {
     "consumers": {"C1": {"P1", "P2"}, "C2": {"P1", "P2", "P3"}},
@@ -28,10 +28,7 @@ def deliveries():
             double.run(0.01)
         double.settle()
         batches = {name: list(double.consumer(name).until_end()) for name in INTERESTS["consumers"]}
-        control = ControlReader(double.driver, double.topic)
-        state = control.refresh()
-        control.close()
-        yield batches, state
+        yield batches, state_of(double)
 
 
 def window_of(batches, *, messages_max=10_000):

@@ -9,25 +9,11 @@ import pytest
 from ordering_osn.api.multi import deliver_multi
 from ordering_osn.api.multi.deliver_multi import DeliverMulti
 from ordering_osn.client import messages
-from ordering_osn.config.policies import PolicyNotMet
 from ordering_osn.identity import expires_at
-from tests.ordering_osn.helpers.chains import USER, SmallChannel, SmallChannels
+from tests.ordering_osn.helpers.chains import USER, NoReaders, SmallChannel, SmallChannels
 
 AB = ("chain-a", "chain-b")
 ENDED = RuntimeError("the script has ended")
-
-
-class NoReaders:
-    """A config under which nobody may read."""
-
-    maintenance = False
-
-    def __init__(self, sequence):
-        self.sequence = sequence
-        self.policies = self
-
-    def evaluate(self, path, _signed):
-        raise PolicyNotMet(path)
 
 
 class World(SmallChannels):
@@ -128,7 +114,10 @@ def test_a_chain_that_no_longer_follows_its_log_ends_the_stream(world, number):
     assert (status, AB[number] in info) == (503, True)
 
 
-@pytest.mark.parametrize("cursor", [b"", b"1/K1/3/0/3", b"2:1/K1/3/0/3", b"1:1:1/K1/3/0/3", b"1:"])
+@pytest.mark.parametrize(
+    "cursor",
+    [b"", b"1/K1/3", b"2:1/K1/3/0/3", b"1:1:1/K1/3/0/3", b"1:", b"1:\xff", b"1:" + b"9" * 2000],
+)
 def test_a_cursor_that_deliver_multi_did_not_give_is_refused(world, cursor):
     assert read(world, start=cursor)[0] == 400
     assert world.starts == []

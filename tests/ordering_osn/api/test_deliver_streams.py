@@ -28,38 +28,35 @@ from tests.ordering_osn.helpers.chains import (
     SERVER_TLS,
     USER,
     USER_TLS,
+    answers_to,
     asking,
     blocks,
     gathered,
     numbers,
     served,
     serving,
-    until,
 )
+from tests.ordering_osn.helpers.loops import becomes
 
 # TLS.
 
 
-def test_over_tls_the_name_is_checked_against_the_certificate(runner, channels):
-    async def ask(name):
-        async with served(channels, tls=SERVER_TLS, client_tls=CLIENT_TLS, name=name) as client:
-            request = seek_envelope(USER, "chain-a", "oldest", "oldest")
-            return numbers(await gathered(client.deliver(request)))
+def over_tls(runner, channels, *, tls_hash=b"", tls=MUTUAL_TLS, client_tls=USER_TLS, name=""):
+    request = seek_envelope(USER, "chain-a", "oldest", "oldest", tls_hash=tls_hash)
+    return answers_to(runner, channels, request, tls=tls, client_tls=client_tls, name=name)
 
-    assert runner.run(ask("orderer.example.com")) == ["block 0", 200]
+
+def test_over_tls_the_name_is_checked_against_the_certificate(runner, channels):
+    tls = {"tls": SERVER_TLS, "client_tls": CLIENT_TLS}
+    assert over_tls(runner, channels, name="orderer.example.com", **tls) == ["block 0", 200]
     with pytest.raises(ConnectionLost):
-        runner.run(ask("somebody.else"))
+        over_tls(runner, channels, name="somebody.else", **tls)
 
 
 @pytest.mark.parametrize("tls", [None, CLIENT_TLS], ids=["no TLS", "no certificate"])
 def test_under_mutual_tls_a_client_without_a_certificate_is_not_served(runner, channels, tls):
-    async def ask():
-        async with served(channels, tls=MUTUAL_TLS, client_tls=tls) as client:
-            request = seek_envelope(USER, "chain-a", "oldest", "oldest")
-            return await gathered(client.deliver(request))
-
     with pytest.raises(ConnectionLost):
-        runner.run(ask())
+        over_tls(runner, channels, client_tls=tls)
 
 
 @pytest.mark.parametrize(
@@ -70,20 +67,12 @@ def test_under_mutual_tls_a_client_without_a_certificate_is_not_served(runner, c
 def test_under_mutual_tls_a_request_is_bound_to_the_clients_certificate(
     runner, channels, tls_hash, expected
 ):
-    async def ask():
-        async with served(channels, tls=MUTUAL_TLS, client_tls=USER_TLS) as client:
-            request = seek_envelope(USER, "chain-a", "oldest", "oldest", tls_hash=tls_hash)
-            return numbers(await gathered(client.deliver(request)))
-
-    assert runner.run(ask()) == expected
+    assert over_tls(runner, channels, tls_hash=tls_hash) == expected
 
 
 def test_the_binding_is_looked_at_before_the_channel(runner, channels):
-    async def ask():
-        async with served(channels, tls=MUTUAL_TLS, client_tls=USER_TLS) as client:
-            return await gathered(client.deliver(asking(b"", channel="nowhere")))
-
-    assert runner.run(ask()) == [400]
+    both = {"tls": MUTUAL_TLS, "client_tls": USER_TLS}
+    assert answers_to(runner, channels, asking(b"", channel="nowhere"), **both) == [400]
 
 
 def test_grpc_knows_each_option_that_is_set():
@@ -147,7 +136,7 @@ def test_two_thousand_tails_all_get_the_next_block_in_bounded_memory(runner, cha
             ]
             clients = await asyncio.create_subprocess_exec(*command, stdout=asyncio.subprocess.PIPE)
             try:
-                await until(lambda: received.value(*LABELS) == tails, 240)
+                await becomes(lambda: received.value(*LABELS) == tails, 240)
                 waiting, peak = memory_mib() - before, 0.0
 
                 def all_sent():
@@ -157,7 +146,7 @@ def test_two_thousand_tails_all_get_the_next_block_in_bounded_memory(runner, cha
 
                 await asyncio.to_thread(channel.add, b"x" * 1000)
                 await asyncio.to_thread(channel.add, b"y" * 2**17)
-                await until(all_sent, 240)
+                await becomes(all_sent, 240)
                 await asyncio.to_thread(channel.add)
                 counts, _ = await asyncio.wait_for(clients.communicate(), 240)
             finally:
@@ -284,28 +273,3 @@ def test_more_streams_than_a_server_takes_are_told_so(runner, channels):
                         await asyncio.sleep(0.01)
 
     assert runner.run(ask()) == ["block 0", 200]
-
-
-# To the next block, without waiting for it.
-
-
-@pytest.mark.parametrize(
-    ("start", "expected"),
-    [
-        ("oldest", ["block 0", "block 1", "block 2", 200]),
-        (1, ["block 1", "block 2", 200]),
-        ("newest", ["block 2", 200]),
-        ("next", [404]),
-    ],
-)
-def test_to_the_next_block_and_not_to_wait_is_what_there_is_now(
-    runner, channels, channel, start, expected
-):
-    channel.grow(3)
-
-    async def ask():
-        async with served(channels) as client:
-            request = seek_envelope(USER, "chain-a", start, "next", block_until_ready=False)
-            return numbers(await gathered(client.deliver(request)))
-
-    assert runner.run(ask()) == expected

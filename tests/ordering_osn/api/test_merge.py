@@ -155,15 +155,6 @@ def test_a_reader_that_resumes_at_any_cursor_gets_exactly_the_rest(order, names,
         assert read(order, names, int(cursor) + 1, random) == whole[number + 1 :]
 
 
-@given(orders(), CHAIN_SETS, CHAIN_SETS, st.randoms(use_true_random=False))
-@settings(max_examples=100)
-def test_m12_two_readers_agree_on_every_two_common_entries(order, names, others, random):
-    first, second = (
-        [cursor for cursor, _ in read(order, each, 0, random)] for each in (names, others)
-    )
-    assert [each for each in first if each in second] == [each for each in second if each in first]
-
-
 def of(*order):
     return [(OrderedRecord(log, 0, tuple(log.split("+")), log), makes) for log, makes in order]
 

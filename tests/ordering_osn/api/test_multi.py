@@ -30,8 +30,8 @@ from tests.ordering_osn.helpers.chains import (
     SmallChannels,
     gathered,
     served,
-    until,
 )
+from tests.ordering_osn.helpers.loops import becomes
 
 BROADCAST, STATUS = "/amcast.osn.MultiChain/BroadcastMulti", "/amcast.osn.MultiChain/Status"
 LOG_END = "/amcast.osn.MultiChain/LogEnd"
@@ -89,7 +89,7 @@ def test_each_bundle_is_answered_in_order_and_a_refusal_ends_nothing(runner, cha
         async with served(channels) as client:
             answers = client.exchange(BROADCAST, [b"first", b"refused", b"last"], timeout_s=60.0)
             read = asyncio.create_task(gathered(answers))
-            await until(lambda: len(channels.bundles) == 3)
+            await becomes(lambda: len(channels.bundles) == 3)
             assert not read.done()  # the first is not answered, the others are in flight
             channels.first.set()
             return [BundleResponse.FromString(raw) for raw in await read]

@@ -252,11 +252,6 @@ def test_the_log_spec_knows_two_methods(started):
         assert method in json.loads(answer)["error"]
 
 
-def test_a_body_without_a_length_is_answered_that_one_is_required(started):
-    body = iter([b'{"spec": "debug"}'])  # sent in chunks
-    assert ask(started(), "PUT", "/logspec", body)[0] == 411
-
-
 def test_a_spec_of_very_many_fields_is_refused():
     with pytest.raises(MalformedSpec, match="more than"):
         LogLevels().set("amcast=info:" * 1000)
@@ -307,19 +302,14 @@ def test_the_version_is_told(started):
     assert json.loads(body) == {"Version": "0.1.0"}
 
 
-def test_other_paths_are_not_found(started):
-    assert ask(started(), "GET", "/")[0] == 404
-
-
-# The rest.
+# TLS: what is alike without it, `tests/multicast/test_web.py` shows.
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("tls", [None, SERVER_TLS], ids=["plain", "TLS"])
-def test_clients_that_say_nothing_do_not_lock_out_the_others(started, monkeypatch, tls):
+def test_clients_that_say_nothing_do_not_lock_out_the_others(started, monkeypatch):
     monkeypatch.setattr(web, "CLIENT_S", 3600.0)
-    server = started(tls=tls)
-    context = client_context(certificate=False) if tls else None
+    server = started(tls=SERVER_TLS)
+    context = client_context(certificate=False)
     idle = [socket.create_connection(("127.0.0.1", server.port)) for _ in range(100)]
     try:
         assert ask(server, "GET", "/healthz", context=context)[0] == 200
@@ -328,14 +318,12 @@ def test_clients_that_say_nothing_do_not_lock_out_the_others(started, monkeypatc
             connection.close()
 
 
-@pytest.mark.parametrize("tls", [None, SERVER_TLS], ids=["plain", "TLS"])
-def test_a_request_that_comes_byte_by_byte_must_be_whole_in_time(started, monkeypatch, tls):
+def test_a_request_that_comes_byte_by_byte_must_be_whole_in_time(started, monkeypatch):
     monkeypatch.setattr(web, "CLIENT_S", 0.5)
-    server = started(tls=tls)
-    context = client_context(certificate=False) if tls else None
+    server = started(tls=SERVER_TLS)
+    context = client_context(certificate=False)
     plain = socket.create_connection(("127.0.0.1", server.port), timeout=60)
-    slow = context.wrap_socket(plain, server_hostname="127.0.0.1") if context else plain
-    with slow:
+    with context.wrap_socket(plain, server_hostname="127.0.0.1") as slow:
         slow.sendall(b"GET /healthz HTTP/1.0\r\nX-Long: ")
         slow.settimeout(0.1)  # between bytes: shorter than the time for a request
 
@@ -350,9 +338,6 @@ def test_a_request_that_comes_byte_by_byte_must_be_whole_in_time(started, monkey
 
         until(is_ended)
     assert ask(server, "GET", "/healthz", context=context)[0] == 200
-
-
-# TLS.
 
 
 def test_a_handshake_that_does_not_come_is_given_up_in_time(started, monkeypatch):

@@ -10,18 +10,30 @@ from grpc import aio
 
 from ordering_osn.api.responses import block_answer, status_answer
 from ordering_osn.node.peers import PeerNodes
+from ordering_osn.protos import Block
 from tests.helpers.small import until
 from tests.ordering_osn.helpers import configs
 from tests.ordering_osn.helpers.served import served
 from tests.ordering_osn.helpers.small import LONE, Nodes, quick, until_alike
-from tests.ordering_osn.node.test_troubles import behind_retention, unsigned
+from tests.ordering_osn.node.test_troubles import behind_retention
 
 pytestmark = pytest.mark.slow
 
 
-def forged(ledger):
-    blocks = [unsigned(ledger.read(number)) for number in range(1, ledger.height)]
-    return [*map(block_answer, blocks), status_answer(404)]
+def forged(ledger, change):
+    """All blocks, changed."""
+    blocks = [Block.FromString(ledger.read(number)) for number in range(1, ledger.height)]
+    for block in blocks:
+        change(block)
+    return [*(block_answer(block.SerializeToString()) for block in blocks), status_answer(404)]
+
+
+def unsigned(block):
+    block.metadata.metadata[0] = b""
+
+
+def of_other_data(block):
+    block.data.data[0] = b"forged"
 
 
 # What a peer sends, of the blocks behind the genesis, for its first request and for later ones.
@@ -33,7 +45,8 @@ PEERS = {
     "a status of nobody": lambda _: [[status_answer(99)]],
     "an empty answer": lambda _: [[b""]],
     "no answer": lambda _: [[]],
-    "blocks that nobody signed": lambda ledger: [forged(ledger)],
+    "blocks that nobody signed": lambda ledger: [forged(ledger, unsigned)],
+    "blocks of other data": lambda ledger: [forged(ledger, of_other_data)],
     "a block, and is gone then": lambda ledger: [
         [block_answer(ledger.read(1)), status_answer(404)],
         [None],

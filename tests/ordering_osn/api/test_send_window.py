@@ -7,8 +7,7 @@ import pytest
 from ordering_osn.api import send_window
 from ordering_osn.api.seek import Refused
 from ordering_osn.api.send_window import SendWindow
-from tests.ordering_osn.helpers.loops import on_a_loop
-from tests.ordering_osn.helpers.served import becomes
+from tests.ordering_osn.helpers.loops import becomes, on_a_loop
 
 
 class Held:

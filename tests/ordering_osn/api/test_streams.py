@@ -22,8 +22,8 @@ from tests.ordering_osn.helpers.chains import (
     served,
     serving,
     transaction,
-    until,
 )
+from tests.ordering_osn.helpers.loops import becomes
 
 METHODS = (
     "/orderer.AtomicBroadcast/Broadcast",
@@ -80,9 +80,9 @@ def test_strangers_who_wait_keep_nobody_out_at_their_own_address(runner, channel
             writer = client.broadcast(envelopes())
             assert (await anext(writer))[0] == 200
             idle = [stranger.stream_stream(METHODS[number % 2])() for number in range(50)]
-            await until(lambda: sum(call.done() for call in idle) >= 45)
+            await becomes(lambda: sum(call.done() for call in idle) >= 45)
             answers = numbers(await gathered(deliver(client)))
-            await until(lambda: sum(call.done() for call in idle) >= 45)
+            await becomes(lambda: sum(call.done() for call in idle) >= 45)
             codes = {await call.code() for call in idle if call.done()}
             writing.set()
             rest = [status for status, _ in await gathered(writer)]
@@ -109,7 +109,7 @@ def test_a_client_has_so_many_streams_and_others_have_theirs(runner, channels):
             (refused,) = await gathered(deliver(client))
             other = numbers(await gathered(deliver(client, signer=ORDERER)))
             await held[0].aclose()
-            await until(lambda: sum(limits._granted.values()) == 1)
+            await becomes(lambda: sum(limits._granted.values()) == 1)
             again = numbers(await gathered(deliver(client)))
             await held[1].aclose()
             return refused, refused.info, other, again
@@ -127,7 +127,7 @@ def test_under_mutual_tls_the_certificate_tells_who_has_a_stream(runner, channel
         options = {"tls": MUTUAL_TLS, "client_tls": USER_TLS, "streams": limits}
         async with served(channels, **options) as client:
             idle = [client._channel.stream_stream(METHODS[1])() for _ in range(2)]
-            await until(lambda: sum(limits._granted.values()) == 2)
+            await becomes(lambda: sum(limits._granted.values()) == 2)
             with pytest.raises(ConnectionLost, match="this client has 2 streams"):
                 await gathered(deliver(client, tls_hash=USER_TLS.tls_hash))
             ended = [call.done() for call in idle]
@@ -144,7 +144,7 @@ def test_requests_for_receipts_are_counted_while_they_wait(runner, channels):
         async with served(channels, streams=limits) as client:
             request = receipt_envelope(USER, "chain-a", "f" * 64, 60_000)
             waiting = asyncio.create_task(client.wait(request))
-            await until(lambda: limits._granted)
+            await becomes(lambda: limits._granted)
             with pytest.raises(ConnectionLost, match="RESOURCE_EXHAUSTED"):
                 await client.wait(request)
             waiting.cancel()

@@ -5,15 +5,14 @@ import random
 import pytest
 
 from bench.fuzz.mutation import Shape, mutated
-from bench.osn.transactions import read_envelopes
 from ordering_osn.chain import transactions
 from ordering_osn.chain.bundles.parts import read_part
 from ordering_osn.chain.bundles.wire_format import BadWireFormat, message_field, number_field
 from ordering_osn.protos import ChannelHeader, Envelope, Header, HeaderType, Payload
 from tests.ordering_osn.helpers.bundles import envelope
-from tests.ordering_osn.helpers.chains import FABRIC
+from tests.ordering_osn.helpers.configs import real_envelopes
 
-REAL = list(read_envelopes(FABRIC / "chain-a.envelopes"))
+REAL = real_envelopes()
 
 
 def made(channel_header, *, after_header=b"", after_payload=b"", signature_header=b""):

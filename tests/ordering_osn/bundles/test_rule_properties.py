@@ -203,33 +203,6 @@ def earlier(rule, chain, steps_back):
 
 
 @QUICK
-@given(log=logs)
-def test_all_chains_of_the_set_decide_alike(log):
-    """Each with its own machine, restarted at other places, over the same log."""
-    offsets = list(range(len(log)))
-    fates = []
-    for place, _ in enumerate(CHAINS):
-        rule, outcomes = fresh(), []
-        for offset, sent in zip(offsets, log, strict=True):
-            if offset % (place + 2) == 0:
-                window = rule.state.window
-                rule = BundleRule(read_head(encode_state(rule.head), window, window_max=WINDOW))
-            outcomes.append(rule.step(offset, sent.raw, frozenset(CHAINS)))
-        fates.append(outcomes)
-    assert fates[0] == fates[1] == fates[2]
-
-
-@QUICK
-@given(log=logs)
-def test_a_bundle_counts_at_most_once_while_the_window_knows_it(log):
-    outcomes = steps(log, fresh(), range(len(log)))
-    counted = [each.bundle.id for each in outcomes if isinstance(each, BundleCounts)]
-    for begin in range(len(counted)):
-        near = counted[begin : begin + WINDOW + 1]
-        assert len(set(near)) == len(near)
-
-
-@QUICK
 @given(
     order=st.lists(st.integers(0, 9), min_size=5, max_size=40),
     ahead=st.integers(0, WINDOW),
@@ -245,12 +218,3 @@ def test_a_bundle_that_expires_within_a_window_counts_at_most_once_for_ever(orde
     outcomes = steps(log, fresh(), range(len(log)))
     counted = [each.bundle.id for each in outcomes if isinstance(each, BundleCounts)]
     assert len(set(counted)) == len(counted) == len(first)
-
-
-@QUICK
-@given(log=logs)
-def test_what_counts_was_admitted_under_the_newest_configs_of_its_prefix(log):
-    for place, outcome in enumerate(steps(log, fresh(), range(len(log)))):
-        if isinstance(outcome, BundleCounts):
-            newest = newest_markers(log[:place])
-            assert tuple(newest[chain] for chain in CHAINS) == log[place].content[3]

@@ -1,6 +1,6 @@
 """Nodes that step one log, post to it and crash anywhere: every node writes the same blocks.
 
-The stream has the records of the chain's own log and of the log of one set, with bundles.
+The stream has the records of the chain's own log and of the logs of two sets, with bundles.
 """
 
 import dataclasses
@@ -37,6 +37,7 @@ from tests.ordering_osn.helpers.cores import (
 )
 
 OWN, SET = ("chain-a",), ("chain-a", "chain-b")
+SETS = (SET, ("chain-a", "chain-c"))
 WINDOW = 6
 BUNDLE_WINDOW = 3
 CHANGES = [{}, {"messages_max": 1}, {"messages_max": 4}, {"bytes_preferred": 700}]
@@ -195,30 +196,33 @@ class World:
         self.posted.append(name)
 
     def marker(self, node):
-        """A node's marker, or one of the other chain, which is at config 0 or 1."""
+        """A node's marker in a set's log, or one of the other chain, which is at config 0 or 1."""
+        chains = self.chance.choice(SETS)
         own = encode_config_marker(node.chain.config_marker)
-        other = self.chance.randint(0, 1)
-        self.post(self.chance.choice([own, own, marker("chain-b", other)]), log=SET)
+        both = [own, marker(chains[1], self.chance.randint(0, 1))]
+        for raw in self.chance.sample(both, self.chance.randint(1, 2)):
+            self.post(raw, log=chains)
 
     def bundle(self, node):
         """A bundle with an own part of any size, or one whose transaction stands alone, too."""
         name = f"b{next(self.count)}"
         if self.old and self.posted and self.chance.randint(0, 3) == 0:
             name = self.chance.choice(self.posted)
+        chains = self.chance.choice(SETS)
         envelopes = {
             "chain-a": sized(name, self.chance.choice([250, 450, 900])),
-            "chain-b": normal(name, channel="chain-b"),
+            chains[1]: normal(name, channel=chains[1]),
         }
         scribe = Scribe()
         scribe._made = next(self.count)
         made_of = make_bundle(envelopes, signer=scribe)
-        markers = [node.chain.marker(SET, chain) for chain in SET]
+        markers = [node.chain.marker(chains, chain) for chain in chains]
         stamps = [
             max(0, (0 if each is None else each.sequence) - (self.chance.randint(0, 5) == 0))
             for each in markers
         ]
-        to = self.chance.choice([SET] * 9 + [OWN])
-        self.post(bundle_record(made_of, *stamps), log=SET, to=to)
+        to = self.chance.choice([chains] * 9 + [OWN])
+        self.post(bundle_record(made_of, *stamps), log=chains, to=to)
 
     def config(self, node):
         changes = self.chance.choice(CHANGES)

@@ -1,23 +1,13 @@
 """`amcast osn bundle`, `broadcast-multi` and `status`, against nodes that follow a script."""
 
-import json
-
 import pytest
 
 from multicast.errors import AmcastError, UsageError
 from ordering_osn.chain.bundles.bundle import read_bundle
 from ordering_osn.cli.length_prefixed import frames
-from tests.ordering_osn.helpers.chains import USER_FOLDER, transaction
-from tests.ordering_osn.helpers.commands import amcast
-from tests.ordering_osn.helpers.multi import (
-    ScriptedNode,
-    World,
-    scripted_elsewhere,
-    void,
-)
-
-SIGNER = ["--msp", str(USER_FOLDER / "msp"), "--msp-id", "Org1MSP"]
-AB = ("chain-a", "chain-b")
+from tests.ordering_osn.helpers.chains import transaction
+from tests.ordering_osn.helpers.commands import READER, amcast, lines
+from tests.ordering_osn.helpers.multi import AB, ScriptedNode, World, scripted_elsewhere, void
 
 
 @pytest.fixture
@@ -37,19 +27,15 @@ def made(tmp_path, parts):
     """A file with two bundles, and the bundles."""
     files = [tmp_path / "one", tmp_path / "other"]
     for file in files:
-        amcast("osn", "bundle", *parts, *SIGNER, "--out", file)
+        amcast("osn", "bundle", *parts, *READER, "--out", file)
     both = tmp_path / "both"
     both.write_bytes(b"".join(file.read_bytes() for file in files))
     return both, [read_bundle(raw) for raw in frames(both)]
 
 
-def lines(capsys):
-    return [json.loads(line) for line in capsys.readouterr().out.splitlines()]
-
-
 def test_a_bundle_is_made_of_files_and_each_time_another(made, tmp_path, parts, capsys):
     _, bundles = made
-    amcast("osn", "bundle", *parts, *SIGNER, "--out", tmp_path / "third", "--expiry", "9")
+    amcast("osn", "bundle", *parts, *READER, "--out", tmp_path / "third", "--expiry", "9")
     (raw,) = frames(tmp_path / "third")
     third = read_bundle(raw)
     assert (third.chains, third.expiry) == (AB, 9)
@@ -58,7 +44,7 @@ def test_a_bundle_is_made_of_files_and_each_time_another(made, tmp_path, parts, 
 
 
 def test_a_bundle_expires_so_many_records_behind_the_end_that_a_node_says(tmp_path, parts, capsys):
-    words = ("osn", "bundle", *parts, *SIGNER, "--out", tmp_path / "out")
+    words = ("osn", "bundle", *parts, *READER, "--out", tmp_path / "out")
     with scripted_elsewhere(ScriptedNode(World())) as (address,):
         amcast(*words, "--expires-in", 10, "--node", address)
     (raw,) = frames(tmp_path / "out")
@@ -74,11 +60,11 @@ def test_a_bundle_expires_so_many_records_behind_the_end_that_a_node_says(tmp_pa
 def test_bundles_are_sent_and_awaited(made, capsys):
     file, bundles = made
     with scripted_elsewhere(ScriptedNode(World())) as (address,):
-        amcast("osn", "broadcast-multi", file, "--node", address, *SIGNER)
+        amcast("osn", "broadcast-multi", file, "--node", address, *READER)
         sent = lines(capsys)
-        amcast("osn", "broadcast-multi", file, "--node", address, *SIGNER, "--wait")
+        amcast("osn", "broadcast-multi", file, "--node", address, *READER, "--wait")
         waited = lines(capsys)
-        amcast("osn", "status", bundles[1].id.hex(), "--node", address, *SIGNER)
+        amcast("osn", "status", bundles[1].id.hex(), "--node", address, *READER)
         (asked,) = lines(capsys)
     ids = [bundle.id.hex() for bundle in bundles]
     assert [(row["bundle"], row["status"]) for row in sent] == [(each, 200) for each in ids]
@@ -94,7 +80,7 @@ def test_a_refused_bundle_and_a_void_one_end_with_an_error_after_all_were_sent(m
         scripted_elsewhere(ScriptedNode(World(), ["refuse"])) as (address,),
         pytest.raises(AmcastError, match="1 of 2 bundles failed; the first: ") as refused,
     ):
-        amcast("osn", "broadcast-multi", file, "--node", address, *SIGNER, "--wait")
+        amcast("osn", "broadcast-multi", file, "--node", address, *READER, "--wait")
     assert refused.value.exit_code == 1
     first, second = lines(capsys)
     assert (first["status"], second["fate"]) == (403, "committed")
@@ -102,9 +88,9 @@ def test_a_refused_bundle_and_a_void_one_end_with_an_error_after_all_were_sent(m
     world = World(fate=void("EXPIRED"))
     with scripted_elsewhere(ScriptedNode(world)) as (address,):
         with pytest.raises(AmcastError, match="2 of 2 bundles failed"):
-            amcast("osn", "broadcast-multi", file, "--node", address, *SIGNER, "--wait")
+            amcast("osn", "broadcast-multi", file, "--node", address, *READER, "--wait")
         assert [row["fate"] for row in lines(capsys)] == ["void", "void"]
-        amcast("osn", "status", bundles[0].id.hex(), "--node", address, *SIGNER)
+        amcast("osn", "status", bundles[0].id.hex(), "--node", address, *READER)
     assert lines(capsys) == [
         {"bundle": bundles[0].id.hex(), "fate": "void", "reason": "EXPIRED", "chain": ""}
     ]
@@ -114,9 +100,9 @@ def test_a_file_of_other_frames_and_a_wrong_id_are_refused_before_anything_is_se
     file = tmp_path / "frames"
     file.write_bytes((5).to_bytes(4, "big") + b"hello")
     with pytest.raises(UsageError, match="frame 1 is not a bundle"):
-        amcast("osn", "broadcast-multi", file, "--node", "127.0.0.1:1", *SIGNER)
+        amcast("osn", "broadcast-multi", file, "--node", "127.0.0.1:1", *READER)
     with pytest.raises(UsageError, match="is not a file"):
-        amcast("osn", "broadcast-multi", tmp_path / "no", "--node", "127.0.0.1:1", *SIGNER)
+        amcast("osn", "broadcast-multi", tmp_path / "no", "--node", "127.0.0.1:1", *READER)
     for wrong in ("abc", "ff", "x" * 64):
         with pytest.raises(UsageError, match="is not a bundle ID: give 64 hex digits"):
-            amcast("osn", "status", wrong, "--node", "127.0.0.1:1", *SIGNER)
+            amcast("osn", "status", wrong, "--node", "127.0.0.1:1", *READER)

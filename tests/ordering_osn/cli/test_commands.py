@@ -17,26 +17,24 @@ from ordering_osn.node.joining import join, ledger_folder
 from tests.helpers.small import until
 from tests.helpers.system import System, amcast
 from tests.ordering_osn.helpers import configs
+from tests.ordering_osn.helpers.chains import ORDERER_CA, ORDERER_FOLDER, ORG1, USER_FOLDER
+from tests.ordering_osn.helpers.commands import READER, envelope_file
 from tests.ordering_osn.helpers.small import chains_plan, genesis, quick, transaction
 
 pytestmark = [pytest.mark.kafka, pytest.mark.slow, pytest.mark.timeout(900)]
 PATIENCE_S = 240.0  # stops a hang, no more
-ORDERERS = configs.CRYPTO / "ordererOrganizations/example.com"
-ORDERER = ORDERERS / "orderers/orderer.example.com"
-ORG1 = configs.CRYPTO / "peerOrganizations/org1.example.com"
-USER = ORG1 / "users/User1@org1.example.com"
-ORDERER_CA = ORDERERS / "tlsca/tlsca.example.com-cert.pem"
 ORG1_CA = ORG1 / "tlsca/tlsca.org1.example.com-cert.pem"
 TLS = [
-    *("--tls-cert", str(ORDERER / "tls/server.crt"), "--tls-key", str(ORDERER / "tls/server.key")),
+    *("--tls-cert", str(ORDERER_FOLDER / "tls/server.crt")),
+    *("--tls-key", str(ORDERER_FOLDER / "tls/server.key")),
     *("--client-ca", str(ORG1_CA), "--client-ca", str(ORDERER_CA)),
     *("--tls-ca", str(ORDERER_CA), "--tls-name", "orderer.example.com"),
 ]
 CLIENT_TLS = [
     *("--tls-ca", str(ORDERER_CA), "--tls-name", "orderer.example.com"),
-    *("--tls-cert", str(USER / "tls/client.crt"), "--tls-key", str(USER / "tls/client.key")),
+    *("--tls-cert", str(USER_FOLDER / "tls/client.crt")),
+    *("--tls-key", str(USER_FOLDER / "tls/client.key")),
 ]
-READER = ["--msp", str(USER / "msp"), "--msp-id", "Org1MSP"]
 
 
 @contextmanager
@@ -47,7 +45,7 @@ def node(
     command = [
         *(*shell, sys.executable, "-m", "multicast"),
         *("osn", "run", "-b", bootstrap, "-t", topic, "--folder", str(folder)),
-        *("--listen", listen, "--operations", operations, "--msp", str(ORDERER / "msp")),
+        *("--listen", listen, "--operations", operations, "--msp", str(ORDERER_FOLDER / "msp")),
         *("--msp-id", "OrdererMSP", *flags),
     ]
     with folder.with_suffix(".log").open("ab") as out:
@@ -72,11 +70,6 @@ def failed_checks(operations):
     except OSError:
         return []
     return []
-
-
-def envelope_file(file, sent):
-    file.write_bytes(b"".join(len(one).to_bytes(4, "big") + one for one in sent))
-    return str(file)
 
 
 def test_clients_and_peers_speak_mutual_tls(kafka_cluster, tmp_path):
@@ -114,26 +107,22 @@ def test_clients_and_peers_speak_mutual_tls(kafka_cluster, tmp_path):
                 until(lambda: sum(delivered()) == 14, PATIENCE_S)
 
 
-def test_a_node_comes_up_without_a_broker_and_says_what_lacks(tmp_path):
-    join(tmp_path / "n1", quick("chain-a"))
+def test_a_node_without_a_broker_or_not_alone_with_its_folder_says_what_lacks(tmp_path):
+    for name in ("chain-a", "chain-b"):
+        join(tmp_path / "n1", quick(name))
     listen, operations = addresses(2)
-    with node(tmp_path / "n1", listen, operations=operations):
-        ((check),) = until(lambda: failed_checks(operations), PATIENCE_S)
-        assert check["component"] == "chain-a/0"
+    with (
+        Ledger.open(ledger_folder(tmp_path / "n1", "chain-b")),
+        node(tmp_path / "n1", listen, operations=operations),
+    ):
+        until(lambda: len(failed_checks(operations)) == 2, PATIENCE_S)
+        first, second = failed_checks(operations)
+        assert first["component"] == "chain-a/0"
+        assert "in use by process" in second["reason"]
         file = envelope_file(tmp_path / "envelopes", [transaction()])
         done = amcast("osn", "broadcast", file, "--node", listen)
         assert done.returncode == 1
         assert "503" in done.stderr
-
-
-def test_one_folder_serves_one_node_at_a_time(kafka_cluster, tmp_path):
-    join(tmp_path / "n1", quick("chain-a"))
-    listen, operations = addresses(2)
-    with (
-        Ledger.open(ledger_folder(tmp_path / "n1", "chain-a")),
-        node(tmp_path / "n1", listen, bootstrap=kafka_cluster.bootstrap, operations=operations),
-    ):
-        assert "in use by process" in str(until(lambda: failed_checks(operations), PATIENCE_S))
 
 
 @pytest.mark.campaign

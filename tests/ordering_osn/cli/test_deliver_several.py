@@ -1,8 +1,6 @@
 """`amcast osn deliver` with several channels, at real nodes on a log in memory."""
 
-import asyncio
 import json
-from contextlib import AsyncExitStack
 
 import pytest
 
@@ -11,13 +9,10 @@ from ordering_osn.cli.length_prefixed import frames
 from ordering_osn.wire.multichain_pb2 import MultiEntry
 from tests.helpers.small import until
 from tests.ordering_osn.helpers.bundle_nodes import A, B, C, Clients, bundle_for, quick_chains
-from tests.ordering_osn.helpers.chains import USER_FOLDER
-from tests.ordering_osn.helpers.commands import amcast
-from tests.ordering_osn.helpers.served import served
+from tests.ordering_osn.helpers.commands import READER, amcast, at_nodes, lines
 from tests.ordering_osn.helpers.small import Nodes, chains_plan, healthy, ordered, transaction
 
 pytestmark = pytest.mark.slow
-READER = ["--msp", str(USER_FOLDER / "msp"), "--msp-id", "Org1MSP"]
 # A reader of a and b is declared, one of all three is not.
 READ = chains_plan(A, B, C, spanning=[(A, B), (B, C)], readers=[(A, B)])
 
@@ -25,14 +20,12 @@ READ = chains_plan(A, B, C, spanning=[(A, B), (B, C)], readers=[(A, B)])
 def deliver(nodes, *words, chains=(A, B)):
     """Run `osn deliver` while these nodes serve; raises its error."""
 
-    async def run():
-        async with AsyncExitStack() as stack:
-            addresses = [await stack.enter_async_context(served(node)) for node in nodes]
-            where = [flag for address in addresses for flag in ("--node", address)]
-            which = [flag for chain in chains for flag in ("-c", chain)]
-            await asyncio.to_thread(amcast, "osn", "deliver", *where, *which, *READER, *words)
+    def ask(*addresses):
+        where = [flag for address in addresses for flag in ("--node", address)]
+        which = [flag for chain in chains for flag in ("-c", chain)]
+        amcast("osn", "deliver", *where, *which, *READER, *words)
 
-    asyncio.run(run())
+    at_nodes(nodes, ask)
 
 
 def refused(nodes, *words, kind=AmcastError, **options):
@@ -58,10 +51,6 @@ def filled(tmp_path):
             for chain, count in ((A, 5), (B, 6)):
                 until(lambda n=node, c=chain, k=count: len(ordered(n, c)) == k)
         yield osn, nodes, bundles
-
-
-def lines(capsys):
-    return [json.loads(line) for line in capsys.readouterr().out.splitlines()]
 
 
 def test_the_entries_up_to_newest_and_the_rest_behind_each_cursor(filled, capsys):

@@ -1,7 +1,6 @@
 """Wrong use of `amcast osn`: each is refused with one sentence that names the fault."""
 
 import asyncio
-import json
 import socket
 
 import pytest
@@ -22,18 +21,15 @@ from tests.ordering_osn.helpers.chains import (
     ORDERER,
     ORDERER_FOLDER,
     STRANGER,
-    USER_FOLDER,
     SmallChannel,
     SmallChannels,
-    envelopes,
     served,
-    serving,
 )
-from tests.ordering_osn.helpers.commands import amcast
+from tests.ordering_osn.helpers.commands import READER, amcast, at_nodes, envelope_file, lines
+from tests.ordering_osn.helpers.configs import real_envelopes
 from tests.ordering_osn.helpers.small import LONE, genesis, quick, submit
 from tests.ordering_osn.helpers.small import transaction as small_transaction
 
-READER = ["--msp", str(USER_FOLDER / "msp"), "--msp-id", "Org1MSP"]
 NODE = ["--msp", str(ORDERER_FOLDER / "msp"), "--msp-id", "OrdererMSP"]
 
 
@@ -144,8 +140,9 @@ def test_a_block_that_is_none_is_refused():
 
 def test_a_file_of_envelopes_that_was_cut_off_is_named_before_a_node_is_asked(tmp_path):
     file = tmp_path / "envelopes"
-    raw = b"".join(len(envelope).to_bytes(4, "big") + envelope for envelope in envelopes()[:3])
-    for cut, text in ((5, "ends within frame 3"), (len(envelopes()[2]) + 2, "no length")):
+    envelope_file(file, real_envelopes()[:3])
+    raw = file.read_bytes()
+    for cut, text in ((5, "ends within frame 3"), (len(real_envelopes()[2]) + 2, "no length")):
         file.write_bytes(raw[:-cut])
         sentence = refused("broadcast", "--node", "127.0.0.1:1", file)
         assert sentence.startswith(str(file))
@@ -156,7 +153,7 @@ def test_a_file_of_envelopes_that_was_cut_off_is_named_before_a_node_is_asked(tm
 
 def test_what_stood_before_the_end_of_a_torn_pipe_is_answered_and_then_the_pipe_is_named(channels):
     def torn():
-        yield from envelopes()[:3]
+        yield from real_envelopes()[:3]
         raise UsageError("standard input ends within frame 4")
 
     statuses = []
@@ -185,16 +182,6 @@ def test_join_warns_of_a_type_whose_blocks_newer_peers_never_pull(tmp_path, capl
 # Refusals of a node.
 
 
-def at_a_node(channels, call):
-    """Run a blocking call while a node serves; returns its result or raises its error."""
-
-    async def run():
-        async with serving(channels) as server:
-            return await asyncio.to_thread(call, f"127.0.0.1:{server.port}")
-
-    return asyncio.run(run())
-
-
 @pytest.mark.parametrize(
     ("channel", "start", "answer"),
     [
@@ -208,7 +195,7 @@ def test_deliver_says_what_is_missing(channels, channel, start, answer):
             amcast("osn", "deliver", "-n", address, "-c", channel, *READER, "--start", start)
         return caught.value
 
-    error = at_a_node(channels, ask)
+    error = at_nodes([channels], ask)
     assert str(error) == f"the node answered {answer}"
     assert error.exit_code == 1
 
@@ -226,18 +213,16 @@ class Slow(SmallChannels):
 
 def test_a_transaction_that_is_not_ordered_in_time_ends_the_wait_with_4(tmp_path, capsys):
     channel = SmallChannel(tmp_path / "ledgers")
-    file = tmp_path / "envelopes"
-    sent = envelopes()[:2]
-    file.write_bytes(b"".join(len(envelope).to_bytes(4, "big") + envelope for envelope in sent))
+    file = envelope_file(tmp_path / "envelopes", real_envelopes()[:2])
 
     def ask(address):
         with pytest.raises(TimedOut) as caught:
             amcast("osn", "broadcast", file, "-n", address, *READER, "--wait", "--timeout", 30)
         return caught.value
 
-    error = at_a_node(Slow(channel), ask)
+    error = at_nodes([Slow(channel)], ask)
     assert error.exit_code == 4
     assert "was accepted, but was in no block of chain-a within 30 s" in str(error)
-    (line,) = capsys.readouterr().out.splitlines()
-    assert json.loads(line)["status"] == 404
+    (row,) = lines(capsys)
+    assert row["status"] == 404
     channel.store.close()

@@ -4,18 +4,22 @@ import asyncio
 
 import pytest
 
-from ordering_osn.api.grpc_server import Server
 from ordering_osn.client import Client, ConnectionLost, TlsFiles, TlsRefused
 from ordering_osn.client.node_turns import NodeTurns
-from tests.ordering_osn.helpers import configs
 from tests.ordering_osn.helpers.bundle_nodes import A, B, C, bundle_for, quick_chains
-from tests.ordering_osn.helpers.chains import USER, USER_FOLDER, gathered
+from tests.ordering_osn.helpers.chains import (
+    MUTUAL_TLS,
+    ORDERER_CA,
+    ORDERER_FOLDER,
+    ORG1,
+    SERVER_TLS,
+    USER,
+    USER_FOLDER,
+    gathered,
+    serving,
+)
 from tests.ordering_osn.helpers.small import Nodes, chains_plan
 
-ORDERERS = configs.CRYPTO / "ordererOrganizations/example.com"
-ORDERER = ORDERERS / "orderers/orderer.example.com/tls"
-ORG1 = configs.CRYPTO / "peerOrganizations/org1.example.com"
-ORDERER_CA = ORDERERS / "tlsca/tlsca.example.com-cert.pem"
 ORG1_CA = ORG1 / "tlsca/tlsca.org1.example.com-cert.pem"
 PAIR = (USER_FOLDER / "tls/client.crt", USER_FOLDER / "tls/client.key")
 NAME = "orderer.example.com"
@@ -27,7 +31,7 @@ WRONG = {
     "host name": (PAIR, ORDERER_CA, "n1.example.com", "name of the client, --tls-name"),
     "no certificate": ((), ORDERER_CA, NAME, "certificate and key of TlsFiles, --tls-cert"),
     "another certificate": (
-        (ORDERER / "server.crt", ORDERER / "server.key"),
+        (ORDERER_FOLDER / "tls/server.crt", ORDERER_FOLDER / "tls/server.key"),
         ORDERER_CA,
         NAME,
         "is of a CA that the node was given (--client-ca)",
@@ -49,13 +53,9 @@ def over_tls(node, call, *, mutual=False, plain=False):
     """Serve a node over TLS, and await a call with its address."""
 
     async def run():
-        files = (ORDERER / "server.crt", ORDERER / "server.key", [ORG1_CA] if mutual else ())
-        server = Server(node, metrics=node.metrics, tls=None if plain else TlsFiles.read(*files))
-        await server.start()
-        try:
+        tls = None if plain else MUTUAL_TLS if mutual else SERVER_TLS
+        async with serving(node, metrics=node.metrics, tls=tls) as server:
             return await call(f"127.0.0.1:{server.port}")
-        finally:
-            await server.stop(0.2)
 
     return asyncio.run(run())
 

@@ -13,17 +13,16 @@ from ordering_osn.config.policies import (
     SignedData,
     resolve,
 )
-from ordering_osn.identity import Msp, Msps, SigningIdentity
+from ordering_osn.identity import Msps, SigningIdentity
 from ordering_osn.protos import (
-    Block,
-    ConfigEnvelope,
     Envelope,
     MSPRole,
     Payload,
     Policy,
     SignatureHeader,
 )
-from tests.ordering_osn.helpers.configs import real_envelopes
+from tests.ordering_osn.helpers.chains import ORDERERS, ORG1
+from tests.ordering_osn.helpers.configs import genesis, real_envelopes
 from tests.ordering_osn.helpers.pki import (
     assert_one_sentence,
     by,
@@ -35,7 +34,6 @@ from tests.ordering_osn.helpers.pki import (
     root,
     signature_policy,
 )
-from tests.ordering_osn.identity.test_identity import FABRIC, ORDERER, ORG1
 
 AUTHORITY = root()
 MEMBERS = {
@@ -306,15 +304,7 @@ def test_a_policy_without_sense_is_refused_in_one_sentence(policy, sentence):
 
 @pytest.fixture(scope="module")
 def channel():
-    block = Block.FromString((FABRIC / "chain-a.block").read_bytes())
-    payload = Payload.FromString(Envelope.FromString(block.data.data[0]).payload)
-    groups = ConfigEnvelope.FromString(payload.data).config.channel_group
-    organisations = [
-        organisation
-        for part in ("Application", "Orderer")
-        for organisation in groups.groups[part].groups.values()
-    ]
-    return Policies(groups, Msps(Msp(one.values["MSP"].value) for one in organisations))
+    return genesis().policies
 
 
 def test_every_real_transaction_may_be_written_and_none_once_changed(channel):
@@ -340,12 +330,12 @@ def test_every_real_transaction_may_be_written_and_none_once_changed(channel):
             ["Application/Admins", "Readers", "Writers"],
         ),
         (
-            ORDERER / "users/Admin@example.com",
+            ORDERERS / "users/Admin@example.com",
             "OrdererMSP",
             ["Orderer/Admins", "Orderer/BlockValidation", "Readers", "Writers"],
         ),
         (
-            ORDERER / "orderers/orderer.example.com",
+            ORDERERS / "orderers/orderer.example.com",
             "OrdererMSP",
             ["Orderer/BlockValidation", "Readers", "Writers"],
         ),

@@ -21,8 +21,6 @@ from ordering_osn.protos import (
     Payload,
 )
 from tests.ordering_osn.helpers.compute_update import (
-    NothingChanged,
-    copy_of,
     group_at,
     make_update,
     set_value,
@@ -196,11 +194,6 @@ def resigned(envelope, wanted):
     signed.config_update = canonical(wanted)
     payload.data = canonical(signed)
     return Envelope(payload=canonical(payload), signature=envelope.signature)
-
-
-def test_configs_that_are_the_same_have_no_update_between_them(config):
-    with pytest.raises(NothingChanged):
-        make_update(config.config, copy_of(config.config), "chain-a")
 
 
 def by_hand(read, write):

@@ -11,14 +11,13 @@ from contextlib import AsyncExitStack
 import pytest
 
 from ordering_osn.api.grpc_client import NodeClient
-from tests.ordering_osn.helpers import configs
 from tests.ordering_osn.helpers.served import broadcast, served
 from tests.ordering_osn.helpers.small import (
     Nodes,
     blocks,
     chains_plan,
-    genesis,
     healthy,
+    quick,
     transaction,
     until_alike,
     until_ordered,
@@ -36,21 +35,11 @@ MATRIX = {
 }
 
 
-def genesis_of(name, batch):
-    """Make the genesis block of a channel of any name."""
-
-    def change(config):
-        configs.set_timeout(config, "30ms")
-        configs.set_batch(config, max_message_count=batch)
-
-    return genesis(configs.changed(configs.genesis(), change), name)
-
-
 @pytest.mark.parametrize("row", MATRIX)
 def test_s7_every_node_delivers_all_that_was_acknowledged(tmp_path, row):
     producers, channels, nodes, batch, count, size = MATRIX[row]
     names = [f"chain-{number}" for number in range(channels)]
-    raws = [genesis_of(name, batch) for name in names]
+    raws = [quick(name, timeout="30ms", max_message_count=batch) for name in names]
 
     async def produce(number, address):
         """Send to one channel through one node, on one stream."""

@@ -12,7 +12,8 @@ from ordering_osn.api.seek import ENDLESS, seek_envelope
 from ordering_osn.protos import Block, ConsensusType
 from tests.helpers.small import until
 from tests.ordering_osn.helpers import configs
-from tests.ordering_osn.helpers.served import becomes, broadcast, client_of, delivered, served
+from tests.ordering_osn.helpers.loops import becomes
+from tests.ordering_osn.helpers.served import broadcast, client_of, delivered, served
 from tests.ordering_osn.helpers.small import (
     LONE,
     Nodes,
@@ -117,10 +118,10 @@ def test_s8_a_system_channel_in_maintenance_makes_no_channel(tmp_path):
         asyncio.run(go())
 
 
-# -- D13, K22 with a whole node ---------------------------------------------------------------
+# -- D13, K22, K33 with a whole node -------------------------------------------------------------
 
 
-def test_d13_k22_a_log_that_goes_away_ends_strict_streams_and_no_others(tmp_path):
+def test_d13_k22_k33_a_log_that_goes_away_ends_strict_streams_and_no_others(tmp_path):
     with Nodes(LONE, tmp_path) as osn:
         driver = osn.faulty()
         node = osn.running("n1", quick(timeout="20ms"), driver=driver)

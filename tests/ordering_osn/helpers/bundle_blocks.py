@@ -13,7 +13,8 @@ from ordering_osn.chain.state import StreamPosition, state_from
 from ordering_osn.protos import Block
 from tests.ordering_osn.helpers import configs
 from tests.ordering_osn.helpers.bundles import AB, bundle_record, marker
-from tests.ordering_osn.helpers.chains import ORDERER, USER, envelopes
+from tests.ordering_osn.helpers.chains import ORDERER, USER
+from tests.ordering_osn.helpers.configs import real_envelopes
 
 NAME = AB[0]
 # In this order in the blocks; the letter says how: a transaction of one chain, or a part.
@@ -23,7 +24,7 @@ CURSOR = "1/K1/3/0/300"
 
 def expected():
     """The envelopes of each block, as the clients sent them."""
-    real = iter(envelopes(NAME))
+    real = iter(real_envelopes(NAME))
     return [[next(real) for _ in kinds] for kinds in ORDER]
 
 
@@ -49,7 +50,7 @@ def cut():
 
     for name in AB:
         step(marker(name), AB)
-    others = iter(envelopes(AB[1]))
+    others = iter(real_envelopes(AB[1]))
     for kinds, sent in zip(ORDER, expected(), strict=True):
         for kind, envelope in zip(kinds, sent, strict=True):
             if kind == "p":

@@ -4,7 +4,6 @@ import asyncio
 import shutil
 import threading
 from collections import defaultdict
-from functools import cache
 from graphlib import TopologicalSorter
 from itertools import combinations, pairwise
 
@@ -19,8 +18,8 @@ from tests.ordering_osn.helpers.small import (
     Faulty,
     blocks,
     chains_plan,
-    genesis,
     log_of,
+    quick,
     transaction,
     until_alike,
 )
@@ -31,19 +30,9 @@ FOUR = chains_plan(*CHAINS, spanning=SETS)
 PATIENCE_S = 60.0  # stops a hang, no more
 
 
-@cache  # a genesis block is signed anew each time, and all nodes need the same
-def quick_chain(name, *, timeout="30ms", count=10):
-    """Make the genesis block of any chain: chain-a's config under its name."""
-
-    def change(config):
-        configs.set_timeout(config, timeout)
-        configs.set_batch(config, max_message_count=count)
-
-    return genesis(configs.changed(configs.genesis(A), change), name)
-
-
-def quick_chains(*names, **options):
-    return [quick_chain(name, **options) for name in names or CHAINS]
+def quick_chains(*names, timeout="30ms", count=10):
+    """Make the genesis blocks of these chains, or of all four."""
+    return [quick(name, timeout=timeout, max_message_count=count) for name in names or CHAINS]
 
 
 def bundle_for(*chains, signer=None, expiry=0):

@@ -18,6 +18,7 @@ from ordering_osn.chain.blocks import header_hash, new_block, seal
 from ordering_osn.chain.envelopes import ParsedEnvelope, signed_envelope
 from ordering_osn.chain.transactions import transaction_id
 from ordering_osn.config.channel_config import ChannelConfig
+from ordering_osn.config.policies import PolicyNotMet
 from ordering_osn.identity import SigningIdentity
 from ordering_osn.ledger.ledger import Ledger
 from ordering_osn.node.filters import Refusal, admit_normal, route
@@ -47,16 +48,6 @@ CLIENT_TLS = TlsFiles.read(authorities=[ORDERER_CA])
 USER_TLS = TlsFiles.read(
     USER_FOLDER / "tls/client.crt", USER_FOLDER / "tls/client.key", [ORDERER_CA]
 )
-
-
-def envelopes(chain="chain-a"):
-    """The genuine transactions of a chain."""
-    raw, envelopes_read = (FABRIC / f"{chain}.envelopes").read_bytes(), []
-    while raw:
-        length = int.from_bytes(raw[:4], "big")
-        envelopes_read.append(raw[4 : 4 + length])
-        raw = raw[4 + length :]
-    return envelopes_read
 
 
 def transaction(data=b"x", *, chain="chain-a", signer=USER, kind=HeaderType.ENDORSER_TRANSACTION):
@@ -207,13 +198,6 @@ async def gathered(answers, *, within_s=60.0):
         return [answer async for answer in answers]
 
 
-async def until(holds, within_s=60.0):
-    """Wait until something holds."""
-    async with asyncio.timeout(within_s):
-        while not holds():  # noqa: ASYNC110 - of whatever kind it is
-            await asyncio.sleep(0.01)
-
-
 def asking(data, *, channel="chain-a", now=None, signer=USER, tls_hash=b""):
     """A signed request that holds any data."""
     return signed_envelope(
@@ -236,3 +220,31 @@ def numbers(answers):
 
 def blocks(first, last):
     return [f"block {number}" for number in range(first, last + 1)]
+
+
+def answers_of(runner, channels, *requests, **options):
+    """Send requests on one Deliver stream, one after another; gives the answers."""
+
+    async def ask():
+        async with served(channels, **options) as client:
+            return await gathered(client.deliver(*requests))
+
+    return runner.run(ask())
+
+
+def answers_to(runner, channels, *requests, **options):
+    """The same; blocks by their numbers."""
+    return numbers(answers_of(runner, channels, *requests, **options))
+
+
+class NoReaders:
+    """A config under which nobody may read."""
+
+    maintenance = False
+
+    def __init__(self, sequence):
+        self.sequence = sequence
+        self.policies = self
+
+    def evaluate(self, path, _signed):
+        raise PolicyNotMet(path)

@@ -1,11 +1,11 @@
 """Channel configs and their members: those of bench/osn/fabric, and changed ones."""
 
-import struct
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import cache
 
 from bench.osn.transactions import FOLDER as FABRIC
+from bench.osn.transactions import read_envelopes
 from ordering_osn.chain.envelopes import canonical, signed_envelope
 from ordering_osn.config.channel_config import ChannelConfig
 from ordering_osn.identity import SigningIdentity
@@ -93,13 +93,7 @@ class Member:
 
 
 def real_envelopes(channel="chain-a"):
-    raw = (FABRIC / f"{channel}.envelopes").read_bytes()
-    envelopes, offset = [], 0
-    while offset < len(raw):
-        (length,) = struct.unpack_from(">I", raw, offset)
-        envelopes.append(raw[offset + 4 : offset + 4 + length])
-        offset += 4 + length
-    return envelopes
+    return list(read_envelopes(FABRIC / f"{channel}.envelopes"))
 
 
 def changed(config, change):

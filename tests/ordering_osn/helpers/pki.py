@@ -83,40 +83,10 @@ class Certified:
         size = len(body).to_bytes(2, "big")
         return Certified(x509.load_der_x509_certificate(b"\x30\x82" + size + body), self.key)
 
-    def issue(
-        self,
-        name,
-        *,
-        units=(),
-        ca=False,
-        key=None,
-        begins=0.5,
-        ends=10,
-        constraints=None,
-        usage=None,
-        key_id=True,
-        extensions=(),
-        issuer=None,
-        digest=hashes.SHA256,
-        serial=None,
-    ):
-        """Certify somebody. `begins` and `ends` are years after `THEN`."""
+    def issue(self, name, *, units=(), key=None, **what):
+        """Certify somebody; `what` is what `certify` takes."""
         key = key or ec.generate_private_key(ec.SECP256R1())
-        return certify(
-            self.key,
-            issuer or self.certificate.subject,
-            subject(name, units),
-            key,
-            ca=ca,
-            begins=begins,
-            ends=ends,
-            constraints=constraints,
-            usage=usage,
-            key_id=key_id,
-            extensions=extensions,
-            digest=digest,
-            serial=serial,
-        )
+        return certify(self.key, self.certificate.subject, subject(name, units), key, **what)
 
     def revoke(self, *members, by=None, names=None, key_id=True):
         """A revocation list of this CA, as PEM; `by` another key, it is signed wrongly.
@@ -150,16 +120,17 @@ def certify(
     name,
     key,
     *,
-    ca,
-    begins,
-    ends,
-    constraints,
-    usage,
-    key_id,
-    extensions,
-    digest,
+    ca=False,
+    begins=0.5,
+    ends=10,
+    constraints=None,
+    usage=None,
+    key_id=True,
+    extensions=(),
+    digest=hashes.SHA256,
     serial=None,
 ):
+    """Make a certificate. `begins` and `ends` are years after `THEN`."""
     builder = (
         x509.CertificateBuilder()
         .issuer_name(issuer)
@@ -195,20 +166,11 @@ def key_usage(*, certificates):
     )
 
 
-def root(name="root", *, key=None, **what):
+def root(name="root", *, key=None, ca=True, begins=0, ends=20, **what):
     """A CA that certifies itself."""
     key = key or ec.generate_private_key(ec.SECP256R1())
-    given = {
-        "ca": True,
-        "begins": 0,
-        "ends": 20,
-        "constraints": None,
-        "usage": None,
-        "key_id": True,
-        "extensions": (),
-        "digest": hashes.SHA256,
-    }
-    return certify(key, subject(name), subject(name), key, **(given | what))
+    named = subject(name)
+    return certify(key, named, named, key, ca=ca, begins=begins, ends=ends, **what)
 
 
 def msp_bytes(

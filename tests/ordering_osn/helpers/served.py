@@ -6,22 +6,18 @@ import asyncio
 from contextlib import asynccontextmanager
 
 from ordering_osn.api.grpc_client import NodeClient
-from ordering_osn.api.grpc_server import Server
 from ordering_osn.api.seek import seek_envelope
 from ordering_osn.node.registrar import Registrar
 from ordering_osn.protos import Block
 from tests.ordering_osn.helpers import configs
+from tests.ordering_osn.helpers.chains import serving
 
 
 @asynccontextmanager
 async def served(node: Registrar):
     """Serve a node on the loopback; give its address."""
-    server = Server(node, metrics=node.metrics)
-    await server.start()
-    try:
+    async with serving(node, metrics=node.metrics) as server:
         yield f"127.0.0.1:{server.port}"
-    finally:
-        await server.stop(0.2)
 
 
 @asynccontextmanager
@@ -44,10 +40,3 @@ async def delivered(client: NodeClient, chain: str, start, stop, *, signer=None,
             answer if isinstance(answer, int) else Block.FromString(answer)
             async for answer in client.deliver(request)
         ]
-
-
-async def becomes(holds, within_s=60.0):
-    """Wait until `holds()` is true."""
-    async with asyncio.timeout(within_s):
-        while not holds():  # noqa: ASYNC110 - of whatever kind it is
-            await asyncio.sleep(0.01)

@@ -63,13 +63,13 @@ def genesis(config, name: str) -> bytes:
 
 @cache  # a genesis block is signed anew each time, and all nodes need the same
 def quick(name="chain-a", *, timeout="100ms", **sizes) -> bytes:
-    """Make the genesis block of a real channel's config, but for time-out and batch size."""
+    """Make a channel's genesis block of chain-a's config, but for time-out and batch size."""
 
     def change(config):
         configs.set_timeout(config, timeout)
         configs.set_batch(config, **sizes)
 
-    return genesis(configs.changed(configs.genesis(name), change), name)
+    return genesis(configs.changed(configs.genesis(), change), name)
 
 
 def transaction(chain="chain-a", *, data=None, kind=HeaderType.ENDORSER_TRANSACTION) -> bytes:

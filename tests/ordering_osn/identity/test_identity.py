@@ -9,7 +9,6 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.asymmetric.utils import decode_dss_signature
 from cryptography.x509.oid import ExtendedKeyUsageOID
 
-from bench.osn.transactions import FOLDER as FABRIC
 from ordering_osn.identity import (
     MalformedMsp,
     Msp,
@@ -19,17 +18,15 @@ from ordering_osn.identity import (
     expires_at,
 )
 from ordering_osn.protos import (
-    Block,
     CombinedPrincipal,
-    ConfigEnvelope,
-    Envelope,
     MSPIdentityAnonymity,
     MSPPrincipal,
     MSPRole,
     OrganizationUnit,
-    Payload,
     SerializedIdentity,
 )
+from tests.ordering_osn.helpers.chains import ORDERERS, ORG1
+from tests.ordering_osn.helpers.configs import genesis
 from tests.ordering_osn.helpers.pki import (
     NODES,
     assert_one_sentence,
@@ -41,8 +38,6 @@ from tests.ordering_osn.helpers.pki import (
     years,
 )
 
-ORDERER = FABRIC / "crypto/ordererOrganizations/example.com"
-ORG1 = FABRIC / "crypto/peerOrganizations/org1.example.com"
 ROLES = {
     "member": MSPRole.MEMBER,
     "admin": MSPRole.ADMIN,
@@ -67,17 +62,6 @@ def roles(msp, member, msp_id="Org1"):
     return {name for name, kind in ROLES.items() if identity.satisfies(role(kind, msp_id))}
 
 
-def real_msps():
-    block = Block.FromString((FABRIC / "chain-a.block").read_bytes())
-    payload = Payload.FromString(Envelope.FromString(block.data.data[0]).payload)
-    channel = ConfigEnvelope.FromString(payload.data).config.channel_group
-    return Msps(
-        Msp(organisation.values["MSP"].value)
-        for part in ("Application", "Orderer")
-        for organisation in channel.groups[part].groups.values()
-    )
-
-
 # Certificates made by the tools of a real network.
 
 
@@ -87,13 +71,13 @@ def real_msps():
         (ORG1 / "users/User1@org1.example.com", "Org1MSP", {"member", "client"}),
         (ORG1 / "users/Admin@org1.example.com", "Org1MSP", {"member", "admin"}),
         (ORG1 / "peers/peer0.org1.example.com", "Org1MSP", {"member", "peer"}),
-        (ORDERER / "users/Admin@example.com", "OrdererMSP", {"member", "admin"}),
-        (ORDERER / "orderers/orderer.example.com", "OrdererMSP", {"member"}),
+        (ORDERERS / "users/Admin@example.com", "OrdererMSP", {"member", "admin"}),
+        (ORDERERS / "orderers/orderer.example.com", "OrdererMSP", {"member"}),
     ],
 )
 def test_real_identities_have_their_roles_and_no_others(folder, msp_id, expected):
     signer = SigningIdentity.load(folder / "msp", msp_id)
-    identity = real_msps().identity(signer.creator)
+    identity = genesis().msps.identity(signer.creator)
     identity.validate()
     identity.verify(b"message", signer.sign(b"message"))
     found = {name for name, kind in ROLES.items() if identity.satisfies(role(kind, msp_id))}
@@ -105,7 +89,7 @@ def test_real_identities_have_their_roles_and_no_others(folder, msp_id, expected
 def test_a_real_identity_that_claims_another_organisation_is_refused():
     signer = SigningIdentity.load(ORG1 / "users/User1@org1.example.com/msp", "OrdererMSP")
     with pytest.raises(UntrustedIdentity, match="no chain of valid CAs"):
-        real_msps().identity(signer.creator).validate()
+        genesis().msps.identity(signer.creator).validate()
 
 
 # Chains.

@@ -60,10 +60,6 @@ def with_usage(*usages):
     return root("other", extensions=[(x509.ExtendedKeyUsage(usages), False)])
 
 
-def lines(certified):
-    return certified.pem.decode().splitlines()
-
-
 def refused():
     good, other = root(), root("other")
     below = root("elsewhere").issue("below", ca=True, begins=0)
@@ -116,25 +112,9 @@ def badly_written():
     critical = (x509.SubjectKeyIdentifier(b"key"), True)
     long = x509.UnrecognizedExtension(x509.ObjectIdentifier("1.2.4294967296"), b"attributes")
     brief = root("other", ends=0)
-    head, *body, tail = lines(other)
     return {
         "a CA that ends as it begins": (definition(good, tls_root_certs=[brief]), "second"),
-        "PEM in one line": (
-            definition(good, tls_root_certs=["".join([head, *body, tail]).encode()]),
-            "PEM",
-        ),
-        "blanks before PEM": (definition(good, tls_root_certs=[b"  " + other.pem]), "PEM"),
         "DER": (definition(good, tls_root_certs=[other.der]), "no PEM"),
-        "another block before": (
-            definition(
-                good,
-                tls_root_certs=[
-                    b"-----BEGIN EC PARAMETERS-----\nBggqhkjOPQMBBw==\n"
-                    b"-----END EC PARAMETERS-----\n" + other.pem
-                ],
-            ),
-            "PEM",
-        ),
         "two signature algorithms": (
             definition(good, tls_root_certs=[algorithms(other)]),
             "algorithms differ",

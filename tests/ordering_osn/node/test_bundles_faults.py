@@ -21,7 +21,6 @@ from tests.ordering_osn.helpers.bundle_nodes import (
     bundle_for,
     check_rows,
     log_end,
-    quick_chain,
     quick_chains,
 )
 from tests.ordering_osn.helpers.compute_update import group_at
@@ -190,8 +189,8 @@ def test_m8_a_node_without_a_chain_of_the_set_answers_404_and_a_chain_down_elsew
         (fate,) = clients.fates(part, made[0])  # committed at the chains that it runs
         assert fate.kind is FateKind.COMMITTED
         assert set(fate.places) == {A, B}
-        for chain in (C, D):
-            join(tmp_path / "n1", quick_chain(chain))
+        for raw in quick_chains(C, D):
+            join(tmp_path / "n1", raw)
         until(lambda: part.names() == list(CHAINS))
         healthy(part)
         clients.committed(part, *made)

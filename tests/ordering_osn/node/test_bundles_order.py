@@ -20,7 +20,6 @@ from tests.ordering_osn.helpers.bundle_nodes import (
     bundle_for,
     check_rows,
     killed_and_started,
-    quick_chain,
     quick_chains,
     stopped_and_started,
 )
@@ -128,7 +127,7 @@ def test_m7_bundles_and_transactions_of_one_chain_share_blocks_and_keep_their_or
 
 def test_m7_the_batch_time_out_cuts_a_block_with_a_lone_part(tmp_path):
     with Nodes(TWO, tmp_path) as osn, Clients() as clients:
-        node = osn.running("n1", quick_chain(A), quick_chain(B, timeout="60s"))
+        node = osn.running("n1", *quick_chains(A), *quick_chains(B, timeout="60s"))
         one = bundle_for(A, B)
         clients.accepted(node, one)
         until(lambda: ordered(node, A) == [one.parts[0].envelope])

@@ -2,8 +2,6 @@
 
 import pytest
 
-from ordering_osn.chain.bundles.log_records import is_config_marker
-from ordering_osn.chain.records import Connect, encode
 from ordering_osn.cli.inspection import verify
 from ordering_osn.node.joining import join
 from tests.helpers.small import until
@@ -28,20 +26,6 @@ pytestmark = pytest.mark.slow
 
 
 # -- several chains -------------------------------------------------------------------------
-
-
-def test_an_envelope_for_several_chains_is_a_bad_request_and_reaches_no_log(tmp_path):
-    with Nodes(TWO, tmp_path) as osn:
-        node = osn.running("n1", quick("chain-a"), quick("chain-b"))
-        ((status, info),) = submit(node, transaction("chain-a+chain-b"))
-        assert status == 400
-        assert "'chain-a+chain-b' names several chains" in info
-        at = log_of(osn, "chain-a", "chain-b")
-        stored = osn.small.log.read(at, 0, 100)  # the chain has posted its marker, maybe
-        own = [encode(Connect())]  # a probe
-        assert stored is None or all(
-            is_config_marker(record.value) or record.value in own for record in stored.records
-        )
 
 
 def test_a_chain_is_joined_while_the_node_runs(tmp_path):

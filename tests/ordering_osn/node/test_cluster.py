@@ -1,4 +1,4 @@
-"""Nodes of the ordering service as processes, on a real broker: kills, races, trimmed logs."""
+"""Nodes of the ordering service as processes, on a real broker, and killed."""
 
 import asyncio
 import json
@@ -8,16 +8,13 @@ import time
 import urllib.error
 import urllib.request
 from contextlib import contextmanager, suppress
-from itertools import pairwise
 
 import pytest
 
 from bench.osn.nodes import NodeProcesses, Service
-from multicast.control import log_partition
-from multicast.drivers.kafka import Admin, TopicSpec
+from multicast.drivers.kafka import TopicSpec
 from multicast.drivers.protocol import TopicPartition
 from multicast.errors import AmcastError
-from multicast.local.cluster import LocalCluster
 from ordering_osn.api.grpc_client import NodeClient
 from ordering_osn.api.receipt_request import receipt_envelope
 from ordering_osn.api.seek import seek_envelope
@@ -30,11 +27,8 @@ from ordering_osn.protos import Block
 from tests.helpers.small import until
 from tests.helpers.system import System, amcast
 from tests.ordering_osn.helpers import configs as osn_configs
-from tests.ordering_osn.helpers.small import chains_plan, quick, transaction
+from tests.ordering_osn.helpers.small import chains_plan
 
-USER_MSP = osn_configs.CRYPTO / (
-    "peerOrganizations/org1.example.com/users/User1@org1.example.com/msp"
-)
 pytestmark = [pytest.mark.kafka, pytest.mark.slow, pytest.mark.timeout(900)]
 PATIENCE_S = 240.0  # stops a hang, no more
 
@@ -194,72 +188,6 @@ def test_forty_real_transactions_are_ordered_once_while_nodes_are_killed(kafka_c
         assert row["sound"]
 
 
-def test_a_node_that_retention_left_behind_gets_its_blocks_from_its_peers(kafka_cluster, tmp_path):
-    raw = quick("chain-a", timeout="50ms")
-    with network(kafka_cluster, tmp_path, chains_plan("chain-a"), raw, nodes=2) as net:
-        sent = [transaction() for _ in range(60)]
-        assert net.send(0, *sent[:20]) == [200] * 20
-        assert net.until_ordered("chain-a", 20) == sent[:20]
-        net.nodes.kill(1)
-        assert net.send(0, *sent[20:45]) == [200] * 25
-        until(lambda: len(net.deliver(0, "chain-a")) >= 6, PATIENCE_S)
-        at = log_partition(net.system.plan.log("chain-a"))
-        end = net.system.driver.last_stable_offsets([at])[at]
-        with Admin(net.system.bootstrap) as admin:
-            admin.delete_records({at: end})
-        until(lambda: net.system.driver.log_start_offsets([at])[at] == end, PATIENCE_S)
-        net.nodes.start(1)
-        # Behind the last block may stand records that led to none; the next block ends the gap.
-        assert net.send(0, *sent[45:50]) == [200] * 5
-        net.send_all(1, *sent[50:])
-        assert net.until_ordered("chain-a", 60) == sent
-        net.genuine(1, "chain-a")
-
-
-@pytest.mark.campaign
-def test_nodes_answer_503_while_the_brokers_are_away_and_go_on_without_a_restart(tmp_path):
-    raw = quick("chain-a", timeout="50ms")
-    with (
-        LocalCluster(brokers=1) as cluster,
-        network(cluster, tmp_path, chains_plan("chain-a"), raw) as net,
-    ):
-        first, during, after = (transaction() for _ in range(3))
-        assert net.send(0, first) == [200]
-        net.until_ordered("chain-a", 1)
-        cluster.kill(1)
-        until(lambda: "chain-a/0" in net.unhealthy(1), PATIENCE_S, 0.2)
-        assert net.send(1, during) == [503]
-        cluster.start()
-        net.nodes.wait_healthy(PATIENCE_S)
-        net.send_all(1, after)
-        assert net.until_ordered("chain-a", 2) == [first, after]
-
-
-@pytest.mark.campaign
-def test_one_broker_of_three_may_go_and_without_two_the_health_check_says_what_lacks(
-    kafka_cluster_of_three, tmp_path
-):
-    cluster = kafka_cluster_of_three
-    cluster.start()
-    raw = quick("chain-a", timeout="50ms")
-    with network(cluster, tmp_path, chains_plan("chain-a"), raw) as net:
-        sent = [transaction() for _ in range(3)]
-        assert net.send(0, sent[0]) == [200]
-        cluster.kill(3)
-        net.send_all(0, sent[1])
-        net.nodes.wait_healthy(PATIENCE_S)
-        cluster.kill(2)
-        until(lambda: "chain-a/0" in net.unhealthy(0), PATIENCE_S, 0.2)
-        doubtful = transaction()  # the broker that is left may hold it
-        assert net.send(0, doubtful) == [503]
-        cluster.start()
-        net.nodes.wait_healthy(PATIENCE_S)
-        net.send_all(1, sent[2])
-        found = until(lambda: sent[2] in (all_ := net.ordered("chain-a")) and all_, PATIENCE_S, 0.1)
-        assert [one for one in found if one != doubtful] == sent
-        assert net.until_ordered("chain-a", len(found)) == found
-
-
 def test_a_log_with_too_few_replicas_in_sync_is_named_with_their_ids(kafka_cluster):
     topic = f"short-{time.time_ns()}"
     with Replicas(kafka_cluster.bootstrap) as admin:
@@ -268,49 +196,3 @@ def test_a_log_with_too_few_replicas_in_sync_is_named_with_their_ids(kafka_clust
         assert list(found) == [TopicPartition(topic, 1)]
         assert re.search(r"\[replica ids: \[[\d ]+\]\]", found[TopicPartition(topic, 1)])
         assert admin.out_of_sync([TopicPartition("__consumer_offsets", 0)]) == {}
-
-
-def test_the_commands_join_order_print_and_inspect_a_chain_and_a_node_obeys_sigterm(
-    kafka_cluster, tmp_path
-):
-    raw = quick("chain-a", timeout="50ms")
-    plan = chains_plan("chain-a", "chain-b")
-    with network(kafka_cluster, tmp_path, plan, raw, nodes=1, waits=False) as net:
-        block = tmp_path / "chain-b.block"
-        block.write_bytes(quick("chain-b", timeout="50ms"))
-        home = ("--folder", str(tmp_path / "node-0"))
-        for _ in range(2):  # twice is once
-            done = amcast("osn", "join", "--genesis-block", str(block), *home, "-o", "json")
-            assert json.loads(done.stdout)["channel"] == "chain-b", done.stderr
-        net.nodes.wait_healthy(PATIENCE_S)
-        who = ("--node", net.nodes.addresses[0], "--msp", str(USER_MSP), "--msp-id", "Org1MSP")
-        sent = [transaction("chain-b") for _ in range(12)]
-        file = tmp_path / "chain-b.envelopes"
-        file.write_bytes(b"".join(len(raw).to_bytes(4, "big") + raw for raw in sent))
-        done = amcast("osn", "broadcast", str(file), *who, "--wait")
-        assert done.returncode == 0, done.stderr
-        receipts = [json.loads(line) for line in done.stdout.splitlines()]
-        assert [receipt["transaction"] for receipt in receipts] == [
-            transaction_id(envelope) for envelope in sent
-        ]
-        assert {receipt["chain"] for receipt in receipts} == {"chain-b"}
-        done = amcast("osn", "deliver", *who, "--channel", "chain-b")
-        printed = [json.loads(line) for line in done.stdout.splitlines()]
-        for receipt in receipts:
-            transaction_printed = printed[receipt["block"]]["transactions"][receipt["index"]]
-            assert transaction_printed["transaction"] == receipt["transaction"]
-        for before, after in pairwise(printed):
-            assert after["previous_hash"] == before["hash"]
-        done = amcast("osn", "inspect", *home, "--channel", "chain-b", "--block", "1")
-        assert json.loads(done.stdout) == printed[1]
-        # The first envelope that is refused ends it, with a sentence and 1.
-        file.write_bytes(b"\0\0\0\x03abc")
-        done = amcast("osn", "broadcast", str(file), *who[:2])
-        assert done.returncode == 1
-        assert "answered 400" in done.stderr
-        done = amcast("osn", "deliver", *who, "--channel", "chain-x")
-        assert done.returncode == 1
-        assert "404" in done.stderr
-        (process,) = net.nodes._processes.values()
-        process.terminate()
-        assert process.wait(PATIENCE_S) == 0

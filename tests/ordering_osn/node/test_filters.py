@@ -76,30 +76,6 @@ def test_an_envelope_is_classed_by_its_header_type(kind, envelope_class):
     assert route(transaction(kind=kind)) == (envelope_class, "chain-a")
 
 
-@pytest.mark.parametrize("kind", [HeaderType.CONFIG, HeaderType.ORDERER_TRANSACTION])
-def test_a_config_sent_directly_is_a_bad_request(kind):
-    assert refused(route, transaction(kind=kind)) == 400
-
-
-HEADERLESS = {
-    "empty": b"",
-    "garbage": b"\xff",
-    "garbage in the payload": canonical(Envelope(payload=b"\xff")),
-    "no header": canonical(Envelope(payload=canonical(Payload(data=b"x")))),
-    "no channel header": canonical(
-        Envelope(payload=canonical(Payload(header=Header(signature_header=b"x"))))
-    ),
-    "garbage in the header": canonical(
-        Envelope(payload=canonical(Payload(header=Header(channel_header=b"\xff"))))
-    ),
-}
-
-
-@pytest.mark.parametrize("case", HEADERLESS)
-def test_an_envelope_whose_channel_header_cannot_be_read_is_a_bad_request(case):
-    assert refused(route, HEADERLESS[case]) == 400
-
-
 def test_an_envelope_for_no_channel_goes_to_the_channel_of_no_name():
     assert route(transaction("")) == (EnvelopeClass.NORMAL, "")
 
@@ -363,12 +339,6 @@ def test_an_update_whose_sender_is_no_writer_is_forbidden(config, sender, status
     payload.data = data
     raw = canonical(Envelope(payload=canonical(payload), signature=parsed(sender()).signature))
     assert refused(admit_update, config, raw, now=NOW, signer=orderer()) == status
-
-
-def test_an_update_without_the_admins_signatures_is_a_bad_request(config):
-    for people in ([], [org_user()], [org_admin()]):
-        raw = update(config, lambda c: set_timeout(c, "1s"), signers=people, sender=org_admin())
-        assert refused(admit_update, config, raw, now=NOW, signer=orderer()) == 400
 
 
 def test_anybody_who_may_write_may_send_what_the_admins_signed(config):

@@ -12,7 +12,8 @@ from ordering_osn.chain.envelopes import canonical
 from ordering_osn.chain.transactions import transaction_id
 from ordering_osn.protos import Envelope, HeaderType
 from tests.ordering_osn.helpers import configs
-from tests.ordering_osn.helpers.served import becomes, broadcast, client_of
+from tests.ordering_osn.helpers.loops import becomes
+from tests.ordering_osn.helpers.served import broadcast, client_of
 from tests.ordering_osn.helpers.small import (
     LONE,
     Nodes,

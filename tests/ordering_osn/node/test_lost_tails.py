@@ -175,22 +175,14 @@ def cut_while_behind(osn):
     return ahead
 
 
-def test_a_node_behind_takes_the_blocks_of_its_peers_before_it_cuts_one(tmp_path):
+@pytest.mark.parametrize(("name", "joined"), [("n2", ()), ("new", (RAW,))])
+def test_a_node_behind_takes_the_blocks_of_its_peers_before_it_cuts_one(tmp_path, name, joined):
     with Nodes(LONE, tmp_path) as osn:
         ahead = cut_while_behind(osn)
-        behind = osn.start("n2", peers=Peers(osn, "n1"))
+        behind = osn.start(name, *joined, peers=Peers(osn, "n1"))
         stopped(ahead, behind)
         assert len(ordered(behind)) == 10
         until_alike(ahead, behind)
-
-
-def test_a_new_node_takes_the_blocks_of_its_peers_before_it_cuts_one(tmp_path):
-    with Nodes(LONE, tmp_path) as osn:
-        ahead = cut_while_behind(osn)
-        late = osn.start("n3", RAW, peers=Peers(osn, "n1"))
-        stopped(ahead, late)
-        assert len(ordered(late)) == 10
-        until_alike(ahead, late)
 
 
 def test_a_node_cuts_no_block_after_a_start_until_each_peer_has_said_which_it_has(tmp_path):

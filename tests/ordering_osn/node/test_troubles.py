@@ -4,25 +4,21 @@ import shutil
 
 import pytest
 
-from multicast.errors import NotAuthorized, TopicChanged
+from multicast.errors import TopicChanged
 from ordering_osn.chain.blocks import consenter_of
 from ordering_osn.chain.records import Regular, RegularKind, TimeToCut, encode
 from ordering_osn.ledger.ledger import LedgerDamaged, LedgerFull
-from ordering_osn.protos import Block
 from tests.helpers.small import until
 from tests.ordering_osn.helpers import configs
 from tests.ordering_osn.helpers.small import (
     LONE,
-    Faulty,
     Nodes,
     accepted,
     batch_of,
     blocks,
-    chain_of,
     counted,
     healthy,
     log_of,
-    ordered,
     quick,
     submit,
     transaction,
@@ -106,45 +102,6 @@ def test_a_node_with_an_old_block_that_cannot_be_read_serves_all_else(tmp_path):
         healthy(node)
 
 
-def test_a_node_answers_503_while_the_log_is_away_and_goes_on_without_a_restart(tmp_path):
-    with Nodes(LONE, tmp_path) as osn:
-        driver = osn.faulty()
-        driver.away = True
-        node = osn.start("n1", quick(timeout="30ms"), driver=driver)
-        until(lambda: node.names() == ["chain-a"])
-        for _ in range(2):
-            until(lambda: "no broker answered" in str(node.health()))
-            assert node.get("chain-a").errored
-            assert submit(node, transaction())[0][0] == 503
-            driver.away = False
-            healthy(node)
-            before = len(ordered(node))
-            accepted(node, transaction())
-            until(lambda: len(ordered(node)) == before + 1)  # noqa: B023
-            driver.away = True
-
-
-class Denied(Faulty):
-    """A driver that lacks a right while `away` is set."""
-
-    def _refuse(self):
-        if self.away:
-            raise NotAuthorized("User osn lacks the right Read on topic chains")
-
-
-def test_a_node_that_is_denied_says_so_and_goes_on_once_the_right_is_granted(tmp_path):
-    with Nodes(LONE, tmp_path) as osn:
-        driver = Denied(osn.small.log)
-        driver.away = True
-        node = osn.start("n1", quick(timeout="30ms"), driver=driver)
-        until(lambda: "lacks the right Read" in str(node.health()))
-        assert submit(node, transaction())[0][0] == 503
-        driver.away = False
-        healthy(node)
-        accepted(node, transaction())
-        until(lambda: len(ordered(node)) == 1)
-
-
 def test_a_posting_without_an_answer_is_503_and_sent_again_is_ordered_once(tmp_path):
     with Nodes(LONE, tmp_path) as osn:
         driver = osn.faulty()
@@ -187,25 +144,6 @@ def test_a_config_that_makes_a_nodes_signature_worthless_is_named_by_its_health(
         accepted(node, transaction())  # its data is ordered; another node may sign it, too
 
 
-def test_a_chain_is_errored_before_it_starts_and_after_it_stopped_and_stops_twice(tmp_path):
-    with Nodes(LONE, tmp_path) as osn:
-        driver = osn.faulty()
-        driver.away = True
-        node = osn.start("n1", quick(), driver=driver)
-        until(node.names)
-        assert node.get("chain-a").errored
-        assert submit(node, transaction())[0][0] == 503
-        driver.away = False
-        healthy(node)
-        assert not node.get("chain-a").errored
-        node.stop()
-        assert node.get("chain-a").errored
-        ((status, info),) = submit(node, transaction())
-        assert status == 503
-        assert "stopped" in info
-        node.stop()
-
-
 # -- blocks from a peer ---------------------------------------------------------------------
 
 
@@ -214,16 +152,15 @@ class Peer:
 
     names = ("n1",)
 
-    def __init__(self, node, change=lambda raw: raw):
+    def __init__(self, node):
         self.node = node
-        self.change = change
         self.calls = 0
 
     def blocks(self, peer, channel, start):
         assert peer == "n1"
         self.calls += 1
         ledger = self.node.get(channel).ledger
-        return (self.change(ledger.read(number)) for number in range(start, ledger.height))
+        return (ledger.read(number) for number in range(start, ledger.height))
 
 
 def behind_retention(osn, *, sent=35):
@@ -255,49 +192,6 @@ def test_a_node_that_the_log_left_behind_gets_the_blocks_from_a_peer_and_goes_on
         accepted(node, *[transaction() for _ in range(6)])
         until_ordered(node, 41)
         until_alike(full, node)
-
-
-def test_a_new_node_gets_the_whole_chain_from_a_peer(tmp_path):
-    with Nodes(LONE, tmp_path) as osn:
-        full = behind_retention(osn)
-        node = osn.running("n3", quick(timeout="30ms"), peers=Peer(full))
-        until_alike(full, node)
-
-
-def resigned(raw):
-    """Give a block signed by someone who may not."""
-    block = Block.FromString(raw)
-    block.data.data[0] = b"forged"
-    return block.SerializeToString()
-
-
-def unsigned(raw):
-    block = Block.FromString(raw)
-    block.metadata.metadata[0] = b""
-    return block.SerializeToString()
-
-
-@pytest.mark.parametrize(
-    ("change", "text"),
-    [(resigned, "data hash"), (unsigned, ""), (lambda _: b"\xff", "")],
-    ids=["other data", "no signature", "no block"],
-)
-def test_a_block_that_a_peer_made_up_is_refused_and_the_node_says_so(tmp_path, change, text):
-    with Nodes(LONE, tmp_path) as osn:
-        full = behind_retention(osn)
-        node = osn.start("n2", peers=Peer(full, change))
-        until(lambda: "is not genuine" in str(node.health()))
-        assert text in str(node.health())
-        assert node.get("chain-a").ledger.height == len(chain_of(node))
-        assert chain_of(node) == chain_of(full)[: len(chain_of(node))]
-        assert submit(node, transaction())[0][0] == 503
-
-
-def test_a_node_without_peers_says_what_helps(tmp_path):
-    with Nodes(LONE, tmp_path) as osn:
-        behind_retention(osn)
-        node = osn.start("n2")
-        until(lambda: "--peer" in str(node.health()))
 
 
 # -- the disk, and looking at health ----------------------------------------------------------

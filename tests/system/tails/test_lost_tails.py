@@ -4,19 +4,19 @@ Collectors say on the control topic and in the streams what logs have lost.
 """
 
 import random
-from contextlib import closing
 
 import pytest
 
 from multicast import Consumer, Producer
 from multicast.consuming.batches import Message
-from multicast.control import ControlReader, log_partition, stream_partition
+from multicast.control import log_partition, stream_partition
 from multicast.errors import Truncated
 from multicast.local.cluster import LocalCluster
 from tests.helpers.cuts import cut, in_second_half
 from tests.helpers.forged import streams_of
 from tests.helpers.hosting import hosting
 from tests.helpers.plans import chain, priced
+from tests.helpers.small import state_of
 from tests.helpers.system import PATIENCE_S, System, amcast, until
 
 pytestmark = [pytest.mark.campaign, pytest.mark.slow, pytest.mark.timeout(900)]
@@ -77,19 +77,18 @@ def deliver(subscribed, into=None):
             read += [record.offset for record in batch.records]
 
 
-def state_of(system, name):
+def stream_state(system, name):
     return streams_of(system)[name].stream.state
 
 
 def seen_end(system, name, log):
     """Give the largest end of a log that a collector's stream names; 0: none."""
-    seen = state_of(system, name).seen.get(system.plan.number(log))
+    seen = stream_state(system, name).seen.get(system.plan.number(log))
     return seen[-1].end if seen else 0
 
 
 def loss_of(system, log):
-    with closing(ControlReader(system.driver, system.topic)) as control:
-        return control.refresh().loss_of(1, log)
+    return state_of(system).loss_of(1, log)
 
 
 @pytest.mark.parametrize("runs", [True, False], ids=["running", "started after it"])
@@ -109,7 +108,7 @@ def test_a_collector_states_what_a_log_has_lost(cluster, tmp_path, runs):
             lost = lose(cluster, broker, log_partition(log))
             with hosting(*place, tmp_path):
                 until(lambda: loss_of(system, "P2") == lost, "the loss")
-        assert state_of(system, "K1").lost == {system.plan.number("P2"): lost}
+        assert stream_state(system, "K1").lost == {system.plan.number("P2"): lost}
         assert loss_of(system, "P1") is None
         end = system.driver.last_stable_offsets([log_partition(log)])[log_partition(log)]
         assert end == lost + (5 if runs else 0)  # no skip was written
@@ -128,7 +127,7 @@ def test_a_collector_whose_stream_has_lost_its_end_begins_anew_with_what_is_ther
         until(lambda: seen_end(system, "K1", "P1") == 30, "the seen end")
         lose(cluster, broker, at)
         write(system, 60)
-        until(lambda: state_of(system, "K1").positions[number] >= 90, "the order of all")
+        until(lambda: stream_state(system, "K1").positions[number] >= 90, "the order of all")
         (log,) = tmp_path.glob("*.log")
         says = f"the order stream {at.topic}/{at.partition} has lost its end"
         until(lambda: says in log.read_text(), "the error")

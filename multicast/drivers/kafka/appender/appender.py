@@ -5,14 +5,14 @@ to it, such as its ticket in an order partition, share a request wherever one br
 partitions: the broker stores both and then completes the waiting fetches once.
 
     caller   puts records into the queues and writes the request to the socket itself, unless
-             `requests_max` requests to that broker have no answer yet
+             `requests_max` requests to that broker have no answer yet; with a linger it never does
     reader   a thread: reads the answers, sends what came meanwhile as the next request, watches the
-             time limits, and calls all `done`
+             time limits, and calls all `done`; it encodes, compresses and writes without the lock
     keeper   a thread that gets the producer ID, leaders and sockets (`keeper.py`)
 
 The constructor blocks, too: it connects. A request is written to a socket that does not block. With
-a linger the reader sends what nothing else has sent by then. `multicast/drivers/appender/` has what
-does not depend on sockets and threads.
+a linger the reader sends all. `multicast/drivers/appender/` has what does not depend on sockets and
+threads.
 """
 
 from __future__ import annotations
@@ -232,17 +232,21 @@ class KafkaPythonJointAppender(JointAppender[SocketLink]):
             wait_s = min(_TICK_S, self._dispatcher.linger_ends - time.monotonic())
             # The next whole millisecond, as poll takes no less; else it would return too early.
             ready = self._poll.poll(ceil(1000 * max(0.0, wait_s)))
-            with self._lock:
-                if self._ended:
-                    break
-                try:
-                    self._take_events(ready)
-                except Exception:  # noqa: BLE001
-                    # Only a defect comes here. Every record must get its outcome.
-                    _LOG.exception("a joint appender ends because of a defect")
+            try:
+                with self._lock:
+                    if self._ended:
+                        break
+                    held = self._take_events(ready)
+                while held:
+                    held = self._written(held)
+            except Exception:  # noqa: BLE001
+                # Only a defect comes here. Every record must get its outcome.
+                _LOG.exception("a joint appender ends because of a defect")
+                with self._lock:
                     self._closed = self._ended = True
                     self._needs.notify_all()
-                    break
+                break
+            with self._lock:
                 outcomes = self._taken_outcomes()
             self._report(outcomes)
             del outcomes  # what waits for them may be forgotten meanwhile
@@ -253,7 +257,26 @@ class KafkaPythonJointAppender(JointAppender[SocketLink]):
         self._woken.close()
         self._waker.close()
 
-    def _take_events(self, ready: Sequence[tuple[int, int]]) -> None:
+    def _written(self, held: Sequence[SocketLink]) -> list[SocketLink]:
+        """Write the requests that links hold, without the lock; return who holds the next ones."""
+        for link in held:
+            link.write_held()
+        with self._lock:
+            for link in held:
+                link.release()
+                if link.broken or link.unsent:
+                    self._wake()
+            return self._held()
+
+    def _held(self) -> list[SocketLink]:
+        """Let links hold what may be sent now, for `_written`."""
+        dispatcher = self._dispatcher
+        dispatcher.send_all(time.monotonic(), hold=True)
+        dispatcher.look_for_lingering()
+        return [link for link in dispatcher.links.values() if link.is_held]
+
+    def _take_events(self, ready: Sequence[tuple[int, int]]) -> list[SocketLink]:
+        """Take answers and look at the time; return the links that hold a request."""
         dispatcher = self._dispatcher
         for descriptor, _ in ready:
             link = self._polled.get(descriptor)
@@ -267,8 +290,6 @@ class KafkaPythonJointAppender(JointAppender[SocketLink]):
         if now >= self._tick_at:
             self._tick_at = now + _TICK_S
             dispatcher.enforce_limits(now)
-        dispatcher.send_all(now)
-        dispatcher.look_for_lingering()
         for link in list(dispatcher.links.values()):
             if link.broken:
                 self._forget(link)
@@ -277,6 +298,7 @@ class KafkaPythonJointAppender(JointAppender[SocketLink]):
                 self._poll.register(link.socket, events)
                 self._polled[link.socket.fileno()] = link
                 link.polled_events = events
+        return self._held()
 
     def _forget(self, link: SocketLink) -> None:
         if link.polled_events:

@@ -29,31 +29,54 @@ class SocketLink(Link):
         self._settings = settings
         # The pieces of a request that the socket did not take yet.
         self.unsent: deque[bytes | memoryview] = deque()
+        self._gathers = not isinstance(opened, ssl.SSLSocket)  # may send pieces by one call
+        self._held: tuple[int, Sequence[SentBatch]] | None = None  # a request to be written
         self.polled_events = 0  # what the reader waits for
         self._received = b""
 
     @property
     def is_sending(self) -> bool:
         """Whether the socket has not taken all of a request."""
-        return bool(self.unsent)
+        return bool(self.unsent) or self.is_held
+
+    @property
+    def is_held(self) -> bool:
+        """Whether a request is to be written, or is being written, by who held it."""
+        return self._held is not None
 
     def send(self, batches: Sequence[SentBatch], now: float) -> None:
         """Send a request with these batches, or the part that the socket takes now."""
-        number = self._start(batches, now)
+        self.hold(batches, now)
+        self.write_held()
+        self.release()
+
+    def hold(self, batches: Sequence[SentBatch], now: float) -> None:
+        """Start a request that `write_held` writes; until `release` nobody else may write."""
+        self._held = self._start(batches, now), batches
+
+    def write_held(self) -> None:
+        """Encode, compress and send the request that is held: needs no lock."""
+        assert self._held is not None
+        number, batches = self._held
         encoded = [(appends.partition, batch.written) for appends, batch in batches]
         self.unsent.extend(written(number, self._settings, encoded))
         self.continue_sending()
+
+    def release(self) -> None:
+        """Let others write."""
+        self._held = None
 
     def continue_sending(self) -> None:
         """Send more of the request that is not sent yet."""
         try:
             while self.unsent:
-                piece = self.unsent[0]
-                sent = self.socket.send(piece)
-                if sent < len(piece):
-                    self.unsent[0] = memoryview(piece)[sent:]
-                else:
-                    self.unsent.popleft()
+                # One call: between two, other threads may keep this one waiting for 5 ms.
+                sent = self.socket.sendmsg(self.unsent) if self._gathers else 0
+                sent = sent or self.socket.send(self.unsent[0])
+                while self.unsent and sent >= len(self.unsent[0]):
+                    sent -= len(self.unsent.popleft())
+                if sent:
+                    self.unsent[0] = memoryview(self.unsent[0])[sent:]
         except (BlockingIOError, ssl.SSLWantWriteError, ssl.SSLWantReadError):
             pass
         except OSError as error:

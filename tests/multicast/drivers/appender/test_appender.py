@@ -4,8 +4,8 @@ import threading
 
 import pytest
 
-from multicast.drivers.protocol import Appended, AppendFailed, JointRecord, TopicPartition
-from multicast.errors import AppendUnknown, BufferFull, UsageError
+from multicast.drivers.protocol import Appended
+from multicast.errors import AppendUnknown, UsageError
 from tests.helpers.driver_worlds import PATIENCE_S
 from tests.helpers.joint import Joint
 
@@ -67,22 +67,6 @@ def test_what_goes_beside_is_made_for_each_request_and_counts_every_record(kafka
     made.close()
 
 
-def test_what_cannot_be_written_beside_records_holds_up_neither_flush_nor_close(kafka_cluster):
-    def beside(_):
-        return [made.record(order, b"beside")]
-
-    made = Joint(kafka_cluster, beside=beside)
-    (log,) = made.topic()
-    order = TopicPartition("missing", 0)
-    made.append(log, b"message")
-    assert made.appender.flush(PATIENCE_S)
-    assert made.outcomes == {log: [(b"message", Appended(0))]}
-    made.appender.close(PATIENCE_S)
-    ((_, never),) = made.outcomes[order]
-    assert isinstance(never, AppendFailed)
-    made.driver.close()
-
-
 def test_a_record_above_the_size_of_a_batch_goes_alone_and_above_a_request_too(joint):
     (log,) = joint.topic(settings={"max.message.bytes": "50000000"})
     sent = [b"%d" % number + b"x" * 900_000 for number in range(4)] + [
@@ -94,27 +78,6 @@ def test_a_record_above_the_size_of_a_batch_goes_alone_and_above_a_request_too(j
         joint.append(log, value)
     joint.settle()
     assert joint.judge(log) == {}
-    with pytest.raises(UsageError, match=rf"{log.topic} do not fit .*max\.request\.size"):
-        joint.append_each([log, log], b"x" * 17_000_000)
-
-
-def test_what_finds_no_room_is_not_started(kafka_cluster):
-    with Joint(kafka_cluster).driver as driver:
-        appender = driver.appender(in_flight_max=3, in_flight_bytes_max=2000)
-        nowhere = TopicPartition("joint-nowhere", 1)
-        outcomes = []
-        record = JointRecord(nowhere, b"x", outcomes.append)
-        appender.append_together([record, record])
-        with pytest.raises(BufferFull, match="2 appends"):
-            appender.append_together([record, record])
-        with pytest.raises(BufferFull):
-            appender.append(nowhere, b"x" * 2000, done=outcomes.append)
-        appender.append(nowhere, b"x", done=outcomes.append)
-        appender.close(0.0)
-        assert len(outcomes) == 3
-        with pytest.raises(UsageError, match="closed"):
-            appender.append(nowhere, b"x", done=outcomes.append)
-        appender.close()
 
 
 def test_an_appender_may_be_used_and_closed_within_an_outcome(joint):

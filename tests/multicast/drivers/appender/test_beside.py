@@ -48,7 +48,7 @@ class Sender:
         """Append one message, which the broker stores at once; give its outcome."""
         accepted = []
         (entry,) = prepared([JointRecord(LOG, b"message", accepted.append)])
-        self.dispatcher.add([entry], entry[1].size, now)
+        self.dispatcher.add(*entry, now)
         self._broker.recv(65536)
         self._requests += 1
         part = struct.pack(">i", 1) + struct.pack(">ihqqq", 0, 0, self._requests, -1, 0)

@@ -177,6 +177,22 @@ def test_a_batch_for_a_deposed_leader_waits_until_somebody_looks_for_the_new_one
     assert cluster.kinds(LOG) == ["stored", "stored"]
 
 
+def test_a_closed_appender_tells_what_was_sent_from_what_was_not(cluster):
+    for _ in range(3):
+        cluster.append(LOG)  # before the first is stored, no other one is sent
+    cluster.appender.close(0)
+    assert cluster.kinds(LOG) == ["AppendUnknown", "AppendNotStored", "AppendNotStored"]
+
+
+def test_a_ticket_that_cannot_be_written_holds_up_neither_flush_nor_close(cluster):
+    cluster.brokers.leaders[ORDER] = None
+    cluster.append(LOG)
+    answer_at_once(cluster.requests.pop())
+    assert cluster.appender.flush(0)
+    cluster.appender.close()
+    assert cluster.kinds(ORDER) == ["AppendUnknown"]
+
+
 class Faults:
     """Random things happen to requests, leaders and brokers, until `end`."""
 

@@ -1,12 +1,14 @@
 """Requests of a joint appender as the package's decoder reads them, and what the next one holds."""
 
+import socket
+
 import pytest
 from kafka.protocol.producer import ProduceRequest as PackageRequest
 from kafka.protocol.producer import ProduceResponse as PackageResponse
 from kafka.record.memory_records import MemoryRecords
 
+from multicast.drivers.appender.dispatcher import first_entries
 from multicast.drivers.appender.entries import QueuedRecord, queued_run
-from multicast.drivers.appender.outbox import first_groups
 from multicast.drivers.appender.partition_appends import PartitionAppends
 from multicast.drivers.appender.record_batch import (
     NO_HEADERS,
@@ -15,6 +17,7 @@ from multicast.drivers.appender.record_batch import (
     written_batch,
     written_headers,
 )
+from multicast.drivers.kafka.appender.link import SocketLink
 from multicast.drivers.kafka.appender.request import (
     PRODUCE_VERSION,
     answered,
@@ -22,7 +25,7 @@ from multicast.drivers.kafka.appender.request import (
     written,
 )
 from multicast.drivers.protocol import TopicPartition
-from multicast.errors import ProtocolViolation, UsageError
+from multicast.errors import AppendNotStored, ProtocolViolation, UsageError
 
 A0, A3, B0 = TopicPartition("A", 0), TopicPartition("A", 3), TopicPartition("B.order", 0)
 NOW_MS = 1_700_000_000_000
@@ -106,10 +109,10 @@ def test_a_run_in_parts_is_the_same_records():
     run = queued_run(
         [b"%d" % number for number in range(7)], None, headers, lambda *of: told.append(of)
     )
-    run.counted, run.number = True, 3
+    run.counted, run.since = True, 3.0
     parts = [part for half in run.divided() for part in half.divided()]
     assert sum(part.size for part in parts) == run.size
-    assert {(part.counted, part.number) for part in parts} == {(True, 3)}
+    assert {(part.counted, part.since) for part in parts} == {(True, 3.0)}
     place, pieces = 0, []
     for part in parts:
         pieces += part.pieces(place, 0)
@@ -150,24 +153,22 @@ def test_an_answer_tells_of_each_partition():
             answered(frame[:size], 9)
 
 
-def queues(*groups, batch_bytes_max=1_000_000):
-    """Make the queues of groups, each a mapping from a partition to sizes of its records."""
+def queues(*moments, batch_bytes_max=1_000_000):
+    """Make queues of what came at each moment, a mapping from a partition to sizes of records."""
     made = {}
-    for number, group in enumerate(groups):
-        total = sum(map(sum, group.values()))
-        for partition, sizes in group.items():
+    for since, came in enumerate(moments):
+        for partition, sizes in came.items():
             appends = made.setdefault(
                 partition,
                 PartitionAppends(partition, requests_max=2, batch_bytes_max=batch_bytes_max),
             )
             for size in sizes:
-                record = QueuedRecord(size, b"", None, NO_HEADERS, print, number, total)
-                appends.enqueue(record)
+                appends.enqueue(QueuedRecord(size, b"", None, NO_HEADERS, print, since))
     return list(made.values())
 
 
 def taken(made, room):
-    return {appends.partition: count for appends, count in first_groups(made, room).items()}
+    return {appends.partition: count for appends, count in first_entries(made, room).items()}
 
 
 def test_what_fits_is_sent_whole():
@@ -175,16 +176,47 @@ def test_what_fits_is_sent_whole():
     assert taken(made, 50) == {A0: 2, B0: 1, A3: 2}
 
 
-def test_a_request_takes_whole_groups_in_their_order():
+def test_a_request_takes_what_is_oldest():
     made = queues({A0: [10], B0: [10]}, {B0: [10], A0: [15]}, {A3: [1]})
     assert taken(made, 46) == {A0: 2, B0: 2, A3: 1}
     assert taken(made, 45) == {A0: 2, B0: 2}
-    assert taken(made, 44) == {A0: 1, B0: 1}
-    assert taken(made, 1) == {A0: 1, B0: 1}
+    assert taken(made, 44) == {A0: 2, B0: 1}
+    assert taken(made, 1) == {A0: 1}
 
 
-def test_a_group_that_does_not_fit_in_a_batch_waits_for_the_next_request():
+def test_what_does_not_fit_in_a_batch_waits_for_the_next_request():
     made = queues({A0: [100], B0: [5]}, {B0: [5], A0: [100]}, {B0: [5]}, batch_bytes_max=200)
-    assert taken(made, 1000) == {A0: 1, B0: 1}
-    made = queues({A0: [100, 100], B0: [5]}, {B0: [5]}, batch_bytes_max=200)
-    assert taken(made, 1000) == {A0: 1, B0: 1}
+    assert taken(made, 1000) == {A0: 1, B0: 3}
+    assert taken(made, 110) == {A0: 1, B0: 2}
+
+
+def test_a_link_takes_no_other_request_until_the_held_one_is_written_and_released():
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        link = SocketLink(1, ours, settings("me", timeout_ms=1))
+        (made,) = queues({A0: [10]})
+        link.ready[made] = None
+        made.identity = ProducerIdentity(5, 0)
+        batch = made.take(1, 0.0, NOW_MS)
+        assert link.may_send(2)
+        link.hold([(made, batch)], 0.0)
+        assert not link.may_send(2)
+        link.write_held()
+        assert not link.may_send(2)
+        assert not link.unsent
+        link.release()
+        assert link.may_send(2)
+        sent = [(A0, batch.written)]
+        assert theirs.recv(10_000) == b"".join(written(1, settings("me", timeout_ms=1), sent))
+
+
+def test_who_sends_is_told_of_each_queue_that_has_lingered():
+    (made,) = queues({A0: [10]}, {A0: [10]})
+    made.identity = ProducerIdentity(5, 0)
+    made.is_due = True
+    made.take(1, 0.0, NOW_MS)
+    assert not made.is_due
+    (made,) = queues({A0: [10]})
+    made.is_due = True
+    made.refuse_queue(AppendNotStored("no leader"))
+    assert not made.is_due

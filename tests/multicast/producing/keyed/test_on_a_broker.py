@@ -4,10 +4,9 @@ import json
 
 import pytest
 
-from multicast import Consumer, Producer, keys
 from multicast.producing.keyed.partitioners import by_crc32, by_murmur2
 from tests.helpers.plans import poster
-from tests.helpers.system import EACH_DRIVER, PATIENCE_S, System, amcast
+from tests.helpers.system import System, amcast
 
 pytestmark = [pytest.mark.kafka, pytest.mark.slow]
 # Among five partitions, by murmur2; one key for each partition.
@@ -18,12 +17,11 @@ CRC32_KEY = next(
     for key in map(str, range(50))
     if by_crc32(key.encode(), 5) == 2 != by_murmur2(key.encode(), 5)
 )
-# Empty, not UTF-8, NULs, a lone surrogate, a reserved name, half a megabyte.
 
 
-@pytest.fixture(scope="module")
-def system(kafka_cluster, tmp_path_factory):
-    with System(kafka_cluster.bootstrap, poster(), tmp_path_factory.mktemp("keyed")) as made:
+@pytest.fixture
+def system(kafka_cluster, tmp_path):
+    with System(kafka_cluster.bootstrap, poster(), tmp_path) as made:
         made.order()
         yield made
 
@@ -31,33 +29,6 @@ def system(kafka_cluster, tmp_path_factory):
 def send(system, *options, lines):
     done = amcast("send", *system.common(), *options, stdin="".join(f"{x}\n" for x in lines))
     assert done.returncode == 0, done.stderr
-
-
-@pytest.mark.parametrize("driver", EACH_DRIVER)
-def test_messages_by_keys_are_delivered_where_the_keys_are(kafka_cluster, tmp_path, driver):
-    one, two, three, four = (KEYS[f"P{number}"] for number in (1, 2, 3, 4))
-    with System(kafka_cluster.bootstrap, poster(), tmp_path, driver=driver) as system:
-        system.order()
-        with Producer(system.bootstrap, topic=system.topic, driver=driver) as producer:
-            by_key = producer.multicast(b"key", key=one)
-            declared = producer.multicast(b"set", to=keys(three, one), headers=[("h", None)])
-            covered = producer.multicast(b"covered", to=keys(two, four))
-            many = producer.multicast_all([b"m1", b"m2", b"m3"], keys=[one, two, one])
-            for receipt in (by_key, declared, covered, many):
-                receipt.ordered(PATIENCE_S)
-        with Consumer(system.bootstrap, topic=system.topic, name="C1", driver=driver) as consumer:
-            received = {
-                message.payload: (message.to, message.key)
-                for _, message in zip(range(6), consumer, strict=False)
-            }
-    assert received == {
-        b"key": (("P1",), one.encode()),
-        b"set": (("P1", "P3"), three.encode()),
-        b"covered": (("P2", "P4"), two.encode()),
-        b"m1": (("P1",), one.encode()),
-        b"m2": (("P2",), two.encode()),
-        b"m3": (("P1",), one.encode()),
-    }
 
 
 def test_the_commands_send_by_keys_receive_them_and_show_the_plan_in_force(system):

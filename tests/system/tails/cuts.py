@@ -398,14 +398,14 @@ class Table:
     """Who has noticed what, by the kind of the cut."""
 
     def __init__(self):
-        self.wrong, self._told = [], collections.defaultdict(collections.Counter)
+        self.wrong, self._counts = [], collections.defaultdict(collections.Counter)
         self._soon = collections.defaultdict(list)
 
     def note(self, victim, where, stated):
         """Take what has become of a system."""
         where = f"cut of {victim.kind} {victim.lost}, {where}, {victim.system.driver_name}"
         self.wrong += [f"{where}: {each}" for each in victim.judge()]
-        counts = self._told[victim.kind]
+        counts = self._counts[victim.kind]
         counts["cuts"] += 1
         counts["stated"] += bool(stated)
         if victim.operator is not None:
@@ -417,9 +417,9 @@ class Table:
                 self._soon[victim.kind].append(reading.seconds)
 
     def __str__(self):
-        cuts = sum(counts["cuts"] for counts in self._told.values())
+        cuts = sum(counts["cuts"] for counts in self._counts.values())
         lines = [f"{cuts} cuts, silent differences and other wrong ends: {len(self.wrong)}"]
-        for kind, counts in self._told.items():
+        for kind, counts in self._counts.items():
             times = sorted(self._soon[kind])
             median = f"; Truncated after {times[len(times) // 2]:.1f} s (median)" if times else ""
             lines.append(f"{kind}: {', '.join(f'{k} {v}' for k, v in counts.items())}{median}")

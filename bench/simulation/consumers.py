@@ -288,6 +288,8 @@ class SimulatedConsumer:
             self._prove()
             following = follow(state, self.request, delivery, bounds=self.bounds)
             if following is not None:
+                if self.order_partition is not None and self.world.schedule.loses:
+                    self.last_reads.refuse_lost(self.order_partition)
                 self._take(following)
                 self.last = following.position
                 self.world.note("turns to epoch", *self.seat.label, following.plan.epoch)

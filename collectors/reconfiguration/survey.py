@@ -22,6 +22,7 @@ from collectors.doctor.streams import (
     stream_records,
 )
 from collectors.reconfiguration.drain import Streams
+from multicast.consuming.stated_ends import lost_behind
 from multicast.control import (
     ControlState,
     log_partition,
@@ -31,6 +32,7 @@ from multicast.drivers.clock import clock_of
 from multicast.drivers.protocol import Driver, TopicPartition
 from multicast.drivers.reading import READ_S, end_from
 from multicast.errors import Conflict, ProtocolViolation, TimedOut, Trimmed
+from multicast.order.records import SeenEnd
 from multicast.order.runs import Run
 from multicast.order.stream import OrderStream
 from topology.tree import Plan
@@ -204,7 +206,7 @@ def damage_of(
     log_ends = {name: highs[partition] for name, partition in partitions.items()}
     ended = [read.stream for read in streams.values()]
     losses = losses_of(state, plan.epoch, ended)
-    for name, first in _unstated(driver, ended).items():
+    for name, first in (*_earlier(state, plan).items(), *_unstated(driver, ended).items()):
         losses[name] = min(first, losses.get(name, first))
     if state.epoch > plan.epoch:
         accepted = cuts_of(plan, state.plan(plan.epoch + 1), losses, ended)
@@ -221,28 +223,24 @@ def damage_of(
 
 def _unstated(driver: Driver, streams: Iterable[OrderStream]) -> dict[str, int]:
     """Compare the ends that streams have seen with what leaders have; give what logs have lost."""
-    seen: dict[TopicPartition, dict[int, int]] = {}  # by leader epoch, the highest end
+    seen: dict[TopicPartition, list[SeenEnd]] = {}
     names: dict[TopicPartition, str] = {}
     for stream in streams:
         for number, ends in stream.state.seen.items():
             partition = log_partition(stream.plan.logs[number])
             names[partition] = stream.plan.logs[number].name
-            highest = seen.setdefault(partition, {})
-            for _, end, epoch, _ in ends:
-                highest[epoch] = max(end, highest.get(epoch, 0))
+            seen.setdefault(partition, []).extend(ends)
     present = driver.leader_ends(list(seen)) if seen else {}
+    return {names[each]: first for each, first in lost_behind(driver, seen, present).items()}
+
+
+def _earlier(state: ControlState, plan: Plan) -> dict[str, int]:
+    """Give what logs have lost in earlier lives, where less was accepted; readers stop there."""
     losses: dict[str, int] = {}
-    for epoch in sorted({epoch for highest in seen.values() for epoch in highest}):
-        asked = {
-            partition: seen[partition][epoch] for partition in present if epoch in seen[partition]
-        }
-        has = {each: present[each].end for each in asked if present[each].leader_epoch == epoch}
-        earlier = [each for each in asked if present[each].leader_epoch > epoch]
-        has |= driver.epoch_ends(dict.fromkeys(earlier, epoch)) if earlier else {}
-        for partition, end in asked.items():
-            if 0 <= has.get(partition, -1) < end:
-                name = names[partition]
-                losses[name] = min(has[partition], losses.get(name, end))
+    for name in filter(plan.has_log, state.losses.names()):
+        stated = [state.loss_of(epoch, name) for epoch in range(1, plan.epoch)]
+        firsts = [first for first in stated if first is not None]
+        losses.update({name: min(firsts)} if firsts else {})
     return losses
 
 

@@ -44,7 +44,7 @@ from multicast.drivers import open_driver
 from multicast.drivers.clock import clock_of, seconds
 from multicast.drivers.closing import ClosedAtEnd
 from multicast.drivers.protocol import Driver, TopicPartition
-from multicast.errors import ProtocolViolation, TimedOut, UsageError
+from multicast.errors import ClusterUnreachable, ProtocolViolation, TimedOut, UsageError
 from multicast.metrics.consumed import ConsumptionCounter
 from multicast.metrics.counts import ConsumerCounts
 from multicast.tracing import spans_of_consumer
@@ -204,7 +204,8 @@ class Consumer(ClosedAtEnd):
             self._user.refuse_ended()
             self._readers.watch.refuse()
             if self._readers.look_is_due():
-                tell(self._control.refresh(), self._delivery)
+                with suppress(ClusterUnreachable):  # it looks again
+                    tell(self._control.refresh(), self._delivery)
             waits_for_control = self._turn_epoch()
             batches = self._deliver(messages_max)
             if batches:
@@ -490,6 +491,7 @@ class Consumer(ClosedAtEnd):
         following = follow(control, self._request, delivery, bounds=self._bounds)
         if following is None:
             return True
+        self._readers.refuse_lost_order()
         with self._lock:
             self._begin(following)
         self._counter.resumed(self._clock.monotonic())

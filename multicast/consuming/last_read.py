@@ -85,21 +85,18 @@ class LastReads:
     def note(self, partition: TopicPartition, records: Sequence[Record]) -> bool:
         """Take the next records; if another leader took them, compare the last one before them.
 
-        Blocks for two requests then, and returns True, as it does at the first records of a
-        partition if its first leader has not taken them. Raises `Truncated`.
+        Blocks for two requests then. Returns whether another leader took some of them, or, of the
+        first records of a partition, another one than its first leader. Raises `Truncated`.
         """
         if not records:
             return False
         last, newest = self._last.get(partition), records[-1]
         before = 0 if last is None else last.leader_epoch
-        is_other = records[0].leader_epoch != before and (
-            last is not None or newest.leader_epoch > 0
-        )
-        if last is not None and is_other:
+        if last is not None and records[0].leader_epoch != before:
             self.refuse_others({partition: last})
         checksum = self._checksum(partition, newest)
         self._last[partition] = LastRead(newest.offset, checksum, newest.leader_epoch)
-        return is_other
+        return newest.leader_epoch != before and (last is not None or newest.leader_epoch > 0)
 
     def refuse_lost(self, partition: TopicPartition) -> None:
         """Raise `Truncated` if what was read last is gone. Blocks for two requests."""

@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 # ten times more often would be seen in the brokers' work; ten times longer would not.
 _LOOKS_S = 60.0
 _LOOK_EVERY_S = 2.0
+_LOOK_LATER_S = 30.0  # and then: some bytes for each of its reads, as long as it reads
 _ORDER = -1  # in place of a log's number: the order stream
 
 
@@ -62,6 +63,14 @@ class DeliveryReaders:
             self._reader.add({partition: delivery.order.offset_next})
         self.watch.begin(delivery.plan, topics)
         self.last.begin(partition)
+
+    def refuse_lost_order(self) -> None:
+        """Raise `Truncated` if the order record that was read last, perhaps a freeze, is gone.
+
+        Where the freeze is another one the next epoch begins elsewhere. Blocks for two requests.
+        """
+        for partition in [each for each, number in self._streams.items() if number == _ORDER]:
+            self.last.refuse_lost(partition)
 
     def prove(self, delivery: Delivery) -> None:
         """Compare the message before the cursor; blocks for that once. Raises `Truncated`."""
@@ -136,13 +145,13 @@ class DeliveryReaders:
     def look_is_due(self) -> bool:
         """Whether to read now what the control topic states of losses.
 
-        Once another leader than the first one has taken records, and then for a minute, as
+        Once another leader than the first one has taken records, and then again and again, as
         collectors may come back after the brokers.
         """
         now = self._clock.monotonic()
         if now < self._look_at:
             return False
-        self._look_at = now + _LOOK_EVERY_S if now < self._looks_until else math.inf
+        self._look_at = now + (_LOOK_EVERY_S if now < self._looks_until else _LOOK_LATER_S)
         return True
 
     def balance(self, delivery: Delivery) -> None:

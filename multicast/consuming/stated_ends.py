@@ -6,17 +6,17 @@ then (docs/protocol.md, "Lost tails"). Nothing is read in ordinary times.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager
 from itertools import chain
 
 from multicast.consuming.delivery import Delivery
 from multicast.control import SINGLE_LOG, ControlReader, ControlState, stream_partition
 from multicast.drivers.clock import clock_of
-from multicast.drivers.protocol import Driver
+from multicast.drivers.protocol import Driver, LeaderEnd, TopicPartition
 from multicast.drivers.reading import end_from, read_upto
 from multicast.errors import Truncated
-from multicast.order.records import Loss, SightRecord
+from multicast.order.records import Loss, SeenEnd, SightRecord
 from multicast.order.stream import OrderStream
 
 
@@ -101,6 +101,31 @@ def refuse_lost_stream(driver: Driver, control: ControlState, epoch: int, collec
                 f"{point.offset}, and it ends at {end}. What was delivered by what is gone may "
                 f"stand in another order: run 'amcast topology recover'"
             ).about(partition)
+
+
+def lost_behind(
+    driver: Driver,
+    seen: Mapping[TopicPartition, Iterable[SeenEnd]],
+    present: Mapping[TopicPartition, LeaderEnd],
+) -> dict[TopicPartition, int]:
+    """Compare ends that were seen with what leaders have; give the first offsets that are lost.
+
+    `present` was asked for after the ends were read. Blocks for a request for each earlier epoch.
+    """
+    lost: dict[TopicPartition, int] = {}
+    highest: dict[int, dict[TopicPartition, int]] = {}  # by leader epoch
+    for partition, each in seen.items():
+        for _, end, epoch, _ in each if partition in present else ():
+            ends = highest.setdefault(epoch, {})
+            ends[partition] = max(end, ends.get(partition, 0))
+    for epoch, ends in sorted(highest.items()):
+        has = {each: present[each].end for each in ends if present[each].leader_epoch == epoch}
+        earlier = [each for each in ends if present[each].leader_epoch > epoch]
+        has |= driver.epoch_ends(dict.fromkeys(earlier, epoch)) if earlier else {}
+        for partition, end in ends.items():
+            if 0 <= has.get(partition, -1) < end:
+                lost[partition] = min(has[partition], lost.get(partition, end))
+    return lost
 
 
 def single_log_end(control: ControlState, delivery: Delivery) -> int | None:

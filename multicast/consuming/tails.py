@@ -56,6 +56,10 @@ class LogTails:
         named = [*cuts, *[each[0] for each in (*sight.seen, *sight.lost)]]
         return [log for log in dict.fromkeys(named) if log in self._logs]
 
+    def seen(self, log: int) -> tuple[SeenEnd, ...]:
+        """Give the ends of a log that were seen, as far as they say more than others."""
+        return self._seen.get(log, ())
+
     def all_told(self) -> None:
         """Take it that all is known which is stated of the leaders that are at hand."""
         self._judged.update(self._later)

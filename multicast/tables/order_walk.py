@@ -15,7 +15,8 @@ from __future__ import annotations
 
 import enum
 from collections import deque
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import nullcontext
 from datetime import datetime
 from typing import Literal, NamedTuple
 
@@ -23,7 +24,7 @@ from multicast.consuming.cursor import Cursor, CursorProof, interest_digest
 from multicast.consuming.delivery import Delivery
 from multicast.consuming.ends import end_now, place_of, refuse_beyond_end
 from multicast.consuming.last_read import LastRead, LastReads
-from multicast.consuming.stated_ends import refuse_lost_stream, tell
+from multicast.consuming.stated_ends import lost_behind, read_stated, refuse_lost_stream, tell
 from multicast.consuming.subscription import (
     Bounds,
     End,
@@ -50,7 +51,7 @@ from multicast.errors import (
     TopicChanged,
     Trimmed,
 )
-from multicast.order.records import SightRecord
+from multicast.order.records import Loss, SeenEnd, SightRecord
 from multicast.order.runs import OFFSET_MAX, order_checksum, ordered_by
 from multicast.order.stream import OrderStream
 from topology.tree import Log
@@ -111,6 +112,8 @@ class OrderWalk(ClosedAtEnd):
         self._driver = driver
         self._until = until
         self._last = LastReads(driver)
+        # By log: under which leader's epoch its seen ends were compared, and which.
+        self._compared: dict[TopicPartition, tuple[int, tuple[SeenEnd, ...]]] = {}
         self._delivery: Delivery  # nothing is handed out by it: it knows what is lost
         self._request = request
         self._control = ControlReader(driver, topic)
@@ -269,7 +272,7 @@ class OrderWalk(ClosedAtEnd):
         self._epoch, self._source = delivery.plan.epoch, delivery.position.source
         self._interest = tuple(sorted(delivery.interest))
         self._logs = delivery.logs
-        self._order, self._delivery = delivery.order, delivery
+        self._order, self._delivery, self._compared = delivery.order, delivery, {}
         known = [each for each in (cursor, self._until) if each and each.epoch == self._epoch]
         self._proofs = [CursorProof(each) for each in known]
         self._log_next, self._log_over = cursor.next, False
@@ -291,6 +294,8 @@ class OrderWalk(ClosedAtEnd):
         last = control.last_epoch(self._epoch, self._source)
         if last is None or control.starts(last + 1) is None:
             return False
+        if self._order is not None:  # where its freeze is another one, that epoch begins elsewhere
+            self._last.refuse_lost(self._partition)
         following = begin(control, self._request, epoch=last + 1, bounds=_BOUNDS)
         self._open(following.position)
         return True
@@ -393,8 +398,7 @@ class OrderWalk(ClosedAtEnd):
         """Take pieces from the queue, as far as they are stored; `until` is of this epoch."""
         if not self._queue:
             return
-        names = {piece.log.name: log_partition(piece.log) for piece in self._queue}
-        stored = self._driver.last_stable_offsets(list(names.values()))
+        stored = self._stored(dict.fromkeys(piece.log for piece in self._queue))
         left, tails = offsets_max, self._delivery.tails
         while self._queue and left > 0:
             piece = self._queue[0]
@@ -404,7 +408,7 @@ class OrderWalk(ClosedAtEnd):
                 self._queued -= piece.next - piece.first
                 self._queue.popleft()
                 continue
-            stored_to = min(stop, stored[names[piece.log.name]])
+            stored_to = min(stop, stored[piece.log])
             end = min(piece.next, stored_to, piece.first + left)
             if until is not None:
                 if (piece.record, piece.run) > (until.record, until.run):
@@ -424,6 +428,31 @@ class OrderWalk(ClosedAtEnd):
                 )
             self.position = taken.end
             yield taken
+
+    def _stored(self, logs: Iterable[Log]) -> dict[Log, int]:
+        """Ask where logs end, and compare the ends that collectors saw with what leaders have.
+
+        Under a later leader than before, all is read first that is stated of ends by now.
+        """
+        places = {log: log_partition(log) for log in logs}
+        present = self._driver.leader_ends(list(places.values()))
+        for place in places.values():
+            if place not in present:
+                raise ClusterUnreachable(f"{place.topic}/{place.partition}: no leader answers")
+        leaders = {place: answer.leader_epoch for place, answer in present.items()}
+        before, delivery = self._compared, self._delivery
+        if any(epoch > before.get(place, (0, ()))[0] for place, epoch in leaders.items()):
+            read_stated(self._driver, self._control, delivery, nullcontext())
+            before.update({place: (epoch, ()) for place, epoch in leaders.items()})
+            return self._stored(logs)
+        numbers = {place: delivery.plan.number(log.name) for log, place in places.items()}
+        for place, number in numbers.items():
+            seen = delivery.tails.seen(number)
+            if before.get(place) != (leaders[place], seen):
+                before[place] = leaders[place], seen
+                for first in lost_behind(self._driver, {place: seen}, present).values():
+                    delivery.saw(SightRecord(lost=(Loss(number, first),)))
+        return {log: present[place].end for log, place in places.items()}
 
     def _refuse_trimmed(self, pieces: list[Piece]) -> None:
         """Raise `Trimmed` if retention has removed messages of these pieces."""

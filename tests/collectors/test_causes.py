@@ -16,7 +16,7 @@ from tests.collectors.test_checks import (
     HELD,
     NOW,
     ORDER,
-    PLANTED,
+    ROWS,
     SOUND,
     STANDS,
     topic,
@@ -82,7 +82,7 @@ def test_a_dead_broker_is_one_cause_and_what_its_partitions_lack_is_its_detail()
     assert len(lagging.details) == 14
 
 
-@pytest.mark.parametrize("facts", [facts for facts, _ in PLANTED])
+@pytest.mark.parametrize("facts", [row[0] for row in ROWS])
 def test_a_cause_is_a_line_and_a_long_one_says_the_rest_in_its_details(facts):
     for finding in findings(facts):
         text = finding.brief.split(" → ")[0]

@@ -14,7 +14,7 @@ from multicast.control import (
     stream_partition,
 )
 from multicast.errors import Truncated
-from multicast.order.records import FreezeRecord, Loss, SightRecord, encode
+from multicast.order.records import FreezeRecord, Loss, SeenEnd, SightRecord, encode
 from multicast.tables.between import between
 from multicast.tables.export import Export, export, locked
 from multicast.tables.order_walk import OrderWalk
@@ -101,6 +101,33 @@ def test_a_walk_gives_nothing_of_what_is_lost(world, name, where, is_there):
         for _ in range(2):
             with pytest.raises(Truncated, match=LOST.format(READS[name])):
                 there.advance()
+
+
+@pytest.mark.parametrize("interest", [["P1", "P2"], ["P1"]])
+@pytest.mark.parametrize("is_there", [False, True])
+def test_a_walk_compares_what_collectors_saw_with_what_leaders_have(world, interest, is_there):
+    write(world, 2)
+    request = SubscriptionRequest.of(None, interest)
+    with OrderWalk(world.driver, "A", request, "earliest") as there:
+        given = offsets(there.advance()) if is_there else []
+        write(world, 5)
+        world.log.write(ORDER, encode(tag_in(PLAN, "K1"), SightRecord((SeenEnd(0, 6, 0),))))
+        world.log.lose(log_partition(PLAN.log("P1")), 3)
+        write(world, 9)
+        given += offsets(there.advance())
+        assert given == [0, 1, 2]
+        for _ in range(2):
+            with pytest.raises(Truncated, match=LOST.format("P1")):
+                there.advance()
+
+
+def test_a_walk_goes_on_under_another_leader_that_has_replaced_nothing(world):
+    write(world, 6)
+    world.log.write(ORDER, encode(tag_in(PLAN, "K1"), SightRecord((SeenEnd(0, 6, 0),))))
+    for _ in range(2):
+        world.log.lose(log_partition(PLAN.log("P1")), 6)
+        with walk(world) as there:
+            assert offsets(there.advance()) == list(range(6))
 
 
 @pytest.mark.parametrize("name", READS)

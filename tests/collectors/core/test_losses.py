@@ -119,7 +119,8 @@ def test_what_a_log_has_lost_is_named_and_accepted_only_as_a_loss():
             assert (facts.epoch, facts.log.lost) == (epoch, first if epoch == 1 else None)
 
 
-def test_a_second_loss_may_take_what_the_life_before_had_kept():
+@pytest.mark.parametrize("life", [0, 1], ids=["a late statement", "lost anew"])
+def test_a_second_loss_may_take_what_the_life_before_had_kept(life):
     with Small(PLAN) as system:
         system.run_all()
         ordered(system, 70)
@@ -128,12 +129,15 @@ def test_a_second_loss_may_take_what_the_life_before_had_kept():
         system.run_all(epoch=2)
         ordered(system, 14)
         earlier = first - 3
-        system.log.lose(log_partition(PLAN.log("P1")), earlier)
-        ordered(system, 14)
-        system.write(loss_record("P1", 1, earlier))
+        if life:
+            system.log.lose(log_partition(PLAN.log("P1")), earlier)
+            ordered(system, 14)
+        system.write(loss_record("P1", life, earlier))
         with pytest.raises(Truncated, match=f"log P1 has lost .* offset {earlier} on"):
             system.all("C1", into=(read := []))
         assert offsets_of(read, "P1") == list(range(earlier))
+        with pytest.raises(Conflict, match=f"P1 has lost .* offset {earlier} on.*--accept-loss"):
+            recovered(system)
         assert recovered(system, lossy=True).epoch == 3
         system.run_all(epoch=3)
         sent = ordered(system, 70)

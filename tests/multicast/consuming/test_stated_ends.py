@@ -5,9 +5,11 @@ from dataclasses import replace
 
 import pytest
 
+from collectors.core.mending import recovery_plan
 from multicast.consuming import readers
 from multicast.consuming.cursor import start_cursor
 from multicast.consuming.delivery import Delivery
+from multicast.consuming.subscription import SubscriptionRequest
 from multicast.control import (
     ends_record,
     log_partition,
@@ -32,6 +34,7 @@ from multicast.order.records import (
     encode,
 )
 from multicast.order.stream import StreamCheckpoint
+from multicast.tables.order_walk import OrderWalk
 from tests.helpers.plans import chain, first_stream, tag_in
 from tests.helpers.small import Small
 
@@ -290,16 +293,22 @@ def test_nobody_begins_in_a_stream_that_has_lost_its_end(world):
     world.consumer("C2").close()  # what its own stream has relayed stays
 
 
+@pytest.mark.parametrize("before", [0, 2], ids=["of one leader", "of two leaders"])
+@pytest.mark.parametrize("often", ["_LOOK_EVERY_S", "_LOOK_LATER_S"])
 def test_a_new_reader_of_a_later_leaders_records_meets_a_statement_that_comes_late(
-    world, monkeypatch
+    world, monkeypatch, often, before
 ):
-    monkeypatch.setattr(readers, "_LOOK_EVERY_S", 0.0)
-    world.log.lose(stream_partition(PLAN, "K1"), 0)
-    write(world, 3)
+    monkeypatch.setattr(readers, often, 0.0)
+    if often == "_LOOK_LATER_S":  # after the first minute
+        monkeypatch.setattr(readers, "_LOOKS_S", 0.0)
+    order = stream_partition(PLAN, "K1")
+    write(world, before)
+    world.log.lose(order, world.log.high_watermarks([order])[order])
+    write(world, 3, first=before)
     with world.consumer("C1") as consumer:
         assert consumer.poll(0.2)
         world.write(lost_stream_record("K1", 1))
-        write(world, 1, first=3)
+        write(world, 1, first=before + 3)
         with pytest.raises(Truncated):
             consumer.poll(0.2)
 
@@ -322,3 +331,28 @@ def test_who_reads_on_under_another_leader_meets_the_statement_that_a_stream_is_
             world.write(lost_stream_record("K1", 1))
         with pytest.raises(Truncated):
             consumer.poll(0.2)
+
+
+@pytest.mark.parametrize("reader", ["consumer", "walk"])
+def test_whose_freeze_is_gone_begins_no_epoch_that_begins_elsewhere(world, reader):
+    order, freeze = stream_partition(PLAN, "K1"), encode(tag_in(PLAN, "K1"), FreezeRecord(0, ()))
+    request = SubscriptionRequest.of("C1", None)
+    write(world, 6)
+    with (
+        world.consumer("C1") as consumer,
+        OrderWalk(world.driver, "A", request, "earliest") as walk,
+    ):
+        go_on = (lambda: consumer.poll(0.2)) if reader == "consumer" else walk.advance
+        lost = world.log.write(order, freeze)
+        while go_on():
+            pass
+        world.log.lose(order, lost)
+        write(world, 3, first=6)
+        world.log.write(order, freeze)
+        world.propose(recovery_plan(PLAN, ["K1"]))
+        for make in (markers_record, ends_record):
+            ends = {"P1": 9, "P2": 9, "P3": 0, "P4": 9}
+            world.write(make(world.previous, 1, ends, attempt="1"))
+        write(world, 3, first=9)
+        with pytest.raises(Truncated, match="has lost its end: this consumer had read"):
+            go_on()

@@ -10,7 +10,12 @@ one from a cursor that a user's own database kept, and a new one.
                what is gone of another log before any collector stated that log's end: nobody can
                notice (docs/protocol.md, "Lost tails")
 
-It is run by `make cuts`. CUTS in the environment says how many cuts there are.
+In some systems an operator's command is under way, which the cut interrupts. A reader that begins
+before the collectors are back may deliver by what a stream has instead of its lost end: it stops a
+little after they have stated that.
+
+It is run by `make cuts`. CUTS in the environment says how many cuts there are, and FIRST the number
+of the first one: each has its own seed.
 """
 
 import collections
@@ -21,15 +26,18 @@ import random
 import sys
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 
 import pytest
 from kafka import KafkaAdminClient
 
 from multicast import Consumer, Producer
+from multicast.consuming import readers
 from multicast.control import (
     ControlReader,
     collectors_partition,
+    control_partition,
     log_partition,
     order_topic,
     stream_partition,
@@ -41,15 +49,16 @@ from tests.helpers.cuts import cut
 from tests.helpers.forged import streams_of
 from tests.helpers.plans import chain, priced
 from tests.helpers.system import PATIENCE_S, System, until
+from tests.system.tails.operators import STEPS, Operator
 
 pytestmark = [pytest.mark.campaign, pytest.mark.slow, pytest.mark.timeout(7200)]
-CUTS = int(os.environ.get("CUTS", "20"))
-SYSTEMS = 4  # of a round: so many cuts cost one start of the brokers
+CUTS, FIRST = int(os.environ.get("CUTS", "20")), int(os.environ.get("FIRST", "0"))
+SYSTEMS, AT_ONCE = 12, 6  # of a round: so many cuts cost one start of the brokers
 NAMES = ("C1", "C2", "C4")  # the top's, its child's, and one who reads a log alone
-SILENT_S = 20.0
-# Who begins before the collectors are back, and state what a stream has lost, meets that up to
-# a minute later; here all begin behind it.
+SILENT_S, EARLY_S = 20.0, 3.0
+# Collectors that are back state within that time what a stream has lost.
 SETTLED_S = 3.0
+LOOK_S = 2.0  # so often a reader under a later leader looks here for what is stated
 # What is cut: partitions by the name of a log, of a collector for its stream, or a control topic.
 KINDS = {
     "a log": ["P1"],
@@ -65,8 +74,14 @@ KINDS = {
     "all topics, to one moment": ["P1", "P2", "P3", "P4", "K1", "K2", "collectors"],
     "all topics, each to its own moment": ["P1", "P2", "P3", "P4", "K1", "K2", "collectors"],
     "what nobody has read": ["P1", "P4"],
+    "plans, in a change": ["operators"],
+    "a log, in a change": ["P1"],
+    "an order, in a change": ["K1"],
+    "plans, in a recovery": ["operators"],
+    "an order, in a recovery": ["K2"],
 }
 # Brokers, and whether eligible leader replicas (KIP-966) are on.
+STAYING = ("stays", "TimedOut")
 CLUSTERS = [(1, True), (1, True), (3, True), (1, True), (3, False)]
 
 
@@ -79,23 +94,28 @@ class Reading:
     before: list = field(default_factory=list)
     all: list = field(default_factory=list)
     end: str = "stays"
+    why: str = ""
     seconds: float = 0.0
 
     def take(self, batch):
         """Note a batch."""
         self.all += [(batch.log.name, each.offset, each.value) for each in batch.records]
 
-    def go_on(self, consumer):
-        """Deliver all that there is."""
+    def go_on(self, consumer, silent_s=SILENT_S, further_s=0.0):
+        """Deliver all that there is, and what comes within some time."""
         began = time.monotonic()
         while time.monotonic() < began + PATIENCE_S:
             try:
-                for batch in consumer.until_end(timeout=SILENT_S):
+                for batch in consumer.until_end(timeout=silent_s):
                     self.take(batch)
+                until_s = time.monotonic() + further_s
+                while time.monotonic() < until_s:
+                    for batch in consumer.poll(0.5):
+                        self.take(batch)
                 self.end = "stays"
                 break
             except AmcastError as error:
-                self.end = type(error).__name__
+                self.end, self.why = type(error).__name__, f"{error}"
                 if not error.retriable or isinstance(error, TimedOut):
                     break
         self.seconds = time.monotonic() - began
@@ -122,9 +142,14 @@ class Victim:
         self.restarts = rng.random() < 0.5  # the collectors, as in the power cut of a whole room
         self.stated = rng.random() < 0.5
         self.unread = self.kind == "what nobody has read"
+        step = rng.choice(STEPS)
         driver = rng.choice(("librdkafka", "kafka-python"))
         self.system = System(cluster.bootstrap, two_orders(), folder, driver=driver)
-        self.topic = self.system.topic
+        self.topic, self.plan = self.system.topic, self.system.plan
+        self.operator, self.again = None, ""
+        if ", in a " in self.kind:
+            recovers = self.kind.endswith("recovery")
+            self.operator = Operator(self.system, recovers=recovers, step=step)
         self.lost = {}  # by log, or collector: the first offset
         self.seen = {}  # by log: how far a collector's stream says that it was seen
         self.readings = []
@@ -167,9 +192,13 @@ class Victim:
 
     def prepare(self):
         """Write and read; what nobody has read comes afterwards."""
+        self.system._wait_running(self._collectors, {"K1", "K2"})
         self.write(self.rng.randint(15, 30))
-        self.read()
-        if self.unread:
+        if self.operator is None or not self.operator.ends_it:
+            self.read()
+        if self.operator is not None:
+            self._interrupt(self.operator)
+        elif self.unread:
             self._collectors.kill()
             self.write(10)
         elif self.stated:
@@ -177,6 +206,17 @@ class Victim:
         if self.restarts and not self.unread:
             self._collectors.kill()
         self.seen = self._seen_ends()
+
+    def _interrupt(self, operator):
+        """Let a command begin that the cut interrupts; if it is almost done, read behind it."""
+        operator.spoil(self.write)
+        operator.begin()
+        if operator.ends_it:
+            self.write(5)
+            self.read()
+        with contextlib.closing(ControlReader(self.system.driver, self.topic)) as control:
+            state = control.refresh()
+            self.plan = state.plan(state.begun_epoch)
 
     def _seen(self, log):
         """Whether the streams say that a log was seen to end where it ends."""
@@ -186,7 +226,7 @@ class Victim:
     def _seen_ends(self):
         """Give by log how far its top's stream says that it was seen; 0: not at all."""
         ends = {}
-        streams, plan = streams_of(self.system), self.system.plan
+        streams, plan = streams_of(self.system), self.plan
         for log in plan.logs:
             top = plan.top(log.name)
             seen = (
@@ -199,20 +239,22 @@ class Victim:
 
     def cut(self, folders):
         """Lose what the kind names."""
-        plan, moment = self.system.plan, None
+        plan, moment = self.plan, None
         for what in KINDS[self.kind]:
             if what == "collectors":
                 at = collectors_partition(self.topic)
+            elif what == "operators":
+                at = control_partition(self.topic)
             elif what.startswith("K"):
                 at = stream_partition(plan, what)
             else:
                 at = log_partition(plan.log(what))
 
-            def choose(borders):
+            def choose(borders, half=1 if what == "operators" else None):  # 1: behind a plan
                 nonlocal moment
                 if self.unread:
                     return borders[-self.rng.randint(1, 10)]
-                border = self.rng.choice(borders[len(borders) // 2 :])
+                border = self.rng.choice(borders[half or len(borders) // 2 :])
                 if self.kind.endswith("one moment"):
                     moment = moment or border.time_ms
                     later = [each for each in borders if each.time_ms >= moment]
@@ -222,19 +264,33 @@ class Victim:
             self.lost[what] = cut(folders, *at, choose)
 
     def go_on(self):
-        """Write more, and let all readers go on."""
-        if self.restarts or self.unread:
-            self._collectors = self.system.order()
-        self.write(60)
-        threading.Event().wait(SETTLED_S)
-        for reading in self.readings:
-            with contextlib.ExitStack() as opened:
-                try:
-                    consumer = opened.enter_context(self._opened(reading))
-                except AmcastError as error:
-                    reading.end = type(error).__name__
-                    continue
-                reading.go_on(consumer)
+        """Write more, and let all readers go on, and those that were there before collectors."""
+        early = [Reading(name, "early") for name in NAMES]
+        with contextlib.ExitStack() as opened:
+            for reading in early:
+                self._go_on(reading, opened, silent_s=EARLY_S)
+            if self.restarts or self.unread or self._collectors.ended():
+                start = self.system.order if self.operator is None else self.system.start
+                self._collectors = start()
+            self.write(60)
+            if self.operator is not None:
+                self.again = self.operator.again()
+            threading.Event().wait(SETTLED_S)
+            for reading in self.readings:
+                self._go_on(reading, opened)
+            for reading in early:
+                if reading.end in STAYING:
+                    reading.go_on(self.there[reading.name, "early"], further_s=2 * LOOK_S)
+            self.readings += early
+
+    def _go_on(self, reading, opened, **waits):
+        try:
+            consumer = opened.enter_context(self._opened(reading))
+        except AmcastError as error:
+            reading.end, reading.why = type(error).__name__, f"{error}"
+        else:
+            self.there[reading.name, reading.role] = consumer
+            reading.go_on(consumer, **waits)
 
     def _opened(self, reading):
         name = reading.name
@@ -271,10 +327,11 @@ class Victim:
             for each in mine:
                 if self.has_lost(each) and each.end == "stays" and not self.is_alone(each):
                     wrong.append(f"{name}: {each.role} goes on without what it had delivered")
-                if each.end not in ("stays", "TimedOut", Truncated.__name__):
-                    wrong.append(f"{name}: {each.role} stops with {each.end}")
-                if self.unread and each.end != "stays":
-                    wrong.append(f"{name}: {each.role} stops with {each.end} for nothing")
+                if each.end not in (*STAYING, Truncated.__name__):
+                    wrong.append(f"{name}: {each.role} stops with {each.end}: {each.why}")
+                # Who was there may have fetched ahead what nobody had delivered, and delivers it.
+                if self.unread and each.end != "stays" and each.role != "was there":
+                    wrong.append(f"{name}: {each.role} stops for nothing: {each.why}")
         for one, other in itertools.product(self._staying("C1"), self._staying("C2")):
             common = set(one.all) & set(other.all)
             orders = [[each for each in reading.all if each in common] for reading in (one, other)]
@@ -284,16 +341,16 @@ class Victim:
 
     def _staying(self, name):
         """Give the readers that go on; what a new one has delivered before it stops counts, too."""
-        ends = ("stays", "TimedOut")
         mine = [each for each in self.readings if each.name == name and not self.is_alone(each)]
-        return [each for each in mine if each.end in ends or each.role == "new"]
+        return [each for each in mine if each.end in STAYING or each.role == "new"]
 
     def states(self):
         """Say of which logs the control topic states a loss."""
         with contextlib.closing(ControlReader(self.system.driver, self.topic)) as control:
             state = control.refresh()
             logs = [log for log in self.lost if log[0] == "P" and state.loss_of(1, log) is not None]
-            return logs + [name for name in self.lost if (name, 1) in state.losses.streams]
+            streams = {name for name, _ in state.losses.streams}
+            return logs + [name for name in self.lost if name in streams]
 
     def close(self):
         """End what was started."""
@@ -316,13 +373,13 @@ def a_round(brokers, *, elr, numbers, folder):
     with LocalCluster(brokers=brokers) as cluster, contextlib.ExitStack() as opened:
         if not elr:
             switch_off(cluster.bootstrap)
-        victims = []
+        victims, pool = [], opened.enter_context(ThreadPoolExecutor(AT_ONCE))
         for number in numbers:
             place = folder / str(number)
             place.mkdir()
             victims.append(Victim(cluster, place, number, random.Random(f"cut {number}")))
             opened.callback(victims[-1].close)
-            victims[-1].prepare()
+        list(pool.map(Victim.prepare, victims))
         running = cluster._need().brokers
         for broker in running:
             cluster.kill(broker.broker_id)
@@ -333,36 +390,52 @@ def a_round(brokers, *, elr, numbers, folder):
             for victim in victims:
                 order = order_topic(victim.topic)
                 until(lambda order=order: order in driver.partition_counts([order]), "a topic")
-        for victim in victims:
-            victim.go_on()
-        return [(victim, victim.judge(), victim.states()) for victim in victims]
+        list(pool.map(Victim.go_on, victims))
+        return [(victim, victim.states()) for victim in victims]
 
 
-def test_readers_that_go_on_never_differ_in_silence(tmp_path, capsys):
-    told = collections.defaultdict(collections.Counter)
-    soon = collections.defaultdict(list)
-    wrong = []
-    for number, first in enumerate(range(0, CUTS, SYSTEMS)):
-        brokers, elr = CLUSTERS[number % len(CLUSTERS)]
-        numbers = range(first, min(first + SYSTEMS, CUTS))
-        for victim, differences, stated in a_round(
-            brokers, elr=elr, numbers=numbers, folder=tmp_path
-        ):
-            where = f"cut of {victim.kind} {victim.lost}, {brokers} brokers"
-            wrong += [f"{where}, {victim.system.driver_name}: {each}" for each in differences]
-            counts = told[victim.kind]
-            counts["cuts"] += 1
-            counts["stated"] += bool(stated)
-            for reading in victim.readings:
-                counts[f"{reading.role}: {reading.end}"] += 1
-                counts["alone"] += victim.is_alone(reading) and reading.end == "stays"
-                if reading.end == "Truncated":
-                    soon[victim.kind].append(reading.seconds)
-    lines = [f"{CUTS} cuts, silent differences and other wrong ends: {len(wrong)}", *wrong]
-    for kind, counts in told.items():
-        times = sorted(soon[kind])
-        median = f"; Truncated after {times[len(times) // 2]:.1f} s (median)" if times else ""
-        lines.append(f"{kind}: {', '.join(f'{k} {v}' for k, v in counts.items())}{median}")
-    with capsys.disabled():
-        sys.stdout.write("\n" + "\n".join(lines) + "\n")
-    assert not wrong
+class Table:
+    """Who has noticed what, by the kind of the cut."""
+
+    def __init__(self):
+        self.wrong, self._counts = [], collections.defaultdict(collections.Counter)
+        self._soon = collections.defaultdict(list)
+
+    def note(self, victim, where, stated):
+        """Take what has become of a system."""
+        where = f"cut of {victim.kind} {victim.lost}, {where}, {victim.system.driver_name}"
+        self.wrong += [f"{where}: {each}" for each in victim.judge()]
+        counts = self._counts[victim.kind]
+        counts["cuts"] += 1
+        counts["stated"] += bool(stated)
+        if victim.operator is not None:
+            counts[f"the command again: {victim.again}"] += 1
+        for reading in victim.readings:
+            counts[f"{reading.role}: {reading.end}"] += 1
+            counts["alone"] += victim.is_alone(reading) and reading.end == "stays"
+            if reading.end == "Truncated":
+                self._soon[victim.kind].append(reading.seconds)
+
+    def __str__(self):
+        cuts = sum(counts["cuts"] for counts in self._counts.values())
+        lines = [f"{cuts} cuts, silent differences and other wrong ends: {len(self.wrong)}"]
+        for kind, counts in self._counts.items():
+            times = sorted(self._soon[kind])
+            median = f"; Truncated after {times[len(times) // 2]:.1f} s (median)" if times else ""
+            lines.append(f"{kind}: {', '.join(f'{k} {v}' for k, v in counts.items())}{median}")
+        return "\n".join(["", *lines, *self.wrong, ""])
+
+
+def test_readers_that_go_on_never_differ_in_silence(tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr(readers, "_LOOK_LATER_S", LOOK_S)
+    table = Table()
+    try:
+        for first in range(FIRST, FIRST + CUTS, SYSTEMS):
+            brokers, elr = CLUSTERS[first // SYSTEMS % len(CLUSTERS)]
+            numbers = range(first, min(first + SYSTEMS, FIRST + CUTS))
+            for victim, stated in a_round(brokers, elr=elr, numbers=numbers, folder=tmp_path):
+                table.note(victim, f"{brokers} brokers", stated)
+    finally:
+        with capsys.disabled():
+            sys.stdout.write(str(table))
+    assert not table.wrong

@@ -69,10 +69,12 @@ def test_no_reader_goes_on_in_another_tail(cluster, tmp_path, name, what, driver
             deliver(subscribed)
 
 
-def deliver(subscribed):
-    """Go on from the commit, to the end."""
+def deliver(subscribed, into=None):
+    """Go on from the commit, to the end; add the offsets to a list."""
+    read = [] if into is None else into
     with Consumer(**subscribed) as consumer:
-        list(consumer.until_end(timeout=PATIENCE_S))
+        for batch in consumer.until_end(timeout=PATIENCE_S):
+            read += [record.offset for record in batch.records]
 
 
 def stream_state(system, name):

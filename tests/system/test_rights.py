@@ -484,7 +484,7 @@ def test_no_output_log_plan_page_or_process_list_holds_a_password(broker, tmp_pa
             done = amcast(arguments, topic, user, tmp_path, bootstrap=broker.users)
             assert (user is wrong) == isinstance(done.exception, AuthenticationFailed), done
             seen.append(f"{done.output} {done.exception!r}")
-        page = re.search(r"http://\S*(?=/status)", (tmp_path / "log").read_text())[0]
+        page = until(lambda: re.search(r"http://\S*(?=/status)", (tmp_path / "log").read_text()))[0]
         for path in ("/status", "/metrics"):
             with urllib.request.urlopen(page + path, timeout=PATIENCE_S) as answer:
                 seen.append(answer.read().decode())

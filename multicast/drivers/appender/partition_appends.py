@@ -29,7 +29,6 @@ from dataclasses import dataclass
 from enum import Enum
 from itertools import accumulate, islice
 from math import inf
-from operator import attrgetter
 
 from multicast.drivers.appender.entries import QueuedEntry
 from multicast.drivers.appender.record_batch import (
@@ -66,7 +65,6 @@ _TOO_FEW_REPLICAS = 19  # refused before anything was stored, for now
 _DUPLICATE = 46  # stored earlier, and the broker remembers no offset
 _NOT_AUTHORIZED = frozenset({29, 31})  # no right on the topic, on the cluster
 
-_SIZE = attrgetter("size")
 # The outcome of an entry's first record: if it is stored, the others follow it.
 EntryOutcome = tuple[QueuedEntry, AppendOutcome]
 
@@ -223,7 +221,7 @@ class PartitionAppends:
         room = self.batch_bytes_max - BATCH_BYTES
         if self.queue_bytes <= room:
             return len(self.queue)
-        sizes = accumulate(map(_SIZE, self.queue))
+        sizes = accumulate(entry.size for entry in self.queue)
         return max(1, next(count for count, total in enumerate(sizes) if total > room))
 
     def count_first(self, count: int) -> int:

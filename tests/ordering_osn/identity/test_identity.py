@@ -163,6 +163,17 @@ def test_a_member_with_two_chains_is_refused(authority):
     assert "more than one chain" in judged(msp, crossed[0].issue("a", units=["client"]))
 
 
+def test_an_authority_that_is_listed_twice_makes_no_second_chain(authority):
+    below = authority.issue("below", ca=True, begins=0)
+    for certifier, lists in (
+        (authority, {"roots": [authority] * 2}),
+        (authority, {"roots": [authority], "intermediates": [authority]}),
+        (below, {"roots": [authority], "intermediates": [below] * 2}),
+    ):
+        msp = Msp(msp_bytes(**lists, nodes=NODES))
+        assert not judged(msp, certifier.issue("a", units=["client"]))
+
+
 def test_authorities_that_certify_each_other_cost_a_bounded_number_of_checks():
     keys = [ec.generate_private_key(ec.SECP256R1()) for _ in range(7)]
     mesh = [

@@ -386,6 +386,23 @@ def without_migration(config):
 # Configs read from a block.
 
 
+def test_an_administrator_by_unit_needs_the_capability_that_makes_one(config):
+    for named, taken in (("V1_3", False), ("V1_4_2", False), ("V1_4_3", True), ("V2_0", True)):
+
+        def older(new, named=named):
+            set_capabilities(new, named)
+            del group_at(new, "Orderer", "OrdererOrg").values["Endpoints"]
+
+        start = ChannelConfig(config.channel_id, changed(config, older))
+        raw = update(start, drop("Application", "Org1MSP", kind="policies", name="Endorsement"),
+                     signers=[org_admin()])  # fmt: skip
+        if taken:
+            start.proposed(parsed(raw))
+        else:
+            with pytest.raises(InvalidUpdate, match="is not met"):
+                start.proposed(parsed(raw))
+
+
 def test_a_config_envelope_is_not_taken_for_another_channels(config):
     raw = update(config, lambda c: set_timeout(c, "1s"))
     proposed, _ = config.proposed(parsed(raw))

@@ -12,6 +12,7 @@ from cryptography.x509.oid import ExtendedKeyUsageOID
 from ordering_osn.identity import (
     MalformedMsp,
     Msp,
+    MspRules,
     Msps,
     SigningIdentity,
     UntrustedIdentity,
@@ -161,6 +162,40 @@ def test_a_member_with_two_chains_is_refused(authority):
     crossed = [one.issue("crossed", ca=True, key=key, begins=0) for one in (authority, other)]
     msp = Msp(msp_bytes([authority, other], intermediates=crossed, nodes=NODES))
     assert "more than one chain" in judged(msp, crossed[0].issue("a", units=["client"]))
+
+
+# Rules; the units of who is administrator, and of whom is accepted (of all with exactly one unit).
+RULES = {
+    MspRules.V1_0: ([], ["client", "peer", "admin", "orderer"]),
+    MspRules.V1_1: ([], ["client", "peer"]),
+    MspRules.V1_3: ([], ["client", "peer"]),
+    MspRules.V1_4_3: (["admin"], ["client", "peer", "admin", "orderer"]),
+}
+
+
+@pytest.mark.parametrize("rules", RULES)
+def test_channels_of_older_capabilities_know_fewer_units(authority, rules):
+    members = {unit: authority.issue(unit, units=[unit]) for unit in NODES}
+    msp = Msp(msp_bytes([authority], nodes=NODES), rules)
+    administrators, accepted = RULES[rules]
+    assert [unit for unit in NODES if "admin" in roles(msp, members[unit])] == administrators
+    assert [unit for unit in NODES if not judged(msp, members[unit])] == accepted
+    listed = Msp(msp_bytes([authority], nodes=NODES, admins=[members["client"]]), rules)
+    assert "admin" in roles(listed, members["client"])
+    wrong = [
+        msp_bytes([authority], nodes={"client": None, "admin": None}),
+        msp_bytes([authority], nodes=NODES, admins=[members["admin"]]),
+    ]
+    for raw in wrong:
+        if rules in (MspRules.V1_0, MspRules.V1_4_3):
+            Msp(raw, rules)
+        else:
+            with pytest.raises(MalformedMsp, match=r"V1_4_3|neither client nor admin"):
+                Msp(raw, rules)
+    combined = CombinedPrincipal(principals=[role(MSPRole.MEMBER)])
+    identity = Msps([msp]).identity(members["client"].creator("Org1"))
+    both = principal(MSPPrincipal.COMBINED, combined)
+    assert identity.satisfies(both) is (rules >= MspRules.V1_3)
 
 
 def test_an_authority_that_is_listed_twice_makes_no_second_chain(authority):

@@ -221,6 +221,22 @@ def test_a_closed_appender_tells_what_was_sent_from_what_was_not(cluster):
     assert cluster.kinds(LOG) == ["AppendUnknown", "AppendNotStored", "AppendNotStored"]
 
 
+def test_a_close_waits_for_what_goes_beside(cluster):
+    cluster.brokers.leaders[OTHER] = 1
+    cluster.append(OTHER)
+    message, ticket = cluster.requests
+    answer_at_once(message)
+
+    def wait_for(_, ready, __):
+        if not ready():
+            answer_at_once(ticket)
+        return ready()
+
+    cluster.clock.wait_for = wait_for
+    cluster.appender.close()
+    assert cluster.kinds(ORDER) == ["stored"]
+
+
 def test_a_ticket_that_cannot_be_written_holds_up_neither_flush_nor_close(cluster):
     cluster.brokers.leaders[ORDER] = None
     cluster.append(LOG)

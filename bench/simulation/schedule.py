@@ -150,6 +150,7 @@ class Schedule:
     tickets: tuple[bool, ...] = ()  # by producer: whether it writes any
     apart: bool = True  # messages and tickets have different leaders
     pinned: bool = False  # no instance is a primary: all are standbys
+    alone: bool = False  # each collector has one instance at a time
     fates: tuple[Fate, ...] = CALM
     delay_max: int = 1  # of what is late, in milliseconds
     crash_mask: int = -1  # a turn crashes if its crash bits are all 0 under this mask
@@ -235,7 +236,7 @@ def _with_more(drawn: Schedule, rng: Random, *, calm: bool) -> Schedule:
     _insert(rng, ops, TurnKind.RELEASE, rng.choice((0, 0, 2, 6)), 0.1)
     if not calm:
         _insert(rng, ops, TurnKind.OUTAGE, rng.choice((0, 0, 0, 1, 2)), 0.1)
-    return replace(drawn, ops=tuple(ops))
+    return replace(drawn, ops=tuple(ops), alone=not calm and rng.random() < 0.15)
 
 
 def _with_losses(drawn: Schedule, rng: Random) -> Schedule:

@@ -26,7 +26,7 @@ from multicast.consuming.delivery import Delivery
 from multicast.consuming.last_read import LastRead, committed_text
 from multicast.control import control_partition, log_partition
 from multicast.drivers.clock import ClientClock
-from multicast.drivers.protocol import Driver, TopicPartition
+from multicast.drivers.protocol import Driver, Record, TopicPartition
 from multicast.errors import Trimmed, Truncated, UsageError
 from multicast.messages import message_checksum, name_set, refuse_no_name
 from topology.tree import Log, log_name
@@ -83,25 +83,24 @@ class GroupPositions:
         These are all where it begins. An entry of all logs for each delivery would fill the memory
         of a consumer of many that never commits.
         """
+        for log, record in delivery.dropped().items():
+            self._read(delivery.position.rank, delivery.logs[log], record)
         moved = delivery.moved()
         offsets = {log_partition(delivery.logs[log]): offset for log, offset in moved.items()}
         self.begins(delivery.position, offsets)
 
     def handed_out(self, batch: Batch) -> None:
         """Add the next batch that is handed out."""
-        after = batch.records[-1].offset + 1
-        place = (batch.epoch, batch.record, batch.run, after)
-        partition = log_partition(batch.log)
         record = batch.records[-1]
-        last = LastRead(record.offset, message_checksum(record))
-        self._add(_Entry(place, {partition: after}, last))
+        place = (batch.epoch, batch.record, batch.run, record.offset + 1)
+        self._read(place, batch.log, record)
 
     def goes_on(self, stored: Mapping[TopicPartition, LastRead]) -> None:
-        """Take the last messages that the commit names at which delivery goes on."""
+        """Take the last records that the commit names at which delivery goes on."""
         self._last = dict(stored)
 
     def last_of_logs(self, cursor: Cursor) -> dict[TopicPartition, LastRead]:
-        """Give the last message of each log before a cursor, where that is known."""
+        """Give the last record of each log before a cursor, where that is known."""
         self.resume_from(cursor)
         return dict(self._last) if cursor.rank >= self._place else {}
 
@@ -151,6 +150,10 @@ class GroupPositions:
         raise UsageError(
             f"this consumer reads no log {name} at that cursor; it reads {', '.join(sorted(logs))}"
         )
+
+    def _read(self, place: _Place, log: Log, record: Record) -> None:
+        last = LastRead(record.offset, message_checksum(record))
+        self._add(_Entry(place, {log_partition(log): record.offset + 1}, last))
 
     def _add(self, entry: _Entry) -> None:
         self._trail.append(entry)

@@ -20,7 +20,7 @@ from multicast.control.topic_identity import refuse_recreated_logs
 from multicast.drivers.clock import clock_of
 from multicast.drivers.protocol import Driver, Reader, TopicPartition
 from multicast.errors import AmcastError, ProtocolViolation, Trimmed, Truncated, UsageError
-from multicast.order.stream import OrderStream
+from multicast.order.stream import OrderStream, StreamCheckpoint
 
 # How often the control topic is read for a newer epoch. While a plan changes, receipts wait up to
 # this long in addition; a human notices 0.2 s. Every follower pays for each read.
@@ -52,6 +52,8 @@ class OrderFollower:
         self._checkpoints = True
         self._epoch: int | None = None  # whose streams are read now
         self._streams: dict[TopicPartition, OrderStream] = {}
+        # By collector whose stream ends below a checkpoint that is named: those that are.
+        self._refused: dict[str, list[StreamCheckpoint]] = {}
         self._control_due = 0.0
         self._thread: threading.Thread | None = None
         if self._clock.threads:
@@ -170,11 +172,13 @@ class OrderFollower:
         starts = state.begun(plan.epoch)
         names = {stream_partition(plan, spec.name): spec.name for spec in plan.collectors}
         self._lost.begin()
+        self._refused = {}
         for name in names.values():
             try:
                 refuse_lost_stream(self._driver, state, plan.epoch, name)
             except Truncated as error:
                 self._lost.lost_order(plan.own_logs(name), error)
+                self._refused[name] = state.checkpoints(plan.epoch, name)[-1:]
         ends = self._driver.last_stable_offsets(list(names))
         self._streams = {
             partition: state.stream(
@@ -229,3 +233,8 @@ class OrderFollower:
         if self._epoch is not None and state.begun_epoch > self._epoch:
             self._self_ordered = set()  # some may have a collector now
             self._leave()
+        elif self._epoch is not None and any(
+            state.checkpoints(self._epoch, name)[-1:] != points
+            for name, points in self._refused.items()
+        ):
+            self._leave()  # perhaps it was a false one, and is deleted

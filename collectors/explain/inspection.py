@@ -6,14 +6,18 @@ from collections.abc import Mapping
 from contextlib import closing
 from dataclasses import replace
 
+from collectors.doctor.consumer_groups import group_prefix
 from collectors.doctor.streams import now_ms, stream_records
+from collectors.explain.copies import copies_of
 from collectors.explain.facts import (
     Addressee,
+    Copy,
     ExplainedMessage,
     Hop,
     LogFacts,
     OrderPlace,
     StoredRecord,
+    is_void,
 )
 from multicast.conditional.condition import EXPECT
 from multicast.conditional.follower import DecisionFollower
@@ -68,8 +72,23 @@ def explain(
         for entry in plan.consumers
         if not to.isdisjoint(entry.interest)
     )
-    tickets = plan.tickets
-    return ExplainedMessage(message, now_ms(), epoch, facts, record, hops, readers, tickets)
+    copies: tuple[Copy, ...] = ()
+    if record is None or (record.kind == "message" and not is_void(record)):
+        groups = _groups(admin, state.topic)
+        copies = copies_of(
+            driver, state, message, epoch=epoch, to=tuple(to), hops=hops, groups=groups
+        )
+    return ExplainedMessage(
+        message, now_ms(), epoch, facts, record, hops, readers, plan.tickets, copies
+    )
+
+
+def _groups(admin: Admin, topic: str) -> list[str]:
+    """List the topic's groups; none if this user may not see them."""
+    try:
+        return list(admin.groups(group_prefix(topic)))
+    except AmcastError:
+        return []
 
 
 def _log(driver: Driver, admin: Admin, log: Log, offset: int, lost: int | None) -> LogFacts:

@@ -5,6 +5,8 @@ import random
 import signal
 import subprocess
 import sys
+from contextlib import ExitStack
+from pathlib import Path
 
 import pytest
 
@@ -13,6 +15,7 @@ from multicast.consuming.cursor import Cursor
 from multicast.drivers.librdkafka_reader.transactions import LibrdkafkaTransactions
 from multicast.drivers.protocol import Record, TopicPartition
 from tests.helpers.driver_worlds import whole
+from tests.helpers.hosting import hosting
 from tests.helpers.plans import poster
 from tests.helpers.system import PATIENCE_S, System, until
 from tests.running.commands import amcast
@@ -116,6 +119,53 @@ def test_each_message_is_copied_once_in_order_however_often_the_copier_is_killed
             for row in copying.all_copied()
         ]
         assert copying.copies() == expected
+
+
+def states(host):
+    """Give the states of a process's copiers."""
+    return [row["state"] for row in host.status().get("copiers", [])]
+
+
+def child_of(host):
+    """Give the folder in which the system tells of a process that this one has started."""
+    (child,) = Path(f"/proc/{host.pid}/task/{host.pid}/children").read_text().split()
+    return Path(f"/proc/{child}")
+
+
+@pytest.mark.campaign
+@pytest.mark.kafka
+@pytest.mark.slow
+def test_of_several_processes_of_collectors_one_copies_and_the_next_takes_over(
+    kafka_cluster, tmp_path
+):
+    with System(kafka_cluster.bootstrap, poster(), tmp_path) as system, ExitStack() as stack:
+        copying = Copying(system)
+        # The second one is refused: this topic cannot be a target.
+        flags = [f"--materialize=C1={to}" for to in (copying.target.topic, system.topic)]
+        place = system.bootstrap, system.topic, system.driver_name
+        hosts = []
+        for name in "ab":
+            (tmp_path / name).mkdir()
+            hosts.append(stack.enter_context(hosting(*place, tmp_path / name, options=flags)))
+        done, waits = ["running", "ended with 2"], ["elsewhere"] * 2
+        with system.load(SETS):
+            until(lambda: sorted(map(states, hosts)) == sorted([done, waits]), "one that copies")
+            other, first = sorted(hosts, key=states)
+            orphan = child_of(first)
+            copying.wait_copied(30)
+            first.kill()
+            until(lambda: states(other) == done, "the other one")
+            until(lambda: "State:\tZ" in status_of(orphan), "the end of the copier without host")
+            copying.wait_copied(30)
+        other.close()
+        expected = [row["message_id"] for row in copying.all_copied()]
+        assert [message_id for _, message_id, _, _ in copying.copies()] == expected
+
+
+def status_of(process):
+    """Give what the system tells of a process; an ended one counts as not yet buried."""
+    file = process / "status"
+    return file.read_text() if file.exists() else "State:\tZ"
 
 
 @pytest.mark.campaign

@@ -152,7 +152,7 @@ def test_a_node_of_the_ordering_service_serves_clients_outside(podman, project):
     node = people / "ordererOrganizations/example.com/orderers/orderer.example.com/msp"
     shutil.copytree(node, project / "msp")
     user = people / "peerOrganizations/org1.example.com/users/User1@org1.example.com/msp"
-    podman.compose(project, "--profile", "osn", "up", "--detach", "osn")
+    podman.compose(project, "--profile", "osn", "up", "--detach", "join", "osn")
     until(lambda: is_healthy(podman, NODE), "the node", 300)
     signed = ["-n", "127.0.0.1:7050", "--msp", user, "--msp-id", "Org1MSP"]
     amcast("osn", "broadcast", FABRIC / "chain-a.envelopes", "--wait", *signed)

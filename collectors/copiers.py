@@ -76,14 +76,20 @@ class Copiers(Service):
                 self._processes[pair] = None
 
     def status(self) -> list[dict[str, Any]]:
-        """Give each copier's consumer, topic and state: running, ended for good, or elsewhere."""
+        """Give each copier's consumer, topic, process and state."""
         return [
-            {"consumer": consumer, "topic": topic, "state": _state(process)}
+            {
+                "consumer": consumer,
+                "topic": topic,
+                "pid": None if process is None else process.pid,
+                "state": _state(process),
+            }
             for (consumer, topic), process in self._processes.items()
         ]
 
 
 def _state(process: subprocess.Popen[bytes] | None) -> str:
+    """Say whether a copier runs, has ended for good, or is another process's to run."""
     if process is None:
         return "elsewhere"
     return f"ended with {process.returncode}" if process.returncode in _FOR_GOOD else "running"

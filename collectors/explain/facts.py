@@ -83,15 +83,11 @@ class Addressee:
 
 @dataclass(frozen=True, slots=True)
 class Copy:
-    """A consumer's copy of the message in a topic; without an offset it is not there.
-
-    Then `is_past` says that the copier is past the message: retention has removed the copy.
-    """
+    """Where a topic has a consumer's copy of the message; None: nowhere near the message's time."""
 
     consumer: str
     topic: str
     offset: int | None
-    is_past: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -291,8 +287,7 @@ def _state_of(facts: ExplainedMessage, reader: Addressee) -> str:
 def _of_copy(copy: Copy) -> str:
     if copy.offset is not None:
         return f"copied to {copy.topic} at offset {copy.offset}"
-    gone = f"copied to {copy.topic}, whose retention has removed the copy"
-    return gone if copy.is_past else f"not copied to {copy.topic} yet"
+    return f"not in {copy.topic} near its time: not copied yet, or removed by retention"
 
 
 def is_void(record: StoredRecord) -> bool:

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from contextlib import closing
+from collections.abc import Iterator, Mapping
+from contextlib import closing, suppress
 from dataclasses import replace
 
 from collectors.doctor.consumer_groups import group_prefix
 from collectors.doctor.streams import now_ms, stream_records
-from collectors.explain.copies import copies_of
 from collectors.explain.facts import (
     Addressee,
     Copy,
@@ -31,6 +30,9 @@ from multicast.order.records import OwnRecord, RestoredRecord, decode
 from multicast.order.stream import OrderStream
 from multicast.verification.audit import epoch_at, epochs_of
 from topology.tree import CollectorSpec, Log, Plan
+
+_COPIES_MAX = 10_000  # read in search of one: times are not in order, but nearly so
+_HEADERS_OF_COPIES = 3  # which `materialize` adds behind all others
 
 
 def message_of(text: str) -> MessageID:
@@ -73,22 +75,40 @@ def explain(
         if not to.isdisjoint(entry.interest)
     )
     copies: tuple[Copy, ...] = ()
-    if record is None or (record.kind == "message" and not is_void(record)):
-        groups = _groups(admin, state.topic)
-        copies = copies_of(
-            driver, state, message, epoch=epoch, to=tuple(to), hops=hops, groups=groups
-        )
+    if record is not None and record.kind == "message" and not is_void(record):
+        copies = tuple(_copies(driver, admin, plan, message, record))
     return ExplainedMessage(
         message, now_ms(), epoch, facts, record, hops, readers, plan.tickets, copies
     )
 
 
-def _groups(admin: Admin, topic: str) -> list[str]:
-    """List the topic's groups; none if this user may not see them."""
-    try:
-        return list(admin.groups(group_prefix(topic)))
-    except AmcastError:
-        return []
+def _copies(
+    driver: Driver, admin: Admin, plan: Plan, message: MessageID, record: StoredRecord
+) -> Iterator[Copy]:
+    """Find what copiers have made of a message, as far as this user may see their groups."""
+    prefix, groups = group_prefix(plan.topic), {}
+    with suppress(AmcastError):
+        groups = admin.groups(prefix)
+    for group in groups:
+        name, at, topic = group.removeprefix(prefix).rpartition("@")
+        entry = plan.subscription(name)
+        interest = name.split("+") if entry is None else entry.interest
+        if at and not set(interest).isdisjoint(record.to):
+            yield Copy(name, topic, _copy(driver, topic, message, record.timestamp_ms or 0))
+
+
+def _copy(driver: Driver, topic: str, message: MessageID, time_ms: int) -> int | None:
+    """Give the offset of a message's copy, which has its time or a later one."""
+    wanted = str(message).encode()
+    for number in range(driver.partition_counts([topic]).get(topic, 0)):
+        partition = TopicPartition(topic, number)
+        start = driver.offsets_at([partition], max(0, time_ms))[partition]
+        end = min(driver.last_stable_offsets([partition])[partition], start + _COPIES_MAX)
+        for fetched in read_upto(driver, partition, start, end, error=TimedOut):
+            for copy in fetched.records:
+                if any(value == wanted for _, value in copy.headers[-_HEADERS_OF_COPIES:]):
+                    return copy.offset
+    return None
 
 
 def _log(driver: Driver, admin: Admin, log: Log, offset: int, lost: int | None) -> LogFacts:

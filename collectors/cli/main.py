@@ -74,7 +74,7 @@ def run(
     materialize: Annotated[
         list[str] | None,
         typer.Option(
-            "--materialize", help="Also copy, as amcast materialize: C1=TOPIC; repeatable."
+            "--materialize", help="Also copy a consumer's messages: C1=TOPIC; repeatable."
         ),
     ] = None,
     bootstrap: Bootstrap = None,

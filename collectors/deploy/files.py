@@ -86,9 +86,8 @@ def generate(kind: str, deployment: DeploymentSettings) -> dict[str, str]:
 
 def _of_folder(kind: str, values: dict[str, str]) -> dict[str, str]:
     templates = files("collectors.deploy").joinpath("templates")
-    # What all units keep from their processes.
-    shared = _Text(templates.joinpath("confinement.service").read_text("utf-8"))
-    values = {**values, "confinement": shared.substitute(values)}
+    confinement = _Text(templates.joinpath("confinement.service").read_text("utf-8"))
+    values = {**values, "confinement": confinement.substitute(values)}
     return {
         path: _Text(file.read_text("utf-8")).substitute(values)
         for path, file in _walk(templates.joinpath(kind), "")

@@ -24,7 +24,7 @@ from multicast.control import ControlState, log_partition, stream_partition
 from multicast.drivers.kafka import Admin
 from multicast.drivers.protocol import Driver, Record, TopicPartition
 from multicast.drivers.reading import READ_S, read_upto
-from multicast.errors import AmcastError, TimedOut, Trimmed, UsageError
+from multicast.errors import AccessDenied, AmcastError, TimedOut, Trimmed, UsageError
 from multicast.messages import Covered, EpochMarker, MessageID, special
 from multicast.order.records import OwnRecord, RestoredRecord, decode
 from multicast.order.stream import OrderStream
@@ -32,7 +32,6 @@ from multicast.verification.audit import epoch_at, epochs_of
 from topology.tree import CollectorSpec, Log, Plan
 
 _COPIES_MAX = 10_000  # read in search of one: times are not in order, but nearly so
-_HEADERS_OF_COPIES = 3  # which `materialize` adds behind all others
 
 
 def message_of(text: str) -> MessageID:
@@ -94,7 +93,8 @@ def _copies(
         entry = plan.subscription(name)
         interest = name.split("+") if entry is None else entry.interest
         if at and not set(interest).isdisjoint(record.to):
-            yield Copy(name, topic, _copy(driver, topic, message, record.timestamp_ms or 0))
+            with suppress(AccessDenied):
+                yield Copy(name, topic, _copy(driver, topic, message, record.timestamp_ms or 0))
 
 
 def _copy(driver: Driver, topic: str, message: MessageID, time_ms: int) -> int | None:
@@ -106,7 +106,7 @@ def _copy(driver: Driver, topic: str, message: MessageID, time_ms: int) -> int |
         end = min(driver.last_stable_offsets([partition])[partition], start + _COPIES_MAX)
         for fetched in read_upto(driver, partition, start, end, error=TimedOut):
             for copy in fetched.records:
-                if any(value == wanted for _, value in copy.headers[-_HEADERS_OF_COPIES:]):
+                if any(value == wanted for _, value in copy.headers[-3:]):  # the last are ours
                     return copy.offset
     return None
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import closing, suppress
 from dataclasses import replace
 
@@ -85,7 +85,8 @@ def _copies(
     driver: Driver, admin: Admin, plan: Plan, message: MessageID, record: StoredRecord
 ) -> Iterator[Copy]:
     """Find what copiers have made of a message, as far as this user may see their groups."""
-    prefix, groups = group_prefix(plan.topic), {}
+    prefix = group_prefix(plan.topic)
+    groups: Iterable[str] = ()
     with suppress(AmcastError):
         groups = admin.groups(prefix)
     for group in groups:

@@ -114,7 +114,7 @@ dist: .venv/ready
 	rm -rf build dist
 	mkdir dist
 	$(BIN)/python -c "from setuptools import build_meta as b; b.build_sdist('dist'); b.build_wheel('dist')" >/dev/null
-	$(PYTHON) -m bench.demo.setup --lock collectors,planner > dist/collectors.lock
+	$(PYTHON) -m bench.demo.setup --lock collectors,planner,osn > dist/amcast.lock
 
 # The generated chart, checked by Helm, which Go builds from its source, once.
 helm: .venv/ready .helm/helm

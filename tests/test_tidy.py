@@ -76,7 +76,10 @@ DOORS = {
     "kafka": ("multicast/drivers/kafka/", "bench/nemesis/faults/tickets.py"),
     "confluent_kafka": ("multicast/drivers/librdkafka_reader/", "examples/cdc/"),
     "faust": ("collectors/app.py", "multicast/faust/", "examples/faust_totals/"),
-    "mode": ("collectors/app.py", "collectors/supervisor.py", "multicast/faust/"),
+    "mode": (
+        *("collectors/app.py", "collectors/copiers.py", "collectors/supervisor.py"),
+        "multicast/faust/",
+    ),
     "pulp": ("topology/planner/integer_program.py",),
     "networkx": ("topology/draw.py",),
     "cryptography": ("ordering_osn/identity/certificates.py",),

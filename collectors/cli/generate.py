@@ -47,7 +47,7 @@ def systemd(
     out: Out = None,
     force: ForceOption = False,
 ) -> None:
-    """Write a systemd unit that runs collectors; the same unit serves every machine."""
+    """Write systemd units: of collectors, the same on every machine, and of a copier."""
     deployment = _reaching(bootstrap, topic, command=command, web_port=web_port)
     _write("systemd", deployment, out, force=force)
 

@@ -25,6 +25,7 @@ from multicast.errors import UsageError
 from multicast.web import listen_at
 from ordering_osn.api.broadcast import Panicked, serve_bundles, serve_envelopes
 from ordering_osn.api.channels import Channels
+from ordering_osn.api.connections import Connections
 from ordering_osn.api.deliver import Deliver
 from ordering_osn.api.metrics import Metrics
 from ordering_osn.api.multi.deliver_multi import DeliverMulti
@@ -98,18 +99,19 @@ class _Stream:
     """A `broadcast.Stream` on gRPC, of any method.
 
     `tls_hash`: of the client's TLS certificate, under mutual TLS. `why`: this side has ended the
-    stream, as if the client had, for this reason.
+    stream, as if the client had, for this reason. A client that does not read loses its connection.
     """
 
     def __init__(
         self,
         context: Any,
         streams: ClientStreams,
+        connections: Connections,
         tls_hash: bytes | None,
         count: Callable[[str], None],
     ) -> None:
         self.context, self.tls_hash, self.why = context, tls_hash, ""
-        self._streams, self._count = streams, count
+        self._streams, self._connections, self._count = streams, connections, count
         self._peer = context.peer()  # gRPC no longer knows it after the call has ended
         self._client: Client | None = None
         self._first_s: float | None = streams.first_s
@@ -162,11 +164,26 @@ class _Stream:
             self._streams.served(self._limit)
 
     async def write(self, message: bytes) -> None:
+        self._limit_write(len(message))
         try:
             await self.context.write(message)
         except aio.InternalError as error:
+            if self._peer in self._connections.ending:  # it is said why
+                raise asyncio.CancelledError from error
             raise _ClientLeft(self._peer, len(message)) from error
+        finally:
+            self._timer.cancel()
         self._count("messages_sent")
+
+    def _limit_write(self, size: int) -> None:
+        within_s = self._streams.taken_within_s(size)
+        loop = asyncio.get_running_loop()
+        self._timer = loop.call_later(within_s, self._stalled, size, within_s)
+
+    def _stalled(self, size: int, within_s: float) -> None:
+        why = f"it has not read {size} bytes that were sent to it within {within_s:.3g} s"
+        self._connections.end(self._peer, why)
+        self._limit_write(size)  # where it could not be
 
 
 class Server:
@@ -245,6 +262,7 @@ class Server:
                 self.port = self._server.add_insecure_port(address)
             else:
                 self.port = self._server.add_secure_port(address, self._credentials(self._tls))
+            self._connections = Connections(self.port, self._metrics)
             await self._server.start()
         except (RuntimeError, ValueError) as error:
             raise UsageError(f"cannot listen on {address}: {error}") from error
@@ -317,7 +335,8 @@ class Server:
         count("requests_received")
         stream: _Stream | None = None
         try:
-            stream = _Stream(context, self._streams, self._tls_hash(context), count)
+            tls_hash = self._tls_hash(context)
+            stream = _Stream(context, self._streams, self._connections, tls_hash, count)
             await serve(stream)
             why = stream.why
             code = "ResourceExhausted" if why else "OK"

@@ -18,6 +18,7 @@ from tests.ordering_osn.helpers.chains import (
     MUTUAL_TLS,
     ORDERER,
     SERVER_TLS,
+    SMALL_WINDOW,
     USER,
     USER_TLS,
     SmallChannels,
@@ -38,11 +39,6 @@ METHODS = (
     "/amcast.osn.MultiChain/Status",
     "/amcast.osn.MultiChain/LogEnd",
 )
-SMALL_WINDOW = [
-    ("grpc.use_local_subchannel_pool", 1),
-    ("grpc.http2.bdp_probe", 0),
-    ("grpc.http2.lookahead_bytes", 65535),
-]
 
 
 def deliver(client, *, signer=USER, stop=0, **options):

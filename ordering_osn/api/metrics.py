@@ -130,6 +130,7 @@ class Metrics:
         Gauge, "1: the chain has stopped, as Kafka lost the end of its log or order", "channel",
         own=True,
     )  # fmt: skip
+    stalled_connections_ended = _tally("Connections ended whose client did not read", own=True)
     ledger_torn_tails = _tally("Torn tails of the ledger cut off at start", "channel", own=True)
 
     def __init__(self) -> None:

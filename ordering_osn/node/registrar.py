@@ -24,6 +24,7 @@ from typing import Literal
 
 from multicast.errors import AmcastError, Conflict, UsageError
 from ordering_osn.api.metrics import Metrics
+from ordering_osn.api.services import MESSAGE_BYTES_MAX
 from ordering_osn.chain.blocks import CorruptMetadata
 from ordering_osn.chain.envelopes import Signer
 from ordering_osn.chain.state import WINDOW_MAX
@@ -43,6 +44,7 @@ from ordering_osn.node.joining import (
     joined,
     ledger_folder,
     place_created,
+    warn_of_size,
     warn_of_type,
 )
 from ordering_osn.node.kafka_connection import KafkaConnection
@@ -102,6 +104,7 @@ class Registrar:
         self._peers = peers
         self._accept_loss = frozenset(accept_loss)
         self.metrics = metrics or Metrics()
+        self.received_max = MESSAGE_BYTES_MAX
         self._fsync = fsync
         self._clock = clock
         self._look_s = look_s
@@ -273,12 +276,13 @@ class Registrar:
         self._wake.set()
 
     def _check_signer(self) -> None:
-        """Note which chains' new configs make this node's signature worthless; warn of types."""
+        """Note which chains' new configs make this node's signature worthless; warn of others."""
         for name, chain in list(self._chains.items()):
             config = chain.config
             if self._signer_judged_by.get(name) is not config:
                 self._signer_judged_by[name] = config
                 warn_of_type(config)
+                warn_of_size(config, self.received_max)
                 problem = _signer_problem(self._signer, config)
                 if problem is None:
                     self._refused_signers.pop(name, None)

@@ -7,6 +7,7 @@
 //	    whether the creator has the role
 //	c   a Config: a channel's whole configuration
 //	u   a Config, its count of bytes before it, and the ConfigEnvelope that shall follow it
+//	p   the same, and an Envelope with a ConfigUpdate, which Fabric's orderer makes one of
 //
 // Out, a line for each case: "accepted", or "refused: " and the reason.
 package main
@@ -47,8 +48,8 @@ func judge(provider bccsp.BCCSP, kind byte, raw []byte) (err error) {
 	case 'c':
 		_, err := bundle(provider, raw)
 		return err
-	case 'u':
-		return judgeUpdate(provider, raw)
+	case 'u', 'p':
+		return judgeUpdate(provider, kind, raw)
 	}
 	return fmt.Errorf("no case %q", kind)
 }
@@ -93,14 +94,23 @@ func bundle(provider bccsp.BCCSP, raw []byte) (*channelconfig.Bundle, error) {
 	return channelconfig.NewBundle(channel, config, provider)
 }
 
-func judgeUpdate(provider bccsp.BCCSP, raw []byte) error {
+func judgeUpdate(provider bccsp.BCCSP, kind byte, raw []byte) error {
 	count := binary.BigEndian.Uint32(raw)
 	current, err := bundle(provider, raw[4:4+count])
 	if err != nil {
 		return fmt.Errorf("the current config: %w", err)
 	}
 	envelope := &common.ConfigEnvelope{}
-	if err := proto.Unmarshal(raw[4+count:], envelope); err != nil {
+	if kind == 'p' {
+		update := &common.Envelope{}
+		if err := proto.Unmarshal(raw[4+count:], update); err != nil {
+			return err
+		}
+		envelope, err = current.ConfigtxValidator().ProposeConfigUpdate(update)
+		if err != nil {
+			return err
+		}
+	} else if err := proto.Unmarshal(raw[4+count:], envelope); err != nil {
 		return err
 	}
 	if err := current.ConfigtxValidator().Validate(envelope); err != nil {

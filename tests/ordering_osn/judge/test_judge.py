@@ -1,6 +1,7 @@
 """No config leaves a node that Fabric's own packages refuse: random ones, judged by both."""
 
 import contextlib
+import itertools
 import random
 import re
 
@@ -14,7 +15,7 @@ from tests.ordering_osn.helpers.configs import parsed
 from tests.ordering_osn.helpers.pki import role
 from tests.ordering_osn.judge.configs import Configs
 from tests.ordering_osn.judge.organisations import Organisations
-from tests.ordering_osn.judge.program import CONFIG, MSP, ROLE, UPDATE, judged
+from tests.ordering_osn.judge.program import CONFIG, MSP, PROPOSAL, ROLE, UPDATE, judged
 
 pytestmark = [
     pytest.mark.slow,
@@ -45,6 +46,8 @@ STRICTER = {
     r"Kafka broker": "checked up to Fabric 2.5, not in the version that judges here",
     r"has no orderer group": "who orders it must find batches and policies there",
     r"requires capabilities": "Fabric's nodes end with a panic, but later",
+    r"no group names the elements": "Fabric makes a block of the same config, with a new number",
+    r"more fields than this node reads": "20,000, or 1,000 signatures: they hold up all clients",
     r"has the unknown rule": "Fabric takes it as met without any signature",
 }
 
@@ -119,17 +122,23 @@ def test_no_config_is_run_that_fabric_refuses():
 def test_no_update_becomes_a_block_that_fabric_refuses():
     seed = random.SystemRandom().randrange(2**32)
     made = Configs(random.Random(seed))
-    taken = []
-    while len(taken) < UPDATES:
-        pair = made.update()
+    taken, refused, reasons = [], [], []
+    pairs = itertools.chain(made.extremes(), iter(made.update, made))  # the latter without end
+    for pair in pairs:
+        if len(taken) == UPDATES:
+            break
         if pair is None:
             continue
+        current = canonical(pair[0].config)
+        current = len(current).to_bytes(4, "big") + current
         try:
             envelope, _ = pair[0].proposed(parsed(pair[1]))
-        except InvalidUpdate:
-            continue
-        current = canonical(pair[0].config)
-        taken.append(len(current).to_bytes(4, "big") + current + canonical(envelope))
+        except InvalidUpdate as error:
+            refused.append(current + pair[1])
+            reasons.append(str(error))
+        else:
+            taken.append(current + canonical(envelope))
     verdicts = zip(taken, judged(UPDATE, taken), strict=True)
     wrong = [(theirs, case.hex()) for case, theirs in verdicts if theirs]
     assert not wrong, f"seed {seed}: {len(wrong)} taken that Fabric refuses: {wrong[:3]}"
+    check_stricter(seed, list(zip(refused, reasons, judged(PROPOSAL, refused), strict=True)))

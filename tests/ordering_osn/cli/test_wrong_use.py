@@ -52,7 +52,7 @@ def channels(tmp_path):
 
 
 def options(folder, **more):
-    defaults = {"listen": ("127.0.0.1", 0), "operations": None, "signer": ORDERER}
+    defaults = {"listen": ("127.0.0.1", 0), "operations": None, "signer": followed(ORDERER)}
     return Options(folder=folder, **{**defaults, **more})
 
 

@@ -45,7 +45,7 @@ def expiry_warning(name: str, end: float | None, now: float) -> str | None:
         return None
     verb = "ended" if end <= now else "ends"
     at = datetime.fromtimestamp(end, UTC)
-    return f"a certificate of {name} {verb} at {at:%Y-%m-%d %H:%M:%S} UTC: give {name} a new one"
+    return f"a certificate of {name} {verb} at {at:%Y-%m-%d %H:%M:%S} UTC; give it a new one"
 
 
 def watch_files(files: Mapping[str, str | None]) -> None:

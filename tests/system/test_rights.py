@@ -19,12 +19,14 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
+from multicast import Consumer
 from multicast.cli.commands import build
 from multicast.control import control_partition, log_partition
 from multicast.drivers import open_driver
 from multicast.drivers.kafka import Admin, TopicSpec
 from multicast.drivers.protocol import Appended, TopicPartition
 from multicast.errors import AppendNotAuthorized, AuthenticationFailed, NotAuthorized
+from multicast.workers.dead_letters import DeadLetters
 from ordering_osn.node.in_sync import Replicas
 from ordering_osn.node.kafka_connection import KafkaConnection
 from tests.helpers.authorized import PASSWORD, RIGHTS, all_of, authorized_broker, named, names
@@ -369,6 +371,43 @@ def test_a_topic_is_adopted_and_repaired_with_the_rights_of_an_apply(broker, tmp
 def test_a_message_is_explained_and_exported_with_the_rights_of_a_reader(broker, system, tmp_path):
     commands = (["explain", "P1:0"], ["export", "--name", "C1", "--to", "table"])
     works(broker, system.topic, "receive", tmp_path, *commands)
+
+
+COPIES = ("materialize", "dead letters")
+
+
+def copied(broker, system, folder, role, to, rights):
+    """Copy C1's messages, or store the first one as a dead letter; give what was said."""
+    client = broker.user(*named(rights, system.topic, "C1", to))
+    if role == "materialize":
+        arguments = [role, "C1", "--to", to, "--until-end", *PATIENT]
+        done = amcast(arguments, system.topic, client, folder, bootstrap=broker.users)
+        return f"{done.exception or ''}"
+    with Consumer(broker.operator, topic=system.topic, name="C1", committed=False) as consumer:
+        message = next(iter(consumer))
+    try:
+        with open_driver("librdkafka", broker.users, client) as driver:
+            with closing(DeadLetters(driver, to)) as letters:
+                letters.store(message, ValueError("no"))
+    except NotAuthorized as error:
+        return str(error)
+    return ""
+
+
+@pytest.mark.campaign
+@pytest.mark.parametrize(
+    ("role", "right"), [(role, right) for role in COPIES for right in (None, *RIGHTS[role])]
+)
+def test_copies_and_dead_letters_need_the_rights_of_their_role(
+    broker, system, tmp_path, role, right
+):
+    to = f"t-{uuid.uuid4().hex[:8]}"
+    if role == "dead letters" or right not in (None, ("Create", "topic", "T")):
+        with Admin(broker.operator) as operator:
+            operator.create_topics({to: TopicSpec(1)})
+    rights = [one for one in all_of(role) if one != right]
+    said = copied(broker, system, tmp_path, role, to, rights)
+    assert said == "" if right is None else names(said, right, system.topic, "C1", to), said
 
 
 def works(broker, topic, role, folder, *commands):

@@ -1,12 +1,11 @@
 """Keys, certificates and client CAs are replaced under load; a node goes on with what is usable."""
 
 import asyncio
-import json
-import logging
 import os
 import re
 import shutil
 import signal
+import socket
 import ssl
 import threading
 import urllib.request
@@ -20,13 +19,11 @@ from multicast import certificates
 from ordering_osn.api.grpc_client import NodeClient
 from ordering_osn.api.seek import seek_envelope
 from ordering_osn.api.tls_files import TlsFiles
-from ordering_osn.identity import SigningIdentity
 from ordering_osn.node.joining import join
-from ordering_osn.node.renewal import FollowedFiles
 from ordering_osn.protos import Block, Metadata, SignatureHeader
 from tests.helpers.small import until
 from tests.helpers.system import System
-from tests.ordering_osn.cli.test_commands import PATIENCE_S, addresses, node
+from tests.ordering_osn.cli.test_commands import PATIENCE_S, addresses, failed_checks, node
 from tests.ordering_osn.helpers.chains import ORDERER_CA, ORDERER_FOLDER, ORDERERS, USER
 from tests.ordering_osn.helpers.pki import Certified, root
 from tests.ordering_osn.helpers.small import chains_plan, quick, transaction
@@ -120,7 +117,7 @@ class Load:
             reading.cancel()
 
     async def _send(self):
-        client, tls_hash = self.client()
+        client, _ = self.client()
         try:
             async with client:
                 envelopes = [transaction() for _ in range(5)]
@@ -149,7 +146,7 @@ def shown_certificate(address):
     context.set_alpn_protocols(["h2"])
     host, _, port = address.rpartition(":")
     with (
-        ssl.socket.create_connection((host, int(port)), timeout=60) as plain,
+        socket.create_connection((host, int(port)), timeout=60) as plain,
         context.wrap_socket(plain, server_hostname=NAME) as opened,
     ):
         return opened.getpeercert(binary_form=True)
@@ -178,6 +175,7 @@ def test_key_certificate_and_authority_are_replaced_under_load_and_nothing_fails
         with node(tmp_path / "n1", listen, *files.flags, **where) as process:
             log = tmp_path / "n1.log"
             until(lambda: "operations: http" in log.read_text(), PATIENCE_S)
+            until(lambda: not failed_checks(operations), PATIENCE_S)
             load = Load(listen, old.issue("client"))
             with load.running():
                 load.goes_on()

@@ -13,6 +13,7 @@ from ordering_osn.identity import SigningIdentity
 from ordering_osn.node.joining import join
 from ordering_osn.node.kafka_connection import KafkaConnection
 from ordering_osn.node.registrar import Registrar
+from ordering_osn.node.renewal import FollowedFiles
 from ordering_osn.node.serving import Options, serve
 from tests.helpers.small import Small, until
 from tests.ordering_osn.helpers import configs
@@ -51,9 +52,8 @@ def channels(tmp_path):
 # A node that cannot run.
 
 
-def options(folder, **more):
-    defaults = {"listen": ("127.0.0.1", 0), "operations": None, "signer": followed(ORDERER)}
-    return Options(folder=folder, **{**defaults, **more})
+def options(folder, signer=ORDERER):
+    return Options(folder, ("127.0.0.1", 0), None, FollowedFiles("--msp", (), lambda: signer))
 
 
 def not_served(chosen):

@@ -376,19 +376,22 @@ def test_a_message_is_explained_and_exported_with_the_rights_of_a_reader(broker,
 COPIES = ("materialize", "dead letters")
 
 
-def copied(broker, system, folder, role, to, rights):
-    """Copy C1's messages, or store the first one as a dead letter; give what was said."""
-    client = broker.user(*named(rights, system.topic, "C1", to))
-    if role == "materialize":
-        arguments = [role, "C1", "--to", to, "--until-end", *PATIENT]
-        done = amcast(arguments, system.topic, client, folder, bootstrap=broker.users)
-        return f"{done.exception or ''}"
-    with Consumer(broker.operator, topic=system.topic, name="C1", committed=False) as consumer:
+def copied(broker, topic, client, to, folder):
+    """Copy what C1 delivers; give what was wrong."""
+    arguments = ["materialize", "C1", "--to", to, "--until-end", *PATIENT]
+    return str(amcast(arguments, topic, client, folder, bootstrap=broker.users).exception or "")
+
+
+def lettered(broker, topic, client, to, _):
+    """Store the first message of C1 as a dead letter; give what was wrong."""
+    with Consumer(broker.operator, topic=topic, name="C1", committed=False) as consumer:
         message = next(iter(consumer))
     try:
-        with open_driver("librdkafka", broker.users, client) as driver:
-            with closing(DeadLetters(driver, to)) as letters:
-                letters.store(message, ValueError("no"))
+        with (
+            open_driver("librdkafka", broker.users, client) as driver,
+            closing(DeadLetters(driver, to)) as letters,
+        ):
+            letters.store(message, ValueError("no"))
     except NotAuthorized as error:
         return str(error)
     return ""
@@ -406,7 +409,9 @@ def test_copies_and_dead_letters_need_the_rights_of_their_role(
         with Admin(broker.operator) as operator:
             operator.create_topics({to: TopicSpec(1)})
     rights = [one for one in all_of(role) if one != right]
-    said = copied(broker, system, tmp_path, role, to, rights)
+    client = broker.user(*named(rights, system.topic, "C1", to))
+    stored = copied if role == "materialize" else lettered
+    said = stored(broker, system.topic, client, to, tmp_path)
     assert said == "" if right is None else names(said, right, system.topic, "C1", to), said
 
 

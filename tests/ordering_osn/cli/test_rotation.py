@@ -29,6 +29,7 @@ from tests.ordering_osn.helpers.pki import Certified, root
 from tests.ordering_osn.helpers.small import chains_plan, quick, transaction
 
 NAME = "orderer.example.com"
+BEGINS = 6.9  # years after 2020: when the authorities are valid
 NAMED = [(x509.SubjectAlternativeName([x509.DNSName(NAME)]), False)]
 
 
@@ -70,7 +71,7 @@ class Folder:
         return made.der
 
     def new_identity(self):
-        made = fabric("ca").issue(NAME, units=("orderer",))
+        made = fabric("ca").issue(NAME, units=("orderer",), begins=BEGINS)
         put(self.msp / "keystore/new_sk", made.key_pem)
         put(self.signed, made.pem)
         return made.pem

@@ -26,7 +26,7 @@ from multicast.local.cluster import (
 )
 from multicast.local.installation import install
 from multicast.local.jars import versions
-from multicast.local.secure import FILE, add_user, client_of, grant
+from multicast.local.secure import add_user, client_of, grant, settings_of
 from topology.output import Output, OutputOption
 
 app = typer.Typer(name="local", no_args_is_help=True, add_completion=False)
@@ -112,7 +112,7 @@ def up(
     if not started:
         _say(f"already running: Kafka {cluster.version} in {cluster.directory}")
     if client_of(cluster.directory):
-        _say(f"settings of the operator, for your folder: {cluster.directory / FILE}")
+        _say(f"settings of the operator, for your folder: {settings_of(cluster.directory)}")
     typer.echo(cluster.bootstrap)
 
 

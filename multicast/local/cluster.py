@@ -268,7 +268,6 @@ class LocalCluster:
                 shutil.rmtree(broker.directory, ignore_errors=True)
             if secured.client_of(self.directory):
                 shutil.rmtree(self.directory / "secure")
-                (self.directory / secured.FILE).unlink()
             (self.directory / STATE_FILE).unlink()
 
     def __enter__(self) -> Self:

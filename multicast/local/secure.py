@@ -1,8 +1,7 @@
 """A local cluster for trying rights: TLS, users by password, and Kafka's authorizer.
 
-    DIR/amcast.toml              the settings of the user "operator", who may do everything
     DIR/secure/                  key, certificate and password of the brokers
-    DIR/secure/NAME/amcast.toml  the settings of another user
+    DIR/secure/NAME/amcast.toml  the settings of a user; the user "operator" may do everything
 
 DIR is for its owner only; no command line has a password.
 """
@@ -10,6 +9,7 @@ DIR is for its owner only; no command line has a password.
 from __future__ import annotations
 
 import os
+import re
 import secrets
 import shlex
 import subprocess
@@ -21,7 +21,7 @@ from multicast.errors import AmcastError, UsageError
 from multicast.local.broker import HOST, Installed
 from multicast.local.process import run_bounded
 
-FILE = "amcast.toml"
+_OPERATOR = "operator"
 _KEYTOOL = ("-m", "java.base/sun.security.tools.keytool.Main")  # a part of every Java
 _TOOL_S = 120.0  # a tool takes 2 s; it only stops a hang
 _MODULE = "org.apache.kafka.common.security"
@@ -30,16 +30,17 @@ _MODULE = "org.apache.kafka.common.security"
 def make(directory: Path, java: Path) -> dict[str, str]:
     """Make the files of a new cluster; return Kafka's settings."""
     folder = directory / "secure"
-    folder.mkdir(mode=0o700)
+    folder.mkdir(mode=0o700, exist_ok=True)  # of a start that failed
     directory.chmod(0o700)
     password, trusted, store = secrets.token_urlsafe(24), folder / "brokers.pem", folder / "key.p12"
     (folder / "password").write_text(password)
+    store.unlink(missing_ok=True)
     kept = (*("-alias", "broker", "-keystore", os.fspath(store)),
             *("-storepass:file", os.fspath(folder / "password")))  # fmt: skip
     name = ("-dname", "CN=amcast-local", "-ext", f"san=ip:{HOST}", "-validity", "365")
     _run([os.fspath(java), *_KEYTOOL, "-genkeypair", "-keyalg", "EC", *name, *kept])
     trusted.write_text(_run([os.fspath(java), *_KEYTOOL, "-exportcert", "-rfc", *kept]))
-    _write_settings(directory / FILE, trusted, "operator", password, "PLAIN")
+    _write_settings(settings_of(directory), trusted, _OPERATOR, password, "PLAIN")
     who = f'required username="operator" password="{password}"'
     plain = f"{_MODULE}.plain.PlainLoginModule {who}"
     truststore = {"ssl.truststore.type": "PEM", "ssl.truststore.location": os.fspath(trusted)}
@@ -68,23 +69,27 @@ def make(directory: Path, java: Path) -> dict[str, str]:
     }
 
 
+def settings_of(directory: Path, user: str = _OPERATOR) -> Path:
+    """Return where the settings of a user are."""
+    return directory / "secure" / user / "amcast.toml"
+
+
 def client_of(directory: Path) -> Mapping[str, str]:
     """Return the operator's client settings; none where a cluster is not secure."""
-    file = directory / FILE
+    file = settings_of(directory)
     read = tomllib.loads(file.read_text()) if file.exists() else {"client": {}}
     return dict(read["client"])
 
 
 def add_user(directory: Path, bootstrap: str, name: str) -> Path:
     """Let a user sign in, with a new password; return the file of his settings."""
-    if not name.isascii() or not name.replace("-", "").replace("_", "").isalnum():
-        raise UsageError(f"{name!r} is no name of a user; give letters, digits, - and _")
+    if name == _OPERATOR or not re.fullmatch("[A-Za-z0-9_-]+", name):
+        raise UsageError(f"{name!r} is no name of another user; give letters, digits, - and _")
     from multicast.drivers.kafka import Admin  # noqa: PLC0415 - it loads slowly
 
-    password, file = secrets.token_urlsafe(24), directory / "secure" / name / FILE
+    password, file = secrets.token_urlsafe(24), settings_of(directory, name)
     with Admin(bootstrap, client_of(directory)) as admin:
         admin.set_password(name, password)
-    file.parent.mkdir(exist_ok=True)
     trusted = directory / "secure" / "brokers.pem"
     _write_settings(file, trusted, name, password, "SCRAM-SHA-512")
     return file
@@ -108,6 +113,7 @@ def _write_settings(file: Path, trusted: Path, user: str, password: str, mechani
         "sasl.username": user,
         "sasl.password": password,
     }
+    file.parent.mkdir(exist_ok=True)
     file.touch(mode=0o600)
     file.write_text("[client]\n" + "".join(f'"{key}" = "{client[key]}"\n' for key in client))
 

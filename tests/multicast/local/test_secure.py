@@ -34,7 +34,7 @@ def test_who_signs_in_has_the_rights_that_were_granted_and_no_others(tmp_path, m
         amcast("local up --secure --dir local --timeout 300")
         monkeypatch.setenv("AMCAST_BOOTSTRAP", LocalCluster(tmp_path / "local").bootstrap)
         assert "running" in amcast("local status --dir local").output
-        os.link("local/amcast.toml", "amcast.toml")
+        os.link("local/secure/operator/amcast.toml", "amcast.toml")
         amcast("topology apply plan.json")
         acls = amcast("generate acls plan.json --role send --principal User:me").output
         file = amcast("local user me --dir local", acls).output.split()[-1]

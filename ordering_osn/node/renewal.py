@@ -12,8 +12,6 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
-from multicast.errors import AmcastError
-
 _log = logging.getLogger("amcast.osn.renewal")
 _Read = TypeVar("_Read")
 
@@ -22,7 +20,7 @@ class FollowedFiles(Generic[_Read]):
     """The files of an option, read once, and again when they have changed.
 
     `used` are what takes each new reading (`current`), in this order; one may refuse it by an
-    `AmcastError`. `trouble` says why the files as they are now are not in force; empty: they are.
+    error. `trouble` says why the files as they are now are not in force; empty: they are.
     """
 
     def __init__(self, option: str, paths: Sequence[Path], read: Callable[[], _Read]) -> None:
@@ -44,7 +42,7 @@ class FollowedFiles(Generic[_Read]):
                 return  # a key and its certificate may be of different times: the next look sees
             for use in self.used:
                 use(read)
-        except (AmcastError, OSError) as error:
+        except Exception as error:  # noqa: BLE001 - no file may end the node's looks
             self.trouble = f"{self.option}: {error}; what was in force before stays so"
             _log.error("%s", self.trouble)
         else:

@@ -154,10 +154,11 @@ async def _watch_files(options: Options, metrics: Metrics, renew: asyncio.Event)
     said: dict[str, float] = {}
     shown = metrics.certificate_expiry_timestamp_seconds
     while True:
-        for followed in filter(None, options.followed):
-            await asyncio.to_thread(followed.renew, anyhow=renew.is_set())
-            metrics.renewal_failed.labels(followed.option).set(bool(followed.trouble))
+        anyhow = renew.is_set()
         renew.clear()
+        for followed in filter(None, options.followed):
+            await asyncio.to_thread(followed.renew, anyhow=anyhow)
+            metrics.renewal_failed.labels(followed.option).set(bool(followed.trouble))
         now = time.time()
         for option, pem, authorities in _certificates(options):
             end = certificates.end_of(pem, now, authorities=authorities)

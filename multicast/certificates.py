@@ -64,8 +64,13 @@ def watch_files(files: Mapping[str, str | None]) -> None:
 
 
 def ends() -> dict[tuple[str, str], float]:
-    """Read when the certificates that this process's clients use end, by setting and file."""
+    """Read when the certificates that this process's clients use end, by setting and file.
+
+    Logs as `watch_files`, for clients whose connections stay open.
+    """
     now = time.time()
+    for setting, path in list(_files):
+        watch_files({setting: path})
     read = {key: _end_in(*key, now) for key in list(_files)}
     return {key: end for key, end in read.items() if end is not None}
 

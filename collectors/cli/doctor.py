@@ -31,8 +31,8 @@ from collectors.doctor.facts import (
 )
 from collectors.doctor.finding import Finding, Weight
 from collectors.doctor.inspection import inspect
-from multicast import certificates
 from multicast.cli.options import WAIT_RANGE, Bootstrap, Topic
+from multicast.drivers import certificates
 from multicast.order.rule import NotCounted
 from multicast.settings import settings
 from topology.files import printable

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from collectors.doctor.finding import Check, Finding, Weight
-from multicast.certificates import expiry_warning
+from multicast.drivers.certificates import expiry_warning
 
 
 def of_certificates(ends: Mapping[tuple[str, str], float], now: float) -> list[Finding]:

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 
-from multicast import certificates
+from multicast.drivers import certificates
 from multicast.metrics.families import BUCKETS_S, MetricFamily, MetricKind
 from topology import extra
 

@@ -20,6 +20,7 @@ from multicast.cli.options import Bootstrap, DriverName, Topic
 from multicast.errors import UsageError
 from multicast.settings import settings
 from ordering_osn.api.grpc_client import ANSWER_S, NodeClient, host_and_port
+from ordering_osn.api.renewal import FollowedFiles
 from ordering_osn.api.tls_files import TlsFiles
 from ordering_osn.cli import bundles, deliver, ledger
 from ordering_osn.cli.ledger import Folder
@@ -39,7 +40,6 @@ from ordering_osn.config.channel_config import ChannelConfig
 from ordering_osn.identity import SigningIdentity
 from ordering_osn.node.joining import join as join_chain
 from ordering_osn.node.joining import warn_of_type
-from ordering_osn.node.renewal import FollowedFiles
 from ordering_osn.node.serving import Options, serve
 from topology.output import Output, OutputOption
 

@@ -18,19 +18,18 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
-from multicast import certificates
-from multicast.drivers import open_driver
+from multicast.drivers import certificates, open_driver
 from multicast.settings import Settings
 from ordering_osn.api.grpc_server import Server
 from ordering_osn.api.metrics import Metrics
 from ordering_osn.api.operations import Operations
+from ordering_osn.api.renewal import FollowedFiles
 from ordering_osn.api.tls_files import TlsFiles
 from ordering_osn.identity import SigningIdentity
 from ordering_osn.node.in_sync import Replicas
 from ordering_osn.node.kafka_connection import KafkaConnection
 from ordering_osn.node.peers import PeerNodes
 from ordering_osn.node.registrar import Registrar
-from ordering_osn.node.renewal import FollowedFiles
 
 # How long a request to Kafka may take. A chain's loop blocks for as long, so a node stops and
 # reports a lost broker within seconds. Kafka's own default is 30 s.
@@ -151,7 +150,7 @@ def _allow_open_files() -> None:
 
 async def _watch_files(options: Options, metrics: Metrics, renew: asyncio.Event) -> None:
     """Read what has changed anew; log each day which certificates have ended, or do in a month."""
-    said: dict[str, float] = {}
+    again_at: dict[str, float] = {}
     shown = metrics.certificate_expiry_timestamp_seconds
     while True:
         anyhow = renew.is_set()
@@ -166,8 +165,8 @@ async def _watch_files(options: Options, metrics: Metrics, renew: asyncio.Event)
                 continue
             shown.labels(option).set(end)
             warning = certificates.expiry_warning(option, end, now)
-            if warning and now >= said.get(option, 0.0):
-                said[option] = now + certificates.AGAIN_S
+            if warning and now >= again_at.get(option, 0.0):
+                again_at[option] = now + certificates.AGAIN_S
                 _log.warning("%s", warning)
         for (setting, _), end in certificates.ends().items():
             shown.labels(setting).set(end)

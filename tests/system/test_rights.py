@@ -19,14 +19,12 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from multicast import Consumer
 from multicast.cli.commands import build
 from multicast.control import control_partition, log_partition
 from multicast.drivers import open_driver
 from multicast.drivers.kafka import Admin, TopicSpec
 from multicast.drivers.protocol import Appended, TopicPartition
 from multicast.errors import AppendNotAuthorized, AuthenticationFailed, NotAuthorized
-from multicast.workers.dead_letters import DeadLetters
 from ordering_osn.node.in_sync import Replicas
 from ordering_osn.node.kafka_connection import KafkaConnection
 from tests.helpers.authorized import PASSWORD, RIGHTS, all_of, authorized_broker, named, names
@@ -371,48 +369,6 @@ def test_a_topic_is_adopted_and_repaired_with_the_rights_of_an_apply(broker, tmp
 def test_a_message_is_explained_and_exported_with_the_rights_of_a_reader(broker, system, tmp_path):
     commands = (["explain", "P1:0"], ["export", "--name", "C1", "--to", "table"])
     works(broker, system.topic, "receive", tmp_path, *commands)
-
-
-COPIES = ("materialize", "dead letters")
-
-
-def copied(broker, topic, client, to, folder):
-    """Copy what C1 delivers; give what was wrong."""
-    arguments = ["materialize", "C1", "--to", to, "--until-end", *PATIENT]
-    return str(amcast(arguments, topic, client, folder, bootstrap=broker.users).exception or "")
-
-
-def lettered(broker, topic, client, to, _):
-    """Store the first message of C1 as a dead letter; give what was wrong."""
-    with Consumer(broker.operator, topic=topic, name="C1", committed=False) as consumer:
-        message = next(iter(consumer))
-    try:
-        with (
-            open_driver("librdkafka", broker.users, client) as driver,
-            closing(DeadLetters(driver, to)) as letters,
-        ):
-            letters.store(message, ValueError("no"))
-    except NotAuthorized as error:
-        return str(error)
-    return ""
-
-
-@pytest.mark.campaign
-@pytest.mark.parametrize(
-    ("role", "right"), [(role, right) for role in COPIES for right in (None, *RIGHTS[role])]
-)
-def test_copies_and_dead_letters_need_the_rights_of_their_role(
-    broker, system, tmp_path, role, right
-):
-    to = f"t-{uuid.uuid4().hex[:8]}"
-    if role == "dead letters" or right not in (None, ("Create", "topic", "T")):
-        with Admin(broker.operator) as operator:
-            operator.create_topics({to: TopicSpec(1)})
-    rights = [one for one in all_of(role) if one != right]
-    client = broker.user(*named(rights, system.topic, "C1", to))
-    stored = copied if role == "materialize" else lettered
-    said = stored(broker, system.topic, client, to, tmp_path)
-    assert said == "" if right is None else names(said, right, system.topic, "C1", to), said
 
 
 def works(broker, topic, role, folder, *commands):

@@ -12,8 +12,8 @@ from typing import Any
 
 from kafka import errors as kafka_errors
 
-from multicast.certificates import watch_files
 from multicast.drivers.access import Access, user_of
+from multicast.drivers.certificates import watch_files
 from multicast.drivers.client_settings import CONNECT_S, LOST_S, RECONNECT_BACKOFF_MAX_MS
 from multicast.drivers.kafka.private import (
     FindCoordinatorRequest,

@@ -7,10 +7,10 @@ import pytest
 from multicast.errors import UsageError
 from ordering_osn.api.connection_errors import ConnectionLost
 from ordering_osn.api.grpc_client import NodeClient
+from ordering_osn.api.renewal import FollowedFiles
 from ordering_osn.api.seek import seek_envelope
 from ordering_osn.api.tls_files import TlsFiles
 from ordering_osn.config.channel_config import ChannelConfig
-from ordering_osn.node.renewal import FollowedFiles
 from tests.ordering_osn.helpers import configs
 from tests.ordering_osn.helpers.chains import (
     MUTUAL_TLS,

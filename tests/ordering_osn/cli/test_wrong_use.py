@@ -8,12 +8,12 @@ import pytest
 from multicast.errors import AmcastError, TimedOut, UsageError
 from multicast.settings import Settings
 from ordering_osn.api.grpc_server import Server
+from ordering_osn.api.renewal import FollowedFiles
 from ordering_osn.cli.length_prefixed import check_frames
 from ordering_osn.identity import SigningIdentity
 from ordering_osn.node.joining import join
 from ordering_osn.node.kafka_connection import KafkaConnection
 from ordering_osn.node.registrar import Registrar
-from ordering_osn.node.renewal import FollowedFiles
 from ordering_osn.node.serving import Options, serve
 from tests.helpers.small import Small, until
 from tests.ordering_osn.helpers import configs

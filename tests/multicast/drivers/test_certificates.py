@@ -6,8 +6,8 @@ import time
 import pytest
 
 from collectors.doctor.certificate_checks import of_certificates
-from multicast import certificates
-from multicast.certificates import WARNED_BEFORE_S, end_of, expiry_warning, watch_files
+from multicast.drivers import certificates
+from multicast.drivers.certificates import WARNED_BEFORE_S, end_of, expiry_warning, watch_files
 from multicast.metrics.exposition import certificate_samples
 from tests.helpers.certificates import certificate
 from tests.ordering_osn.helpers.pki import root, years

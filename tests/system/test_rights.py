@@ -456,16 +456,13 @@ def test_an_appender_that_was_denied_goes_on_once_the_right_is_granted(broker, s
     at = TopicPartition(system.topic, 0)
     client = broker.user(("Describe", "topic", system.topic))
     with open_driver(driver, broker.users, client) as opened:
-        appender = opened.appender()
-        try:
+        with closing(opened.appender()) as appender:
             for _ in range(3):
                 (outcome,) = append_all(appender, at, [b"x"])
                 assert isinstance(outcome.error, AppendNotAuthorized), outcome.error
                 assert outcome.error.definite
             broker.grant(client, ("Write", "topic", system.topic))
             until(lambda: isinstance(append_all(appender, at, [b"x"])[0], Appended))
-        finally:
-            appender.close()
 
 
 @pytest.mark.campaign

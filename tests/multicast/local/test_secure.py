@@ -35,12 +35,12 @@ def test_who_signs_in_has_the_rights_that_were_granted_and_no_others(tmp_path, m
         monkeypatch.setenv("AMCAST_BOOTSTRAP", LocalCluster(tmp_path / "local").bootstrap)
         assert "running" in amcast("local status --dir local").output
         os.link("local/secure/operator/amcast.toml", "amcast.toml")
-        amcast("topology apply plan.json")
+        amcast("topology apply plan.json --timeout 240")
         acls = amcast("generate acls plan.json --role send --principal User:me").output
         file = amcast("local user me --dir local", acls).output.split()[-1]
         Path(file).replace("amcast.toml")
-        assert "1 accepted" in amcast("send --to P1", "x\n").output
-        refused = amcast("receive --name C1 --until-end", code=1).exception
+        assert "1 accepted" in amcast("send --to P1 --timeout 240", "x\n").output
+        refused = amcast("receive --name C1 --until-end --timeout 240", code=1).exception
         assert "User me lacks the right Read on topic A" in str(refused)
         modes = [stat.S_IMODE(Path(path).stat().st_mode) for path in ("local", "amcast.toml")]
         assert modes == [0o700, 0o600]

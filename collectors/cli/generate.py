@@ -102,6 +102,10 @@ def acls(
         list[str] | None,
         typer.Option("--group", help="A consumer's group; repeatable. Default: all of the plan."),
     ] = None,
+    target: Annotated[
+        str | None,
+        typer.Option("--target", help="The topic of copies (materialize) or dead letters."),
+    ] = None,
 ) -> None:
     """Print the least rights of each role, as commands of Kafka's kafka-acls.sh."""
     try:
@@ -110,7 +114,10 @@ def acls(
         raise UsageError(f"{plan}: {error}") from error
     groups = group or [consumer.name for consumer in read.consumers]
     brokers = settings(bootstrap=bootstrap, topic=read.topic).bootstrap
-    for line in commands(read, role or (), bootstrap=brokers, principal=principal, groups=groups):
+    chosen = role or ()
+    for line in commands(
+        read, chosen, bootstrap=brokers, principal=principal, groups=groups, target=target
+    ):
         typer.echo(line)
 
 

@@ -195,7 +195,11 @@ class _Stream:
 
 
 class Server:
-    """The gRPC server of a node. `port` 0 takes a free one; after `start` it is the real one."""
+    """The gRPC server of a node. `port` 0 takes a free one; after `start` it is the real one.
+
+    `tls` may be replaced at any time: connections from then on use it. Under mutual TLS, which
+    stays as it was at the start, the TLS CAs in the channels' configs are authorities, too.
+    """
 
     def __init__(
         self,
@@ -210,7 +214,8 @@ class Server:
         streams: ClientStreams | None = None,
     ) -> None:
         self.host, self.port = host, port
-        self._channels, self._tls, self._clock = channels, tls, clock
+        self._channels, self.tls, self._clock = channels, tls, clock
+        self._in_force: tuple[TlsFiles, bytes] | None = None
         self._metrics = metrics or Metrics()
         self._streams_max = streams_max
         self._streams = streams or ClientStreams()
@@ -267,10 +272,10 @@ class Server:
         )
         tried.close()
         try:
-            if self._tls is None:
+            if self.tls is None:
                 self.port = self._server.add_insecure_port(address)
             else:
-                self.port = self._server.add_secure_port(address, self._credentials(self._tls))
+                self.port = self._server.add_secure_port(address, self._credentials(self.tls))
             self._connections = Connections(self.port, self._metrics)
             await self._server.start()
         except (RuntimeError, ValueError) as error:
@@ -288,14 +293,27 @@ class Server:
         largest = (each.config.parameters.bytes_absolute for each in channels if each is not None)
         return min(max((_RECEIVED_BYTES_MIN, *largest)) + _AROUND_BYTES, MESSAGE_BYTES_MAX)
 
-    @staticmethod
-    def _credentials(tls: TlsFiles) -> Any:
+    def _credentials(self, tls: TlsFiles) -> Any:
         if not tls.certificate or not tls.key:
             raise UsageError("TLS: a server needs a certificate and its key")
-        return grpc.ssl_server_credentials(
-            [(tls.key, tls.certificate)],
-            root_certificates=tls.authorities or None,
-            require_client_auth=bool(tls.authorities),
+        return grpc.dynamic_ssl_server_credentials(
+            self._renewed(), self._renewed, require_client_authentication=self._mutual
+        )
+
+    def _renewed(self) -> Any:
+        """Give what new connections use if that has changed; gRPC asks at each handshake."""
+        tls = self.tls
+        assert tls is not None
+        authorities = {tls.authorities: None}
+        for name in self._channels.names() if self._mutual else ():
+            if (channel := self._channels.get(name)) is not None:
+                authorities[channel.config.msps.tls_authorities] = None
+        wanted = (tls, b"\n".join(authorities))
+        if wanted == self._in_force:
+            return None
+        self._in_force = wanted
+        return grpc.ssl_server_certificate_configuration(
+            [(tls.key, tls.certificate)], root_certificates=wanted[1] if self._mutual else None
         )
 
     async def _serve_multi(self, stream: _Stream) -> None:

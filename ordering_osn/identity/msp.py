@@ -234,6 +234,7 @@ class Msp:
         tls_roots = _certificates(config.tls_root_certs, "TLS CA")
         tls = _certificates(config.tls_intermediate_certs, "TLS CA")
         self._check_chains(Authorities(tls_roots, tls))
+        self.tls_authorities = (*config.tls_root_certs, *config.tls_intermediate_certs)
         self._read_authorities(config)
         self._read_units(config)
         self._read_administrators(config)
@@ -452,6 +453,11 @@ class Msps:
     def names(self) -> tuple[str, ...]:
         """MSP IDs, sorted."""
         return tuple(sorted(self._msps))
+
+    @property
+    def tls_authorities(self) -> bytes:
+        """The CAs of the organisations' TLS certificates (PEM)."""
+        return b"\n".join(pem for name in self.names for pem in self._msps[name].tls_authorities)
 
     def identity(self, creator: bytes) -> Identity:
         """Read a signature header's creator; neither its signature nor its validity is checked.

@@ -121,7 +121,7 @@ class Registrar:
         self._ingress = Ingress(
             self._chains,
             self._posts,
-            signer=signer,
+            signer=self._signing,
             metrics=self.metrics,
             clock=clock,
             plan=cluster.plan,
@@ -243,7 +243,7 @@ class Registrar:
 
     def _dependencies(self) -> Dependencies:
         return Dependencies(
-            signer=self._signer,
+            signer=self._signing,
             rules=self._rules,
             connect=self._posts.open,
             consumer=self._cluster.consumer,
@@ -262,7 +262,7 @@ class Registrar:
 
     def _rules(self, config: ChannelConfig) -> ChannelRules:
         return ChannelRules(
-            config, signer=self._signer, clock=self._clock, channels=lambda: len(self._chains)
+            config, signer=self._signing, clock=self._clock, channels=lambda: len(self._chains)
         )
 
     def _create(self, name: str, envelope: bytes) -> None:
@@ -274,6 +274,21 @@ class Registrar:
             _log.warning("channel %s exists already: its second creation is ignored", name)
             return
         self._wake.set()
+
+    def _signing(self) -> Signer:
+        return self._signer
+
+    def renew(self, signer: Signer) -> None:
+        """Sign with this identity from now on.
+
+        Raises `UnknownSigner` where peers of a channel accept this node's blocks, and would not
+        accept these: then nothing has changed.
+        """
+        for name, chain in list(self._chains.items()):
+            if name not in self._refused_signers:
+                _refuse_unknown_signer(signer, chain.config)
+        self._signer = signer
+        self._signer_judged_by.clear()
 
     def _check_signer(self) -> None:
         """Note which chains' new configs make this node's signature worthless; warn of others."""

@@ -254,6 +254,46 @@ class Watcher(Protocol):
         """Release sockets and buffers."""
 
 
+class MemberIdentity(NamedTuple):
+    """By what a group's coordinator knows a member: what its commits carry."""
+
+    generation: int
+    member: str
+    instance: str | None = None
+
+
+class GroupMember(Protocol):
+    """A member of a consumer group, for one thread."""
+
+    @property
+    def session_s(self) -> float:
+        """After so many seconds without a step the group drops the member."""
+
+    @property
+    def identity(self) -> MemberIdentity | None:
+        """That of the last join; None: it has not joined."""
+
+    @property
+    def chosen(self) -> bool:
+        """Whether the last join gave the partitions to this member."""
+
+    def step(self, claim: bytes) -> bool:
+        """Send a heartbeat, or join the group if that is due, with a claim; False: try again.
+
+        A join blocks until the other members have joined, or their time-out is over. Raises
+        `Fenced` if another process has the instance ID, `AmcastError` if the group is unusable.
+        """
+
+    def rejoin(self) -> None:
+        """Have the next step join again."""
+
+    def leave(self) -> None:
+        """Leave the group, so that another one is chosen at once; a static member stays."""
+
+    def close(self) -> None:
+        """Close the connections; without `leave` the group keeps the member for `session_s`."""
+
+
 class Driver(Protocol):
     """Access to one Kafka cluster, for any thread.
 
@@ -371,8 +411,33 @@ class Driver(Protocol):
         As one broker knows it now: no cache answers.
         """
 
-    def commit(self, group: str, offsets: Mapping[TopicPartition, tuple[int, str]]) -> None:
-        """Store an offset and a short text for each Kafka partition under a consumer group."""
+    def commit(
+        self,
+        group: str,
+        offsets: Mapping[TopicPartition, tuple[int, str]],
+        *,
+        member: MemberIdentity | None = None,
+    ) -> None:
+        """Store an offset and a short text for each Kafka partition under a consumer group.
+
+        Raises `GroupInUse` if the group has members and `member` is none of its generation, and
+        `Fenced` if another process has the member's instance ID. A member's commit is sent once:
+        it may be stored after `ClusterUnreachable`, as long as the generation is the group's.
+        """
+
+    def member(
+        self,
+        group: str,
+        partitions: Sequence[TopicPartition],
+        choose: Callable[[Mapping[str, bytes]], str],
+    ) -> GroupMember:
+        """Make a member of a group that gives all partitions to one; it joins by `step`.
+
+        `choose` names that one, from what each said when it joined.
+        """
+
+    def has_members(self, group: str) -> bool:
+        """Return whether a consumer group has members."""
 
     def committed(
         self, group: str, partitions: Sequence[TopicPartition]

@@ -1,26 +1,29 @@
-"""A member of a consumer group that reads nothing and lists the group's members.
+"""Members of consumer groups: one that lists the group's members, one that is chosen or stands by.
 
-All members see the same sorted list, as of the group's last rebalance. Kafka's group coordinator
-does the rest: it notices members that died (no heartbeat for the session time-out) and new ones,
-and starts a rebalance.
+Kafka's group coordinator does the most: it notices members that died (no heartbeat for the session
+time-out) and new ones, and starts a rebalance. The group's leader tells each member its part.
 
     member      the member ID that the coordinator assigned to us; empty before the first join
     generation  the rebalance that we took part in; None: the next step joins the group again
-    members     the members of that generation; the group's leader writes the list for all
+    members     of a `Membership`: all members of that generation, sorted
+    chosen      of a `ChosenMember`: whether that generation's partitions are ours
 
-The group is a classic one of type "consumer", which all brokers and tools know. No member is
-assigned partitions; what it does with the list is up to the caller. The list may be outdated by
-more than the session time-out, so no guarantee may depend on it.
+The group is a classic one of type "consumer", which all brokers and tools know. What a member knows
+may be outdated by more than the session time-out. So no guarantee may depend on the list, and what
+the chosen one stores carries its generation.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from abc import ABC, abstractmethod
+from collections import defaultdict
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from kafka import errors as kafka_errors
 
+from multicast.drivers.client_settings import group_settings
 from multicast.drivers.kafka.connection import Connection
 from multicast.drivers.kafka.private import (
     ConsumerProtocolAssignment,
@@ -33,7 +36,8 @@ from multicast.drivers.kafka.private import (
     LeaveGroupRequest,
     SyncGroupRequest,
 )
-from multicast.errors import AmcastError
+from multicast.drivers.protocol import MemberIdentity, TopicPartition
+from multicast.errors import AmcastError, Fenced
 
 # Session time-outs to try, the shortest first: it is the time until a dead member is noticed.
 # Brokers refuse one below their group.min.session.timeout.ms, which is 6 s by default.
@@ -43,25 +47,44 @@ SESSIONS_S = (2.0, 6.0, 10.0, 30.0)
 _REBALANCE_S = 3.0
 _NETWORK_S = 5.0  # added to the coordinator's own waits, for a request on its way
 _LEAVE_S = 1.0  # nothing depends on it: a member that fails to leave is dropped after its session
-_PROTOCOL = "amcast-members"
+# Of an exclusive consumer, unless session.timeout.ms says it: a short stop of its process ends
+# nothing; half a minute more is tried where brokers refuse it.
+_EXCLUSIVE_S = (10.0, 30.0)
 _VERSION = 0  # of the consumer protocol: later ones add what a rebalance of consumers needs
 
 
-class Membership:
+class _Member(ABC):
     """One member, for one thread. The constructor connects or raises `ClusterUnreachable`."""
 
+    _protocol: str
+    _instance: str | None = None
+
     def __init__(
-        self, bootstrap: str, client: Mapping[str, str], *, group: str, topic: str
+        self,
+        bootstrap: str,
+        client: Mapping[str, str],
+        *,
+        group: str,
+        topics: Sequence[str],
+        sessions: Sequence[float] = SESSIONS_S,
     ) -> None:
         self.group = group
         self.member = ""
-        self.members: tuple[str, ...] = ()
-        self._topic = topic
-        self._sessions = list(SESSIONS_S)
+        self._topics = list(topics)
+        self._sessions = list(sessions)
+        self._claim = b""
         self._generation: int | None = None
         self._coordinator: int | None = None
-        timeout_s = max(SESSIONS_S) + _NETWORK_S
+        timeout_s = max(sessions) + _NETWORK_S
         self._connection = Connection(bootstrap, client, timeout_s=timeout_s)
+
+    @abstractmethod
+    def _assign(self, claims: Mapping[str, bytes]) -> list[tuple[str, bytes]]:
+        """As the leader: encode what to tell each member, from what each said when it joined."""
+
+    @abstractmethod
+    def _take_part(self, generation: int, assignment: bytes) -> None:
+        """Take what the leader tells us."""
 
     @property
     def session_s(self) -> float:
@@ -70,21 +93,25 @@ class Membership:
 
     @property
     def met(self) -> bool:
-        """Whether `members` is the newest list that we know of: no rebalance is due."""
+        """Whether no rebalance is due that we know of: what the leader told us is the newest."""
         return self._generation is not None
 
-    def step(self) -> bool:
+    def step(self, claim: bytes = b"") -> bool:
         """Send a heartbeat, or join the group if that is due; return whether it succeeded.
 
         Call it several times in each `session_s`. A join blocks until the other members have joined
         or the rebalance time-out is over. Raises `AmcastError` if the group is denied or unusable.
         """
+        self._claim = claim
         timeout_s = max(self.session_s, _REBALANCE_S) + _NETWORK_S
         return bool(self._connection.run(self._step, timeout_s=timeout_s))
 
     def leave(self) -> None:
-        """Leave the group, so that the others rebalance at once; waits at most 1 s."""
-        if self.member and self._coordinator is not None:
+        """Leave the group, so that the others rebalance at once; waits at most 1 s.
+
+        A static member stays, as those of Kafka's own clients: it may come back.
+        """
+        if self.member and self._coordinator is not None and self._instance is None:
             self._generation = None
             self._connection.run(self._leave, timeout_s=_LEAVE_S)
 
@@ -104,7 +131,7 @@ class Membership:
                         group_id=self.group,
                         generation_id=self._generation,
                         member_id=self.member,
-                        group_instance_id=None,
+                        group_instance_id=self._instance,
                         max_version=4,
                     )
                 )
@@ -120,6 +147,11 @@ class Membership:
                 self._generation = None
             case kafka_errors.UnknownMemberIdError():
                 self._generation, self.member = None, ""
+            case kafka_errors.FencedInstanceIdError():
+                raise Fenced(
+                    f"another process joined group {self.group} with the group.instance.id "
+                    f"{self._instance}; give each process one of its own"
+                ) from error
             case kafka_errors.InvalidSessionTimeoutError() if len(self._sessions) > 1:
                 del self._sessions[0]
             case kafka_errors.AuthorizationError():
@@ -136,26 +168,25 @@ class Membership:
         self.member = joined.member_id
         assignments = []
         if joined.leader == self.member:
-            members = sorted(member.member_id for member in joined.members)
-            assignments = _assignments(members)
+            assignments = self._assign({m.member_id: _said(m.metadata) for m in joined.members})
         synced = await self._ask(
             SyncGroupRequest(
                 group_id=self.group,
                 generation_id=joined.generation_id,
                 member_id=self.member,
-                group_instance_id=None,
+                group_instance_id=self._instance,
                 protocol_type=ConsumerProtocolType,
-                protocol_name=_PROTOCOL,
+                protocol_name=self._protocol,
                 assignments=assignments,
                 max_version=5,
             )
         )
-        self.members = _members(synced.assignment)
+        self._take_part(joined.generation_id, synced.assignment)
         self._generation = joined.generation_id
 
     async def _join(self) -> Any:
         subscription = ConsumerProtocolSubscription(
-            topics=[self._topic], user_data=b"", version=_VERSION
+            topics=self._topics, user_data=self._claim, version=_VERSION
         )
 
         def request() -> Any:
@@ -164,9 +195,9 @@ class Membership:
                 session_timeout_ms=int(1000 * self.session_s),
                 rebalance_timeout_ms=int(1000 * max(self.session_s, _REBALANCE_S)),
                 member_id=self.member,
-                group_instance_id=None,
+                group_instance_id=self._instance,
                 protocol_type=ConsumerProtocolType,
-                protocols=[(_PROTOCOL, subscription.encode())],
+                protocols=[(self._protocol, subscription.encode())],
                 max_version=7,
             )
 
@@ -179,7 +210,7 @@ class Membership:
 
     async def _leave(self) -> None:
         identity = LeaveGroupRequest.MemberIdentity(
-            member_id=self.member, group_instance_id=None, reason=None
+            member_id=self.member, group_instance_id=self._instance, reason=None
         )
         request = LeaveGroupRequest(
             group_id=self.group, member_id=self.member, members=[identity], max_version=4
@@ -193,6 +224,73 @@ class Membership:
         # A connection that stays silent is closed, so that the coordinator is looked for again.
         timeout_ms = 1000 * (wait_s + _NETWORK_S)
         return await self._connection.manager.send(request, self._coordinator, timeout_ms)
+
+
+class Membership(_Member):
+    """A member that reads nothing and lists the members: all see the same sorted list."""
+
+    _protocol = "amcast-members"
+
+    def __init__(
+        self, bootstrap: str, client: Mapping[str, str], *, group: str, topic: str
+    ) -> None:
+        self.members: tuple[str, ...] = ()
+        super().__init__(bootstrap, client, group=group, topics=[topic])
+
+    def _assign(self, claims: Mapping[str, bytes]) -> list[tuple[str, bytes]]:
+        return _assignments(sorted(claims))
+
+    def _take_part(self, generation: int, assignment: bytes) -> None:  # noqa: ARG002
+        self.members = _members(assignment)
+
+
+class ChosenMember(_Member):
+    """A member of a group that gives all its partitions to one; see `protocol.GroupMember`."""
+
+    _protocol = "amcast-exclusive"
+
+    def __init__(
+        self,
+        bootstrap: str,
+        client: Mapping[str, str],
+        *,
+        group: str,
+        partitions: Sequence[TopicPartition],
+        choose: Callable[[Mapping[str, bytes]], str],
+    ) -> None:
+        self.identity: MemberIdentity | None = None
+        self.chosen = False
+        self._instance, session_ms = group_settings(client)
+        self._partitions: dict[str, list[int]] = defaultdict(list)
+        for topic, number in partitions:
+            self._partitions[topic].append(number)
+        self._choose = choose
+        sessions = _EXCLUSIVE_S if session_ms is None else (session_ms / 1000,)
+        super().__init__(
+            bootstrap, client, group=group, topics=list(self._partitions), sessions=sessions
+        )
+
+    def rejoin(self) -> None:
+        """Have the next step join again."""
+        self._generation = None
+
+    def _assign(self, claims: Mapping[str, bytes]) -> list[tuple[str, bytes]]:
+        chosen = self._choose(claims)
+        return [(each, self._part(mine=each == chosen)) for each in claims]
+
+    def _part(self, *, mine: bool) -> bytes:
+        partitions = list(self._partitions.items()) if mine else []
+        assignment = ConsumerProtocolAssignment(
+            assigned_partitions=partitions, user_data=b"", version=_VERSION
+        )
+        return bytes(assignment.encode())
+
+    def _take_part(self, generation: int, assignment: bytes) -> None:
+        self.identity = MemberIdentity(generation, self.member, self._instance)
+        try:
+            self.chosen = bool(ConsumerProtocolAssignment.decode(assignment).assigned_partitions)
+        except Exception:  # noqa: BLE001 - as `_members`
+            self.chosen = False
 
 
 async def find_coordinator(connection: Connection, group: str) -> int:
@@ -213,6 +311,14 @@ def _checked(response: Any) -> Any:
     if error is not kafka_errors.NoError:
         raise error()
     return response
+
+
+def _said(metadata: bytes) -> bytes:
+    """Decode what a member said when it joined; empty if another program wrote something else."""
+    try:
+        return bytes(ConsumerProtocolSubscription.decode(metadata).user_data or b"")
+    except Exception:  # noqa: BLE001 - as `_members`
+        return b""
 
 
 def _assignments(members: Sequence[str]) -> list[tuple[str, bytes]]:

@@ -52,6 +52,8 @@ class LibrdkafkaDriver(ClosedAtEnd):
         self.partition_counts = delegate.partition_counts
         self.commit = delegate.commit
         self.committed = delegate.committed
+        self.member = delegate.member
+        self.has_members = delegate.has_members
 
     @property
     def name(self) -> str:

@@ -61,6 +61,8 @@ class MemoryDriver(ClosedAtEnd):
         self.offsets_at = self.log.offsets_at
         self.commit = self.log.commit
         self.committed = self.log.committed
+        self.member = self.log.member
+        self.has_members = self.log.has_members
 
     @property
     def name(self) -> str:

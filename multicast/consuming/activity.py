@@ -50,6 +50,11 @@ class Activity:
         return json.dumps([self.fence, chosen_in, self._joins]).encode()
 
     @property
+    def may_begin(self) -> bool:
+        """Whether to begin to be active under `identity`."""
+        return self.chosen and not self.must_join and not self.fence
+
+    @property
     def may_commit(self) -> bool:
         """Whether a commit under `identity` follows all that were made before it."""
         return self.fence > 0 and not self.lost and not self.must_join
@@ -63,7 +68,7 @@ class Activity:
 
     def activated(self, fence: int, identity: MemberIdentity) -> None:
         """Begin to be active, unless the group has gone on since the fence was stored."""
-        if identity == self.identity and self.chosen and not self.must_join:
+        if identity == self.identity and self.may_begin:
             self.fence = fence
 
     def commit_failed(self, identity: MemberIdentity) -> None:

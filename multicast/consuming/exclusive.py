@@ -59,7 +59,7 @@ class Exclusive:
         self._failure: AmcastError | None = None
         self._closing = self._ended = self._woken = False
         self._member = driver.member(cursor.group, partitions, choose)
-        cursor.commit = self._commit
+        cursor.commit_as(self._commit)
         self._thread: threading.Thread | None = None
         if clock.threads:
             self._thread = threading.Thread(target=self._run, name="amcast-member", daemon=True)
@@ -81,7 +81,7 @@ class Exclusive:
         taken over, and what `begin` raises.
         """
         if not self.fence:
-            self._wait(lambda: self._activity.chosen, timeout)
+            self._wait(lambda: self._activity.may_begin, timeout)
             self._activate(begin)
             return False
         return self._wait(self._is_confirmed, timeout)
@@ -98,7 +98,7 @@ class Exclusive:
 
     def _activate(self, begin: Callable[[], None]) -> None:
         with self._changed:
-            identity = self._activity.identity if self._activity.chosen else None
+            identity = self._activity.identity if self._activity.may_begin else None
         if identity is None:
             return
         self._activating = identity
@@ -191,6 +191,8 @@ class Exclusive:
         before = self._activity.identity, self._failure
         if self._failure is None:
             self._step()
+            if self._failure is not None:
+                self._leave()
         return before != (self._activity.identity, self._failure)
 
     def _step(self) -> bool:

@@ -47,6 +47,7 @@ _LOGGER = logging.getLogger("amcast.consumer")
 # What a commit says of a log of which it knows no message. Kafka's tools say nothing.
 _NO_MESSAGE = "none"
 PLACE = "'amcast seek' places a group"
+Commit = Callable[[str, Mapping[TopicPartition, tuple[int, str]]], None]
 _Place = tuple[int, int, int, int]
 
 
@@ -195,7 +196,7 @@ class GroupCursor:
     ) -> None:
         self.group = group
         self.fence: int | None = None  # None: what is stored is not known; 0: there was none
-        self.commit: Callable[[str, Mapping[TopicPartition, tuple[int, str]]], None] = driver.commit
+        self._commit: Commit = driver.commit
         self._driver = driver
         self._clock = clock
         self._interest_at = interest_at
@@ -239,6 +240,10 @@ class GroupCursor:
                 f"{error}; give it a group of its own (group=...), or open it with "
                 f"committed=False, which begins at `start`, and commit"
             ) from error
+
+    def commit_as(self, commit: Commit) -> None:
+        """Have the member of an exclusive consumer commit: Kafka refuses all others."""
+        self._commit, self._warned = commit, True
 
     def logs_at(self, logs: Iterable[Log]) -> dict[TopicPartition, tuple[int, LastRead]]:
         """Read what the group's commit says of logs: the offset below which all was delivered.
@@ -286,7 +291,7 @@ class GroupCursor:
             stored = self._driver.committed(self.group, unknown)
             offsets = {**{each: offset for each, (offset, _) in stored.items()}, **offsets}
         now_ms = time.time_ns() // 1_000_000
-        self.commit(
+        self._commit(
             self.group,
             {
                 **{

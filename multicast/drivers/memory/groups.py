@@ -1,7 +1,7 @@
-"""The members of consumer groups in memory: a coordinator whose rebalances take no time.
+"""The members of consumer groups in memory: a coordinator that answers as Kafka's does.
 
-It answers as Kafka's does to members that step in turns, without a session time-out: `expel` drops
-a member, as if its process had been paused for longer. The choice counts the members' last claims.
+A rebalance ends once all members have joined; nobody counts time-outs. `pause` has the chosen one
+send nothing until another one has stored something; `leave` drops it meanwhile.
 """
 
 from __future__ import annotations
@@ -16,45 +16,57 @@ Choose = Callable[[Mapping[str, bytes]], str]
 
 
 class MemoryGroup:
-    """One group: `claims` by member ID. `changed` guards it, and is notified."""
+    """One group. `changed` guards it."""
 
     def __init__(self, changed: threading.Condition) -> None:
         self.changed = changed
         self.generation = 0
-        self.claims: dict[str, bytes] = {}
-        self.chosen = ""
+        self.members: set[str] = set()
+        self.joined: dict[str, bytes] = {}  # their claims, in a rebalance
+        self.rebalancing = False
+        self.chosen = self.paused = ""
         self.stored: dict[TopicPartition, tuple[int, str]] = {}
-        self._joined = 0
+        self._count = 0
+
+    def pause(self) -> str:
+        """Have the chosen member send nothing until another one stores something; give its ID."""
+        self.paused = self.chosen
+        return self.paused
 
     def join(self, member: str, claim: bytes, choose: Choose) -> str:
-        """Take a member in, a new one for ""; a generation follows."""
-        if member not in self.claims:
-            self._joined += 1
-            member = f"member-{self._joined}"
-        self.claims[member] = claim
-        self._rebalance(choose)
+        """Take a member in, or a new one; once all have joined, the next generation begins."""
+        if member not in self.members:
+            self._count += 1
+            member = f"member-{self._count}"
+            self.members.add(member)
+        self.rebalancing = True
+        self.joined[member] = claim
+        self._complete(choose)
         return member
 
     def leave(self, member: str, choose: Choose) -> None:
-        """Drop a member, which left or did not step for its session time-out."""
+        """Drop a member, which has left, or did not step for its session time-out."""
         with self.changed:
-            if self.claims.pop(member, None) is not None:
-                self._rebalance(choose)
+            if member in self.members:
+                self.members.remove(member)
+                self.joined.pop(member, None)
+                self.rebalancing = bool(self.members)
+                self._complete(choose)
 
-    def _rebalance(self, choose: Choose) -> None:
-        self.generation += 1
-        self.chosen = choose(self.claims) if self.claims else ""
-        self.changed.notify_all()
+    def _complete(self, choose: Choose) -> None:
+        if self.rebalancing and set(self.joined) == self.members:
+            self.generation += 1
+            self.chosen, self.joined, self.rebalancing = choose(self.joined), {}, False
 
     def store(
         self, offsets: Mapping[TopicPartition, tuple[int, str]], member: MemberIdentity | None
     ) -> None:
         """Store a commit of a member of this generation, or of anybody if there are no members."""
-        known = member is not None and member.member in self.claims
-        if (self.claims or member is not None) and not (
-            known and member is not None and member.generation == self.generation
-        ):
-            raise GroupInUse("the group has members, and this commit is of another generation")
+        generation, name, _ = member or (0, "", None)
+        known = name in self.members and generation == self.generation
+        if not known and (self.members or member is not None):
+            raise GroupInUse("the group has members, and this commit is of none of them now")
+        self.paused = ""
         self.stored.update(offsets)
 
 
@@ -71,14 +83,19 @@ class MemoryMember:
         self._due = True
 
     def step(self, claim: bytes) -> bool:
-        """Join if that is due, or take part in a generation that others began."""
+        """Join if that is due; False: the others have not joined yet."""
         group = self._group
         with group.changed:
-            if self._due or self._member not in group.claims:
+            if self._member and self._member == group.paused:
+                return False
+            waits = group.rebalancing and self._member not in group.joined
+            if self._due or waits or self._member not in group.members:
                 self._member = group.join(self._member, claim, self._choose)
-            group.claims[self._member] = claim
+                self._due = False
+            if group.rebalancing:
+                return False
             self.identity = MemberIdentity(group.generation, self._member)
-            self.chosen, self._due = group.chosen == self._member, False
+            self.chosen = group.chosen == self._member
         return True
 
     def rejoin(self) -> None:

@@ -257,7 +257,7 @@ class MemoryLog:
     def has_members(self, group: str) -> bool:
         """Return whether a consumer group has members."""
         with self.changed:
-            return bool(self.group(group).claims)
+            return bool(self.group(group).members)
 
     def group(self, name: str) -> MemoryGroup:
         """Give a consumer group, which exists from then on."""

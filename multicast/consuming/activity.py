@@ -37,16 +37,20 @@ class Activity:
 
     def __init__(self) -> None:
         self.identity: MemberIdentity | None = None
-        self.chosen = False
         self.fence = 0
         self.lost = False
         self.must_join = False
         self._joins = 0
 
     @property
+    def chosen(self) -> bool:
+        """Whether the last join gave the partitions to this member."""
+        return self.identity is not None and self.identity.chosen
+
+    @property
     def claim(self) -> bytes:
         """What the next join says. It differs from the last one: each has a generation follow."""
-        chosen_in = self.identity.generation if self.identity is not None and self.chosen else 0
+        chosen_in = self.identity.generation if self.chosen and self.identity else 0
         return json.dumps([self.fence, chosen_in, self._joins]).encode()
 
     @property
@@ -59,12 +63,11 @@ class Activity:
         """Whether a commit under `identity` follows all that were made before it."""
         return self.fence > 0 and not self.lost and not self.must_join
 
-    def joined(self, identity: MemberIdentity, *, chosen: bool, stored: int) -> None:
+    def joined(self, identity: MemberIdentity, stored: int) -> None:
         """Take the result of a join; `stored` is the fence that the commit holds after it."""
         self._joins += 1
-        self.identity, self.chosen, self.must_join = identity, chosen, False
-        if self.fence:
-            self.lost = not chosen or stored != self.fence
+        self.identity, self.must_join = identity, False
+        self.lost = self.fence > 0 and (not identity.chosen or stored != self.fence)
 
     def activated(self, fence: int, identity: MemberIdentity) -> None:
         """Begin to be active, unless the group has gone on since the fence was stored."""

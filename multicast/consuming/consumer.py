@@ -135,7 +135,8 @@ class Consumer(ConsumerFacts):
             )
             self._lookback = Lookback(self._driver)
             opened.callback(self._lookback.close)
-            self._begin_anew = partial(self._begin_at, start, committed=committed)
+            how = {"committed": committed, "exclusive": exclusive}
+            self._begin_anew = partial(self._begin_at, start, **how)
             self._begin_anew()
             if exclusive:
                 places = [
@@ -146,8 +147,6 @@ class Consumer(ConsumerFacts):
                 self._exclusive = Exclusive(self._driver, self._clock, group_cursor, places)
                 opened.callback(self._exclusive.close)
                 self._reading.hold = self._exclusive.hold
-            else:
-                self._group_cursor.refuse_members()
             self._opened = opened.pop_all()
 
     # -- reading ----------------------------------------------------------------------------
@@ -372,11 +371,14 @@ class Consumer(ConsumerFacts):
         self._open_clients()
         self._seek(self.position)
 
-    def _begin_at(self, start: Where | Callable[[], Where], *, committed: bool) -> None:
+    def _begin_at(
+        self, start: Where | Callable[[], Where], *, committed: bool, exclusive: bool
+    ) -> None:
         """Begin at the group's cursor, or at `start`."""
         if committed:
             with self._group_cursor.opening():
-                stored = self._group_cursor.stored(self._control.position)
+                known = self._control.position
+                stored = self._group_cursor.stored(known, exclusive=exclusive)
                 if stored is not None:
                     place = self._driver, self._control.state, self._request
                     gone_on = past_gap(*place, stored, self._group_cursor.logs_at)

@@ -16,7 +16,6 @@ import math
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
 
 from multicast.consuming.activity import Activity, choose, next_fence
 from multicast.consuming.group_positions import GroupCursor
@@ -121,7 +120,7 @@ class Exclusive:
             while True:
                 identity = self._activating or self._identity(deadline)
                 try:
-                    return self._driver.commit(group, offsets, member=identity)
+                    return self._driver.commit(group, offsets, identity)
                 except (GroupInUse, ClusterUnreachable):
                     with self._changed:
                         self._activity.commit_failed(identity)
@@ -172,7 +171,7 @@ class Exclusive:
             self._thread.join(_CLOSE_S)
         elif self._turn in self._clock.parties:
             self._clock.parties.remove(self._turn)
-            self._leave()
+            self._member.close()
 
     # -- the member's thread ----------------------------------------------------------------------
 
@@ -184,7 +183,7 @@ class Exclusive:
                     wait_s = _HEARTBEAT_S if agreed else _RETRY_S
                     self._changed.wait_for(lambda: self._woken, wait_s)
         finally:
-            self._leave()
+            self._member.close()
 
     def _turn(self) -> bool:
         """Step, where no threads are; return whether anything has changed."""
@@ -192,36 +191,29 @@ class Exclusive:
         if self._failure is None:
             self._step()
             if self._failure is not None:
-                self._leave()
+                self._member.close()
         return before != (self._activity.identity, self._failure)
 
     def _step(self) -> bool:
         """Send a heartbeat or join; return whether that was answered."""
+        began = self._clock.monotonic()
+        with self._changed:
+            self._woken = False
+            claim, rejoin = self._activity.claim, self._activity.must_join
         try:
-            return self._stepped()
+            identity = self._member.take_part(claim, rejoin=rejoin)
+            if identity is None:
+                return False
+            is_new = identity != self._activity.identity
+            stored = self._cursor.stored_fence() if is_new and identity.chosen else 0
         except ClusterUnreachable:
             return False
         except AmcastError as error:
             self._fail(error)
             return False
-
-    def _stepped(self) -> bool:
-        began = self._clock.monotonic()
-        with self._changed:
-            self._woken = False
-            if self._activity.must_join:
-                self._member.rejoin()
-            claim = self._activity.claim
-        if not self._member.step(claim):
-            return False
-        identity, chosen = self._member.identity, self._member.chosen
-        if identity is None:
-            return False
-        is_new = identity != self._activity.identity
-        stored = self._cursor.stored_fence() if is_new and chosen else 0
         with self._changed:
             if is_new:
-                self._activity.joined(identity, chosen=chosen, stored=stored)
+                self._activity.joined(identity, stored)
             self._confirmed_at = began
             self._changed.notify_all()
         if self._activity.lost:
@@ -243,8 +235,3 @@ class Exclusive:
     def _wake(self) -> None:
         self._woken = True
         self._changed.notify_all()
-
-    def _leave(self) -> None:
-        with suppress(AmcastError):
-            self._member.leave()
-        self._member.close()

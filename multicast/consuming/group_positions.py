@@ -28,7 +28,7 @@ from multicast.consuming.last_read import LastRead, committed_text
 from multicast.control import control_partition, log_partition
 from multicast.drivers.clock import ClientClock
 from multicast.drivers.protocol import Driver, TopicPartition
-from multicast.errors import GroupInUse, Trimmed, Truncated, UsageError
+from multicast.errors import Trimmed, Truncated, UsageError
 from multicast.messages import message_checksum, name_set, refuse_no_name
 from topology.tree import Log, log_name
 
@@ -206,11 +206,11 @@ class GroupCursor:
         self._looked_at: float | None = None
         self._warned = False
 
-    def stored(self, control_position: int) -> Cursor | None:
+    def stored(self, control_position: int, *, exclusive: bool = False) -> Cursor | None:
         """Read the group's cursor; None: it has none. Blocks for a request to Kafka.
 
-        Raises `UsageError` for a cursor of another interest, and `Truncated` if the group has read
-        the control topic further than to this position, its end.
+        Raises `UsageError` for a cursor of another interest, `Truncated` if the group has read the
+        control topic further than to this position, its end, and `GroupInUse`.
         """
         commit = self._stored()
         if self.fence is None:
@@ -227,6 +227,8 @@ class GroupCursor:
             raise UsageError(f"it holds none: another tool has set its offsets ({PLACE})")
         cursor = Cursor.parse(text)
         self._interest_at(cursor)
+        if self.fence and not exclusive:  # Kafka refuses it if there is an active one
+            self._driver.commit(self.group, {self._control: commit})
         return cursor
 
     @contextmanager
@@ -330,17 +332,6 @@ class GroupCursor:
     def stored_fence(self) -> int:
         """Read the fence that the group's commit holds; 0: none. Blocks for a request."""
         return _fence_of((self._stored() or (0, ""))[1])
-
-    def refuse_members(self) -> None:
-        """Raise `GroupInUse` if an exclusive consumer is active in the group.
-
-        Blocks for a request, if `stored` has found that there was one.
-        """
-        if self.fence and self._driver.has_members(self.group):
-            raise GroupInUse(
-                f"group {self.group} has an exclusive consumer: open this one with exclusive=True, "
-                f"and it stands by, or give it a group of its own (docs/groups.md)"
-            )
 
     def _stored(self) -> tuple[int, str] | None:
         return self._driver.committed(self.group, [self._control]).get(self._control)

@@ -255,11 +255,15 @@ class Watcher(Protocol):
 
 
 class MemberIdentity(NamedTuple):
-    """By what a group's coordinator knows a member: what its commits carry."""
+    """What a join gave: by what the coordinator knows the member, and whether it is chosen."""
 
     generation: int
     member: str
     instance: str | None = None
+    chosen: bool = False
+
+
+ChooseMember = Callable[[Mapping[str, bytes]], str]  # from what each member claims
 
 
 class GroupMember(Protocol):
@@ -267,31 +271,17 @@ class GroupMember(Protocol):
 
     @property
     def session_s(self) -> float:
-        """After so many seconds without a step the group drops the member."""
+        """After so many seconds without a heartbeat the group drops the member."""
 
-    @property
-    def identity(self) -> MemberIdentity | None:
-        """That of the last join; None: it has not joined."""
+    def take_part(self, claim: bytes, *, rejoin: bool = False) -> MemberIdentity | None:
+        """Send a heartbeat, or join if that is due; give what the last join gave.
 
-    @property
-    def chosen(self) -> bool:
-        """Whether the last join gave the partitions to this member."""
-
-    def step(self, claim: bytes) -> bool:
-        """Send a heartbeat, or join the group if that is due, with a claim; False: try again.
-
-        A join blocks until the other members have joined, or their time-out is over. Raises
-        `Fenced` if another process has the instance ID, `AmcastError` if the group is unusable.
+        None: it was not answered, or the others have not joined; try again. Blocks for their
+        time-out at most. Raises `AmcastError` if the group is denied or unusable.
         """
 
-    def rejoin(self) -> None:
-        """Have the next step join again."""
-
-    def leave(self) -> None:
-        """Leave the group, so that another one is chosen at once; a static member stays."""
-
     def close(self) -> None:
-        """Close the connections; without `leave` the group keeps the member for `session_s`."""
+        """Leave the group, so that another member is chosen at once, and release everything."""
 
 
 class Driver(Protocol):
@@ -415,29 +405,19 @@ class Driver(Protocol):
         self,
         group: str,
         offsets: Mapping[TopicPartition, tuple[int, str]],
-        *,
         member: MemberIdentity | None = None,
     ) -> None:
         """Store an offset and a short text for each Kafka partition under a consumer group.
 
-        Raises `GroupInUse` if the group has members and `member` is none of its generation, and
-        `Fenced` if another process has the member's instance ID. A member's commit is sent once:
-        it may be stored after `ClusterUnreachable`, as long as the generation is the group's.
+        Raises `GroupInUse` if the group has members and `member` is none of its generation. A
+        member's commit is sent once: after `ClusterUnreachable` it may be stored later, as long as
+        the generation is the group's.
         """
 
     def member(
-        self,
-        group: str,
-        partitions: Sequence[TopicPartition],
-        choose: Callable[[Mapping[str, bytes]], str],
+        self, group: str, partitions: Sequence[TopicPartition], choose: ChooseMember
     ) -> GroupMember:
-        """Make a member of a group that gives all partitions to one; it joins by `step`.
-
-        `choose` names that one, from what each said when it joined.
-        """
-
-    def has_members(self, group: str) -> bool:
-        """Return whether a consumer group has members."""
+        """Make a member of a group that gives all partitions to one."""
 
     def committed(
         self, group: str, partitions: Sequence[TopicPartition]

@@ -7,7 +7,7 @@ order, so a single request must not queue behind a long poll.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from kafka import errors as kafka_errors
@@ -23,7 +23,6 @@ from multicast.drivers.kafka.connection import EARLIEST, LATEST, Connection
 from multicast.drivers.kafka.group_member import ChosenMember, find_coordinator
 from multicast.drivers.kafka.leader_epochs import ask_epoch_ends, ask_leader_ends
 from multicast.drivers.kafka.private import (
-    DescribeGroupsRequest,
     IsolationLevel,
     MetadataRequest,
     OffsetCommitRequest,
@@ -35,6 +34,7 @@ from multicast.drivers.protocol import (
     IN_FLIGHT_BYTES_MAX,
     IN_FLIGHT_MAX,
     Beside,
+    ChooseMember,
     LeaderEnd,
     MemberIdentity,
     Settled,
@@ -44,7 +44,6 @@ from multicast.errors import AmcastError, Fenced, GroupInUse
 
 _METADATA_VERSION_MIN = 10  # the first version of the Metadata request with topic IDs (KIP-516)
 _DENIED = kafka_errors.TopicAuthorizationFailedError.errno
-_NO_GROUP = kafka_errors.GroupIdNotFoundError.errno
 _NO_MEMBER = MemberIdentity(-1, "")  # as Kafka has it
 _OF_OTHER_GENERATIONS = (
     kafka_errors.IllegalGenerationError,
@@ -192,7 +191,6 @@ class KafkaPythonDriver(ClosedAtEnd):
         self,
         group: str,
         offsets: Mapping[TopicPartition, tuple[int, str]],
-        *,
         member: MemberIdentity | None = None,
     ) -> None:
         """Store offsets and texts under a consumer group, as its member or if it has none."""
@@ -200,19 +198,11 @@ class KafkaPythonDriver(ClosedAtEnd):
             self._connection.run(self._commit, group, offsets, member)
 
     def member(
-        self,
-        group: str,
-        partitions: Sequence[TopicPartition],
-        choose: Callable[[Mapping[str, bytes]], str],
+        self, group: str, partitions: Sequence[TopicPartition], choose: ChooseMember
     ) -> ChosenMember:
         """Make a member of a group, with its own connections."""
-        return ChosenMember(
-            self._bootstrap, self._client, group=group, partitions=partitions, choose=choose
-        )
-
-    def has_members(self, group: str) -> bool:
-        """Return whether a consumer group has members."""
-        return bool(self._connection.run(self._has_members, group))
+        place = self._bootstrap, self._client
+        return ChosenMember(*place, group=group, partitions=partitions, choose=choose)
 
     def committed(
         self, group: str, partitions: Sequence[TopicPartition]
@@ -265,17 +255,6 @@ class KafkaPythonDriver(ClosedAtEnd):
                 # Other errors, such as a missing leader, concern a topic that exists.
                 described[topic.name] = topic
         return described
-
-    async def _has_members(self, group: str) -> bool:
-        def errors(response: Any) -> list[tuple[str, int]]:  # Kafka 4 has one for no such group
-            codes = [("", described.error_code) for described in response.groups]
-            return [each for each in codes if each[1] != _NO_GROUP]
-
-        def request() -> Any:
-            return DescribeGroupsRequest(groups=[group], include_authorized_operations=False)
-
-        response = await self._ask_coordinator(group, request, errors, needs="Describe")
-        return any(described.members for described in response.groups)
 
     async def _commit(
         self,

@@ -1,24 +1,25 @@
-"""Members of consumer groups: one that lists the group's members, one that is chosen or stands by.
+"""Members of consumer groups: one lists the group's members, one is chosen among them or stands by.
 
-Kafka's group coordinator does the most: it notices members that died (no heartbeat for the session
-time-out) and new ones, and starts a rebalance. The group's leader tells each member its part.
+A `Membership` reads nothing. All members see the same sorted list, as of the group's last
+rebalance. Kafka's group coordinator does the rest: it notices members that died (no heartbeat for
+the session time-out) and new ones, and starts a rebalance.
 
     member      the member ID that the coordinator assigned to us; empty before the first join
     generation  the rebalance that we took part in; None: the next step joins the group again
-    members     of a `Membership`: all members of that generation, sorted
-    chosen      of a `ChosenMember`: whether that generation's partitions are ours
+    members     the members of that generation; the group's leader writes the list for all
 
-The group is a classic one of type "consumer", which all brokers and tools know. What a member knows
-may be outdated by more than the session time-out. So no guarantee may depend on the list, and what
-the chosen one stores carries its generation.
+The group is a classic one of type "consumer", which all brokers and tools know. No member is
+assigned partitions; what it does with the list is up to the caller. The list may be outdated by
+more than the session time-out, so no guarantee may depend on it. Of `ChosenMember`s one is assigned
+all partitions, by what each has claimed; what that one commits carries its generation.
 """
 
 from __future__ import annotations
 
 import json
-from abc import ABC, abstractmethod
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from typing import Any
 
 from kafka import errors as kafka_errors
@@ -47,16 +48,15 @@ SESSIONS_S = (2.0, 6.0, 10.0, 30.0)
 _REBALANCE_S = 3.0
 _NETWORK_S = 5.0  # added to the coordinator's own waits, for a request on its way
 _LEAVE_S = 1.0  # nothing depends on it: a member that fails to leave is dropped after its session
-# Of an exclusive consumer, unless session.timeout.ms says it: a short stop of its process ends
-# nothing; half a minute more is tried where brokers refuse it.
+# Of exclusive consumers, without session.timeout.ms: a short stop of a process ends nothing.
 _EXCLUSIVE_S = (10.0, 30.0)
 _VERSION = 0  # of the consumer protocol: later ones add what a rebalance of consumers needs
 
 
-class _Member(ABC):
+class Membership:
     """One member, for one thread. The constructor connects or raises `ClusterUnreachable`."""
 
-    _protocol: str
+    _protocol = "amcast-members"
     _instance: str | None = None
 
     def __init__(
@@ -65,26 +65,19 @@ class _Member(ABC):
         client: Mapping[str, str],
         *,
         group: str,
-        topics: Sequence[str],
+        topic: str,
         sessions: Sequence[float] = SESSIONS_S,
     ) -> None:
         self.group = group
         self.member = ""
-        self._topics = list(topics)
-        self._sessions = list(sessions)
+        self.members: tuple[str, ...] = ()
+        self._topics = [topic]
         self._claim = b""
+        self._sessions = list(sessions)
         self._generation: int | None = None
         self._coordinator: int | None = None
         timeout_s = max(sessions) + _NETWORK_S
         self._connection = Connection(bootstrap, client, timeout_s=timeout_s)
-
-    @abstractmethod
-    def _assign(self, claims: Mapping[str, bytes]) -> list[tuple[str, bytes]]:
-        """As the leader: encode what to tell each member, from what each said when it joined."""
-
-    @abstractmethod
-    def _take_part(self, generation: int, assignment: bytes) -> None:
-        """Take what the leader tells us."""
 
     @property
     def session_s(self) -> float:
@@ -93,25 +86,21 @@ class _Member(ABC):
 
     @property
     def met(self) -> bool:
-        """Whether no rebalance is due that we know of: what the leader told us is the newest."""
+        """Whether `members` is the newest list that we know of: no rebalance is due."""
         return self._generation is not None
 
-    def step(self, claim: bytes = b"") -> bool:
+    def step(self) -> bool:
         """Send a heartbeat, or join the group if that is due; return whether it succeeded.
 
         Call it several times in each `session_s`. A join blocks until the other members have joined
         or the rebalance time-out is over. Raises `AmcastError` if the group is denied or unusable.
         """
-        self._claim = claim
         timeout_s = max(self.session_s, _REBALANCE_S) + _NETWORK_S
         return bool(self._connection.run(self._step, timeout_s=timeout_s))
 
     def leave(self) -> None:
-        """Leave the group, so that the others rebalance at once; waits at most 1 s.
-
-        A static member stays, as those of Kafka's own clients: it may come back.
-        """
-        if self.member and self._coordinator is not None and self._instance is None:
+        """Leave the group, so that the others rebalance at once; waits at most 1 s."""
+        if self.member and self._coordinator is not None:
             self._generation = None
             self._connection.run(self._leave, timeout_s=_LEAVE_S)
 
@@ -168,7 +157,7 @@ class _Member(ABC):
         self.member = joined.member_id
         assignments = []
         if joined.leader == self.member:
-            assignments = self._assign({m.member_id: _said(m.metadata) for m in joined.members})
+            assignments = self._assign({m.member_id: m.metadata for m in joined.members})
         synced = await self._ask(
             SyncGroupRequest(
                 group_id=self.group,
@@ -183,6 +172,13 @@ class _Member(ABC):
         )
         self._take_part(joined.generation_id, synced.assignment)
         self._generation = joined.generation_id
+
+    def _assign(self, joined: Mapping[str, bytes]) -> list[tuple[str, bytes]]:
+        """As the leader: tell each member its part, from what each said when it joined."""
+        return _assignments(sorted(joined))
+
+    def _take_part(self, generation: int, assignment: bytes) -> None:  # noqa: ARG002
+        self.members = _members(assignment)
 
     async def _join(self) -> Any:
         subscription = ConsumerProtocolSubscription(
@@ -226,26 +222,8 @@ class _Member(ABC):
         return await self._connection.manager.send(request, self._coordinator, timeout_ms)
 
 
-class Membership(_Member):
-    """A member that reads nothing and lists the members: all see the same sorted list."""
-
-    _protocol = "amcast-members"
-
-    def __init__(
-        self, bootstrap: str, client: Mapping[str, str], *, group: str, topic: str
-    ) -> None:
-        self.members: tuple[str, ...] = ()
-        super().__init__(bootstrap, client, group=group, topics=[topic])
-
-    def _assign(self, claims: Mapping[str, bytes]) -> list[tuple[str, bytes]]:
-        return _assignments(sorted(claims))
-
-    def _take_part(self, generation: int, assignment: bytes) -> None:  # noqa: ARG002
-        self.members = _members(assignment)
-
-
-class ChosenMember(_Member):
-    """A member of a group that gives all its partitions to one; see `protocol.GroupMember`."""
+class ChosenMember(Membership):
+    """A `protocol.GroupMember`."""
 
     _protocol = "amcast-exclusive"
 
@@ -258,39 +236,51 @@ class ChosenMember(_Member):
         partitions: Sequence[TopicPartition],
         choose: Callable[[Mapping[str, bytes]], str],
     ) -> None:
-        self.identity: MemberIdentity | None = None
-        self.chosen = False
         self._instance, session_ms = group_settings(client)
+        sessions = _EXCLUSIVE_S if session_ms is None else (session_ms / 1000,)
+        topic = partitions[0].topic
+        super().__init__(bootstrap, client, group=group, topic=topic, sessions=sessions)
+        self._choose = choose
+        self._identity: MemberIdentity | None = None
         self._partitions: dict[str, list[int]] = defaultdict(list)
         for topic, number in partitions:
             self._partitions[topic].append(number)
-        self._choose = choose
-        sessions = _EXCLUSIVE_S if session_ms is None else (session_ms / 1000,)
-        super().__init__(
-            bootstrap, client, group=group, topics=list(self._partitions), sessions=sessions
-        )
 
-    def rejoin(self) -> None:
-        """Have the next step join again."""
-        self._generation = None
+    def take_part(self, claim: bytes, *, rejoin: bool = False) -> MemberIdentity | None:
+        """Send a heartbeat, or join if that is due; None: it was not answered."""
+        self._claim = claim
+        if rejoin:
+            self._generation = None
+        return self._identity if self.step() else None
 
-    def _assign(self, claims: Mapping[str, bytes]) -> list[tuple[str, bytes]]:
-        chosen = self._choose(claims)
-        return [(each, self._part(mine=each == chosen)) for each in claims]
+    def close(self) -> None:
+        """Leave, unless it is a static member, which may come back; close the connections."""
+        if self._instance is None:
+            with suppress(AmcastError):
+                self.leave()
+        super().close()
 
-    def _part(self, *, mine: bool) -> bytes:
-        partitions = list(self._partitions.items()) if mine else []
-        assignment = ConsumerProtocolAssignment(
-            assigned_partitions=partitions, user_data=b"", version=_VERSION
-        )
-        return bytes(assignment.encode())
+    def _assign(self, joined: Mapping[str, bytes]) -> list[tuple[str, bytes]]:
+        chosen = self._choose({member: _claimed(metadata) for member, metadata in joined.items()})
+        partitions = list(self._partitions.items())
+        return [
+            (
+                member,
+                ConsumerProtocolAssignment(
+                    assigned_partitions=partitions if member == chosen else [],
+                    user_data=b"",
+                    version=_VERSION,
+                ).encode(),
+            )
+            for member in joined
+        ]
 
     def _take_part(self, generation: int, assignment: bytes) -> None:
-        self.identity = MemberIdentity(generation, self.member, self._instance)
         try:
-            self.chosen = bool(ConsumerProtocolAssignment.decode(assignment).assigned_partitions)
+            chosen = bool(ConsumerProtocolAssignment.decode(assignment).assigned_partitions)
         except Exception:  # noqa: BLE001 - as `_members`
-            self.chosen = False
+            chosen = False
+        self._identity = MemberIdentity(generation, self.member, self._instance, chosen)
 
 
 async def find_coordinator(connection: Connection, group: str) -> int:
@@ -313,7 +303,7 @@ def _checked(response: Any) -> Any:
     return response
 
 
-def _said(metadata: bytes) -> bytes:
+def _claimed(metadata: bytes) -> bytes:
     """Decode what a member said when it joined; empty if another program wrote something else."""
     try:
         return bytes(ConsumerProtocolSubscription.decode(metadata).user_data or b"")

@@ -16,7 +16,6 @@ from kafka.net.inet import KafkaNetSocket, create_connection
 from kafka.net.manager import KafkaConnectionManager
 from kafka.net.selector import NetworkSelector
 from kafka.net.transport import KafkaSSLTransport, KafkaTCPTransport
-from kafka.protocol.admin import DescribeGroupsRequest
 from kafka.protocol.consumer import (
     FetchRequest,
     HeartbeatRequest,

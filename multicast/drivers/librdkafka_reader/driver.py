@@ -53,7 +53,6 @@ class LibrdkafkaDriver(ClosedAtEnd):
         self.commit = delegate.commit
         self.committed = delegate.committed
         self.member = delegate.member
-        self.has_members = delegate.has_members
 
     @property
     def name(self) -> str:

@@ -62,7 +62,6 @@ class MemoryDriver(ClosedAtEnd):
         self.commit = self.log.commit
         self.committed = self.log.committed
         self.member = self.log.member
-        self.has_members = self.log.has_members
 
     @property
     def name(self) -> str:

@@ -7,12 +7,10 @@ send nothing until another one has stored something; `leave` drops it meanwhile.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 
-from multicast.drivers.protocol import MemberIdentity, TopicPartition
+from multicast.drivers.protocol import ChooseMember, MemberIdentity, TopicPartition
 from multicast.errors import GroupInUse
-
-Choose = Callable[[Mapping[str, bytes]], str]
 
 
 class MemoryGroup:
@@ -33,7 +31,7 @@ class MemoryGroup:
         self.paused = self.chosen
         return self.paused
 
-    def join(self, member: str, claim: bytes, choose: Choose) -> str:
+    def join(self, member: str, claim: bytes, choose: ChooseMember) -> str:
         """Take a member in, or a new one; once all have joined, the next generation begins."""
         if member not in self.members:
             self._count += 1
@@ -44,7 +42,7 @@ class MemoryGroup:
         self._complete(choose)
         return member
 
-    def leave(self, member: str, choose: Choose) -> None:
+    def leave(self, member: str, choose: ChooseMember) -> None:
         """Drop a member, which has left, or did not step for its session time-out."""
         with self.changed:
             if member in self.members:
@@ -53,7 +51,7 @@ class MemoryGroup:
                 self.rebalancing = bool(self.members)
                 self._complete(choose)
 
-    def _complete(self, choose: Choose) -> None:
+    def _complete(self, choose: ChooseMember) -> None:
         if self.rebalancing and set(self.joined) == self.members:
             self.generation += 1
             self.chosen, self.joined, self.rebalancing = choose(self.joined), {}, False
@@ -62,7 +60,7 @@ class MemoryGroup:
         self, offsets: Mapping[TopicPartition, tuple[int, str]], member: MemberIdentity | None
     ) -> None:
         """Store a commit of a member of this generation, or of anybody if there are no members."""
-        generation, name, _ = member or (0, "", None)
+        generation, name = member[:2] if member else (0, "")
         known = name in self.members and generation == self.generation
         if not known and (self.members or member is not None):
             raise GroupInUse("the group has members, and this commit is of none of them now")
@@ -75,36 +73,26 @@ class MemoryMember:
 
     session_s = 10.0
 
-    def __init__(self, group: MemoryGroup, choose: Choose) -> None:
-        self.identity: MemberIdentity | None = None
-        self.chosen = False
+    def __init__(self, group: MemoryGroup, choose: ChooseMember) -> None:
         self._group, self._choose = group, choose
         self._member = ""
-        self._due = True
+        self._generation = -1
 
-    def step(self, claim: bytes) -> bool:
-        """Join if that is due; False: the others have not joined yet."""
+    def take_part(self, claim: bytes, *, rejoin: bool = False) -> MemberIdentity | None:
+        """Join if that is due; None: the others have not joined yet."""
         group = self._group
         with group.changed:
             if self._member and self._member == group.paused:
-                return False
-            waits = group.rebalancing and self._member not in group.joined
-            if self._due or waits or self._member not in group.members:
+                return None
+            rejoin = rejoin and group.generation == self._generation
+            waits = (group.rebalancing or rejoin) and self._member not in group.joined
+            if waits or self._member not in group.members:
                 self._member = group.join(self._member, claim, self._choose)
-                self._due = False
             if group.rebalancing:
-                return False
-            self.identity = MemberIdentity(group.generation, self._member)
-            self.chosen = group.chosen == self._member
-        return True
-
-    def rejoin(self) -> None:
-        """Have the next step join again."""
-        self._due = True
-
-    def leave(self) -> None:
-        """Leave the group."""
-        self._group.leave(self._member, self._choose)
+                return None
+            chosen, self._generation = group.chosen == self._member, group.generation
+            return MemberIdentity(group.generation, self._member, chosen=chosen)
 
     def close(self) -> None:
-        """Do nothing: there is no connection."""
+        """Leave the group."""
+        self._group.leave(self._member, self._choose)

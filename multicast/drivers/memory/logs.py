@@ -21,8 +21,9 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 
 from multicast.drivers.clock import SYSTEM_CLOCK, ClientClock
-from multicast.drivers.memory.groups import Choose, MemoryGroup, MemoryMember
+from multicast.drivers.memory.groups import MemoryGroup, MemoryMember
 from multicast.drivers.protocol import (
+    ChooseMember,
     Fetched,
     Headers,
     LeaderEnd,
@@ -228,7 +229,6 @@ class MemoryLog:
         self,
         group: str,
         offsets: Mapping[TopicPartition, tuple[int, str]],
-        *,
         member: MemberIdentity | None = None,
     ) -> None:
         """Store offsets and texts under a consumer group, as its member or if it has none."""
@@ -246,18 +246,14 @@ class MemoryLog:
             return {log: stored[log] for log in partitions if log in stored}
 
     def member(
-        self, group: str, partitions: Sequence[TopicPartition], choose: Choose
+        self,
+        group: str,
+        partitions: Sequence[TopicPartition],  # all of them go to one
+        choose: ChooseMember,
     ) -> MemoryMember:
         """Make a member of a group."""
         with self.changed:
-            for partition in partitions:
-                self._of(partition)
             return MemoryMember(self.group(group), choose)
-
-    def has_members(self, group: str) -> bool:
-        """Return whether a consumer group has members."""
-        with self.changed:
-            return bool(self.group(group).members)
 
     def group(self, name: str) -> MemoryGroup:
         """Give a consumer group, which exists from then on."""

@@ -22,7 +22,6 @@ from multicast.consuming.group_positions import GroupCursor
 from multicast.drivers.clock import ClientClock
 from multicast.drivers.protocol import Driver, MemberIdentity, TopicPartition
 from multicast.errors import (
-    AmcastError,
     ClusterUnreachable,
     Fenced,
     GroupInUse,
@@ -55,7 +54,7 @@ class Exclusive:
         self._changed = threading.Condition()
         self._committing = threading.Lock()  # a commit that is tried again stays before later ones
         self._confirmed_at = -math.inf
-        self._failure: AmcastError | None = None
+        self._failure: Exception | None = None
         self._closing = self._ended = self._woken = False
         self._member = driver.member(cursor.group, partitions, choose)
         cursor.commit_as(self._commit)
@@ -90,10 +89,10 @@ class Exclusive:
 
         Raises `Fenced` once another one has taken over, `TimedOut` if the group does not answer.
         """
-        if self._failure is not None or not self._is_confirmed():
-            if self._wait(self._is_confirmed, _COMMIT_S):
-                return
-            raise TimedOut(f"the coordinator of group {self._cursor.group} does not answer")
+        if self._failure is None and self._is_confirmed():
+            return
+        if not self._wait(self._is_confirmed, _COMMIT_S):
+            raise self._silent()
 
     def _activate(self, begin: Callable[[], None]) -> None:
         with self._changed:
@@ -121,15 +120,15 @@ class Exclusive:
                 identity = self._activating or self._identity(deadline)
                 try:
                     return self._driver.commit(group, offsets, identity)
-                except (GroupInUse, ClusterUnreachable):
+                except BaseException as error:  # also of Ctrl-C: it may be stored later
+                    if isinstance(error, Fenced):
+                        self._fail(error)
                     with self._changed:
                         self._activity.commit_failed(identity)
                         self._wake()
-                    if self._activating is not None or self._clock.monotonic() >= deadline:
+                    again = isinstance(error, GroupInUse | ClusterUnreachable)
+                    if not again or self._activating or self._clock.monotonic() >= deadline:
                         raise
-                except Fenced as error:
-                    self._fail(error)
-                    raise
 
     def _identity(self, deadline: float) -> MemberIdentity:
         """Wait until a commit follows all that were made before it; give whose it is."""
@@ -141,17 +140,20 @@ class Exclusive:
         ready = self._wait(lambda: self._activity.may_commit, timeout)
         identity = self._activity.identity
         if not ready or identity is None:
-            raise TimedOut(f"the coordinator of group {self._cursor.group} does not answer")
+            raise self._silent()
         return identity
+
+    def _silent(self) -> TimedOut:
+        return TimedOut(f"the coordinator of group {self._cursor.group} does not answer")
 
     def _wait(self, ready: Callable[[], bool], timeout: float) -> bool:
         def over() -> bool:
             return self._failure is not None or self._ended or ready()
 
-        over_now = self._clock.wait_for(self._changed, over, max(0.0, timeout))
+        self._clock.wait_for(self._changed, over, max(0.0, timeout))
         if self._failure is not None:
             raise self._failure
-        return over_now
+        return ready()
 
     def _is_confirmed(self) -> bool:
         return self._clock.monotonic() - self._confirmed_at < self._member.session_s
@@ -208,7 +210,7 @@ class Exclusive:
             stored = self._cursor.stored_fence() if is_new and identity.chosen else 0
         except ClusterUnreachable:
             return False
-        except AmcastError as error:
+        except Exception as error:  # noqa: BLE001 - raised to whoever uses the consumer
             self._fail(error)
             return False
         with self._changed:
@@ -227,7 +229,7 @@ class Exclusive:
             f"since its last commit is delivered there again; start it again, and it stands by"
         )
 
-    def _fail(self, failure: AmcastError) -> None:
+    def _fail(self, failure: Exception) -> None:
         with self._changed:
             self._failure = failure
             self._wake()

@@ -1,6 +1,7 @@
 """Exclusive consumers on real brokers: killed, frozen, cut off, and their coordinator killed."""
 
 import contextlib
+import itertools
 import random
 import signal
 import subprocess
@@ -11,6 +12,7 @@ from statistics import quantiles
 
 import pytest
 
+from multicast import Producer
 from multicast.consuming.cursor import Cursor
 from multicast.control import control_partition
 from multicast.drivers import open_driver
@@ -139,23 +141,26 @@ class Members:
 
 
 @contextlib.contextmanager
-def watched(members):
-    """Read the group's position again and again; give the places, in their order."""
-    control, places, ends = control_partition(members.system.topic), [], threading.Event()
+def sent_and_watched(members):
+    """Send, and read the group's position, again and again; give the places, in their order."""
+    system, places, ends = members.system, [], threading.Event()
+    control, sets = control_partition(system.topic), itertools.cycle(SETS)
 
-    def watch():
-        while not ends.wait(0.05):
-            with contextlib.suppress(AmcastError):
-                stored = members.system.driver.committed(members.group, [control])
-                places.extend(Cursor.parse(text).rank for _, text in stored.values())
+    def work():
+        with Producer(system.bootstrap, topic=system.topic) as producer:
+            while not ends.wait(0.02):
+                with contextlib.suppress(AmcastError):  # brokers are killed
+                    producer.multicast(b"", to=next(sets))
+                    stored = system.driver.committed(members.group, [control])
+                    places.extend(Cursor.parse(text).rank for _, text in stored.values())
 
-    watching = threading.Thread(target=watch, daemon=True)
-    watching.start()
+    working = threading.Thread(target=work, daemon=True)
+    working.start()
     try:
         yield places
     finally:
         ends.set()
-        watching.join(PATIENCE_S)
+        working.join(PATIENCE_S)
 
 
 def judge(members, places, expected):
@@ -178,7 +183,7 @@ def disturbed(cluster, folder, kinds):
         contextlib.closing(Members(system, cluster, folder)) as members,
     ):
         system.order()
-        with system.load(SETS), watched(members) as places:
+        with sent_and_watched(members) as places:
             members.next_active()
             for kind in kinds:
                 members.disturb(kind)

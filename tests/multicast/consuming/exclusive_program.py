@@ -5,6 +5,7 @@ python -m tests.multicast.consuming.exclusive_program BOOTSTRAP TOPIC DATABASE
 Each effect is taken in the order of delivery, under a fence that is not below the database's.
 """
 
+import os
 import signal
 import sqlite3
 import sys
@@ -15,12 +16,12 @@ from time import monotonic
 from multicast import Consumer, Fenced
 
 GROUP = "exclusive"
-SESSION_S = 6.0  # the least that brokers allow, by default
+SESSION_S = 10.0
 TABLES = """
 PRAGMA journal_mode = WAL;
 CREATE TABLE IF NOT EXISTS effects (place INTEGER PRIMARY KEY, message TEXT UNIQUE);
 CREATE TABLE IF NOT EXISTS fences (fence INTEGER);
-CREATE TABLE IF NOT EXISTS events (kind TEXT, fence INTEGER, began REAL, ended REAL);
+CREATE TABLE IF NOT EXISTS events (kind TEXT, fence INTEGER, began REAL, process INTEGER);
 """
 
 
@@ -53,7 +54,7 @@ def main(bootstrap, topic, file):
     with closing(opened(file)) as database, Consumer(bootstrap, client=settings, **known) as member:
 
         def note(kind, fence, began):
-            event = kind, fence, began, monotonic()
+            event = kind, fence, began, os.getpid()
             database.execute("INSERT INTO events VALUES (?, ?, ?, ?)", event)
 
         fence = 0

@@ -13,7 +13,7 @@ import threading
 from contextlib import closing
 from time import monotonic
 
-from multicast import Consumer, Fenced
+from multicast import AmcastError, Consumer, Fenced
 
 GROUP = "exclusive"
 SESSION_S = 10.0
@@ -58,7 +58,9 @@ def main(bootstrap, topic, file):
             database.execute("INSERT INTO events VALUES (?, ?, ?, ?)", event)
 
         fence = 0
-        while not ends.is_set():
+
+        def turn():
+            nonlocal fence
             batches = member.poll(0.2, messages_max=20)
             if fence != member.fence:
                 fence = member.fence
@@ -72,6 +74,13 @@ def main(bootstrap, topic, file):
                 began = monotonic()
                 member.commit()
                 note("committed", fence, began)
+
+        while not ends.is_set():
+            try:
+                turn()
+            except AmcastError as error:  # no broker answers, say
+                if not error.retriable:
+                    raise
 
 
 if __name__ == "__main__":

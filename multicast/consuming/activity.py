@@ -19,7 +19,7 @@ from collections.abc import Mapping
 
 from multicast.drivers.protocol import MemberIdentity
 
-_FIELDS = 3
+_FIELDS = 3  # of a claim: fence, generation in which it was chosen, joins
 
 
 def choose(claims: Mapping[str, bytes]) -> str:

@@ -266,7 +266,7 @@ class MemberIdentity(NamedTuple):
 ChooseMember = Callable[[Mapping[str, bytes]], str]  # from what each member claims
 
 
-class GroupMember(Protocol):
+class GroupMembership(Protocol):
     """A member of a consumer group, for one thread."""
 
     @property
@@ -416,7 +416,7 @@ class Driver(Protocol):
 
     def member(
         self, group: str, partitions: Sequence[TopicPartition], choose: ChooseMember
-    ) -> GroupMember:
+    ) -> GroupMembership:
         """Make a member of a group that gives all partitions to one."""
 
     def committed(

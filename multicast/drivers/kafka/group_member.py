@@ -223,7 +223,7 @@ class Membership:
 
 
 class ChosenMember(Membership):
-    """A `protocol.GroupMember`."""
+    """A `protocol.GroupMembership`."""
 
     _protocol = "amcast-exclusive"
 

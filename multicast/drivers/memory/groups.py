@@ -69,7 +69,7 @@ class MemoryGroup:
 
 
 class MemoryMember:
-    """A member of a `MemoryGroup`; see `protocol.GroupMember`."""
+    """A member of a `MemoryGroup`; see `protocol.GroupMembership`."""
 
     session_s = 10.0
 

@@ -121,7 +121,7 @@ class Members:
                 assert self.replace(member) == 5
             case "pause":
                 member.process.send_signal(signal.SIGSTOP)
-                time.sleep(SESSION_S / 3)
+                threading.Event().wait(SESSION_S / 3)
                 member.process.send_signal(signal.SIGCONT)
             case "cut":
                 for door in member.doors:

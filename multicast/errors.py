@@ -119,6 +119,12 @@ class Fenced(Conflict):
     definite = False
 
 
+class GroupInUse(Conflict):
+    """The consumer group has members, and this commit is of none of them; nothing was stored."""
+
+    retriable = True
+
+
 class PartitionsDiffer(Conflict):
     """The topic's number of partitions is not the plan's, so keys have no agreed place."""
 

@@ -132,6 +132,7 @@ PURE = [
     "multicast/control/sources.py",
     "multicast/control/state.py",
     "multicast/control/topics.py",
+    "multicast/consuming/activity.py",
     "multicast/consuming/batches.py",
     "multicast/consuming/cursor.py",
     "multicast/consuming/delivery.py",

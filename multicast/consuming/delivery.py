@@ -95,6 +95,7 @@ class Delivery:
         self.void: dict[enum.Enum, int] = {}
         self.judges = LogJudges()
         self.void_too = False  # deliver void messages, with their decision
+        self.fence = 0  # of the exclusive consumer whose delivery this is
         self.payload_starts: Mapping[int, int] | None = None
         # The next four matter to a single-log subscription only.
         self.marker: int | None = None  # it has stopped at this offset, at what may be a marker
@@ -469,7 +470,8 @@ class Delivery:
         self._dropped.pop(run.log, None)
         place = self.plan.epoch, self.position.source, run.record, run.run
         log = self.logs[run.log]
-        batches.append(Batch(log, to, records, *place, decision, self._digest, run.proof))
+        rest = decision, self._digest, run.proof, self.fence
+        batches.append(Batch(log, to, records, *place, *rest))
         run.first = records[-1].offset + 1
         self.position = Cursor(*place, run.first, self._digest, run.proof)
         return len(records)

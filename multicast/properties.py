@@ -349,7 +349,8 @@ def _fifo_order(index: HistoryIndex) -> Witness | None:
                 return witness_of(
                     "against its sender",
                     f"{delivered(history, reading, message)}, after {history.name(earlier)}, "
-                    f"though {shown(producer)} sent that one later: as its message {before}, not {place}.",
+                    f"though {shown(producer)} sent that one later: "
+                    f"as its message {before}, not {place}.",
                 )
             last[producer] = place, message
     return None

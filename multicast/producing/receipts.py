@@ -168,6 +168,11 @@ class OneMessage(_Routed):
         self._outcome = outcome
         self._settlement.settled(self._route, 1, errors_of(outcome))
 
+    def stored(self, timeout_s: float) -> MessageID:
+        """Wait as `Receipt.accepted`, in this thread. For producers, not for applications."""
+        self._settlement.wait(lambda: self._outcome is not None, timeout_s)
+        return self._message_id()
+
     def _message_id(self) -> MessageID:
         """Give the ID once the outcome is known, or raise the error that it is."""
         if isinstance(self._outcome, Appended):
@@ -194,8 +199,7 @@ class Receipt(OneMessage):
         it), or `TimedOut` after `timeout` seconds: the outcome is still open, and may be waited for
         again.
         """
-        self._settlement.wait(lambda: self._outcome is not None, seconds(timeout))
-        return self._message_id()
+        return self.stored(seconds(timeout))
 
     def ordered(self, timeout: float = FAILOVER_S) -> MessageID:
         """Wait until the message has its place in the order; give its ID.

@@ -9,11 +9,12 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from typing import Protocol
 
 from multicast.control import log_partition
 from multicast.drivers.clock import ClientClock
-from multicast.drivers.protocol import AppendOutcome, Driver, TopicPartition
+from multicast.drivers.protocol import AppendOutcome, DoneAll, Driver, TopicPartition
 from multicast.errors import (
     AmcastError,
     ClusterUnreachable,
@@ -41,6 +42,7 @@ class HasMessageID(Protocol):
         """Its ID."""
 
 
+Done = Callable[[AppendOutcome], None]
 After = MessageID | OneMessage | HasMessageID
 
 
@@ -75,23 +77,40 @@ class SendingOrder:
             self._own.settled(log, count, outcome)
             self._changed.notify_all()
 
-    def is_free(self, log: str) -> bool:
+    def noting(self, log: Log, count: int, done: DoneAll) -> DoneAll:
+        """Report that messages are sent now; give `done`, which reports their outcomes first."""
+        self.sent(log.name, count)
+
+        def noted(index: int, number: int, outcome: AppendOutcome) -> None:
+            self.settled(log.name, number, outcome)
+            done(index, number, outcome)
+
+        return noted
+
+    def noting_one(self, log: Log, done: Done) -> Done:
+        """Report one message as `noting` does."""
+        noted = self.noting(log, 1, lambda _index, _count, outcome: done(outcome))
+        return partial(noted, 0, 1)
+
+    def is_free(self, log: Log) -> bool:
         """Whether a message to this log may be sent without a wait; does not block."""
         with self._changed:
-            return self._own.is_free(log)
+            return self._own.is_free(log.name)
 
     def wait(self, log: Log, deadline: float) -> None:
         """Wait until a message to this log follows all that this producer sent.
 
         Raises `EarlierPending` at `deadline`, in the clock's time, and `EarlierUnknown` at once.
         """
-        while not self.is_free(log.name):
+        while not self.is_free(log):
             wait = self.missing(log)
             if wait is not None:
                 self._wait(wait, log, deadline)
 
-    def wait_after(self, log: Log, earlier: Iterable[After], deadline: float) -> None:
+    def wait_after(self, log: Log, earlier: After | Iterable[After], deadline: float) -> None:
         """Wait until a message to this log follows the given ones; raises as `wait`."""
+        if isinstance(earlier, MessageID) or not isinstance(earlier, Iterable):
+            earlier = (earlier,)
         stored = [self._named(named, deadline) for named in earlier]
         others = [each for each in stored if each.log != log.name]
         while others and (wait := self._judged(log, others)) is not None:

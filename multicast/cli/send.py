@@ -16,12 +16,15 @@ from multicast.cli.options import (
     WAIT_RANGE,
     Bootstrap,
     DriverName,
+    Fifo,
     HistoryFile,
     KeysOfSet,
     PartitionerName,
     RecordKey,
+    Through,
     To,
     Topic,
+    partitions_of,
 )
 from multicast.cli.progress import CountShown
 from multicast.drivers.protocol import Appended, AppendFailed
@@ -57,6 +60,8 @@ def send(
     ordered: Annotated[
         bool, typer.Option("--ordered", help="Also wait until all messages are ordered.")
     ] = False,
+    fifo: Fifo = False,
+    through: Through = None,
     history_file: HistoryFile = None,
     producer_name: ProducerName = "send",
     timeout: Annotated[
@@ -91,6 +96,8 @@ def send(
             request_timeout_s=min(timeout, _REQUEST_S_MAX),
             tickets=chosen.tickets,
             partitioner=partitioner,
+            fifo=fifo,
+            through=None if through is None else partitions_of(through),
         ) as producer,
     ):
         try:
@@ -105,7 +112,7 @@ def send(
         unordered = _settle(producer, receipts, timeout, ordered=ordered)
         outcomes = [_outcome(receipt) for receipt in receipts]
         counts = {name: outcomes.count(name) for name in ("accepted", "failed", "unknown")}
-        unwritten = _write_acknowledgements(writer, producer_name, receipts)
+        unwritten = _write_acknowledgements(writer, producer_name, receipts, fifo=fifo)
         problem = problem or unordered or unwritten
     _show_counts(len(receipts), counts, output)
     problem = problem or _failure(receipts, counts)
@@ -163,7 +170,7 @@ def _outcome(receipt: Receipt) -> str:
 
 
 def _write_acknowledgements(
-    writer: HistoryWriter | None, producer: str, receipts: list[Receipt]
+    writer: HistoryWriter | None, producer: str, receipts: list[Receipt], *, fifo: bool
 ) -> AmcastError | None:
     """Append the outcomes to the history, if there is one; give the error instead of raising it.
 
@@ -171,12 +178,16 @@ def _write_acknowledgements(
     """
     if writer is None:
         return None
-    for receipt in receipts:
+    for place, receipt in enumerate(receipts):
         offset = receipt.outcome.offset if isinstance(receipt.outcome, Appended) else None
         name = f"{receipt.log.label}:{offset}" if offset is not None else None
         writer.note(
             history.acknowledgement_line(
-                producer=producer, message_id=name, to=receipt.to, outcome=_outcome(receipt)
+                producer=producer,
+                message_id=name,
+                to=receipt.to,
+                outcome=_outcome(receipt),
+                sent=place if fifo else None,
             )
         )
     try:

@@ -97,6 +97,7 @@ class EarlierUnknown(AmcastError):
     A message that is acknowledged in the log of the unknown one ends this.
     """
 
+    retriable = True
     exit_code = 4
 
 

@@ -221,8 +221,9 @@ class Producer(ClosedAtEnd):
         (`nothing_after`) it takes effect only if nothing that matches came after a position in the
         log of a declared set that contains `to`, and is stored there. `within`, the partitions of
         that set, stores a message there without a condition. `tags` are what conditions match
-        (docs/conditional.md). `after` names receipts, also of other producers, delivered messages
-        or IDs: whoever delivers one of them and this message delivers this one later. Blocks while
+        (docs/conditional.md). `after` names receipts, also of other producers, delivered
+        messages, IDs, or what a consumer has `seen`: whoever delivers one of them and this message
+        delivers this one later. Blocks while
         the buffer is full, and until it is sure to follow, for at most `block_s` seconds each.
         `done` is called once, with the outcome (`Appended`, or `AppendFailed` with the error), in
         any thread, perhaps before this call returns; it must neither block nor raise.

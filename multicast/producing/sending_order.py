@@ -10,8 +10,9 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
-from typing import Protocol
 
+from multicast.conditional.condition import LogPosition
+from multicast.consuming.batches import Message
 from multicast.control import log_partition
 from multicast.drivers.clock import ClientClock
 from multicast.drivers.protocol import AppendOutcome, DoneAll, Driver, TopicPartition
@@ -34,16 +35,8 @@ _END_EVERY_S = 0.005
 _WAIT_S = 0.5  # one wait for the order; then all is looked at again
 
 
-class HasMessageID(Protocol):
-    """A delivered message."""
-
-    @property
-    def message_id(self) -> MessageID:
-        """Its ID."""
-
-
 Done = Callable[[AppendOutcome], None]
-After = MessageID | OneMessage | HasMessageID
+After = MessageID | OneMessage | Message | LogPosition
 
 
 class SendingOrder:
@@ -170,8 +163,10 @@ class SendingOrder:
 
     def _named(self, named: After, deadline: float) -> Earlier:
         """Give where a message is that the caller names; waits for a receipt's outcome."""
-        message_id: object = getattr(named, "message_id", named)
-        if isinstance(named, OneMessage):
+        message_id: object = named.message_id if isinstance(named, Message) else named
+        if isinstance(named, LogPosition):
+            message_id = MessageID(named.log, named.next - 1)
+        elif isinstance(named, OneMessage):
             try:
                 message_id = named.stored(deadline - self._clock.monotonic())
             except AmcastError as error:

@@ -163,7 +163,9 @@ def test_a_message_comes_after_those_that_it_names():
         message = next(iter(reader))
         producer.multicast(b"2", to={"P1", "P3"}, after=message)
         producer.multicast(b"3", to={"P1", "P3"}, after=message.message_id)
-        assert numbers(delivered(double, "C1")) == [0, 1, 2, 3]
+        seen = [reader.seen({"P1"}), reader.seen({"P2"})]
+        producer.multicast(b"4", to={"P2"}, after=seen)
+        assert numbers(delivered(double, "C1")) == [0, 1, 2, 3, 4]
         with pytest.raises(UsageError, match="is no message to follow"):
             producer.multicast(b"", to={"P1"}, after=["P1:0"])
         double.refuse("P1")
@@ -235,7 +237,7 @@ def test_through_one_set_all_messages_have_one_order_and_their_own_sets():
 
 def test_an_asynchronous_producer_keeps_the_order_of_its_calls():
     async def send(options):
-        async with AsyncProducer(**options, fifo=True) as producer:
+        async with AsyncProducer(**options, fifo=True, block_s=120) as producer:
             calls = [producer.multicast(b"%d" % n, to={f"P{n % 3 + 1}"}) for n in range(9)]
             receipts = await asyncio.gather(*calls)
             some = await producer.multicast_all([b"9", b"10"], to={"P1"})

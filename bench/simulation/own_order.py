@@ -31,7 +31,7 @@ class _OwnOrder(SimulatedProducer):
         self.held: list[tuple[str, ...]] = []
         self._driver = WorldDriver(world)
         self._follower: OrderFollower | None = None
-        self._order = SendingOrder(self._driver, self._followed, self._newest, self._driver.clock)
+        self._order = SendingOrder(self._driver, self._followed, self._newest, fifo=True)
 
     def _followed(self) -> OrderFollower:
         self._follower = self._follower or OrderFollower(self._driver, TOPIC)

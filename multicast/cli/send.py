@@ -76,9 +76,8 @@ def send(
     "key" and "headers" (an object of strings). Instead of "to", "keys" may hold a list of keys;
     without both, a message goes where its "key" is.
 
-    Like kafka-console-producer, but a message may go to several partitions, and all consumers
-    deliver it at the same place in one order. Exit code 0 if all messages are acknowledged, 1 if
-    Kafka refused one, 4 if the outcome of one is unknown.
+    Like kafka-console-producer, but a message may go to several partitions, at one place in the
+    order of all. Exit code 0: all are acknowledged, 1: Kafka refused one, 4: one is unknown.
     """
     chosen = settings(bootstrap=bootstrap, topic=topic, driver=driver)
     fixed = Fixed.of(to=to, key=key, keys=keys)
@@ -110,13 +109,11 @@ def send(
         except AmcastError as error:  # the messages before it still get their outcomes
             problem = error
         unordered = _settle(producer, receipts, timeout, ordered=ordered)
-        outcomes = [_outcome(receipt) for receipt in receipts]
-        counts = {name: outcomes.count(name) for name in ("accepted", "failed", "unknown")}
+        counts = _counts(receipts)
         unwritten = _write_acknowledgements(writer, producer_name, receipts, fifo=fifo)
         problem = problem or unordered or unwritten
     _show_counts(len(receipts), counts, output)
-    problem = problem or _failure(receipts, counts)
-    if problem is not None:
+    if problem := problem or _failure(receipts, counts):
         raise problem
 
 
@@ -139,6 +136,11 @@ def _settle(
     except AmcastError as error:
         return error
     return None
+
+
+def _counts(receipts: list[Receipt]) -> dict[str, int]:
+    outcomes = [_outcome(receipt) for receipt in receipts]
+    return {name: outcomes.count(name) for name in ("accepted", "failed", "unknown")}
 
 
 def _show_counts(sent: int, counts: dict[str, int], output: Output) -> None:

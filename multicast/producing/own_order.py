@@ -52,7 +52,7 @@ class Missing(enum.Enum):
     END = "its log has not reached the place of an earlier message of log {} yet"
 
 
-class Wait(NamedTuple):
+class SendingWait(NamedTuple):
     """What is missing, of which earlier message's log; for `END` also the bound."""
 
     missing: Missing
@@ -112,15 +112,15 @@ class OwnOrder:
         """Report that nothing is missing for this log."""
         self._logs.setdefault(log, _Sent()).free = self._count
 
-    def stored(self, log: str) -> list[Earlier] | Wait:
+    def stored(self, log: str) -> list[Earlier] | SendingWait:
         """Give the earlier messages of a message to this log, or what is not known of them."""
         earlier = self._earlier(log)
         for name, entry in earlier.items():
             if entry.unsettled:
-                return Wait(Missing.OUTCOME, name)
+                return SendingWait(Missing.OUTCOME, name)
         for name, entry in earlier.items():
             if entry.in_doubt:
-                return Wait(Missing.CERTAINTY, name)
+                return SendingWait(Missing.CERTAINTY, name)
         return [Earlier(name, entry.stored) for name, entry in earlier.items() if entry.stored >= 0]
 
     def _earlier(self, log: str) -> dict[str, _Sent]:
@@ -133,19 +133,19 @@ class OwnOrder:
 
 def wait_of(
     log: str, earlier: Iterable[Earlier], view: OrderView, *, newest: int, end: int
-) -> Wait | None:
+) -> SendingWait | None:
     """Say what a message to `log` waits for; None: it may be sent now.
 
     `newest` is the newest epoch that has a plan, read after the earlier messages were acknowledged.
     `end` is the log's high watermark, or less.
     """
-    highest = Wait(Missing.END, "", end)
+    highest = SendingWait(Missing.END, "", end)
     for each in earlier:
         bound = bound_of(log, each, view, newest=newest)
         if bound is None:
-            return Wait(Missing.ORDER, each.log)
+            return SendingWait(Missing.ORDER, each.log)
         if bound > highest.bound:
-            highest = Wait(Missing.END, each.log, bound)
+            highest = SendingWait(Missing.END, each.log, bound)
     return highest if highest.bound > end else None
 
 

@@ -154,11 +154,10 @@ class Producer(ClosedAtEnd):
             self._routes = Routes(self._driver, topic, partitioner, self._appends, through)
             opened.callback(self._routes.close)
             newest = self._routes.newest_epoch
-            self._order = SendingOrder(self._driver, self.orders, newest, self._clock)
-            own_order = self._own_order = self._order if fifo else None
-            linger_ms = (tuning.linger_ms or 0) if linger_ms is None else linger_ms
-            settings = tuning._replace(linger_ms=linger_ms)._asdict()
-            open_appender = partial(self._driver.appender, **settings)
+            self._order = SendingOrder(self._driver, self.orders, newest, fifo=fifo)
+            if linger_ms is not None or tuning.linger_ms is None:
+                tuning = tuning._replace(linger_ms=linger_ms or 0)
+            open_appender = partial(self._driver.appender, **tuning._asdict())
             self._appender: Appender
             if tickets:
                 self._appender = TicketingAppender(
@@ -169,7 +168,7 @@ class Producer(ClosedAtEnd):
                 )
             else:
                 self._appender = open_appender()
-            self._sender = Sender(self._appender, spans, own_order)
+            self._sender = Sender(self._appender, spans, self._order)
             self._recreated, self._lost = RecreatedLogs(self._driver), LostLogs()
             learners = [self._recreated.learn, self._lost.learn]
             if isinstance(self._appender, TicketingAppender):
@@ -240,7 +239,7 @@ class Producer(ClosedAtEnd):
         receipt = Receipt(self._settlement, route, done)
         pairs = [*pairs, *reserved_headers(route.log.name, route.header, tags, expect)]
         append = partial(self._sender.append, receipt, route, payload, record_key, pairs)
-        if after or self._own_order is not None:
+        if after or self._order.fifo:
             with self._order.turn:
                 self._follow(route, after)
                 self._append_soon(append)
@@ -263,8 +262,8 @@ class Producer(ClosedAtEnd):
     def _follow(self, route: Route, after: After | Iterable[After] = ()) -> None:
         """Wait until a message to this route comes after what it has to follow."""
         deadline = self._clock.monotonic() + self._block_s
-        if self._own_order is not None:
-            self._own_order.wait(route.log, deadline)
+        if self._order.fifo:
+            self._order.wait(route.log, deadline)
         self._order.wait_after(route.log, after, deadline)
 
     @overload
@@ -314,7 +313,7 @@ class Producer(ClosedAtEnd):
         if messages.keys is None or None in messages.keys:
             raise UsageError(NOWHERE)
         names = self._routes.keys.partitions([key for key in messages.keys if key is not None])
-        parts = divided(names, in_order=self._own_order is not None)
+        parts = divided(names, in_order=self._order.fifo)
         routes = [(self._route((name,)), indexes) for name, indexes in parts]
         return KeyedReceipts(
             [
@@ -330,7 +329,7 @@ class Producer(ClosedAtEnd):
         receipts = Receipts(self._settlement, route, size)
         started = 0
         messages = messages.headed(route.header)
-        with self._order.turn if self._own_order is not None else nullcontext():
+        with self._order.turn if self._order.fifo else nullcontext():
             try:
                 self._follow(route)
             except (EarlierPending, EarlierUnknown) as error:

@@ -17,14 +17,14 @@ if TYPE_CHECKING:  # it needs OpenTelemetry, which not every installation has
 
 
 class Sender:
-    """Sends by one appender. `own_order` is that of a producer that keeps its own."""
+    """Sends by one appender."""
 
     def __init__(
-        self, appender: Appender, spans: ProducerSpans | None, own_order: SendingOrder | None
+        self, appender: Appender, spans: ProducerSpans | None, order: SendingOrder
     ) -> None:
         self._appender = appender
         self._spans = spans
-        self._own_order = own_order
+        self._own_order = order if order.fifo else None
 
     def is_ready(self, route: Route) -> bool:
         """Whether a message may be sent now: its leader is known, and it follows what it must."""

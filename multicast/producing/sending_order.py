@@ -14,7 +14,7 @@ from functools import partial
 from multicast.conditional.condition import LogPosition
 from multicast.consuming.batches import Message
 from multicast.control import log_partition
-from multicast.drivers.clock import ClientClock
+from multicast.drivers.clock import clock_of
 from multicast.drivers.protocol import AppendOutcome, DoneAll, Driver, TopicPartition
 from multicast.errors import (
     AmcastError,
@@ -26,7 +26,7 @@ from multicast.errors import (
 )
 from multicast.messages import MessageID
 from multicast.producing.order_follower import OrderFollower
-from multicast.producing.own_order import Earlier, Missing, OwnOrder, Wait, wait_of
+from multicast.producing.own_order import Earlier, Missing, OwnOrder, SendingWait, wait_of
 from multicast.producing.receipts import OneMessage
 from topology.tree import Log
 
@@ -40,20 +40,25 @@ After = MessageID | OneMessage | Message | LogPosition
 
 
 class SendingOrder:
-    """The order in which one producer sends. `newest` reads which epoch has the newest plan."""
+    """The order in which one producer sends; with `fifo` it is also that of deliveries.
+
+    `newest` reads which epoch has the newest plan.
+    """
 
     def __init__(
         self,
         driver: Driver,
         follower: Callable[[], OrderFollower],
         newest: Callable[[], int],
-        clock: ClientClock,
+        *,
+        fifo: bool,
     ) -> None:
+        self.fifo = fifo
         self.turn = threading.RLock()
         self._driver = driver
         self._follower = follower
         self._newest = newest
-        self._clock = clock
+        self._clock = clock_of(driver)
         self._own = OwnOrder()
         self._ends: dict[TopicPartition, int] = {}
         self._moves = 0  # of the order, when it was looked at last
@@ -91,7 +96,7 @@ class SendingOrder:
             return self._own.is_free(log.name)
 
     def wait(self, log: Log, deadline: float) -> None:
-        """Wait until a message to this log follows all that this producer sent.
+        """SendingWait until a message to this log follows all that this producer sent.
 
         Raises `EarlierPending` at `deadline`, in the clock's time, and `EarlierUnknown` at once.
         """
@@ -101,7 +106,7 @@ class SendingOrder:
                 self._wait(wait, log, deadline)
 
     def wait_after(self, log: Log, earlier: After | Iterable[After], deadline: float) -> None:
-        """Wait until a message to this log follows the given ones; raises as `wait`."""
+        """SendingWait until a message to this log follows the given ones; raises as `wait`."""
         if isinstance(earlier, MessageID) or not isinstance(earlier, Iterable):
             earlier = (earlier,)
         stored = [self._named(named, deadline) for named in earlier]
@@ -109,11 +114,11 @@ class SendingOrder:
         while others and (wait := self._judged(log, others)) is not None:
             self._wait(wait, log, deadline)
 
-    def missing(self, log: Log) -> Wait | None:
+    def missing(self, log: Log) -> SendingWait | None:
         """Say what a message to this log waits for now; asks the cluster if that is needed."""
         with self._changed:
             stored = self._own.stored(log.name)
-        wait = stored if isinstance(stored, Wait) else self._judged(log, stored)
+        wait = stored if isinstance(stored, SendingWait) else self._judged(log, stored)
         if wait is None:
             with self._changed:
                 self._own.free(log.name)
@@ -121,10 +126,10 @@ class SendingOrder:
 
     # -- inside -----------------------------------------------------------------------------
 
-    def _judged(self, log: Log, stored: Sequence[Earlier]) -> Wait | None:
+    def _judged(self, log: Log, stored: Sequence[Earlier]) -> SendingWait | None:
         if not stored:
             return None
-        wait: Wait | None = Wait(Missing.ORDER, stored[0].log)
+        wait: SendingWait | None = SendingWait(Missing.ORDER, stored[0].log)
         follower = self._follower()
         self._moves, view = follower.moves, follower.view()
         if view is None:
@@ -144,7 +149,7 @@ class SendingOrder:
             pass  # who waits has a deadline
         return wait
 
-    def _wait(self, wait: Wait, log: Log, deadline: float) -> None:
+    def _wait(self, wait: SendingWait, log: Log, deadline: float) -> None:
         why = wait.missing.value.format(wait.log)
         if wait.missing is Missing.CERTAINTY:
             raise EarlierUnknown(

@@ -21,7 +21,7 @@ from multicast.producing.own_order import (
     Missing,
     OrderView,
     OwnOrder,
-    Wait,
+    SendingWait,
     bound_of,
     wait_of,
 )
@@ -78,17 +78,17 @@ def test_the_bound_of_a_message_is_its_log_s_position_where_the_earlier_one_is_o
 def test_a_message_waits_for_the_highest_bound_until_its_log_has_that():
     known = view({"K2 P2": 5, "K2 P3": 7, "K1 P1": 5}, P3=2)
     earlier = [Earlier("P1", 4), Earlier("P2", 4)]
-    assert wait_of("P3", earlier, known, newest=1, end=6) == Wait(Missing.END, "P2", 7)
+    assert wait_of("P3", earlier, known, newest=1, end=6) == SendingWait(Missing.END, "P2", 7)
     assert wait_of("P3", earlier, known, newest=1, end=7) is None
     unordered = [*earlier, Earlier("P4", 0)]
-    assert wait_of("P3", unordered, known, newest=2, end=7) == Wait(Missing.ORDER, "P4")
+    assert wait_of("P3", unordered, known, newest=2, end=7) == SendingWait(Missing.ORDER, "P4")
 
 
 def test_what_was_sent_since_the_last_message_to_a_log_is_earlier():
     own = OwnOrder()
     own.sent("X", 1)
     assert own.is_free("X")
-    assert own.stored("Z") == Wait(Missing.OUTCOME, "X")
+    assert own.stored("Z") == SendingWait(Missing.OUTCOME, "X")
     own.settled("X", 1, Appended(3))
     own.sent("Y", 2)
     own.settled("Y", 2, Appended(6))
@@ -109,10 +109,10 @@ def test_after_an_unknown_outcome_only_that_log_takes_more_until_it_acknowledges
     own = OwnOrder()
     own.sent("X", 1)
     own.settled("X", 1, UNKNOWN)
-    assert own.stored("Y") == Wait(Missing.CERTAINTY, "X")
+    assert own.stored("Y") == SendingWait(Missing.CERTAINTY, "X")
     assert own.is_free("X")
     own.sent("X", 2)
-    assert own.stored("Y") == Wait(Missing.OUTCOME, "X")
+    assert own.stored("Y") == SendingWait(Missing.OUTCOME, "X")
     own.settled("X", 1, REFUSED)
     own.settled("X", 1, Appended(4))
     assert own.stored("Y") == [Earlier("X", 4)]

@@ -468,6 +468,7 @@ def test_an_appender_that_was_denied_goes_on_once_the_right_is_granted(broker, s
             appender.close()
 
 
+@pytest.mark.campaign
 def test_no_output_log_plan_page_or_process_list_holds_a_password(broker, tmp_path, caplog):
     caplog.set_level(logging.DEBUG)
     topic = f"t-{uuid.uuid4().hex[:8]}"

@@ -87,7 +87,7 @@ class Copying:
 
 @pytest.mark.kafka
 @pytest.mark.slow
-@pytest.mark.parametrize("kills", [10, pytest.param(100, marks=pytest.mark.campaign)])
+@pytest.mark.parametrize("kills", [3, pytest.param(100, marks=pytest.mark.campaign)])
 def test_each_message_is_copied_once_in_order_however_often_the_copier_is_killed(
     kafka_cluster, tmp_path, kills
 ):

@@ -153,8 +153,7 @@ class Producer(ClosedAtEnd):
             self._appends = AppendCounters(self._clock.monotonic)
             self._routes = Routes(self._driver, topic, partitioner, self._appends, through)
             opened.callback(self._routes.close)
-            newest = self._routes.newest_epoch
-            self._order = SendingOrder(self._driver, self.orders, newest, fifo=fifo)
+            self._order = SendingOrder(self._driver, self.orders, self._routes.newest, fifo=fifo)
             if linger_ms is not None or tuning.linger_ms is None:
                 tuning = tuning._replace(linger_ms=linger_ms or 0)
             open_appender = partial(self._driver.appender, **tuning._asdict())

@@ -98,7 +98,7 @@ class Routes:
         log = find_log(self.plan, destinations, within)
         return None if log is None else self._make_route(destinations, within, log)
 
-    def newest_epoch(self) -> int:
+    def newest(self) -> int:
         """Give the newest epoch that has a plan now; looks sets up in that from now on."""
         return self._newest_plan(-1.0).epoch
 

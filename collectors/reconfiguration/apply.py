@@ -32,6 +32,7 @@ from collectors.engine.skips import ignore
 from collectors.reconfiguration.appends import append_one
 from collectors.reconfiguration.committed import cursors_of
 from collectors.reconfiguration.drain import drain, with_stream_starts
+from collectors.reconfiguration.lost_order import refuse_lost_orders
 from collectors.reconfiguration.survey import refuse_damaged
 from collectors.reconfiguration.topics import (
     STORED_AS_SENT,
@@ -150,6 +151,7 @@ def apply(
     with closing(ControlReader(driver, plan.topic)) as control:
         state = control.refresh()
         if running is not None and again:
+            refuse_lost_orders(driver, state, timeout_s)
             append_sentinels(driver, admin, plan.topic, timeout_s)
             drained = _drain(driver, control, timeout_s, say)
             return Applied(

@@ -3,7 +3,11 @@
 The child's stream orders as the lost records said, the parent's as others may that came since. Both
 are read by consumers, so neither is right. Where a loss is accepted, the order of all the parent's
 logs is given up from the last place on where the two agree, as if the logs had lost their ends: in
-the next epoch these messages are ordered anew. Writes nothing.
+the next epoch these messages are ordered anew.
+
+A collector that has frozen compares no more. If its parent's stream loses its end then, while the
+change of epochs is interrupted, the parent's collector orders anew and freezes again, and only who
+goes on with the change can notice: `state_lost_orders` states that the stream has lost its end.
 
     agreed    the parent's positions at the last record that is the one that the child has relayed
 """
@@ -11,13 +15,51 @@ the next epoch these messages are ordered anew. Writes nothing.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 
 from collectors.core.mending import Damage, Harm, StreamRead
 from collectors.doctor.streams import stream_records
-from collectors.reconfiguration.survey import counted_runs
-from multicast.control import ControlState
+from collectors.reconfiguration.appends import append_one
+from collectors.reconfiguration.survey import counted_runs, read_streams
+from multicast.control import ControlState, collectors_partition, lost_stream_record
 from multicast.drivers.protocol import Driver
+from multicast.errors import Conflict
 from multicast.order.records import RelayRecord
+
+
+def refuse_lost_orders(driver: Driver, state: ControlState, timeout_s: float) -> None:
+    """State which streams have lost what a frozen child has relayed; raise `Conflict` if any has.
+
+    Blocks while it reads the streams of an epoch that is to end; of any other it reads none.
+    """
+    if state.begun_epoch == state.epoch:
+        return
+    streams = state_lost_orders(driver, state, read_streams(driver, state), timeout_s)
+    lost = [name for name, read in streams.items() if read.is_lost]
+    if lost:
+        raise Conflict(
+            f"epoch {state.begun_epoch} cannot end without loss: the stream of collector {lost[0]} "
+            f"has lost its end; run 'amcast topology recover'"
+        )
+
+
+def state_lost_orders(
+    driver: Driver, state: ControlState, streams: Mapping[str, StreamRead], timeout_s: float
+) -> dict[str, StreamRead]:
+    """State which streams have lost what a frozen child has relayed; give the streams with that."""
+    lost: set[str] = set()
+    for read in streams.values():
+        parent = read.stream.plan.collector(read.name).parent
+        if parent is not None and read.stream.state.frozen and read.parent_positions is None:
+            lost.add(parent)
+    if state.begun_epoch == state.epoch:
+        lost.clear()
+    for name in sorted(each for each in lost if not streams[each].is_lost):
+        key, value = lost_stream_record(name, streams[name].stream.plan.epoch)
+        append_one(driver, collectors_partition(state.topic), key, value, timeout_s)
+    return {
+        name: replace(read, is_lost=read.is_lost or name in lost) for name, read in streams.items()
+    }
 
 
 def lost_order(

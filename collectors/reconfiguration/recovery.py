@@ -40,7 +40,7 @@ from collectors.engine.skips import fill_up, ignore, missing
 from collectors.reconfiguration.appends import append_one
 from collectors.reconfiguration.committed import Groups, behind, lost_alone
 from collectors.reconfiguration.drain import Drain, Streams, with_stream_starts
-from collectors.reconfiguration.lost_order import lost_order
+from collectors.reconfiguration.lost_order import lost_order, state_lost_orders
 from collectors.reconfiguration.restoring import (
     freeze_bytes,
     refuse_gaps,
@@ -185,7 +185,7 @@ def recover(
     with closing(ControlReader(driver, topic)) as control:
         state = control.refresh()
         begun, is_planned = state.begun_epoch, state.begun_epoch < state.epoch
-        streams = read_streams(driver, state)
+        streams = state_lost_orders(driver, state, read_streams(driver, state), timeout_s)
         damages = (*damage_of(driver, state, streams), *lost_alone(driver, state, groups))
         if lossy:
             damages = (*damages, *lost_order(driver, state, streams))

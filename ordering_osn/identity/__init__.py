@@ -11,7 +11,15 @@ Other packages import from here; only `certificates.py` imports `cryptography`.
 from ordering_osn.identity.certificates import fingerprint
 from ordering_osn.identity.errors import BadSignature, MalformedMsp, UntrustedIdentity
 from ordering_osn.identity.expiry import expiry_warning
-from ordering_osn.identity.msp import Identity, Msp, Msps, Verification, expires_at, verify_as
+from ordering_osn.identity.msp import (
+    Identity,
+    Msp,
+    MspRules,
+    Msps,
+    Verification,
+    expires_at,
+    verify_as,
+)
 from ordering_osn.identity.signing import SigningIdentity, warn_if_others_read
 
 __all__ = [
@@ -19,6 +27,7 @@ __all__ = [
     "Identity",
     "MalformedMsp",
     "Msp",
+    "MspRules",
     "Msps",
     "SigningIdentity",
     "UntrustedIdentity",

@@ -455,17 +455,14 @@ def test_who_is_not_accepted_is_told_so(broker, system, tmp_path, driver, wrong)
 def test_an_appender_that_was_denied_goes_on_once_the_right_is_granted(broker, system, driver):
     at = TopicPartition(system.topic, 0)
     client = broker.user(("Describe", "topic", system.topic))
-    with open_driver(driver, broker.users, client) as opened:
-        appender = opened.appender()
-        try:
-            for _ in range(3):
-                (outcome,) = append_all(appender, at, [b"x"])
-                assert isinstance(outcome.error, AppendNotAuthorized), outcome.error
-                assert outcome.error.definite
-            broker.grant(client, ("Write", "topic", system.topic))
-            until(lambda: isinstance(append_all(appender, at, [b"x"])[0], Appended))
-        finally:
-            appender.close()
+    opened = open_driver(driver, broker.users, client)
+    with opened, closing(opened.appender()) as appender:
+        for _ in range(3):
+            (outcome,) = append_all(appender, at, [b"x"])
+            assert isinstance(outcome.error, AppendNotAuthorized), outcome.error
+            assert outcome.error.definite
+        broker.grant(client, ("Write", "topic", system.topic))
+        until(lambda: isinstance(append_all(appender, at, [b"x"])[0], Appended))
 
 
 @pytest.mark.campaign

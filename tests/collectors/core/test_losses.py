@@ -1,14 +1,17 @@
 """Logs and streams that have lost their ends: what `recover` says, refuses, and accepts."""
 
+from contextlib import closing
 from dataclasses import replace
 
 import pytest
 
+import collectors.reconfiguration.drain
 from collectors.core.collector import LIMITS
-from collectors.core.mending import Harm
+from collectors.core.mending import Harm, recovery_plan
 from collectors.explain.inspection import explain
 from collectors.metrics import samples_of
 from collectors.reconfiguration.drain import drain
+from collectors.reconfiguration.lost_order import refuse_lost_orders
 from collectors.reconfiguration.survey import find_damage, read_streams, refuse_damaged
 from multicast.consuming.batches import Message
 from multicast.control import (
@@ -375,3 +378,43 @@ def test_the_loss_of_a_log_that_only_lone_readers_have_seen_is_found_by_what_the
             after = messages_of(consumer)
         assert len(before) == 12
         assert [str(each.message_id) for each in after] == [f"P4~1:{at}" for at in range(8, 14)]
+
+
+@pytest.mark.parametrize(("first", "grows"), [("apply", True), ("recover", False)])
+def test_a_change_that_was_interrupted_notices_what_a_frozen_child_has_relayed(
+    monkeypatch, first, grows
+):
+    def kill(sentence):
+        if "freeze" in sentence:
+            raise Killed
+
+    monkeypatch.setattr(collectors.reconfiguration.drain, "_READY_S", 0.0)
+    with Small(PLAN) as system, closing(ControlReader(system.driver, PLAN.topic)) as control:
+        running = system.run_all()
+        ordered(system, 70)
+        system.propose(recovery_plan(PLAN, [ROOT]))
+        control.refresh()
+        with pytest.raises(Killed):
+            drain(system.driver, control, 1, timeout_s=60, say=kill)
+        for node, thread in running:
+            thread.join(60)
+            assert not thread.is_alive()
+            assert node.error is None
+        # Init: the root's stream loses its end, which its children have relayed.
+        end = read_streams(system.driver, state_of(system))[ROOT].stream.offset_next
+        system.log.lose(stream_partition(PLAN, ROOT), end // 2)
+        if grows:
+            _, thread = system.run(ROOT, epoch=1)
+            thread.join(60)
+            assert not thread.is_alive()
+        # Test.
+        if first == "apply":
+            with pytest.raises(Conflict, match=f"stream of collector {ROOT} has lost its end"):
+                refuse_lost_orders(system.driver, state_of(system), 60)
+        with pytest.raises(Conflict, match="accept-loss"):
+            recovered(system)
+        # Check: readers stop, and have one order once an operator has accepted the loss.
+        assert state_of(system).stream_is_lost(1, ROOT)
+        system.run_all(epoch=recovered(system, lossy=True).epoch)
+        sent = ordered(system, 70)
+        assert {*sent} <= agreed(system)

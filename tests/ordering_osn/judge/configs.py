@@ -35,6 +35,8 @@ class Configs:
         self.random = random
         self.organisations = Organisations(random)
         self.base = configs.genesis()
+        older = configs.changed(self.base, lambda new: configs.set_capabilities(new, "V1_4_2"))
+        self.older = ChannelConfig("chain-a", older)
         self.spare = root("spare")
 
     def group(self, config):
@@ -139,7 +141,8 @@ class Configs:
 
     def update(self):
         """A config, and a CONFIG_UPDATE envelope for it; None where nothing changed."""
-        random, start = self.random, self.base
+        random = self.random
+        start = random.choice([self.base, self.base, self.older])
         if random.random() < 0.4:
             try:
                 start = ChannelConfig(start.channel_id, self.changed(start.config))

@@ -2,7 +2,9 @@
 //
 // In, on stdin, case by case: a letter, the count of bytes (4, big endian) and the bytes.
 //
-//	m   an MSPConfig, as the value "MSP" of a group has it
+//	m   the version of the rules (a byte), and an MSPConfig, as the value "MSP" of a group has it
+//	r   the version, a role (a byte), an MSPConfig, its count of bytes before it, and a creator:
+//	    whether the creator has the role
 //	c   a Config: a channel's whole configuration
 //	u   a Config, its count of bytes before it, and the ConfigEnvelope that shall follow it
 //
@@ -38,7 +40,10 @@ func judge(provider bccsp.BCCSP, kind byte, raw []byte) (err error) {
 	}()
 	switch kind {
 	case 'm':
-		return judgeMsp(provider, raw)
+		_, err := members(provider, raw[0], raw[1:])
+		return err
+	case 'r':
+		return judgeRole(provider, raw[0], raw[1], raw[2:])
 	case 'c':
 		_, err := bundle(provider, raw)
 		return err
@@ -48,17 +53,36 @@ func judge(provider bccsp.BCCSP, kind byte, raw []byte) (err error) {
 	return fmt.Errorf("no case %q", kind)
 }
 
-func judgeMsp(provider bccsp.BCCSP, raw []byte) error {
+func members(provider bccsp.BCCSP, version byte, raw []byte) (msp.MSPManager, error) {
 	config := &mspprotos.MSPConfig{}
 	if err := proto.Unmarshal(raw, config); err != nil {
-		return err
+		return nil, err
 	}
-	handler := channelconfig.NewMSPConfigHandler(msp.MSPv1_4_3, provider)
+	handler := channelconfig.NewMSPConfigHandler(msp.MSPVersion(version), provider)
 	if _, err := handler.ProposeMSP(config); err != nil {
+		return nil, err
+	}
+	return handler.CreateMSPManager()
+}
+
+func judgeRole(provider bccsp.BCCSP, version, role byte, raw []byte) error {
+	count := binary.BigEndian.Uint32(raw)
+	manager, err := members(provider, version, raw[4:4+count])
+	if err != nil {
 		return err
 	}
-	_, err := handler.CreateMSPManager()
-	return err
+	identity, err := manager.DeserializeIdentity(raw[4+count:])
+	if err != nil {
+		return err
+	}
+	wanted := &mspprotos.MSPRole{
+		MspIdentifier: identity.GetMSPIdentifier(), Role: mspprotos.MSPRole_MSPRoleType(role),
+	}
+	principal, err := proto.Marshal(wanted)
+	if err != nil {
+		return err
+	}
+	return identity.SatisfiesPrincipal(&mspprotos.MSPPrincipal{Principal: principal})
 }
 
 func bundle(provider bccsp.BCCSP, raw []byte) (*channelconfig.Bundle, error) {

@@ -1,5 +1,6 @@
 """No config leaves a node that Fabric's own packages refuse: random ones, judged by both."""
 
+import contextlib
 import random
 import re
 
@@ -8,11 +9,12 @@ import pytest
 from ordering_osn.chain.envelopes import canonical
 from ordering_osn.config.channel_config import ChannelConfig, InvalidConfig
 from ordering_osn.config.configtx import InvalidUpdate
-from ordering_osn.identity import MalformedMsp, Msp
+from ordering_osn.identity import MalformedMsp, Msp, MspRules, Msps, UntrustedIdentity
 from tests.ordering_osn.helpers.configs import parsed
+from tests.ordering_osn.helpers.pki import role
 from tests.ordering_osn.judge.configs import Configs
 from tests.ordering_osn.judge.organisations import Organisations
-from tests.ordering_osn.judge.program import CONFIG, MSP, UPDATE, judged
+from tests.ordering_osn.judge.program import CONFIG, MSP, ROLE, UPDATE, judged
 
 pytestmark = [
     pytest.mark.slow,
@@ -21,7 +23,7 @@ pytestmark = [
     pytest.mark.timeout(1200),
 ]
 
-ORGANISATIONS, CONFIGS, UPDATES = 1_500, 300, 300
+ORGANISATIONS, MEMBERS, CONFIGS, UPDATES = 1_500, 1_000, 300, 300
 # Where we refuse what Fabric takes, and why.
 STRICTER = {
     r"extension \(2\.5\.29\.(30|33|36|54)\)": "name constraints and policies are not implemented",
@@ -36,7 +38,6 @@ STRICTER = {
     r"no chain of valid CAs": "key usages without any bit; RSA-PSS",
     r"RSA key": "shorter than 1024 bits, or odd numbers: Go only fails when it verifies",
     r"revocation list": "each is read at once; Fabric reads it when it needs it",
-    r"more than one chain": "the same CA is listed twice",
     r"no readable certificate": "the other library reads DER more strictly than Go",
     r"its key is of a kind": "Go takes unknown kinds of keys from a CA for TLS",
     r"private key or a reference": "Fabric takes it with the key: then a secret is in the block",
@@ -49,9 +50,9 @@ STRICTER = {
 
 
 def ours(raw):
-    """Our verdict: "" where a node takes the definition, else the reason."""
+    """Our verdict: "" where a node takes the definition, after its rules' byte, else the reason."""
     try:
-        Msp(raw)
+        Msp(raw[1:], MspRules(raw[0]))
     except MalformedMsp as error:
         return str(error)
     return ""
@@ -67,12 +68,31 @@ def check_stricter(seed, verdicts):
 def test_no_organisation_is_taken_that_fabric_refuses():
     seed = random.SystemRandom().randrange(2**32)
     made = Organisations(random.Random(seed))
-    cases = [made.definition() for _ in range(ORGANISATIONS)]
+    cases = [bytes([made.rules()]) + made.definition() for _ in range(ORGANISATIONS)]
     verdicts = list(zip(cases, map(ours, cases), judged(MSP, cases), strict=True))
     wrong = [(theirs, raw.hex()) for raw, mine, theirs in verdicts if theirs and not mine]
     assert not wrong, f"seed {seed}: {len(wrong)} taken that Fabric refuses: {wrong[:3]}"
     assert sum(not mine for _raw, mine, _theirs in verdicts) > ORGANISATIONS // 5, seed
     check_stricter(seed, verdicts)
+
+
+def test_a_member_has_the_roles_that_fabric_gives_it():
+    seed = random.SystemRandom().randrange(2**32)
+    made = Organisations(random.Random(seed))
+    cases, verdicts = [], []
+    while len(cases) < MEMBERS:
+        rules, raw, kind = made.rules(), made.definition(), made.random.randrange(5)
+        creator = made.member().creator()
+        with contextlib.suppress(MalformedMsp, UntrustedIdentity):
+            identity = Msps([Msp(raw, rules)]).identity(creator)
+            verdicts.append("" if identity.satisfies(role(kind, "Org1")) else str(identity.problem))
+            size = len(raw).to_bytes(4, "big")
+            cases.append(bytes([rules, kind]) + size + raw + creator)
+    both = list(zip(cases, verdicts, judged(ROLE, cases), strict=True))
+    wrong = [(theirs, raw.hex()) for raw, mine, theirs in both if theirs and not mine]
+    assert not wrong, f"seed {seed}: {len(wrong)} roles that Fabric does not give: {wrong[:3]}"
+    assert sum(not mine for mine in verdicts) > MEMBERS // 10, seed
+    check_stricter(seed, both)
 
 
 def ours_of_config(config):

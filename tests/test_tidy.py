@@ -156,6 +156,7 @@ PURE = [
     "collectors/core/balance.py",
     "collectors/core/collector_core.py",
     "multicast/order/records.py",
+    "multicast/producing/own_order.py",
     "multicast/producing/ticket_book.py",
     "collectors/core/restored_runs.py",
     "collectors/core/relay.py",

@@ -214,8 +214,12 @@ def _of_record(facts: ExplainedMessage) -> list[str]:
         return [f"lost, as all that the log held from offset {log.lost} on"]
     if record is not None:
         size = f"{record.bytes:,} bytes"
-        stored = f"{record.kind} to {'+'.join(record.to)}, {size}, stored; {_time(record)}"
-        return [stored, f"conditional: {record.decision}"] if record.decision else [stored]
+        said = [f"{record.kind} to {'+'.join(record.to)}, {size}, stored; {_time(record)}"]
+        others = sorted(set(facts.message.log.split("+")) - set(record.to))
+        if record.kind == "message" and others:
+            names = f"{facts.message.log}: who reads only {' '.join(others)} reads and drops it"
+            said.append(f"covered by log {names}")
+        return [*said, f"conditional: {record.decision}"] if record.decision else said
     if offset < log.first:
         return [f"removed by retention: the log begins at offset {log.first}"]
     if offset >= log.end:

@@ -75,7 +75,7 @@ COMMANDS = {
         "amcast verify c1.jsonl",
         (
             "amcast generate prometheus-rules --out amcast-rules.yaml    "
-            "# 22 alerts, each with its section in the runbook"
+            "# 23 alerts, each with its section in the runbook"
         ),
         (
             "amcast generate grafana --out amcast-dashboard.json         "
@@ -100,6 +100,7 @@ COMMANDS = {
         "amcast doctor",
         "amcast explain MESSAGE_ID",
         "amcast topology recover",
+        "amcast receive --name C1 --exclusive    # as often as you like: one receives",
     ],
     "size": [
         "amcast topology plan interests.toml --from-cluster --window 60",
@@ -246,7 +247,8 @@ def fails_over(operator, run, first):
     assert next(step) == run
     first.kill()
     for command in step:
-        operator.runs(command.replace("MESSAGE_ID", "P1:17"))
+        ends = command.replace("--exclusive", "--exclusive --until-end")
+        operator.runs(ends.replace("MESSAGE_ID", "P1:17"))
 
 
 def sizes(operator):

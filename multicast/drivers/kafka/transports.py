@@ -294,7 +294,8 @@ class ConnectionManager(KafkaConnectionManager):  # type: ignore[misc]
             self._down_since = None
 
     def _ended(self, node_id: Any, error: BaseException) -> None:
-        self.trouble = error
+        if self.trouble is None or "timed out" not in f"{error}":  # which may be the call's own
+            self.trouble = error
         if _is_undecodable(error):
             self.refusals[node_id] = AmcastError(
                 f"What answers at {self.access.bootstrap} sends what cannot be read as Kafka's "

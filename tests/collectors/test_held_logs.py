@@ -12,7 +12,7 @@ from multicast.drivers.kafka import Admin
 from tests.helpers.plans import poster
 from tests.helpers.system import PATIENCE_S, System, open_transaction, until
 
-pytestmark = [pytest.mark.kafka, pytest.mark.slow, pytest.mark.timeout(900)]
+pytestmark = pytest.mark.timeout(900)
 
 
 @pytest.fixture

@@ -263,8 +263,6 @@ def send(system, count):
         return [receipt.ordered(PATIENCE_S) for receipt in receipts]
 
 
-@pytest.mark.kafka
-@pytest.mark.slow
 @pytest.mark.timeout(900)
 def test_instances_share_out_all_nodes_and_move_them_when_one_joins_dies_or_leaves(system):
     with Processes(system) as instances:
@@ -284,8 +282,6 @@ def test_instances_share_out_all_nodes_and_move_them_when_one_joins_dies_or_leav
 
 
 @pytest.mark.campaign
-@pytest.mark.kafka
-@pytest.mark.slow
 @pytest.mark.timeout(900)
 def test_primaries_that_share_and_pinned_ones_at_once_break_nothing(system):
     names = [node.name for node in system.plan.collectors]

@@ -27,7 +27,7 @@ from topology.changes import with_kept_names, with_running_logs
 from topology.interests import from_document
 from topology.planner.solver import plan as solve
 
-pytestmark = [pytest.mark.kafka, pytest.mark.slow, pytest.mark.timeout(900)]
+pytestmark = pytest.mark.timeout(900)
 
 WIDER = {
     "partitions": ["P1", "P2", "P3", "P4", "P5", "P6"],

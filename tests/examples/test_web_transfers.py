@@ -15,12 +15,7 @@ from topology.interests import from_document
 from topology.planner.solver import plan as solve
 
 aiohttp = pytest.importorskip("aiohttp", reason="the example needs aiohttp (extra `dev`)")
-pytestmark = [
-    pytest.mark.campaign,
-    pytest.mark.kafka,
-    pytest.mark.slow,
-    pytest.mark.timeout(600),
-]
+pytestmark = pytest.mark.timeout(600)
 DEEP = b"[" * 100_000  # JSON that no parser of Python reads
 FOLDER = Path(__file__).resolve().parents[2] / "examples" / "web_transfers"
 

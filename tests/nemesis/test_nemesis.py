@@ -140,8 +140,6 @@ def naming(text):
 
 
 @pytest.mark.kafka
-@pytest.mark.slow
-@pytest.mark.campaign
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
 def test_whatever_ends_a_run_nothing_of_it_goes_on(tmp_path, number):

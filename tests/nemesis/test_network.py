@@ -47,8 +47,6 @@ def is_gone(pid):
     return text.rpartition(")")[2].split()[0] in "ZX"
 
 
-@pytest.mark.slow
-@pytest.mark.campaign
 @pytest.mark.parametrize(
     "situation",
     [
@@ -62,8 +60,6 @@ def test_in_a_namespace_of_its_own(desk, situation):
     assert desk(situation)[0] == 0
 
 
-@pytest.mark.slow
-@pytest.mark.campaign
 def test_all_on_the_hosts_dies_with_a_desk_that_is_killed(desk):
     code, [printed] = desk("the_desk_is_killed")
     assert code == -signal.SIGKILL
@@ -73,8 +69,6 @@ def test_all_on_the_hosts_dies_with_a_desk_that_is_killed(desk):
 
 
 @pytest.mark.kafka
-@pytest.mark.slow
-@pytest.mark.campaign
 def test_three_brokers_in_namespaces_serve_survive_an_isolation_and_die_with_the_desk(desk):
     code, [printed] = desk("three_brokers_serve_and_one_is_isolated")
     assert code == -signal.SIGKILL

@@ -103,7 +103,6 @@ def second(action, **more):
 
 
 @pytest.mark.kafka
-@pytest.mark.slow
 def test_a_held_request_waits_with_those_behind_it_and_no_other_connection_does(proxy):
     armed = proxy.arm(second(Action.DELAY))
     with Raw(proxy) as held, Raw(proxy) as free:

@@ -123,7 +123,6 @@ def test_a_checkpoint_of_another_interest_or_of_a_topic_that_is_gone_is_refused(
         assert again.latestOffset(checkpoint, None) == checkpoint
 
 
-@pytest.mark.campaign
 @pytest.mark.parametrize("sink", ["sqlite", "files"])
 def test_kills_at_random_moments_neither_lose_nor_double_a_row(amcast_topic, tmp_path, sink):
     """Of the driver and of executors."""
@@ -144,7 +143,6 @@ def test_kills_at_random_moments_neither_lose_nor_double_a_row(amcast_topic, tmp
     assert len(held) > 100
 
 
-@pytest.mark.campaign
 def test_a_message_above_the_fetch_limit_in_a_lagging_log_is_in_its_place(amcast_topic, tmp_path):
     topic = amcast_topic(INTERESTS)
     send(topic, 100)

@@ -142,8 +142,6 @@ def explain(system, message, code):
     return json.loads(done.stdout)
 
 
-@pytest.mark.kafka
-@pytest.mark.slow
 def test_a_message_is_followed_from_its_log_to_its_consumers(system):
     with Producer(topic=system.topic, driver=system.driver, tickets=False) as producer:
         first = producer.multicast(b"early", to=BOTH).accepted(PATIENCE_S)
@@ -179,8 +177,6 @@ def test_a_message_is_followed_from_its_log_to_its_consumers(system):
     assert "Nobody waits." in shown.stdout
 
 
-@pytest.mark.kafka
-@pytest.mark.slow
 def test_an_open_transaction_a_removed_message_and_unknown_ids_are_named(system):
     log = system.plan.log("P3")
     producer = open_transaction(system, log)

@@ -72,8 +72,6 @@ def values_of(host, top, log):
     return value
 
 
-@pytest.mark.kafka
-@pytest.mark.slow
 def test_a_void_record_a_hole_and_an_open_transaction_move_their_metrics(system):
     # Init: messages are ordered.
     host = system.order()

@@ -135,7 +135,6 @@ def one_broker():
 
 @pytest.mark.campaign
 @pytest.mark.kafka
-@pytest.mark.slow
 @pytest.mark.parametrize("driver", ["librdkafka", "kafka-python"])
 def test_a_frozen_broker_blocks_no_loop(one_broker, driver, tmp_path):
     async def run(system):

@@ -18,7 +18,7 @@ from multicast.errors import AppendUnknown
 from tests.helpers.proxied import proxied_broker, running
 from tests.helpers.system import PATIENCE_S, until
 
-pytestmark = [pytest.mark.kafka, pytest.mark.slow, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.kafka, pytest.mark.timeout(600)]
 MENDED = "this kafka-python does not have the hazard any more: say so in docs/hazards.md"
 DELIVERY_S = 6.0  # a busy broker answers within it
 # kafka-python looks at the time of a batch once in each round of its loop, and at each failed

@@ -40,8 +40,6 @@ def test_clients_count_without_prometheus_client_and_their_metrics_name_the_extr
     )
 
 
-@pytest.mark.kafka
-@pytest.mark.slow
 def test_clients_of_a_real_broker_show_what_they_send_deliver_and_lack(kafka_cluster, tmp_path):
     def value(client, name, *labels):
         page = samples(MetricsPage(ClientMetrics(client)).text())

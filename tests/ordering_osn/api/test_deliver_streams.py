@@ -116,7 +116,6 @@ def memory_mib():
 
 
 @pytest.mark.campaign
-@pytest.mark.slow
 @pytest.mark.timeout(900)
 def test_two_thousand_tails_all_get_the_next_block_in_bounded_memory(runner, channels, channel):
     """A copy of the block for all of them at once would be 250 MiB."""

@@ -11,8 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from bench.nemesis.network import Network, in_own_namespace, obstacle, own_namespace
-from multicast.errors import UsageError
+from bench.nemesis.network import in_own_namespace
 from tests.helpers.system import until
 
 ROOT = Path(__file__).parents[2]
@@ -74,15 +73,3 @@ def test_three_brokers_in_namespaces_serve_survive_an_isolation_and_die_with_the
     assert code == -signal.SIGKILL
     assert len(printed["pids"]) == 3
     until(lambda: all(map(is_gone, printed["pids"])), "the end of all brokers")
-
-
-def test_where_namespaces_cannot_be_made_one_sentence_says_why(monkeypatch):
-    monkeypatch.setenv("PATH", "")
-    assert not own_namespace()
-    why = obstacle()
-    assert why is not None
-    for refused in (lambda: in_own_namespace(["true"]), Network(["b1"]).__enter__):
-        with pytest.raises(UsageError) as raised:
-            refused()
-        assert str(raised.value) == why
-    assert "need root" in why or "the programs unshare, nsenter, ip, tc, ss" in why

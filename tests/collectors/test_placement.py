@@ -16,10 +16,10 @@ from multicast.control import MACHINE_BYTES, PROCESS_BYTES, StatusPage, running_
 from multicast.control.documents import page_of
 from tests.collectors.deploy.shared import Instances
 from tests.collectors.test_replanning import judged
-from tests.helpers.plans import chain, poster
+from tests.helpers.plans import chain
 from tests.helpers.small import Small
 from tests.helpers.small import until as soon
-from tests.helpers.system import PATIENCE_S, System, amcast, until
+from tests.helpers.system import PATIENCE_S, amcast, until
 from topology.documents import NotReadable
 
 ENDLESS_S = 1e9  # a patience that no test uses up
@@ -242,13 +242,6 @@ class Processes:
             and all(len(some) in (share, share - 1) for some in primaries)
             and (standbys == nodes or len(names) == 1)
         )
-
-
-@pytest.fixture
-def system(kafka_cluster, tmp_path):
-    plan = poster()
-    with System(kafka_cluster.bootstrap, plan, tmp_path) as made:
-        yield made
 
 
 SETS = ({"P1"}, {"P2"}, {"P3"}, {"P5"}, {"P1", "P3"}, {"P2", "P3", "P4"})

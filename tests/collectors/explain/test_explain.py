@@ -20,8 +20,7 @@ from collectors.explain.inspection import message_of
 from multicast import MessageID, Producer, UsageError, nothing_after
 from multicast.control import log_partition
 from multicast.drivers.kafka import Admin
-from tests.helpers.plans import poster
-from tests.helpers.system import PATIENCE_S, System, amcast, open_transaction
+from tests.helpers.system import PATIENCE_S, amcast, open_transaction
 
 BOTH = {"P1", "P3"}
 LOG = "P1+P3"
@@ -126,14 +125,6 @@ def test_a_message_of_a_later_life_of_its_log_has_that_in_its_id():
 
 
 # -- on a cluster -----------------------------------------------------------------------------
-
-
-@pytest.fixture
-def system(kafka_cluster, tmp_path):
-    """A topic whose producers write no tickets."""
-    plan = poster()
-    with System(kafka_cluster.bootstrap, plan, tmp_path) as made:
-        yield made
 
 
 def explain(system, message, code):

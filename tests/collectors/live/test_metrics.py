@@ -10,9 +10,8 @@ from collectors.metrics import page_of
 from multicast import Producer
 from multicast.order.runs import MAGIC
 from tests.helpers.forged import far, forge
-from tests.helpers.plans import poster
 from tests.helpers.scraped import samples
-from tests.helpers.system import PATIENCE_S, System, open_transaction, until
+from tests.helpers.system import PATIENCE_S, open_transaction, until
 
 DOC = Path(__file__).parents[3] / "docs" / "metrics.md"
 
@@ -49,12 +48,6 @@ def test_what_consumers_have_committed_is_shown_as_far_as_it_is_known():
 # -- on a real broker -----------------------------------------------------------------------------
 
 pytestmark = pytest.mark.timeout(900)
-
-
-@pytest.fixture
-def system(kafka_cluster, tmp_path):
-    with System(kafka_cluster.bootstrap, poster(), tmp_path) as made:
-        yield made
 
 
 VOID = ("amcast_collector_void_total", "foreign")

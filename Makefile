@@ -11,7 +11,7 @@ export PYTEST_ADDOPTS :=
 PYTEST := $(BIN)/python -m pytest
 NOT_LONG := not campaign and not helm
 
-.PHONY: demo install test lint unit quick campaign helm cuts simulate nemesis fuzz model docs lock dist sbom clean
+.PHONY: demo install test lint unit quick campaign helm cuts simulate nemesis fuzz model docs lock dist sbom audit clean
 
 # The demo has a small environment of its own, unless there is the whole one. Without Maven it needs
 # the whole one: Ivy, which pyspark brings, fetches Kafka's jars.
@@ -114,7 +114,7 @@ dist: .venv/ready
 	rm -rf build dist
 	mkdir dist
 	$(BIN)/python -c "from setuptools import build_meta as b; b.build_sdist('dist'); b.build_wheel('dist')" >/dev/null
-	$(PYTHON) -m bench.demo.setup --lock collectors,planner > dist/collectors.lock
+	$(PYTHON) -m bench.demo.setup --lock collectors,planner,osn > dist/amcast.lock
 
 # The generated chart, checked by Helm, which Go builds from its source, once.
 helm: .venv/ready .helm/helm
@@ -131,6 +131,17 @@ sbom: .venv/ready
 	.venv/sbom/bin/python -m pip install --quiet cyclonedx-bom==7.5.0
 	.venv/sbom/bin/cyclonedx-py requirements requirements.lock --pyproject pyproject.toml \
 	  --output-reproducible -o dist/amcast.cdx.json
+
+# Known vulnerabilities of what is locked; where nobody answers for the advisories, it says so.
+audit: .venv/ready
+	mkdir -p dist
+	rm -f dist/audit.txt
+	$(PYTHON) -m venv .venv/audit
+	.venv/audit/bin/python -m pip install --quiet pip-audit==2.10.1
+	.venv/audit/bin/pip-audit --vulnerability-service osv --progress-spinner off --disable-pip \
+	  --require-hashes -r requirements.lock --output dist/audit.txt 2> dist/audit.log \
+	  || if [ -s dist/audit.txt ]; then cat dist/audit.txt; exit 1; \
+	  else echo "NOT AUDITED: the advisories cannot be had here (dist/audit.log)"; fi
 
 clean:
 	rm -rf .venv .venv-demo .venv-docs .helm dist build .mypy_cache .ruff_cache .pytest_cache .hypothesis

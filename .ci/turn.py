@@ -49,7 +49,7 @@ PARTS = [
     Part("fuzz", ("make", "fuzz"), 200, ("bench/fuzz/__main__.py",)),
     Part("model", ("make", "model"), 400, ("bench/search/__main__.py", "spec/"), needs="spin"),
     Part("docs", ("make", "docs"), 200, ("docs/", "README.md")),
-    Part("dist", ("make", "dist", "sbom"), 60, ("pyproject.toml", "requirements.lock")),
+    Part("dist", ("make", "dist", "sbom", "audit"), 80, ("pyproject.toml", "requirements.lock")),
     Part("helm", ("make", "helm"), 400, ("collectors/deploy/",), needs="go"),
 ]
 

@@ -39,6 +39,7 @@ from bench.simulation.foreign import ForeignWriters
 from bench.simulation.judge import Judge, Violation
 from bench.simulation.losses import TailLosses
 from bench.simulation.operators import Operators, place
+from bench.simulation.own_order import OwnOrders
 from bench.simulation.schedule import OUTAGE_PACE, Ends, Schedule, TurnKind, draw
 from bench.simulation.shrink import Shrinker, tell
 from bench.simulation.strangers import Strangers
@@ -100,6 +101,7 @@ class Simulation:
         self.operators = Operators(self.world)
         self.auditors = Auditors(self.world)
         self.followers = Followers(self.world)
+        self.own_orders = OwnOrders(self.world, self.judge, self.producers.brokers)
         self.losses = TailLosses(
             self.world, self.judge, self.collectors, self.producers, self.strangers
         )
@@ -144,6 +146,7 @@ class Simulation:
             TurnKind.OUTAGE: self.foreign.outage,
             TurnKind.RELEASE: self.collectors.release,
             TurnKind.RECEIPT: self.followers.turn,
+            TurnKind.OWN_ORDER: self.own_orders.turn,
         }
         for op in self.schedule.ops:
             self.world.pass_time(op.ms * (OUTAGE_PACE if self.world.some_away else 1))
@@ -169,6 +172,7 @@ class Simulation:
             return Violation("liveness", f"the system did not come to rest in {ROUNDS_MAX} rounds.")
         if violation is None and not harsh:
             violation = self._epochs_finished(state) or self.ending.verdict()
+            violation = violation or self.own_orders.verdict()
         return violation or self.followers.verdict(harsh=harsh)
 
     def _ends(self) -> Violation | None:
@@ -196,6 +200,7 @@ class Simulation:
         """Let time pass, and give every process a turn that does all its work."""
         self.world.pass_time(ms)
         self.producers.calm_turn()
+        self.own_orders.calm_turn()
         self.operators.calm_turn()
         self.collectors.calm_turns()
         self.consumers.calm_turns()

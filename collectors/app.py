@@ -10,6 +10,7 @@ cannot merge partitions and append the result exactly once. The acceptance rule 
     AMCAST_NODES                                    collectors, comma-separated; default: a share
     AMCAST_STANDBY                                  "on": be a standby for AMCAST_NODES
     AMCAST_CHECK                                    "on": check all deliveries (docs/check.md)
+    AMCAST_MATERIALIZE                              copiers, as C1=TOPIC, comma-separated
     AMCAST_WEB_HOST, AMCAST_WEB_PORT                default 127.0.0.1 and 6066
     AMCAST_LISTEN                                   where others reach pages served at all addresses
 
@@ -22,8 +23,7 @@ its share ends at once if it does not act, else when another instance's record i
 standbys, and acts on until they have taken over.
 
 `/healthz` answers 200 while all collectors of the process run, or its share is empty, else 503.
-`/status` describes each collector; `/` is the live page of the topic (`live/routes.py`). All are
-served at AMCAST_WEB_HOST only.
+`/status` describes each collector, `/` is the live page (`live/routes.py`); all at AMCAST_WEB_HOST.
 """
 
 from __future__ import annotations
@@ -44,6 +44,7 @@ from http import HTTPStatus
 from typing import Any, TypeVar
 
 from collectors.consumer_watch import LOOK_EVERY_S, ConsumerWatch
+from collectors.copiers import Copiers
 from collectors.doctor.startup_check import StartCheck
 from collectors.engine.ended_processes import this_machine
 from collectors.engine.engine import Engine
@@ -135,6 +136,10 @@ def _or_exit(call: Callable[[], _T]) -> _T:
         sys.exit(error.exit_code)
 
 
+def _listed(variable: str) -> list[str]:
+    return list(filter(None, map(str.strip, os.environ.get(variable, "").split(","))))
+
+
 def _open_driver() -> Driver:
     return open_driver(_settings.driver, _settings.bootstrap, _settings.client)
 
@@ -186,8 +191,8 @@ class CollectorHost(Service):
         self.idle = False
         self._driver: Driver | None = None  # None until the start has opened it
         self._engine: Engine | None = None
-        nodes = (name.strip() for name in os.environ.get("AMCAST_NODES", "").split(","))
-        self._pinned = [name for name in nodes if name]
+        self._pinned = _listed("AMCAST_NODES")
+        self.copiers = _or_exit(lambda: Copiers(_listed("AMCAST_MATERIALIZE"), self._leads))
         self.member: GroupMember | None = None
         self._began = self._looked_at = time.monotonic()
         self._look_now = asyncio.Event()  # the group's members have changed, or we stop
@@ -220,7 +225,13 @@ class CollectorHost(Service):
         if os.environ.get("AMCAST_CHECK") == "on":
             self.order_check = RunningCheck(_open_driver, _settings.topic)
             self.order_check.start()
+        await self.add_runtime_dependency(self.copiers)
         hosts.append(self)
+
+    def _leads(self) -> bool:
+        """Whether what one process does is ours: of those that share, the first one's."""
+        snapshot = None if self.member is None else self.member.snapshot
+        return self.member is None or bool(snapshot and snapshot.me == min(snapshot.members))
 
     @Service.task
     async def _follow_plans(self) -> None:
@@ -283,11 +294,10 @@ class CollectorHost(Service):
 
     @Service.task
     async def _watch_consumers(self) -> None:
-        """Look what consumers have committed; of the processes that share, the first one does."""
+        """Look what consumers have committed."""
         watch: ConsumerWatch | None = None
         while not self.should_stop:
-            snapshot = None if self.member is None else self.member.snapshot
-            leads = self.member is None or (snapshot and snapshot.me == min(snapshot.members))
+            leads = self._leads()
             try:
                 if leads and self._driver is not None:
                     if self._admin is None:
@@ -425,6 +435,7 @@ def _status() -> dict[str, Any]:
     document["process"] = _PROCESS.hex()
     document["refused"] = next((host.check.refused for host in hosts if host.check.refused), None)
     document["consumers"] = [row for host in hosts if host.watch for row in host.watch.status()]
+    document["copiers"] = [row for host in hosts for row in host.copiers.status()]
     document["unchecked"] = next((host.check.unchecked for host in hosts), None)
     for check in [host.order_check for host in hosts if host.order_check is not None]:
         document["check"] = check.status()

@@ -12,7 +12,14 @@ from collections.abc import Callable, Iterator, Mapping
 from importlib.metadata import version
 from typing import Any
 
-from multicast.metrics.exposition import FamilyCollector, LabelledValue, MetricsPage, Samples
+from multicast.metrics.exposition import (
+    CERTIFICATES,
+    FamilyCollector,
+    LabelledValue,
+    MetricsPage,
+    Samples,
+    certificate_samples,
+)
 from multicast.metrics.families import MetricFamily, MetricKind, table
 
 _COLLECTOR = ("topic", "collector")
@@ -113,6 +120,7 @@ FAMILIES = (
     _REPLANNING,
     _APPENDS,
     *(family for family, _ in (*_CHECK, *_CONSUMERS)),
+    CERTIFICATES,
     _BUILD,
 )
 
@@ -142,6 +150,7 @@ def samples_of(status: Mapping[str, Any]) -> Samples:
             if key in row:
                 labels = (topic, row["consumer"])
                 taken[family.name].append(LabelledValue(labels, row[key]))
+    taken[CERTIFICATES.name] = certificate_samples()
     taken[_BUILD.name].append(LabelledValue((version("amcast"),), 1))
     return taken
 

@@ -84,6 +84,23 @@ class BufferFull(AmcastError):
     exit_code = 4
 
 
+class EarlierPending(AmcastError):
+    """A message that has to follow others waited too long for them; it was not sent."""
+
+    retriable = True
+    exit_code = 4
+
+
+class EarlierUnknown(AmcastError):
+    """It is unknown whether a message is stored that another has to follow: that was not sent.
+
+    A message that is acknowledged in the log of the unknown one ends this.
+    """
+
+    retriable = True
+    exit_code = 4
+
+
 class AppendRefused(AmcastError):
     """Kafka refused the append for good; the log does not contain the record."""
 
@@ -117,6 +134,12 @@ class Fenced(Conflict):
     """Another process has taken over what this one did, and Kafka refuses this one from now on."""
 
     definite = False
+
+
+class GroupInUse(Conflict):
+    """The consumer group has members, and this commit is of none of them; nothing was stored."""
+
+    retriable = True
 
 
 class PartitionsDiffer(Conflict):

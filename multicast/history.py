@@ -85,6 +85,7 @@ class History:
     # For consumers whose interest changes: by the first epoch of each interest.
     changing: Mapping[str, Mapping[int, tuple[str, ...]]] = field(default_factory=dict)
     epoch_of: array[int] = field(default_factory=lambda: array("i"))  # by message; 0: unknown
+    sent: Mapping[int, tuple[str, int]] = field(default_factory=dict)  # producer, place among its
 
     @property
     def deliveries(self) -> int:
@@ -140,6 +141,7 @@ class HistoryBuilder:
         self._unnamed: dict[int, int] = {}
         self._work: dict[tuple[str, str], int] = {}
         self._contradictions: list[str] = []
+        self._sent: dict[int, tuple[str, int]] = {}
 
     def delivery(
         self,
@@ -176,6 +178,7 @@ class HistoryBuilder:
         outcome: str,
         message_id: str | None = None,
         epoch: int = 0,
+        sent: int | None = None,
     ) -> None:
         """Add the outcome of a multicast: "accepted", "failed" (certainly) or "unknown"."""
         flag = OUTCOMES.get(outcome) if isinstance(outcome, str) else None
@@ -194,9 +197,9 @@ class HistoryBuilder:
             self._outcomes[number] |= flag
             self._epoch_of[number] = self._epoch_of[number] or epoch
             destination = self._destination_of[number]
-        if not isinstance(producer, str):
-            raise HistoryError(f"producer is {producer!r}, not a string")
-        self._producers.setdefault(producer, {})[destination] = None
+            if sent is not None:
+                self._sent[number] = _text("producer", producer), _count("sent", sent)
+        self._producers.setdefault(_text("producer", producer), {})[destination] = None
 
     def interest(self, *, consumer: str, interest: Collection[str], epoch: int = 1) -> None:
         """Add a consumer's interest from an epoch on. The same statement may be repeated.
@@ -270,6 +273,7 @@ class HistoryBuilder:
             other_producers=other_producers,
             changing=changing,
             epoch_of=self._epoch_of,
+            sent=self._sent,
         )
 
     def _begin(self, consumer: str, instance: str) -> UnbrokenDeliveries:
@@ -373,6 +377,7 @@ def _add(line: Any, builder: HistoryBuilder) -> None:
                 message_id=line.get("message_id"),
                 to=line["to"],
                 outcome=line["outcome"],
+                sent=line.get("sent"),
             )
         elif "consumer" in line and "interest" in line:
             builder.interest(
@@ -418,7 +423,12 @@ def delivery_line(
 
 
 def acknowledgement_line(
-    *, producer: str, message_id: str | None, to: Iterable[str], outcome: str
+    *,
+    producer: str,
+    message_id: str | None,
+    to: Iterable[str],
+    outcome: str,
+    sent: int | None = None,
 ) -> str:
     """Give the line for one multicast, with a line feed; "accepted", "failed" or "unknown".
 
@@ -426,8 +436,8 @@ def acknowledgement_line(
     """
     assert outcome in OUTCOMES
     assert message_id is not None or outcome != "accepted"
-    line = {"producer": producer, "message_id": message_id, "to": sorted(to)}
-    return _line(line | {"outcome": outcome})
+    line = {"producer": producer, "message_id": message_id, "to": sorted(to), "outcome": outcome}
+    return _line(line | {"sent": sent})
 
 
 def interest_line(*, consumer: str, interest: Iterable[str], epoch: int | None = None) -> str:

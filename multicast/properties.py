@@ -45,6 +45,7 @@ __all__ = [
     "Verdict",
     "Witness",
     "check_all",
+    "fifo_order",
     "genuineness",
     "log_order",
     "replay",
@@ -97,6 +98,14 @@ def uniform_acyclic_order(history: History) -> Witness | None:
 def log_order(history: History) -> Witness | None:
     """Messages of one log are delivered in offset order, in every reading."""
     return _log_order(HistoryIndex(history))
+
+
+def fifo_order(history: History) -> Witness | None:
+    """Messages of one producer are delivered in the order in which it sent them, in every reading.
+
+    Only of producers that keep their own order (`Producer(fifo=True)`): their lines have `sent`.
+    """
+    return _fifo_order(HistoryIndex(history))
 
 
 def genuineness(history: History) -> Witness | None:
@@ -327,6 +336,31 @@ def _log_order_note(index: HistoryIndex) -> str:
     return f"{others} message IDs do not have the form LOG:OFFSET" if others else ""
 
 
+def _fifo_order(index: HistoryIndex) -> Witness | None:
+    history, sent = index.history, index.history.sent
+    for reading, sequence in zip(history.readings, index.sequences, strict=True):
+        last: dict[str, tuple[int, int]] = {}  # by producer: the place, and the message there
+        for message in sequence:
+            if message not in sent:
+                continue
+            producer, place = sent[message]
+            before, earlier = last.get(producer, (-1, message))
+            if place < before:
+                return witness_of(
+                    "against its sender",
+                    f"{delivered(history, reading, message)}, after {history.name(earlier)}, "
+                    f"though {shown(producer)} sent that one later: "
+                    f"as its message {before}, not {place}.",
+                )
+            last[producer] = place, message
+    return None
+
+
+def _fifo_order_unchecked(index: HistoryIndex) -> str:
+    reason = no_delivery(index)
+    return reason or ("" if index.history.sent else "no producer says that it keeps its own order")
+
+
 # -- genuineness -------------------------------------------------------------------------------
 
 
@@ -391,6 +425,7 @@ _GUARANTEES: tuple[tuple[str, _Check, _Words, _Words], ...] = (
     ("uniform prefix order", _uniform_prefix_order, _order_unchecked, _prefix_note),
     ("uniform acyclic order", _uniform_acyclic_order, _order_unchecked, _no_note),
     ("log order", _log_order, _log_order_unchecked, _log_order_note),
+    ("fifo order", _fifo_order, _fifo_order_unchecked, _no_note),
     ("genuineness", _genuineness, _genuineness_unchecked, _genuineness_note),
     ("replay", replays.replay, replays.replay_unchecked, _no_note),
 )

@@ -181,7 +181,7 @@ class WebServer:
         all_routes = {path: _route_of(page) for path, page in pages.items()} | dict(routes or {})
         self._routes = {path: _guarded(path, route, host) for path, route in all_routes.items()}
         self._calls = {path: _guarded(path, call, host) for path, call in (calls or {}).items()}
-        self._tls = tls
+        self.tls = tls  # may be replaced: of connections from then on
         self._route_s = route_s
         self._server: asyncio.Server | None = None
         self._clients: dict[asyncio.Task[Any], None] = {}  # in insertion order: oldest first
@@ -214,8 +214,8 @@ class WebServer:
             # `OSError` is also what a failed TLS handshake and a time-out raise.
             with suppress(asyncio.IncompleteReadError, asyncio.CancelledError, OSError):
                 async with asyncio.timeout(CLIENT_S) as limit:
-                    if self._tls is not None:
-                        await writer.start_tls(self._tls)
+                    if self.tls is not None:
+                        await writer.start_tls(self.tls)
                     answer = await self._answer(reader, writer, limit)
                 if isinstance(answer, EventStream):
                     self._clients.pop(task, None)

@@ -217,6 +217,7 @@ def plan_command(  # noqa: PLR0917 - a command line, not a call
         effort=effort,
     )
     report.solved(how, perf_counter() - started)
+    report.dropped(interests)
     choice = None
     if running is not None:
         least = MARGIN_DEFAULT if from_cluster else 0.0

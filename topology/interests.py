@@ -10,6 +10,7 @@ does not check this input again. No planning here.
                   partition of the topic `A.groups`
     range         in a set: "P1..P50" is these two and what `partitions` names between them
     interest      the non-empty set of partitions that a consumer subscribes to
+    through       narrower sets whose messages producers store in the log of a declared set
     limit         hard: a plan that exceeds it is refused; soft ("wanted"): to exceed it costs
 """
 
@@ -89,16 +90,32 @@ class InterestFile:
     rates: Mapping[str, float] = field(default_factory=dict)
     limits: PlanLimits = field(default_factory=PlanLimits)
     hosts: Hosts | None = None
+    through: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
 
     @property
     def input_hash(self) -> str:
         """SHA-256, in hexadecimal, of the canonical JSON of everything the plan depends on."""
-        text = json.dumps(asdict(self), sort_keys=True, separators=(",", ":"), ensure_ascii=True)
+        document = asdict(self)
+        if not self.through:  # the hash of a file without it is that of earlier programs
+            del document["through"]
+        text = json.dumps(document, sort_keys=True, separators=(",", ":"), ensure_ascii=True)
         return hashlib.sha256(text.encode("ascii")).hexdigest()
 
     def rate(self, log: str) -> float:
         """Give the messages/s of a log; 1.0 if the file states none."""
         return self.rates.get(log, 1.0)
+
+    def dropped(self) -> list[tuple[str, str, float]]:
+        """Give the messages/s that a consumer reads of a log and drops, if there are any."""
+        found = []
+        for consumer in self.consumers:
+            wanted = set(consumer.interest)
+            for log, rates in self.through.items():
+                sets = [(set(to.split("+")), rate) for to, rate in rates.items()]
+                rate = sum(rate for to, rate in sets if wanted.isdisjoint(to))
+                if rate and not wanted.isdisjoint(log.split("+")):
+                    found.append((consumer.name, log, rate))
+        return found
 
 
 def is_name(text: str) -> bool:
@@ -148,13 +165,16 @@ def read_toml(text: str, what: str) -> dict[str, Any]:
 def from_document(document: Mapping[str, Any]) -> InterestFile:
     """Check a parsed interest file. Raises `InvalidInterests`."""
     known = ("topic", "partitions", "destinations", "consumer", "rates", "limits", "hosts")
-    refuse_unknown(document, known, "the interest file")
+    refuse_unknown(document, (*known, "through"), "the interest file")
     topic = _name(_required(document, "topic", "the interest file"), "topic")
     if not is_topic(topic):
         raise InvalidInterests(f"topic {topic!r} is not allowed by Kafka; choose another name")
     partitions = _partitions(document)
     destinations = _destinations(document.get("destinations", []), partitions)
     logs = [*partitions, *("+".join(to) for to in destinations)]
+    rates, through = _rates(document.get("rates", {}), logs), _through(document, logs)
+    for log, narrower in through.items():  # they are part of what the log has
+        rates[log] = max(rates.get(log, 0.0), sum(narrower.values()))
     limits = _limits(document.get("limits", {}))
     if limits.collectors_per_host_max is not None and "hosts" not in document:
         raise InvalidInterests(
@@ -166,9 +186,10 @@ def from_document(document: Mapping[str, Any]) -> InterestFile:
         partitions=partitions,
         destinations=destinations,
         consumers=_consumers(document.get("consumer", []), partitions),
-        rates=_rates(document.get("rates", {}), logs),
+        rates=rates,
         limits=limits,
         hosts=_hosts(document["hosts"], logs) if "hosts" in document else None,
+        through=through,
     )
 
 
@@ -243,6 +264,23 @@ def _rates(value: Any, logs: list[str]) -> dict[str, float]:
             raise InvalidInterests(f"[rates] names {name} twice")
         rates[name] = read_number(rate, f"rate of {key}")
     return rates
+
+
+def _through(document: Mapping[str, Any], logs: list[str]) -> dict[str, dict[str, float]]:
+    through = {}
+    for key, narrower in sorted(_table(document.get("through", {}), "through").items()):
+        log = log_name(key.split("+"))
+        if log not in logs:
+            raise InvalidInterests(
+                f"[through] names {key}, which is not a declared destination set"
+            )
+        rates = {}
+        for to, rate in sorted(_table(narrower, f"through of {key}").items()):
+            if not set(to.split("+")) < set(log.split("+")):
+                raise InvalidInterests(f"[through] names {to}, which is not a part of {key}")
+            rates[log_name(to.split("+"))] = read_number(rate, f"rate of {to} through {key}")
+        through[log] = rates
+    return through
 
 
 def _limits(value: Any) -> PlanLimits:

@@ -98,6 +98,12 @@ def solved(how: Sequence[str], seconds: float) -> None:
     sys.stderr.write(f"planned in {seconds:.2f} s: {said}\n")
 
 
+def dropped(interests: InterestFile) -> None:
+    """Print to stderr what consumers read and drop, because it goes through wider logs."""
+    for consumer, log, rate in interests.dropped():
+        sys.stderr.write(f"{consumer} reads and drops {rate:g}/s that go through {log}\n")
+
+
 def comparison(changes: Sequence[str], rows: Sequence[FigureChange]) -> None:
     """Print what changes, and each figure that differs, before and after."""
     if not changes:

@@ -52,7 +52,7 @@ class _World:
         self.envelopes = list(read_envelopes(FOLDER / "chain-a.envelopes"))[:4]
         self.user = user()
         self.creator = bytes(self.user.creator)
-        self.rules = filters.ChannelRules(self.config, signer=self.user, clock=lambda: NOW)
+        self.rules = filters.ChannelRules(self.config, signer=lambda: self.user, clock=lambda: NOW)
         first = Block.FromString(self.block)
         self.header = first.header
         self.state = state_from([first])

@@ -394,7 +394,7 @@ class SimulatedCollectors:
         if collectors:
             name = collectors[(bits >> 4 & 63) % len(collectors)].name
             epoch = state.first_epoch(epoch, name)
-            number = (0, 0, 1, 2)[bits >> 10 & 3]
+            number = 0 if self._world.schedule.alone else (0, 0, 1, 2)[bits >> 10 & 3]
             if self._away.get(name, 0) <= self._world.now:
                 self._turn(epoch, name, number, bits >> 13)
 

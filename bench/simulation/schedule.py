@@ -58,6 +58,7 @@ class TurnKind(enum.IntEnum):
     OUTAGE = 14
     RELEASE = 15
     RECEIPT = 16
+    OWN_ORDER = 17
     AUDIT = 31
 
 
@@ -150,6 +151,7 @@ class Schedule:
     tickets: tuple[bool, ...] = ()  # by producer: whether it writes any
     apart: bool = True  # messages and tickets have different leaders
     pinned: bool = False  # no instance is a primary: all are standbys
+    alone: bool = False  # each collector has one instance at a time
     fates: tuple[Fate, ...] = CALM
     delay_max: int = 1  # of what is late, in milliseconds
     crash_mask: int = -1  # a turn crashes if its crash bits are all 0 under this mask
@@ -215,10 +217,13 @@ def draw(seed: int) -> Schedule:
     # Of others again: outages, ends in order, followers.
     drawn = _with_more(drawn, Random(f"more {seed}"), calm=calm)  # noqa: S311
     if forges:
-        return _with_forgeries(drawn, forging)
+        drawn = _with_forgeries(drawn, forging)
     losing = Random(f"losing {seed}")  # noqa: S311 - repeatable, not secret
-    loses = not (calm or trims_order or recreates) and losing.random() < 0.25
-    return _with_losses(drawn, losing) if loses else drawn
+    loses = not (calm or trims_order or recreates or forges) and losing.random() < 0.25
+    drawn = _with_losses(drawn, losing) if loses else drawn
+    if drawn.harsh or drawn.ends is not None:
+        return drawn
+    return _with_own_orders(drawn, Random(f"own order {seed}"))  # noqa: S311 - as above
 
 
 def _insert(rng: Random, ops: list[Op], kind: TurnKind, count: int, *begins: float) -> None:
@@ -235,6 +240,13 @@ def _with_more(drawn: Schedule, rng: Random, *, calm: bool) -> Schedule:
     _insert(rng, ops, TurnKind.RELEASE, rng.choice((0, 0, 2, 6)), 0.1)
     if not calm:
         _insert(rng, ops, TurnKind.OUTAGE, rng.choice((0, 0, 0, 1, 2)), 0.1)
+    return replace(drawn, ops=tuple(ops), alone=not calm and rng.random() < 0.15)
+
+
+def _with_own_orders(drawn: Schedule, rng: Random) -> Schedule:
+    """Add producers that keep their own order to some schedules."""
+    ops = list(drawn.ops)
+    _insert(rng, ops, TurnKind.OWN_ORDER, rng.choice((0, 0, 0, 0, 12, 30)), 0.0)
     return replace(drawn, ops=tuple(ops))
 
 

@@ -28,6 +28,8 @@ _MANY = 200
 class SimulatedProducer:
     """One producer with its own, perhaps old, view of the plan. With `tickets` it writes some."""
 
+    keeps_order = False  # its messages are delivered in the order in which it sent them
+
     def __init__(
         self, world: World, brokers: SimulatedBrokers, judge: Judge, name: str, *, tickets: bool
     ) -> None:
@@ -59,14 +61,7 @@ class SimulatedProducer:
         self, to: tuple[str, ...], bits: int, *, count: int = 1, cut: CutShort | None = None
     ) -> None:
         """Multicast; with `cut` the producer dies meanwhile, and is of no use any more."""
-        log = self.view.state.plan().cover(to)
-        if log is None:  # the set was declared by a newer plan, or by one that lost to its rival
-            self.refresh()
-            log = self.view.state.plan().cover(to)
-        if log is None:
-            to = to[:1]
-            log = self.view.state.plan().cover(to)
-            assert log is not None
+        log, to = self.covered(to)
         headers: Headers = () if to == log.to else (covered_header(log.name, to),)
         if bits >> 38 & 7 == 1:
             headers = (*headers, self._condition(log, bits >> 41))
@@ -90,6 +85,18 @@ class SimulatedProducer:
         if cut is not None:
             self.die(cut.value)
 
+    def covered(self, to: tuple[str, ...]) -> tuple[Log, tuple[str, ...]]:
+        """Give the log of a set, or of its first partition, after the set itself."""
+        log = self.view.state.plan().cover(to)
+        if log is None:  # the set was declared by a newer plan, or by one that lost to its rival
+            self.refresh()
+            log = self.view.state.plan().cover(to)
+        if log is None:
+            to = to[:1]
+            log = self.view.state.plan().cover(to)
+            assert log is not None
+        return log, to
+
     def die(self, how: str) -> None:
         """Hear nothing more: nobody knows what becomes of what has no outcome."""
         self.world.fault(f"producer died: {how}")
@@ -104,7 +111,7 @@ class SimulatedProducer:
             log, to, left = self._waiting.pop(number)
             if left > count:
                 self._waiting[number] = log, to, left - count
-            self._heard(log, to, count, outcome)
+            self._heard(log, to, count, outcome, number if self.keeps_order else None)
 
     def _condition(self, log: Log, bits: int) -> tuple[str, bytes]:
         """Expect that nothing comes from about the log's present end on."""
@@ -124,7 +131,14 @@ class SimulatedProducer:
         if fate is Fate.DOUBLED:
             self._judge.acknowledged(self.name, to, "unknown", None)
 
-    def _heard(self, log: Log, to: tuple[str, ...], count: int, outcome: AppendOutcome) -> None:
+    def _heard(
+        self,
+        log: Log,
+        to: tuple[str, ...],
+        count: int,
+        outcome: AppendOutcome,
+        sent: int | None = None,
+    ) -> None:
         if not self.world.same_topic(log.topic):
             # The offset is no message ID of this history, but some consumer may have delivered it.
             for _ in range(count):
@@ -133,7 +147,7 @@ class SimulatedProducer:
         if isinstance(outcome, Appended):
             for number in range(count):
                 message_id = f"{log.name}:{outcome.offset + number}"
-                self._judge.acknowledged(self.name, to, "accepted", message_id)
+                self._judge.acknowledged(self.name, to, "accepted", message_id, sent)
                 self.world.note("accepted", message_id)
             return
         outcome_name = "failed" if outcome.error.definite else "unknown"
@@ -149,17 +163,17 @@ class Producers:
         self._world = world
         self._judge = judge
         self._made = 0
-        self._brokers = SimulatedBrokers(world)
+        self.brokers = SimulatedBrokers(world)
         self._all = [self._make(tickets=tickets) for tickets in world.schedule.tickets]
 
     def _make(self, *, tickets: bool) -> SimulatedProducer:
         self._made += 1
         name = f"p{self._made}"
-        return SimulatedProducer(self._world, self._brokers, self._judge, name, tickets=tickets)
+        return SimulatedProducer(self._world, self.brokers, self._judge, name, tickets=tickets)
 
     def turn(self, bits: int) -> None:
         """Multicast to a destination set of the schedule; perhaps repeat a failed one first."""
-        self._brokers.turn()
+        self.brokers.turn()
         schedule = self._world.schedule
         number = bits % len(self._all)
         producer = self._all[number]
@@ -190,7 +204,7 @@ class Producers:
 
     def calm_turn(self) -> None:
         """Repeat every multicast that was not acknowledged."""
-        self._brokers.turn()
+        self.brokers.turn()
         for producer in self._all:
             waiting, producer.again = producer.again, []
             producer.refresh()

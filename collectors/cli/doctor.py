@@ -18,6 +18,7 @@ import typer
 
 from collectors.cli.cluster import cluster_of
 from collectors.cli.consumers import CONSUMER_COLUMNS, consumer_documents, consumer_row
+from collectors.doctor.certificate_checks import of_certificates
 from collectors.doctor.checks import findings
 from collectors.doctor.facts import (
     FOR_EVER,
@@ -31,6 +32,7 @@ from collectors.doctor.facts import (
 from collectors.doctor.finding import Finding, Weight
 from collectors.doctor.inspection import inspect
 from multicast.cli.options import WAIT_RANGE, Bootstrap, Topic
+from multicast.drivers import certificates
 from multicast.order.rule import NotCounted
 from multicast.settings import settings
 from topology.files import printable
@@ -76,7 +78,7 @@ def doctor(
     # kafka-python fetches nothing ahead of what is read, and an inspection reads little.
     with cluster_of(replace(chosen, driver="kafka-python")) as (opened, admin):
         facts = inspect(opened, admin, chosen.topic, patience_s=patience)
-    results = findings(facts)
+    results = (*findings(facts), *of_certificates(certificates.ends(), facts.now_ms / 1000))
     wrong = sum(finding.weight is not Weight.NOTE for finding in results)
     if output is Output.JSON:
         typer.echo(json.dumps(_document(facts, results, wrong)))

@@ -47,7 +47,7 @@ def systemd(
     out: Out = None,
     force: ForceOption = False,
 ) -> None:
-    """Write a systemd unit that runs collectors; the same unit serves every machine."""
+    """Write systemd units: of collectors, the same on every machine, and of a copier."""
     deployment = _reaching(bootstrap, topic, command=command, web_port=web_port)
     _write("systemd", deployment, out, force=force)
 
@@ -102,6 +102,10 @@ def acls(
         list[str] | None,
         typer.Option("--group", help="A consumer's group; repeatable. Default: all of the plan."),
     ] = None,
+    target: Annotated[
+        str | None,
+        typer.Option("--target", help="The topic of copies (materialize) or dead letters."),
+    ] = None,
 ) -> None:
     """Print the least rights of each role, as commands of Kafka's kafka-acls.sh."""
     try:
@@ -110,7 +114,10 @@ def acls(
         raise UsageError(f"{plan}: {error}") from error
     groups = group or [consumer.name for consumer in read.consumers]
     brokers = settings(bootstrap=bootstrap, topic=read.topic).bootstrap
-    for line in commands(read, role or (), bootstrap=brokers, principal=principal, groups=groups):
+    chosen = role or ()
+    for line in commands(
+        read, chosen, bootstrap=brokers, principal=principal, groups=groups, target=target
+    ):
         typer.echo(line)
 
 

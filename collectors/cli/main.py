@@ -71,6 +71,12 @@ def run(
         bool,
         typer.Option("--check", help="Also read as every consumer of the plan, and check that."),
     ] = False,
+    materialize: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--materialize", help="Also copy a consumer's messages: C1=TOPIC; repeatable."
+        ),
+    ] = None,
     bootstrap: Bootstrap = None,
     topic: Topic = None,
     driver: DriverName = None,
@@ -102,6 +108,7 @@ def run(
         AMCAST_NODES=",".join(node or []),
         AMCAST_STANDBY="on" if standby else "",
         AMCAST_CHECK="on" if check else "",
+        AMCAST_MATERIALIZE=",".join(materialize or []),
     )
     if web_port is not None:
         os.environ["AMCAST_WEB_PORT"] = str(web_port)

@@ -5,9 +5,10 @@
 
 from __future__ import annotations
 
+import re
 import shlex
 import tomllib
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from functools import cache
 from importlib.resources import files
 from typing import Any
@@ -29,18 +30,30 @@ def _rights(role: str) -> list[str]:
 
 
 def commands(
-    plan: Plan, chosen: Iterable[str], *, bootstrap: str, principal: str | None, groups: list[str]
+    plan: Plan,
+    chosen: Iterable[str],
+    *,
+    bootstrap: str,
+    principal: str | None,
+    groups: list[str],
+    target: str | None = None,
 ) -> Iterator[str]:
     """Give the commands for these roles, or all, each after a line that names its role.
 
     `principal` is the user; None: "User:", and what the role is called. `groups` are the groups of
-    the consumer. Raises `UsageError` for an unknown role.
+    the consumer, and `target` is the topic that copies or dead letters go to: without it, the roles
+    that write there are left out. Raises `UsageError` for an unknown role, and for such a one that
+    is chosen.
     """
     unknown = sorted(set(chosen) - _roles().keys())
     if unknown:
         raise UsageError(f"role {unknown[0]!r} is unknown; known are {', '.join(_roles())}")
+    names = [{"A": plan.topic, "G": group, "T": target or ""} for group in groups or [""]]
     absent = {groups_topic(plan.topic)} - {log.topic for log in plan.logs}
-    for role in chosen or _roles():
+    writers = [role for role in _roles() if target is None and " T" in "".join(_rights(role))]
+    if refused := sorted(set(chosen) & set(writers)):
+        raise UsageError(f"role {refused[0]!r} writes to a topic; name it with --target")
+    for role in chosen or [role for role in _roles() if role not in writers]:
         yield f"# {role}"
         user = principal or "User:" + role.replace(" --", "-").replace(" ", "-")
         for right in dict.fromkeys(_rights(role)):
@@ -48,7 +61,7 @@ def commands(
             words = ["kafka-acls.sh", "--bootstrap-server", bootstrap, "--add"]
             words += ["--allow-principal", user, "--operation", operation]
             resources = [
-                name for pattern in patterns for name in _named(pattern, plan.topic, groups)
+                name for pattern in patterns for name in _named(pattern, names)
                 if name not in absent
             ]  # fmt: skip
             if any(name.endswith("*") for name in resources):
@@ -60,9 +73,7 @@ def commands(
                 yield shlex.join(words)
 
 
-def _named(pattern: str, topic: str, groups: list[str]) -> list[str]:
-    """Put the topic for `A`, and each group for `G`, in dotted names."""
-    parts = [topic if part == "A" else part for part in pattern.split(".")]
-    if "G" not in parts:
-        return [".".join(parts)]
-    return [".".join(group if part == "G" else part for part in parts) for group in groups]
+def _named(pattern: str, names: Iterable[Mapping[str, str]]) -> list[str]:
+    """Put these names, of each group, for the letters of a pattern."""
+    parts = re.split(r"\b([AGT])\b", pattern)
+    return list(dict.fromkeys("".join(known.get(part, part) for part in parts) for known in names))

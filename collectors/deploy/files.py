@@ -85,9 +85,12 @@ def generate(kind: str, deployment: DeploymentSettings) -> dict[str, str]:
 
 
 def _of_folder(kind: str, values: dict[str, str]) -> dict[str, str]:
-    folder = files("collectors.deploy").joinpath("templates", kind)
+    templates = files("collectors.deploy").joinpath("templates")
+    confinement = _Text(templates.joinpath("confinement.service").read_text("utf-8"))
+    values = {**values, "confinement": confinement.substitute(values)}
     return {
-        path: _Text(file.read_text("utf-8")).substitute(values) for path, file in _walk(folder, "")
+        path: _Text(file.read_text("utf-8")).substitute(values)
+        for path, file in _walk(templates.joinpath(kind), "")
     }
 
 

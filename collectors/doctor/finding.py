@@ -41,6 +41,7 @@ class Check(enum.StrEnum):
     AHEAD = "ordered ahead"
     TRANSACTION = "open transaction"
     CONSUMER = "consumer"
+    CERTIFICATE = "certificate"
     RETENTION = "retention"
     UNCLEAN = "unclean election"
     IN_SYNC = "min in-sync replicas"

@@ -82,6 +82,15 @@ class Addressee:
 
 
 @dataclass(frozen=True, slots=True)
+class Copy:
+    """Where a topic has a consumer's copy of the message; None: nowhere near the message's time."""
+
+    consumer: str
+    topic: str
+    offset: int | None
+
+
+@dataclass(frozen=True, slots=True)
 class Wait:
     """Who waits, for what, and what to do."""
 
@@ -102,6 +111,7 @@ class ExplainedMessage:
     hops: tuple[Hop, ...]
     readers: tuple[Addressee, ...]
     ticketed: bool = True
+    copies: tuple[Copy, ...] = ()
 
     def hop(self, collector: str) -> Hop | None:
         """Give the hop of a collector."""
@@ -188,6 +198,7 @@ def lines(facts: ExplainedMessage) -> list[str]:
         said += [f"  {reader.name}: {_state_of(facts, reader)}" for reader in facts.readers]
     else:
         said.append("No consumer of the plan is addressed.")
+    said += [f"  {copy.consumer}: {_of_copy(copy)}" for copy in facts.copies]
     causes = waits(facts)
     if causes:
         said.append("Waits:")
@@ -203,8 +214,12 @@ def _of_record(facts: ExplainedMessage) -> list[str]:
         return [f"lost, as all that the log held from offset {log.lost} on"]
     if record is not None:
         size = f"{record.bytes:,} bytes"
-        stored = f"{record.kind} to {'+'.join(record.to)}, {size}, stored; {_time(record)}"
-        return [stored, f"conditional: {record.decision}"] if record.decision else [stored]
+        said = [f"{record.kind} to {'+'.join(record.to)}, {size}, stored; {_time(record)}"]
+        others = sorted(set(facts.message.log.split("+")) - set(record.to))
+        if record.kind == "message" and others:
+            names = f"{facts.message.log}: who reads only {' '.join(others)} reads and drops it"
+            said.append(f"covered by log {names}")
+        return [*said, f"conditional: {record.decision}"] if record.decision else said
     if offset < log.first:
         return [f"removed by retention: the log begins at offset {log.first}"]
     if offset >= log.end:
@@ -261,7 +276,7 @@ def _state_of(facts: ExplainedMessage, reader: Addressee) -> str:
         return "cannot read it any more, unless it has" if is_accepted else "stops before it"
     if facts.message.offset >= facts.log.stable:
         return "waits until it is stored"
-    if facts.record is None or facts.record.kind != "message" or _is_void(facts.record):
+    if facts.record is None or facts.record.kind != "message" or is_void(facts.record):
         return "passes over it"
     if reader.collector is None:
         return "may deliver it, in the log's order"
@@ -273,7 +288,14 @@ def _state_of(facts: ExplainedMessage, reader: Addressee) -> str:
     return f"may deliver it, by the order of {reader.collector}"
 
 
-def _is_void(record: StoredRecord) -> bool:
+def _of_copy(copy: Copy) -> str:
+    if copy.offset is not None:
+        return f"copied to {copy.topic} at offset {copy.offset}"
+    return f"not in {copy.topic} near its time: not copied yet, or removed by retention"
+
+
+def is_void(record: StoredRecord) -> bool:
+    """Whether the message's condition has failed, so that nobody delivers it."""
     return record.decision.startswith("void")
 
 
@@ -289,5 +311,6 @@ def document(facts: ExplainedMessage) -> dict[str, Any]:
         "record": None if facts.record is None else asdict(facts.record),
         "hops": [asdict(hop) for hop in facts.hops],
         "consumers": states,
+        "copies": [asdict(copy) for copy in facts.copies],
         "waits": [asdict(wait) for wait in entries],
     }

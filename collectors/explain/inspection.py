@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from contextlib import closing
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import closing, suppress
 from dataclasses import replace
 
+from collectors.doctor.consumer_groups import group_prefix
 from collectors.doctor.streams import now_ms, stream_records
 from collectors.explain.facts import (
     Addressee,
+    Copy,
     ExplainedMessage,
     Hop,
     LogFacts,
     OrderPlace,
     StoredRecord,
+    is_void,
 )
 from multicast.conditional.condition import EXPECT
 from multicast.conditional.follower import DecisionFollower
@@ -21,12 +24,14 @@ from multicast.control import ControlState, log_partition, stream_partition
 from multicast.drivers.kafka import Admin
 from multicast.drivers.protocol import Driver, Record, TopicPartition
 from multicast.drivers.reading import READ_S, read_upto
-from multicast.errors import AmcastError, TimedOut, Trimmed, UsageError
+from multicast.errors import AccessDenied, AmcastError, TimedOut, Trimmed, UsageError
 from multicast.messages import Covered, EpochMarker, MessageID, special
 from multicast.order.records import OwnRecord, RestoredRecord, decode
 from multicast.order.stream import OrderStream
 from multicast.verification.audit import epoch_at, epochs_of
 from topology.tree import CollectorSpec, Log, Plan
+
+_COPIES_MAX = 10_000  # read in search of one: times are not in order, but nearly so
 
 
 def message_of(text: str) -> MessageID:
@@ -68,8 +73,43 @@ def explain(
         for entry in plan.consumers
         if not to.isdisjoint(entry.interest)
     )
-    tickets = plan.tickets
-    return ExplainedMessage(message, now_ms(), epoch, facts, record, hops, readers, tickets)
+    copies: tuple[Copy, ...] = ()
+    if record is not None and record.kind == "message" and not is_void(record):
+        copies = tuple(_copies(driver, admin, plan, message, record))
+    return ExplainedMessage(
+        message, now_ms(), epoch, facts, record, hops, readers, plan.tickets, copies
+    )
+
+
+def _copies(
+    driver: Driver, admin: Admin, plan: Plan, message: MessageID, record: StoredRecord
+) -> Iterator[Copy]:
+    """Find what copiers have made of a message, as far as this user may see their groups."""
+    prefix = group_prefix(plan.topic)
+    groups: Iterable[str] = ()
+    with suppress(AmcastError):
+        groups = admin.groups(prefix)
+    for group in groups:
+        name, at, topic = group.removeprefix(prefix).rpartition("@")
+        entry = plan.subscription(name)
+        interest = name.split("+") if entry is None else entry.interest
+        if at and not set(interest).isdisjoint(record.to):
+            with suppress(AccessDenied):
+                yield Copy(name, topic, _copy(driver, topic, message, record.timestamp_ms or 0))
+
+
+def _copy(driver: Driver, topic: str, message: MessageID, time_ms: int) -> int | None:
+    """Give the offset of a message's copy, which has its time or a later one."""
+    wanted = str(message).encode()
+    for number in range(driver.partition_counts([topic]).get(topic, 0)):
+        partition = TopicPartition(topic, number)
+        start = driver.offsets_at([partition], max(0, time_ms))[partition]
+        end = min(driver.last_stable_offsets([partition])[partition], start + _COPIES_MAX)
+        for fetched in read_upto(driver, partition, start, end, error=TimedOut):
+            for copy in fetched.records:
+                if any(value == wanted for _, value in copy.headers[-3:]):  # the last are ours
+                    return copy.offset
+    return None
 
 
 def _log(driver: Driver, admin: Admin, log: Log, offset: int, lost: int | None) -> LogFacts:

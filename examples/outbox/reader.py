@@ -43,6 +43,10 @@ class UnreadableRow(AmcastError):
     """A relay's message that this reader cannot apply; to pass over it would lose a row."""
 
 
+class TakenOver(AmcastError):
+    """Another reader writes to the same books: nothing was applied."""
+
+
 def position(database: sqlite3.Connection, interest: set[str]) -> str | None:
     """Give the cursor after the last message that was applied; None at first.
 
@@ -70,17 +74,23 @@ def row_of(message: Message) -> tuple[str, int] | None:
     return source.decode(errors="backslashreplace"), int(number)
 
 
-def handle(database: sqlite3.Connection, message: Message, interest: set[str]) -> str:
+def handle(
+    database: sqlite3.Connection, message: Message, interest: set[str], before: str | None
+) -> str:
     """Apply a message and store the position, in one transaction; say what was done.
 
-    A copy, and a message that no relay has sent, have no effect.
+    A copy, and a message that no relay has sent, have no effect. `before` is the position that this
+    reader knows: raises `TakenOver` if another reader has changed it.
     """
     row = row_of(message)
     with database:
-        database.execute(
-            "INSERT OR REPLACE INTO position VALUES (1, ?, ?)",
-            (str(message.cursor), name_of(interest)),
+        changed = database.execute(
+            "INSERT INTO position VALUES (1, ?, ?) ON CONFLICT DO UPDATE "
+            "SET cursor = excluded.cursor WHERE cursor IS ?",
+            (str(message.cursor), name_of(interest), before),
         )
+        if not changed.rowcount:
+            raise TakenOver("another reader has applied messages to these books")
         if row is None:
             return f"skipped {message.message_id}: no relay has sent it"
         is_new = apply_once(database, message, row, interest)
@@ -137,8 +147,17 @@ def main() -> None:
     parser.add_argument("--interest", default="stock,billing", help="partitions, with commas")
     parser.add_argument("--database", required=True)
     parser.add_argument("--until-end", action="store_true")
+    parser.add_argument("--exclusive", action="store_true", help="stand by while another one reads")
     options = parser.parse_args()
     interest = set(options.interest.split(","))
+    before: str | None = None
+
+    def start() -> str:
+        """Give the position in the database: an exclusive reader asks when its turn has come."""
+        nonlocal before
+        before = position(database, interest)
+        return before or "earliest"
+
     try:
         with (
             closing(open_books(options.database)) as database,
@@ -147,12 +166,15 @@ def main() -> None:
                 topic=options.topic,
                 interest=interest,
                 committed=False,  # the position is in the database, beside the effects
-                start=position(database, interest) or "earliest",
+                start=start,
+                exclusive=options.exclusive,
             ) as consumer,
         ):
             for batch in consumer.until_end() if options.until_end else consumer.batches():
                 for record in batch.records:
-                    done = handle(database, Message(batch, record), interest)
+                    message = Message(batch, record)
+                    done = handle(database, message, interest, before)
+                    before = str(message.cursor)
                     sys.stdout.write(f"{done}\n")
                     sys.stdout.flush()
             rows = database.execute("SELECT * FROM stock ORDER BY item").fetchall()

@@ -16,9 +16,8 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections import deque
-from collections.abc import AsyncGenerator, Iterable, Iterator, Mapping
+from collections.abc import AsyncGenerator, Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
-from datetime import datetime
 from functools import partial
 from operator import length_hint
 from time import monotonic
@@ -33,7 +32,7 @@ from multicast.aio.turns import Turns
 from multicast.conditional.condition import LogPosition
 from multicast.consuming.batches import Batch, Message
 from multicast.consuming.buffers import Waiting
-from multicast.consuming.consumer import Consumer, Start, VoidMessages
+from multicast.consuming.consumer import Consumer, VoidMessages, Where
 from multicast.consuming.cursor import Cursor
 from multicast.consuming.entries_read import ConsumerEntries
 from multicast.consuming.subscription import Bounds, End
@@ -69,8 +68,9 @@ class AsyncConsumer(LoopBound):
         name: str | None = None,
         interest: Iterable[str] | None = None,
         group: str | None = None,
-        start: Start | Cursor | str | datetime = "earliest",
+        start: Where | Callable[[], Where] = "earliest",
         committed: bool = True,
+        exclusive: bool = False,
         void: VoidMessages = "drop",
         driver: str | Driver = "librdkafka",
         client: Mapping[str, str] | None = None,
@@ -87,6 +87,7 @@ class AsyncConsumer(LoopBound):
             group=group,
             start=start,
             committed=committed,
+            exclusive=exclusive,
             void=void,
             driver=driver,
             client=client,
@@ -205,6 +206,12 @@ class AsyncConsumer(LoopBound):
         return self._consumer.omitted
 
     @property
+    def fence(self) -> int:
+        """That of the messages that this exclusive consumer delivers; 0: it stands by."""
+        self.check_loop()
+        return self._consumer.fence
+
+    @property
     def by_collector(self) -> bool:
         """Whether a collector orders the interest; a single log is its own order."""
         self.check_loop()
@@ -250,7 +257,7 @@ class AsyncConsumer(LoopBound):
         self.check_opened()
         return self._consumer.counts()
 
-    async def seek(self, where: Start | Cursor | str | datetime) -> None:
+    async def seek(self, where: Where) -> None:
         """Continue at a cursor (or its text form), "earliest", "latest", or a time.
 
         As `Consumer.seek`; what was read ahead is dropped. Cancelled: it may take effect or not,
@@ -291,18 +298,21 @@ class AsyncConsumer(LoopBound):
         self.check_loop()
         if self._work_ends is not None:
             raise UsageError("workers of this AsyncConsumer are at work; let them end first")
-        position, consumer = self.position, self._consumer
+        consumer = self._consumer
         asked = options.pop("stop", lambda: False)
         options["runner"] = LoopTasks(handler, self._loop)
         ends = self._work_ends = threading.Event()
         options["stop"] = lambda: asked() or ends.is_set()
+        fence = await self._reader.call(lambda: consumer.fence)
+        position = self.position  # under that fence
 
         def drop_ahead() -> None:
             self._inbox.post(partial(self._renew, self._reader.renew(), consumer.position))
 
         def run() -> None:
-            if consumer.position != position:  # it was read ahead
-                consumer.seek(position)
+            at = position if consumer.fence == fence else self._reader.begun_at
+            if consumer.position != at:  # it was read ahead
+                consumer.seek(at)
             drop_ahead()
             try:
                 consumer.workers(handler, n=n, keys=keys, **options)
@@ -327,7 +337,7 @@ class AsyncConsumer(LoopBound):
         self._consumer = await self._threads.run(self._make_consumer, undo=Consumer.close)
         self._start = self._consumer.position
         self._commits = Threads("amcast-commit", 1)  # one: commits keep their order
-        self._reader = ReaderThread(self._consumer, self._inbox, self._arrived)
+        self._reader = ReaderThread(self._consumer, self._inbox, self._arrived, self._renew)
 
     async def _close(self) -> None:
         if self._work_ends is not None:

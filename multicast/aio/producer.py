@@ -35,6 +35,7 @@ from multicast.producing.keyed.calls import addressed, batched
 from multicast.producing.keyed.partitioners import Key, Keys, Partitioner
 from multicast.producing.producer import Producer
 from multicast.producing.receipts import FAILOVER_S, not_decided, not_ordered
+from multicast.producing.sending_order import After
 from topology.tree import Plan
 
 # A call that found the buffer full tries again after this long, if no outcome wakes it first. A
@@ -70,6 +71,8 @@ class AsyncProducer(LoopBound):
         linger_ms: int | None = None,
         partitioner: str | Partitioner = "murmur2",
         tracing: bool | float = False,
+        fifo: bool = False,
+        through: Iterable[str] | None = None,
     ) -> None:
         super().__init__()
         self._make_producer = partial(
@@ -85,6 +88,8 @@ class AsyncProducer(LoopBound):
             linger_ms=linger_ms,
             partitioner=partitioner,
             tracing=tracing,
+            fifo=fifo,
+            through=through,
         )
         self._block_s = block_s
         self._producer: Producer
@@ -122,12 +127,14 @@ class AsyncProducer(LoopBound):
         tags: Iterable[str] = (),
         expect: Expectation | None = None,
         within: Iterable[str] | None = None,
+        after: After | Iterable[After] = (),
     ) -> AsyncReceipt:
         """Multicast a message to a set of partitions; return its receipt once it is sent.
 
         Arguments and errors are those of `Producer.multicast`. While the buffer is full this waits,
         for at most `block_s` seconds; calls are served in their order, and so are the messages of
-        one log. Returns without waiting for Kafka: `await receipt.accepted()` does that.
+        one log. One that has to follow others (`fifo`, `after`) holds up the calls behind it until
+        then. Returns without waiting for Kafka: `await receipt.accepted()` does that.
 
         After an error, a cancellation or a time-out of this call nothing was sent. A producer
         that writes tickets, or uses kafka-python, also raises `ClusterUnreachable` here, after some
@@ -139,7 +146,7 @@ class AsyncProducer(LoopBound):
         if tags or expect is not None or within is not None:
             start = partial(start, tags=checked_tags(tags), expect=expect, within=inside)
         make = self._make_receipt
-        if not self._queued and not self._turns.due():
+        if not self._queued and not self._turns.due() and not after:
             try:
                 receipt = start(make, payload, to=to, key=key, headers=headers)
             except BufferFull:
@@ -148,6 +155,8 @@ class AsyncProducer(LoopBound):
                 return receipt
         again = partial(start, make, payload, to=to, key=key, headers=headers)
         async with self._my_turn() as deadline:
+            if after:
+                await self._threads.run(partial(self._producer.prepare, to, inside, after))
             return await self._started(again, to=to, deadline=deadline, within=inside)
 
     async def multicast_all(

@@ -19,11 +19,13 @@ import threading
 from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Future
+from functools import partial
 from typing import Any, NamedTuple, TypeVar
 
 from multicast.aio.inbox import Inbox
 from multicast.consuming.batches import Batch
 from multicast.consuming.consumer import Consumer
+from multicast.consuming.cursor import Cursor
 from multicast.consuming.subscription import End
 from multicast.errors import UsageError
 
@@ -49,8 +51,16 @@ class Read(NamedTuple):
 class ReaderThread:
     """Reads one consumer, and closes it in the end. All methods are for the loop's thread."""
 
-    def __init__(self, consumer: Consumer, inbox: Inbox, arrived: Callable[[], None]) -> None:
+    def __init__(
+        self,
+        consumer: Consumer,
+        inbox: Inbox,
+        arrived: Callable[[], None],
+        renewed: Callable[[int, Cursor], None],
+    ) -> None:
         self._consumer = consumer
+        self._renewed = renewed
+        self._fence, self.begun_at = consumer.fence, consumer.position
         self._inbox = inbox
         self._arrived = arrived
         self._changed = threading.Condition()  # held for moments only: the loop takes it, too
@@ -139,6 +149,9 @@ class ReaderThread:
         try:
             batches = self._consumer.poll(_POLL_S, messages_max=_MESSAGES_MAX)
             reached = self._look_for_end()
+            if self._fence != self._consumer.fence:  # this poll has begun to be active
+                self._fence, self.begun_at = self._consumer.fence, self._consumer.position
+                self._inbox.post(partial(self._renewed, self.renew(), self.begun_at))
         except Exception as failure:  # noqa: BLE001 - raised to whoever reads next
             error = failure
         if batches or error is not None or reached is not None:

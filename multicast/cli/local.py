@@ -8,6 +8,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import logging
+import sys
 from pathlib import Path
 from typing import Annotated
 
@@ -16,14 +17,16 @@ from rich.console import Console
 from rich.table import Table
 
 from multicast.cli.options import WAIT_RANGE
-from multicast.errors import ClusterUnreachable
+from multicast.errors import ClusterUnreachable, UsageError
 from multicast.local.cluster import (
     DEFAULT_DIRECTORY,
     DEFAULT_VERSION,
     ClusterStatus,
     LocalCluster,
 )
+from multicast.local.installation import install
 from multicast.local.jars import versions
+from multicast.local.secure import add_user, client_of, grant, settings_of
 from topology.output import Output, OutputOption
 
 app = typer.Typer(name="local", no_args_is_help=True, add_completion=False)
@@ -58,6 +61,7 @@ def _cluster(directory: Path) -> LocalCluster:
 
 @app.command()
 def up(
+    *,
     directory: Directory = DEFAULT_DIRECTORY,
     brokers: Annotated[
         int | None,
@@ -85,6 +89,9 @@ def up(
             **{**WAIT_RANGE, "min": 1},
         ),
     ] = 60.0,
+    secure: Annotated[
+        bool, typer.Option("--secure", help="A new cluster with TLS, passwords and rights.")
+    ] = False,
 ) -> None:
     """Start the cluster, or its brokers that are down, and print its bootstrap address.
 
@@ -97,13 +104,34 @@ def up(
         version=version,
         port=port,
         outlives=True,
+        secure=secure,
         start_timeout_s=timeout,
         progress=_say,
     )
     started = cluster.start()
     if not started:
         _say(f"already running: Kafka {cluster.version} in {cluster.directory}")
+    if client_of(cluster.directory):
+        _say(f"settings of the operator, for your folder: {settings_of(cluster.directory)}")
     typer.echo(cluster.bootstrap)
+
+
+@app.command()
+def user(
+    name: Annotated[str, typer.Argument(help="The user, as in User:NAME of the rights.")],
+    directory: Directory = DEFAULT_DIRECTORY,
+) -> None:
+    """Let a user sign in to a cluster of --secure; prints the file of his settings.
+
+    He gets a new password, and the rights on stdin, if there are any: 'amcast generate acls'.
+    """
+    cluster = _cluster(directory)
+    if not client_of(cluster.directory):
+        raise UsageError(f"the cluster in {cluster.directory} is not secure: up --secure makes one")
+    file = add_user(cluster.directory, cluster.bootstrap, name)
+    if not sys.stdin.isatty():
+        grant(cluster.directory, install(cluster.version, progress=_say), sys.stdin)
+    typer.echo(file)
 
 
 @app.command()

@@ -39,6 +39,13 @@ KeysOfSet = Annotated[
 PartitionerName = Annotated[
     str, typer.Option("--partitioner", help="murmur2, or crc32 (confluent-kafka's default).")
 ]
+Fifo = Annotated[
+    bool, typer.Option("--fifo", help="Consumers deliver the messages in the order of the lines.")
+]
+Through = Annotated[
+    str | None,
+    typer.Option("--through", help="P1,P2,P3: store all messages in the log of this declared set."),
+]
 HistoryFile = Annotated[
     Path | None,
     typer.Option(

@@ -56,6 +56,9 @@ def receive(
         str | None,
         typer.Option("--group", "-g", help="Resume from this group's position, and commit to it."),
     ] = None,
+    exclusive: Annotated[
+        bool, typer.Option("--exclusive", help="Stand by while another one of the group receives.")
+    ] = False,
     until_end: Annotated[
         bool, typer.Option("--until-end", "-e", help="Stop at the present end of the logs.")
     ] = False,
@@ -74,6 +77,7 @@ def receive(
     kafka-console-consumer, but over several partitions, in an order common to all consumers.
     """
     chosen = settings(bootstrap=bootstrap, topic=topic, driver=driver)
+    commits = exclusive or group is not None
     with ExitStack() as opened:
         writer = None
         if history_file is not None:
@@ -87,12 +91,13 @@ def receive(
                 interest=None if interest is None else partitions_of(interest),
                 group=group,
                 start=start_of(start),
-                committed=group is not None,
+                committed=commits,
+                exclusive=exclusive,
                 driver=chosen.driver,
                 client=chosen.client,
             )
         )
-        label, commits = name or interest or "", group is not None
+        label = name or interest or ""
         printer = _Printer(consumer, label, instance, writer, commits=commits)
         polls: Iterator[Sequence[Batch]] = iter(consumer.poll, None)
         if until_end:
@@ -138,7 +143,7 @@ class _Printer:
         self._stored: Cursor | None = None
         self._committed: Cursor | None = None
         self._committed_at = time.monotonic()
-        self._epoch = 0
+        self._epoch = self._fence = 0
         self._note_interest(consumer.position.epoch)
 
     def all(
@@ -149,6 +154,9 @@ class _Printer:
         A poll without messages counts, too: what was printed before it is committed in time.
         """
         for batches in polls:
+            if self._fence != self._consumer.fence:
+                self._fence = self._consumer.fence
+                sys.stderr.write(f"active, fence {self._fence}\n")
             for batch in batches:
                 if batch.epoch != self._epoch:
                     self._note_interest(batch.epoch)

@@ -16,12 +16,15 @@ from multicast.cli.options import (
     WAIT_RANGE,
     Bootstrap,
     DriverName,
+    Fifo,
     HistoryFile,
     KeysOfSet,
     PartitionerName,
     RecordKey,
+    Through,
     To,
     Topic,
+    partitions_of,
 )
 from multicast.cli.progress import CountShown
 from multicast.drivers.protocol import Appended, AppendFailed
@@ -57,6 +60,8 @@ def send(
     ordered: Annotated[
         bool, typer.Option("--ordered", help="Also wait until all messages are ordered.")
     ] = False,
+    fifo: Fifo = False,
+    through: Through = None,
     history_file: HistoryFile = None,
     producer_name: ProducerName = "send",
     timeout: Annotated[
@@ -71,9 +76,8 @@ def send(
     "key" and "headers" (an object of strings). Instead of "to", "keys" may hold a list of keys;
     without both, a message goes where its "key" is.
 
-    Like kafka-console-producer, but a message may go to several partitions, and all consumers
-    deliver it at the same place in one order. Exit code 0 if all messages are acknowledged, 1 if
-    Kafka refused one, 4 if the outcome of one is unknown.
+    Like kafka-console-producer, but a message may go to several partitions, at one place in the
+    order of all. Exit code 0: all are acknowledged, 1: Kafka refused one, 4: one is unknown.
     """
     chosen = settings(bootstrap=bootstrap, topic=topic, driver=driver)
     fixed = Fixed.of(to=to, key=key, keys=keys)
@@ -91,6 +95,8 @@ def send(
             request_timeout_s=min(timeout, _REQUEST_S_MAX),
             tickets=chosen.tickets,
             partitioner=partitioner,
+            fifo=fifo,
+            through=None if through is None else partitions_of(through),
         ) as producer,
     ):
         try:
@@ -103,13 +109,11 @@ def send(
         except AmcastError as error:  # the messages before it still get their outcomes
             problem = error
         unordered = _settle(producer, receipts, timeout, ordered=ordered)
-        outcomes = [_outcome(receipt) for receipt in receipts]
-        counts = {name: outcomes.count(name) for name in ("accepted", "failed", "unknown")}
-        unwritten = _write_acknowledgements(writer, producer_name, receipts)
+        counts = _counts(receipts)
+        unwritten = _write_acknowledgements(writer, producer_name, receipts, fifo=fifo)
         problem = problem or unordered or unwritten
     _show_counts(len(receipts), counts, output)
-    problem = problem or _failure(receipts, counts)
-    if problem is not None:
+    if problem := problem or _failure(receipts, counts):
         raise problem
 
 
@@ -132,6 +136,11 @@ def _settle(
     except AmcastError as error:
         return error
     return None
+
+
+def _counts(receipts: list[Receipt]) -> dict[str, int]:
+    outcomes = [_outcome(receipt) for receipt in receipts]
+    return {name: outcomes.count(name) for name in ("accepted", "failed", "unknown")}
 
 
 def _show_counts(sent: int, counts: dict[str, int], output: Output) -> None:
@@ -163,7 +172,7 @@ def _outcome(receipt: Receipt) -> str:
 
 
 def _write_acknowledgements(
-    writer: HistoryWriter | None, producer: str, receipts: list[Receipt]
+    writer: HistoryWriter | None, producer: str, receipts: list[Receipt], *, fifo: bool
 ) -> AmcastError | None:
     """Append the outcomes to the history, if there is one; give the error instead of raising it.
 
@@ -171,12 +180,16 @@ def _write_acknowledgements(
     """
     if writer is None:
         return None
-    for receipt in receipts:
+    for place, receipt in enumerate(receipts):
         offset = receipt.outcome.offset if isinstance(receipt.outcome, Appended) else None
         name = f"{receipt.log.label}:{offset}" if offset is not None else None
         writer.note(
             history.acknowledgement_line(
-                producer=producer, message_id=name, to=receipt.to, outcome=_outcome(receipt)
+                producer=producer,
+                message_id=name,
+                to=receipt.to,
+                outcome=_outcome(receipt),
+                sent=place if fifo else None,
             )
         )
     try:

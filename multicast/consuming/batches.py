@@ -19,7 +19,8 @@ from topology.tree import Log
 class Batch:
     """Consecutive deliveries: messages of one log that have one destination set.
 
-    Fields from `epoch` on are as in a `Cursor`; `decision` says whether they take effect.
+    Fields from `epoch` on are as in a `Cursor`; `decision` says whether they take effect, `fence`
+    under which activation of an exclusive consumer they are delivered (0: it is none).
     """
 
     log: Log
@@ -32,6 +33,7 @@ class Batch:
     decision: Decision = EFFECTIVE
     interest: str = ""
     proof: int = 0
+    fence: int = 0
 
     def cursor(self, index: int = -1) -> Cursor:
         """Give the position right after `records[index]`; by default after the whole batch."""
@@ -46,7 +48,7 @@ class Batch:
     def alone(self, record: Record) -> Message:
         """Give one of the messages by itself: it keeps no others in memory."""
         place = self.epoch, self.source, self.record, self.run
-        rest = self.decision, self.interest, self.proof
+        rest = self.decision, self.interest, self.proof, self.fence
         return Message(Batch(self.log, self.to, (record,), *place, *rest), record)
 
 
@@ -98,6 +100,11 @@ class Message:
     def cursor(self) -> Cursor:
         """The position right after this message: commit it once the message is processed."""
         return self._batch.cursor_after(self._record)
+
+    @property
+    def fence(self) -> int:
+        """The number of this activation of an exclusive consumer; it grows. 0: it is not one."""
+        return self._batch.fence
 
     def __repr__(self) -> str:
         return f"<Message {self.message_id} to {'+'.join(self.to)}>"

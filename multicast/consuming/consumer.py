@@ -7,21 +7,20 @@ from __future__ import annotations
 
 import threading
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack, suppress
 from datetime import datetime
 from functools import partial
 from typing import Literal, Unpack
 
-from multicast.conditional.condition import LogPosition
 from multicast.conditional.judge import WhyVoid
 from multicast.conditional.lookback import Lookback
 from multicast.consuming.batches import Batch, Message
-from multicast.consuming.buffers import Waiting
+from multicast.consuming.consumer_facts import ConsumerFacts
 from multicast.consuming.cursor import Cursor
 from multicast.consuming.delivery import Delivery
 from multicast.consuming.ends import end_now, opened_at
-from multicast.consuming.entries_read import ConsumerEntries
+from multicast.consuming.exclusive import Exclusive
 from multicast.consuming.gaps import past_gap
 from multicast.consuming.group_positions import GroupCursor, GroupPositions, kafka_group
 from multicast.consuming.readers import open_clients
@@ -38,21 +37,20 @@ from multicast.consuming.subscription import (
     resume,
 )
 from multicast.consuming.wrong_calls import OneUser, refuse_no_messages
-from multicast.control import ControlState, log_partition
+from multicast.control import ControlState, control_partition, log_partition
 from multicast.control.topic_identity import refuse_changed_topics
 from multicast.drivers import open_driver
 from multicast.drivers.clock import clock_of, seconds
-from multicast.drivers.closing import ClosedAtEnd
-from multicast.drivers.protocol import Driver, TopicPartition
+from multicast.drivers.protocol import Driver
 from multicast.errors import ClusterUnreachable, ProtocolViolation, TimedOut, UsageError
 from multicast.metrics.consumed import ConsumptionCounter
-from multicast.metrics.counts import ConsumerCounts
 from multicast.tracing import spans_of_consumer
 from multicast.verification.observer import observer_of
 from multicast.workers.runners import Handler
 from multicast.workers.workers import KeysOf, Workers, WorkOptions, own_key
 
 Start = Literal["earliest", "latest"]
+Where = Start | Cursor | str | datetime
 VoidMessages = Literal["drop", "mark"]
 # Messages that one call delivers at most: what a driver's poll returns at most (`Reader.poll`).
 _MESSAGES_MAX = 5000
@@ -65,13 +63,15 @@ _END_EVERY_S = 0.05  # how often `until_end` tests for the end; a human notices 
 _QUIET_S = 30.0
 
 
-class Consumer(ClosedAtEnd):
+class Consumer(ConsumerFacts):
     """Delivers every message whose destination set meets the interest, in the agreed order.
 
     Subscribe with `name`, a consumer of the plan, or with `interest`, a set of partitions. Commits
     go to Kafka's group amcast.TOPIC.GROUP (`group`; default: the name, or the interest). A group
     holds a position; it does not share messages out: each of its consumers gets all. Delivery
-    begins at the committed cursor; at `start` if there is none, or if `committed` is False.
+    begins at the committed cursor; at `start`, or what that function returns, if there is none, or
+    if `committed` is False. With `exclusive` one of the group's consumers is active; the others
+    stand by, and begin there when that one ends (docs/how-to/fail-over.md).
     One thread at a time may use it (another one gets a `UsageError`); `commit`, `progress`,
     `entries`, `counts`, `waiting` and `close` may be called from any thread meanwhile.
     Void messages (docs/conditional.md) are dropped; with `void="mark"` their `decision` tells them.
@@ -88,8 +88,9 @@ class Consumer(ClosedAtEnd):
         name: str | None = None,
         interest: Iterable[str] | None = None,
         group: str | None = None,
-        start: Start | Cursor | str | datetime = "earliest",
+        start: Where | Callable[[], Where] = "earliest",
         committed: bool = True,
+        exclusive: bool = False,
         void: VoidMessages = "drop",
         driver: str | Driver = "librdkafka",
         client: Mapping[str, str] | None = None,
@@ -107,6 +108,7 @@ class Consumer(ClosedAtEnd):
         self._spans = spans_of_consumer(name or "", group, wanted=tracing)
         self._delivery: Delivery
         self._reading = Reading(self._spans)
+        self._exclusive: Exclusive | None = None
         self._omitted = ""
         self._user = OneUser("consumer", self._read_anew)
         # Held to change, and to read for a commit, what was delivered; never while a poll waits.
@@ -133,16 +135,18 @@ class Consumer(ClosedAtEnd):
             )
             self._lookback = Lookback(self._driver)
             opened.callback(self._lookback.close)
-            stored = None
-            if committed:
-                with self._group_cursor.opening():
-                    stored = self._group_cursor.stored(self._control.position)
-                    if stored is not None:
-                        place = self._driver, self._control.state, self._request
-                        self.seek(past_gap(*place, stored, self._group_cursor.logs_at))
-                        self._go_on()
-            if stored is None:
-                self.seek(start)
+            how = {"committed": committed, "exclusive": exclusive}
+            self._begin_anew = partial(self._begin_at, start, **how)
+            self._begin_anew()
+            if exclusive:
+                places = [
+                    control_partition(topic),
+                    *map(log_partition, self._delivery.logs.values()),
+                ]
+                group_cursor = self._group_cursor
+                self._exclusive = Exclusive(self._driver, self._clock, group_cursor, places)
+                opened.callback(self._exclusive.close)
+                self._reading.hold = self._exclusive.hold
             self._opened = opened.pop_all()
 
     # -- reading ----------------------------------------------------------------------------
@@ -191,6 +195,9 @@ class Consumer(ClosedAtEnd):
             if not self._reading.all_handed_out:
                 self._seek(self.position)
             self._reading.turn += 1
+            exclusive = self._exclusive
+            if exclusive and not exclusive.may_deliver(seconds(timeout), self._become_active):
+                return []
             batches = self._next_batches(timeout, messages_max)
             self._reading.take(batches)
             return batches
@@ -232,6 +239,7 @@ class Consumer(ClosedAtEnd):
         """Take the messages that can be delivered; record the logs' offsets for commits."""
         with self._lock:
             self._group_positions.follow(self._delivery)
+            self._delivery.fence = self.fence
             batches = self._delivery.deliver(messages_max)
             for batch in batches:
                 self._group_positions.handed_out(batch)
@@ -263,6 +271,8 @@ class Consumer(ClosedAtEnd):
             cause = self.lacks(end)
             if cause is None:
                 return
+            if self._exclusive is not None and not self.fence:
+                silence_ends = self._clock.monotonic() + timeout
             if self._clock.monotonic() > silence_ends:
                 raise TimedOut(f"no message came for {timeout:g} s: {cause}")
 
@@ -281,75 +291,7 @@ class Consumer(ClosedAtEnd):
 
     # -- positions ----------------------------------------------------------------------------
 
-    @property
-    def position(self) -> Cursor:
-        """The cursor after the last message handed out; before the first one, the start.
-
-        While the application iterates over messages this is the current message's cursor, over
-        batches the current batch's, and after `poll` the cursor of the last batch that it returned.
-        """
-        return self._reading.position
-
-    @property
-    def omitted(self) -> str:
-        """Why the last `seek`, or the opening, begins later than it was asked to; "": it does not.
-
-        Old epochs may not cover the interest, and messages or order may no longer be retained.
-        """
-        return self._omitted
-
-    @property
-    def by_collector(self) -> bool:
-        """Whether a collector orders the interest; a single log is its own order."""
-        return self._delivery.order is not None
-
-    def progress(self) -> dict[str, int]:
-        """Give, per log of the interest, the offset below which all is delivered or dropped."""
-        with self._lock:
-            return self._delivery.progress()
-
-    def leader_epochs(self) -> dict[TopicPartition, int]:
-        """Give, per Kafka partition, the epoch of the leader that took the last record read."""
-        return self._readers.last.leader_epochs()
-
-    @property
-    def waiting(self) -> Waiting | None:
-        """For what the messages at hand wait, and how long, as of the last poll; None: nothing."""
-        with self._lock:
-            return self._delivery.waiting(self._clock.monotonic())
-
-    def seen(self, log: Iterable[str], cursor: Cursor | None = None) -> LogPosition:
-        """Give the position in the log of a declared set at a cursor (default: `position`).
-
-        All messages of the log below it were handed out, or are none for this consumer. Before
-        anything is read it is offset 0. `nothing_after` takes it. Raises `UsageError` for a log
-        that the interest does not meet, or a cursor before the last one given here or to `commit`.
-        """
-        with self._lock:
-            return self._group_positions.seen(self._delivery, log, cursor or self.position)
-
-    @property
-    def void(self) -> dict[str, int]:
-        """Count by reason the messages judged void so far in the logs of the interest."""
-        return {reason.value: count for reason, count in self._void.items()}
-
-    def entries(self) -> ConsumerEntries:
-        """Count by log the order entries read since the consumer was opened, and those dropped."""
-        return self._counter.entries()
-
-    def counts(self) -> ConsumerCounts:
-        """Count what was read and delivered (read ahead, if messages are handed out one by one).
-
-        From any thread, and after `close`. Blocks for a request only while an epoch begins.
-        """
-        return self._counter.counts()
-
-    @property
-    def interest(self) -> tuple[str, ...]:
-        """The partitions subscribed to, sorted."""
-        return tuple(sorted(self._delivery.interest))
-
-    def seek(self, where: Start | Cursor | str | datetime) -> None:
+    def seek(self, where: Where) -> None:
         """Continue at a cursor (or its text form), "earliest", "latest", or a time.
 
         "earliest" is the first place from which on every epoch covers the interest, and the order
@@ -365,7 +307,7 @@ class Consumer(ClosedAtEnd):
         with self._user.call():
             self._seek(where, anew=True)
 
-    def _seek(self, where: Start | Cursor | str | datetime, *, anew: bool = False) -> None:
+    def _seek(self, where: Where, *, anew: bool = False) -> None:
         delivery, omitted = opened_at(
             where, self._driver, self._clock, self._control, self._request, bounds=self._bounds
         )
@@ -409,11 +351,16 @@ class Consumer(ClosedAtEnd):
 
     def close(self) -> None:
         """Release everything, after a call of another thread has ended (by `UsageError`)."""
-        with self._user.last_call(self._readers.wake):
+        with self._user.last_call(self._wake):
             if self._spans is not None:
                 self._spans.make()
             self._opened.close()
             self._counter.closed = True
+
+    def _wake(self) -> None:
+        self._readers.wake()
+        if self._exclusive is not None:
+            self._exclusive.wake()
 
     # -- inside -----------------------------------------------------------------------------
 
@@ -423,6 +370,27 @@ class Consumer(ClosedAtEnd):
             self._clients.close()
         self._open_clients()
         self._seek(self.position)
+
+    def _begin_at(
+        self, start: Where | Callable[[], Where], *, committed: bool, exclusive: bool
+    ) -> None:
+        """Begin at the group's cursor, or at `start`."""
+        if committed:
+            with self._group_cursor.opening():
+                known = self._control.position
+                stored = self._group_cursor.stored(known, exclusive=exclusive)
+                if stored is not None:
+                    place = self._driver, self._control.state, self._request
+                    gone_on = past_gap(*place, stored, self._group_cursor.logs_at)
+                    self._seek(gone_on, anew=True)
+                    return self._go_on()
+        return self._seek(start() if callable(start) else start, anew=True)
+
+    def _become_active(self) -> None:
+        """Begin where the one before has ended, and commit that."""
+        self._control.refresh()
+        self._begin_anew()
+        self.commit()
 
     def _go_on(self) -> None:
         """Compare the last messages that the group's commit names with what is there now.

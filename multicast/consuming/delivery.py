@@ -85,6 +85,9 @@ class Delivery:
         self.order = order
         self.position = cursor
         self.logs = {plan.number(log.name): log for log in plan.logs_of(interest)}
+        # By log: what was dropped last, before the position, and after it.
+        self._dropped: dict[int, Record] = {}
+        self._dropped_after: dict[int, Record] = {}
         self.foreign = 0  # counts covered messages whose exact set misses the interest
         self._read_base: dict[int, int] | None = None  # the order's positions at the cursor
         self._least: dict[int, int] = {}  # below these offsets all was delivered before
@@ -92,6 +95,7 @@ class Delivery:
         self.void: dict[enum.Enum, int] = {}
         self.judges = LogJudges()
         self.void_too = False  # deliver void messages, with their decision
+        self.fence = 0  # of the exclusive consumer whose delivery this is
         self.payload_starts: Mapping[int, int] | None = None
         # The next four matter to a single-log subscription only.
         self.marker: int | None = None  # it has stopped at this offset, at what may be a marker
@@ -283,6 +287,11 @@ class Delivery:
         moved, self._moved = self._moved, set()
         return {number: self._progress_of(number) for number in moved}
 
+    def dropped(self) -> dict[int, Record]:
+        """Give, of the logs whose last record before the position was dropped, that one, once."""
+        dropped, self._dropped = self._dropped, {}
+        return dropped
+
     def _progress_of(self, number: int) -> int:
         if self.payload_starts is None:
             return 0
@@ -437,6 +446,7 @@ class Delivery:
         batches: list[Batch],
     ) -> int:
         run.first = record.offset + 1
+        self._dropped_after[run.log] = record  # unless it is handed out
         if meaning is not None and not isinstance(meaning, Covered):
             return 0
         to = self.logs[run.log].to if meaning is None else meaning.to
@@ -454,9 +464,14 @@ class Delivery:
         batches: list[Batch],
         decision: Decision = EFFECTIVE,
     ) -> int:
+        if self._dropped_after:
+            self._dropped |= self._dropped_after
+            self._dropped_after = {}
+        self._dropped.pop(run.log, None)
         place = self.plan.epoch, self.position.source, run.record, run.run
         log = self.logs[run.log]
-        batches.append(Batch(log, to, records, *place, decision, self._digest, run.proof))
+        rest = decision, self._digest, run.proof, self.fence
+        batches.append(Batch(log, to, records, *place, *rest))
         run.first = records[-1].offset + 1
         self.position = Cursor(*place, run.first, self._digest, run.proof)
         return len(records)

@@ -12,6 +12,7 @@ Invariant: `_offsets` holds at every place from `_place` up to the first entry o
 from __future__ import annotations
 
 import logging
+import re
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -26,7 +27,7 @@ from multicast.consuming.delivery import Delivery
 from multicast.consuming.last_read import LastRead, committed_text
 from multicast.control import control_partition, log_partition
 from multicast.drivers.clock import ClientClock
-from multicast.drivers.protocol import Driver, TopicPartition
+from multicast.drivers.protocol import Driver, Record, TopicPartition
 from multicast.errors import Trimmed, Truncated, UsageError
 from multicast.messages import message_checksum, name_set, refuse_no_name
 from topology.tree import Log, log_name
@@ -46,6 +47,7 @@ _LOGGER = logging.getLogger("amcast.consumer")
 # What a commit says of a log of which it knows no message. Kafka's tools say nothing.
 _NO_MESSAGE = "none"
 PLACE = "'amcast seek' places a group"
+Commit = Callable[[str, Mapping[TopicPartition, tuple[int, str]]], None]
 _Place = tuple[int, int, int, int]
 
 
@@ -83,25 +85,24 @@ class GroupPositions:
         These are all where it begins. An entry of all logs for each delivery would fill the memory
         of a consumer of many that never commits.
         """
+        for log, record in delivery.dropped().items():
+            self._read(delivery.position.rank, delivery.logs[log], record)
         moved = delivery.moved()
         offsets = {log_partition(delivery.logs[log]): offset for log, offset in moved.items()}
         self.begins(delivery.position, offsets)
 
     def handed_out(self, batch: Batch) -> None:
         """Add the next batch that is handed out."""
-        after = batch.records[-1].offset + 1
-        place = (batch.epoch, batch.record, batch.run, after)
-        partition = log_partition(batch.log)
         record = batch.records[-1]
-        last = LastRead(record.offset, message_checksum(record))
-        self._add(_Entry(place, {partition: after}, last))
+        place = (batch.epoch, batch.record, batch.run, record.offset + 1)
+        self._read(place, batch.log, record)
 
     def goes_on(self, stored: Mapping[TopicPartition, LastRead]) -> None:
-        """Take the last messages that the commit names at which delivery goes on."""
+        """Take the last records that the commit names at which delivery goes on."""
         self._last = dict(stored)
 
     def last_of_logs(self, cursor: Cursor) -> dict[TopicPartition, LastRead]:
-        """Give the last message of each log before a cursor, where that is known."""
+        """Give the last record of each log before a cursor, where that is known."""
         self.resume_from(cursor)
         return dict(self._last) if cursor.rank >= self._place else {}
 
@@ -152,6 +153,10 @@ class GroupPositions:
             f"this consumer reads no log {name} at that cursor; it reads {', '.join(sorted(logs))}"
         )
 
+    def _read(self, place: _Place, log: Log, record: Record) -> None:
+        last = LastRead(record.offset, message_checksum(record))
+        self._add(_Entry(place, {log_partition(log): record.offset + 1}, last))
+
     def _add(self, entry: _Entry) -> None:
         self._trail.append(entry)
         if len(self._trail) > _ENTRIES_MAX:
@@ -180,7 +185,8 @@ class GroupCursor:
 
     The cursor names its interest: that of a reader of P1, say, may lie behind messages to P2 that
     this reader never got. `interest_at` gives the consumer's interest in a cursor's epoch; it
-    raises `UsageError` for a cursor of another interest.
+    raises `UsageError` for a cursor of another interest. `fence` goes into each commit: that of an
+    exclusive consumer; another one raises it, so that no consumer takes its commits for its own.
     """
 
     def __init__(
@@ -191,9 +197,11 @@ class GroupCursor:
         group: str,
         interest_at: Callable[[Cursor], tuple[str, ...]],
     ) -> None:
+        self.group = group
+        self.fence: int | None = None  # None: what is stored is not known; 0: there was none
+        self._commit: Commit = driver.commit
         self._driver = driver
         self._clock = clock
-        self._group = group
         self._interest_at = interest_at
         self._digests: dict[tuple[int, str], str] = {}  # by epoch and source
         self._control = control_partition(topic)
@@ -201,13 +209,15 @@ class GroupCursor:
         self._looked_at: float | None = None
         self._warned = False
 
-    def stored(self, control_position: int) -> Cursor | None:
+    def stored(self, control_position: int, *, exclusive: bool = False) -> Cursor | None:
         """Read the group's cursor; None: it has none. Blocks for a request to Kafka.
 
-        Raises `UsageError` for a cursor of another interest, and `Truncated` if the group has read
-        the control topic further than to this position, its end.
+        Raises `UsageError` for a cursor of another interest, `Truncated` if the group has read the
+        control topic further than to this position, its end, and `GroupInUse`.
         """
-        commit = self._commit()
+        commit = self._stored()
+        if self.fence is None:
+            self.fence = _after("" if commit is None else commit[1])
         if commit is None:
             return None
         offset, text = commit
@@ -220,6 +230,8 @@ class GroupCursor:
             raise UsageError(f"it holds none: another tool has set its offsets ({PLACE})")
         cursor = Cursor.parse(text)
         self._interest_at(cursor)
+        if self.fence and not exclusive:  # Kafka refuses it if there is an active one
+            self._driver.commit(self.group, {self._control: commit})
         return cursor
 
     @contextmanager
@@ -229,23 +241,27 @@ class GroupCursor:
             yield
         except (UsageError, Trimmed, Truncated) as error:
             raise type(error)(
-                f"this consumer cannot continue at the cursor that its group {self._group} holds: "
+                f"this consumer cannot continue at the cursor that its group {self.group} holds: "
                 f"{error}; give it a group of its own (group=...), or open it with "
                 f"committed=False, which begins at `start`, and commit"
             ) from error
+
+    def commit_as(self, commit: Commit) -> None:
+        """Have the member of an exclusive consumer commit: Kafka refuses all others."""
+        self._commit, self._warned = commit, True
 
     def logs_at(self, logs: Iterable[Log]) -> dict[TopicPartition, tuple[int, LastRead]]:
         """Read what the group's commit says of logs: the offset below which all was delivered.
 
         And the last message that was; nothing of a log of which it names none.
         """
-        stored = self._driver.committed(self._group, [log_partition(log) for log in logs])
+        stored = self._driver.committed(self.group, [log_partition(log) for log in logs])
         placed = [log for log, (_, text) in stored.items() if not text]
         if placed:
             _LOGGER.warning(
                 "another tool has set offsets of group %s, in %s: they place nothing, and the "
                 "group goes on at its cursor (%s)",
-                self._group,
+                self.group,
                 ", ".join(f"{topic}/{number}" for topic, number in placed),
                 PLACE,
             )
@@ -267,17 +283,21 @@ class GroupCursor:
         text = str(replace(cursor, interest=self._digest(cursor)))
         if not self._warned:
             self._look()
+        if self.fence is None:
+            self.fence = _after((self._stored() or (0, ""))[1])
+        if self.fence:
+            text = f"{text}/{self.fence}"
         self._own.append(text)
         # Of these logs it is known how far they are at the cursor, if not by which message.
         passed = {each: LastRead(at - 1, 0) for each, at in offsets.items() if at}
         last = {**passed, **last}
         unknown = [partition for partition in logs if partition not in offsets]
         if unknown:  # what an earlier commit says of them is not about this cursor
-            stored = self._driver.committed(self._group, unknown)
+            stored = self._driver.committed(self.group, unknown)
             offsets = {**{each: offset for each, (offset, _) in stored.items()}, **offsets}
         now_ms = time.time_ns() // 1_000_000
-        self._driver.commit(
-            self._group,
+        self._commit(
+            self.group,
             {
                 **{
                     partition: (offset, committed_text(last.get(partition, _NO_MESSAGE), now_ms))
@@ -295,14 +315,14 @@ class GroupCursor:
         self._looked_at = now
         if not self._own:  # what an earlier run has stored is not known
             return
-        commit = self._commit()
+        commit = self._stored()
         if commit is not None and commit[1] not in self._own:
             self._warned = True
             _LOGGER.warning(
                 "another consumer commits to group %s, at cursor %s: each of them gets all "
                 "messages, and a restart resumes from the last commit of either; give each a group "
                 "of its own (docs/groups.md)",
-                self._group,
+                self.group,
                 commit[1],
             )
 
@@ -312,5 +332,21 @@ class GroupCursor:
             self._digests[source] = interest_digest(self._interest_at(cursor))
         return self._digests[source]
 
-    def _commit(self) -> tuple[int, str] | None:
-        return self._driver.committed(self._group, [self._control]).get(self._control)
+    def stored_fence(self) -> int:
+        """Read the fence that the group's commit holds; 0: none. Blocks for a request."""
+        return _fence_of((self._stored() or (0, ""))[1])
+
+    def _stored(self) -> tuple[int, str] | None:
+        return self._driver.committed(self.group, [self._control]).get(self._control)
+
+
+def _fence_of(text: str) -> int:
+    """Give the fence behind the eight parts of a cursor; 0: none."""
+    fence = text.split("/")[8:9]
+    return int(fence[0]) if fence and re.fullmatch("[0-9]{1,18}", fence[0]) else 0
+
+
+def _after(text: str) -> int:
+    """Give the fence of a consumer that is not exclusive, after this commit."""
+    fence = _fence_of(text)
+    return fence + 1 if fence else 0

@@ -7,7 +7,7 @@ turn         a poll or a seek: an iterator drops the rest of a poll that is not 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from multicast.consuming.batches import Batch, Message
@@ -22,6 +22,7 @@ class Reading:
     """The reading of one consumer: begun by each seek, told to whoever watches or traces it."""
 
     def __init__(self, spans: ConsumerSpans | None) -> None:
+        self.hold: Callable[[], None] | None = None  # waits until messages may be handed out
         self.turn = 0
         self.seeks = 0
         self._spans = spans
@@ -44,6 +45,8 @@ class Reading:
 
     def hand_out(self, batches: Sequence[Batch]) -> None:
         """Hand batches out; until the last step none of them is."""
+        if self.hold is not None and batches:
+            self.hold()
         for batch in batches:
             if self._spans is not None:
                 self._spans.all_delivered(batch)
@@ -61,6 +64,8 @@ class Reading:
         for batch in batches:
             turn = self.turn
             for record in batch.records:
+                if self.hold is not None:
+                    self.hold()
                 message = Message(batch, record)
                 if record.headers and self._spans is not None:
                     self._spans.delivered(batch, record)

@@ -7,6 +7,7 @@ a guarantee, and impossible values; each driver translates the names for its cli
 from __future__ import annotations
 
 import logging
+import re
 import threading
 from collections.abc import Mapping
 from functools import cache
@@ -30,8 +31,10 @@ KNOWN = (
 )
 # Only a `Producer` uses these; for every other client the drivers leave them out.
 OF_PRODUCERS = ("batch.size", "compression.type", "linger.ms")
+OF_GROUPS = ("group.instance.id", "session.timeout.ms")  # only an exclusive `Consumer` uses these
 CODECS = ("none", "gzip", "snappy", "lz4", "zstd")
 _LINGER_MS_MAX = 900_000  # librdkafka's limit
+_SESSION_MS_MAX = 1_800_000  # the brokers' group.max.session.timeout.ms, by default
 
 # Why brokers refuse a record for its time, which every record gets from its machine's clock.
 WRONG_CLOCK = (
@@ -141,7 +144,7 @@ def check_client(client: Mapping[str, str]) -> None:
                 f"Client setting {name} is not a str but of type {type(value).__name__}; put the "
                 f"value in quotes."
             )
-    accepted = (*KNOWN, *OF_PRODUCERS)
+    accepted = (*KNOWN, *OF_PRODUCERS, *OF_GROUPS)
     unknown = sorted(set(client) - set(accepted))
     if unknown:
         raise UsageError(
@@ -155,6 +158,7 @@ def check_client(client: Mapping[str, str]) -> None:
     if protocol.upper().startswith("SASL"):
         _check_login(protocol, client)
     producer_settings(client)
+    group_settings(client)
     if protocol.upper() == "SASL_PLAINTEXT":
         _warn(
             "security.protocol is SASL_PLAINTEXT: whoever sees the network reads all messages, and "
@@ -199,6 +203,16 @@ def producer_settings(client: Mapping[str, str]) -> ProducerSettings:
         compression=compression,
         batch_bytes=_whole(client, "batch.size", 1, MESSAGE_BYTES_MAX),
     )
+
+
+def group_settings(client: Mapping[str, str]) -> tuple[str | None, int | None]:
+    """Read the settings in `OF_GROUPS`; raises `UsageError` for an impossible value."""
+    instance = client.get("group.instance.id")
+    if instance is not None and not re.fullmatch("[A-Za-z0-9._-]{1,249}", instance):
+        raise UsageError(
+            f"group.instance.id is {instance!r}; give 1 to 249 letters, digits, '.', '_' and '-'."
+        )
+    return instance, _whole(client, "session.timeout.ms", 1, _SESSION_MS_MAX)
 
 
 def check_seconds(name: str, value: float, *, zero: bool = False) -> None:

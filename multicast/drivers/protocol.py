@@ -254,6 +254,36 @@ class Watcher(Protocol):
         """Release sockets and buffers."""
 
 
+class MemberIdentity(NamedTuple):
+    """What a join gave: by what the coordinator knows the member, and whether it is chosen."""
+
+    generation: int
+    member: str
+    instance: str | None = None
+    chosen: bool = False
+
+
+ChooseMember = Callable[[Mapping[str, bytes]], str]  # from what each member claims
+
+
+class GroupMembership(Protocol):
+    """A member of a consumer group, for one thread."""
+
+    @property
+    def session_s(self) -> float:
+        """After so many seconds without a heartbeat the group drops the member."""
+
+    def take_part(self, claim: bytes, *, rejoin: bool = False) -> MemberIdentity | None:
+        """Send a heartbeat, or join if that is due; give what the last join gave.
+
+        None: it was not answered, or the others have not joined; try again. Blocks for their
+        time-out at most. Raises `AmcastError` if the group is denied or unusable.
+        """
+
+    def close(self) -> None:
+        """Leave the group, so that another member is chosen at once, and release everything."""
+
+
 class Driver(Protocol):
     """Access to one Kafka cluster, for any thread.
 
@@ -371,8 +401,23 @@ class Driver(Protocol):
         As one broker knows it now: no cache answers.
         """
 
-    def commit(self, group: str, offsets: Mapping[TopicPartition, tuple[int, str]]) -> None:
-        """Store an offset and a short text for each Kafka partition under a consumer group."""
+    def commit(
+        self,
+        group: str,
+        offsets: Mapping[TopicPartition, tuple[int, str]],
+        member: MemberIdentity | None = None,
+    ) -> None:
+        """Store an offset and a short text for each Kafka partition under a consumer group.
+
+        Raises `GroupInUse` if the group has members and `member` is none of its generation. A
+        member's commit is sent once: after `ClusterUnreachable` it may be stored later, as long as
+        the generation is the group's.
+        """
+
+    def member(
+        self, group: str, partitions: Sequence[TopicPartition], choose: ChooseMember
+    ) -> GroupMembership:
+        """Make a member of a group that gives all partitions to one."""
 
     def committed(
         self, group: str, partitions: Sequence[TopicPartition]

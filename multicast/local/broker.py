@@ -305,7 +305,13 @@ def _properties(broker: Broker, brokers: Sequence[Broker]) -> dict[str, str]:
 # --- waiting -------------------------------------------------------------------------------------
 
 
-def wait_serving(brokers: Sequence[Broker], *, token: str, timeout_s: float) -> str:
+def wait_serving(
+    brokers: Sequence[Broker],
+    *,
+    token: str,
+    timeout_s: float,
+    client: Mapping[str, str] | None = None,
+) -> str:
     """Wait until every broker answers and is registered and not fenced; return the cluster's ID.
 
     Raises `BrokerDied` as soon as one of them ends, and `TimedOut` after `timeout_s`.
@@ -316,7 +322,7 @@ def wait_serving(brokers: Sequence[Broker], *, token: str, timeout_s: float) -> 
     assert len(processes) == len(brokers)
     while True:
         if all(_accepts(broker) for broker in brokers):
-            answer = membership(",".join(broker.address for broker in brokers))
+            answer = membership(",".join(broker.address for broker in brokers), client)
             if answer is not None and wanted <= answer[1]:
                 return answer[0]
         ended = wait_ended(processes, token=token, timeout_s=_POLL_S, first=True)
@@ -344,7 +350,9 @@ def _accepts(broker: Broker) -> bool:
     return True
 
 
-def membership(bootstrap: str) -> tuple[str, set[int]] | None:
+def membership(
+    bootstrap: str, client: Mapping[str, str] | None = None
+) -> tuple[str, set[int]] | None:
     """Return a cluster's ID and the brokers that are registered and not fenced.
 
     Returns None if it does not answer within seconds.
@@ -353,7 +361,7 @@ def membership(bootstrap: str) -> tuple[str, set[int]] | None:
     from multicast.drivers.kafka import Admin  # noqa: PLC0415
 
     try:
-        with Admin(bootstrap, request_timeout_s=_ADMIN_TIMEOUT_S) as admin:
+        with Admin(bootstrap, client, request_timeout_s=_ADMIN_TIMEOUT_S) as admin:
             cluster_id, alive = admin.members()
     except AmcastError:
         return None

@@ -31,6 +31,7 @@ from pathlib import Path
 from typing import Self
 
 from multicast.errors import AmcastError, TimedOut, UsageError
+from multicast.local import secure as secured
 from multicast.local.broker import (
     LOOPBACK,
     Broker,
@@ -45,7 +46,7 @@ from multicast.local.broker import (
     wait_serving,
 )
 from multicast.local.installation import install
-from multicast.local.jars import Progress, versions
+from multicast.local.jars import Progress, find_java, versions
 from multicast.local.process import Guard, kill_carriers
 from multicast.local.state import STATE_FILE, ClusterState, new_token
 
@@ -111,6 +112,7 @@ class LocalCluster:
     `hosts`       where each broker runs, if not on the loopback; kept for later starts
     `heap_mb`     of each broker; None: 512 for one broker, 256 for three
     `java`        options for Java, which override ours (chosen for a quick start)
+    `secure`      a new cluster has TLS, users and rights (`secure.py`)
     `outlives`    whether the brokers keep running when this process ends
 
     A `UsageError` names a parameter that contradicts the existing cluster; nothing was changed
@@ -130,6 +132,7 @@ class LocalCluster:
         heap_mb: int | None = None,
         java: Sequence[str] = (),
         outlives: bool = False,
+        secure: bool = False,
         start_timeout_s: float = _START_TIMEOUT_S,
         progress: Progress = lambda _: None,
     ) -> None:
@@ -153,7 +156,7 @@ class LocalCluster:
         self._settings = None if settings is None else dict(settings)
         self._heap_mb = heap_mb
         self._java = tuple(java)
-        self._outlives = outlives
+        self._outlives, self._secure = outlives, secure
         self._start_timeout_s = start_timeout_s
         self._progress = progress
         self._guard: Guard | None = None
@@ -184,7 +187,9 @@ class LocalCluster:
         if state is None:
             return ClusterStatus("absent", self._directory or Path())
         processes = {b.broker_id: b.state(token=state.token) for b in state.brokers}
-        answer = membership(state.bootstrap) if "running" in processes.values() else None
+        answer = None
+        if "running" in processes.values():
+            answer = membership(state.bootstrap, secured.client_of(self.directory))
         registered = set() if answer is None else answer[1]
         brokers = []
         for broker in state.brokers:
@@ -261,6 +266,8 @@ class LocalCluster:
                 raise UsageError(f"the cluster in {self.directory} runs; stop it first")
             for broker in state.brokers:
                 shutil.rmtree(broker.directory, ignore_errors=True)
+            if secured.client_of(self.directory):
+                shutil.rmtree(self.directory / "secure")
             (self.directory / STATE_FILE).unlink()
 
     def __enter__(self) -> Self:
@@ -331,6 +338,8 @@ class LocalCluster:
             new_id(), self._version or DEFAULT_VERSION, self._settings or {}, brokers
         )
         self._give_ports(state)
+        if self._secure:
+            state.settings |= secured.make(self.directory, find_java().executable)
         return state
 
     def _agree(self, state: ClusterState) -> ClusterState:
@@ -348,6 +357,8 @@ class LocalCluster:
             )
         if self._settings is not None:
             state.settings = self._settings
+        if self._secure and not secured.client_of(self.directory):
+            raise UsageError(f"the cluster in {self.directory} is not secure; {remedy}")
         moves = self._port not in (None, state.brokers[0].port)
         if not state.running():
             own = [broker for broker in state.brokers if broker.host == LOOPBACK]
@@ -402,7 +413,8 @@ class LocalCluster:
                 installed = install(state.version, progress=self._progress)
                 guard = Guard(state.token, remove=self._directory if self._temporary else None)
                 self._start_processes(state, brokers, installed)
-            wait_serving(wait_for, token=state.token, timeout_s=self._start_timeout_s)
+            client, limit_s = secured.client_of(self.directory), self._start_timeout_s
+            wait_serving(wait_for, token=state.token, timeout_s=limit_s, client=client)
         except BaseException:
             stop(brokers, token=state.token, grace_s=0)
             if own:  # an interrupt may come between a broker's start and its entry in the state

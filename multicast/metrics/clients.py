@@ -18,7 +18,13 @@ from contextlib import suppress
 
 from multicast.errors import AmcastError
 from multicast.metrics.counts import ConsumerCounts, CountedClient, ProducerCounts
-from multicast.metrics.exposition import FamilyCollector, LabelledValue, Samples
+from multicast.metrics.exposition import (
+    CERTIFICATES,
+    FamilyCollector,
+    LabelledValue,
+    Samples,
+    certificate_samples,
+)
 from multicast.metrics.families import LatencyCounts, MetricFamily, MetricKind
 
 # How long a scrape waits for the ends of logs: Prometheus gives up after 10 s by default, and then
@@ -71,6 +77,7 @@ _WAITING = MetricFamily("amcast_consumer_waiting_seconds", MetricKind.GAUGE, _LO
 FAMILIES = (
     _ACCEPTED, _REFUSED, _UNKNOWN, _IN_FLIGHT, _FULL, _APPENDS, _EPOCH, _DELIVERED, _LAG, _BYTES,
     _BUFFERED, _BUFFERED_BYTES, _PAUSED, _VOID, _READ, _DROPPED, _REPLANNING, _WAITING,
+    CERTIFICATES,
 )  # fmt: skip
 _GREATEST = (_EPOCH, _REPLANNING, _WAITING)
 _Lags = list[tuple[ConsumerCounts, Mapping[str, int]]]
@@ -112,6 +119,7 @@ class _Sums:
         for topic, durations in self._durations.items():
             sample = LabelledValue((topic,), durations.sum_s, durations.counts)
             taken[_APPENDS.name].append(sample)
+        taken[CERTIFICATES.name] = certificate_samples()
         return taken
 
 

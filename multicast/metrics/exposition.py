@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 
+from multicast.drivers import certificates
 from multicast.metrics.families import BUCKETS_S, MetricFamily, MetricKind
 from topology import extra
 
@@ -35,8 +36,17 @@ class LabelledValue:
     counts: Sequence[int] = ()
 
 
+CERTIFICATES = MetricFamily(
+    "amcast_certificate_expiry_timestamp_seconds", MetricKind.GAUGE, ("setting", "file"),
+    "When the next certificate of a file of the client settings ends, in seconds since 1970",
+)  # fmt: skip
 # By the names of families; one without samples is exposed with its head only.
 Samples = Mapping[str, Sequence[LabelledValue]]
+
+
+def certificate_samples() -> list[LabelledValue]:
+    """Take those of `CERTIFICATES`, of all clients of this process."""
+    return [LabelledValue(key, end) for key, end in certificates.ends().items()]
 
 
 class FamilyCollector(Collector):

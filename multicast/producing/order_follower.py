@@ -11,7 +11,8 @@ succeeds.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from functools import partial
 
 from multicast.consuming.stated_ends import lost_stream, refuse_lost_stream
 from multicast.consuming.tails import LostLogs
@@ -20,7 +21,8 @@ from multicast.control.topic_identity import refuse_recreated_logs
 from multicast.drivers.clock import clock_of
 from multicast.drivers.protocol import Driver, Reader, TopicPartition
 from multicast.errors import AmcastError, ProtocolViolation, Trimmed, Truncated, UsageError
-from multicast.order.stream import OrderStream
+from multicast.order.stream import OrderStream, StreamCheckpoint
+from multicast.producing.own_order import OrderView
 
 # How often the control topic is read for a newer epoch. While a plan changes, receipts wait up to
 # this long in addition; a human notices 0.2 s. Every follower pays for each read.
@@ -52,6 +54,10 @@ class OrderFollower:
         self._checkpoints = True
         self._epoch: int | None = None  # whose streams are read now
         self._streams: dict[TopicPartition, OrderStream] = {}
+        # By collector whose stream ends below a checkpoint that is named: those that are.
+        self._refused: dict[str, list[StreamCheckpoint]] = {}
+        self._view: OrderView | None = None
+        self.moves = 0  # how often the answers of `view` may have changed
         self._control_due = 0.0
         self._thread: threading.Thread | None = None
         if self._clock.threads:
@@ -81,16 +87,32 @@ class OrderFollower:
                 self._moved.wait(min(remaining, threading.TIMEOUT_MAX))
         return True
 
+    def wait_moved(self, moves: int, timeout_s: float) -> None:
+        """Wait until `moves` is another number, for at most `timeout_s` seconds."""
+        if self._thread is None:
+            self._follow(timeout_s)
+        else:
+            with self._moved:
+                self._moved.wait_for(lambda: self.moves != moves, timeout_s)
+
+    def view(self) -> OrderView | None:
+        """Give the epoch that is followed; None: none is at the moment. Raises as `is_ordered`."""
+        self._refuse()
+        return self._view
+
     def is_ordered(self, log: str, offset: int) -> bool:
         """Whether that offset of the log is ordered; does not block, and raises as `wait`."""
         self._lost.refuse(log, offset)
         if log in self._self_ordered or self._ordered.get(log, 0) > offset:
             return True
+        self._refuse()
+        return False
+
+    def _refuse(self) -> None:
         if self._stop.is_set():
             raise UsageError("the producer is closed; the message may still be ordered")
         if self._error is not None:
             raise self._error
-        return False
 
     def listen(self, moved: Callable[[], None]) -> None:
         """Have `moved` called, in the follower's thread, when answers of `is_ordered` may change.
@@ -115,6 +137,7 @@ class OrderFollower:
             self._notify()
 
     def _notify(self) -> None:
+        self.moves += 1
         self._moved.notify_all()
         if self._listener is not None:
             self._listener()
@@ -170,11 +193,13 @@ class OrderFollower:
         starts = state.begun(plan.epoch)
         names = {stream_partition(plan, spec.name): spec.name for spec in plan.collectors}
         self._lost.begin()
+        self._refused = {}
         for name in names.values():
             try:
                 refuse_lost_stream(self._driver, state, plan.epoch, name)
             except Truncated as error:
                 self._lost.lost_order(plan.own_logs(name), error)
+                self._refused[name] = state.checkpoints(plan.epoch, name)[-1:]
         ends = self._driver.last_stable_offsets(list(names))
         self._streams = {
             partition: state.stream(
@@ -182,7 +207,9 @@ class OrderFollower:
             )
             for partition, name in names.items()
         }
+        by_name = {name: self._streams[partition] for partition, name in names.items()}
         with self._moved:
+            self._view = OrderView(plan, starts, partial(_position, by_name))
             self._lost.learn(state)
             self._ordered.update(starts)
             self._self_ordered = {log.name for log in plan.logs if plan.top(log.name) is None}
@@ -197,6 +224,7 @@ class OrderFollower:
         """Stop reading the epoch's streams."""
         self._reader.remove(list(self._streams))
         self._streams = {}
+        self._view = None
         self._epoch = None
 
     def _read(self, timeout_s: float) -> None:
@@ -229,3 +257,18 @@ class OrderFollower:
         if self._epoch is not None and state.begun_epoch > self._epoch:
             self._self_ordered = set()  # some may have a collector now
             self._leave()
+        elif self._epoch is not None and any(
+            state.checkpoints(self._epoch, name)[-1:] != points
+            for name, points in self._refused.items()
+        ):
+            self._leave()  # perhaps it was a false one, and is deleted
+
+
+def _position(streams: Mapping[str, OrderStream], collector: str, log: str) -> int:
+    """Give a log's position in a stream; -1: by a false checkpoint more might be ordered than is.
+
+    A record moves all positions at once, or the earlier run first; so who asks for one log, and
+    then for another one, sees at least what was ordered of that before.
+    """
+    stream = streams[collector]
+    return stream.state.positions[stream.plan.number(log)] if stream.proven else -1

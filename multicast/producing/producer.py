@@ -1,9 +1,8 @@
 """Multicast: appends a message to the log of its destination set, and gives a receipt for it.
 
 A receipt stands for one message, `Receipts` for all messages of one `multicast_all`, which costs
-less. Messages of one producer to one log keep their order. Between messages to two logs no order is
-guaranteed, even if the producer waits for `ordered` between them: the later message may take an
-offset that was ordered before, or a collector orders it before it relays its parent's order.
+less. Messages of one producer to one log keep their order. Between messages to two logs an order is
+guaranteed to who asks for it only: `own_order.py` says why waiting for `ordered` is not enough.
 """
 
 from __future__ import annotations
@@ -11,7 +10,7 @@ from __future__ import annotations
 import threading
 import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, nullcontext
 from functools import partial
 from typing import TypeVar, overload
 
@@ -33,13 +32,11 @@ from multicast.drivers.closing import ClosedAtEnd
 from multicast.drivers.home_process import HomeProcess
 from multicast.drivers.protocol import (
     Appender,
-    AppendFailed,
     AppendOutcome,
-    DoneAll,
     Driver,
     Headers,
 )
-from multicast.errors import BufferFull, TimedOut, UsageError
+from multicast.errors import BufferFull, EarlierPending, EarlierUnknown, TimedOut, UsageError
 from multicast.metrics.counts import ProducerCounts
 from multicast.producing.append_counts import AppendCounters
 from multicast.producing.keyed.calls import (
@@ -47,7 +44,7 @@ from multicast.producing.keyed.calls import (
     Batched,
     addressed,
     batched,
-    check_payload,
+    divided,
     header_pairs,
 )
 from multicast.producing.keyed.partitioners import Key, Keys, Partitioner, partitioner_named
@@ -62,6 +59,8 @@ from multicast.producing.receipts import (
     Route,
     Settlement,
 )
+from multicast.producing.sender import Sender
+from multicast.producing.sending_order import After, SendingOrder
 from multicast.producing.ticketing import TicketingAppender
 from multicast.tracing import spans_of_producer
 from topology.tree import Plan
@@ -85,6 +84,11 @@ class Producer(ClosedAtEnd):
     client and kafka-python do by default, "crc32", as confluent-kafka does, or a function of the
     key and the topic's number of Kafka partitions. `tracing` makes OpenTelemetry's spans of all
     messages, or of a share of them, like 0.01 (docs/tracing.md).
+
+    With `fifo`, all who deliver two messages of this producer deliver first what was sent first: a
+    message to another log waits until that is sure. With `through`, a declared set of partitions,
+    all messages go to its log, at full speed; consumers of a part of it read and drop the rest
+    (docs/own-order.md).
 
     The constructor reads the plan from the cluster. It raises `UncoveredInterest` if there is none,
     and `TopicChanged` if a topic was recreated after the plan was applied: no consumer delivers
@@ -115,9 +119,10 @@ class Producer(ClosedAtEnd):
         linger_ms: int | None = None,
         partitioner: str | Partitioner = "murmur2",
         tracing: bool | float = False,
+        fifo: bool = False,
+        through: Iterable[str] | None = None,
     ) -> None:
-        self._spans = spans_of_producer(tracing)
-        partitioner = partitioner_named(partitioner)
+        spans, partitioner = spans_of_producer(tracing), partitioner_named(partitioner)
         check_client(client or {})
         check_seconds("block_s", block_s, zero=True)
         check_seconds("delivery_timeout_s", delivery_timeout_s)
@@ -146,11 +151,12 @@ class Producer(ClosedAtEnd):
             self._clock = clock_of(self._driver)
             self._settlement = Settlement(self.orders, self.decisions, self._clock)
             self._appends = AppendCounters(self._clock.monotonic)
-            self._routes = Routes(self._driver, topic, partitioner, self._appends)
+            self._routes = Routes(self._driver, topic, partitioner, self._appends, through)
             opened.callback(self._routes.close)
-            linger_ms = (tuning.linger_ms or 0) if linger_ms is None else linger_ms
-            settings = tuning._replace(linger_ms=linger_ms)._asdict()
-            open_appender = partial(self._driver.appender, **settings)
+            self._order = SendingOrder(self._driver, self.orders, self._routes.newest, fifo=fifo)
+            if linger_ms is not None or tuning.linger_ms is None:
+                tuning = tuning._replace(linger_ms=linger_ms or 0)
+            open_appender = partial(self._driver.appender, **tuning._asdict())
             self._appender: Appender
             if tickets:
                 self._appender = TicketingAppender(
@@ -161,6 +167,7 @@ class Producer(ClosedAtEnd):
                 )
             else:
                 self._appender = open_appender()
+            self._sender = Sender(self._appender, spans, self._order)
             self._recreated, self._lost = RecreatedLogs(self._driver), LostLogs()
             learners = [self._recreated.learn, self._lost.learn]
             if isinstance(self._appender, TicketingAppender):
@@ -199,6 +206,7 @@ class Producer(ClosedAtEnd):
         tags: Iterable[str] = (),
         expect: Expectation | None = None,
         within: Iterable[str] | None = None,
+        after: After | Iterable[After] = (),
         done: Callable[[AppendOutcome], None] | None = None,
     ) -> Receipt:
         """Multicast a message to a set of partitions; return its receipt without waiting for Kafka.
@@ -211,31 +219,51 @@ class Producer(ClosedAtEnd):
         (`nothing_after`) it takes effect only if nothing that matches came after a position in the
         log of a declared set that contains `to`, and is stored there. `within`, the partitions of
         that set, stores a message there without a condition. `tags` are what conditions match
-        (docs/conditional.md). Blocks while the buffer is full, for at most `block_s` seconds.
+        (docs/conditional.md). `after` names receipts, also of other producers, delivered
+        messages, IDs, or what a consumer has `seen`: whoever delivers one of them and this message
+        delivers this one later. Blocks while
+        the buffer is full, and until it is sure to follow, for at most `block_s` seconds each.
         `done` is called once, with the outcome (`Appended`, or `AppendFailed` with the error), in
         any thread, perhaps before this call returns; it must neither block nor raise.
 
         Raises `UndeclaredDestination` if no declared set covers `to`, `UsageError` for an unknown
         partition or a malformed header, `PartitionsDiffer` if keys have no place because the plan
-        and the topic differ, `BufferFull` if the buffer stayed full. After each of these nothing
-        was sent.
+        and the topic differ, `BufferFull` if the buffer stayed full, `EarlierPending` if what it
+        follows was not ordered in time, `EarlierUnknown` if nobody knows whether that is stored (of
+        a receipt that failed: its error). After each of these nothing was sent.
         """
         pairs = header_pairs(headers) if headers else ()
         to, record_key = addressed(to, key)
         route = self._route(to, boundary(within, expect))
         receipt = Receipt(self._settlement, route, done)
         pairs = [*pairs, *reserved_headers(route.log.name, route.header, tags, expect)]
+        append = partial(self._sender.append, receipt, route, payload, record_key, pairs)
+        if after or self._order.fifo:
+            with self._order.turn:
+                self._follow(route, after)
+                self._append_soon(append)
+        else:
+            self._append_soon(append)
+        return receipt
+
+    def _append_soon(self, append: Callable[[], None]) -> None:
         deadline = None
         while True:
+            self._check_open()
             try:
-                self._append(receipt, route, payload, record_key, pairs)
+                return append()
             except BufferFull:
                 deadline = deadline or self._clock.monotonic() + self._block_s
                 if self._clock.monotonic() >= deadline:
                     raise
-                self._settlement.pause()
-            else:
-                return receipt
+            self._settlement.pause()
+
+    def _follow(self, route: Route, after: After | Iterable[After] = ()) -> None:
+        """Wait until a message to this route comes after what it has to follow."""
+        deadline = self._clock.monotonic() + self._block_s
+        if self._order.fifo:
+            self._order.wait(route.log, deadline)
+        self._order.wait_after(route.log, after, deadline)
 
     @overload
     def multicast_all(
@@ -284,10 +312,8 @@ class Producer(ClosedAtEnd):
         if messages.keys is None or None in messages.keys:
             raise UsageError(NOWHERE)
         names = self._routes.keys.partitions([key for key in messages.keys if key is not None])
-        by_name: dict[str, list[int]] = {}
-        for index, name in enumerate(names):
-            by_name.setdefault(name, []).append(index)
-        routes = [(self._route((name,)), indexes) for name, indexes in by_name.items()]
+        parts = divided(names, in_order=self._order.fifo)
+        routes = [(self._route((name,)), indexes) for name, indexes in parts]
         return KeyedReceipts(
             [
                 (self._send_all(route, messages.of(indexes), deadline), indexes)
@@ -302,21 +328,25 @@ class Producer(ClosedAtEnd):
         receipts = Receipts(self._settlement, route, size)
         started = 0
         messages = messages.headed(route.header)
-        while started < size:
-            taken = self._send_some(receipts, started, messages.after(started))
-            started += taken
-            if not taken:
-                if self._clock.monotonic() >= deadline:
-                    break
-                self._settlement.pause()
+        with self._order.turn if self._order.fifo else nullcontext():
+            try:
+                self._follow(route)
+            except (EarlierPending, EarlierUnknown) as error:
+                receipts.drop(started, error)
+                return receipts
+            while started < size:
+                taken = self._send_some(receipts, started, messages.after(started))
+                started += taken
+                if not taken:
+                    if self._clock.monotonic() >= deadline:
+                        break
+                    self._settlement.pause()
         self.drop_rest(receipts, started, f"had no room within {self._block_s:g} s")
         return receipts
 
     def drop_rest(self, receipts: Receipts, first: int, why: str) -> None:
         """Settle the messages from `first` on as not sent."""
-        for index in range(first, len(receipts)):
-            error = BufferFull(f"the producer's buffer {why}")
-            receipts.settle(0, index, 1, AppendFailed(error))
+        receipts.drop(first, BufferFull(f"the producer's buffer {why}"))
 
     # -- for an event loop: `multicast.aio` ------------------------------------------------------
 
@@ -341,11 +371,11 @@ class Producer(ClosedAtEnd):
         self._check_open()
         pairs = header_pairs(headers) if headers else ()
         route = self._routes.known(to, within)
-        if route is None or not self._appender.ready(route.partition):
+        if route is None or not self._sender.is_ready(route):
             return None
         pairs = [*pairs, *reserved_headers(route.log.name, route.header, tags, expect)]
         message = make(self._settlement, route)
-        self._append(message, route, payload, key, pairs)
+        self._sender.append(message, route, payload, key, pairs)
         return message
 
     def start_all(
@@ -357,7 +387,7 @@ class Producer(ClosedAtEnd):
         """
         self._check_open()
         route = self._routes.known(to)
-        if route is None or not self._appender.ready(route.partition):
+        if route is None or not self._sender.is_ready(route):
             return None
         return Receipts(self._settlement, route, size, done)
 
@@ -368,13 +398,20 @@ class Producer(ClosedAtEnd):
         """
         return self._send_some(receipts, first, messages.headed(receipts.route.header))
 
-    def prepare(self, to: Iterable[str] | Keys, within: frozenset[str] | None = None) -> None:
+    def prepare(
+        self,
+        to: Iterable[str] | Keys,
+        within: frozenset[str] | None = None,
+        after: After | Iterable[After] = (),
+    ) -> None:
         """Wait until `start` to this set needs no wait, or raise why it would fail.
 
-        Blocks for one request to the cluster (of a set by keys: three), and for 3 s at most until
-        the client is ready.
+        Blocks for one request to the cluster (of a set by keys: three), for 3 s at most until the
+        client is ready, and as `multicast` until it is sure to follow.
         """
-        self._appender.prepare(self._route(to, within).partition)
+        route = self._route(to, within)
+        self._appender.prepare(route.partition)
+        self._follow(route, after)
 
     def orders(self) -> OrderFollower:
         """Give the follower of the order streams; the first call opens it, which blocks."""
@@ -453,40 +490,4 @@ class Producer(ClosedAtEnd):
     def _send_some(self, receipts: Receipts, first: int, messages: Batched) -> int:
         """Start appends of messages with all their headers; return how many had room."""
         self._check_open()
-        route = receipts.route
-        done: DoneAll = partial(receipts.settle, first)
-        started = None
-        if self._spans is not None:
-            messages, done, started = self._spans.batch(route, messages, done)
-        payloads, keys, headers = messages
-        taken = self._appender.append_all(
-            route.partition, payloads, keys=keys, headers=headers, done=done
-        )
-        if started is not None:
-            started(taken)
-        if taken:
-            route.appends.sent(taken)
-        if taken < len(payloads):
-            route.appends.had_no_room()
-        return taken
-
-    def _append(
-        self,
-        message: OneMessage,
-        route: Route,
-        payload: bytes | None,
-        key: bytes | None,
-        headers: Headers,
-    ) -> None:
-        """Start one append and count it; raises `BufferFull` at once."""
-        self._check_open()
-        check_payload(payload)
-        done: Callable[[AppendOutcome], None] = message.settle
-        if self._spans is not None and self._spans.wants(headers):
-            headers, done = self._spans.message(route, headers, done)
-        try:
-            self._appender.append(route.partition, payload, key=key, headers=headers, done=done)
-        except BufferFull:
-            route.appends.had_no_room()
-            raise
-        route.appends.sent(1)
+        return self._sender.append_all(receipts, first, messages)

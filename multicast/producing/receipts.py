@@ -21,7 +21,7 @@ from multicast.conditional.follower import DecisionFollower
 from multicast.conditional.judge import Decision
 from multicast.drivers.clock import ClientClock, seconds
 from multicast.drivers.protocol import Appended, AppendFailed, AppendOutcome, TopicPartition
-from multicast.errors import AmcastError, BufferFull, TimedOut
+from multicast.errors import AmcastError, BufferFull, EarlierPending, EarlierUnknown, TimedOut
 from multicast.messages import MessageID
 from multicast.producing.append_counts import LogAppends
 from multicast.producing.order_follower import OrderFollower
@@ -34,6 +34,7 @@ _PENDING = -1  # in place of an offset: no offset is known. Kafka's offsets are 
 # A producer with a full buffer tries again after this long, if no outcome wakes it first. An
 # outcome that comes between the failed append and the wait wakes nobody: it costs up to this long.
 _RETRY_S = 0.05
+_UNSENT = (BufferFull, EarlierPending, EarlierUnknown)  # errors of messages that were not sent
 _T = TypeVar("_T")
 
 
@@ -168,6 +169,11 @@ class OneMessage(_Routed):
         self._outcome = outcome
         self._settlement.settled(self._route, 1, errors_of(outcome))
 
+    def stored(self, timeout_s: float) -> MessageID:
+        """Wait as `Receipt.accepted`, in this thread. For producers, not for applications."""
+        self._settlement.wait(lambda: self._outcome is not None, timeout_s)
+        return self._message_id()
+
     def _message_id(self) -> MessageID:
         """Give the ID once the outcome is known, or raise the error that it is."""
         if isinstance(self._outcome, Appended):
@@ -194,8 +200,7 @@ class Receipt(OneMessage):
         it), or `TimedOut` after `timeout` seconds: the outcome is still open, and may be waited for
         again.
         """
-        self._settlement.wait(lambda: self._outcome is not None, seconds(timeout))
-        return self._message_id()
+        return self.stored(seconds(timeout))
 
     def ordered(self, timeout: float = FAILOVER_S) -> MessageID:
         """Wait until the message has its place in the order; give its ID.
@@ -304,6 +309,11 @@ class Receipts(_Routed):
             self._settlement.wait_ordered(max(messages), deadline)
         return messages
 
+    def drop(self, first: int, error: AmcastError) -> None:
+        """Settle the messages from `first` on as not sent. For producers, not for applications."""
+        for index in range(first, len(self)):
+            self.settle(0, index, 1, AppendFailed(error))
+
     def settle(self, first: int, index: int, count: int, outcome: AppendOutcome) -> None:
         """Take the outcome of `count` messages from `first + index` on, as a `DoneAll` does.
 
@@ -322,7 +332,7 @@ class Receipts(_Routed):
             is_last = not self._pending
         if is_last:
             errors = [failed.error for failed in self._failed.values()]
-            of_sent = [error for error in errors if not isinstance(error, BufferFull)]
+            of_sent = [error for error in errors if not isinstance(error, _UNSENT)]
             unsent = len(errors) - len(of_sent)
             self._settlement.settled(self._route, len(self._offsets) - unsent, of_sent)
             if self._done is not None:

@@ -17,13 +17,16 @@ from datetime import UTC, datetime
 from random import Random
 from typing import overload
 
+from multicast.consuming.activity import choose
 from multicast.consuming.consumer import Consumer
+from multicast.consuming.group_positions import kafka_group
 from multicast.control import (
     ControlReader,
     control_topics,
     log_partition,
     stream_partition,
 )
+from multicast.drivers.memory.groups import MemoryMember
 from multicast.drivers.protocol import Driver, TopicPartition
 from multicast.errors import UsageError
 from multicast.properties import OrderViolation, Report
@@ -170,6 +173,18 @@ class MemorySystem(TopicClients):
         That is what a false alarm does on a real cluster: two instances append to one stream.
         """
         self.collectors.fail_over(self._collector(collector))
+
+    def pause_active(self, group: str) -> None:
+        """Pause the active exclusive consumer of a group for longer than its session time-out.
+
+        It wakes up once another one is active. Both are `consumer(…, exclusive=True)`, and `group`
+        is their name, or what `group=` says.
+        """
+        members = self.log.group(kafka_group(self.topic, group))
+        paused = members.pause()
+        self.note(f"paused a member of {group}")
+        self.run(MemoryMember.session_s)
+        members.leave(paused, choose)
 
     # -- plans ----------------------------------------------------------------------------------
 

@@ -103,12 +103,12 @@ class Workers:
         self._changed = threading.Condition()
         self._ended: deque[tuple[int, Message, BaseException | None]] = deque()
         self._failure: BaseException | None = None
+        self._begun_at: Cursor = consumer.position
         self._committed: Cursor | None = None
         self._commit_at = self._clock.monotonic() + _COMMIT_EVERY_S
 
     def run(self) -> None:
         """Handle messages; whatever ends that, wait for those that were begun, and commit."""
-        reached = self._consumer.position
         try:
             self._read()
             self._schedule.drain()
@@ -124,7 +124,7 @@ class Workers:
             self._runner.close()
             if self._letters is not None:
                 self._letters.close()
-            reached = self._schedule.cursor or reached
+            reached = self._schedule.cursor or self._begun_at
             if self._consumer.position != reached:
                 self._hand_back(reached)
         try:
@@ -152,6 +152,8 @@ class Workers:
                 raise TimedOut(f"no message came for {_QUIET_S:g} s: {lacks}")
             if lacks is not None and not self._hand and self._schedule.room:
                 timeout = 0.0 if busy else _POLL_S
+                if self._schedule.cursor is None:  # an exclusive one begins where another has ended
+                    self._begun_at = self._consumer.position
                 for batch in self._consumer.poll(timeout, messages_max=_MESSAGES_MAX):
                     self._hand.extend(map(batch.alone, batch.records))
                     quiet_until = self._clock.monotonic() + _QUIET_S

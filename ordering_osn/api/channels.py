@@ -119,6 +119,9 @@ class Channel(Protocol):
 class Channels(Protocol):
     """The chains of a node, and the calls that concern the whole node."""
 
+    received_max: int
+    """The bytes of a message that the server takes; the server sets it when it starts."""
+
     def get(self, name: str) -> Channel | None:
         """Return the chain of that name; None where the node does not run it."""
 

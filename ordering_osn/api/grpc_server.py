@@ -25,6 +25,7 @@ from multicast.errors import UsageError
 from multicast.web import listen_at
 from ordering_osn.api.broadcast import Panicked, serve_bundles, serve_envelopes
 from ordering_osn.api.channels import Channels
+from ordering_osn.api.connections import Connections
 from ordering_osn.api.deliver import Deliver
 from ordering_osn.api.metrics import Metrics
 from ordering_osn.api.multi.deliver_multi import DeliverMulti
@@ -32,8 +33,15 @@ from ordering_osn.api.multi.log_end import log_end
 from ordering_osn.api.multi.status import bundle_status
 from ordering_osn.api.receipt_request import wait
 from ordering_osn.api.seek import Refused
-from ordering_osn.api.services import BROADCAST, INFO_TRAILER, MULTI_CHAIN, RECEIPTS, sizes
-from ordering_osn.api.streams import CLIENT_STREAMS_MAX, WAITING_MAX, Client, ClientStreams
+from ordering_osn.api.services import (
+    BROADCAST,
+    INFO_TRAILER,
+    MESSAGE_BYTES_MAX,
+    MULTI_CHAIN,
+    RECEIPTS,
+    sizes,
+)
+from ordering_osn.api.streams import Client, ClientStreams
 from ordering_osn.api.tls_files import TlsFiles
 from ordering_osn.identity import fingerprint
 from topology import extra
@@ -63,8 +71,9 @@ _SERVER_OPTIONS = [
     ("grpc.keepalive_timeout_ms", 20_000),
     ("grpc.keepalive_permit_without_calls", 1),
     ("grpc.http2.min_ping_interval_without_data_ms", 1_000),
-    # Of one connection; one that has more must wait for the end of others.
-    ("grpc.max_concurrent_streams", CLIENT_STREAMS_MAX + WAITING_MAX),
+    # Of one connection, as in Go's servers; more wait for the end of others, at the client. gRPC
+    # takes 0.3 ms and 28 kB for each stream: 4,000 at once from one stranger delay all others.
+    ("grpc.max_concurrent_streams", 250),
     # A second node on the same port is an error; gRPC would else share the port between both.
     ("grpc.so_reuseport", 0),
 ]
@@ -98,18 +107,19 @@ class _Stream:
     """A `broadcast.Stream` on gRPC, of any method.
 
     `tls_hash`: of the client's TLS certificate, under mutual TLS. `why`: this side has ended the
-    stream, as if the client had, for this reason.
+    stream, as if the client had, for this reason. A client that does not read loses its connection.
     """
 
     def __init__(
         self,
         context: Any,
         streams: ClientStreams,
+        connections: Connections,
         tls_hash: bytes | None,
         count: Callable[[str], None],
     ) -> None:
         self.context, self.tls_hash, self.why = context, tls_hash, ""
-        self._streams, self._count = streams, count
+        self._streams, self._connections, self._count = streams, connections, count
         self._peer = context.peer()  # gRPC no longer knows it after the call has ended
         self._client: Client | None = None
         self._first_s: float | None = streams.first_s
@@ -162,15 +172,34 @@ class _Stream:
             self._streams.served(self._limit)
 
     async def write(self, message: bytes) -> None:
+        self._limit_write(len(message))
         try:
             await self.context.write(message)
         except aio.InternalError as error:
+            if self._peer in self._connections.ending:  # it is said why
+                raise asyncio.CancelledError from error
             raise _ClientLeft(self._peer, len(message)) from error
+        finally:
+            self._timer.cancel()
         self._count("messages_sent")
+
+    def _limit_write(self, size: int) -> None:
+        within_s = self._streams.taken_within_s(size)
+        loop = asyncio.get_running_loop()
+        self._timer = loop.call_later(within_s, self._stalled, size, within_s)
+
+    def _stalled(self, size: int, within_s: float) -> None:
+        why = f"it has not read {size} bytes that were sent to it within {within_s:.3g} s"
+        self._connections.end(self._peer, why)
+        self._limit_write(size)  # where it could not be
 
 
 class Server:
-    """The gRPC server of a node. `port` 0 takes a free one; after `start` it is the real one."""
+    """The gRPC server of a node. `port` 0 takes a free one; after `start` it is the real one.
+
+    `tls` may be replaced at any time: connections from then on use it. Under mutual TLS, which
+    stays as it was at the start, the TLS CAs in the channels' configs are authorities, too.
+    """
 
     def __init__(
         self,
@@ -185,7 +214,8 @@ class Server:
         streams: ClientStreams | None = None,
     ) -> None:
         self.host, self.port = host, port
-        self._channels, self._tls, self._clock = channels, tls, clock
+        self._channels, self.tls, self._clock = channels, tls, clock
+        self._in_force: tuple[TlsFiles, bytes] | None = None
         self._metrics = metrics or Metrics()
         self._streams_max = streams_max
         self._streams = streams or ClientStreams()
@@ -195,10 +225,11 @@ class Server:
         """Listen; raises `UsageError` where the address or the TLS files cannot be used."""
         self._deliver = Deliver(self._channels, metrics=self._metrics, clock=self._clock)
         self._deliver_multi = DeliverMulti(self._channels, clock=self._clock)
+        self._channels.received_max = self._received_bytes_max()
         self._server = aio.server(
             options=[
                 *_SERVER_OPTIONS,
-                *sizes(self._received_bytes_max()),
+                *sizes(self._channels.received_max),
                 # Streams that arrive all at once wait for their turn; by default gRPC refuses some
                 # of them at random above one thousand.
                 ("grpc.server.max_pending_requests", self._streams_max),
@@ -241,10 +272,11 @@ class Server:
         )
         tried.close()
         try:
-            if self._tls is None:
+            if self.tls is None:
                 self.port = self._server.add_insecure_port(address)
             else:
-                self.port = self._server.add_secure_port(address, self._credentials(self._tls))
+                self.port = self._server.add_secure_port(address, self._credentials(self.tls))
+            self._connections = Connections(self.port, self._metrics)
             await self._server.start()
         except (RuntimeError, ValueError) as error:
             raise UsageError(f"cannot listen on {address}: {error}") from error
@@ -259,16 +291,29 @@ class Server:
     def _received_bytes_max(self) -> int:
         channels = (self._channels.get(name) for name in self._channels.names())
         largest = (each.config.parameters.bytes_absolute for each in channels if each is not None)
-        return max((_RECEIVED_BYTES_MIN, *largest)) + _AROUND_BYTES
+        return min(max((_RECEIVED_BYTES_MIN, *largest)) + _AROUND_BYTES, MESSAGE_BYTES_MAX)
 
-    @staticmethod
-    def _credentials(tls: TlsFiles) -> Any:
+    def _credentials(self, tls: TlsFiles) -> Any:
         if not tls.certificate or not tls.key:
             raise UsageError("TLS: a server needs a certificate and its key")
-        return grpc.ssl_server_credentials(
-            [(tls.key, tls.certificate)],
-            root_certificates=tls.authorities or None,
-            require_client_auth=bool(tls.authorities),
+        return grpc.dynamic_ssl_server_credentials(
+            self._renewed(), self._renewed, require_client_authentication=self._mutual
+        )
+
+    def _renewed(self) -> Any:
+        """Give what new connections use if that has changed; gRPC asks at each handshake."""
+        tls = self.tls
+        assert tls is not None
+        authorities = {tls.authorities: None}
+        for name in self._channels.names() if self._mutual else ():
+            if (channel := self._channels.get(name)) is not None:
+                authorities[channel.config.msps.tls_authorities] = None
+        wanted = (tls, b"\n".join(authorities))
+        if wanted == self._in_force:
+            return None
+        self._in_force = wanted
+        return grpc.ssl_server_certificate_configuration(
+            [(tls.key, tls.certificate)], root_certificates=wanted[1] if self._mutual else None
         )
 
     async def _serve_multi(self, stream: _Stream) -> None:
@@ -317,7 +362,8 @@ class Server:
         count("requests_received")
         stream: _Stream | None = None
         try:
-            stream = _Stream(context, self._streams, self._tls_hash(context), count)
+            tls_hash = self._tls_hash(context)
+            stream = _Stream(context, self._streams, self._connections, tls_hash, count)
             await serve(stream)
             why = stream.why
             code = "ResourceExhausted" if why else "OK"

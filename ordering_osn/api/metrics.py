@@ -130,6 +130,15 @@ class Metrics:
         Gauge, "1: the chain has stopped, as Kafka lost the end of its log or order", "channel",
         own=True,
     )  # fmt: skip
+    stalled_connections_ended = _tally("Connections ended whose client did not read", own=True)
+    certificate_expiry_timestamp_seconds = _Metric(
+        Gauge, "When the next certificate of an option or setting ends, in seconds since 1970",
+        "option", own=True,
+    )  # fmt: skip
+    renewal_failed = _Metric(
+        Gauge, "1: an option's files have changed and cannot be used; what was before is in force",
+        "option", own=True,
+    )  # fmt: skip
     ledger_torn_tails = _tally("Torn tails of the ledger cut off at start", "channel", own=True)
 
     def __init__(self) -> None:

@@ -106,6 +106,10 @@ class Operations:
         self._thread.__enter__()
         logging.getLogger(ROOT).addHandler(self._counting)
 
+    def renew(self, tls: TlsFiles) -> None:
+        """Use these files for connections from now on; raises `UsageError`."""
+        self._server.tls = _context(tls)
+
     def stop(self) -> None:
         """Stop listening; answers that are being written may be cut off."""
         logging.getLogger(ROOT).removeHandler(self._counting)

@@ -1,7 +1,7 @@
 """The send window: a limit on the bytes that are being sent to readers at the same time.
 
-gRPC copies each message and holds the copy until the reader has taken it or has left; no call of
-gRPC's takes it back before. So a block for thousands of readers is copied for as many of them as
+gRPC copies each message and holds the copy until the reader has taken it, has left, or has lost its
+connection (`connections.py`). So a block for thousands of readers is copied for as many of them as
 the window allows, and for the others as these finish.
 
     party      a client and the chain that it reads. Its copies have at most a *share* of the

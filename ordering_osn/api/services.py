@@ -9,6 +9,6 @@ INFO_TRAILER = "amcast-info-bin"  # the trailer with the reason why a request fo
 def sizes(received: int = MESSAGE_BYTES_MAX) -> list[tuple[str, int]]:
     """Give gRPC's options for the sizes of messages."""
     return [
-        ("grpc.max_receive_message_length", min(received, MESSAGE_BYTES_MAX)),
+        ("grpc.max_receive_message_length", received),
         ("grpc.max_send_message_length", MESSAGE_BYTES_MAX),
     ]

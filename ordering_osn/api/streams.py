@@ -7,7 +7,8 @@
               that has waited longest is ended: who sends its request at once is served, however
               many others wait, at its own address, too
 
-A stream's first message must come within `FIRST_REQUEST_S`; half a message is none.
+A stream's first message must come within `FIRST_REQUEST_S`; half a message is none. A client that
+does not take a message within `STALLED_S`, and more for a large one, loses its connection.
 """
 
 from __future__ import annotations
@@ -26,6 +27,10 @@ WAITING_MAX = 2_000
 FIRST_REQUEST_S = 30.0
 # A crowd of honest clients is known within that time; who waits longer is ended for another.
 GRACE_S = 1.0
+# What Kafka gives a consumer between two polls: a peer may write a block meanwhile, or a person
+# read a page of them. Twice that for 75 MiB is 2 Mbit/s.
+STALLED_S = 300.0
+_DOUBLED_BYTES = 75 << 20
 Client = tuple[str, bytes]  # an address, empty where a TLS certificate tells who it is; its digest
 
 
@@ -39,11 +44,16 @@ class ClientStreams:
         waiting_max: int = WAITING_MAX,
         first_s: float = FIRST_REQUEST_S,
         grace_s: float = GRACE_S,
+        stalled_s: float = STALLED_S,
     ) -> None:
-        self.first_s = first_s
+        self.first_s, self._stalled_s = first_s, stalled_s
         self._client_max, self._waiting_max, self._grace_s = client_max, waiting_max, grace_s
         self._granted: Counter[Client] = Counter()
         self._waiting: dict[asyncio.Timeout, float] = {}  # since when, oldest first
+
+    def taken_within_s(self, size: int) -> float:
+        """Give how long a client may take to read a message of `size` bytes."""
+        return self._stalled_s * (1 + size / _DOUBLED_BYTES)
 
     def grant(self, client: Client) -> None:
         """Count a stream of this client; raises `Refused` 503 where it has too many."""

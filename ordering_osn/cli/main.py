@@ -9,6 +9,8 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
+from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -18,6 +20,7 @@ from multicast.cli.options import Bootstrap, DriverName, Topic
 from multicast.errors import UsageError
 from multicast.settings import settings
 from ordering_osn.api.grpc_client import ANSWER_S, NodeClient, host_and_port
+from ordering_osn.api.renewal import FollowedFiles
 from ordering_osn.api.tls_files import TlsFiles
 from ordering_osn.cli import bundles, deliver, ledger
 from ordering_osn.cli.ledger import Folder
@@ -122,18 +125,19 @@ def run(
 
     The node runs all channels of its folder: those added with 'amcast osn join', also while it
     runs, and those that a system channel creates. Each channel is the partition of the topic with
-    the same name. Prints its addresses on stderr.
+    the same name. Prints its addresses on stderr. Files of keys and certificates that change are
+    read anew, at once after SIGHUP.
     """
     logging.basicConfig(level=log_level.upper(), format="%(asctime)s %(levelname)s %(message)s")
     if log_level != "debug":  # Kafka clients log each attempt to reach a broker; we log the result
         for client in ("kafka", "amcast.librdkafka"):
             logging.getLogger(client).setLevel(logging.CRITICAL)
     server_tls = operations_files = None
+    follow = partial(_follow, tls_cert, tls_key)
     if tls_cert is not None or tls_key is not None:
-        server_tls = TlsFiles.read(tls_cert, tls_key, client_ca or ())
+        server_tls = follow("--tls-cert", client_ca or ())
         if operations_tls:
-            asked = operations_ca or client_ca or ()
-            operations_files = TlsFiles.read(tls_cert, tls_key, asked)
+            operations_files = follow("--operations-tls", operations_ca or client_ca or ())
     elif client_ca or operations_tls:
         raise UsageError("--client-ca and --operations-tls need --tls-cert and --tls-key")
     if operations_ca and not operations_tls:
@@ -144,12 +148,16 @@ def run(
         folder=folder,
         listen=host_and_port(listen),
         operations=None if operations == "off" else host_and_port(operations),
-        signer=SigningIdentity.load(msp, msp_id),
+        signer=FollowedFiles(
+            "--msp",
+            [msp / "signcerts", msp / "keystore"],
+            partial(SigningIdentity.load, msp, msp_id),
+        ),
         tls=server_tls,
         operations_tls=operations_files,
         operators=bool(operations_ca),
         peers=tuple(peer or ()),
-        peers_tls=TlsFiles.read(tls_cert, tls_key, tls_ca) if tls_ca else None,
+        peers_tls=follow("--tls-ca", tls_ca) if tls_ca else None,
         peers_name=tls_name,
         fsync=fsync,
         accept_loss=tuple(accept_loss or ()),
@@ -236,6 +244,13 @@ def broadcast(
         raise EnvelopeRefused(
             f"envelope {sent} was answered {refused['status']}: {refused['info']}"
         )
+
+
+def _follow(
+    certificate: Path | None, key: Path | None, option: str, authorities: Sequence[Path]
+) -> FollowedFiles[TlsFiles]:
+    paths = [path for path in (certificate, key, *authorities) if path is not None]
+    return FollowedFiles(option, paths, partial(TlsFiles.read, certificate, key, authorities))
 
 
 def _say(line: str) -> None:

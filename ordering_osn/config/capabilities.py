@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from ordering_osn.identity import MspRules
+
 _CHANNEL_KNOWN = frozenset({"V1_1", "V1_3", "V1_4_2", "V1_4_3", "V2_0"})
 _ORDERER_KNOWN = frozenset({"V1_1", "V1_4_2", "V2_0"})
 _APPLICATION_ACLS = frozenset({"V1_2", "V1_3", "V1_4_2", "V2_0", "V2_5"})
@@ -48,6 +50,18 @@ class CapabilitySet:
     def channel_migration(self) -> bool:
         """Whether the consensus type may change, and organisations may have addresses."""
         return bool(self.channel & {"V1_4_2", "V1_4_3", "V2_0"})
+
+    @property
+    def msp_rules(self) -> MspRules:
+        """By which rules organisations tell their members and administrators."""
+        for names, rules in (
+            ({"V1_4_3", "V2_0"}, MspRules.V1_4_3),
+            ({"V1_3", "V1_4_2"}, MspRules.V1_3),
+            ({"V1_1"}, MspRules.V1_1),
+        ):
+            if self.channel & names:
+                return rules
+        return MspRules.V1_0
 
     @property
     def acls(self) -> bool:

@@ -392,7 +392,7 @@ def _organisations(
         if "MSP" not in organisation.values:
             raise InvalidConfig(f"the organisation {where} has no MSP")
         raw = organisation.values["MSP"].value
-        msp = Msp(raw)
+        msp = Msp(raw, capabilities.msp_rules)
         known, _ = msps.setdefault(msp.name, (raw, msp))
         if MSPConfig.FromString(known) != MSPConfig.FromString(raw):
             raise InvalidConfig(f"there are two different MSPs with the ID {msp.name}")

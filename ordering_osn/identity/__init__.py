@@ -1,7 +1,6 @@
 """X.509 identities: those of a channel's organisations, and the node's own.
 
     certificates.py  certificates, keys, revocation lists and chains; wraps `cryptography`
-    expiry.py        warns of certificates that end soon
     msp.py           an organisation's rules: its CAs, revocations, units and roles
     signing.py       the node's identity, from an MSP folder
 
@@ -10,8 +9,15 @@ Other packages import from here; only `certificates.py` imports `cryptography`.
 
 from ordering_osn.identity.certificates import fingerprint
 from ordering_osn.identity.errors import BadSignature, MalformedMsp, UntrustedIdentity
-from ordering_osn.identity.expiry import expiry_warning
-from ordering_osn.identity.msp import Identity, Msp, Msps, Verification, expires_at, verify_as
+from ordering_osn.identity.msp import (
+    Identity,
+    Msp,
+    MspRules,
+    Msps,
+    Verification,
+    expires_at,
+    verify_as,
+)
 from ordering_osn.identity.signing import SigningIdentity, warn_if_others_read
 
 __all__ = [
@@ -19,12 +25,12 @@ __all__ = [
     "Identity",
     "MalformedMsp",
     "Msp",
+    "MspRules",
     "Msps",
     "SigningIdentity",
     "UntrustedIdentity",
     "Verification",
     "expires_at",
-    "expiry_warning",
     "fingerprint",
     "verify_as",
     "warn_if_others_read",

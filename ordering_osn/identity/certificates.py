@@ -12,7 +12,7 @@ The rules are those that Fabric gets from Go's crypto/x509:
     - PEM, keys, names and signature algorithms are ones that Go reads (`encoding.py`).
 
 Stricter than Go: name constraints, and rules about policies, are refused, because they are not
-implemented; so are RSA-PSS, URIs other than plain ones, and a CA given twice.
+implemented; so are RSA-PSS, and URIs other than plain ones.
 
 Anyone can rewrite the signature of a certificate with the other S and get different bytes that are
 as valid. So certificates are compared by their `signed` part, never by all their bytes.
@@ -360,7 +360,7 @@ class Authorities:
     """The CAs of one organisation: `roots` are trusted, `intermediates` only through a root."""
 
     def __init__(self, roots: Sequence[Certificate], intermediates: Sequence[Certificate]) -> None:
-        self.roots, self.intermediates = tuple(roots), tuple(intermediates)
+        self.roots, self.intermediates = _distinct(roots), _distinct(intermediates)
         self._trusted = {root.signed for root in roots}
 
     def chain(self, leaf: Certificate) -> tuple[Certificate, ...]:
@@ -394,7 +394,7 @@ class Authorities:
     def _above(
         self, below: tuple[Certificate, ...], time: datetime, checks: list[int]
     ) -> Iterator[tuple[Certificate, ...]]:
-        for parent in (*self.roots, *self.intermediates):
+        for number, parent in enumerate((*self.roots, *self.intermediates)):
             if parent.subject != below[-1].issuer:
                 continue
             checks[0] += 1
@@ -406,10 +406,15 @@ class Authorities:
                 continue
             if not below[-1].issued_by(parent):
                 continue
-            if parent.signed in self._trusted:
+            if number < len(self.roots):
                 yield (*below, parent)
             else:
                 yield from self._above((*below, parent), time, checks)
+
+
+def _distinct(certificates: Iterable[Certificate]) -> tuple[Certificate, ...]:
+    """Keep each CA once, as Go's pools do: one that is listed twice makes no second chain."""
+    return tuple({certificate.der: certificate for certificate in certificates}.values())
 
 
 def _may_certify(parent: Certificate, below: tuple[Certificate, ...], time: datetime) -> bool:

@@ -10,7 +10,7 @@ expired creators (`expires_at`).
     node unit    with NodeOUs, the unit that makes a certificate a client, peer, orderer or admin
     inner CA     a CA that certified another configured CA; it may not certify members
 
-The rules are Fabric's from capability V1_4_3 on (every V2 channel), with one difference: an
+The rules are Fabric's, by the channel's capabilities (`MspRules`), with one difference: an
 administrator listed by certificate must be a valid member at each check, not only at the first.
 A definition that Fabric refuses is refused: its peers could never go past the block that holds it.
 """
@@ -20,6 +20,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterable, Sequence
 from datetime import datetime
+from enum import IntEnum
 from functools import cached_property, lru_cache
 
 from ordering_osn.identity.certificates import (
@@ -50,6 +51,7 @@ _IDENTITIES_KEPT_MAX = 4096
 # How a signature is verified: the signed part of the certificate with the key, and the hash family.
 Verification = tuple[bytes, str]
 _FAMILY_SHA2 = "SHA2"
+_SINCE_V1_3 = (MSPPrincipal.COMBINED, MSPPrincipal.ANONYMITY)
 _TYPE_X509 = 0  # MSPConfig.type of X.509; 1 is Idemix
 _CHAIN_HASHES = {
     "": "sha256",
@@ -58,6 +60,29 @@ _CHAIN_HASHES = {
     "SHA3_256": "sha3_256",
     "SHA3_384": "sha3_384",
 }
+# Those of V1_1 and V1_3; where two roles have one unit, the last counts.
+_OLD_NODE_UNITS = (
+    (MSPRole.PEER, "peer_ou_identifier"),
+    (MSPRole.CLIENT, "client_ou_identifier"),
+)
+_NODE_UNITS = (
+    *reversed(_OLD_NODE_UNITS),
+    (MSPRole.ADMIN, "admin_ou_identifier"),
+    (MSPRole.ORDERER, "orderer_ou_identifier"),
+)
+
+
+class MspRules(IntEnum):
+    """The version of the rules, as Fabric's `MSPVersion`: each peer of a channel has the same."""
+
+    V1_0 = 0
+    """There are no node units."""
+    V1_1 = 1
+    """A node unit makes clients and peers; administrators are listed, and clients."""
+    V1_3 = 2
+    """Also principals that combine others, and of anonymity."""
+    V1_4_3 = 3
+    """Also units of administrators and orderers. Every V2 channel has these rules."""
 
 
 def expires_at(creator: bytes) -> datetime | None:
@@ -174,9 +199,10 @@ class Identity:
 class Msp:
     """One organisation's rules, from its definition in a channel config; `name` is its MSP ID."""
 
-    def __init__(self, raw: bytes) -> None:
+    def __init__(self, raw: bytes, rules: MspRules = MspRules.V1_4_3) -> None:
         """Read a serialized MSPConfig, the value `MSP` of a group; raises `MalformedMsp`."""
         self.raw = raw
+        self._rules = rules
         self.name = ""
         try:
             self._read(raw)
@@ -208,6 +234,7 @@ class Msp:
         tls_roots = _certificates(config.tls_root_certs, "TLS CA")
         tls = _certificates(config.tls_intermediate_certs, "TLS CA")
         self._check_chains(Authorities(tls_roots, tls))
+        self.tls_authorities = (*config.tls_root_certs, *config.tls_intermediate_certs)
         self._read_authorities(config)
         self._read_units(config)
         self._read_administrators(config)
@@ -246,19 +273,20 @@ class Msp:
             for unit in config.organizational_unit_identifiers
         ]
         nodes = config.fabric_node_ous
-        self._node_units: dict[int, tuple[str, bytes]] = {
-            role: (
-                getattr(nodes, field).organizational_unit_identifier,
-                self._certifier(getattr(nodes, field).certificate, optional=True),
-            )
-            for role, field in (
-                (MSPRole.CLIENT, "client_ou_identifier"),
-                (MSPRole.PEER, "peer_ou_identifier"),
-                (MSPRole.ADMIN, "admin_ou_identifier"),
-                (MSPRole.ORDERER, "orderer_ou_identifier"),
-            )
-            if nodes.HasField(field)
-        }
+        self._node_units: dict[int, tuple[str, bytes]] = {}
+        if self._rules == MspRules.V1_0 or not config.HasField("fabric_node_ous"):
+            return
+        old = self._rules < MspRules.V1_4_3
+        for role, field in _OLD_NODE_UNITS if old else _NODE_UNITS:
+            unit = getattr(nodes, field)
+            if old and not unit.organizational_unit_identifier:
+                raise Unreadable(
+                    "it has no unit for clients, or none for peers, "
+                    "without the channel capability V1_4_3"
+                )
+            if nodes.HasField(field):
+                certifier = self._certifier(unit.certificate, optional=True)
+                self._node_units[role] = unit.organizational_unit_identifier, certifier
         if not nodes.enable:  # read all the same: a unit that cannot be read makes Fabric refuse
             self._node_units = {}
 
@@ -277,7 +305,8 @@ class Msp:
 
     def _read_administrators(self, config: FabricMSPConfig) -> None:
         administrators = _certificates(config.admins, "administrator's")
-        if not administrators and MSPRole.ADMIN not in self._node_units:
+        old = self._rules < MspRules.V1_4_3
+        if not old and not administrators and MSPRole.ADMIN not in self._node_units:
             raise Unreadable("it has neither administrators nor a unit for administrators")
         self._administrators = {certificate.signed for certificate in administrators}
         for certificate in administrators:
@@ -285,7 +314,8 @@ class Msp:
             known = self._has_role(identity, MSPRole.CLIENT) or self._has_role(
                 identity, MSPRole.ADMIN
             )
-            if self._node_units and not (identity.chain_id and known):
+            valid = identity.problem is None if old else identity.chain_id
+            if self._node_units and not (valid and known):
                 raise Unreadable(
                     f"its administrator {certificate.name} is neither client nor admin"
                 )
@@ -353,7 +383,10 @@ class Msp:
         unchecked = [principal]
         while unchecked:
             current = unchecked.pop()
-            if current.principal_classification != MSPPrincipal.COMBINED:
+            kind = current.principal_classification
+            if self._rules < MspRules.V1_3 and kind in _SINCE_V1_3:
+                return False
+            if kind != MSPPrincipal.COMBINED:
                 if not self._admits(identity, current):
                     return False
                 continue
@@ -420,6 +453,11 @@ class Msps:
     def names(self) -> tuple[str, ...]:
         """MSP IDs, sorted."""
         return tuple(sorted(self._msps))
+
+    @property
+    def tls_authorities(self) -> bytes:
+        """The CAs of the organisations' TLS certificates (PEM)."""
+        return b"\n".join(pem for name in self.names for pem in self._msps[name].tls_authorities)
 
     def identity(self, creator: bytes) -> Identity:
         """Read a signature header's creator; neither its signature nor its validity is checked.

@@ -67,7 +67,7 @@ class BlockWriter:
             block,
             last_config=action.last_config,
             consenter=action.consenter,
-            signer=self._dependencies.signer,
+            signer=self._dependencies.signer(),
         )
         if action.creates:
             self._create_channel(block)

@@ -39,7 +39,7 @@ class BundleListener(Protocol):
 class Dependencies:
     """What a chain's loop needs of its node."""
 
-    signer: Signer
+    signer: Callable[[], Signer]  # this node's identity as it is now
     rules: Callable[[ChannelConfig], ChannelRules]
     connect: Callable[[], None]  # reaches Kafka, so that `post` works; may raise
     consumer: Callable[[str, str], Consumer]  # of a chain, from a cursor

@@ -155,7 +155,7 @@ class ChannelRules:
         self,
         config: ChannelConfig,
         *,
-        signer: Signer,
+        signer: Callable[[], Signer],
         clock: Callable[[], datetime],
         channels: Callable[[], int] = lambda: 0,
     ) -> None:
@@ -217,11 +217,11 @@ class ChannelRules:
         _, config_envelope = config_of(envelope if created is None else created[1])
         update = ParsedEnvelope.of(config_envelope.last_update)
         if created is None:
-            return _config_for(self.config, update, now=now, signer=self._signer)
+            return _config_for(self.config, update, now=now, signer=self._signer())
         if not self.config.is_system:
             raise Refusal(Status.BAD_REQUEST, "only a system channel creates channels")
         return _creation_for(
-            self.config, update, now=now, signer=self._signer, channels=self._channels()
+            self.config, update, now=now, signer=self._signer(), channels=self._channels()
         )
 
 

@@ -70,7 +70,7 @@ class Ingress:
         chains: Mapping[str, ChainNode],
         posts: Posts,
         *,
-        signer: Signer,
+        signer: Callable[[], Signer],
         metrics: Metrics,
         clock: Callable[[], datetime],
         plan: Callable[[], Plan],
@@ -144,12 +144,12 @@ class Ingress:
             self._refuse_closed(name)
             chain = self._system_chain(name)
             made, sequence = admit_creation(
-                chain.config, update, now=now, signer=self._signer, channels=len(self._chains)
+                chain.config, update, now=now, signer=self._signer(), channels=len(self._chains)
             )
             return _Admitted(
                 encode(Regular(made, sequence, RegularKind.CONFIG)), chain, creates=name
             )
-        made, sequence = admit_update(chain.config, update, now=now, signer=self._signer)
+        made, sequence = admit_update(chain.config, update, now=now, signer=self._signer())
         return _Admitted(encode(Regular(made, sequence, RegularKind.CONFIG)), chain)
 
     def _chain(self, name: str) -> ChainNode:

@@ -11,6 +11,7 @@ import logging
 from pathlib import Path
 
 from multicast.errors import Conflict, UsageError
+from ordering_osn.chain.blockcutter import BLOCK_BYTES_MAX
 from ordering_osn.chain.blocks import BrokenChain, check_next, new_block
 from ordering_osn.config.channel_config import ChannelConfig, InvalidConfig
 from ordering_osn.config.configtx import InvalidUpdate, check_channel_id
@@ -55,6 +56,18 @@ def warn_of_type(config: ChannelConfig) -> None:
         says = "channel %s has the OrdererType %s: peers of Fabric 3.0 and later never pull its "
         says += "blocks, and say nothing; they need etcdraft (docs/ordering.md)"
         _log.warning(says, config.channel_id, quoted(kind))
+
+
+def warn_of_size(config: ChannelConfig, received_max: int) -> None:
+    """Log a warning where a channel allows messages that the node's server does not take.
+
+    gRPC takes a limit only when a server starts. The most would let strangers fill the memory.
+    """
+    allowed = min(config.parameters.bytes_absolute, BLOCK_BYTES_MAX)
+    if allowed > received_max:
+        says = "channel %s allows messages of %d bytes, and this node has taken messages of %d at "
+        says += "most since it started (RESOURCE_EXHAUSTED above): restart it"
+        _log.warning(says, config.channel_id, allowed, received_max)
 
 
 def place_created(folder: Path, name: str, envelope: bytes) -> None:

@@ -34,7 +34,10 @@ class NoPeer(AmcastError):
 
 
 class PeerNodes:
-    """Other nodes by their addresses, "host:port"."""
+    """Other nodes by their addresses, "host:port".
+
+    `signer` and `tls` may be replaced at any time: the next request uses them.
+    """
 
     def __init__(
         self,
@@ -47,9 +50,9 @@ class PeerNodes:
     ) -> None:
         """`name`: the name in the peers' certificates, where that is not their host's name."""
         self._addresses = list(addresses)
-        self._signer = signer
+        self.signer = signer
         self._loop = loop
-        self._tls = tls
+        self.tls = tls
         self._name = name
 
     @property
@@ -87,17 +90,18 @@ class PeerNodes:
 
     async def _request(self, address: str, channel: str, start: int) -> list[bytes]:
         # Best effort: a peer that cannot reach its log still has blocks.
+        tls = self.tls
         request = seek_envelope(
-            self._signer,
+            self.signer,
             channel,
             start,
             block_until_ready=False,
             best_effort=True,
-            tls_hash=self._tls.tls_hash if self._tls else b"",
+            tls_hash=tls.tls_hash if tls else b"",
         )
         blocks: list[bytes] = []
         size = 0
-        async with NodeClient(address, tls=self._tls, name=self._name) as client:
+        async with NodeClient(address, tls=tls, name=self._name) as client:
             async for answer in client.deliver(request, timeout_s=_ANSWER_S):
                 if isinstance(answer, int):
                     if answer not in (Status.SUCCESS, Status.NOT_FOUND):

@@ -24,6 +24,7 @@ from typing import Literal
 
 from multicast.errors import AmcastError, Conflict, UsageError
 from ordering_osn.api.metrics import Metrics
+from ordering_osn.api.services import MESSAGE_BYTES_MAX
 from ordering_osn.chain.blocks import CorruptMetadata
 from ordering_osn.chain.envelopes import Signer
 from ordering_osn.chain.state import WINDOW_MAX
@@ -43,6 +44,7 @@ from ordering_osn.node.joining import (
     joined,
     ledger_folder,
     place_created,
+    warn_of_size,
     warn_of_type,
 )
 from ordering_osn.node.kafka_connection import KafkaConnection
@@ -102,6 +104,7 @@ class Registrar:
         self._peers = peers
         self._accept_loss = frozenset(accept_loss)
         self.metrics = metrics or Metrics()
+        self.received_max = MESSAGE_BYTES_MAX
         self._fsync = fsync
         self._clock = clock
         self._look_s = look_s
@@ -118,7 +121,7 @@ class Registrar:
         self._ingress = Ingress(
             self._chains,
             self._posts,
-            signer=signer,
+            signer=self._signing,
             metrics=self.metrics,
             clock=clock,
             plan=cluster.plan,
@@ -240,7 +243,7 @@ class Registrar:
 
     def _dependencies(self) -> Dependencies:
         return Dependencies(
-            signer=self._signer,
+            signer=self._signing,
             rules=self._rules,
             connect=self._posts.open,
             consumer=self._cluster.consumer,
@@ -259,7 +262,7 @@ class Registrar:
 
     def _rules(self, config: ChannelConfig) -> ChannelRules:
         return ChannelRules(
-            config, signer=self._signer, clock=self._clock, channels=lambda: len(self._chains)
+            config, signer=self._signing, clock=self._clock, channels=lambda: len(self._chains)
         )
 
     def _create(self, name: str, envelope: bytes) -> None:
@@ -272,13 +275,29 @@ class Registrar:
             return
         self._wake.set()
 
+    def _signing(self) -> Signer:
+        return self._signer
+
+    def renew(self, signer: Signer) -> None:
+        """Sign with this identity from now on.
+
+        Raises `UnknownSigner` where peers of a channel accept this node's blocks, and would not
+        accept these: then nothing has changed.
+        """
+        for name, chain in list(self._chains.items()):
+            if name not in self._refused_signers:
+                _refuse_unknown_signer(signer, chain.config)
+        self._signer = signer
+        self._signer_judged_by.clear()
+
     def _check_signer(self) -> None:
-        """Note which chains' new configs make this node's signature worthless; warn of types."""
+        """Note which chains' new configs make this node's signature worthless; warn of others."""
         for name, chain in list(self._chains.items()):
             config = chain.config
             if self._signer_judged_by.get(name) is not config:
                 self._signer_judged_by[name] = config
                 warn_of_type(config)
+                warn_of_size(config, self.received_max)
                 problem = _signer_problem(self._signer, config)
                 if problem is None:
                     self._refused_signers.pop(name, None)

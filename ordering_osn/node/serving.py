@@ -11,19 +11,21 @@ import gc
 import logging
 import resource
 import signal
-from collections.abc import Callable, Sequence
+import time
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
-from multicast.drivers import open_driver
+from multicast.drivers import certificates, open_driver
 from multicast.settings import Settings
 from ordering_osn.api.grpc_server import Server
 from ordering_osn.api.metrics import Metrics
 from ordering_osn.api.operations import Operations
+from ordering_osn.api.renewal import FollowedFiles
 from ordering_osn.api.tls_files import TlsFiles
-from ordering_osn.identity import SigningIdentity, expiry_warning
+from ordering_osn.identity import SigningIdentity
 from ordering_osn.node.in_sync import Replicas
 from ordering_osn.node.kafka_connection import KafkaConnection
 from ordering_osn.node.peers import PeerNodes
@@ -35,8 +37,8 @@ _REQUEST_S = 5.0
 # How long the producer retries an append, two requests; then the client gets 503. Kafka's own
 # default is 120 s: a client would wait that long for its answer.
 _DELIVERY_S = 10.0
-# Once a day is enough for a week's notice, and does not fill the log.
-_CERTIFICATES_EVERY_S = 24 * 60 * 60.0
+# How often files are looked at, some ten stat(2). Who cannot wait sends SIGHUP.
+_FILES_EVERY_S = 10.0
 _log = logging.getLogger("amcast.osn")
 Address = tuple[str, int]
 
@@ -48,24 +50,34 @@ class Options:
     folder: Path
     listen: Address
     operations: Address | None
-    signer: SigningIdentity
-    tls: TlsFiles | None = None
-    operations_tls: TlsFiles | None = None
+    signer: FollowedFiles[SigningIdentity]
+    tls: FollowedFiles[TlsFiles] | None = None
+    operations_tls: FollowedFiles[TlsFiles] | None = None
     operators: bool = False
     peers: Sequence[str] = ()
-    peers_tls: TlsFiles | None = None
+    peers_tls: FollowedFiles[TlsFiles] | None = None
     peers_name: str = ""
     accept_loss: Sequence[str] = ()
     fsync: Literal["block", "never"] = "block"
 
+    @property
+    def followed(self) -> tuple[FollowedFiles[Any] | None, ...]:
+        """What is read anew when its files change."""
+        return self.signer, self.tls, self.operations_tls, self.peers_tls
+
 
 async def serve(settings: Settings, options: Options, started: Callable[[str], None]) -> None:
-    """Run a node until SIGTERM or SIGINT; `started` is called with each address it listens at."""
+    """Run a node until SIGTERM or SIGINT; `started` is called with each address it listens at.
+
+    SIGHUP: all files of the options are read anew at once.
+    """
     _allow_open_files()
     loop = asyncio.get_running_loop()
     over = asyncio.Event()
     for signal_number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(signal_number, over.set)
+    renew = asyncio.Event()
+    loop.add_signal_handler(signal.SIGHUP, renew.set)
     metrics = Metrics()
     cluster = KafkaConnection(
         lambda: open_driver(
@@ -81,26 +93,31 @@ async def serve(settings: Settings, options: Options, started: Callable[[str], N
         ),
         tickets=settings.tickets,
     )
+    signer, tls, peers_tls = options.signer, options.tls, options.peers_tls
+    peers = PeerNodes(
+        options.peers,
+        signer.current,
+        loop,
+        tls=_current(peers_tls),
+        name=options.peers_name,
+    )
     registrar = Registrar(
         options.folder,
         cluster,
-        options.signer,
-        peers=PeerNodes(
-            options.peers,
-            options.signer,
-            loop,
-            tls=options.peers_tls,
-            name=options.peers_name,
-        ),
+        signer.current,
+        peers=peers,
         accept_loss=options.accept_loss,
         metrics=metrics,
         fsync=options.fsync,
     )
     host, port = options.listen
-    server = Server(registrar, host=host, port=port, tls=options.tls, metrics=metrics)
+    server = Server(registrar, host=host, port=port, tls=_current(tls), metrics=metrics)
+    signer.used += [registrar.renew, partial(setattr, peers, "signer")]
+    if tls is not None:
+        tls.used.append(partial(setattr, server, "tls"))
+    if peers_tls is not None:
+        peers_tls.used.append(partial(setattr, peers, "tls"))
     async with contextlib.AsyncExitStack() as opened:
-        watch = asyncio.create_task(_watch_certificates(options))
-        opened.callback(watch.cancel)
         opened.push_async_callback(asyncio.to_thread, registrar.stop)
         # Before the server: requests for a chain of this node must not be answered 404.
         await asyncio.to_thread(registrar.start)
@@ -112,6 +129,8 @@ async def serve(settings: Settings, options: Options, started: Callable[[str], N
             opened.callback(operations.stop)
             scheme = "https" if operations.tls else "http"
             started(f"operations: {scheme}://{operations.host}:{operations.port}")
+        watch = asyncio.create_task(_watch_files(options, metrics, renew))
+        opened.callback(watch.cancel)
         # Imported modules stay for good: the garbage collector need not scan them again.
         gc.collect()
         gc.freeze()
@@ -129,24 +148,56 @@ def _allow_open_files() -> None:
         resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
 
 
-async def _watch_certificates(options: Options) -> None:
-    """Log each day which of this node's certificates has expired, or does within a week."""
-    certificates = {"--msp": options.signer.certificate}
-    if options.tls is not None:
-        certificates["--tls-cert"] = options.tls.certificate
+async def _watch_files(options: Options, metrics: Metrics, renew: asyncio.Event) -> None:
+    """Read what has changed anew; log each day which certificates have ended, or do in a month."""
+    again_at: dict[str, float] = {}
+    shown = metrics.certificate_expiry_timestamp_seconds
     while True:
-        for option, certificate in certificates.items():
-            warning = expiry_warning(option, certificate, datetime.now(UTC))
-            if warning is not None:
+        anyhow = renew.is_set()
+        renew.clear()
+        for followed in filter(None, options.followed):
+            await asyncio.to_thread(followed.renew, anyhow=anyhow)
+            metrics.renewal_failed.labels(followed.option).set(bool(followed.trouble))
+        now = time.time()
+        for option, pem, authorities in _certificates(options):
+            end = certificates.end_of(pem, now, authorities=authorities)
+            if end is None:
+                continue
+            shown.labels(option).set(end)
+            warning = certificates.expiry_warning(option, end, now)
+            if warning and now >= again_at.get(option, 0.0):
+                again_at[option] = now + certificates.AGAIN_S
                 _log.warning("%s", warning)
-        await asyncio.sleep(_CERTIFICATES_EVERY_S)
+        for (setting, _), end in certificates.ends().items():
+            shown.labels(setting).set(end)
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(renew.wait(), _FILES_EVERY_S)
+
+
+def _certificates(options: Options) -> Iterator[tuple[str, bytes, bool]]:
+    """Give what certificates are in force: the option, PEM, and whether they are authorities'."""
+    yield "--msp", options.signer.current.certificate, False
+    if options.tls is not None:
+        yield "--tls-cert", options.tls.current.certificate, False
+        yield "--client-ca", options.tls.current.authorities, True
+    if options.operations_tls is not None:
+        yield "--operations-ca", options.operations_tls.current.authorities, True
+    if options.peers_tls is not None:
+        yield "--tls-ca", options.peers_tls.current.authorities, True
+
+
+def _current(files: FollowedFiles[TlsFiles] | None) -> TlsFiles | None:
+    return None if files is None else files.current
 
 
 def _operations(
     registrar: Registrar, metrics: Metrics, options: Options, address: Address
 ) -> Operations:
     host, port = address
-    tls, operators = options.operations_tls, options.operators
+    files, operators = options.operations_tls, options.operators
+    tls = _current(files)
     operations = Operations(registrar, metrics, host=host, port=port, tls=tls, operators=operators)
+    if files is not None:
+        files.used.append(operations.renew)
     operations.start()
     return operations

@@ -82,6 +82,7 @@ class Authorized:
         resource = {
             "topic": (ResourceType.TOPIC, name.removesuffix("*")),
             "group": (ResourceType.GROUP, name.removesuffix("*")),
+            "transactional ID": (ResourceType.TRANSACTIONAL_ID, name),
             "the cluster": (ResourceType.CLUSTER, "kafka-cluster"),
         }[kind]
         operation = _OPERATIONS[right.lower()]
@@ -160,20 +161,26 @@ def all_of(role):
     return [*all_of(PARENTS[role]), *own] if PARENTS[role] else own
 
 
-def named(rights, topic, group):
+def target(topic):
+    """Name the topic that a test's copies and dead letters go to."""
+    return f"{topic}-target"
+
+
+def named(rights, topic, group, to=None):
     """Put a test's own names for those of the table."""
 
     def name(text):
-        parts = re.split(r"(\bA\b|\bG\b)", text)
-        return "".join({"A": topic, "G": group}.get(part, part) for part in parts)
+        parts = re.split(r"\b([AGT])\b", text)
+        own = {"A": topic, "G": group, "T": to or target(topic)}
+        return "".join(own.get(part, part) for part in parts)
 
     return [(right, kind, name(text)) for right, kind, text in rights]
 
 
-def names(text, right, topic):
+def names(text, right, topic, group="g", to=None):
     """Whether a sentence names the right, or one that it includes, and the resource."""
     text = " ".join(text.split())
-    ((operation, kind, name),) = named([right], topic, "g")
+    ((operation, kind, name),) = named([right], topic, group, to)
     resource = f"{kind} {name}".strip()
     resource = re.escape(resource).replace(r"\*", r"\S*")
     found = re.finditer(rf"lacks the right (\w+) on {resource} at [^(;]*(?:\(([^)]*)\))?", text)

@@ -151,7 +151,7 @@ def world_of(name, bootstrap):
 
 
 @contextmanager
-def cluster_with_listener(name, protocol, settings, *, plain=None):
+def cluster_with_listener(name, protocol, settings, *, plain=None, folder=None):
     """Start a broker that listens at one more place than port `plain`; give its address there."""
     chosen, controller, other = free_ports(3)
     plain = plain or chosen
@@ -163,7 +163,7 @@ def cluster_with_listener(name, protocol, settings, *, plain=None):
             f"PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT,{name}:{protocol}"
         ),
     }
-    with LocalCluster(brokers=1, port=plain, settings=ours | settings):
+    with LocalCluster(folder, brokers=1, port=plain, settings=ours | settings):
         yield f"127.0.0.1:{other}"
 
 

@@ -56,6 +56,7 @@ BROKEN = [
     ("consumers", 1, {"interest": ["P2", "P7"]}, "consumer C2 subscribes to P7"),
     ("collectors", 2, {"parent": None}, "log P3 enters the order at K1 and K3"),
     ("collectors", 0, {"parent": "K3"}, "is its own ancestor"),
+    ("collectors", 0, {"bag": ["P1", "P9"]}, "collector K1 holds an unknown log P9"),
     ("collectors", 1, {"parent": "K9"}, "K9"),
     ("collectors", 1, {"stream": 0}, "stream 0"),
     ("logs", 1, {"partition": 0}, "the plan has Kafka partition A/0 twice"),

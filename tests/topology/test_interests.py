@@ -50,6 +50,15 @@ def test_the_hash_follows_the_content_and_not_the_formatting():
     assert parse(GOOD.replace("250.5", "250.6")).input_hash != parse(GOOD).input_hash
 
 
+def test_messages_through_a_wider_log_are_part_of_its_rate_and_some_consumers_drop_them():
+    narrow = '[through]\n"P2+P3+P4" = { P2 = 5, "P4+P3" = 2 }\n"P1+P3" = { P1 = 7 }\n'
+    file = parse(GOOD + narrow)
+    assert [file.rate(log) for log in ("P2+P3+P4", "P1+P3", "P1")] == [7, 250.5, 1]
+    assert file.dropped() == [("C1", "P2+P3+P4", 2), ("C2", "P2+P3+P4", 5)]
+    assert parse(GOOD).dropped() == []
+    assert file.input_hash != parse(GOOD).input_hash == parse(GOOD + "[through]\n").input_hash
+
+
 def test_a_count_of_partitions_is_the_same_as_their_names():
     counted = parse(GOOD.replace('["P1", "P2", "P3", "P4"]', "4"))
     assert counted.partitions == ("P1", "P2", "P3", "P4")
@@ -135,6 +144,8 @@ BAD = [
         'topic = "A"\npartitions = 1\n[consumer]\nname = "C"\ninterest = ["P1"]\n',
         "write [[consumer]] above each consumer",
     ),
+    (GOOD + '[through]\n"P1+P2" = { P1 = 1 }\n', "[through] names P1+P2, which is not a decl"),
+    (GOOD + '[through]\n"P1+P3" = { P2 = 1 }\n', "[through] names P2, which is not a part of P1"),
     (GOOD + '\n[hosts]\nnames = ["x", "y"]\nlatency = [[0, 1]]\n', "2 rows of 2"),
     (GOOD + '\n[hosts]\nnames = ["x"]\nlatency = [[0]]\nleaders = {P1 = "z"}\n', "'z'"),
     (GOOD + '\n[hosts]\nnames = ["x"]\nlatency = [[0]]\nleaders = {P9 = "x"}\n', "P9"),

@@ -262,7 +262,8 @@ class PartitionAppends:
     def answered(self, batch: NumberedBatch, code: int, offset: int, why: str) -> None:
         """Take the answer to a batch: Kafka's error code (0: none) in words, and the first offset.
 
-        After a passing error the batch waits to be sent again; `leader` is None then.
+        After a passing error the batch waits to be sent again; `leader` is None then, as looking
+        for it is what paces attempts.
         """
         if batch.state is _ENDED:
             return  # its time was up before
@@ -337,7 +338,10 @@ class PartitionAppends:
                 break
             if earlier.state in (_WAITING, _IN_FLIGHT):
                 batch.state = _WAITING  # in its turn the number may be the next one
+                self.leader = None  # not at once: the earlier one may be with another broker
                 return
+        if self._limit == 1:  # a new epoch was no help, so the next one need not be
+            self.leader = None
         self._not_stored(batch, why)
 
     def _not_stored(self, batch: NumberedBatch, why: str) -> None:

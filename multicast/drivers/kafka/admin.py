@@ -18,7 +18,7 @@ from typing import Any
 from kafka import KafkaAdminClient
 from kafka import TopicPartition as KafkaTopicPartition
 from kafka import errors as kafka_errors
-from kafka.admin import ConfigResource, ConfigResourceType
+from kafka.admin import ConfigResource, ConfigResourceType, UserScramCredentialUpsertion
 
 from multicast.drivers.access import CLUSTER, Access
 from multicast.drivers.client_settings import REQUEST_TIMEOUT_S
@@ -328,6 +328,11 @@ class Admin(ClosedAtEnd):
         starts = {KafkaTopicPartition(*log): offset for log, offset in before.items()}
         topics = ", ".join(dict.fromkeys(partition.topic for partition in before))
         self._ask(lambda: self._admin.delete_records(starts), needs=("Delete", "topic", topics))
+
+    def set_password(self, user: str, password: str) -> None:
+        """Let a user sign in by SCRAM-SHA-512, with this password."""
+        made = [UserScramCredentialUpsertion(user, "SCRAM-SHA-512", password)]
+        self._ask(partial(self._admin.alter_user_scram_credentials, made))
 
     def close(self) -> None:
         """Close the connections."""

@@ -20,6 +20,7 @@ from kafka import errors as kafka_errors
 from multicast.drivers.access import Access
 from multicast.drivers.client_settings import (
     CHECK_OF_NAMES,
+    OF_GROUPS,
     OF_PRODUCERS,
     UNCHECKED,
     UNKNOWN_TOPIC_S,
@@ -82,7 +83,7 @@ def kafka_python_settings(client: Mapping[str, str]) -> dict[str, Any]:
             settings["ssl_check_hostname"] = value.lower() not in UNCHECKED
         elif name == "security.protocol":
             settings["security_protocol"] = value.upper()
-        elif name not in OF_PRODUCERS:
+        elif name not in (*OF_PRODUCERS, *OF_GROUPS):
             settings[_NAMES[name]] = value
     if client.get("sasl.mechanism", "").startswith("SCRAM") and "sasl.username" in client:
         # Version 3.0.12 sends a name as it is, though RFC 5802 wants these two written so.

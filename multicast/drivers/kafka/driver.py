@@ -20,7 +20,7 @@ from multicast.drivers.client_settings import (
 from multicast.drivers.closing import ClosedAtEnd
 from multicast.drivers.kafka.appender import KafkaPythonJointAppender
 from multicast.drivers.kafka.connection import EARLIEST, LATEST, Connection
-from multicast.drivers.kafka.group_member import find_coordinator
+from multicast.drivers.kafka.group_member import ChosenMember, find_coordinator
 from multicast.drivers.kafka.leader_epochs import ask_epoch_ends, ask_leader_ends
 from multicast.drivers.kafka.private import (
     IsolationLevel,
@@ -34,14 +34,22 @@ from multicast.drivers.protocol import (
     IN_FLIGHT_BYTES_MAX,
     IN_FLIGHT_MAX,
     Beside,
+    ChooseMember,
     LeaderEnd,
+    MemberIdentity,
     Settled,
     TopicPartition,
 )
-from multicast.errors import AmcastError
+from multicast.errors import AmcastError, Fenced, GroupInUse
 
 _METADATA_VERSION_MIN = 10  # the first version of the Metadata request with topic IDs (KIP-516)
 _DENIED = kafka_errors.TopicAuthorizationFailedError.errno
+_NO_MEMBER = MemberIdentity(-1, "")  # as Kafka has it
+_OF_OTHER_GENERATIONS = (
+    kafka_errors.IllegalGenerationError,
+    kafka_errors.RebalanceInProgressError,
+    kafka_errors.UnknownMemberIdError,
+)
 _CommitTopic = OffsetCommitRequest.OffsetCommitRequestTopic
 _FetchGroup = OffsetFetchRequest.OffsetFetchRequestGroup
 
@@ -179,10 +187,22 @@ class KafkaPythonDriver(ClosedAtEnd):
             described = self._connection.run(self._describe, topics, timeout_s=timeout_s)
         return described
 
-    def commit(self, group: str, offsets: Mapping[TopicPartition, tuple[int, str]]) -> None:
-        """Store offsets and texts under a consumer group that has no members."""
+    def commit(
+        self,
+        group: str,
+        offsets: Mapping[TopicPartition, tuple[int, str]],
+        member: MemberIdentity | None = None,
+    ) -> None:
+        """Store offsets and texts under a consumer group, as its member or if it has none."""
         if offsets:
-            self._connection.run(self._commit, group, offsets)
+            self._connection.run(self._commit, group, offsets, member)
+
+    def member(
+        self, group: str, partitions: Sequence[TopicPartition], choose: ChooseMember
+    ) -> ChosenMember:
+        """Make a member of a group, with its own connections."""
+        place = self._bootstrap, self._client
+        return ChosenMember(*place, group=group, partitions=partitions, choose=choose)
 
     def committed(
         self, group: str, partitions: Sequence[TopicPartition]
@@ -236,7 +256,12 @@ class KafkaPythonDriver(ClosedAtEnd):
                 described[topic.name] = topic
         return described
 
-    async def _commit(self, group: str, offsets: Mapping[TopicPartition, tuple[int, str]]) -> None:
+    async def _commit(
+        self,
+        group: str,
+        offsets: Mapping[TopicPartition, tuple[int, str]],
+        member: MemberIdentity | None,
+    ) -> None:
         by_topic: dict[str, list[Any]] = defaultdict(list)
         for partition, (offset, text) in offsets.items():
             by_topic[partition.topic].append(
@@ -251,12 +276,14 @@ class KafkaPythonDriver(ClosedAtEnd):
             _CommitTopic(name=name, partitions=partitions) for name, partitions in by_topic.items()
         ]
 
+        as_member = member or _NO_MEMBER
+
         def request() -> Any:
             return OffsetCommitRequest(
                 group_id=group,
-                generation_id_or_member_epoch=-1,
-                member_id="",
-                group_instance_id=None,
+                generation_id_or_member_epoch=as_member.generation,
+                member_id=as_member.member,
+                group_instance_id=as_member.instance,
                 retention_time_ms=-1,
                 topics=topics,
                 max_version=8,
@@ -265,7 +292,8 @@ class KafkaPythonDriver(ClosedAtEnd):
         def errors(response: Any) -> list[tuple[str, int]]:
             return [(t.name, p.error_code) for t in response.topics for p in t.partitions]
 
-        await self._ask_coordinator(group, request, errors, needs="Read")
+        once = member is not None
+        await self._ask_coordinator(group, request, errors, needs="Read", once=once)
 
     async def _committed(
         self, group: str, partitions: Sequence[TopicPartition]
@@ -306,16 +334,20 @@ class KafkaPythonDriver(ClosedAtEnd):
             if partition.committed_offset >= 0
         }
 
-    async def _ask_coordinator(self, group: str, request: Any, errors: Any, *, needs: str) -> Any:
+    async def _ask_coordinator(
+        self, group: str, request: Any, errors: Any, *, needs: str, once: bool = False
+    ) -> Any:
         """Repeat a request to the group's coordinator until no retriable error is left.
 
         `errors` gives the error codes of an answer, each with its topic. `needs` is the right that
-        the request takes on the group and on the topics.
+        the request takes on the group and on the topics. With `once` it is sent at most once.
         """
         manager, deadline = self._connection.manager, self._connection.deadline
         while True:
+            sent = False
             try:
                 node = await find_coordinator(self._connection, group)
+                sent = once
                 response = await manager.send(request(), node_id=node)
                 failed = [(topic, code) for topic, code in errors(response) if code]
                 denied = dict.fromkeys(topic for topic, code in failed if code == _DENIED)
@@ -326,11 +358,22 @@ class KafkaPythonDriver(ClosedAtEnd):
             except kafka_errors.AuthorizationError as error:
                 raise self._connection.access.lacks(needs, "group", group) from error
             except (kafka_errors.KafkaError, OSError) as error:
-                passing = getattr(error, "retriable", True) or isinstance(error, OSError)
-                if not passing:
-                    raise AmcastError(
-                        f"The brokers refused the offsets of group {group}: {error}."
-                    ) from error
+                _refuse(group, error)
+                if sent:
+                    raise self._connection.wrapped(error) from error
                 await self._connection.pause_before_retry(deadline)
             else:
                 return response
+
+
+def _refuse(group: str, error: BaseException) -> None:
+    """Raise what the brokers' answer means, unless it may pass."""
+    if isinstance(error, _OF_OTHER_GENERATIONS):
+        raise GroupInUse(
+            f"group {group} has an active consumer, and nobody else may commit; stop that one, or "
+            f"give this consumer a group of its own (docs/groups.md)"
+        ) from error
+    if isinstance(error, kafka_errors.FencedInstanceIdError):
+        raise Fenced(f"another process is this member of group {group} now") from error
+    if not (getattr(error, "retriable", True) or isinstance(error, OSError)):
+        raise AmcastError(f"The brokers refused the offsets of group {group}: {error}.") from error

@@ -1,8 +1,8 @@
-"""A member of a consumer group that reads nothing and lists the group's members.
+"""Members of consumer groups: one lists the group's members, one is chosen among them or stands by.
 
-All members see the same sorted list, as of the group's last rebalance. Kafka's group coordinator
-does the rest: it notices members that died (no heartbeat for the session time-out) and new ones,
-and starts a rebalance.
+A `Membership` reads nothing. All members see the same sorted list, as of the group's last
+rebalance. Kafka's group coordinator does the rest: it notices members that died (no heartbeat for
+the session time-out) and new ones, and starts a rebalance.
 
     member      the member ID that the coordinator assigned to us; empty before the first join
     generation  the rebalance that we took part in; None: the next step joins the group again
@@ -10,17 +10,21 @@ and starts a rebalance.
 
 The group is a classic one of type "consumer", which all brokers and tools know. No member is
 assigned partitions; what it does with the list is up to the caller. The list may be outdated by
-more than the session time-out, so no guarantee may depend on it.
+more than the session time-out, so no guarantee may depend on it. Of `ChosenMember`s one is assigned
+all partitions, by what each has claimed; what that one commits carries its generation.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from typing import Any
 
 from kafka import errors as kafka_errors
 
+from multicast.drivers.client_settings import group_settings
 from multicast.drivers.kafka.connection import Connection
 from multicast.drivers.kafka.private import (
     ConsumerProtocolAssignment,
@@ -33,7 +37,8 @@ from multicast.drivers.kafka.private import (
     LeaveGroupRequest,
     SyncGroupRequest,
 )
-from multicast.errors import AmcastError
+from multicast.drivers.protocol import MemberIdentity, TopicPartition
+from multicast.errors import AmcastError, Fenced
 
 # Session time-outs to try, the shortest first: it is the time until a dead member is noticed.
 # Brokers refuse one below their group.min.session.timeout.ms, which is 6 s by default.
@@ -43,24 +48,35 @@ SESSIONS_S = (2.0, 6.0, 10.0, 30.0)
 _REBALANCE_S = 3.0
 _NETWORK_S = 5.0  # added to the coordinator's own waits, for a request on its way
 _LEAVE_S = 1.0  # nothing depends on it: a member that fails to leave is dropped after its session
-_PROTOCOL = "amcast-members"
+# Of exclusive consumers, without session.timeout.ms: a short stop of a process ends nothing.
+_EXCLUSIVE_S = (10.0, 30.0)
 _VERSION = 0  # of the consumer protocol: later ones add what a rebalance of consumers needs
 
 
 class Membership:
     """One member, for one thread. The constructor connects or raises `ClusterUnreachable`."""
 
+    _protocol = "amcast-members"
+    _instance: str | None = None
+
     def __init__(
-        self, bootstrap: str, client: Mapping[str, str], *, group: str, topic: str
+        self,
+        bootstrap: str,
+        client: Mapping[str, str],
+        *,
+        group: str,
+        topic: str,
+        sessions: Sequence[float] = SESSIONS_S,
     ) -> None:
         self.group = group
         self.member = ""
         self.members: tuple[str, ...] = ()
-        self._topic = topic
-        self._sessions = list(SESSIONS_S)
+        self._topics = [topic]
+        self._claim = b""
+        self._sessions = list(sessions)
         self._generation: int | None = None
         self._coordinator: int | None = None
-        timeout_s = max(SESSIONS_S) + _NETWORK_S
+        timeout_s = max(sessions) + _NETWORK_S
         self._connection = Connection(bootstrap, client, timeout_s=timeout_s)
 
     @property
@@ -104,7 +120,7 @@ class Membership:
                         group_id=self.group,
                         generation_id=self._generation,
                         member_id=self.member,
-                        group_instance_id=None,
+                        group_instance_id=self._instance,
                         max_version=4,
                     )
                 )
@@ -120,6 +136,11 @@ class Membership:
                 self._generation = None
             case kafka_errors.UnknownMemberIdError():
                 self._generation, self.member = None, ""
+            case kafka_errors.FencedInstanceIdError():
+                raise Fenced(
+                    f"another process joined group {self.group} with the group.instance.id "
+                    f"{self._instance}; give each process one of its own"
+                ) from error
             case kafka_errors.InvalidSessionTimeoutError() if len(self._sessions) > 1:
                 del self._sessions[0]
             case kafka_errors.AuthorizationError():
@@ -136,26 +157,32 @@ class Membership:
         self.member = joined.member_id
         assignments = []
         if joined.leader == self.member:
-            members = sorted(member.member_id for member in joined.members)
-            assignments = _assignments(members)
+            assignments = self._assign({m.member_id: m.metadata for m in joined.members})
         synced = await self._ask(
             SyncGroupRequest(
                 group_id=self.group,
                 generation_id=joined.generation_id,
                 member_id=self.member,
-                group_instance_id=None,
+                group_instance_id=self._instance,
                 protocol_type=ConsumerProtocolType,
-                protocol_name=_PROTOCOL,
+                protocol_name=self._protocol,
                 assignments=assignments,
                 max_version=5,
             )
         )
-        self.members = _members(synced.assignment)
+        self._take_part(joined.generation_id, synced.assignment)
         self._generation = joined.generation_id
+
+    def _assign(self, joined: Mapping[str, bytes]) -> list[tuple[str, bytes]]:
+        """As the leader: tell each member its part, from what each said when it joined."""
+        return _assignments(sorted(joined))
+
+    def _take_part(self, generation: int, assignment: bytes) -> None:  # noqa: ARG002
+        self.members = _members(assignment)
 
     async def _join(self) -> Any:
         subscription = ConsumerProtocolSubscription(
-            topics=[self._topic], user_data=b"", version=_VERSION
+            topics=self._topics, user_data=self._claim, version=_VERSION
         )
 
         def request() -> Any:
@@ -164,9 +191,9 @@ class Membership:
                 session_timeout_ms=int(1000 * self.session_s),
                 rebalance_timeout_ms=int(1000 * max(self.session_s, _REBALANCE_S)),
                 member_id=self.member,
-                group_instance_id=None,
+                group_instance_id=self._instance,
                 protocol_type=ConsumerProtocolType,
-                protocols=[(_PROTOCOL, subscription.encode())],
+                protocols=[(self._protocol, subscription.encode())],
                 max_version=7,
             )
 
@@ -179,7 +206,7 @@ class Membership:
 
     async def _leave(self) -> None:
         identity = LeaveGroupRequest.MemberIdentity(
-            member_id=self.member, group_instance_id=None, reason=None
+            member_id=self.member, group_instance_id=self._instance, reason=None
         )
         request = LeaveGroupRequest(
             group_id=self.group, member_id=self.member, members=[identity], max_version=4
@@ -193,6 +220,67 @@ class Membership:
         # A connection that stays silent is closed, so that the coordinator is looked for again.
         timeout_ms = 1000 * (wait_s + _NETWORK_S)
         return await self._connection.manager.send(request, self._coordinator, timeout_ms)
+
+
+class ChosenMember(Membership):
+    """A `protocol.GroupMembership`."""
+
+    _protocol = "amcast-exclusive"
+
+    def __init__(
+        self,
+        bootstrap: str,
+        client: Mapping[str, str],
+        *,
+        group: str,
+        partitions: Sequence[TopicPartition],
+        choose: Callable[[Mapping[str, bytes]], str],
+    ) -> None:
+        self._instance, session_ms = group_settings(client)
+        sessions = _EXCLUSIVE_S if session_ms is None else (session_ms / 1000,)
+        topic = partitions[0].topic
+        super().__init__(bootstrap, client, group=group, topic=topic, sessions=sessions)
+        self._choose = choose
+        self._identity: MemberIdentity | None = None
+        self._partitions: dict[str, list[int]] = defaultdict(list)
+        for topic, number in partitions:
+            self._partitions[topic].append(number)
+
+    def take_part(self, claim: bytes, *, rejoin: bool = False) -> MemberIdentity | None:
+        """Send a heartbeat, or join if that is due; None: it was not answered."""
+        self._claim = claim
+        if rejoin:
+            self._generation = None
+        return self._identity if self.step() else None
+
+    def close(self) -> None:
+        """Leave, unless it is a static member, which may come back; close the connections."""
+        if self._instance is None:
+            with suppress(AmcastError):
+                self.leave()
+        super().close()
+
+    def _assign(self, joined: Mapping[str, bytes]) -> list[tuple[str, bytes]]:
+        chosen = self._choose({member: _claimed(metadata) for member, metadata in joined.items()})
+        partitions = list(self._partitions.items())
+        return [
+            (
+                member,
+                ConsumerProtocolAssignment(
+                    assigned_partitions=partitions if member == chosen else [],
+                    user_data=b"",
+                    version=_VERSION,
+                ).encode(),
+            )
+            for member in joined
+        ]
+
+    def _take_part(self, generation: int, assignment: bytes) -> None:
+        try:
+            chosen = bool(ConsumerProtocolAssignment.decode(assignment).assigned_partitions)
+        except Exception:  # noqa: BLE001 - as `_members`
+            chosen = False
+        self._identity = MemberIdentity(generation, self.member, self._instance, chosen)
 
 
 async def find_coordinator(connection: Connection, group: str) -> int:
@@ -213,6 +301,14 @@ def _checked(response: Any) -> Any:
     if error is not kafka_errors.NoError:
         raise error()
     return response
+
+
+def _claimed(metadata: bytes) -> bytes:
+    """Decode what a member said when it joined; empty if another program wrote something else."""
+    try:
+        return bytes(ConsumerProtocolSubscription.decode(metadata).user_data or b"")
+    except Exception:  # noqa: BLE001 - as `_members`
+        return b""
 
 
 def _assignments(members: Sequence[str]) -> list[tuple[str, bytes]]:

@@ -13,6 +13,7 @@ from typing import Any
 from kafka import errors as kafka_errors
 
 from multicast.drivers.access import Access, user_of
+from multicast.drivers.certificates import watch_files
 from multicast.drivers.client_settings import CONNECT_S, LOST_S, RECONNECT_BACKOFF_MAX_MS
 from multicast.drivers.kafka.private import (
     FindCoordinatorRequest,
@@ -31,6 +32,7 @@ from multicast.errors import AccessDenied, AmcastError, ClusterUnreachable
 _MISNAMED = (62, 64)
 _OUTDATED = (9, 10)  # X509_V_ERR_CERT_NOT_YET_VALID and X509_V_ERR_CERT_HAS_EXPIRED
 _RECEIVE_BYTES = 64 * 1024  # more would come from the system, not from the heap
+_WATCHED = {"ssl.certificate.location": "ssl_certfile", "ssl.ca.location": "ssl_cafile"}
 # Any broker answers these from its memory, so another one is asked if one is silent for `LOST_S`.
 _ASKED_OF_ANY = (FindCoordinatorRequest, MetadataRequest)
 
@@ -323,6 +325,7 @@ class ConnectionManager(KafkaConnectionManager):  # type: ignore[misc]
         try:
             if self.ssl_enabled:
                 tls = {key: value for key, value in self.config.items() if key.startswith("ssl_")}
+                watch_files({name: tls[key] for name, key in _WATCHED.items()})
                 transport = Tls(self._net, sock, host=node.host, **tls)
             else:
                 transport = Plain(self._net, sock, host=node.host)

@@ -52,6 +52,7 @@ class LibrdkafkaDriver(ClosedAtEnd):
         self.partition_counts = delegate.partition_counts
         self.commit = delegate.commit
         self.committed = delegate.committed
+        self.member = delegate.member
 
     @property
     def name(self) -> str:

@@ -61,6 +61,7 @@ class MemoryDriver(ClosedAtEnd):
         self.offsets_at = self.log.offsets_at
         self.commit = self.log.commit
         self.committed = self.log.committed
+        self.member = self.log.member
 
     @property
     def name(self) -> str:

@@ -21,7 +21,16 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 
 from multicast.drivers.clock import SYSTEM_CLOCK, ClientClock
-from multicast.drivers.protocol import Fetched, Headers, LeaderEnd, Record, TopicPartition
+from multicast.drivers.memory.groups import MemoryGroup, MemoryMember
+from multicast.drivers.protocol import (
+    ChooseMember,
+    Fetched,
+    Headers,
+    LeaderEnd,
+    MemberIdentity,
+    Record,
+    TopicPartition,
+)
 from multicast.errors import TopicMissing, Trimmed, UsageError
 
 # Of a message, by default: the limit of a local cluster's brokers (`multicast.local.broker`).
@@ -52,7 +61,7 @@ class MemoryLog:
         self._partitions: dict[TopicPartition, _Partition] = {}
         self._ids: dict[str, str] = {}
         self._topics_made = 0
-        self._groups: dict[str, dict[TopicPartition, tuple[int, str]]] = {}
+        self._groups: dict[str, MemoryGroup] = {}
         self._transactions_begun = 0
         for topic, partitions in (topics or {}).items():
             self.create(topic, partitions)
@@ -216,20 +225,40 @@ class MemoryLog:
             return None
         return Fetched(topic_partition, records, offset_next)
 
-    def commit(self, group: str, offsets: Mapping[TopicPartition, tuple[int, str]]) -> None:
-        """Store offsets and texts under a consumer group."""
+    def commit(
+        self,
+        group: str,
+        offsets: Mapping[TopicPartition, tuple[int, str]],
+        member: MemberIdentity | None = None,
+    ) -> None:
+        """Store offsets and texts under a consumer group, as its member or if it has none."""
         with self.changed:
             for partition in offsets:
                 self._of(partition)
-            self._groups.setdefault(group, {}).update(offsets)
+            self.group(group).store(offsets, member)
 
     def committed(
         self, group: str, partitions: Sequence[TopicPartition]
     ) -> dict[TopicPartition, tuple[int, str]]:
         """Return what `commit` stored."""
         with self.changed:
-            stored = self._groups.get(group, {})
+            stored = self.group(group).stored
             return {log: stored[log] for log in partitions if log in stored}
+
+    def member(
+        self,
+        group: str,
+        partitions: Sequence[TopicPartition],  # all of them go to one
+        choose: ChooseMember,
+    ) -> MemoryMember:
+        """Make a member of a group."""
+        with self.changed:
+            return MemoryMember(self.group(group), choose)
+
+    def group(self, name: str) -> MemoryGroup:
+        """Give a consumer group, which exists from then on."""
+        with self.changed:
+            return self._groups.setdefault(name, MemoryGroup(self.changed))
 
     def _write_open(
         self,

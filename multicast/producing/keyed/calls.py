@@ -66,6 +66,20 @@ def batched(
     )
 
 
+def divided(names: Sequence[str], *, in_order: bool) -> list[tuple[str, list[int]]]:
+    """Give the indexes of each name; `in_order`: those of each run of equal names."""
+    parts: list[tuple[str, list[int]]] = []
+    places: dict[str, list[int]] = {}
+    last = None
+    for index, name in enumerate(names):
+        if name not in places or (in_order and name != last):
+            places[name] = []
+            parts.append((name, places[name]))
+        places[name].append(index)
+        last = name
+    return parts
+
+
 def check_payload(payload: object) -> None:
     """Raise `UsageError` for what is no payload; Kafka's clients differ in what else they take."""
     if payload is not None and not isinstance(payload, bytes):

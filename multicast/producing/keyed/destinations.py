@@ -21,7 +21,7 @@ def find_log(plan: Plan, to: frozenset[str], within: frozenset[str] | None) -> L
         if not to <= within:
             raise UsageError(
                 f"the destination set {log_name(to)} is not part of {log_name(within)}, which "
-                f"'within' or the condition names"
+                f"'within', 'through' or the condition names"
             )
         name = log_name(within)
         return plan.log(name) if plan.has_log(name) else None

@@ -30,9 +30,15 @@ class Routes:
     """
 
     def __init__(
-        self, driver: Driver, topic: str, partitioner: Partitioner, appends: AppendCounters
+        self,
+        driver: Driver,
+        topic: str,
+        partitioner: Partitioner,
+        appends: AppendCounters,
+        through: Iterable[str] | None = None,
     ) -> None:
         self._appends = appends
+        self._through = None if through is None else name_set(through, "'through'")
         self._clock = clock_of(driver)
         self._lock = threading.Lock()  # to read the control topic
         # By the destination set, and by the boundary if the call names one.
@@ -41,6 +47,8 @@ class Routes:
         try:
             self.plan = self._control.refresh().plan()
             refuse_recreated_logs(driver, self.plan)
+            if self._through is not None:
+                required_log(self.plan, self._through, self._through)
         except BaseException:
             self._control.close()
             raise
@@ -69,7 +77,7 @@ class Routes:
 
     def route(self, to: Iterable[str] | Keys, within: frozenset[str] | None = None) -> Route:
         """Give the route of a set; where the plan has none, a newer plan may be looked for."""
-        destinations = self._names(to)
+        destinations, within = self._names(to), within or self._through
         route = self._routes.get((destinations, within))
         if route is None:
             log = find_log(self.plan, destinations, within)
@@ -83,12 +91,16 @@ class Routes:
         """Give the route of a set that the plan covers; None if that has to be looked up first."""
         if isinstance(to, Keys) and not self.keys.ready:
             return None
-        destinations = self._names(to)
+        destinations, within = self._names(to), within or self._through
         route = self._routes.get((destinations, within))
         if route is not None:
             return route
         log = find_log(self.plan, destinations, within)
         return None if log is None else self._make_route(destinations, within, log)
+
+    def newest(self) -> int:
+        """Give the newest epoch that has a plan now; looks sets up in that from now on."""
+        return self._newest_plan(-1.0).epoch
 
     def _names(self, to: Iterable[str] | Keys) -> frozenset[str]:
         if isinstance(to, Keys):

@@ -1,16 +1,22 @@
-"""What `amcast generate compose` writes, run by podman-compose: images, collectors, a broker.
+"""What `amcast generate compose` writes, run by podman-compose: images and all services.
 
 Podman here knows no health of containers without systemd, so the test waits where compose would.
 """
 
+import contextlib
 import json
+import shutil
 import subprocess
 import sys
 
 import pytest
 
 from bench.demo.setup import locked
+from bench.osn.transactions import FOLDER as FABRIC
+from multicast.drivers import open_driver
+from multicast.drivers.protocol import TopicPartition
 from tests.collectors.deploy.podman import Podman
+from tests.helpers.driver_worlds import whole
 from tests.helpers.system import until
 
 pytestmark = [pytest.mark.slow, pytest.mark.campaign, pytest.mark.timeout(1800)]
@@ -18,7 +24,10 @@ pytestmark.append(pytest.mark.needs("podman", "runc", "debootstrap"))
 OUTSIDE = ["-b", "127.0.0.1:19092"]
 INTERESTS = """\
 topic = "A"
-partitions = 3
+partitions = ["P1", "P2", "P3", "chain-a"]
+[[consumer]]
+name = "chain-a"
+interest = ["chain-a"]
 [[consumer]]
 name = "all"
 interest = ["P1", "P2", "P3"]
@@ -28,6 +37,7 @@ interest = ["P1", "P2"]
 """
 NEW_CONSUMER = '[[consumer]]\nname = "new"\ninterest = ["P2", "P3"]\n'
 KAFKA, COLLECTORS = "amcast_kafka_1", ("amcast_collectors_1", "amcast_collectors_2")
+NODE, COPIES = "amcast_osn_1", TopicPartition("ordered", 0)
 
 
 def amcast(*words, given="", fails=False):
@@ -60,7 +70,7 @@ def project(podman, tmp_path_factory):
     subprocess.run(["git", "clone", "--quiet", ".", source], check=True)
     build = f"from setuptools import build_meta as b; b.build_wheel({str(folder)!r})"
     subprocess.run([sys.executable, "-c", build], cwd=source, check=True, capture_output=True)
-    (folder / "collectors.lock").write_text("\n".join(locked(("collectors", "planner"))))
+    (folder / "amcast.lock").write_text("\n".join(locked(("collectors", "planner", "osn"))))
     plan(folder, INTERESTS)
     podman.compose(folder, "up", "--detach", "--build", "--scale", "collectors=2", "kafka")
     until(lambda: is_healthy(podman, KAFKA), "the broker", 300)
@@ -95,6 +105,12 @@ def is_healthy(podman, name):
     return podman("healthcheck", "run", name, check=False).strip() in {"", "healthy"}
 
 
+def confined(podman, name):
+    """Whether a container is read-only, and has no capability."""
+    facts = json.loads(podman("inspect", name))[0]
+    return facts["HostConfig"]["ReadonlyRootfs"] and not facts["EffectiveCaps"]
+
+
 def ordered(*bodies, to="P1"):
     """Send messages from outside, and wait until they are ordered."""
     amcast("send", *OUTSIDE, "--to", to, "--ordered", given="".join(f"{each}\n" for each in bodies))
@@ -112,10 +128,7 @@ def test_messages_from_inside_and_outside_are_ordered_without_any_right(podman):
     run = ["run", "--rm", "--network", "amcast_default", "--interactive", "localhost/amcast:latest"]
     podman(*run, "send", "-b", "kafka:9092", "--to", "P3", "--ordered", given="inside\n")
     assert received() == [*before, "outside", "inside"]
-    for name in COLLECTORS:
-        facts = json.loads(podman("inspect", name))[0]
-        assert facts["HostConfig"]["ReadonlyRootfs"]
-        assert not facts["EffectiveCaps"]
+    assert all(confined(podman, name) for name in COLLECTORS)
 
 
 @pytest.mark.usefixtures("project")
@@ -131,6 +144,33 @@ def test_the_other_container_goes_on_over_a_kill_and_a_stop(podman):
     podman("start", second)
     until(lambda: is_healthy(podman, second), "the container after its stop", 300)
     assert received() == [*before, "killed", "stopped"]
+
+
+def test_a_node_of_the_ordering_service_serves_clients_outside(podman, project):
+    shutil.copy(FABRIC / "chain-a.block", project / "genesis.block")
+    people = FABRIC / "crypto"
+    node = people / "ordererOrganizations/example.com/orderers/orderer.example.com/msp"
+    shutil.copytree(node, project / "msp")
+    user = people / "peerOrganizations/org1.example.com/users/User1@org1.example.com/msp"
+    podman.compose(project, "--profile", "osn", "up", "--detach", "join", "osn")
+    until(lambda: is_healthy(podman, NODE), "the node", 300)
+    signed = ["-n", "127.0.0.1:7050", "--msp", user, "--msp-id", "Org1MSP"]
+    amcast("osn", "broadcast", FABRIC / "chain-a.envelopes", "--wait", *signed)
+    blocks = amcast("osn", "deliver", "-c", "chain-a", *signed)
+    podman("restart", NODE)
+    until(lambda: is_healthy(podman, NODE), "the node after its restart", 300)
+    assert amcast("osn", "deliver", "-c", "chain-a", *signed) == blocks
+    assert blocks.count("\n") > 1
+    assert confined(podman, NODE)
+
+
+def test_a_copier_copies_what_a_consumer_delivers(podman, project):
+    (project / ".env").write_text("CONSUMER=all\nTARGET=ordered\n")
+    podman.compose(project, "--profile", "materialize", "up", "--detach", "materialize")
+    with contextlib.closing(open_driver("librdkafka", OUTSIDE[1])) as driver:
+        until(lambda: driver.topic_ids(["ordered"]), "the topic", 300)
+        until(lambda: [row.value.decode() for row in whole(driver, COPIES)] == received(), "copies")
+    assert confined(podman, "amcast_materialize_1")
 
 
 def test_a_plan_is_changed_by_the_service_that_applies_it(podman, project):

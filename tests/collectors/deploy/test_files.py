@@ -87,26 +87,37 @@ def test_a_value_that_would_break_a_file_is_refused(wrong):
         DeploymentSettings(**{"bootstrap": BROKERS, "topic": "A", **wrong})
 
 
-def test_systemd_accepts_the_unit_and_the_unit_stops_what_it_starts(tmp_path):
+@pytest.mark.parametrize(
+    ("unit", "command", "ends"),
+    [
+        (
+            "amcast-collectors",
+            f"collectors run --bootstrap {BROKERS} --topic A --web-port 6066",
+            "2",
+        ),
+        ("amcast-materialize@", f"materialize %i --to A.%i --bootstrap {BROKERS} --topic A", "2 5"),
+    ],
+)
+def test_systemd_accepts_a_unit_and_the_unit_stops_what_it_starts(tmp_path, unit, command, ends):
     # The verifier refuses a command that is not there, so the unit names one that is.
-    folder = written(tmp_path, "systemd", command="/bin/true")
-    unit = folder / "amcast-collectors.service"
+    file = written(tmp_path, "systemd", command="/bin/true") / f"{unit}.service"
     if shutil.which("systemd-analyze"):
-        assert run("systemd-analyze", "verify", unit) == ""
+        assert run("systemd-analyze", "verify", file) == ""
     parsed = configparser.RawConfigParser(strict=False)
     parsed.optionxform = str
-    parsed.read(unit)
+    parsed.read(file)
     service = parsed["Service"]
-    assert service["ExecStart"].split()[1:] == [
-        "collectors", "run", "--bootstrap", BROKERS, "--topic", "A", "--web-port", "6066",
-    ]  # fmt: skip
+    assert service["ExecStart"] == f"/bin/true {command}"
     assert (service["Restart"], service["KillSignal"]) == ("on-failure", "SIGTERM")
+    assert service["RestartPreventExitStatus"] == ends
     assert service["SystemCallFilter"] == "@system-service"
-    # A name: so files with passwords can be readable for this unit alone.
+    # A name: so files with passwords can be readable for this user alone.
     assert service["User"] == "amcast"
-    assert (
-        f"chgrp -R {service['User']} {service['WorkingDirectory'].lstrip('-')}" in unit.read_text()
-    )
+
+
+def test_the_unit_says_how_its_user_alone_reads_passwords(tmp_path):
+    text = (written(tmp_path, "systemd") / "amcast-collectors.service").read_text()
+    assert "chgrp -R amcast /etc/amcast" in text
 
 
 def test_the_compose_file_is_one_by_the_specifications_schema(tmp_path):

@@ -108,7 +108,7 @@ def test_a_group_refuses_the_cursor_of_another_interest_and_names_the_way_out(do
 def stored_by(consumer):
     """The text of the cursor that its group holds."""
     partition = control_partition(consumer._topic)
-    (stored,) = consumer._driver.committed(consumer._group_cursor._group, [partition]).values()
+    (stored,) = consumer._driver.committed(consumer._group_cursor.group, [partition]).values()
     return stored[1]
 
 

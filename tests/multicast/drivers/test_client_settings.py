@@ -13,6 +13,7 @@ from multicast.drivers import open_driver
 from multicast.drivers.client_settings import (
     CODECS,
     KNOWN,
+    OF_GROUPS,
     OF_PRODUCERS,
     REFUSED,
     ProducerSettings,
@@ -122,7 +123,7 @@ def test_the_operators_page_lists_the_settings_that_the_code_knows():
     assert rows == REFUSED
     accepted = re.findall(r"^\| (`[^|]+) \| (?!refused)[^|]+ \|$", text, re.MULTILINE)
     listed = {name for names in accepted for name in re.findall(r"`([^`]+)`", names)}
-    assert {*KNOWN, *OF_PRODUCERS} <= listed
+    assert {*KNOWN, *OF_PRODUCERS, *OF_GROUPS} <= listed
 
 
 # --- on a broker --------------------------------------------------------------------------------

@@ -15,6 +15,7 @@ from multicast.drivers.kafka.connection import kafka_python_settings
 from multicast.drivers.librdkafka_reader.client import librdkafka_settings
 from multicast.drivers.protocol import Appended, TopicPartition
 from multicast.errors import ClusterUnreachable, TlsFailed, UsageError
+from multicast.local.cluster import LocalCluster
 from tests.helpers.certificates import certificate
 from tests.helpers.driver_worlds import (
     PATIENCE_S,
@@ -33,6 +34,12 @@ PASSWORD = "open sesame"
 def files(tmp_path_factory):
     """Write two authorities, and certificates of the broker and a client."""
     folder = tmp_path_factory.mktemp("tls")
+    write_files(folder)
+    (folder / "stranger.pem").write_bytes(certificate("stranger")[2])
+    return folder
+
+
+def write_files(folder):
     authority, _, authority_pem = certificate("authority")
     _, key, made = certificate("broker", authority)
     (folder / "broker.pem").write_bytes(key + made + authority_pem)
@@ -40,8 +47,6 @@ def files(tmp_path_factory):
     _, key, made = certificate("client", authority, password=PASSWORD)
     (folder / "client.key").write_bytes(key)
     (folder / "client.pem").write_bytes(made)
-    (folder / "stranger.pem").write_bytes(certificate("stranger")[2])
-    return folder
 
 
 @pytest.fixture(scope="module")
@@ -54,7 +59,7 @@ def tls_bootstrap(files):
         "listener.name.tls.ssl.truststore.type": "PEM",
         "listener.name.tls.ssl.truststore.location": str(files / "authority.pem"),
     }
-    with cluster_with_listener("TLS", "SSL", settings) as address:
+    with cluster_with_listener("TLS", "SSL", settings, folder=files / "cluster") as address:
         yield address
 
 
@@ -132,6 +137,27 @@ def test_a_certificate_of_another_host_is_told_from_one_that_is_not_trusted(
     )  # the certificate names only the address
     with pytest.raises(TlsFailed, match="names another host"):
         open_driver(name, other, client_settings(files), request_timeout_s=15.0)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", REAL)
+def test_new_files_are_used_by_open_clients_from_their_next_connections_on(
+    tls_bootstrap, files, name
+):
+    partition = TopicPartition(f"t-{uuid.uuid4().hex[:8]}", 0)
+    with Admin(tls_bootstrap, client_settings(files)) as admin:
+        admin.create_topics({partition.topic: TopicSpec(1)})
+    driver = open_driver(name, tls_bootstrap, client_settings(files))
+    appender, reader = driver.appender(), driver.reader({partition: 0})
+    assert append_all(appender, partition, [b"0"]) == [Appended(0)]
+    assert values(read(reader, {partition: 1})[0][partition]) == [b"0"]
+    write_files(files)  # another authority: nothing of before is accepted any more
+    LocalCluster(files / "cluster").restart(1)
+    assert append_all(appender, partition, [b"1"]) == [Appended(1)]
+    assert values(read(reader, {partition: 2})[0][partition]) == [b"1"]
+    assert driver.high_watermarks([partition]) == {partition: 2}
+    for opened in (reader, appender, driver):
+        opened.close()
 
 
 @contextlib.contextmanager

@@ -98,6 +98,23 @@ def test_what_a_transaction_that_never_ended_held_is_copied_by_the_next(double):
             transactions.commit(GROUP, {})
 
 
+def test_what_an_earlier_copier_commits_just_before_it_is_fenced_is_copied_once(double):
+    send(double, b"a", b"b")
+    (earlier, _), (later, transactions) = copier_of(double), copier_of(double)
+    fence = transactions.fence
+    with earlier.open("C1", None, "earliest") as consumer:
+        batches = consumer.poll()
+
+        def after_a_commit():
+            earlier._transaction(consumer, batches)
+            fence()
+
+        transactions.fence = after_a_commit
+        with later.open("C1", None, "earliest") as other:
+            later.copy_all(other, until_end=True)
+    assert as_copied(double) == as_received(double)
+
+
 def test_a_copier_goes_on_after_its_copies_if_the_group_is_forgotten(double):
     send(double, b"a", b"b")
     copy(double)

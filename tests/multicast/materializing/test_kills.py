@@ -5,6 +5,8 @@ import random
 import signal
 import subprocess
 import sys
+from contextlib import ExitStack
+from pathlib import Path
 
 import pytest
 
@@ -13,6 +15,7 @@ from multicast.consuming.cursor import Cursor
 from multicast.drivers.librdkafka_reader.transactions import LibrdkafkaTransactions
 from multicast.drivers.protocol import Record, TopicPartition
 from tests.helpers.driver_worlds import whole
+from tests.helpers.hosting import hosting
 from tests.helpers.plans import poster
 from tests.helpers.system import PATIENCE_S, System, until
 from tests.running.commands import amcast
@@ -116,6 +119,47 @@ def test_each_message_is_copied_once_in_order_however_often_the_copier_is_killed
             for row in copying.all_copied()
         ]
         assert copying.copies() == expected
+
+
+def states(host):
+    """Give the exit codes of a process's copiers; "elsewhere" where it runs none."""
+    rows = host.status().get("copiers", [])
+    return [str(row["ended"]) if row["pid"] else "elsewhere" for row in rows]
+
+
+def is_over(process):
+    """Whether a process has ended, also if nobody has asked how."""
+    status = process / "status"
+    return not status.exists() or "State:\tZ" in status.read_text()
+
+
+@pytest.mark.campaign
+@pytest.mark.kafka
+@pytest.mark.slow
+def test_of_several_processes_of_collectors_one_copies_and_the_next_takes_over(
+    kafka_cluster, tmp_path
+):
+    with System(kafka_cluster.bootstrap, poster(), tmp_path) as system, ExitStack() as stack:
+        copying = Copying(system)
+        # The second one is refused: this topic cannot be a target.
+        flags = [f"--materialize=C1={to}" for to in (copying.target.topic, system.topic)]
+        place = system.bootstrap, system.topic, system.driver_name
+        hosts = []
+        for name in "ab":
+            (tmp_path / name).mkdir()
+            hosts.append(stack.enter_context(hosting(*place, tmp_path / name, options=flags)))
+        done, waits = ["None", "2"], ["elsewhere"] * 2
+        with system.load(SETS):
+            until(lambda: sorted(map(states, hosts)) == sorted([done, waits]), "one that copies")
+            first, other = sorted(hosts, key=states)
+            orphan = Path(f"/proc/{first.status()['copiers'][0]['pid']}")
+            copying.wait_copied(30)
+            first.kill()
+            until(lambda: states(other) == done, "the other one")
+            until(lambda: is_over(orphan), "the end of the copier without a host")
+            copying.wait_copied(30)
+        expected = [row["message_id"] for row in copying.all_copied()]
+        assert [message_id for _, message_id, _, _ in copying.copies()] == expected
 
 
 @pytest.mark.campaign

@@ -14,7 +14,13 @@ from multicast.control import order_topic
 from multicast.control.codecs import named_record
 from multicast.drivers.memory.driver import MemoryDriver, MemoryReader
 from multicast.drivers.protocol import TopicPartition
-from multicast.errors import AmcastError, ClusterUnreachable, NotAuthorized, UsageError
+from multicast.errors import (
+    AmcastError,
+    ClusterUnreachable,
+    NotAuthorized,
+    Truncated,
+    UsageError,
+)
 from multicast.order.records import OwnRecord, Ticket, encode
 from multicast.order.stream import StreamCheckpoint
 from multicast.producing import order_follower
@@ -196,12 +202,32 @@ def test_an_error_that_does_not_pass_is_raised_once_to_who_waits(world):
     assert not follower.wait("P1", 3, 1.0)
 
 
-def test_a_false_checkpoint_orders_nothing_before_it_is_proven(world):
+def name_falsely(world, offset):
+    """Name a checkpoint that is not there; give its key."""
     true = world.whole(world.view().state, 1, "K1").marked
     far = tuple(log._replace(position=log.position + 9) for log in true.own)
     raw = encode(world.view().state.tag(1, "K1"), replace(true, own=far))
-    key, value = named_record(StreamCheckpoint(1, "K1", 3, raw), 0, (0, 0))
+    key, value = named_record(StreamCheckpoint(1, "K1", offset, raw), 0, (0, 0))
     world.log.write(COLLECTORS, value, key=key)
+    return key
+
+
+def test_once_a_false_checkpoint_beyond_the_end_is_deleted_who_waits_goes_on(world):
+    key = name_falsely(world, 9)
+    follower = order_follower.OrderFollower(world.driver, "A")
+    for _ in range(2):
+        with pytest.raises(Truncated, match="a checkpoint was at offset 9"):
+            follower.wait("P1", 0, 1.0)
+    world.log.write(COLLECTORS, None, key=key)
+    world.pass_time(200)  # it looks at the control topic
+    with pytest.raises(Truncated):
+        follower.wait("P1", 0, 1.0)
+    assert follower.wait("P1", 2, 1.0)
+    assert not follower.wait("P1", 3, 1.0)
+
+
+def test_a_false_checkpoint_orders_nothing_before_it_is_proven(world):
+    name_falsely(world, 3)
     world.driver.amount = 1
     follower = order_follower.OrderFollower(world.driver, "A")
     for _ in range(9):

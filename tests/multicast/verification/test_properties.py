@@ -17,15 +17,19 @@ def destination(message_id):
     return log.partition("~")[0].split("+") if colon else ["P1"]
 
 
-def build(*readings, interest=None, acked="", end=""):
-    """Readings in words; interests by consumer; acknowledged messages; who ended ("late C1/a")."""
+def build(*readings, interest=None, acked="", sent=False, end=""):
+    """Readings in words; interests by consumer; acknowledged messages; who ended ("late C1/a").
+
+    `sent`: the producer keeps its own order, in which the messages are acknowledged.
+    """
     builder = HistoryBuilder()
     for name, partitions in (interest or {}).items():
         builder.interest(consumer=name, interest=partitions.split())
-    for message_id in acked.split():
+    for place, message_id in enumerate(acked.split()):
         builder.acknowledgement(
-            producer="p", message_id=message_id, to=destination(message_id), outcome="accepted"
-        )
+            producer="p", message_id=message_id, to=destination(message_id), outcome="accepted",
+            sent=place if sent else None,
+        )  # fmt: skip
     for reading in readings:
         name, messages = reading.split(": ") if ": " in reading else (reading.rstrip(":"), "")
         consumer, _, instance = name.partition("/")
@@ -67,6 +71,7 @@ PLAN = by_hand(
 GOOD = {
     "interest": {"C1": "P1 P3", "C2": "P2 P3", "C3": "P1 P2"},
     "acked": "P1:0 P2:0 P1+P3:0 P2+P3:5 P1:1",
+    "sent": True,
     "end": "C1/a C1/b C2/a C3/a",
 }
 GOOD_READINGS = (
@@ -105,6 +110,7 @@ def test_verify_raises_the_violation_with_its_report():
 
 ACYCLIC, PREFIX, AGREEMENT = "uniform acyclic order", "uniform prefix order", "uniform agreement"
 VALIDITY, INTEGRITY, LOG, REPLAY = "validity", "uniform integrity", "log order", "replay"
+FIFO = "fifo order"
 WIDE = {"C1": "P1 P2", "C2": "P1"}
 LATE = {"interest": {"C1": "P1", "C2": "P1"}, "end": "C1 late:C2", "acked": "P1:0 P1:1 P1:2 P1:3"}
 WHOLE = "C1: P1:0 P1:1 P1:2 P1:3"
@@ -172,6 +178,18 @@ CASES = [
         [INTEGRITY],
         "addressed to P2+P3; the interest of C1 is P1",
     ),
+    # A producer's messages in another order than it sent them, at who delivers both.
+    (
+        "C1: P2:0 P1:0 P1:1",
+        {"acked": "P1:0 P2:0 P1:1", "sent": True},
+        [FIFO],
+        (
+            "C1 delivered P1:0 (position 1), after P2:0, though p sent that one later: "
+            "as its message 1, not 0."
+        ),
+    ),
+    ("C1: P2:0 P1:0", {"acked": "P1:0 P2:0"}, [], ""),
+    ("C1: P1:0|C2: P2:0|C1: P1:1 P3:0", {"acked": "P1:0 P2:0 P1:1 P3:0", "sent": True}, [], ""),
     # A log backwards, also where it lost its end.
     (
         "C1: P1:0 P2:7 P1:2 P1:1",

@@ -4,6 +4,7 @@ import pytest
 
 from ordering_osn.api.connection_errors import ConnectionLost
 from ordering_osn.config.channel_config import ChannelConfig
+from tests.helpers.small import until
 from tests.ordering_osn.helpers import configs
 from tests.ordering_osn.helpers.chains import (
     STRANGER,
@@ -13,6 +14,9 @@ from tests.ordering_osn.helpers.chains import (
     served,
     transaction,
 )
+from tests.ordering_osn.helpers.loops import becomes
+from tests.ordering_osn.helpers.served import broadcast, client_of
+from tests.ordering_osn.helpers.small import LONE, Nodes, quick
 
 MIB = 1 << 20
 
@@ -23,6 +27,31 @@ def with_absolute(channel, absolute):
     )
     channel.config = ChannelConfig(channel.name, config)
     return channel
+
+
+def test_a_raise_above_what_a_running_server_takes_is_warned_of(runner, tmp_path, caplog):
+    """gRPC's limit is that of the start; messages up to the least are taken without a restart."""
+
+    async def raised(node, absolute):
+        async with client_of(node) as client:
+            height = node.get("chain-a").ledger.height
+            update = configs.update(
+                node.get("chain-a").config,
+                lambda new: configs.set_batch(new, absolute_max_bytes=absolute),
+            )
+            assert await broadcast(client, update) == [200]
+            await becomes(lambda: node.get("chain-a").ledger.height > height)
+            await becomes(lambda: node._signer_judged_by["chain-a"] is node.get("chain-a").config)
+
+    with Nodes(LONE, tmp_path) as osn:
+        node = osn.running("n1", quick(absolute_max_bytes=3 * MIB))
+        runner.run(raised(node, 9 * MIB))
+        assert "restart it" not in caplog.text
+        runner.run(raised(node, 11 * MIB))
+        says = (
+            "chain-a allows messages of 11534336 bytes, and this node has taken messages of 10551"
+        )
+        until(lambda: says in caplog.text)
 
 
 @pytest.mark.slow

@@ -9,14 +9,19 @@ from grpc import aio
 
 from ordering_osn.api.connection_errors import ConnectionLost
 from ordering_osn.api.grpc_client import NodeClient
+from ordering_osn.api.metrics import Metrics
 from ordering_osn.api.receipt_request import receipt_envelope
 from ordering_osn.api.seek import ENDLESS, seek_envelope
 from ordering_osn.api.streams import ClientStreams
 from tests.ordering_osn.helpers.chains import (
+    CLIENT_TLS,
     MUTUAL_TLS,
     ORDERER,
+    SERVER_TLS,
+    SMALL_WINDOW,
     USER,
     USER_TLS,
+    SmallChannels,
     gathered,
     numbers,
     served,
@@ -157,18 +162,13 @@ def test_stalled_readers_of_a_client_are_bounded_and_others_go_on(runner, channe
     """Of one client and chain; what they hold is bounded, the next ones are told why."""
     channel.add(b"z" * 2**22)
     request = seek_envelope(USER, "chain-a", 1, 1)
-    small = [
-        ("grpc.use_local_subchannel_pool", 1),
-        ("grpc.http2.bdp_probe", 0),
-        ("grpc.http2.lookahead_bytes", 65535),
-    ]
 
     async def ask():
         async with AsyncExitStack() as stack:
             client = await stack.enter_async_context(served(channels))
             stalled = []
             for _ in range(8):
-                channel_of = aio.insecure_channel(client.address, small)
+                channel_of = aio.insecure_channel(client.address, SMALL_WINDOW)
                 await stack.enter_async_context(channel_of)
                 for _ in range(2):
                     stalled.append(channel_of.stream_stream(METHODS[1])())
@@ -186,3 +186,51 @@ def test_stalled_readers_of_a_client_are_bounded_and_others_go_on(runner, channe
     other, refused, info = runner.run(ask())
     assert other == ["block 0", 200]
     assert (refused, "have stopped reading" in info) == (503, True)
+
+
+@pytest.mark.parametrize(
+    ("host", "secrets"),
+    [("127.0.0.1", (None, None)), ("::1", (None, None)), ("127.0.0.1", (SERVER_TLS, CLIENT_TLS))],
+    ids=["IPv4", "IPv6", "TLS"],
+)
+def test_a_client_that_does_not_read_loses_its_connection(runner, channel, caplog, host, secrets):
+    """All its streams, and what gRPC holds for them; others keep theirs."""
+    channel.add(b"z" * 2**22)
+    tls, client_tls = secrets
+    metrics, limits = Metrics(), ClientStreams(stalled_s=2.0)
+    name = [("grpc.ssl_target_name_override", "orderer.example.com")]
+
+    async def ask():
+        async with AsyncExitStack() as stack:
+            server = await stack.enter_async_context(
+                serving(SmallChannels(channel), tls=tls, host=host, metrics=metrics, streams=limits)
+            )
+            address = f"[{host}]:{server.port}" if ":" in host else f"{host}:{server.port}"
+            honest = NodeClient(address, tls=client_tls, name="orderer.example.com")
+            client = await stack.enter_async_context(honest)
+            tail = client.deliver(seek_envelope(USER, "chain-a", 2, ENDLESS))
+            following = asyncio.create_task(anext(tail))
+            await becomes(lambda: limits._granted)
+            if tls is None:
+                stranger = aio.insecure_channel(address, SMALL_WINDOW)
+            else:
+                credentials = grpc.ssl_channel_credentials(client_tls.authorities)
+                stranger = aio.secure_channel(address, credentials, SMALL_WINDOW + name)
+            await stack.enter_async_context(stranger)
+            stalled = [stranger.stream_stream(METHODS[1])() for _ in range(3)]
+            for call in stalled:
+                await call.write(seek_envelope(USER, "chain-a", 1, 1))
+            async with asyncio.timeout(60):
+                codes = {await call.code() for call in stalled}
+            await becomes(lambda: sum(limits._granted.values()) == 1)
+            channel.add()
+            return codes, numbers([await following]), server
+
+    codes, following, server = runner.run(ask())
+    assert codes == {grpc.StatusCode.UNAVAILABLE}
+    assert following == ["block 2"]
+    assert not server._deliver._send_window._stalled
+    assert metrics.stalled_connections_ended.value() == 1
+    (said,) = [entry.getMessage() for entry in caplog.records if entry.levelname == "WARNING"]
+    assert "it has not read 4195" in said
+    assert said.endswith("that were sent to it within 2.11 s")

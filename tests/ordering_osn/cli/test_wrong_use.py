@@ -8,6 +8,7 @@ import pytest
 from multicast.errors import AmcastError, TimedOut, UsageError
 from multicast.settings import Settings
 from ordering_osn.api.grpc_server import Server
+from ordering_osn.api.renewal import FollowedFiles
 from ordering_osn.cli.length_prefixed import check_frames
 from ordering_osn.identity import SigningIdentity
 from ordering_osn.node.joining import join
@@ -51,9 +52,8 @@ def channels(tmp_path):
 # A node that cannot run.
 
 
-def options(folder, **more):
-    defaults = {"listen": ("127.0.0.1", 0), "operations": None, "signer": ORDERER}
-    return Options(folder=folder, **{**defaults, **more})
+def options(folder, signer=ORDERER):
+    return Options(folder, ("127.0.0.1", 0), None, FollowedFiles("--msp", (), lambda: signer))
 
 
 def not_served(chosen):

@@ -10,7 +10,6 @@ from tests.ordering_osn.helpers.bundle_nodes import A, B, C, bundle_for, quick_c
 from tests.ordering_osn.helpers.chains import (
     MUTUAL_TLS,
     ORDERER_CA,
-    ORDERER_FOLDER,
     ORG1,
     SERVER_TLS,
     USER,
@@ -18,6 +17,7 @@ from tests.ordering_osn.helpers.chains import (
     gathered,
     serving,
 )
+from tests.ordering_osn.helpers.pki import Certified, root
 from tests.ordering_osn.helpers.small import Nodes, chains_plan
 
 ORG1_CA = ORG1 / "tlsca/tlsca.org1.example.com-cert.pem"
@@ -31,7 +31,7 @@ WRONG = {
     "host name": (PAIR, ORDERER_CA, "n1.example.com", "name of the client, --tls-name"),
     "no certificate": ((), ORDERER_CA, NAME, "certificate and key of TlsFiles, --tls-cert"),
     "another certificate": (
-        (ORDERER_FOLDER / "tls/server.crt", ORDERER_FOLDER / "tls/server.key"),
+        root("nobody knows it"),
         ORDERER_CA,
         NAME,
         "is of a CA that the node was given (--client-ca)",
@@ -62,8 +62,12 @@ def over_tls(node, call, *, mutual=False, plain=False):
 
 def settings(case=None):
     pair, authority, name, _ = WRONG[case] if case else (PAIR, ORDERER_CA, NAME, "")
+    if isinstance(pair, Certified):
+        tls = TlsFiles(pair.pem, pair.key_pem, authority.read_bytes())
+    else:
+        tls = TlsFiles.read(*pair, authorities=[authority]) if authority else None
     return {
-        "tls": TlsFiles.read(*pair, authorities=[authority]) if authority else None,
+        "tls": tls,
         "name": name,
     }
 

@@ -1,5 +1,7 @@
 """Config updates: what may change, who may change it, and what a block holds afterwards."""
 
+import contextlib
+
 import pytest
 
 from ordering_osn.chain.bundles.wire_format import message_field
@@ -384,6 +386,16 @@ def without_migration(config):
 
 
 # Configs read from a block.
+
+
+@pytest.mark.parametrize(("named", "taken"), [("V1_4_2", False), ("V1_4_3", True)])
+def test_an_administrator_by_unit_needs_the_capability_that_makes_one(config, named, taken):
+    older = changed(config, lambda new: set_capabilities(new, named))
+    start = ChannelConfig(config.channel_id, older)
+    change = drop("Application", "Org1MSP", kind="policies", name="Endorsement")
+    raw = update(start, change, signers=[org_admin()])
+    with contextlib.nullcontext() if taken else pytest.raises(InvalidUpdate, match="is not met"):
+        start.proposed(parsed(raw))
 
 
 def test_a_config_envelope_is_not_taken_for_another_channels(config):

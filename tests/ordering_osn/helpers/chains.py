@@ -48,6 +48,12 @@ CLIENT_TLS = TlsFiles.read(authorities=[ORDERER_CA])
 USER_TLS = TlsFiles.read(
     USER_FOLDER / "tls/client.crt", USER_FOLDER / "tls/client.key", [ORDERER_CA]
 )
+# Of a client that takes little of what it does not read.
+SMALL_WINDOW = [
+    ("grpc.use_local_subchannel_pool", 1),
+    ("grpc.http2.bdp_probe", 0),
+    ("grpc.http2.lookahead_bytes", 65535),
+]
 
 
 def transaction(data=b"x", *, chain="chain-a", signer=USER, kind=HeaderType.ENDORSER_TRANSACTION):

@@ -199,7 +199,8 @@ def transaction(channel="chain-a", *, signer=None, data=b"x", kind=HeaderType.EN
 
 
 def rules(config, *, clock=lambda: NOW, signer=None, channels=0):
-    return ChannelRules(config, signer=signer or orderer(), clock=clock, channels=lambda: channels)
+    signing = signer or orderer()
+    return ChannelRules(config, signer=lambda: signing, clock=clock, channels=lambda: channels)
 
 
 def in_maintenance(config):

@@ -7,6 +7,7 @@ Prints, as JSON, the numbers of the blocks that each tail got, and how many tail
 
 import asyncio
 import collections
+import contextlib
 import json
 import sys
 
@@ -14,6 +15,8 @@ from ordering_osn.api.grpc_client import NodeClient
 from ordering_osn.api.seek import seek_envelope
 from ordering_osn.protos import Block
 from tests.ordering_osn.helpers.chains import USER
+
+CONNECTION_TAILS = 200  # below what a server allows a connection
 
 
 async def follow(client, stop):
@@ -26,8 +29,12 @@ async def follow(client, stop):
 
 
 async def main(port, tails, stop):
-    async with NodeClient(f"127.0.0.1:{port}") as client:
-        found = await asyncio.gather(*(follow(client, stop) for _ in range(tails)))
+    async with contextlib.AsyncExitStack() as stack:
+        clients = [NodeClient(f"127.0.0.1:{port}") for _ in range(-(-tails // CONNECTION_TAILS))]
+        for client in clients:
+            await stack.enter_async_context(client)
+        following = (follow(clients[tail // CONNECTION_TAILS], stop) for tail in range(tails))
+        found = await asyncio.gather(*following)
     counts = collections.Counter(json.dumps(one) for one in found)
     sys.stdout.write(json.dumps(counts) + "\n")
 

@@ -1,5 +1,6 @@
 """Which certificates are members of an organisation, in which role; the errors for others."""
 
+import contextlib
 import datetime as dt
 import hashlib
 
@@ -12,6 +13,7 @@ from cryptography.x509.oid import ExtendedKeyUsageOID
 from ordering_osn.identity import (
     MalformedMsp,
     Msp,
+    MspRules,
     Msps,
     SigningIdentity,
     UntrustedIdentity,
@@ -161,6 +163,40 @@ def test_a_member_with_two_chains_is_refused(authority):
     crossed = [one.issue("crossed", ca=True, key=key, begins=0) for one in (authority, other)]
     msp = Msp(msp_bytes([authority, other], intermediates=crossed, nodes=NODES))
     assert "more than one chain" in judged(msp, crossed[0].issue("a", units=["client"]))
+
+
+# Rules; the units of who is administrator, and of whom is accepted (of all with exactly one unit).
+RULES = {
+    MspRules.V1_0: ([], ["client", "peer", "admin", "orderer"]),
+    MspRules.V1_1: ([], ["client", "peer"]),
+    MspRules.V1_3: ([], ["client", "peer"]),
+    MspRules.V1_4_3: (["admin"], ["client", "peer", "admin", "orderer"]),
+}
+
+
+@pytest.mark.parametrize("rules", RULES)
+def test_channels_of_older_capabilities_know_fewer_units(authority, rules):
+    members = {unit: authority.issue(unit, units=[unit]) for unit in NODES}
+    msp = Msp(msp_bytes([authority], nodes=NODES), rules)
+    administrators, accepted = RULES[rules]
+    assert [unit for unit in NODES if "admin" in roles(msp, members[unit])] == administrators
+    assert [unit for unit in NODES if not judged(msp, members[unit])] == accepted
+    both = CombinedPrincipal(principals=[role(MSPRole.MEMBER)])
+    identity = Msps([msp]).identity(members["client"].creator())
+    assert identity.satisfies(principal(MSPPrincipal.COMBINED, both)) is (rules >= MspRules.V1_3)
+    for_fewer = pytest.raises(MalformedMsp, match=r"V1_4_3|neither client nor admin")
+    fewer = rules in (MspRules.V1_1, MspRules.V1_3)
+    for what in ({"nodes": {"client": None, "admin": None}}, {"admins": [members["admin"]]}):
+        with for_fewer if fewer else contextlib.nullcontext():
+            Msp(msp_bytes([authority], **{"nodes": NODES, **what}), rules)
+
+
+def test_an_authority_that_is_listed_twice_makes_no_second_chain(authority):
+    below = authority.issue("below", ca=True, begins=0)
+    lists = [authority] * 2, [authority], [authority], [below] * 2
+    for certifier, roots, intermediates in ((authority, *lists[:2]), (below, *lists[2:])):
+        msp = Msp(msp_bytes(roots, intermediates=intermediates, nodes=NODES))
+        assert not judged(msp, certifier.issue("a", units=["client"]))
 
 
 def test_authorities_that_certify_each_other_cost_a_bounded_number_of_checks():

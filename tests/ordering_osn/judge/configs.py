@@ -35,6 +35,8 @@ class Configs:
         self.random = random
         self.organisations = Organisations(random)
         self.base = configs.genesis()
+        older = configs.changed(self.base, lambda new: configs.set_capabilities(new, "V1_4_2"))
+        self.older = ChannelConfig("chain-a", older)
         self.spare = root("spare")
 
     def group(self, config):
@@ -139,7 +141,8 @@ class Configs:
 
     def update(self):
         """A config, and a CONFIG_UPDATE envelope for it; None where nothing changed."""
-        random, start = self.random, self.base
+        random = self.random
+        start = random.choice([self.base, self.base, self.older])
         if random.random() < 0.4:
             try:
                 start = ChannelConfig(start.channel_id, self.changed(start.config))
@@ -170,3 +173,24 @@ class Configs:
         signers = everybody[:2] if random.random() < 0.8 else random.sample(everybody, 1)
         now = datetime.now(UTC)
         return start, update_envelope(made, signers=signers, sender=everybody[0], now=now)
+
+    def extremes(self):
+        """The config, and CONFIG_UPDATE envelopes for it that random changes hardly give."""
+
+        def policies(count):
+            def change(config):
+                policies = config.channel_group.groups["Application"].policies
+                for number in range(count):
+                    policies[f"p{number}"].CopyFrom(policies["Readers"])
+
+            return make_update(start.config, configs.changed(start.config, change), "chain-a")
+
+        start, now = self.base, datetime.now(UTC)
+        nothing, unnamed = policies(1), policies(1)
+        nothing.write_set.CopyFrom(nothing.read_set)
+        unnamed.write_set.groups["Application"].version -= 1
+        admins = [configs.orderer_admin(), configs.org_admin()]
+        cases = [(nothing, 1), (unnamed, 1), (policies(20_000), 1), (policies(1), 501)]
+        for made, times in cases:
+            sent = update_envelope(made, signers=admins * times, sender=admins[0], now=now)
+            yield start, sent

@@ -2,9 +2,12 @@
 //
 // In, on stdin, case by case: a letter, the count of bytes (4, big endian) and the bytes.
 //
-//	m   an MSPConfig, as the value "MSP" of a group has it
+//	m   the version of the rules (a byte), and an MSPConfig, as the value "MSP" of a group has it
+//	r   the version, a role (a byte), an MSPConfig, its count of bytes before it, and a creator:
+//	    whether the creator has the role
 //	c   a Config: a channel's whole configuration
 //	u   a Config, its count of bytes before it, and the ConfigEnvelope that shall follow it
+//	p   the same, and an Envelope with a ConfigUpdate, which Fabric's orderer makes one of
 //
 // Out, a line for each case: "accepted", or "refused: " and the reason.
 package main
@@ -38,27 +41,49 @@ func judge(provider bccsp.BCCSP, kind byte, raw []byte) (err error) {
 	}()
 	switch kind {
 	case 'm':
-		return judgeMsp(provider, raw)
+		_, err := members(provider, raw[0], raw[1:])
+		return err
+	case 'r':
+		return judgeRole(provider, raw[0], raw[1], raw[2:])
 	case 'c':
 		_, err := bundle(provider, raw)
 		return err
-	case 'u':
-		return judgeUpdate(provider, raw)
+	case 'u', 'p':
+		return judgeUpdate(provider, kind, raw)
 	}
 	return fmt.Errorf("no case %q", kind)
 }
 
-func judgeMsp(provider bccsp.BCCSP, raw []byte) error {
+func members(provider bccsp.BCCSP, version byte, raw []byte) (msp.MSPManager, error) {
 	config := &mspprotos.MSPConfig{}
 	if err := proto.Unmarshal(raw, config); err != nil {
-		return err
+		return nil, err
 	}
-	handler := channelconfig.NewMSPConfigHandler(msp.MSPv1_4_3, provider)
+	handler := channelconfig.NewMSPConfigHandler(msp.MSPVersion(version), provider)
 	if _, err := handler.ProposeMSP(config); err != nil {
+		return nil, err
+	}
+	return handler.CreateMSPManager()
+}
+
+func judgeRole(provider bccsp.BCCSP, version, role byte, raw []byte) error {
+	count := binary.BigEndian.Uint32(raw)
+	manager, err := members(provider, version, raw[4:4+count])
+	if err != nil {
 		return err
 	}
-	_, err := handler.CreateMSPManager()
-	return err
+	identity, err := manager.DeserializeIdentity(raw[4+count:])
+	if err != nil {
+		return err
+	}
+	wanted := &mspprotos.MSPRole{
+		MspIdentifier: identity.GetMSPIdentifier(), Role: mspprotos.MSPRole_MSPRoleType(role),
+	}
+	principal, err := proto.Marshal(wanted)
+	if err != nil {
+		return err
+	}
+	return identity.SatisfiesPrincipal(&mspprotos.MSPPrincipal{Principal: principal})
 }
 
 func bundle(provider bccsp.BCCSP, raw []byte) (*channelconfig.Bundle, error) {
@@ -69,14 +94,23 @@ func bundle(provider bccsp.BCCSP, raw []byte) (*channelconfig.Bundle, error) {
 	return channelconfig.NewBundle(channel, config, provider)
 }
 
-func judgeUpdate(provider bccsp.BCCSP, raw []byte) error {
+func judgeUpdate(provider bccsp.BCCSP, kind byte, raw []byte) error {
 	count := binary.BigEndian.Uint32(raw)
 	current, err := bundle(provider, raw[4:4+count])
 	if err != nil {
 		return fmt.Errorf("the current config: %w", err)
 	}
 	envelope := &common.ConfigEnvelope{}
-	if err := proto.Unmarshal(raw[4+count:], envelope); err != nil {
+	if kind == 'p' {
+		update := &common.Envelope{}
+		if err := proto.Unmarshal(raw[4+count:], update); err != nil {
+			return err
+		}
+		envelope, err = current.ConfigtxValidator().ProposeConfigUpdate(update)
+		if err != nil {
+			return err
+		}
+	} else if err := proto.Unmarshal(raw[4+count:], envelope); err != nil {
 		return err
 	}
 	if err := current.ConfigtxValidator().Validate(envelope); err != nil {

@@ -7,6 +7,7 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec, ed25519, padding, rsa
 from cryptography.x509.oid import ExtendedKeyUsageOID as Usage
 
+from ordering_osn.identity import MspRules
 from ordering_osn.identity.certificates import Certificate, Unreadable, tagged
 from ordering_osn.identity.encoding import elements
 from ordering_osn.protos import FabricMSPConfig, MSPConfig
@@ -211,7 +212,7 @@ class Organisations:
                 continue
             parent = random.choice([*roots, *below] or [None])
             below.append(self.certificate(parent, f"{name} {at}", ca=not self.odd(0.5)))
-        if self.odd() and roots and below:
+        if self.odd(3) and roots:
             random.choice([roots, below]).append(random.choice([*roots, *below]))
         if self.odd() and roots:
             again = roots[0]
@@ -229,7 +230,7 @@ class Organisations:
         self.strange = random.choice([0.002, 0.005, 0.02])
         roots, below = self.family("root")
         tls_roots, tls_below = self.family("tls") if random.random() < 0.7 else ([], [])
-        cas = [*roots, *below]
+        cas = self.cas = [*roots, *below]
         config = FabricMSPConfig(
             name="" if self.odd(0.3) else "Org1",
             root_certs=map(self.written, roots),
@@ -268,6 +269,16 @@ class Organisations:
             config.signing_identity.public_signer = b"somebody"
         kind = random.choice([0, 1, 2]) if self.odd(0.5) else 0
         return MSPConfig(type=kind, config=config.SerializeToString()).SerializeToString()
+
+    def rules(self):
+        """A version of the rules; mostly the newest."""
+        return self.random.choice([*MspRules, MspRules.V1_4_3, MspRules.V1_4_3])
+
+    def member(self):
+        """A member's certificate, by a CA of the newest definition."""
+        signer = self.random.choice(self.cas) if self.cas else None
+        units = self.random.sample(UNITS, self.random.choice([1, 1, 1, 2]))
+        return self.certificate(signer, "member", ca=False, units=units)
 
     def revocations(self, cas):
         """A revocation list of a CA, which may name another CA."""

@@ -6,7 +6,7 @@ import tempfile
 from pathlib import Path
 
 BUILD_S, JUDGE_S = 900, 300
-MSP, CONFIG, UPDATE = b"m", b"c", b"u"
+MSP, ROLE, CONFIG, UPDATE, PROPOSAL = b"m", b"r", b"c", b"u", b"p"
 
 
 @functools.cache

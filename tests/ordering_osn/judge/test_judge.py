@@ -1,5 +1,7 @@
 """No config leaves a node that Fabric's own packages refuse: random ones, judged by both."""
 
+import contextlib
+import itertools
 import random
 import re
 
@@ -8,11 +10,12 @@ import pytest
 from ordering_osn.chain.envelopes import canonical
 from ordering_osn.config.channel_config import ChannelConfig, InvalidConfig
 from ordering_osn.config.configtx import InvalidUpdate
-from ordering_osn.identity import MalformedMsp, Msp
+from ordering_osn.identity import MalformedMsp, Msp, MspRules, Msps, UntrustedIdentity
 from tests.ordering_osn.helpers.configs import parsed
+from tests.ordering_osn.helpers.pki import role
 from tests.ordering_osn.judge.configs import Configs
 from tests.ordering_osn.judge.organisations import Organisations
-from tests.ordering_osn.judge.program import CONFIG, MSP, UPDATE, judged
+from tests.ordering_osn.judge.program import CONFIG, MSP, PROPOSAL, ROLE, UPDATE, judged
 
 pytestmark = [
     pytest.mark.slow,
@@ -21,7 +24,7 @@ pytestmark = [
     pytest.mark.timeout(1200),
 ]
 
-ORGANISATIONS, CONFIGS, UPDATES = 1_500, 300, 300
+ORGANISATIONS, MEMBERS, CONFIGS, UPDATES = 1_500, 1_000, 300, 300
 # Where we refuse what Fabric takes, and why.
 STRICTER = {
     r"extension \(2\.5\.29\.(30|33|36|54)\)": "name constraints and policies are not implemented",
@@ -36,7 +39,6 @@ STRICTER = {
     r"no chain of valid CAs": "key usages without any bit; RSA-PSS",
     r"RSA key": "shorter than 1024 bits, or odd numbers: Go only fails when it verifies",
     r"revocation list": "each is read at once; Fabric reads it when it needs it",
-    r"more than one chain": "the same CA is listed twice",
     r"no readable certificate": "the other library reads DER more strictly than Go",
     r"its key is of a kind": "Go takes unknown kinds of keys from a CA for TLS",
     r"private key or a reference": "Fabric takes it with the key: then a secret is in the block",
@@ -44,14 +46,16 @@ STRICTER = {
     r"Kafka broker": "checked up to Fabric 2.5, not in the version that judges here",
     r"has no orderer group": "who orders it must find batches and policies there",
     r"requires capabilities": "Fabric's nodes end with a panic, but later",
+    r"no group names the elements": "Fabric makes a block of the same config, with a new number",
+    r"more fields than this node reads": "20,000, or 1,000 signatures: they hold up all clients",
     r"has the unknown rule": "Fabric takes it as met without any signature",
 }
 
 
 def ours(raw):
-    """Our verdict: "" where a node takes the definition, else the reason."""
+    """Our verdict: "" where a node takes the definition, after its rules' byte, else the reason."""
     try:
-        Msp(raw)
+        Msp(raw[1:], MspRules(raw[0]))
     except MalformedMsp as error:
         return str(error)
     return ""
@@ -67,12 +71,31 @@ def check_stricter(seed, verdicts):
 def test_no_organisation_is_taken_that_fabric_refuses():
     seed = random.SystemRandom().randrange(2**32)
     made = Organisations(random.Random(seed))
-    cases = [made.definition() for _ in range(ORGANISATIONS)]
+    cases = [bytes([made.rules()]) + made.definition() for _ in range(ORGANISATIONS)]
     verdicts = list(zip(cases, map(ours, cases), judged(MSP, cases), strict=True))
     wrong = [(theirs, raw.hex()) for raw, mine, theirs in verdicts if theirs and not mine]
     assert not wrong, f"seed {seed}: {len(wrong)} taken that Fabric refuses: {wrong[:3]}"
     assert sum(not mine for _raw, mine, _theirs in verdicts) > ORGANISATIONS // 5, seed
     check_stricter(seed, verdicts)
+
+
+def test_a_member_has_the_roles_that_fabric_gives_it():
+    seed = random.SystemRandom().randrange(2**32)
+    made = Organisations(random.Random(seed))
+    cases, verdicts = [], []
+    while len(cases) < MEMBERS:
+        rules, raw, kind = made.rules(), made.definition(), made.random.randrange(5)
+        creator = made.member().creator()
+        with contextlib.suppress(MalformedMsp, UntrustedIdentity):
+            identity = Msps([Msp(raw, rules)]).identity(creator)
+            verdicts.append("" if identity.satisfies(role(kind, "Org1")) else str(identity.problem))
+            size = len(raw).to_bytes(4, "big")
+            cases.append(bytes([rules, kind]) + size + raw + creator)
+    both = list(zip(cases, verdicts, judged(ROLE, cases), strict=True))
+    wrong = [(theirs, raw.hex()) for raw, mine, theirs in both if theirs and not mine]
+    assert not wrong, f"seed {seed}: {len(wrong)} roles that Fabric does not give: {wrong[:3]}"
+    assert sum(not mine for mine in verdicts) > MEMBERS // 10, seed
+    check_stricter(seed, both)
 
 
 def ours_of_config(config):
@@ -99,17 +122,23 @@ def test_no_config_is_run_that_fabric_refuses():
 def test_no_update_becomes_a_block_that_fabric_refuses():
     seed = random.SystemRandom().randrange(2**32)
     made = Configs(random.Random(seed))
-    taken = []
-    while len(taken) < UPDATES:
-        pair = made.update()
+    taken, refused, reasons = [], [], []
+    pairs = itertools.chain(made.extremes(), iter(made.update, made))  # the latter without end
+    for pair in pairs:
+        if len(taken) == UPDATES:
+            break
         if pair is None:
             continue
+        current = canonical(pair[0].config)
+        current = len(current).to_bytes(4, "big") + current
         try:
             envelope, _ = pair[0].proposed(parsed(pair[1]))
-        except InvalidUpdate:
-            continue
-        current = canonical(pair[0].config)
-        taken.append(len(current).to_bytes(4, "big") + current + canonical(envelope))
+        except InvalidUpdate as error:
+            refused.append(current + pair[1])
+            reasons.append(str(error))
+        else:
+            taken.append(current + canonical(envelope))
     verdicts = zip(taken, judged(UPDATE, taken), strict=True)
     wrong = [(theirs, case.hex()) for case, theirs in verdicts if theirs]
     assert not wrong, f"seed {seed}: {len(wrong)} taken that Fabric refuses: {wrong[:3]}"
+    check_stricter(seed, list(zip(refused, reasons, judged(PROPOSAL, refused), strict=True)))

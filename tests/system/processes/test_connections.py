@@ -3,6 +3,7 @@
 import re
 import subprocess
 import sys
+import urllib.request
 from contextlib import ExitStack
 from pathlib import Path
 
@@ -41,14 +42,18 @@ def test_each_process_takes_what_the_page_says_and_not_far_less(kafka_cluster, t
     with network(kafka_cluster, tmp_path, plan, *blocks, **settings) as net, ExitStack() as stack:
         place = ["-b", kafka_cluster.bootstrap, "-t", net.system.topic]
         pids = {"collectors run": net.system.order().pid, "osn run": net.nodes.pids[0]}
+        name = ".".join((*CHAINS, "p"))
         for verb, *rest in (
             ["send", "--to", "p"],
-            ["receive", "--name", ".".join((*CHAINS, "p")), "--group", "g"],
+            ["receive", "--name", name, "--group", "g"],
+            ["materialize", name, "--to", f"{net.system.topic}.copies"],
+            ["ui", "--web-port", "0"],
         ):
             process = subprocess.Popen(
                 [sys.executable, "-m", "multicast", verb, *place, *rest],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.DEVNULL,
+                stderr=subprocess.PIPE if verb == "ui" else None,
                 bufsize=0,
             )
             stack.enter_context(process)
@@ -56,6 +61,11 @@ def test_each_process_takes_what_the_page_says_and_not_far_less(kafka_cluster, t
             pids[verb] = process.pid
             if verb == "send":
                 process.stdin.write(b"one\n")
+            if verb == "ui":
+                page = process.stderr.readline().decode().split()[-1]
+                for path in ("events", f"timeline?interest={name.replace('.', ',')}"):
+                    looks = urllib.request.urlopen(page + path, timeout=60)
+                    stack.enter_context(looks)
         assert pids.keys() == stated.keys()
         until(lambda: net.nodes.healthy(0), "the node")
         most = dict.fromkeys(pids, (0, 0))

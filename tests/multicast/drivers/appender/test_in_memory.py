@@ -16,7 +16,8 @@ from multicast.drivers.protocol import Appended, JointRecord, TopicPartition
 LOGS = [TopicPartition("A", number) for number in range(3)]
 LOG, OTHER, _ = LOGS
 ORDER = TopicPartition("O", 0)
-NOT_LEADER, TIMED_OUT, TOO_LARGE, TOO_FEW, TOO_FEW_AFTER, INVALID = 6, 7, 10, 19, 20, 87
+NOT_LEADER, TIMED_OUT, TOO_LARGE, TOO_FEW, TOO_FEW_AFTER = 6, 7, 10, 19, 20
+OUT_OF_ORDER, INVALID = 45, 87
 REQUEST_S, DELIVERY_S = 5.0, 20.0
 
 
@@ -177,11 +178,63 @@ def test_a_batch_for_a_deposed_leader_waits_until_somebody_looks_for_the_new_one
     assert cluster.kinds(LOG) == ["stored", "stored"]
 
 
+@pytest.mark.parametrize("kind", ["before its turn", "in each epoch"])
+def test_a_batch_that_is_refused_for_its_number_again_and_again_waits_for_a_look_up(cluster, kind):
+    brokers, requests = cluster.brokers, cluster.requests
+    cluster.append(LOG)
+    answer_at_once(requests.pop())  # more than one batch may be in flight now
+    for _ in range(2):
+        cluster.append(LOG)
+    first, second = requests
+    carried = []
+
+    def carry(request):
+        carried.append(request)
+        assert len(carried) < 9, "it is sent again without a pause"
+        request.store({LOG: OUT_OF_ORDER} if kind == "in each epoch" else None)
+        request.answer()
+
+    if kind == "before its turn":  # the leader changes twice, and the other one is frozen
+        brokers.leaders[LOG] = 1
+        first.store({LOG: NOT_LEADER})
+        first.answer()
+        brokers.leaders[LOG], brokers.carry = 0, carry
+        second.store({LOG: NOT_LEADER})
+        second.answer()
+        answer_at_once(requests.pop())
+    else:
+        brokers.carry = carry
+        first.store({LOG: OUT_OF_ORDER})
+        first.answer()
+        second.store({LOG: OUT_OF_ORDER})
+        second.answer()
+    brokers.carry = answer_at_once
+    brokers.turn()
+    assert cluster.kinds(LOG) == ["stored"] * 3
+    assert cluster.stored(LOG) == cluster.sent[LOG]
+
+
 def test_a_closed_appender_tells_what_was_sent_from_what_was_not(cluster):
     for _ in range(3):
         cluster.append(LOG)  # before the first is stored, no other one is sent
     cluster.appender.close(0)
     assert cluster.kinds(LOG) == ["AppendUnknown", "AppendNotStored", "AppendNotStored"]
+
+
+def test_a_close_waits_for_what_goes_beside(cluster):
+    cluster.brokers.leaders[OTHER] = 1
+    cluster.append(OTHER)
+    message, ticket = cluster.requests
+    answer_at_once(message)
+
+    def wait_for(_, ready, __):
+        if not ready():
+            answer_at_once(ticket)
+        return ready()
+
+    cluster.clock.wait_for = wait_for
+    cluster.appender.close()
+    assert cluster.kinds(ORDER) == ["stored"]
 
 
 def test_a_ticket_that_cannot_be_written_holds_up_neither_flush_nor_close(cluster):

@@ -1,0 +1,68 @@
+"""When certificates end: read from PEM as OpenSSL reads it, said a month before, once a day."""
+
+import ssl
+import time
+
+import pytest
+
+from collectors.doctor.certificate_checks import of_certificates
+from multicast.drivers import certificates
+from multicast.drivers.certificates import WARNED_BEFORE_S, end_of, expiry_warning, watch_files
+from multicast.metrics.exposition import certificate_samples
+from tests.helpers.certificates import certificate
+from tests.ordering_osn.helpers.pki import root, years
+
+
+@pytest.mark.parametrize("ends", [5, 29.9, 30.1, 80])  # years after 2020; from 2050 on in long form
+def test_the_end_is_the_one_that_openssl_reads(ends, tmp_path):
+    file = tmp_path / "ca.pem"
+    file.write_bytes(b"a comment\n" + root(ends=ends).pem)
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.load_verify_locations(file)
+    (read,) = context.get_ca_certs()
+    assert end_of(file.read_bytes(), 0.0) == ssl.cert_time_to_seconds(read["notAfter"])
+
+
+def test_of_several_the_first_end_counts_but_not_of_an_authority_that_others_have_replaced():
+    both = root(ends=5).pem + root(ends=6).pem
+    between = years(5.5).timestamp()
+    ends = [end_of(both, between, authorities=authorities) for authorities in (False, True)]
+    assert ends == [years(5).timestamp(), years(6).timestamp()]
+    assert end_of(both, years(7).timestamp(), authorities=True) == years(5).timestamp()
+
+
+@pytest.mark.parametrize("pem", [b"", b"no", b"-----BEGIN CERTIFICATE-----\nAAAA\n-----END"])
+def test_what_is_no_certificate_has_no_end_and_is_not_warned_of(pem):
+    assert end_of(pem, 0.0) is None
+    assert expiry_warning("--tls-cert", None, 0.0) is None
+
+
+def test_any_byte_may_be_wrong():
+    pem = root().pem
+    for at in range(len(pem)):
+        end_of(pem[:at] + b"A" + pem[at + 1 :], 0.0)
+
+
+def test_a_certificate_is_warned_of_from_a_month_before_its_end():
+    warnings = [expiry_warning("--msp", 1e9, 1e9 - left) for left in (WARNED_BEFORE_S + 1, 1, 0)]
+    assert warnings[0] is None
+    assert warnings[1].startswith("a certificate of --msp ends at 2001-09-09 01:46:40 UTC; give it")
+    assert warnings[2].startswith("a certificate of --msp ended at ")
+
+
+def test_clients_files_are_warned_of_once_a_day_and_shown(tmp_path, caplog, monkeypatch):
+    monkeypatch.setattr(certificates, "_files", {})
+    soon, later, gone = (tmp_path / name for name in ("soon.pem", "later.pem", "gone.pem"))
+    soon.write_bytes(certificate("client")[2])  # of two days
+    later.write_bytes(root(ends=20).pem)
+    files = {"ssl.certificate.location": str(soon), "ssl.ca.location": str(later)}
+    for _ in range(3):
+        watch_files({**files, "ssl.key.location": str(gone), "other": None})
+    assert [record.getMessage().split(" ends at ")[0] for record in caplog.records] == [
+        f"a certificate of ssl.certificate.location ({soon})"
+    ]
+    assert {sample.labels: sample.value for sample in certificate_samples()} == {
+        (name, path): end_of((tmp_path / path).read_bytes(), 0.0) for name, path in files.items()
+    }
+    (told,) = of_certificates(certificates.ends(), time.time())
+    assert f"ssl.certificate.location ({soon}) ends at" in told.says

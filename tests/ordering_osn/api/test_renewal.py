@@ -1,0 +1,137 @@
+"""What is read anew: files that fit together, and the client CAs of the channels' configs."""
+
+import asyncio
+
+import pytest
+
+from multicast.errors import UsageError
+from ordering_osn.api.connection_errors import ConnectionLost
+from ordering_osn.api.grpc_client import NodeClient
+from ordering_osn.api.renewal import FollowedFiles
+from ordering_osn.api.seek import seek_envelope
+from ordering_osn.api.tls_files import TlsFiles
+from ordering_osn.config.channel_config import ChannelConfig
+from tests.ordering_osn.helpers import configs
+from tests.ordering_osn.helpers.chains import (
+    MUTUAL_TLS,
+    ORDERER_CA,
+    USER,
+    SmallChannel,
+    SmallChannels,
+    gathered,
+    numbers,
+    serving,
+)
+from tests.ordering_osn.helpers.compute_update import group_at
+from tests.ordering_osn.helpers.pki import NODES, msp_bytes, root
+
+
+@pytest.fixture
+def files(tmp_path):
+    """Give a certificate and its key, followed; and how to write others there."""
+    paths = tmp_path / "tls.crt", tmp_path / "tls.key"
+
+    def write(certified, *which):
+        for path, pem in zip(paths, (certified.pem, certified.key_pem), strict=True):
+            if path.suffix in (which or (".crt", ".key")):
+                path.write_bytes(pem)
+                path.chmod(0o600)
+
+    write(root("first"))
+    followed = FollowedFiles("--tls-cert", paths, lambda: TlsFiles.read(*paths))
+    followed.write = write
+    followed.taken = []
+    followed.used.append(followed.taken.append)
+    return followed
+
+
+def test_files_are_read_only_when_they_have_changed_or_somebody_asks(files):
+    files.renew()
+    assert files.taken == []
+    files.renew(anyhow=True)
+    new = root("new")
+    files.write(new)
+    files.renew()
+    files.renew()
+    assert [len(files.taken), files.current, files.taken[-1].certificate] == [
+        2,
+        files.taken[-1],
+        new.pem,
+    ]
+
+
+def test_what_cannot_be_used_leaves_the_last_in_force_and_is_said_once(files, caplog):
+    first, new = files.current, root("new")
+    files.write(new, ".crt")
+    for _ in range(3):
+        files.renew()
+    assert (files.current, files.taken) == (first, [])
+    assert "is not the key of the certificate" in files.trouble
+    assert [record.getMessage() for record in caplog.records] == [files.trouble]
+    files.write(new, ".key")
+    files.renew()
+    assert (files.trouble, files.current.key) == ("", new.key_pem)
+
+
+def test_who_refuses_what_was_read_keeps_the_last_in_force(files):
+    def refuse(_):
+        raise UsageError("no channel knows it")
+
+    first = files.current
+    files.used.insert(0, refuse)
+    files.write(root("new"))
+    files.renew()
+    assert (files.current, files.taken) == (first, [])
+    assert files.trouble.startswith("--tls-cert: no channel knows it; what was in force")
+
+
+def test_a_key_and_a_certificate_of_different_times_are_not_used(files):
+    """They are written while they are read; the next look sees them together."""
+    read, new = files._read, root("new")
+
+    def written_meanwhile():
+        answer = read()
+        files.write(new)
+        return answer
+
+    files.write(root("other"))
+    files._read = written_meanwhile
+    files.renew()
+    files._read = read
+    assert files.taken == []
+    files.renew()
+    assert [each.certificate for each in files.taken] == [new.pem]
+
+
+def test_client_authorities_follow_the_channels_config(tmp_path):
+    channel, authority = SmallChannel(tmp_path), root("tls")
+
+    def with_authority(config):
+        group = configs.organisation(root(), "Org2MSP")
+        group.values["MSP"].value = msp_bytes(
+            [root()], name="Org2MSP", nodes=NODES, tls=[authority]
+        )
+        group_at(config, "Application").groups["Org2MSP"].CopyFrom(group)
+
+    member = authority.issue("member")
+    tls = TlsFiles(member.pem, member.key_pem, ORDERER_CA.read_bytes())
+    request = seek_envelope(USER, "chain-a", "oldest", "oldest", tls_hash=tls.tls_hash)
+
+    async def ask(server):
+        address = f"127.0.0.1:{server.port}"
+        async with NodeClient(address, tls=tls, name="orderer.example.com") as client:
+            return numbers(await gathered(client.deliver(request)))
+
+    async def run():
+        async with serving(SmallChannels(channel), tls=MUTUAL_TLS) as server:
+            with pytest.raises(ConnectionLost):
+                await ask(server)
+            before = channel.config
+            channel.config = ChannelConfig("chain-a", configs.changed(before, with_authority))
+            assert await ask(server) == ["block 0", 200]
+            channel.config = before  # an organisation that is removed is let in no more
+            with pytest.raises(ConnectionLost):
+                await ask(server)
+
+    asyncio.run(run())
+    channel.store.close()

@@ -88,11 +88,7 @@ DOORS = {
     "grpc": ("ordering_osn/api/grpc_client.py", "ordering_osn/api/grpc_server.py"),
     "opentelemetry": ("multicast/tracing/",),
     "prometheus_client": ("multicast/metrics/", "ordering_osn/api/metrics.py"),
-    "pyspark": (
-        "bench/pipeline/",
-        "examples/accounts/history.py",
-        "multicast/spark/",
-    ),
+    "pyspark": ("bench/pipeline/", "examples/accounts/history.py", "multicast/spark/"),
     "matplotlib": ("bench/report/report.py",),
     "hdrh": ("bench/harness/histogram.py",),
 }

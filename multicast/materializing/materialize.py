@@ -143,8 +143,9 @@ class Copier:
         start: Start | Cursor | str | datetime,
     ) -> Consumer:
         """Fence others, then read where they have ended, and open the consumer there."""
-        self._transactions.fence()
         control = control_partition(self._topic)
+        self._driver.committed(self._group, [control])  # names a missing right; librdkafka waits
+        self._transactions.fence()
         _, text = self._transactions.committed(self._group, [control]).get(control, (0, ""))
         stored = Cursor.parse(text) if text else None
         copied = self._copied(stored)

@@ -18,12 +18,19 @@ def test_one_member_of_a_group_is_chosen_and_alone_commits_under_its_generation(
             stack.callback(member.close)
 
         def settled(steps):
-            """Have members take part until all have the same generation, and one is chosen."""
+            """Have members take part, each at its own pace, until all have the same generation."""
+            told, agreed = {}, []
+
+            def take_part(member):
+                while not agreed:
+                    told[member] = member.take_part(b"")
+                    now = [told.get(each) for each in steps]
+                    if None not in now and len({each.generation for each in now}) == 1:
+                        agreed.append(dict(zip(steps, now, strict=True)))
+
             with ThreadPoolExecutor(len(steps)) as pool:
-                while True:
-                    told = list(pool.map(lambda member: member.take_part(b""), steps))
-                    if None not in told and len({each.generation for each in told}) == 1:
-                        return dict(zip(steps, told, strict=True))
+                list(pool.map(take_part, steps))
+            return agreed[0]
 
         told = settled(members)
         (chosen,) = (member for member in members if told[member].chosen)

@@ -1,6 +1,8 @@
 """What all tests share: their environment, the order of their files, the brokers, no deadlines."""
 
+import asyncio
 import gc
+import inspect
 import logging
 import os
 import sys
@@ -31,6 +33,7 @@ OURS = ("amcast", "kafka", "faust", "mode")
 # What a user's shell may hold, and what would reach the commands that tests run.
 NOT_OURS = ("PYTEST_ADDOPTS", "COLUMNS", "LINES", "NO_COLOR", "FORCE_COLOR", "PYTHONWARNINGS",
             "CLICOLOR", "CLICOLOR_FORCE", "LANGUAGE", "LC_ALL", "PYTHONIOENCODING")  # fmt: skip
+BROKERS = {"kafka_cluster", "kafka_cluster_of_three"}  # who asks for one is marked `kafka`
 BOOTSTRAP = pytest.StashKey()  # of the broker that all tests share, or None
 OF_THREE = pytest.StashKey()  # the cluster of three brokers while it runs
 USERS_OF_THREE = pytest.StashKey()  # the files whose tests ask for it
@@ -70,6 +73,9 @@ def pytest_ignore_collect(collection_path, config):
 def pytest_collection_modifyitems(config, items):
     """Put what takes longest first, or one worker would end alone: JVMs, long ones, brokers."""
     parts.mark(items)
+    for item in items:
+        if BROKERS.intersection(item.fixturenames):
+            item.add_marker(pytest.mark.kafka)
     others = parts.out_of_turn(items)
     if others:
         config.hook.pytest_deselected(items=others)
@@ -95,6 +101,16 @@ def pytest_runtest_setup(item):
     if cluster is not None and item.path not in item.config.stash[USERS_OF_THREE]:
         item.config.stash[OF_THREE] = None
         cluster.stop()
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_pyfunc_call(pyfuncitem):
+    """Run a test that is a coroutine function in an event loop of its own."""
+    if not inspect.iscoroutinefunction(pyfuncitem.obj):
+        return None
+    names = inspect.signature(pyfuncitem.obj).parameters
+    asyncio.run(pyfuncitem.obj(**{name: pyfuncitem.funcargs[name] for name in names}))
+    return True
 
 
 @pytest.hookimpl(wrapper=True)

@@ -154,8 +154,6 @@ def test_every_entry_of_the_suite_is_a_workload_that_can_be_run():
 # -- the real thing -------------------------------------------------------------------------
 
 
-@pytest.mark.kafka
-@pytest.mark.slow
 @pytest.mark.timeout(900)
 def test_a_small_run_measures_every_arm_and_loses_nothing(kafka_cluster, tmp_path, capsys):
     # Init: a few messages through a chain of two collectors.

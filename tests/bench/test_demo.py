@@ -5,17 +5,12 @@ import json
 import re
 from importlib import resources
 
-import pytest
-
 from bench.demo.cli import lay_out, read_commits
 from tests.helpers.system import amcast
 
 SAMPLE = resources.files("bench").joinpath("workloads/kafka-commits-2000.jsonl.gz")
 
 
-@pytest.mark.campaign
-@pytest.mark.kafka
-@pytest.mark.slow
 def test_the_demo_orders_real_commits_kills_a_collector_and_proves_the_order(
     kafka_cluster, tmp_path
 ):

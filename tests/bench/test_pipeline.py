@@ -165,17 +165,13 @@ def batch(measured, session):
     return run_pipeline(measured, measured.run, out=f"{measured.folder}/out")
 
 
-@pytest.mark.kafka
-@pytest.mark.campaign
 def test_void_order_records_are_told_and_take_no_place(batch):
     assert batch["order"]["void"] == {"foreign": 1, "impossible": 1}
     assert batch["order"]["unplaced"] == 0
 
 
-@pytest.mark.kafka
 @pytest.mark.timeout(900)
 @pytest.mark.usefixtures("session")
-@pytest.mark.campaign
 def test_two_swapped_deliveries_end_with_3_and_a_lost_one_is_counted(measured):
     # Init: the same events under another name; two deliveries changed places, one never was.
     run = f"{measured.run}-wrong"

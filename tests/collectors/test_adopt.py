@@ -204,8 +204,6 @@ class GroupAsBefore:
         self._consumer.close()
 
 
-@pytest.mark.kafka
-@pytest.mark.slow
 @pytest.mark.timeout(600)
 def test_producers_and_a_group_go_on_while_three_services_get_one_order(where, tmp_path):
     topic = topic_of(where, tmp_path, 6)
@@ -289,8 +287,6 @@ def transaction(where, topic, values, partitions, *, commit):
         producer.abort_transaction(PATIENCE_S)
 
 
-@pytest.mark.kafka
-@pytest.mark.slow
 @pytest.mark.timeout(600)
 def test_old_records_are_delivered_completely_without_those_of_aborted_transactions(
     where, tmp_path
@@ -331,8 +327,6 @@ def test_old_records_are_delivered_completely_without_those_of_aborted_transacti
 
 
 @pytest.mark.campaign
-@pytest.mark.kafka
-@pytest.mark.slow
 def test_without_apply_nothing_is_made_and_what_was_written_can_be_applied(where, tmp_path):
     topic = topic_of(where, tmp_path, 100, max_message_bytes=300_000, retention_ms=3_600_000)
     document = adopt(where, topic, "--seconds", "0", "--to", "P1,P2")
@@ -358,8 +352,6 @@ def test_without_apply_nothing_is_made_and_what_was_written_can_be_applied(where
     assert shown.returncode == 0, shown.stderr
 
 
-@pytest.mark.kafka
-@pytest.mark.slow
 def test_what_cannot_be_adopted_is_refused_with_the_reason_and_writes_nothing(where, tmp_path):
     topic = topic_of(where, tmp_path, 3, cleanup_policy="compact")
     assert "cleanup.policy=compact" in adopt(where, topic, "--seconds", "0", code=1)

@@ -32,7 +32,7 @@ from multicast.errors import AmcastError, Conflict, UnsafeCluster, UsageError
 from tests.helpers.plans import poster
 from tests.helpers.system import PATIENCE_S, amcast, until
 
-pytestmark = [pytest.mark.kafka, pytest.mark.slow, pytest.mark.timeout(600)]
+pytestmark = pytest.mark.timeout(600)
 
 INTERESTS = """
 topic = "{topic}"

@@ -130,8 +130,6 @@ def test_a_process_is_down_when_it_is_refused_or_misses_three_answers_in_a_row()
 
 
 @pytest.mark.campaign
-@pytest.mark.kafka
-@pytest.mark.slow
 @pytest.mark.timeout(900)
 def test_what_the_alert_reads_of_a_frozen_and_a_dead_consumer_passes_its_threshold(
     kafka_cluster, tmp_path

@@ -31,7 +31,7 @@ from tests.helpers.system import PATIENCE_S, System, amcast, set_topic, until
 from topology.interests import from_document
 from topology.planner.solver import plan as solve
 
-pytestmark = [pytest.mark.kafka, pytest.mark.slow, pytest.mark.timeout(900)]
+pytestmark = pytest.mark.timeout(900)
 MINUTE_MS = 60_000
 HOUR_MS = 60 * MINUTE_MS
 

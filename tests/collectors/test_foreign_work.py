@@ -9,7 +9,7 @@ from multicast import Producer
 from tests.helpers.plans import predicted, with_foreign_work
 from tests.helpers.system import PATIENCE_S, System, amcast, until
 
-pytestmark = [pytest.mark.kafka, pytest.mark.slow, pytest.mark.timeout(600)]
+pytestmark = pytest.mark.timeout(600)
 SENT = {"P1": 200, "P2": 310, "P3": 120, "P4": 450, "P5": 80, "P6": 30}
 
 

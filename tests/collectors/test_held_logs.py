@@ -9,16 +9,9 @@ from collectors.doctor.checks import Check, findings
 from collectors.doctor.inspection import inspect
 from multicast import Consumer, Producer
 from multicast.drivers.kafka import Admin
-from tests.helpers.plans import poster
-from tests.helpers.system import PATIENCE_S, System, open_transaction, until
+from tests.helpers.system import PATIENCE_S, open_transaction, until
 
-pytestmark = [pytest.mark.kafka, pytest.mark.slow, pytest.mark.timeout(900)]
-
-
-@pytest.fixture
-def system(kafka_cluster, tmp_path):
-    with System(kafka_cluster.bootstrap, poster(), tmp_path) as made:
-        yield made
+pytestmark = pytest.mark.timeout(900)
 
 
 def transaction_findings(system):

@@ -16,10 +16,10 @@ from multicast.control import MACHINE_BYTES, PROCESS_BYTES, StatusPage, running_
 from multicast.control.documents import page_of
 from tests.collectors.deploy.shared import Instances
 from tests.collectors.test_replanning import judged
-from tests.helpers.plans import chain, poster
+from tests.helpers.plans import chain
 from tests.helpers.small import Small
 from tests.helpers.small import until as soon
-from tests.helpers.system import PATIENCE_S, System, amcast, until
+from tests.helpers.system import PATIENCE_S, amcast, until
 from topology.documents import NotReadable
 
 ENDLESS_S = 1e9  # a patience that no test uses up
@@ -244,13 +244,6 @@ class Processes:
         )
 
 
-@pytest.fixture
-def system(kafka_cluster, tmp_path):
-    plan = poster()
-    with System(kafka_cluster.bootstrap, plan, tmp_path) as made:
-        yield made
-
-
 SETS = ({"P1"}, {"P2"}, {"P3"}, {"P5"}, {"P1", "P3"}, {"P2", "P3", "P4"})
 
 
@@ -263,8 +256,6 @@ def send(system, count):
         return [receipt.ordered(PATIENCE_S) for receipt in receipts]
 
 
-@pytest.mark.kafka
-@pytest.mark.slow
 @pytest.mark.timeout(900)
 def test_instances_share_out_all_nodes_and_move_them_when_one_joins_dies_or_leaves(system):
     with Processes(system) as instances:
@@ -284,8 +275,6 @@ def test_instances_share_out_all_nodes_and_move_them_when_one_joins_dies_or_leav
 
 
 @pytest.mark.campaign
-@pytest.mark.kafka
-@pytest.mark.slow
 @pytest.mark.timeout(900)
 def test_primaries_that_share_and_pinned_ones_at_once_break_nothing(system):
     names = [node.name for node in system.plan.collectors]

@@ -22,12 +22,12 @@ from multicast.errors import AmcastError, Conflict
 from multicast.properties import check_all
 from multicast.verification.from_cluster import ReplayedConsumer, replayed
 from tests.helpers.plans import poster
-from tests.helpers.system import PATIENCE_S, System, amcast, until
+from tests.helpers.system import PATIENCE_S, amcast, until
 from topology.changes import with_kept_names, with_running_logs
 from topology.interests import from_document
 from topology.planner.solver import plan as solve
 
-pytestmark = [pytest.mark.kafka, pytest.mark.slow, pytest.mark.timeout(900)]
+pytestmark = pytest.mark.timeout(900)
 
 WIDER = {
     "partitions": ["P1", "P2", "P3", "P4", "P5", "P6"],
@@ -46,13 +46,6 @@ def planned(running):
     interests = with_running_logs(from_document({"topic": running.topic, **WIDER}), running)
     made = solve(interests, base_epoch=running.epoch, cluster_id=running.cluster_id)
     return with_kept_names(running, made)
-
-
-@pytest.fixture
-def system(kafka_cluster, tmp_path):
-    plan = poster()
-    with System(kafka_cluster.bootstrap, plan, tmp_path) as made:
-        yield made
 
 
 class Load:

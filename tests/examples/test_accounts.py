@@ -16,7 +16,6 @@ from multicast.local.jars import find_java
 from multicast.testing import system
 from tests.helpers.example_programs import EXAMPLES, example_system
 
-pytestmark = pytest.mark.campaign
 FOLDER = EXAMPLES / "accounts"
 _INTERESTS = tomllib.loads((FOLDER / "interests.toml").read_text())
 INTERESTS = {
@@ -132,8 +131,6 @@ def test_foreign_messages_change_nothing_and_are_named(capsys):
     assert len(lines) == len(FOREIGN)
 
 
-@pytest.mark.kafka
-@pytest.mark.slow
 @pytest.mark.timeout(600)
 def test_clerks_contend_on_a_broker_and_one_is_killed(kafka_cluster, tmp_path):
     with example_system(kafka_cluster.bootstrap, "accounts", tmp_path) as example:
@@ -157,8 +154,6 @@ def test_clerks_contend_on_a_broker_and_one_is_killed(kafka_cluster, tmp_path):
         assert again == report
 
 
-@pytest.mark.kafka
-@pytest.mark.slow
 @pytest.mark.timeout(600)
 def test_spark_gives_the_balances_of_a_consumer_at_every_position(
     kafka_cluster, tmp_path, monkeypatch

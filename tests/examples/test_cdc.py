@@ -18,7 +18,6 @@ from multicast import Consumer
 from tests.helpers.example_programs import EXAMPLES, example_system
 from tests.helpers.system import PATIENCE_S
 
-pytestmark = pytest.mark.campaign
 FOLDER = EXAMPLES / "cdc"
 READERS = {
     "crm": ["customers"],
@@ -237,8 +236,6 @@ def rows(database):
     return copied, applied
 
 
-@pytest.mark.kafka
-@pytest.mark.slow
 @pytest.mark.timeout(600)
 def test_readers_of_any_tables_have_the_sources_rows_though_all_are_killed(kafka_cluster, tmp_path):
     truth = tmp_path / "truth.json"

@@ -9,7 +9,7 @@ from tests.helpers.example_programs import EXAMPLES, example_system
 from tests.helpers.faust_worker import FaustWorker
 from tests.helpers.system import PATIENCE_S, until
 
-pytestmark = [pytest.mark.kafka, pytest.mark.slow, pytest.mark.campaign, pytest.mark.timeout(900)]
+pytestmark = pytest.mark.timeout(900)
 ACCOUNTS = 5
 SETS = ({"P1"}, {"P2"}, {"P1", "P2"}, {"P3"})
 KILLS = 3

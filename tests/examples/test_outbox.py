@@ -9,12 +9,7 @@ import pytest
 from multicast import Producer
 from tests.helpers.example_programs import example_system
 
-pytestmark = [
-    pytest.mark.campaign,
-    pytest.mark.kafka,
-    pytest.mark.slow,
-    pytest.mark.timeout(600),
-]
+pytestmark = pytest.mark.timeout(600)
 ORDERS = 60
 
 

@@ -14,12 +14,7 @@ from multicast import Producer
 from tests.helpers.example_programs import EXAMPLES, ROOT
 
 PATIENCE_S = 1500
-pytestmark = [
-    pytest.mark.campaign,
-    pytest.mark.kafka,
-    pytest.mark.slow,
-    pytest.mark.timeout(2 * PATIENCE_S),
-]
+pytestmark = pytest.mark.timeout(2 * PATIENCE_S)
 
 
 def run(script, work, bootstrap):

@@ -14,7 +14,6 @@ from multicast.errors import UsageError
 from multicast.testing import system
 from tests.helpers.example_programs import EXAMPLES
 
-pytestmark = pytest.mark.campaign
 ALL = {"orders", "stock"}
 INTERESTS = {"consumers": {"both": ALL}, "destinations": [ALL]}
 EARLIER = "CREATE TABLE position (only INTEGER PRIMARY KEY CHECK (only = 1), cursor TEXT)"

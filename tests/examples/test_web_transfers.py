@@ -15,12 +15,7 @@ from topology.interests import from_document
 from topology.planner.solver import plan as solve
 
 aiohttp = pytest.importorskip("aiohttp", reason="the example needs aiohttp (extra `dev`)")
-pytestmark = [
-    pytest.mark.campaign,
-    pytest.mark.kafka,
-    pytest.mark.slow,
-    pytest.mark.timeout(600),
-]
+pytestmark = pytest.mark.timeout(600)
 DEEP = b"[" * 100_000  # JSON that no parser of Python reads
 FOLDER = Path(__file__).resolve().parents[2] / "examples" / "web_transfers"
 
@@ -47,7 +42,7 @@ def address(command):
         service.wait(PATIENCE_S)
 
 
-def test_foreign_messages_change_nothing_and_what_is_no_transfer_is_refused(address):
+async def test_foreign_messages_change_nothing_and_what_is_no_transfer_is_refused(address):
     wrong = [
         {},
         [],
@@ -56,18 +51,15 @@ def test_foreign_messages_change_nothing_and_what_is_no_transfer_is_refused(addr
         {"from": "P1", "to": "P9", "amount": 1},
     ]
 
-    async def run():
-        async with aiohttp.ClientSession() as session, asyncio.timeout(PATIENCE_S):
-            for data in (*(json.dumps(document) for document in wrong), DEEP):
-                async with session.post(f"{address}/transfers", data=data) as answer:
-                    assert answer.status == 400
-            right = {"from": "P1", "to": "P2", "amount": 5}
-            async with session.post(f"{address}/transfers", json=right) as answer:
-                assert (await answer.json())["result"] == "done"
-            async with session.get(f"{address}/accounts") as answer:
-                return (await answer.json())["balances"]
-
-    assert asyncio.run(run()) == {"P1": 95, "P2": 105, "P3": 100}
+    async with aiohttp.ClientSession() as session, asyncio.timeout(PATIENCE_S):
+        for data in (*(json.dumps(document) for document in wrong), DEEP):
+            async with session.post(f"{address}/transfers", data=data) as answer:
+                assert answer.status == 400
+        right = {"from": "P1", "to": "P2", "amount": 5}
+        async with session.post(f"{address}/transfers", json=right) as answer:
+            assert (await answer.json())["result"] == "done"
+        async with session.get(f"{address}/accounts") as answer:
+            assert (await answer.json())["balances"] == {"P1": 95, "P2": 105, "P3": 100}
 
 
 def test_a_port_that_is_taken_is_one_sentence(command, address):

@@ -36,8 +36,6 @@ ODD = [  # headers as bytes, and as every driver must give them
 ]
 
 
-@pytest.mark.kafka
-@pytest.mark.slow
 @pytest.mark.parametrize("name", ["kafka-python", "librdkafka"])
 def test_records_with_odd_headers_are_read_alike_by_both_drivers(kafka_cluster, name):
     partition = TopicPartition(f"odd-{name}-{uuid.uuid4().hex[:8]}", 0)

@@ -65,7 +65,6 @@ def test_a_forked_process_does_not_warn_of_its_parents_producer(small):
     held.pop().close()
 
 
-@pytest.mark.kafka
 @pytest.mark.parametrize("driver", EACH_DRIVER)
 def test_a_real_producer_that_is_lost_without_close_warns(amcast_topic, driver):
     topic = amcast_topic({"consumers": {"C1": {"P1", "P2"}, "C2": {"P2"}}})

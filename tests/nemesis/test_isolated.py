@@ -36,7 +36,6 @@ def site(kafka_cluster, tmp_path):
 @kafka
 @slow
 @patient
-@pytest.mark.campaign
 @pytest.mark.parametrize("name", sorted(set(ISOLATED_FAULTS) - {"full-broker"}))
 def test_a_fault_beside_the_main_load_has_the_effect_that_is_promised(site, name):
     effect = ISOLATED_FAULTS[name](site)
@@ -48,7 +47,6 @@ def test_a_fault_beside_the_main_load_has_the_effect_that_is_promised(site, name
 @kafka
 @slow
 @patient
-@pytest.mark.campaign
 def test_a_broker_whose_disk_is_full_ends_and_comes_back_and_nothing_is_lost():
     # Mounts in the namespace disappear with its last process, however that ends.
     command = ["unshare", "--mount", "--", sys.executable, "-c", FULL_BROKER]

@@ -62,17 +62,10 @@ def judged(folder):
     return outcome
 
 
-def test_histories_without_a_fault_are_found_to_have_none(tmp_path):
-    produced(tmp_path, [ONE, BOTH, TWO])
-    consumed(tmp_path, "C1", [ONE, BOTH, TWO])
-    consumed(tmp_path, "C2", [BOTH, TWO])
-    outcome = judged(tmp_path)
-    assert (outcome.violated, outcome.counts.accepted, outcome.counts.deliveries) == (False, 3, 5)
-
-
 @pytest.mark.parametrize(
     ("guarantee", "second"),
     [
+        (None, [BOTH, TWO]),
         ("validity", [TWO]),
         ("uniform prefix order", [TWO, BOTH]),
         ("uniform integrity", [BOTH, TWO, TWO]),
@@ -83,6 +76,13 @@ def test_what_was_lost_reordered_or_doubled_is_a_violation(tmp_path, guarantee, 
     consumed(tmp_path, "C1", [ONE, BOTH, TWO])
     consumed(tmp_path, "C2", second)
     outcome = judged(tmp_path)
+    if guarantee is None:
+        assert (outcome.violated, outcome.counts.accepted, outcome.counts.deliveries) == (
+            False,
+            3,
+            5,
+        )
+        return
     assert outcome.violated
     assert guarantee in [verdict.guarantee for verdict in outcome.report.violations]
     document = report.document(outcome, seed=1, rate=2.0, folder="here", arguments=["--seed", "1"])
@@ -92,8 +92,6 @@ def test_what_was_lost_reordered_or_doubled_is_a_violation(tmp_path, guarantee, 
     printed = io.StringIO()
     report.tell(document, Console(file=printed, width=200))
     assert re.search(rf"{guarantee} +violated\n    \S", printed.getvalue())
-    assert "leader-killed: recovery p99 -, at most 15 s: not measured" in printed.getvalue()
-    assert "histories and logs: here" in printed.getvalue()
 
 
 def test_a_message_that_waits_too_long_is_a_violation_and_its_kind_of_fault_shows_the_waits(
@@ -140,8 +138,6 @@ def naming(text):
 
 
 @pytest.mark.kafka
-@pytest.mark.slow
-@pytest.mark.campaign
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
 def test_whatever_ends_a_run_nothing_of_it_goes_on(tmp_path, number):

@@ -11,8 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from bench.nemesis.network import Network, in_own_namespace, obstacle, own_namespace
-from multicast.errors import UsageError
+from bench.nemesis.network import in_own_namespace
 from tests.helpers.system import until
 
 ROOT = Path(__file__).parents[2]
@@ -47,8 +46,6 @@ def is_gone(pid):
     return text.rpartition(")")[2].split()[0] in "ZX"
 
 
-@pytest.mark.slow
-@pytest.mark.campaign
 @pytest.mark.parametrize(
     "situation",
     [
@@ -62,8 +59,6 @@ def test_in_a_namespace_of_its_own(desk, situation):
     assert desk(situation)[0] == 0
 
 
-@pytest.mark.slow
-@pytest.mark.campaign
 def test_all_on_the_hosts_dies_with_a_desk_that_is_killed(desk):
     code, [printed] = desk("the_desk_is_killed")
     assert code == -signal.SIGKILL
@@ -73,22 +68,8 @@ def test_all_on_the_hosts_dies_with_a_desk_that_is_killed(desk):
 
 
 @pytest.mark.kafka
-@pytest.mark.slow
-@pytest.mark.campaign
 def test_three_brokers_in_namespaces_serve_survive_an_isolation_and_die_with_the_desk(desk):
     code, [printed] = desk("three_brokers_serve_and_one_is_isolated")
     assert code == -signal.SIGKILL
     assert len(printed["pids"]) == 3
     until(lambda: all(map(is_gone, printed["pids"])), "the end of all brokers")
-
-
-def test_where_namespaces_cannot_be_made_one_sentence_says_why(monkeypatch):
-    monkeypatch.setenv("PATH", "")
-    assert not own_namespace()
-    why = obstacle()
-    assert why is not None
-    for refused in (lambda: in_own_namespace(["true"]), Network(["b1"]).__enter__):
-        with pytest.raises(UsageError) as raised:
-            refused()
-        assert str(raised.value) == why
-    assert "need root" in why or "the programs unshare, nsenter, ip, tc, ss" in why

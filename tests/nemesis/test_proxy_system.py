@@ -9,7 +9,7 @@ from multicast.errors import AmcastError
 from tests.helpers.proxied import proxied_broker, running
 from tests.helpers.system import PATIENCE_S, until
 
-pytestmark = [pytest.mark.kafka, pytest.mark.slow, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.kafka, pytest.mark.timeout(600)]
 
 
 @pytest.fixture(scope="module")

@@ -14,7 +14,6 @@ def copy(tmp_path_factory):
 
 
 @pytest.mark.campaign
-@pytest.mark.slow
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("bug", BUGS, ids=str)
 def test_a_planted_bug_is_found(bug, copy):

@@ -9,7 +9,6 @@ from tests.simulation.test_planted_bugs import BUGS, VIOLATION
 
 
 @pytest.mark.campaign
-@pytest.mark.slow
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("bug", [bug for bug in BUGS if bug.scope], ids=str)
 def test_the_search_finds_a_planted_bug(bug, tmp_path):

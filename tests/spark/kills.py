@@ -3,11 +3,6 @@
 Each turn starts the query from its checkpoint and ends with kill -9 of its driver, Java and Python
 workers at once. Of four turns, one runs on executors that are processes of their own; some of them
 are killed first, one after the other, and Spark starts others in their place.
-
-    start      a kill before the checkpoint moved since the query's start; where the kill before
-               has interrupted a batch, this batch may be running again
-    batch      a kill between a batch's plan and its commit in the checkpoint
-    between    any other
 """
 
 from __future__ import annotations
@@ -18,7 +13,6 @@ import signal
 import subprocess
 import threading
 import time
-from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import Any, Self
 
@@ -41,11 +35,6 @@ _CLUSTER = {
 }
 # What a query reads in one batch, and in one task: so a batch has several tasks.
 PORTIONS = {"maxOffsetsPerTrigger": "200", "maxRecordsPerPartition": "50"}
-
-
-def drawn(seed: str) -> random.Random:
-    """Give a source of random numbers that repeats with its seed; moments repeat roughly only."""
-    return random.Random(seed)
 
 
 class BackgroundSender:
@@ -76,59 +65,38 @@ class BackgroundSender:
                 receipt.accepted(PATIENCE_S)
 
 
-def kill(query: StreamedQuery, kills: int, rng: random.Random) -> Counter[str]:
-    """Kill a query so many times; give how many of which kind, "driver start" for instance.
+def kill(query: StreamedQuery, kills: int, rng: random.Random) -> int:
+    """Kill a query so many times; give how many of the kills were of executors.
 
     Raises `AmcastError` if the query ends by itself, and `TimedOut` if it stands still.
     """
-    counts: Counter[str] = Counter()
-    turn = 0
-    while counts.total() < kills:
+    turn, killed, of_executors = 0, 0, 0
+    while killed < kills:
         turn += 1
-        began = _progress(query)
         settings = {} if turn % _EXECUTOR_TURN else _CLUSTER
         with query.running(**settings) as process:
             if settings:
-                for _ in range(min(_EXECUTORS_KILLED, kills - counts.total() - 1)):
-                    counts[f"executor {_kill_executor(query, process, rng)}"] += 1
+                for _ in range(min(_EXECUTORS_KILLED, kills - killed - 1)):
+                    _until_moved(query, process)
+                    _PAUSE.wait(rng.uniform(0, _AFTER_S))
+                    _until(lambda: bool(executors(process)), query, process)
+                    os.kill(rng.choice(executors(process)), signal.SIGKILL)
+                    killed, of_executors = killed + 1, of_executors + 1
             if turn % 2:
-                _until_moved(query, process, _progress(query))
+                _until_moved(query, process)
                 _PAUSE.wait(rng.uniform(0, _AFTER_S))
             else:
                 _PAUSE.wait(rng.uniform(0, _START_S))
             if process.poll() is not None:
                 raise AmcastError(f"the query ended by itself; its log: {query.log()}")
-        counts[f"driver {_moment(query, began)}"] += 1
-    return counts
+        killed += 1
+    return of_executors
 
 
-def _kill_executor(
-    query: StreamedQuery, process: subprocess.Popen[bytes], rng: random.Random
-) -> str:
-    """Kill an executor some time after the next batch's plan or commit; give the moment."""
-    began = _progress(query)
-    _until_moved(query, process, began)
-    _PAUSE.wait(rng.uniform(0, _AFTER_S))
-    _until(lambda: bool(executors(process)), query, process)
-    os.kill(rng.choice(executors(process)), signal.SIGKILL)
-    return _moment(query, began)
-
-
-def _progress(query: StreamedQuery) -> tuple[int, int]:
-    return query.begun(), query.committed()
-
-
-def _moment(query: StreamedQuery, began: tuple[int, int]) -> str:
-    begun, committed = now = _progress(query)
-    if now == began:
-        return "start"
-    return "batch" if begun > committed else "between"
-
-
-def _until_moved(
-    query: StreamedQuery, process: subprocess.Popen[bytes], began: tuple[int, int]
-) -> None:
-    _until(lambda: _progress(query) != began, query, process)
+def _until_moved(query: StreamedQuery, process: subprocess.Popen[bytes]) -> None:
+    """Wait for the next batch's plan or commit."""
+    began = query.begun(), query.committed()
+    _until(lambda: (query.begun(), query.committed()) != began, query, process)
 
 
 def _until(

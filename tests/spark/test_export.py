@@ -17,7 +17,7 @@ from tests.helpers.system import PATIENCE_S, amcast, until
 from tests.spark.rows import INTERESTS, send, send_oddities
 from tests.spark.rows import rows_of as delivered_rows
 
-pytestmark = [pytest.mark.kafka, pytest.mark.slow, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.kafka, pytest.mark.timeout(900)]
 
 
 @pytest.fixture
@@ -80,7 +80,6 @@ def test_an_export_that_is_killed_goes_on_without_a_lost_or_doubled_row(topic, t
     assert not list(folder.glob("*.part"))
 
 
-@pytest.mark.campaign
 def test_other_programs_read_the_folder_as_it_stands_also_while_it_is_written(topic, tmp_path):
     folder = tmp_path / "out"
     assert amcast(*command(topic, folder)).returncode == 0

@@ -58,7 +58,6 @@ def secured(tmp_path_factory):
         )
 
 
-@pytest.mark.campaign
 def test_a_table_and_a_stream_come_through_tls_and_a_password(secured, tmp_path):
     topic, options = secured
     whole = rows_of(topic.drain(topic.consumer("C1", committed=False)))

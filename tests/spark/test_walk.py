@@ -61,7 +61,6 @@ def two_epochs(amcast_topic):
 
 
 @kafka
-@pytest.mark.slow
 @pytest.mark.parametrize("request_", [C1, C5], ids=["C1", "C5"])
 def test_small_steps_and_any_start_give_the_same_rows_at_the_same_positions(amcast_topic, request_):
     topic = two_epochs(amcast_topic)
@@ -89,7 +88,6 @@ def test_small_steps_and_any_start_give_the_same_rows_at_the_same_positions(amca
 
 
 @kafka
-@pytest.mark.slow
 @pytest.mark.parametrize("interest", [["P1", "P2", "P3"], ["P2"]], ids=["collector", "log"])
 def test_a_time_in_an_epoch_that_has_ended_is_a_place_in_that_epoch(amcast_topic, interest):
     # Init: moments before all messages, in each of two epochs, and between the two.

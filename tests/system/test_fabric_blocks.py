@@ -20,7 +20,7 @@ from tests.ordering_osn.helpers.chains import ORDERERS
 from tests.system.clients import installed
 
 # The first run fetches the SDKs.
-pytestmark = [pytest.mark.slow, pytest.mark.campaign, pytest.mark.timeout(900)]
+pytestmark = pytest.mark.timeout(900)
 
 READ_S = 120.0
 AUTHORITY = ORDERERS / "ca/ca.example.com-cert.pem"

@@ -54,7 +54,7 @@ from tests.system.clients import installed
 from tests.system.clients.endorser import Endorser
 
 # The first run fetches the clients.
-pytestmark = [pytest.mark.kafka, pytest.mark.slow, pytest.mark.campaign, pytest.mark.timeout(900)]
+pytestmark = pytest.mark.timeout(900)
 
 CLIENT_S = 300.0
 CHAINS = {"java": "chain-a", "javascript": "chain-b", "python": "chain-c"}

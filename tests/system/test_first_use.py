@@ -26,8 +26,6 @@ def test_headers_may_be_a_mapping_and_what_is_no_header_is_refused_before_it_is_
             ]
 
 
-@pytest.mark.kafka
-@pytest.mark.slow
 @pytest.mark.parametrize("driver", ["librdkafka", "kafka-python"])
 def test_an_application_that_logs_at_info_hears_nothing_of_our_connections(
     driver, kafka_cluster, tmp_path, caplog

@@ -18,12 +18,7 @@ from tests.helpers.plans import poster
 from tests.helpers.system import PATIENCE_S, System
 from tests.running.commands import amcast
 
-pytestmark = [
-    pytest.mark.campaign,
-    pytest.mark.kafka,
-    pytest.mark.slow,
-    pytest.mark.timeout(900),
-]
+pytestmark = [pytest.mark.campaign, pytest.mark.kafka, pytest.mark.timeout(900)]
 DRIVERS = ("kafka-python", "librdkafka")
 SMALL = {"log.segment.bytes": "1048576", "log.retention.ms": "3600000"}
 DEFAULTS = {

@@ -38,7 +38,6 @@ def is_as_shown(shown, printed):
 
 
 @pytest.mark.kafka
-@pytest.mark.slow
 @pytest.mark.timeout(900)
 def test_the_quick_start_prints_what_is_shown(tmp_path):
     # Init: each step writes a file, also what it leaves in the background.

@@ -17,7 +17,7 @@ from tests.helpers.hosting import hosting
 from tests.helpers.plans import by_hand, poster, priced
 from tests.helpers.system import PATIENCE_S, System, until
 
-pytestmark = [pytest.mark.kafka, pytest.mark.slow, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.kafka, pytest.mark.timeout(600)]
 
 SETS = ({"P1"}, {"P2"}, {"P3"}, {"P4"}, {"P5"}, {"P1", "P3"}, {"P2", "P3", "P4"})
 ENOUGH = 500  # deliveries: some turns of the check

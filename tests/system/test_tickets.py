@@ -31,7 +31,7 @@ from tests.helpers.small import state_of
 from tests.helpers.system import EACH_DRIVER, PATIENCE_S, System, amcast, judge, until, verdicts
 from tests.system.test_end_to_end import lines
 
-pytestmark = [pytest.mark.kafka, pytest.mark.slow, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.kafka, pytest.mark.timeout(900)]
 PLAN = poster()
 NAMES = ("C1", "C2", "C3")
 

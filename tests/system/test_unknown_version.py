@@ -17,7 +17,6 @@ from multicast.errors import UnknownVersion
 from tests.helpers.plans import chain
 from tests.helpers.system import PATIENCE_S, amcast
 
-pytestmark = [pytest.mark.kafka, pytest.mark.slow]
 INTERESTS = """
 topic = "{topic}"
 partitions = ["P1", "P2", "P3", "P4"]

@@ -62,8 +62,6 @@ def in_transactions(kafka_cluster):
     return kafka_cluster.bootstrap, topic
 
 
-@pytest.mark.kafka
-@pytest.mark.slow
 def test_committed_transactions_have_no_common_order_at_two_consumers(in_transactions):
     bootstrap, topic = in_transactions
     one, other = (read(bootstrap, topic, order) for order in ([0, 1], [1, 0]))

@@ -19,7 +19,7 @@ from tests.system.clients import installed as installed_clients
 
 ROOT = Path(__file__).parents[2]
 BARE = {"kafka-python", "crc32c", "confluent-kafka", "lz4", "python-snappy", "cramjam", "zstandard"}
-pytestmark = [pytest.mark.campaign, pytest.mark.slow]
+pytestmark = pytest.mark.campaign
 BUILD = "from setuptools import build_meta; build_meta.build_{}({!r})"
 PROGRAM = """
 import sys
@@ -137,7 +137,6 @@ def test_the_source_distribution_builds_the_same_wheel(source, wheel, tmp_path):
         }
 
 
-@pytest.mark.kafka
 def test_a_bare_installation_multicasts_and_delivers(bare, amcast_topic, tmp_path):
     topic = amcast_topic(
         {"consumers": {"C1": {"P1", "P2"}, "C2": {"P2", "P3"}}, "destinations": [{"P1", "P2"}]}

@@ -230,7 +230,6 @@ sys.stdout.buffer.write(plan(from_document({
 """
 
 
-@pytest.mark.slow
 @pytest.mark.campaign
 def test_one_input_gives_one_plan_under_two_hash_seeds():
     plans = [

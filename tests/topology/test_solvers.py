@@ -115,7 +115,6 @@ def direct(edges: list[frozenset[str]], phi: float) -> float:
     return pulp.value(problem.objective) - 0.001 * used
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("file", [FILES[0], FILES[2]])  # FILES[1] takes CBC half a minute
 def test_the_program_by_columns_finds_what_the_program_by_rows_finds(file):
     edges = [frozenset(logs) for logs in logs_met(file).values()]

@@ -22,9 +22,7 @@ FAULTS = [
 ]
 
 
-@pytest.mark.campaign
 @pytest.mark.kafka
-@pytest.mark.slow
 @pytest.mark.timeout(600)
 def test_bundles_are_in_all_of_their_chains_or_in_none_though_everything_is_killed():
     size = campaign_size(4, 6, nodes=3, brokers=1, seed=3)

@@ -32,7 +32,6 @@ def test_a_wrong_option_or_setting_is_named(words, environment, sentence):
 
 
 @pytest.mark.campaign
-@pytest.mark.slow
 def test_brokers_with_an_impossible_port_do_not_answer():
     done = amcast(*RUN, "-b", "127.0.0.1:99999", env={"AMCAST_WEB_PORT": "0"})
     assert done.returncode == 4

@@ -45,9 +45,17 @@ class Stream:
         self.records.append(encode(tag_in(PLAN, "K1"), record))
 
 
-def test_an_instance_orders_what_has_no_ticket_and_takes_its_own_record_for_its_own():
-    stream = Stream()
-    core = stream.core()
+@pytest.fixture
+def stream():
+    return Stream()
+
+
+@pytest.fixture
+def core(stream):
+    return stream.core()
+
+
+def test_an_instance_orders_what_has_no_ticket_and_takes_its_own_record_for_its_own(stream, core):
     core.log_end(P1, 3)
     core.log_end(P3, 9)  # not of this collector
     assert core.lag == core.unordered(P1, 3) == 3
@@ -57,9 +65,9 @@ def test_an_instance_orders_what_has_no_ticket_and_takes_its_own_record_for_its_
     assert (core.pending, core.counted, core.lag, core.due) == (0, 0, 0, False)
 
 
-def test_a_message_that_waits_for_its_ticket_asks_for_a_look_and_no_question_about_ends():
-    stream = Stream()
-    core = stream.core()
+def test_a_message_that_waits_for_its_ticket_asks_for_a_look_and_no_question_about_ends(
+    stream, core
+):
     stream.ticket(P1, 1, 1)
     stream.read(core)
     core.log_end(P1, 2)
@@ -72,8 +80,7 @@ def test_a_message_that_waits_for_its_ticket_asks_for_a_look_and_no_question_abo
     assert not core.waits
 
 
-def test_nothing_is_written_before_the_own_stream_is_read_to_its_end():
-    stream = Stream()
+def test_nothing_is_written_before_the_own_stream_is_read_to_its_end(stream):
     stream.ticket(P1, 1)
     core = Collector(first_stream(PLAN, "K1"), None, writer=1, clock=lambda: stream.now)
     core.own_end(1)
@@ -86,9 +93,7 @@ def test_nothing_is_written_before_the_own_stream_is_read_to_its_end():
     assert core.due
 
 
-def test_a_look_at_what_is_due_loses_no_action():
-    stream = Stream()
-    core = stream.core()
+def test_a_look_at_what_is_due_loses_no_action(stream, core):
     stream.ticket(P1, 2, 0)
     stream.read(core)
     core.log_end(P1, 0)
@@ -102,9 +107,7 @@ def test_a_look_at_what_is_due_loses_no_action():
     assert core.step() == []
 
 
-def test_a_correction_alone_makes_no_standby_act():
-    stream = Stream()
-    core = stream.core()
+def test_a_correction_alone_makes_no_standby_act(stream, core):
     core.log_end(P1, 1)
     stream.carry_out(core)
     assert core.own.state.debts[P1] == 1
@@ -116,9 +119,7 @@ def test_a_correction_alone_makes_no_standby_act():
     assert core.own.state.debts[P1] == 0
 
 
-def test_what_seven_producers_lost_with_two_full_requests_each_is_filled():
-    stream = Stream()
-    core = stream.core()
+def test_what_seven_producers_lost_with_two_full_requests_each_is_filled(stream, core):
     for _ in range(7):
         stream.ticket(P1, 20_000)
     stream.read(core)
@@ -128,9 +129,7 @@ def test_what_seven_producers_lost_with_two_full_requests_each_is_filled():
     assert stream.carry_out(core) == [Fill(P1, 140_000)]
 
 
-def test_a_fill_ends_where_its_hole_does_though_tickets_come_meanwhile():
-    stream = Stream()
-    core = stream.core()
+def test_a_fill_ends_where_its_hole_does_though_tickets_come_meanwhile(stream, core):
     stream.ticket(P1, 2)
     stream.read(core)
     core.log_end(P1, 0)
@@ -162,8 +161,7 @@ def beside(stream, seconds, each=lambda _: None, highs=()):
     return None
 
 
-def test_a_standby_acts_where_a_hole_is_left_for_seconds_while_other_logs_go_on():
-    stream = Stream()
+def test_a_standby_acts_where_a_hole_is_left_for_seconds_while_other_logs_go_on(stream):
     stream.ticket(P1, 1)  # its message never comes
 
     def goes_on(core):
@@ -178,8 +176,7 @@ def test_a_standby_acts_where_nobody_holds_a_log_with_an_open_transaction():
     assert 3000 <= beside(Stream(), 3600, highs={P1: 3}) <= 5000
 
 
-def test_a_standby_tries_in_vain_to_fill_a_log_without_a_leader_once_a_minute():
-    stream = Stream()
+def test_a_standby_tries_in_vain_to_fill_a_log_without_a_leader_once_a_minute(stream):
     stream.ticket(P1, 1)
     core, part = stream.core(2), Standby(primary=False)
     core.log_end(P1, 0)
@@ -196,8 +193,7 @@ def test_a_standby_tries_in_vain_to_fill_a_log_without_a_leader_once_a_minute():
     assert 3 <= len(tried) <= 6
 
 
-def test_a_standby_leaves_a_large_hole_to_the_one_that_fills_it():
-    stream = Stream()
+def test_a_standby_leaves_a_large_hole_to_the_one_that_fills_it(stream):
     stream.ticket(P1, 60_000)
     acting = stream.core(1)
     filled = []
@@ -214,8 +210,7 @@ def test_a_standby_leaves_a_large_hole_to_the_one_that_fills_it():
     assert filled
 
 
-def test_a_standby_leaves_corrections_to_the_one_that_writes_them():
-    stream = Stream()
+def test_a_standby_leaves_corrections_to_the_one_that_writes_them(stream):
     acting = stream.core(1)
 
     def corrects(standby):
@@ -230,8 +225,7 @@ def test_a_standby_leaves_corrections_to_the_one_that_writes_them():
     assert acting.own.state.corrections[P1] > 10
 
 
-def test_a_standby_keeps_the_newest_checkpoint_alone_and_names_it_when_it_takes_over():
-    stream = Stream()
+def test_a_standby_keeps_the_newest_checkpoint_alone_and_names_it_when_it_takes_over(stream):
     standby, part = stream.core(2), Standby(primary=False)
     for _ in range(500):
         stream.records.append(encode(tag_in(PLAN, "K1"), standby.own.marked))
@@ -244,8 +238,7 @@ def test_a_standby_keeps_the_newest_checkpoint_alone_and_names_it_when_it_takes_
     assert saved == [499]
 
 
-def test_the_successor_of_one_whose_page_alone_has_ended_soon_waits_as_others_do():
-    stream = Stream()
+def test_the_successor_of_one_whose_page_alone_has_ended_soon_waits_as_others_do(stream):
     first, second = stream.core(1), stream.core(2)
     part = Standby(primary=False, patience_s=3600)
     assert not part.decide(second, 0.0)
@@ -262,8 +255,7 @@ def test_the_successor_of_one_whose_page_alone_has_ended_soon_waits_as_others_do
     assert not any(acted[50:])
 
 
-def test_two_instances_that_write_the_same_disturb_nobody():
-    stream = Stream()
+def test_two_instances_that_write_the_same_disturb_nobody(stream):
     cores = [stream.core(1), stream.core(2)]
     for end in range(1, 5):
         for core in cores:
@@ -276,8 +268,7 @@ def test_two_instances_that_write_the_same_disturb_nobody():
     assert [core.pending for core in cores] == [0, 0]
 
 
-def test_an_instance_begins_at_the_checkpoint_that_another_has_written_and_named():
-    stream = Stream()
+def test_an_instance_begins_at_the_checkpoint_that_another_has_written_and_named(stream):
     limits = replace(LIMITS, checkpoint_records=3)
     core = stream.core(1, limits=limits)
     saved = []
@@ -293,9 +284,7 @@ def test_an_instance_begins_at_the_checkpoint_that_another_has_written_and_named
     assert again.own.count < core.own.count
 
 
-def test_a_failed_append_is_written_again():
-    stream = Stream()
-    core = stream.core()
+def test_a_failed_append_is_written_again(core):
     core.log_end(P1, 1)
     (lost,) = core.step()
     assert (core.pending, core.step()) == (1, [])
@@ -306,16 +295,13 @@ def test_a_failed_append_is_written_again():
 @pytest.mark.parametrize(
     ("raw", "why"), [(b"garbage", NotCounted.FOREIGN), (None, NotCounted.FOREIGN)]
 )
-def test_void_records_are_counted_by_reason(raw, why):
-    stream = Stream()
-    core = stream.core()
+def test_void_records_are_counted_by_reason(stream, core, raw, why):
     stream.records.append(raw)
     stream.read(core)
     assert dict(core.void) == {why: 1}
 
 
-def test_a_standby_leaves_alone_what_the_one_that_acts_has_ended_once():
-    stream = Stream()
+def test_a_standby_leaves_alone_what_the_one_that_acts_has_ended_once(stream):
     stream.ticket(P1, 5)
 
     def fills(standby):

@@ -26,12 +26,7 @@ from tests.collectors.deploy.shared import SharedCollectors
 from tests.helpers.plans import with_foreign_work
 from tests.helpers.system import System, until
 
-pytestmark = [
-    pytest.mark.needs("prometheus"),
-    pytest.mark.kafka,
-    pytest.mark.slow,
-    pytest.mark.campaign,
-]
+pytestmark = pytest.mark.needs("prometheus")
 ROOT = Path(__file__).parents[3]
 DEPLOYMENT = DeploymentSettings(bootstrap="k1.example:9092", topic="A")
 METRIC = re.compile(r"\b(?:amcast|process|scrape)_\w+|\bup\b")

@@ -27,7 +27,7 @@ assert all(each.__file__.startswith({folder!r}) for each in (multicast, collecto
 from multicast.cli.main import main
 main()
 """
-pytestmark = [pytest.mark.kafka, pytest.mark.slow, pytest.mark.campaign]
+pytestmark = pytest.mark.campaign
 
 
 @pytest.fixture

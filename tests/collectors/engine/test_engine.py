@@ -387,8 +387,6 @@ def narrowed(admin, order):
     set_topic(admin, order, max_message_bytes="1")
 
 
-@pytest.mark.kafka
-@pytest.mark.slow
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize(
     ("spoil", "reason"),

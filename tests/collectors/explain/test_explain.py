@@ -20,8 +20,7 @@ from collectors.explain.inspection import message_of
 from multicast import MessageID, Producer, UsageError, nothing_after
 from multicast.control import log_partition
 from multicast.drivers.kafka import Admin
-from tests.helpers.plans import poster
-from tests.helpers.system import PATIENCE_S, System, amcast, open_transaction
+from tests.helpers.system import PATIENCE_S, amcast, open_transaction
 
 BOTH = {"P1", "P3"}
 LOG = "P1+P3"
@@ -128,22 +127,12 @@ def test_a_message_of_a_later_life_of_its_log_has_that_in_its_id():
 # -- on a cluster -----------------------------------------------------------------------------
 
 
-@pytest.fixture
-def system(kafka_cluster, tmp_path):
-    """A topic whose producers write no tickets."""
-    plan = poster()
-    with System(kafka_cluster.bootstrap, plan, tmp_path) as made:
-        yield made
-
-
 def explain(system, message, code):
     done = amcast("explain", str(message), *system.common(), "-o", "json")
     assert done.returncode == code, done.stdout + done.stderr
     return json.loads(done.stdout)
 
 
-@pytest.mark.kafka
-@pytest.mark.slow
 def test_a_message_is_followed_from_its_log_to_its_consumers(system):
     with Producer(topic=system.topic, driver=system.driver, tickets=False) as producer:
         first = producer.multicast(b"early", to=BOTH).accepted(PATIENCE_S)
@@ -179,8 +168,6 @@ def test_a_message_is_followed_from_its_log_to_its_consumers(system):
     assert "Nobody waits." in shown.stdout
 
 
-@pytest.mark.kafka
-@pytest.mark.slow
 def test_an_open_transaction_a_removed_message_and_unknown_ids_are_named(system):
     log = system.plan.log("P3")
     producer = open_transaction(system, log)

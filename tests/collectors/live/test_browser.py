@@ -15,12 +15,7 @@ from tests.collectors.live.serving import serving
 from tests.helpers.plans import poster
 from tests.helpers.system import PATIENCE_S, System, until
 
-pytestmark = [
-    pytest.mark.needs("chromium", "chromedriver"),
-    pytest.mark.kafka,
-    pytest.mark.slow,
-    pytest.mark.timeout(900),
-]
+pytestmark = [pytest.mark.needs("chromium", "chromedriver"), pytest.mark.timeout(900)]
 HOSTILE = "<img src=x onerror=\"document.title='taken'\"><script>document.title='taken'</script>"
 ENTER, DOWN = "\ue007", "\ue015"  # as WebDriver names these keys
 

@@ -10,12 +10,7 @@ from tests.collectors.live.large_page import large_plan
 from tests.collectors.live.test_browser import Page
 from tests.helpers.system import until
 
-pytestmark = [
-    pytest.mark.needs("chromium", "chromedriver"),
-    pytest.mark.campaign,
-    pytest.mark.slow,
-    pytest.mark.timeout(300),
-]
+pytestmark = [pytest.mark.needs("chromium", "chromedriver"), pytest.mark.timeout(300)]
 COLLECTORS, LOGS = 200, 1000
 HOME, END = "\ue011", "\ue010"  # as WebDriver names these keys
 ELEMENTS_MAX = 3000  # a row of each collector and of each log would be above ten thousand

@@ -10,9 +10,8 @@ from collectors.metrics import page_of
 from multicast import Producer
 from multicast.order.runs import MAGIC
 from tests.helpers.forged import far, forge
-from tests.helpers.plans import poster
 from tests.helpers.scraped import samples
-from tests.helpers.system import PATIENCE_S, System, open_transaction, until
+from tests.helpers.system import PATIENCE_S, open_transaction, until
 
 DOC = Path(__file__).parents[3] / "docs" / "metrics.md"
 
@@ -51,12 +50,6 @@ def test_what_consumers_have_committed_is_shown_as_far_as_it_is_known():
 pytestmark = pytest.mark.timeout(900)
 
 
-@pytest.fixture
-def system(kafka_cluster, tmp_path):
-    with System(kafka_cluster.bootstrap, poster(), tmp_path) as made:
-        yield made
-
-
 VOID = ("amcast_collector_void_total", "foreign")
 
 
@@ -72,8 +65,6 @@ def values_of(host, top, log):
     return value
 
 
-@pytest.mark.kafka
-@pytest.mark.slow
 def test_a_void_record_a_hole_and_an_open_transaction_move_their_metrics(system):
     # Init: messages are ordered.
     host = system.order()

@@ -103,7 +103,7 @@ def pages(settings):
         yield made
 
 
-pytestmark = [pytest.mark.kafka, pytest.mark.slow]
+pytestmark = pytest.mark.kafka
 
 
 def test_the_page_is_a_few_files_under_a_strict_policy(pages):

@@ -1,6 +1,5 @@
 """Messages by keys from an event loop go where the synchronous producer puts them."""
 
-import asyncio
 from contextlib import closing
 
 import pytest
@@ -14,8 +13,8 @@ from tests.multicast.aio.worlds import producer_of, running
 KEYS = ("a", "b", b"c", "d", "e")
 
 
-def test_keys_name_the_same_sets_as_in_the_synchronous_producer():
-    async def run(system):
+async def test_keys_name_the_same_sets_as_in_the_synchronous_producer():
+    with running(collectors=False) as system:
         with Producer(topic="A", driver=system.driver) as synchronous:
             alone = [synchronous.multicast(b"x", key=key).to for key in KEYS]
             named = synchronous.multicast(b"x", to=keys("a")).to
@@ -32,16 +31,13 @@ def test_keys_name_the_same_sets_as_in_the_synchronous_producer():
         with closing(system.driver.reader({partition: last.offset})) as reader:
             assert reader.poll(1.0)[0].records[0].key == b"a"
 
-    with running(collectors=False) as system:
-        asyncio.run(run(system))
 
-
-def test_many_messages_have_a_key_and_headers_each():
+async def test_many_messages_have_a_key_and_headers_each():
     sizes = 450  # more than one call of the driver
     given = [f"k{number}" if number % 3 else None for number in range(sizes)]
     tags = [[("n", b"%d" % number)] for number in range(sizes)]
 
-    async def run(system):
+    with running(poster(), collectors=False) as system:
         async with producer_of(system) as producer:
             payloads = [b"%d" % number for number in range(sizes)]
             for to in ({"P1"}, {"P1", "P3"}):
@@ -58,6 +54,3 @@ def test_many_messages_have_a_key_and_headers_each():
             for wrong in ({"keys": ["k"]}, {"headers": tags[1:]}, {"headers": [["n"]] * sizes}):
                 with pytest.raises(UsageError):
                     await producer.multicast_all(payloads, to={"P1"}, **wrong)
-
-    with running(poster(), collectors=False) as system:
-        asyncio.run(run(system))

@@ -60,10 +60,10 @@ async def frozen(driver, *calls):
     return results
 
 
-def test_the_heart_finds_a_synchronous_producer_that_waits_for_room():
+async def test_the_heart_finds_a_synchronous_producer_that_waits_for_room():
     held = HeldAppends(in_flight_max=1)
 
-    async def run(system):
+    with running(collectors=False) as system:
         driver = HeldDriver(system.log, held)
         with Producer(topic="A", driver=driver, block_s=PATIENCE_S) as producer:
             producer.multicast(b"", to={"P1"})
@@ -74,30 +74,24 @@ def test_the_heart_finds_a_synchronous_producer_that_waits_for_room():
                 found.join()
             assert "asleep" in heart.blocked
 
-    with running(collectors=False) as system:
-        asyncio.run(run(system))
-
 
 def released_once_blocked(heart, held):
     wait_until(lambda: heart.blocked is not None, "the heart finds the block")
     held.release()
 
 
-def test_the_heart_finds_a_turn_that_computes_for_too_long():
-    async def run():
-        async with watched() as heart:
-            began_s = time.thread_time()
-            while time.thread_time() - began_s < 1.2 * COMPUTED_MAX_S:
-                pass
-        assert "computed" in heart.blocked
-
-    asyncio.run(run())
+async def test_the_heart_finds_a_turn_that_computes_for_too_long():
+    async with watched() as heart:
+        began_s = time.thread_time()
+        while time.thread_time() - began_s < 1.2 * COMPUTED_MAX_S:
+            pass
+    assert "computed" in heart.blocked
 
 
-def test_waiting_for_room_blocks_no_loop():
+async def test_waiting_for_room_blocks_no_loop():
     held = HeldAppends(in_flight_max=1)
 
-    async def run(system):
+    with running(collectors=False) as system:
         driver = HeldDriver(system.log, held)
         async with producer_of(system, driver=driver, block_s=PATIENCE_S) as producer:
             async with watched() as heart:
@@ -109,12 +103,9 @@ def test_waiting_for_room_blocks_no_loop():
                 await waiting
             assert heart.blocked is None
 
+
+async def test_opening_reading_plans_committing_and_seeking_block_no_loop():
     with running(collectors=False) as system:
-        asyncio.run(run(system))
-
-
-def test_opening_reading_plans_committing_and_seeking_block_no_loop():
-    async def run(system):
         driver = SlowCluster(system.log)
         producer = producer_of(system, driver=driver)
         consumer = AsyncConsumer(topic="A", name="C4", driver=driver)
@@ -122,9 +113,6 @@ def test_opening_reading_plans_committing_and_seeking_block_no_loop():
         await frozen(driver, consumer.commit(), consumer.seek("latest"))
         closing = (producer.close(), consumer.close())
         assert await asyncio.gather(*closing) == [None, None]
-
-    with running(collectors=False) as system:
-        asyncio.run(run(system))
 
 
 @pytest.fixture(scope="module")
@@ -135,10 +123,9 @@ def one_broker():
 
 @pytest.mark.campaign
 @pytest.mark.kafka
-@pytest.mark.slow
 @pytest.mark.parametrize("driver", ["librdkafka", "kafka-python"])
-def test_a_frozen_broker_blocks_no_loop(one_broker, driver, tmp_path):
-    async def run(system):
+async def test_a_frozen_broker_blocks_no_loop(one_broker, driver, tmp_path):
+    with System(one_broker.bootstrap, priced(chain()), tmp_path, driver=driver) as system:
         where = {"bootstrap": system.bootstrap, "topic": system.topic, "driver": driver}
         producer = AsyncProducer(**where, delivery_timeout_s=60.0, block_s=1.0)
         async with (
@@ -168,6 +155,3 @@ def test_a_frozen_broker_blocks_no_loop(one_broker, driver, tmp_path):
             await asyncio.gather(*started, return_exceptions=True)
             await asyncio.gather(*(receipt.accepted() for receipt in receipts))
         assert heart.blocked is None
-
-    with System(one_broker.bootstrap, priced(chain()), tmp_path, driver=driver) as system:
-        asyncio.run(run(system))

@@ -20,8 +20,6 @@ def test_a_number_of_messages_that_never_comes_is_refused(count):
     assert "--max" in result.stderr
 
 
-@pytest.mark.kafka
-@pytest.mark.slow
 def test_the_last_message_before_a_silence_is_committed(kafka_cluster, tmp_path):
     # Init: one that receives for a group, of a single log, which needs no collector.
     with System(kafka_cluster.bootstrap, poster(), tmp_path) as system:

@@ -61,8 +61,6 @@ def test_a_reset_of_data_topics_is_told_and_changes_nothing(topic, caplog):
     assert "'amcast seek' places a group" in told
 
 
-@pytest.mark.kafka
-@pytest.mark.slow
 def test_a_group_is_placed_after_kafkas_tool_has_reset_it(kafka_cluster, tmp_path):
     with System(kafka_cluster.bootstrap, poster(), tmp_path) as system:
         system.order()

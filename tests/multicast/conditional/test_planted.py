@@ -13,8 +13,6 @@ def copy(tmp_path_factory):
     return copied_source(tmp_path_factory.mktemp("source"))
 
 
-@pytest.mark.campaign
-@pytest.mark.slow
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("bug", BUGS, ids=str)
 def test_a_planted_bug_is_found(bug, copy):

@@ -287,32 +287,28 @@ def small():
         yield running
 
 
-def test_asyncio_awaits_the_decision(small):
-    async def run():
-        async with (
-            AsyncProducer(topic="A", driver=small.driver) as producer,
-            AsyncConsumer(topic="A", name="C3", driver=small.driver) as consumer,
-        ):
-            start = LogPosition("P1+P2", 0)
-            receipts = [
-                await producer.multicast(b"%d" % n, to=BOTH, **seat(start, n // 4))
-                for n in range(8)
-            ]
-            given_here = await asyncio.gather(*(receipt.decided() for receipt in receipts))
-            assert [d.takes_effect for d in given_here] == [True, False, False, False] * 2
-            with pytest.raises(UsageError, match="not a str"):
-                await producer.multicast(b"", to=BOTH, tags="seat")
-            taken = []
-            async for message in consumer:
-                taken.append(message.payload)
-                if len(taken) == 2:
-                    break
-            assert taken == [b"0", b"4"]
-            assert consumer.seen(BOTH).next >= 5
-            plain = await producer.multicast(b"", to={"P1"}, within=BOTH, tags={"x"})
-            assert (await plain.decided()).takes_effect
-
-    asyncio.run(run())
+async def test_asyncio_awaits_the_decision(small):
+    async with (
+        AsyncProducer(topic="A", driver=small.driver) as producer,
+        AsyncConsumer(topic="A", name="C3", driver=small.driver) as consumer,
+    ):
+        start = LogPosition("P1+P2", 0)
+        receipts = [
+            await producer.multicast(b"%d" % n, to=BOTH, **seat(start, n // 4)) for n in range(8)
+        ]
+        given_here = await asyncio.gather(*(receipt.decided() for receipt in receipts))
+        assert [d.takes_effect for d in given_here] == [True, False, False, False] * 2
+        with pytest.raises(UsageError, match="not a str"):
+            await producer.multicast(b"", to=BOTH, tags="seat")
+        taken = []
+        async for message in consumer:
+            taken.append(message.payload)
+            if len(taken) == 2:
+                break
+        assert taken == [b"0", b"4"]
+        assert consumer.seen(BOTH).next >= 5
+        plain = await producer.multicast(b"", to={"P1"}, within=BOTH, tags={"x"})
+        assert (await plain.decided()).takes_effect
 
 
 def test_retention_that_removed_what_decides_is_a_named_error(small):

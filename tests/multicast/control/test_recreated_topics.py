@@ -143,8 +143,6 @@ def test_a_consumer_goes_on_where_the_cluster_cannot_say_whether_a_topic_was_rec
                 assert until(lambda: consumer.poll(0.1))[0].records[0].value == payload
 
 
-@pytest.mark.kafka
-@pytest.mark.slow
 @pytest.mark.timeout(300)
 @pytest.mark.usefixtures("often")
 def test_a_process_of_collectors_begins_anew_where_all_topics_were_recreated(

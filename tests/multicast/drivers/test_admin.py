@@ -21,7 +21,6 @@ def topic(admin):
     admin.delete_topics([name])
 
 
-@pytest.mark.kafka
 def test_topics_are_made_once_grown_where_too_small_and_kept_where_larger(admin, topic):
     other = f"{topic}.groups"
     assert admin.create_topics({topic: TopicSpec(2), other: TopicSpec(1)}) == [topic, other]
@@ -44,7 +43,6 @@ def test_topics_are_made_once_grown_where_too_small_and_kept_where_larger(admin,
     assert admin.topic_ids([topic, other]).keys() == {topic}
 
 
-@pytest.mark.kafka
 def test_a_topic_is_placed_on_every_broker_once_and_what_exists_stays(admin, topic):
     (broker,) = admin.broker_ids()
     settings = {"retention.ms": "-1", "min.insync.replicas": "1"}
@@ -58,7 +56,6 @@ def test_a_topic_is_placed_on_every_broker_once_and_what_exists_stays(admin, top
 
 
 @pytest.mark.campaign
-@pytest.mark.slow
 def test_a_broker_that_a_topic_missed_is_given_a_partition_of_it(kafka_cluster_of_three, topic):
     kafka_cluster_of_three.start()
     with Admin(kafka_cluster_of_three.bootstrap, request_timeout_s=60) as admin:
@@ -74,7 +71,6 @@ def test_a_broker_that_a_topic_missed_is_given_a_partition_of_it(kafka_cluster_o
         admin.delete_topics([topic])
 
 
-@pytest.mark.kafka
 def test_settings_in_force_are_told_with_defaults(admin, topic):
     wanted = {"cleanup.policy": "compact", "max.message.bytes": "2000000"}
     admin.create_topics({topic: TopicSpec(1, settings=wanted)})
@@ -89,7 +85,6 @@ def test_settings_in_force_are_told_with_defaults(admin, topic):
     assert len(admin.cluster_id()) > 10
 
 
-@pytest.mark.kafka
 def test_what_the_brokers_refuse_is_said_with_their_reason(admin, topic):
     with pytest.raises(AmcastError, match="InvalidReplicationFactor"):
         admin.create_topics({topic: TopicSpec(1, replication=7)})

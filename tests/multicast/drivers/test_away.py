@@ -138,7 +138,6 @@ class Alone:
 
 
 @pytest.mark.kafka
-@pytest.mark.slow
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("how", ["frozen", pytest.param("killed", marks=pytest.mark.campaign)])
 def test_a_broker_that_goes_away_is_said_in_time_and_found_again(lone_cluster, how, opened):
@@ -166,7 +165,6 @@ def asks_for_ever(driver, partition):
 
 @pytest.mark.campaign
 @pytest.mark.kafka
-@pytest.mark.slow
 @pytest.mark.timeout(300)
 def test_calls_that_nobody_answers_leave_nothing_that_asks_on(lone_cluster, opened):
     partition = TopicPartition(f"t-{uuid.uuid4().hex[:8]}", 0)
@@ -221,8 +219,6 @@ class Spread:
         assert self.driver.last_stable_offsets(self.logs) == ends
 
 
-@pytest.mark.kafka
-@pytest.mark.slow
 @pytest.mark.timeout(300)
 def test_a_dead_leader_is_replaced_and_nothing_is_lost(kafka_cluster_of_three, opened):
     cluster = kafka_cluster_of_three
@@ -236,7 +232,6 @@ def test_a_dead_leader_is_replaced_and_nothing_is_lost(kafka_cluster_of_three, o
         cluster.restart(2)
 
 
-@pytest.mark.kafka
 @pytest.mark.parametrize("name", NAMES)
 def test_a_reader_that_missed_its_topic_reads_it_once_it_exists(kafka_cluster, opened, name):
     bootstrap = kafka_cluster.bootstrap
@@ -264,7 +259,6 @@ def test_a_reader_that_missed_its_topic_reads_it_once_it_exists(kafka_cluster, o
 
 
 @pytest.mark.campaign
-@pytest.mark.slow
 @pytest.mark.kafka
 @pytest.mark.timeout(600)
 def test_a_silent_leader_is_left_out_and_the_next_one_has_what_it_had():

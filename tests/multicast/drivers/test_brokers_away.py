@@ -74,7 +74,6 @@ def test_librdkafka_connects_with_a_growing_backoff(away):
 
 
 @pytest.mark.campaign
-@pytest.mark.slow
 @pytest.mark.kafka
 def test_brokers_that_are_not_where_they_say_are_told_from_brokers_that_do_not_answer():
     plain, closed = free_ports(2)

@@ -13,7 +13,7 @@ from tests.helpers.driver_worlds import append_all
 from tests.helpers.system import until
 from tests.multicast.drivers.doors import Door
 
-pytestmark = [pytest.mark.kafka, pytest.mark.slow, pytest.mark.timeout(600)]
+pytestmark = pytest.mark.timeout(600)
 TIMEOUT_S = 1.0
 
 

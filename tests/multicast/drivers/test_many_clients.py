@@ -17,7 +17,6 @@ def driver(kafka_cluster):
 
 
 @pytest.mark.campaign
-@pytest.mark.kafka
 def test_more_closed_readers_than_a_process_could_hold_are_kept(driver):
     kept = []
     for _ in range(MORE_THAN_A_PROCESS_HOLDS):

@@ -21,7 +21,7 @@ from tests.helpers.driver_worlds import append_all, values
 from tests.helpers.system import until
 from tests.multicast.drivers.doors import Door
 
-pytestmark = [pytest.mark.kafka, pytest.mark.slow, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.kafka, pytest.mark.timeout(600)]
 NAMES = ("kafka-python", "librdkafka")
 
 

@@ -20,8 +20,6 @@ MESSAGE_BYTES_MAX = 20_000
 QUARTER = bytes(MESSAGE_BYTES_MAX // 4)
 SKIPS = 2000  # more than a batch of this size holds
 
-pytestmark = pytest.mark.kafka
-
 
 @pytest.fixture
 def logs(kafka_cluster):

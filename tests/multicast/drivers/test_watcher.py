@@ -257,7 +257,6 @@ def world(kafka_cluster):
     made.close()
 
 
-@pytest.mark.kafka
 @pytest.mark.parametrize("size", sample([10_000, 100, 1_000_000], of=1))
 def test_no_payload_is_read_whatever_its_size(world, size):
     watcher = world.watcher()
@@ -271,7 +270,6 @@ def test_no_payload_is_read_whatever_its_size(world, size):
     assert watcher.bytes_read - read < 400 * requests
 
 
-@pytest.mark.kafka
 def test_only_stable_records_end_a_long_poll(world):
     first, second, _ = world.logs
     watcher = world.watcher()
@@ -289,7 +287,6 @@ def test_only_stable_records_end_a_long_poll(world):
     assert watcher.bytes_read - read < 2_000
 
 
-@pytest.mark.kafka
 def test_with_a_wide_spacing_a_question_waits_for_no_message_until_all_is_at_rest(
     world, monkeypatch
 ):
@@ -312,7 +309,6 @@ def test_with_a_wide_spacing_a_question_waits_for_no_message_until_all_is_at_res
         until(lambda: watcher.poll(0.1) == {} and waits[-1] > 0.1, "a long poll at rest")
 
 
-@pytest.mark.kafka
 def test_applying_a_plan_appends_the_sentinels_and_applying_it_again_adds_missing_ones(world):
     plan = poster(topic=f"{world.topic}-plan")
     sentinel = TopicPartition(sentinel_topic(plan.topic), 0)
@@ -325,7 +321,6 @@ def test_applying_a_plan_appends_the_sentinels_and_applying_it_again_adds_missin
     assert world.driver.high_watermarks([sentinel]) == {sentinel: 1}
 
 
-@pytest.mark.kafka
 def test_a_cluster_that_refuses_the_sentinel_topic_is_no_error(world):
     assert not append_sentinels(
         world.driver, world.admin, "t" * 245
@@ -333,7 +328,6 @@ def test_a_cluster_that_refuses_the_sentinel_topic_is_no_error(world):
 
 
 @pytest.mark.campaign
-@pytest.mark.slow
 @pytest.mark.timeout(300)
 def test_a_broker_that_requires_reauthentication_is_connected_again():
     plain = "listener.name.sasl.plain"
@@ -365,7 +359,6 @@ def test_a_broker_that_requires_reauthentication_is_connected_again():
 
 
 @pytest.mark.campaign
-@pytest.mark.slow
 @pytest.mark.timeout(300)
 def test_three_brokers_have_a_sentinel_each_and_one_may_die(kafka_cluster_of_three):
     cluster = kafka_cluster_of_three

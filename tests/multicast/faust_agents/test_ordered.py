@@ -8,7 +8,7 @@ from collectors.testing.running import RunningTopic
 from tests.helpers.faust_worker import FaustWorker, runs_of
 from tests.helpers.system import PATIENCE_S, until
 
-pytestmark = [pytest.mark.kafka, pytest.mark.slow, pytest.mark.timeout(600)]
+pytestmark = pytest.mark.timeout(600)
 
 PROGRAM = Path(__file__).with_name("agent_program.py")
 INTERESTS = {"consumers": {"C1": {"P1", "P2"}, "C2": {"P2", "P3"}}, "destinations": [{"P1", "P2"}]}

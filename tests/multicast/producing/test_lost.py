@@ -80,25 +80,22 @@ def test_a_wait_that_is_under_way_ends_where_a_loss_is_stated(world):
     assert [error.startswith(LOST) for error in errors] == [True, True]
 
 
-def test_asyncio_ends_the_waits_of_a_lost_log_alone(world):
-    async def run():
-        async with AsyncProducer(topic="A", driver=world.driver) as producer:
-            await (await producer.multicast(b"", to={"P1"})).ordered()
-            gone, kept = MessageID("P1", 1), MessageID("P2", 0)
-            waits = [
-                asyncio.create_task(wait(message, 60.0))
-                for message in (gone, kept)
-                for wait in (producer.wait_ordered, producer.wait_decided)
-            ]
-            await asyncio.sleep(0)
-            lose(world, "control topic")
-            for wait in waits[:2]:
-                with pytest.raises(Truncated, match=LOST):
-                    await wait
-            await producer.multicast(b"", to={"P2"})
-            await asyncio.gather(*waits[2:])
-
-    asyncio.run(run())
+async def test_asyncio_ends_the_waits_of_a_lost_log_alone(world):
+    async with AsyncProducer(topic="A", driver=world.driver) as producer:
+        await (await producer.multicast(b"", to={"P1"})).ordered()
+        gone, kept = MessageID("P1", 1), MessageID("P2", 0)
+        waits = [
+            asyncio.create_task(wait(message, 60.0))
+            for message in (gone, kept)
+            for wait in (producer.wait_ordered, producer.wait_decided)
+        ]
+        await asyncio.sleep(0)
+        lose(world, "control topic")
+        for wait in waits[:2]:
+            with pytest.raises(Truncated, match=LOST):
+                await wait
+        await producer.multicast(b"", to={"P2"})
+        await asyncio.gather(*waits[2:])
 
 
 def test_only_logs_of_a_stream_that_is_lost_have_no_order_any_more(world):

@@ -80,8 +80,6 @@ def test_holds(amcast_system):
     assert "assert 1 == 2" in done.stdout
 
 
-@pytest.mark.kafka
-@pytest.mark.slow
 def test_a_topic_on_a_broker_is_ordered_replanned_checked_and_gone(kafka_cluster, amcast_topic):
     topic = amcast_topic(INTERESTS)
     receipt = topic.producer().multicast(b"x", to={"P1"})

@@ -36,8 +36,6 @@ def handled(file):
     ]
 
 
-@pytest.mark.kafka
-@pytest.mark.slow
 @pytest.mark.timeout(1200)
 @pytest.mark.parametrize("kills", sample([5, 30], of=1))
 def test_kill_9_loses_nothing_and_repeats_only_what_was_not_committed(

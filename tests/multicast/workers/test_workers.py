@@ -326,7 +326,7 @@ def test_tasks_run_side_by_side_and_keys_keep_their_order(small, group):
     assert 1 < most <= 6
 
 
-def test_cancelled_workers_end_what_they_began_and_commit_it(small):
+async def test_cancelled_workers_end_what_they_began_and_commit_it(small):
     handled, free = [], asyncio.Event()
 
     async def handler(message):
@@ -334,19 +334,16 @@ def test_cancelled_workers_end_what_they_began_and_commit_it(small):
             await free.wait()
         handled.append(message.payload)
 
-    async def run():
-        async with consumer_of(small, "C1", group="cancelled") as consumer:
-            work = asyncio.create_task(consumer.workers(handler, n=4, keys=accounts))
-            await until(lambda: len(handled) >= 30)
-            work.cancel()
-            await asyncio.sleep(0)
-            free.set()
-            with pytest.raises(asyncio.CancelledError):
-                await work
-            rest = [message async for batch in consumer.until_end() for message in batch.records]
-            handled.extend(record.value for record in rest)
-
-    asyncio.run(run())
+    async with consumer_of(small, "C1", group="cancelled") as consumer:
+        work = asyncio.create_task(consumer.workers(handler, n=4, keys=accounts))
+        await until(lambda: len(handled) >= 30)
+        work.cancel()
+        await asyncio.sleep(0)
+        free.set()
+        with pytest.raises(asyncio.CancelledError):
+            await work
+        rest = [message async for batch in consumer.until_end() for message in batch.records]
+        handled.extend(record.value for record in rest)
     assert sorted(handled) == sorted(message.payload for message in ordered(small))
 
 

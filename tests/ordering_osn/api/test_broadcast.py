@@ -130,28 +130,25 @@ def test_the_first_answer_that_is_no_success_ends_the_stream(runner, channels):
     assert statuses(runner, channels, *good[:2], b"\xff", good[2]) == [200, 200, 400]
 
 
-def test_nothing_behind_a_refused_envelope_is_let_in(runner, channels):
+async def test_nothing_behind_a_refused_envelope_is_let_in(channels):
     """All of them were sent before the first was answered."""
     good = real_envelopes()
     sent = [*good[:5], transaction(signer=STRANGER), *good[5:]]
 
-    async def ask():
-        channels.stored = asyncio.Event()
-        async with (
-            serving(channels) as server,
-            aio.insecure_channel(f"127.0.0.1:{server.port}") as raw,
-        ):
-            call = raw.stream_stream("/orderer.AtomicBroadcast/Broadcast")()
-            for envelope in sent:
-                await call.write(envelope)
-            await becomes(lambda: len(channels.submitted) == 6)
-            channels.stored.set()
-            found = [read_status(await call.read())[0] for _ in range(6)]
-            assert await call.read() is aio.EOF
-            assert await call.code() == grpc.StatusCode.OK
-            return found
-
-    assert runner.run(ask()) == [200] * 5 + [403]
+    channels.stored = asyncio.Event()
+    async with (
+        serving(channels) as server,
+        aio.insecure_channel(f"127.0.0.1:{server.port}") as raw,
+    ):
+        call = raw.stream_stream("/orderer.AtomicBroadcast/Broadcast")()
+        for envelope in sent:
+            await call.write(envelope)
+        await becomes(lambda: len(channels.submitted) == 6)
+        channels.stored.set()
+        found = [read_status(await call.read())[0] for _ in range(6)]
+        assert await call.read() is aio.EOF
+        assert await call.code() == grpc.StatusCode.OK
+        assert found == [200] * 5 + [403]
     assert ordered(channels) == good[:5]
     assert len(channels.submitted) == 6
 
@@ -161,7 +158,7 @@ def test_a_client_hears_of_a_refusal_though_it_goes_on_sending(runner, channels)
     assert statuses(runner, channels, *sent) == [200] * 5 + [403]
 
 
-def test_answers_come_in_the_order_of_the_envelopes_and_many_are_in_flight(runner):
+async def test_answers_come_in_the_order_of_the_envelopes_and_many_are_in_flight():
     class Backwards(SmallChannels):
         """Stores the envelopes in reverse order."""
 
@@ -179,15 +176,14 @@ def test_answers_come_in_the_order_of_the_envelopes_and_many_are_in_flight(runne
     arrived, turns = [], []
     sent = [b"%d" % number for number in range(10)]
 
-    async def ask():
-        async with served(Backwards()) as client:
-            return await gathered(client.broadcast(sent))
-
-    assert runner.run(ask()) == [(200, f"number {number}") for number in range(10)]
+    async with served(Backwards()) as client:
+        assert await gathered(client.broadcast(sent)) == [
+            (200, f"number {number}") for number in range(10)
+        ]
     assert arrived == list(range(10))
 
 
-def test_what_was_in_flight_behind_one_that_could_not_be_stored_gets_no_answer(runner):
+async def test_what_was_in_flight_behind_one_that_could_not_be_stored_gets_no_answer():
     class Away(SmallChannels):
         """The log fails at the second of three envelopes."""
 
@@ -200,54 +196,45 @@ def test_what_was_in_flight_behind_one_that_could_not_be_stored_gets_no_answer(r
 
     arrived, all_here = [], asyncio.Event()
 
-    async def ask():
-        async with (
-            serving(Away()) as server,
-            aio.insecure_channel(f"127.0.0.1:{server.port}") as raw,
-        ):
-            call = raw.stream_stream("/orderer.AtomicBroadcast/Broadcast")()
-            for envelope in (b"a", b"b", b"c"):
-                await call.write(envelope)
-            return [read_status(answer)[0] async for answer in call]
-
-    assert runner.run(ask()) == [200, 503]
+    async with (
+        serving(Away()) as server,
+        aio.insecure_channel(f"127.0.0.1:{server.port}") as raw,
+    ):
+        call = raw.stream_stream("/orderer.AtomicBroadcast/Broadcast")()
+        for envelope in (b"a", b"b", b"c"):
+            await call.write(envelope)
+        assert [read_status(answer)[0] async for answer in call] == [200, 503]
 
 
 @pytest.mark.slow
-def test_no_more_than_so_many_envelopes_of_a_stream_are_in_flight(runner, channels):
+async def test_no_more_than_so_many_envelopes_of_a_stream_are_in_flight(channels):
     sent = IN_FLIGHT_MAX + 100
 
-    async def ask():
-        channels.stored = asyncio.Event()
-        async with served(channels) as client:
-            many = [transaction() for _ in range(sent)]
-            answering = asyncio.create_task(gathered(client.broadcast(many)))
-            await becomes(lambda: len(channels.submitted) >= IN_FLIGHT_MAX)
-            assert not (await asyncio.wait({answering}, timeout=0.2))[0]
-            in_flight = len(channels.submitted)
-            channels.stored.set()
-            return in_flight, await answering
-
-    in_flight, answers = runner.run(ask())
+    channels.stored = asyncio.Event()
+    async with served(channels) as client:
+        many = [transaction() for _ in range(sent)]
+        answering = asyncio.create_task(gathered(client.broadcast(many)))
+        await becomes(lambda: len(channels.submitted) >= IN_FLIGHT_MAX)
+        assert not (await asyncio.wait({answering}, timeout=0.2))[0]
+        in_flight = len(channels.submitted)
+        channels.stored.set()
+        answers = await answering
     assert in_flight <= IN_FLIGHT_MAX + 1
     assert answers == [(200, "")] * sent
 
 
 @pytest.mark.slow
-def test_large_envelopes_are_bounded_by_their_bytes(runner, channels):
+async def test_large_envelopes_are_bounded_by_their_bytes(channels):
     sent = [transaction(b"x" * (5 << 20)) for _ in range(8)]
 
-    async def ask():
-        channels.stored = asyncio.Event()
-        async with served(channels) as client:
-            answering = asyncio.create_task(gathered(client.broadcast(sent)))
-            await becomes(lambda: len(channels.submitted) >= 4)
-            assert not (await asyncio.wait({answering}, timeout=0.3))[0]
-            in_flight = len(channels.submitted)
-            channels.stored.set()
-            return in_flight, await answering
-
-    in_flight, answers = runner.run(ask())
+    channels.stored = asyncio.Event()
+    async with served(channels) as client:
+        answering = asyncio.create_task(gathered(client.broadcast(sent)))
+        await becomes(lambda: len(channels.submitted) >= 4)
+        assert not (await asyncio.wait({answering}, timeout=0.3))[0]
+        in_flight = len(channels.submitted)
+        channels.stored.set()
+        answers = await answering
     assert in_flight == 4
     assert answers == [(200, "")] * 8
 
@@ -287,45 +274,39 @@ def test_a_panic_ends_its_stream_and_no_other(runner, channels, caplog):
     assert ordered(channels) == [good[0], good[1], good[3]]
 
 
-def test_a_client_that_leaves_does_not_undo_what_it_sent(runner, channels):
+async def test_a_client_that_leaves_does_not_undo_what_it_sent(channels):
     metrics = Metrics()
     name = ("orderer.AtomicBroadcast", "Broadcast")
 
-    async def ask():
-        channels.stored = asyncio.Event()
-        async with served(channels, metrics=metrics) as client:
-            stream = client.broadcast(real_envelopes()[:3])
-            first = asyncio.ensure_future(anext(stream))
-            await becomes(lambda: len(channels.submitted) == 3)
-            first.cancel()
-            await asyncio.wait({first})
-            await stream.aclose()
-            completed = metrics.grpc_server_stream_requests_completed
-            await becomes(lambda: completed.value(*name, "Canceled") == 1)
-            channels.stored.set()
-            await becomes(lambda: len(ordered(channels)) == 3)
-
-    runner.run(ask())
+    channels.stored = asyncio.Event()
+    async with served(channels, metrics=metrics) as client:
+        stream = client.broadcast(real_envelopes()[:3])
+        first = asyncio.ensure_future(anext(stream))
+        await becomes(lambda: len(channels.submitted) == 3)
+        first.cancel()
+        await asyncio.wait({first})
+        await stream.aclose()
+        completed = metrics.grpc_server_stream_requests_completed
+        await becomes(lambda: completed.value(*name, "Canceled") == 1)
+        channels.stored.set()
+        await becomes(lambda: len(ordered(channels)) == 3)
     assert ordered(channels) == real_envelopes()[:3]
 
 
-def test_a_server_stops_within_seconds_though_streams_are_open(runner, channels):
-    async def ask():
-        async with serving(channels) as server, NodeClient(f"127.0.0.1:{server.port}") as client:
-            going = asyncio.Queue()
+async def test_a_server_stops_within_seconds_though_streams_are_open(channels):
+    async with serving(channels) as server, NodeClient(f"127.0.0.1:{server.port}") as client:
+        going = asyncio.Queue()
 
-            async def slowly():
-                while True:
-                    yield await going.get()
+        async def slowly():
+            while True:
+                yield await going.get()
 
-            going.put_nowait(transaction())
-            stream = client.broadcast(slowly())
-            assert await anext(stream) == (200, "")
-            await asyncio.wait_for(server.stop(0.2), 60)
-            with pytest.raises(ConnectionLost):
-                await anext(stream)
-
-    runner.run(ask())
+        going.put_nowait(transaction())
+        stream = client.broadcast(slowly())
+        assert await anext(stream) == (200, "")
+        await asyncio.wait_for(server.stop(0.2), 60)
+        with pytest.raises(ConnectionLost):
+            await anext(stream)
 
 
 def test_streams_are_counted(runner, channels):

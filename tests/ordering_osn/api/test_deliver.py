@@ -225,17 +225,14 @@ def test_d11_d13_to_the_largest_number_is_a_tail_that_ends_when_the_chain_fails(
     assert answers == [*blocks(0, 8), 503]
 
 
-def test_d12_a_client_that_leaves_while_it_waits_ends_its_stream(runner, channels):
+async def test_d12_a_client_that_leaves_while_it_waits_ends_its_stream(channels):
     metrics = Metrics()
 
-    async def ask():
-        async with served(channels, metrics=metrics) as client:
-            stream = client.deliver(seek_envelope(USER, "chain-a", 0, ENDLESS))
-            await anext(stream)
-            await stream.aclose()
-            await becomes(lambda: metrics.deliver_streams_closed.value() == 1)
-
-    runner.run(ask())
+    async with served(channels, metrics=metrics) as client:
+        stream = client.deliver(seek_envelope(USER, "chain-a", 0, ENDLESS))
+        await anext(stream)
+        await stream.aclose()
+        await becomes(lambda: metrics.deliver_streams_closed.value() == 1)
     completed = metrics.deliver_requests_completed
     assert completed.value("chain-a", "false", "block", "false") == 1
     assert completed.value("chain-a", "false", "block", "true") == 0

@@ -87,7 +87,7 @@ def test_grpc_knows_each_option_that_is_set():
 
 
 @pytest.mark.slow
-def test_pings_keep_an_idle_stream(runner, channels, channel):
+async def test_pings_keep_an_idle_stream(channels, channel):
     """At the third ping that comes too early, gRPC ends the connection."""
     pings = [
         ("grpc.keepalive_time_ms", 2_000),
@@ -95,19 +95,16 @@ def test_pings_keep_an_idle_stream(runner, channels, channel):
         ("grpc.http2.max_pings_without_data", 0),
     ]
 
-    async def ask():
-        async with (
-            serving(channels) as server,
-            aio.insecure_channel(f"127.0.0.1:{server.port}", pings) as client,
-        ):
-            idle = client.stream_stream("/orderer.AtomicBroadcast/Deliver")()
-            await idle.write(seek_envelope(USER, "chain-a", 1, ENDLESS))
-            following = asyncio.create_task(idle.read())
-            assert not (await asyncio.wait({following}, timeout=12))[0]  # six pings
-            await asyncio.to_thread(channel.add)
-            return Block.FromString(read_answer(await following)).header.number
-
-    assert runner.run(ask()) == 1
+    async with (
+        serving(channels) as server,
+        aio.insecure_channel(f"127.0.0.1:{server.port}", pings) as client,
+    ):
+        idle = client.stream_stream("/orderer.AtomicBroadcast/Deliver")()
+        await idle.write(seek_envelope(USER, "chain-a", 1, ENDLESS))
+        following = asyncio.create_task(idle.read())
+        assert not (await asyncio.wait({following}, timeout=12))[0]  # six pings
+        await asyncio.to_thread(channel.add)
+        assert Block.FromString(read_answer(await following)).header.number == 1
 
 
 def memory_mib():
@@ -116,46 +113,41 @@ def memory_mib():
 
 
 @pytest.mark.campaign
-@pytest.mark.slow
 @pytest.mark.timeout(900)
-def test_two_thousand_tails_all_get_the_next_block_in_bounded_memory(runner, channels, channel):
+async def test_two_thousand_tails_all_get_the_next_block_in_bounded_memory(channels, channel):
     """A copy of the block for all of them at once would be 250 MiB."""
     metrics, tails = Metrics(), 2000
     received, sent = metrics.deliver_requests_received, metrics.deliver_blocks_sent
 
-    async def ask():
-        async with serving(channels, metrics=metrics) as server:
-            before = memory_mib()
-            command = [
-                sys.executable,
-                "-m",
-                "tests.ordering_osn.helpers.tails",
-                str(server.port),
-                str(tails),
-                "3",
-            ]
-            clients = await asyncio.create_subprocess_exec(*command, stdout=asyncio.subprocess.PIPE)
-            try:
-                await becomes(lambda: received.value(*LABELS) == tails, 240)
-                waiting, peak = memory_mib() - before, 0.0
+    async with serving(channels, metrics=metrics) as server:
+        before = memory_mib()
+        command = [
+            sys.executable,
+            "-m",
+            "tests.ordering_osn.helpers.tails",
+            str(server.port),
+            str(tails),
+            "3",
+        ]
+        clients = await asyncio.create_subprocess_exec(*command, stdout=asyncio.subprocess.PIPE)
+        try:
+            await becomes(lambda: received.value(*LABELS) == tails, 240)
+            waiting, peak = memory_mib() - before, 0.0
 
-                def all_sent():
-                    nonlocal peak
-                    peak = max(peak, memory_mib() - before)
-                    return sent.value(*LABELS) == 2 * tails
+            def all_sent():
+                nonlocal peak
+                peak = max(peak, memory_mib() - before)
+                return sent.value(*LABELS) == 2 * tails
 
-                await asyncio.to_thread(channel.add, b"x" * 1000)
-                await asyncio.to_thread(channel.add, b"y" * 2**17)
-                await becomes(all_sent, 240)
-                await asyncio.to_thread(channel.add)
-                counts, _ = await asyncio.wait_for(clients.communicate(), 240)
-            finally:
-                if clients.returncode is None:
-                    clients.kill()
-            return json.loads(counts), waiting, peak
-
-    counts, waiting, peak = runner.run(ask())
-    assert counts == {"[1, 2, 3, 200]": tails}
+            await asyncio.to_thread(channel.add, b"x" * 1000)
+            await asyncio.to_thread(channel.add, b"y" * 2**17)
+            await becomes(all_sent, 240)
+            await asyncio.to_thread(channel.add)
+            counts, _ = await asyncio.wait_for(clients.communicate(), 240)
+        finally:
+            if clients.returncode is None:
+                clients.kill()
+    assert json.loads(counts) == {"[1, 2, 3, 200]": tails}
     assert waiting < 150, f"{tails} waiting tails took {waiting:.0f} MiB"
     assert peak < 225, f"sending 128 KiB to {tails} tails took {peak:.0f} MiB"
     assert channel.watchers == 0, "a stopped server still watches the chain"
@@ -178,7 +170,7 @@ class Repeating:
 
 
 @pytest.mark.slow
-def test_a_reader_that_stops_reading_holds_one_block_and_slows_nobody(runner, channels, channel):
+async def test_a_reader_that_stops_reading_holds_one_block_and_slows_nobody(channels, channel):
     """Without flow control the server would send it all 256 MiB.
 
     HTTP/2 windows and the kernel's buffers hold up to some tens of MiB in addition to its one block
@@ -187,63 +179,53 @@ def test_a_reader_that_stops_reading_holds_one_block_and_slows_nobody(runner, ch
     metrics, count = Metrics(), 256
     channel.ledger = Repeating(2**20, count)
 
-    async def ask():
-        async with (
-            served(channels, metrics=metrics) as client,
-            aio.insecure_channel(
-                client.address, [("grpc.max_receive_message_length", 100 << 20)]
-            ) as other,
-        ):
-            stopped = other.stream_stream("/orderer.AtomicBroadcast/Deliver")()
-            await stopped.write(seek_envelope(USER, "chain-a", 0, ENDLESS))
-            assert Block.FromString(read_answer(await stopped.read())).header.number == 0
-            # It stops reading here; flow control limits what is sent to it.
-            request = seek_envelope(USER, "chain-a", 0, "newest")
-            answers = numbers(await gathered(client.deliver(request), within_s=240))
-            sent_to_stopped = metrics.deliver_blocks_sent.value(*LABELS) - count
-            stopped.cancel()
-            return answers, sent_to_stopped
-
-    answers, sent = runner.run(ask())
+    async with (
+        served(channels, metrics=metrics) as client,
+        aio.insecure_channel(
+            client.address, [("grpc.max_receive_message_length", 100 << 20)]
+        ) as other,
+    ):
+        stopped = other.stream_stream("/orderer.AtomicBroadcast/Deliver")()
+        await stopped.write(seek_envelope(USER, "chain-a", 0, ENDLESS))
+        assert Block.FromString(read_answer(await stopped.read())).header.number == 0
+        # It stops reading here; flow control limits what is sent to it.
+        request = seek_envelope(USER, "chain-a", 0, "newest")
+        answers = numbers(await gathered(client.deliver(request), within_s=240))
+        sent = metrics.deliver_blocks_sent.value(*LABELS) - count
+        stopped.cancel()
     assert answers == [*blocks(0, count - 1), 200]
     assert sent < count / 2, f"{sent} blocks of 1 MiB were sent to the stalled reader"
 
 
-def test_a_server_stops_within_seconds_and_tells_its_tails(runner, channels):
-    async def ask():
-        async with serving(channels) as server, NodeClient(f"127.0.0.1:{server.port}") as client:
-            request = seek_envelope(USER, "chain-a", 0, ENDLESS)
-            streams = [client.deliver(request) for _ in range(50)]
-            for stream in streams:
-                await anext(stream)
-            loop = asyncio.get_running_loop()
-            began = loop.time()
-            await server.stop(10.0)
-            took = loop.time() - began
-            return [await gathered(stream) for stream in streams], took
-
-    ends, took = runner.run(ask())
+async def test_a_server_stops_within_seconds_and_tells_its_tails(channels):
+    async with serving(channels) as server, NodeClient(f"127.0.0.1:{server.port}") as client:
+        request = seek_envelope(USER, "chain-a", 0, ENDLESS)
+        streams = [client.deliver(request) for _ in range(50)]
+        for stream in streams:
+            await anext(stream)
+        loop = asyncio.get_running_loop()
+        began = loop.time()
+        await server.stop(10.0)
+        took = loop.time() - began
+        ends = [await gathered(stream) for stream in streams]
     assert ends == [[503]] * 50
     assert took < 30
 
 
-def test_a_server_stops_though_a_reader_reads_nothing(runner, channels, channel):
+async def test_a_server_stops_though_a_reader_reads_nothing(channels, channel):
     for _ in range(16):
         channel.add(b"z" * 2**20)
 
-    async def ask():
-        async with (
-            serving(channels) as server,
-            aio.insecure_channel(
-                f"127.0.0.1:{server.port}", [("grpc.max_receive_message_length", 100 << 20)]
-            ) as other,
-        ):
-            stopped = other.stream_stream("/orderer.AtomicBroadcast/Deliver")()
-            await stopped.write(seek_envelope(USER, "chain-a", 0, ENDLESS))
-            await stopped.read()
-            await asyncio.wait_for(server.stop(0.5), 60)
-
-    runner.run(ask())
+    async with (
+        serving(channels) as server,
+        aio.insecure_channel(
+            f"127.0.0.1:{server.port}", [("grpc.max_receive_message_length", 100 << 20)]
+        ) as other,
+    ):
+        stopped = other.stream_stream("/orderer.AtomicBroadcast/Deliver")()
+        await stopped.write(seek_envelope(USER, "chain-a", 0, ENDLESS))
+        await stopped.read()
+        await asyncio.wait_for(server.stop(0.5), 60)
 
 
 @pytest.mark.parametrize("tls", [TlsFiles(), TlsFiles(b"no", b"key")], ids=["none", "no PEM"])

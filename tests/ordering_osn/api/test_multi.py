@@ -84,23 +84,20 @@ def channels(tmp_path):
         channel.store.close()
 
 
-def test_each_bundle_is_answered_in_order_and_a_refusal_ends_nothing(runner, channels):
-    async def ask():
-        async with served(channels) as client:
-            answers = client.exchange(BROADCAST, [b"first", b"refused", b"last"], timeout_s=60.0)
-            read = asyncio.create_task(gathered(answers))
-            await becomes(lambda: len(channels.bundles) == 3)
-            assert not read.done()  # the first is not answered, the others are in flight
-            channels.first.set()
-            return [BundleResponse.FromString(raw) for raw in await read]
-
-    first, refused, last = runner.run(ask())
+async def test_each_bundle_is_answered_in_order_and_a_refusal_ends_nothing(channels):
+    async with served(channels) as client:
+        answers = client.exchange(BROADCAST, [b"first", b"refused", b"last"], timeout_s=60.0)
+        read = asyncio.create_task(gathered(answers))
+        await becomes(lambda: len(channels.bundles) == 3)
+        assert not read.done()  # the first is not answered, the others are in flight
+        channels.first.set()
+        first, refused, last = [BundleResponse.FromString(raw) for raw in await read]
     assert (first.status, first.bundle_id) == (200, b"first")
     assert (refused.status, refused.info, refused.chain) == (403, "no rights", "chain-b")
     assert (last.status, last.bundle_id, last.chain) == (200, b"last", "")
 
 
-def test_no_more_bundles_are_in_flight_than_the_limit(runner, channels, monkeypatch):
+async def test_no_more_bundles_are_in_flight_than_the_limit(channels, monkeypatch):
     monkeypatch.setattr("ordering_osn.api.broadcast.IN_FLIGHT_BYTES_MAX", 8)
 
     class Stream:
@@ -114,17 +111,14 @@ def test_no_more_bundles_are_in_flight_than_the_limit(runner, channels, monkeypa
         async def write(self, message):
             self.written.append(BundleResponse.FromString(message).bundle_id)
 
-    async def ask():
-        stream = Stream()
-        serving = asyncio.create_task(serve_bundles(channels, stream))
-        for _ in range(20):
-            await asyncio.sleep(0)
-        assert channels.bundles == [b"first", b"second"]
-        channels.first.set()
-        await asyncio.wait_for(serving, 60.0)
-        assert stream.written == [b"first", b"second", b"third", b"fourth"]
-
-    runner.run(ask())
+    stream = Stream()
+    serving = asyncio.create_task(serve_bundles(channels, stream))
+    for _ in range(20):
+        await asyncio.sleep(0)
+    assert channels.bundles == [b"first", b"second"]
+    channels.first.set()
+    await asyncio.wait_for(serving, 60.0)
+    assert stream.written == [b"first", b"second", b"third", b"fourth"]
 
 
 def test_a_defect_ends_its_stream_alone(runner, channels):

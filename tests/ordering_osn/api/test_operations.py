@@ -1,6 +1,5 @@
 """A node's operations over HTTP: health, metrics, log levels, version; over TLS, too."""
 
-import asyncio
 import http.client
 import json
 import logging
@@ -156,13 +155,10 @@ def test_checks_that_take_too_long_are_a_time_out_and_do_not_pile_up(started, ch
 # Metrics.
 
 
-def test_metrics_are_under_fabrics_names(started, metrics, channels):
-    async def read_blocks():
-        async with served(channels, metrics=metrics) as client:
-            await gathered(client.deliver(seek_envelope(USER, "chain-a", "oldest", "newest")))
-            await gathered(client.deliver(seek_envelope(USER, "chain-a", 5, 5)))
-
-    asyncio.run(read_blocks())
+async def test_metrics_are_under_fabrics_names(started, metrics, channels):
+    async with served(channels, metrics=metrics) as client:
+        await gathered(client.deliver(seek_envelope(USER, "chain-a", "oldest", "newest")))
+        await gathered(client.deliver(seek_envelope(USER, "chain-a", 5, 5)))
     metrics.broadcast_processed_count.add("chain-a", "ENDORSER_TRANSACTION", "SUCCESS")
     labels = {"channel": "chain-a", "type": "ENDORSER_TRANSACTION", "status": "SUCCESS"}
     metrics.broadcast_validate_duration.labels(**labels).observe(0.001)

@@ -7,7 +7,7 @@ import pytest
 from ordering_osn.api import send_window
 from ordering_osn.api.seek import Refused
 from ordering_osn.api.send_window import SendWindow
-from tests.ordering_osn.helpers.loops import becomes, on_a_loop
+from tests.ordering_osn.helpers.loops import becomes
 
 
 class Held:
@@ -39,7 +39,6 @@ async def rest():
         await asyncio.sleep(0)
 
 
-@on_a_loop
 async def test_no_more_is_being_sent_than_there_is_room_for_and_turns_are_kept():
     log, streams, tasks = sending(SendWindow(bytes_max=30, share_max=30), 10, 10)
     await rest()
@@ -53,7 +52,6 @@ async def test_no_more_is_being_sent_than_there_is_room_for_and_turns_are_kept()
     assert [message[0] for message in log] == list(range(10))
 
 
-@on_a_loop
 async def test_what_is_larger_than_all_the_room_is_sent_alone():
     log, streams, tasks = sending(SendWindow(bytes_max=30, share_max=30), 3, 100)
     for number, stream in enumerate(streams):
@@ -63,7 +61,6 @@ async def test_what_is_larger_than_all_the_room_is_sent_alone():
     await asyncio.wait_for(asyncio.gather(*tasks), 60)
 
 
-@on_a_loop
 async def test_who_leaves_while_it_waits_or_is_sent_to_gives_its_room_back():
     log, streams, tasks = sending(SendWindow(bytes_max=10, share_max=10), 4, 10)
     await rest()
@@ -75,7 +72,6 @@ async def test_who_leaves_while_it_waits_or_is_sent_to_gives_its_room_back():
     await asyncio.wait_for(tasks[3], 60)
 
 
-@on_a_loop
 async def test_who_stands_still_does_not_hold_up_the_others(monkeypatch):
     monkeypatch.setattr(send_window, "STALLED_READER_S", 0.02)
     place = SendWindow(bytes_max=30, share_max=30)
@@ -100,7 +96,6 @@ async def test_who_stands_still_does_not_hold_up_the_others(monkeypatch):
     await asyncio.gather(*tasks, return_exceptions=True)
 
 
-@on_a_loop
 async def test_a_party_s_stalled_readers_leave_a_share_and_turns_to_the_others():
     place = SendWindow(bytes_max=40, share_max=20)
     stalled, _, still = sending(place, 50, 10, "chain-a")
@@ -124,7 +119,6 @@ async def test_a_party_s_stalled_readers_leave_a_share_and_turns_to_the_others()
     assert not place._waiting
 
 
-@on_a_loop
 async def test_a_party_whose_readers_have_stalled_gets_no_more_until_they_leave(monkeypatch):
     """gRPC keeps the copies: beyond a share, or `stalled_max` of all, no more are made."""
     monkeypatch.setattr(send_window, "STALLED_READER_S", 0.02)

@@ -170,20 +170,19 @@ def test_a_producer_that_takes_nothing_is_503(error):
 @pytest.mark.parametrize(
     ("error", "doubt"), [(AppendUnknown("nobody answered."), True), (AppendRefused("no."), False)]
 )
-def test_a_record_that_is_not_stored_is_503_and_the_answer_says_whether_it_may_count(error, doubt):
-    async def ask():
-        world = SmallDesk()
-        world.posts.outcomes = [AppendFailed(error)]
-        made = signed_bundle()
-        answered = await world.submit(made)
-        assert (answered.status, answered.chain) == (503, "")
-        assert ("may count all the same" in answered.info) == doubt
-        assert len(world.desk._intake) == 0
-        # Sent again, it is posted again.
-        assert (await world.submit(made)).status == 200
-        assert world.posts.started == 2
-
-    asyncio.run(ask())
+async def test_a_record_that_is_not_stored_is_503_and_the_answer_says_whether_it_may_count(
+    error, doubt
+):
+    world = SmallDesk()
+    world.posts.outcomes = [AppendFailed(error)]
+    made = signed_bundle()
+    answered = await world.submit(made)
+    assert (answered.status, answered.chain) == (503, "")
+    assert ("may count all the same" in answered.info) == doubt
+    assert len(world.desk._intake) == 0
+    # Sent again, it is posted again.
+    assert (await world.submit(made)).status == 200
+    assert world.posts.started == 2
 
 
 def test_the_submitter_is_verified_once_for_all_chains_and_each_part_in_its_own(monkeypatch):

@@ -14,7 +14,6 @@ from ordering_osn.node.bundles.fates import BundleFates
 from tests.ordering_osn.helpers import configs
 from tests.ordering_osn.helpers.bundles import AB, marker
 from tests.ordering_osn.helpers.desk import SmallDesk, SmallStatus, in_thread, signed_bundle
-from tests.ordering_osn.helpers.loops import on_a_loop
 
 ABC = ("chain-a", "chain-b", "chain-c")
 
@@ -41,7 +40,6 @@ def overtaken(world, sequence=1):
     world.posts.records.append(marker("chain-a", sequence, block=sequence))
 
 
-@on_a_loop
 async def test_a_bundle_is_committed_when_every_chain_has_its_part_in_a_durable_block():
     world, made = SmallDesk(), signed_bundle()
     assert (await world.fate(made)).kind is FateKind.UNKNOWN
@@ -59,7 +57,6 @@ async def test_a_bundle_is_committed_when_every_chain_has_its_part_in_a_durable_
     assert fate.places == {"chain-a": (1, 0), "chain-b": (1, 0)}
 
 
-@on_a_loop
 async def test_chains_that_the_node_does_not_run_are_not_waited_for():
     world, made = SmallDesk(runs=["chain-a"]), signed_bundle()
     other = SmallDesk()  # it was sent to another node
@@ -71,7 +68,6 @@ async def test_chains_that_the_node_does_not_run_are_not_waited_for():
     assert (fate.kind, fate.places) == (FateKind.COMMITTED, {"chain-a": (1, 0)})
 
 
-@on_a_loop
 async def test_a_bundle_sent_twice_is_posted_once_and_both_wait_for_the_acknowledgement():
     world, made = SmallDesk(), signed_bundle()
     world.posts.held = []
@@ -89,7 +85,6 @@ async def test_a_bundle_sent_twice_is_posted_once_and_both_wait_for_the_acknowle
     assert world.posts.started == 1
 
 
-@on_a_loop
 async def test_both_senders_of_a_bundle_learn_that_it_was_not_stored():
     world, made = SmallDesk(), signed_bundle()
     world.posts.held, world.posts.outcomes = [], [AppendFailed(AppendUnknown("lost."))]
@@ -99,7 +94,6 @@ async def test_both_senders_of_a_bundle_learn_that_it_was_not_stored():
     assert [answer.status for answer in await asyncio.gather(*both)] == [503, 503]
 
 
-@on_a_loop
 async def test_a_client_that_leaves_does_not_take_its_bundle_along():
     world, made = SmallDesk(), signed_bundle()
     world.posts.held = []
@@ -114,7 +108,6 @@ async def test_a_client_that_leaves_does_not_take_its_bundle_along():
     assert world.metrics.bundles_counted.value("chain-a") == 1
 
 
-@on_a_loop
 async def test_a_stale_bundle_is_judged_and_posted_again_when_the_markers_stand():
     world, made = SmallDesk(), signed_bundle()
     overtaken(world)
@@ -135,7 +128,6 @@ async def test_a_stale_bundle_is_judged_and_posted_again_when_the_markers_stand(
     assert all(node.watchers == 0 for node in world.nodes.values())
 
 
-@on_a_loop
 async def test_a_stale_bundle_that_is_refused_now_is_void_with_its_reason_and_chain():
     world, made = SmallDesk(), signed_bundle()
     overtaken(world)
@@ -151,7 +143,6 @@ async def test_a_stale_bundle_that_is_refused_now_is_void_with_its_reason_and_ch
     assert world.posts.started == 1
 
 
-@on_a_loop
 async def test_a_bundle_that_is_stale_again_and_again_is_given_up():
     world, made = SmallDesk(intake=BundleIntake(posts_max=2)), signed_bundle()
     overtaken(world, 1)
@@ -171,7 +162,6 @@ async def test_a_bundle_that_is_stale_again_and_again_is_given_up():
     assert world.metrics.bundles_counted.value("chain-a") == 1
 
 
-@on_a_loop
 async def test_a_config_that_changes_before_the_post_is_the_one_that_judges():
     world = SmallDesk()
     for change, status in ((lambda config: config, 200), (without_rights, 403)):
@@ -188,7 +178,6 @@ async def test_a_config_that_changes_before_the_post_is_the_one_that_judges():
     assert stamps(world) == [(0, 2)]
 
 
-@on_a_loop
 async def test_bundles_of_a_set_are_posted_in_the_order_in_which_they_were_sent():
     world = SmallDesk(introduce=False)
     made = [signed_bundle() for _ in range(5)]
@@ -201,7 +190,6 @@ async def test_bundles_of_a_set_are_posted_in_the_order_in_which_they_were_sent(
     assert ids == [each.id for each in made]
 
 
-@on_a_loop
 async def test_a_bundle_does_not_overtake_one_that_waits_for_its_chain():
     class ReadyLater(SmallStatus):
         """The first who asks waits; the chain is ready when the next one asks."""
@@ -230,7 +218,6 @@ async def test_a_bundle_does_not_overtake_one_that_waits_for_its_chain():
     assert ids == [each.id for each in made]
 
 
-@on_a_loop
 async def test_a_void_record_is_taken_once_although_each_chain_reads_it():
     world, made = SmallDesk(), signed_bundle()
     overtaken(world)
@@ -248,7 +235,6 @@ async def test_a_void_record_is_taken_once_although_each_chain_reads_it():
     assert world.posts.started == 2
 
 
-@on_a_loop
 async def test_a_void_bundle_that_is_sent_again_and_may_be_stored_is_not_said_to_be_void():
     world, made = SmallDesk(intake=BundleIntake(posts_max=1)), signed_bundle()
     overtaken(world)
@@ -261,7 +247,6 @@ async def test_a_void_bundle_that_is_sent_again_and_may_be_stored_is_not_said_to
     assert (await world.fate(made)).kind is FateKind.UNKNOWN
 
 
-@on_a_loop
 async def test_a_record_that_was_stored_although_kafka_did_not_say_so_counts():
     world, made = SmallDesk(), signed_bundle()
     other = SmallDesk()
@@ -276,7 +261,6 @@ async def test_a_record_that_was_stored_although_kafka_did_not_say_so_counts():
     assert (await world.fate(made)).kind is FateKind.COMMITTED
 
 
-@on_a_loop
 async def test_an_expired_bundle_is_void_for_good_with_no_chain():
     world, made = SmallDesk(), signed_bundle(expiry=1)
     assert (await world.submit(made)).status == 200
@@ -290,7 +274,6 @@ async def test_an_expired_bundle_is_void_for_good_with_no_chain():
     assert world.posts.started == 1
 
 
-@on_a_loop
 async def test_a_record_in_the_log_of_another_set_says_nothing_about_the_bundle():
     world, made = SmallDesk(), signed_bundle()
     await world.submit(made)
@@ -308,7 +291,6 @@ def restored(made, block):
     return [SimpleNamespace(chains=made.chains, places=places)]
 
 
-@on_a_loop
 async def test_after_a_restart_the_bundles_of_the_windows_are_known():
     world, made = SmallDesk(), signed_bundle()
     world.desk.restored("chain-a", restored(made, 7))
@@ -319,7 +301,6 @@ async def test_after_a_restart_the_bundles_of_the_windows_are_known():
     assert world.posts.started == 0
 
 
-@on_a_loop
 async def test_a_gap_behind_which_a_part_stands_settles_the_bundle_and_another_posts_it_again():
     world = SmallDesk()
     stands, lost = signed_bundle(), signed_bundle()
@@ -345,7 +326,6 @@ def test_a_node_whose_event_loop_has_ended_gives_up():
     assert (fate.kind, fate.reason) == (FateKind.VOID, VoidReason.STALE)
 
 
-@on_a_loop
 async def test_a_wait_ends_in_time_with_what_is_known():
     world, made = SmallDesk(), signed_bundle()
     assert (await world.fate(made, 0.01)).kind is FateKind.UNKNOWN
@@ -354,7 +334,6 @@ async def test_a_wait_ends_in_time_with_what_is_known():
     assert not world.desk._fate_changed._events
 
 
-@on_a_loop
 async def test_many_threads_report_while_clients_submit():
     world = SmallDesk()
     made = [signed_bundle() for _ in range(20)]

@@ -27,6 +27,14 @@ def ignored(outcome):
     return outcome.counted_as
 
 
+@pytest.fixture
+def log():
+    """A log of two chains with their markers at config 0."""
+    made = Log()
+    made.introduce()
+    return made
+
+
 # -- markers ---------------------------------------------------------------------------------------
 
 
@@ -99,9 +107,7 @@ def test_only_what_new_stamps_or_markers_can_change_is_posted_again():
 
 
 @pytest.mark.parametrize("chains", [("chain-a", "chain-c"), ABC, ("chain-b", "chain-c")])
-def test_a_bundle_for_other_chains_than_those_of_the_log_is_void(chains):
-    log = Log()
-    log.introduce()
+def test_a_bundle_for_other_chains_than_those_of_the_log_is_void(log, chains):
     assert log.fate(bundle_record(bundle(chains))) == "WRONG_CHAINS"
     assert log.rule.state.window == ()
 
@@ -113,10 +119,8 @@ def test_a_bundle_for_some_chains_of_the_log_is_void():
 
 
 @pytest.mark.parametrize("addressed_to", [("chain-a",), (*AB, "chain-c"), ()])
-def test_a_record_that_is_not_addressed_to_the_whole_set_means_nothing(addressed_to):
+def test_a_record_that_is_not_addressed_to_the_whole_set_means_nothing(log, addressed_to):
     """Not all chains of the set read it, so it must not decide anything."""
-    log = Log()
-    log.introduce()
     record = bundle_record(bundle())
 
     assert ignored(log.step(record, addressed_to=addressed_to)) is IgnoredAs.NOT_FOR_ALL
@@ -126,16 +130,12 @@ def test_a_record_that_is_not_addressed_to_the_whole_set_means_nothing(addressed
     assert log.fate(record) == "COUNTS"
 
 
-def test_the_order_in_which_the_addressees_are_named_does_not_matter():
-    log = Log()
-    log.introduce()
+def test_the_order_in_which_the_addressees_are_named_does_not_matter(log):
     assert log.fate(bundle_record(bundle()), addressed_to=frozenset(AB)) == "COUNTS"
     assert log.fate(bundle_record(bundle(nonce=2)), addressed_to=AB[::-1]) == "COUNTS"
 
 
-def test_a_bundle_record_that_nobody_can_read_is_void_for_all():
-    log = Log()
-    log.introduce()
+def test_a_bundle_record_that_nobody_can_read_is_void_for_all(log):
     record = bundle_record(bundle())
     made = encode_bundle(bundle())
     forged = [
@@ -159,9 +159,7 @@ def test_a_bundle_record_that_nobody_can_read_is_void_for_all():
     assert log.fate(record) == "COUNTS"
 
 
-def test_other_records_of_the_log_mean_nothing():
-    log = Log()
-    log.introduce()
+def test_other_records_of_the_log_mean_nothing(log):
     state = log.rule.state
     legacy = Regular(envelope("chain-a+chain-b"), 0, RegularKind.NORMAL)
     others = [None, b"", b"\xff", encode(Connect()), encode(TimeToCut(3)), encode(legacy)]
@@ -183,9 +181,7 @@ def test_records_go_in_once_and_in_order():
         log.step(None, offset=7)
 
 
-def test_a_saved_state_is_a_copy():
-    log = Log()
-    log.introduce()
+def test_a_saved_state_is_a_copy(log):
     state = log.rule.state
     log.fate(bundle_record(bundle()))
     assert state.window == ()

@@ -220,40 +220,31 @@ def in_blocks(made):
     }
 
 
-def test_a_bundle_that_stands_in_all_its_chains_is_whole():
-    check_whole(in_blocks(bundle(ABC)))
+ALL, TWO = in_blocks(bundle(ABC)), in_blocks(bundle(AB))
+OTHERS = in_blocks(bundle(AB, nonce=2))
+TORN = {
+    "a part is missing": (
+        {chain: ALL[chain] for chain in ("chain-a", "chain-c")},
+        r"names chain-a\+chain-b\+chain-c; missing: chain-b",
+    ),
+    "a part too many": ({**TWO, "chain-c": TWO["chain-a"]}, "missing: no chain"),
+    "a part in a chain that it is not for": (
+        {"chain-c": TWO["chain-a"]},
+        r"chain chain-c holds a part of a bundle for chain-a\+chain-b",
+    ),
+    "parts of two bundles": ({**TWO, "chain-b": OTHERS["chain-b"]}, "parts of two bundles"),
+    "another envelope than the sibling says": (
+        {**TWO, "chain-b": (TWO["chain-b"][0], envelope("chain-b", b"other"))},
+        "chain chain-b holds another envelope than chain chain-a says",
+    ),
+}
 
 
-def test_a_part_that_is_missing_is_a_witness():
-    parts = in_blocks(bundle(ABC))
-    del parts["chain-b"]
-    with pytest.raises(Torn, match=r"names chain-a\+chain-b\+chain-c; missing: chain-b"):
-        check_whole(parts)
-
-
-def test_a_part_too_many_is_a_witness():
-    parts = in_blocks(bundle(AB))
-    parts["chain-c"] = parts["chain-a"]
-    with pytest.raises(Torn, match="missing: no chain"):
-        check_whole(parts)
-
-
-def test_a_part_in_a_chain_that_it_is_not_for_is_a_witness():
-    parts = in_blocks(bundle(AB))
-    with pytest.raises(Torn, match=r"chain chain-c holds a part of a bundle for chain-a\+chain-b"):
-        check_whole({"chain-c": parts["chain-a"]})
-
-
-def test_parts_of_two_bundles_are_a_witness():
-    parts, others = in_blocks(bundle(AB)), in_blocks(bundle(AB, nonce=2))
-    with pytest.raises(Torn, match="parts of two bundles"):
-        check_whole({"chain-a": parts["chain-a"], "chain-b": others["chain-b"]})
-
-
-def test_another_envelope_than_the_sibling_says_is_a_witness():
-    parts = in_blocks(bundle(AB))
-    parts["chain-b"] = (parts["chain-b"][0], envelope("chain-b", b"other"))
-    with pytest.raises(Torn, match="chain chain-b holds another envelope than chain chain-a says"):
+@pytest.mark.parametrize("what", TORN)
+def test_what_is_torn_is_a_witness_and_what_stands_in_all_its_chains_is_whole(what):
+    check_whole(ALL)
+    parts, text = TORN[what]
+    with pytest.raises(Torn, match=text):
         check_whole(parts)
 
 

@@ -263,17 +263,18 @@ def test_a_transactions_size_is_payload_and_signature():
 @pytest.mark.parametrize(
     "envelope",
     [
+        b"",
         b"\xff",
+        normal("a")[:-3],
         Envelope(payload=Payload(data=b"no header").SerializeToString()).SerializeToString(),
-        made("a", b"\xff", kind="CONFIG"),
     ],
 )
 def test_what_is_no_envelope_is_malformed(envelope):
-    with pytest.raises(Malformed):
-        transaction_id(envelope)
+    for reads in (transaction_id, channel_header):
+        with pytest.raises(Malformed):
+            reads(envelope)
 
 
-@pytest.mark.parametrize("envelope", [b"", b"\xff", normal("a")[:-3]])
-def test_what_is_no_envelope_has_no_channel_header(envelope):
+def test_a_config_of_which_no_update_can_be_read_is_malformed():
     with pytest.raises(Malformed):
-        channel_header(envelope)
+        transaction_id(made("a", b"\xff", kind="CONFIG"))

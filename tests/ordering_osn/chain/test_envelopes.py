@@ -4,7 +4,7 @@ import pytest
 
 from ordering_osn.chain.envelopes import BadEnvelope, ParsedEnvelope
 from ordering_osn.protos import Envelope, Payload
-from tests.ordering_osn.helpers.cores import normal, sized
+from tests.ordering_osn.helpers.cores import normal
 
 
 def test_an_envelope_inside_another_message_has_the_same_parts():
@@ -12,10 +12,6 @@ def test_an_envelope_inside_another_message_has_the_same_parts():
     inner = ParsedEnvelope.of(Envelope.FromString(raw))
     assert inner.raw == raw
     assert inner.header == ParsedEnvelope(raw).header
-
-
-def test_its_size_is_payload_and_signature():
-    assert ParsedEnvelope(sized("a", 300)).size_bytes == 300
 
 
 def payload(**header):

@@ -6,7 +6,6 @@ The stream has the records of the chain's own log and of the logs of two sets, w
 import dataclasses
 import itertools
 import random
-from functools import cache
 
 import pytest
 
@@ -281,18 +280,15 @@ def fresh(log, start=START):
     return node
 
 
-@cache
-def ran(seed):
+@pytest.fixture(params=SEEDS, scope="module")
+def world(request):
     """A world in which clients send again, at its end; tests only look at it."""
-    world = World(seed, old=20)
-    world.run()
-    return world
+    made = World(request.param, old=20)
+    made.run()
+    return made
 
 
-@of_each_seed
-def test_every_node_writes_the_same_blocks_wherever_it_crashes(seed):
-    world = ran(seed)
-
+def test_every_node_writes_the_same_blocks_wherever_it_crashes(world):
     first, *others = world.nodes
     for node in others:
         assert node.serialized == first.serialized
@@ -309,10 +305,7 @@ def test_every_good_transaction_is_ordered_once(seed):
     assert sorted(ordered) == sorted(world.posted)
 
 
-@of_each_seed
-def test_what_clients_send_again_is_ordered_once_within_the_window(seed):
-    world = ran(seed)
-
+def test_what_clients_send_again_is_ordered_once_within_the_window(world):
     ordered = world.nodes[0].ordered
     names_ordered = [name for name, _ in ordered]
     assert {name for name in names_ordered if name.startswith("t")} == set(world.posted)
@@ -321,10 +314,7 @@ def test_what_clients_send_again_is_ordered_once_within_the_window(seed):
         assert part or name not in near, near
 
 
-@of_each_seed
-def test_the_parts_in_the_blocks_are_those_of_the_bundles_that_count(seed):
-    world = ran(seed)
-
+def test_the_parts_in_the_blocks_are_those_of_the_bundles_that_count(world):
     whole = fresh(world.log)
     counted = [
         outcome.bundle
@@ -339,10 +329,7 @@ def test_the_parts_in_the_blocks_are_those_of_the_bundles_that_count(seed):
         }  # also those of records that were read again
 
 
-@of_each_seed
-def test_a_block_says_of_each_entry_which_record_it_came_from(seed):
-    world = ran(seed)
-
+def test_a_block_says_of_each_entry_which_record_it_came_from(world):
     for block in world.nodes[0].blocks[1:]:
         data = block.data.data
         places = read_entries(consenter_of(block).entries, len(data))

@@ -21,7 +21,7 @@ from tests.ordering_osn.helpers.chains import ORDERER_CA, ORDERER_FOLDER, ORG1, 
 from tests.ordering_osn.helpers.commands import READER, envelope_file
 from tests.ordering_osn.helpers.small import chains_plan, genesis, quick, transaction
 
-pytestmark = [pytest.mark.kafka, pytest.mark.slow, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.kafka, pytest.mark.timeout(900)]
 PATIENCE_S = 240.0  # stops a hang, no more
 ORG1_CA = ORG1 / "tlsca/tlsca.org1.example.com-cert.pem"
 TLS = [

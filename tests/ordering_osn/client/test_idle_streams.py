@@ -46,16 +46,13 @@ def nodes(request, monkeypatch):
 
 
 @pytest.mark.parametrize("connects", [True, False])
-def test_a_stream_of_entries_goes_on_while_connections_stand_and_are_lost(nodes, connects):
-    async def read():
-        losing = LosingClient(nodes, connects=connects)
-        reading = asyncio.create_task(gathered(losing.deliver(["chain-a"])))
-        often = asyncio.create_task(losing.lost_often.wait())
-        await asyncio.wait({reading, often}, timeout=60, return_when=asyncio.FIRST_COMPLETED)
-        going_on = not reading.done()
-        for task in (reading, often):
-            task.cancel()
-        await asyncio.gather(reading, often, return_exceptions=True)
-        return going_on
-
-    assert asyncio.run(read()) is connects
+async def test_a_stream_of_entries_goes_on_while_connections_stand_and_are_lost(nodes, connects):
+    losing = LosingClient(nodes, connects=connects)
+    reading = asyncio.create_task(gathered(losing.deliver(["chain-a"])))
+    often = asyncio.create_task(losing.lost_often.wait())
+    await asyncio.wait({reading, often}, timeout=60, return_when=asyncio.FIRST_COMPLETED)
+    going_on = not reading.done()
+    for task in (reading, often):
+        task.cancel()
+    await asyncio.gather(reading, often, return_exceptions=True)
+    assert going_on is connects

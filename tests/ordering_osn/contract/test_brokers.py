@@ -16,7 +16,7 @@ from tests.ordering_osn.helpers import configs
 from tests.ordering_osn.helpers.small import chains_plan, quick, transaction
 from tests.ordering_osn.node.test_cluster import network, transactions
 
-pytestmark = [pytest.mark.kafka, pytest.mark.slow, pytest.mark.campaign, pytest.mark.timeout(900)]
+pytestmark = pytest.mark.timeout(900)
 PATIENCE_S = 240.0  # stops a hang, no more
 BROKERS = {1, 2, 3}
 

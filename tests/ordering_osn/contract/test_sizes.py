@@ -13,7 +13,6 @@ from ordering_osn.protos import Block, Envelope
 from tests.ordering_osn.helpers.small import chains_plan, quick, transaction
 from tests.ordering_osn.node.test_cluster import network
 
-pytestmark = [pytest.mark.kafka, pytest.mark.slow]
 PREFERRED, ABSOLUTE = 2 << 20, 10 << 20
 NAMES = ("chain-a", "chain-b")
 SIZES = [1 << 10, 10 << 10, 100 << 10, 1 << 20, PREFERRED - 1, PREFERRED, PREFERRED + 1, 4 << 20]

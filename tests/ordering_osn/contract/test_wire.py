@@ -38,115 +38,103 @@ def consensus(chain, kind="solo", **named):
 # -- S8 -----------------------------------------------------------------------------------------
 
 
-def test_s8_a_channel_goes_into_maintenance_and_out_again_over_the_wire(tmp_path, caplog):
+async def test_s8_a_channel_goes_into_maintenance_and_out_again_over_the_wire(tmp_path, caplog):
     with Nodes(LONE, tmp_path) as osn:
         node = osn.running("n1", quick(timeout="20ms"))
         chain = node.get("chain-a")
         admin = configs.orderer_admin()
         until(lambda: "chain-a has the OrdererType 'solo'" in caplog.text)
 
-        async def go():
-            async with client_of(node) as client:
-                assert await broadcast(client, transaction()) == [200]
-                assert await broadcast(client, consensus(chain, "etcdraft")) == [400]
-                assert await broadcast(client, consensus(chain, "etcdraft", state=MAINTENANCE)) == [
-                    400
-                ]
-                assert await broadcast(client, consensus(chain, state=MAINTENANCE)) == [200]
-                await becomes(lambda: chain.config.maintenance)
-                # No transaction is accepted from anyone, and only the orderers' members may read.
-                assert await broadcast(client, transaction()) == [503]
-                assert await delivered(client, "chain-a", 0, 0) == [403]
-                blocks = await delivered(client, "chain-a", 0, 2, signer=admin)
-                assert [block.header.number for block in blocks[:-1]] == [0, 1, 2]
-                # In maintenance mode the type may change; outside it may not.
-                assert await broadcast(client, consensus(chain, "etcdraft")) == [400]
-                moved = consensus(chain, "etcdraft", state=MAINTENANCE, metadata=CONSENTERS)
-                assert await broadcast(client, moved) == [200]
-                await becomes(lambda: chain.config.sequence == 2)
-                assert await broadcast(client, consensus(chain, "solo")) == [400]
-                caplog.clear()
-                left = consensus(chain, "etcdraft", metadata=CONSENTERS)
-                assert await broadcast(client, left) == [200]
-                await becomes(lambda: not chain.config.maintenance)
-                assert await broadcast(client, transaction()) == [200]
-                *blocks, status = await delivered(client, "chain-a", 0, 5)
-                assert ([block.header.number for block in blocks], status) == ([*range(6)], 200)
-
-        asyncio.run(go())
+        async with client_of(node) as client:
+            assert await broadcast(client, transaction()) == [200]
+            assert await broadcast(client, consensus(chain, "etcdraft")) == [400]
+            assert await broadcast(client, consensus(chain, "etcdraft", state=MAINTENANCE)) == [400]
+            assert await broadcast(client, consensus(chain, state=MAINTENANCE)) == [200]
+            await becomes(lambda: chain.config.maintenance)
+            # No transaction is accepted from anyone, and only the orderers' members may read.
+            assert await broadcast(client, transaction()) == [503]
+            assert await delivered(client, "chain-a", 0, 0) == [403]
+            blocks = await delivered(client, "chain-a", 0, 2, signer=admin)
+            assert [block.header.number for block in blocks[:-1]] == [0, 1, 2]
+            # In maintenance mode the type may change; outside it may not.
+            assert await broadcast(client, consensus(chain, "etcdraft")) == [400]
+            moved = consensus(chain, "etcdraft", state=MAINTENANCE, metadata=CONSENTERS)
+            assert await broadcast(client, moved) == [200]
+            await becomes(lambda: chain.config.sequence == 2)
+            assert await broadcast(client, consensus(chain, "solo")) == [400]
+            caplog.clear()
+            left = consensus(chain, "etcdraft", metadata=CONSENTERS)
+            assert await broadcast(client, left) == [200]
+            await becomes(lambda: not chain.config.maintenance)
+            assert await broadcast(client, transaction()) == [200]
+            *blocks, status = await delivered(client, "chain-a", 0, 5)
+            assert ([block.header.number for block in blocks], status) == ([*range(6)], 200)
         assert "OrdererType" not in caplog.text  # peers since 3.0 pull its blocks now
 
 
-def test_s8_maintenance_ends_the_readers_streams_and_is_left_without_a_change_of_type(tmp_path):
+async def test_s8_maintenance_ends_the_readers_streams_and_is_left_without_a_change_of_type(
+    tmp_path,
+):
     with Nodes(LONE, tmp_path) as osn:
         node = osn.running("n1", quick(timeout="20ms"))
         chain = node.get("chain-a")
 
-        async def go():
-            async with client_of(node) as client:
-                request = seek_envelope(configs.org_user(), "chain-a", 0, ENDLESS)
-                stream = client.deliver(request, timeout_s=60.0)
-                await anext(stream)
-                assert await broadcast(client, consensus(chain, state=MAINTENANCE)) == [200]
-                assert [answer async for answer in stream][-1] == 403
-                assert await broadcast(client, consensus(chain)) == [200]
-                # A config is in force before its block is written, and 404 is what lies beyond.
-                await becomes(lambda: chain.ledger.height == 3)
-                assert not chain.config.maintenance
-                assert await broadcast(client, transaction()) == [200]
-                assert (await delivered(client, "chain-a", 3, 3))[-1] == 200
-
-        asyncio.run(go())
+        async with client_of(node) as client:
+            request = seek_envelope(configs.org_user(), "chain-a", 0, ENDLESS)
+            stream = client.deliver(request, timeout_s=60.0)
+            await anext(stream)
+            assert await broadcast(client, consensus(chain, state=MAINTENANCE)) == [200]
+            assert [answer async for answer in stream][-1] == 403
+            assert await broadcast(client, consensus(chain)) == [200]
+            # A config is in force before its block is written, and 404 is what lies beyond.
+            await becomes(lambda: chain.ledger.height == 3)
+            assert not chain.config.maintenance
+            assert await broadcast(client, transaction()) == [200]
+            assert (await delivered(client, "chain-a", 3, 3))[-1] == 200
 
 
-def test_s8_a_system_channel_in_maintenance_makes_no_channel(tmp_path):
+async def test_s8_a_system_channel_in_maintenance_makes_no_channel(tmp_path):
     with Nodes(chains_plan("system", "new-channel"), tmp_path) as osn:
         system = configs.system_channel()
         node = osn.running("n1", genesis(system.config, "system"))
         chain = node.get("system")
 
-        async def go():
-            async with client_of(node) as client:
-                assert await broadcast(client, consensus(chain, state=MAINTENANCE)) == [200]
-                await becomes(lambda: chain.config.maintenance)
-                assert await broadcast(client, configs.creation()) == [503]
-                assert await broadcast(client, consensus(chain)) == [200]
-                await becomes(lambda: not chain.config.maintenance)
-                assert await broadcast(client, configs.creation()) == [200]
-                await becomes(lambda: node.names() == ["new-channel", "system"])
-
-        asyncio.run(go())
+        async with client_of(node) as client:
+            assert await broadcast(client, consensus(chain, state=MAINTENANCE)) == [200]
+            await becomes(lambda: chain.config.maintenance)
+            assert await broadcast(client, configs.creation()) == [503]
+            assert await broadcast(client, consensus(chain)) == [200]
+            await becomes(lambda: not chain.config.maintenance)
+            assert await broadcast(client, configs.creation()) == [200]
+            await becomes(lambda: node.names() == ["new-channel", "system"])
 
 
 # -- D13, K22, K33 with a whole node -------------------------------------------------------------
 
 
-def test_d13_k22_k33_a_log_that_goes_away_ends_strict_streams_and_no_others(tmp_path):
+async def test_d13_k22_k33_a_log_that_goes_away_ends_strict_streams_and_no_others(tmp_path):
     with Nodes(LONE, tmp_path) as osn:
         driver = osn.faulty()
         node = osn.running("n1", quick(timeout="20ms"), driver=driver)
         reader = configs.org_user()
 
-        async def go():
-            async with client_of(node) as client:
-                strict = client.deliver(seek_envelope(reader, "chain-a", 0), timeout_s=60.0)
-                patient = client.deliver(
-                    seek_envelope(reader, "chain-a", 0, 1, best_effort=True), timeout_s=60.0
-                )
-                for stream in (strict, patient):
-                    await anext(stream)
-                driver.away = True
-                assert [answer async for answer in strict] == [503]
-                await becomes(lambda: "no broker answered" in str(node.health()))
-                assert await delivered(client, "chain-a", 0, 0) == [503]
-                assert await broadcast(client, transaction()) == [503]
-                driver.away = False
-                await asyncio.to_thread(healthy, node)
-                assert await broadcast(client, transaction()) == [200]
-                found = [answer async for answer in patient]
-                assert (len(found), found[-1]) == (2, 200)
-
-        asyncio.run(go())
+        async with client_of(node) as client:
+            strict = client.deliver(seek_envelope(reader, "chain-a", 0), timeout_s=60.0)
+            patient = client.deliver(
+                seek_envelope(reader, "chain-a", 0, 1, best_effort=True), timeout_s=60.0
+            )
+            for stream in (strict, patient):
+                await anext(stream)
+            driver.away = True
+            assert [answer async for answer in strict] == [503]
+            await becomes(lambda: "no broker answered" in str(node.health()))
+            assert await delivered(client, "chain-a", 0, 0) == [503]
+            assert await broadcast(client, transaction()) == [503]
+            driver.away = False
+            await asyncio.to_thread(healthy, node)
+            assert await broadcast(client, transaction()) == [200]
+            found = [answer async for answer in patient]
+            assert (len(found), found[-1]) == (2, 200)
 
 
 # -- S9 -----------------------------------------------------------------------------------------

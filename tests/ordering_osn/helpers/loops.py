@@ -1,17 +1,6 @@
-"""Tests that are coroutines."""
+"""What tests that are coroutines wait for."""
 
 import asyncio
-from functools import wraps
-
-
-def on_a_loop(test):
-    """Run a test that is a coroutine, on an event loop of its own."""
-
-    @wraps(test)
-    def run(*arguments, **fixtures):
-        asyncio.run(test(*arguments, **fixtures))
-
-    return run
 
 
 async def becomes(holds, within_s=60.0):

@@ -4,10 +4,8 @@ import asyncio
 
 from ordering_osn.node.changes import ChangeEvent, Changes
 from tests.ordering_osn.helpers.desk import in_thread
-from tests.ordering_osn.helpers.loops import on_a_loop
 
 
-@on_a_loop
 async def test_each_change_wakes_all_who_wait_for_it_and_nobody_else():
     changes = Changes()
     with changes.watch("x") as first, changes.watch("x") as second, changes.watch("y") as other:
@@ -20,7 +18,6 @@ async def test_each_change_wakes_all_who_wait_for_it_and_nobody_else():
         waiting[2].cancel()
 
 
-@on_a_loop
 async def test_a_change_between_the_look_and_the_wait_is_not_missed():
     changes = Changes()
     with changes.watch("x") as event:
@@ -39,7 +36,6 @@ async def test_a_change_between_the_look_and_the_wait_is_not_missed():
         waiting.cancel()
 
 
-@on_a_loop
 async def test_who_stopped_waiting_is_forgotten_and_who_still_waits_is_not():
     changes = Changes()
     with changes.watch("x") as stays:

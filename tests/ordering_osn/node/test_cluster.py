@@ -29,7 +29,7 @@ from tests.helpers.system import System, amcast
 from tests.ordering_osn.helpers import configs as osn_configs
 from tests.ordering_osn.helpers.small import chains_plan
 
-pytestmark = [pytest.mark.kafka, pytest.mark.slow, pytest.mark.timeout(900)]
+pytestmark = pytest.mark.timeout(900)
 PATIENCE_S = 240.0  # stops a hang, no more
 
 

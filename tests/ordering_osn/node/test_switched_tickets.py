@@ -16,7 +16,7 @@ from tests.ordering_osn.helpers.small import chains_plan, transaction
 from tests.ordering_osn.node.test_cluster import PATIENCE_S, network
 from tests.system.test_tickets import moved
 
-pytestmark = [pytest.mark.kafka, pytest.mark.campaign, pytest.mark.timeout(900)]
+pytestmark = pytest.mark.timeout(900)
 THREE = (A, B, C)
 PLAN = chains_plan(*THREE, spanning=[(A, B), (B, C), THREE], readers=[(A, B), THREE])
 OF_A_ROUND = 6  # entries: three bundles, three transactions

@@ -9,7 +9,6 @@ from tests.ordering_osn.planted.planted_bugs import AT_READERS, hunt
 
 
 @pytest.mark.campaign
-@pytest.mark.slow
 @pytest.mark.parametrize("bug", AT_READERS, ids=str)
 def test_a_planted_bug_is_found(bug, copy):
     hunt(bug, copy)

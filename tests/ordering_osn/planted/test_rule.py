@@ -13,7 +13,6 @@ EVERY_BUG = [*OF_THE_RULE, *AT_NODES, *AT_READERS]
 
 
 @pytest.mark.campaign
-@pytest.mark.slow
 @pytest.mark.parametrize("bug", OF_THE_RULE[::2], ids=str)  # the others: test_rule_others.py
 def test_a_planted_bug_is_found(bug, copy):
     hunt(bug, copy)

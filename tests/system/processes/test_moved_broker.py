@@ -18,12 +18,7 @@ from tests.multicast.drivers.doors import Door
 from tests.ordering_osn.helpers.small import chains_plan, quick, transaction
 from tests.ordering_osn.node.test_cluster import network
 
-pytestmark = [
-    pytest.mark.campaign,
-    pytest.mark.kafka,
-    pytest.mark.slow,
-    pytest.mark.timeout(900),
-]
+pytestmark = [pytest.mark.campaign, pytest.mark.timeout(900)]
 DRIVERS = ("kafka-python", "librdkafka")
 CHAINS = ("chain-a", "chain-b")
 

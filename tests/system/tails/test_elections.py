@@ -16,7 +16,7 @@ from tests.helpers.plans import chain, priced
 from tests.helpers.system import System, set_topic, until
 from tests.system.tails.test_lost_tails import deliver, loss_of, messages, seen_end, stops, write
 
-pytestmark = [pytest.mark.campaign, pytest.mark.slow, pytest.mark.timeout(900)]
+pytestmark = pytest.mark.timeout(900)
 LOST = ("P1", "P2")  # of what K1 orders
 BEHIND, AHEAD = 3, 1  # the two brokers with replicas of the messages; 2 has the rest, too
 

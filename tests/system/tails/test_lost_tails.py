@@ -19,7 +19,7 @@ from tests.helpers.plans import chain, priced
 from tests.helpers.small import state_of
 from tests.helpers.system import PATIENCE_S, System, amcast, until
 
-pytestmark = [pytest.mark.campaign, pytest.mark.slow, pytest.mark.timeout(900)]
+pytestmark = pytest.mark.timeout(900)
 # Whose partition is cut, and which one; C4 reads a log alone.
 CUTS = [("C1", "P1"), ("C1", "order"), ("C4", "P4")]
 

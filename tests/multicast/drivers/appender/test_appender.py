@@ -9,7 +9,6 @@ from multicast.errors import AppendUnknown, UsageError
 from tests.helpers.driver_worlds import PATIENCE_S
 from tests.helpers.joint import Joint
 
-pytestmark = pytest.mark.kafka
 PAIRS = 10_000
 
 

@@ -10,7 +10,7 @@ from tests.helpers.joint import Joint, append_pairs_until
 from tests.helpers.proxied import proxied_broker
 from tests.helpers.system import until
 
-pytestmark = [pytest.mark.kafka, pytest.mark.slow, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.kafka, pytest.mark.timeout(600)]
 LONG_S = 240.0  # longer than any wait of a test
 
 

@@ -8,7 +8,7 @@ from multicast.local.cluster import LocalCluster
 from tests.helpers.joint import Joint
 from tests.helpers.system import until
 
-pytestmark = [pytest.mark.kafka, pytest.mark.slow]
+pytestmark = pytest.mark.kafka
 FORGETFUL = {
     "producer.id.expiration.ms": "1000",
     "producer.id.expiration.check.interval.ms": "100",

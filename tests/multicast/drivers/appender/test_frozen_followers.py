@@ -10,7 +10,7 @@ from multicast.drivers.protocol import Appended
 from multicast.errors import AppendUnknown
 from tests.helpers.joint import Joint
 
-pytestmark = [pytest.mark.kafka, pytest.mark.slow, pytest.mark.timeout(600)]
+pytestmark = pytest.mark.timeout(600)
 DELIVERY_S = 3.0
 
 

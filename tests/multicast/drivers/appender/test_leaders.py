@@ -8,7 +8,7 @@ from multicast.drivers.kafka import Admin
 from tests.helpers.joint import Joint, append_pairs_until
 from tests.helpers.system import until
 
-pytestmark = [pytest.mark.kafka, pytest.mark.slow, pytest.mark.timeout(600)]
+pytestmark = pytest.mark.timeout(600)
 
 
 @pytest.fixture

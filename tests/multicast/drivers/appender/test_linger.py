@@ -12,7 +12,6 @@ from multicast.errors import UsageError
 from tests.helpers.joint import Joint
 from tests.helpers.system import until
 
-pytestmark = pytest.mark.kafka
 FOR_EVER_MS = 900_000
 
 

@@ -12,7 +12,7 @@ from multicast.errors import AccessDenied, AppendNotAuthorized
 from tests.helpers.authorized import authorized_broker, client_settings
 from tests.helpers.driver_worlds import PATIENCE_S, append_all
 
-pytestmark = [pytest.mark.kafka, pytest.mark.slow]
+pytestmark = pytest.mark.kafka
 MINE, OTHERS = TopicPartition("mine", 0), TopicPartition("others", 0)
 
 

@@ -7,7 +7,7 @@ from multicast.drivers.protocol import TopicPartition
 from multicast.errors import NotAuthorized
 from tests.helpers.authorized import authorized_broker
 
-pytestmark = [pytest.mark.kafka, pytest.mark.slow]
+pytestmark = pytest.mark.kafka
 MINE, OTHERS = TopicPartition("mine", 0), TopicPartition("others", 0)
 
 

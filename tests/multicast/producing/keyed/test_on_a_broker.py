@@ -8,7 +8,6 @@ from multicast.producing.keyed.partitioners import by_crc32, by_murmur2
 from tests.helpers.plans import poster
 from tests.helpers.system import System, amcast
 
-pytestmark = [pytest.mark.kafka, pytest.mark.slow]
 # Among five partitions, by murmur2; one key for each partition.
 KEYS = {f"P{by_murmur2(key.encode(), 5) + 1}": key for key in map(str, range(50))}
 # crc32 puts it into P3, and murmur2 does not.

@@ -52,8 +52,6 @@ def test_murmur2_gives_what_kafka_python_computes():
         assert murmur2(key) == of_kafka_python(key) % 2**32
 
 
-@pytest.mark.kafka
-@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "of_client"), [("murmur2", "murmur2_random"), ("crc32", "consistent_random")]
 )

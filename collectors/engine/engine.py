@@ -67,7 +67,7 @@ class Engine(ClosedAtEnd):
         self._lock = threading.Lock()  # of the instances
         with ExitStack() as opened:
             self._read_control = partial(_read_control, driver, topic)
-            self.control, positions = self._read_control()
+            self.control, positions, leaders = self._read_control()
             self.appender = driver.appender()
             opened.callback(self.appender.close, _APPENDER_CLOSE_S)
             self.streams = StreamLoop(driver, failed=self.fail_all, compacted=positions.keys())
@@ -76,7 +76,7 @@ class Engine(ClosedAtEnd):
             opened.callback(self.ends.close)
             self.clock = Clock(failed=self.fail_all)
             self.chores = Chores(driver, self.appender, lambda: self.control, failed=self.fail_all)
-            self._control_sink = _ControlSink(self, positions)
+            self._control_sink = _ControlSink(self, positions, leaders)
             self._control_sink.subscribe()
             self.ends.hurries = self.plan_changes
             self._loops = [self.streams.loop, self.ends.loop, self.clock.loop, self.chores.loop]
@@ -147,11 +147,11 @@ class Engine(ClosedAtEnd):
         for instance in self._all():
             instance.control_changed(state)
 
-    def read_control_anew(self) -> dict[TopicPartition, int]:
-        """Read the control topics from their starts; give the positions reached."""
-        state, positions = self._read_control()
+    def read_control_anew(self) -> tuple[dict[TopicPartition, int], dict[TopicPartition, int]]:
+        """Read the control topics from their starts; give the positions reached, and leaders."""
+        state, positions, leaders = self._read_control()
         self.control_changed(state)
-        return positions
+        return positions, leaders
 
     def fail_all(self, error: Exception) -> None:
         """Fail all instances: a loop met an error that does not concern one partition alone."""
@@ -163,17 +163,24 @@ class Engine(ClosedAtEnd):
             return list(self._instances)
 
 
-def _read_control(driver: Driver, topic: str) -> tuple[ControlState, dict[TopicPartition, int]]:
+def _read_control(
+    driver: Driver, topic: str
+) -> tuple[ControlState, dict[TopicPartition, int], dict[TopicPartition, int]]:
     with closing(ControlReader(driver, topic)) as reader:
-        return reader.refresh(), dict(reader.positions)
+        return reader.refresh(), dict(reader.positions), dict(reader.leaders)
 
 
 class _ControlSink:
     """Reads the control topics on, for all instances."""
 
-    def __init__(self, engine: Engine, positions: Mapping[TopicPartition, int]) -> None:
+    def __init__(
+        self,
+        engine: Engine,
+        positions: Mapping[TopicPartition, int],
+        leaders: Mapping[TopicPartition, int],
+    ) -> None:
         self._engine = engine
-        self._positions = dict(positions)
+        self._positions, self._leaders = dict(positions), dict(leaders)
 
     def subscribe(self) -> None:
         """Read on from the positions reached so far."""
@@ -190,7 +197,16 @@ class _ControlSink:
 
         If two statements have one key, also one from before the second: an instance that claims a
         collector must see its own claim to know that a later one has replaced it.
+
+        A later leader may have other records where an earlier one's were read, so all is read anew.
         """
+        later = any(
+            each.leader_epoch > self._leaders.get(batch.partition, each.leader_epoch)
+            for batch in batches
+            for each in batch.records[-1:]
+        )
+        if later and self._read_anew():
+            return
         state = self._engine.control.copy()
         keys: set[bytes | None] = set()
         for batch in batches:
@@ -209,8 +225,15 @@ class _ControlSink:
 
         Where a topic has lost what was read, both are read anew, which blocks for that.
         """
-        if isinstance(error, Trimmed):
-            with suppress(AmcastError):
-                self._positions = self._engine.read_control_anew()
-        self.subscribe()
+        if not (isinstance(error, Trimmed) and self._read_anew()):
+            self.subscribe()
         self._engine.fail_all(error)
+
+    def _read_anew(self) -> bool:
+        """Read both topics from their starts, and on from there; whether that succeeded."""
+        try:
+            self._positions, self._leaders = self._engine.read_control_anew()
+        except AmcastError:
+            return False
+        self.subscribe()
+        return True

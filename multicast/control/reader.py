@@ -75,6 +75,11 @@ class ControlReader:
         """The next offsets to read; a copy."""
         return dict(self._positions)
 
+    @property
+    def leaders(self) -> Mapping[TopicPartition, int]:
+        """The newest epochs of the topics' leaders that were met; a copy."""
+        return dict(self._leaders)
+
     def refresh(self, timeout_s: float = REFRESH_S) -> ControlState:
         """Read up to the present ends of the control topics; block until that is done.
 

@@ -197,6 +197,20 @@ def test_a_process_reads_a_control_topic_anew_that_ends_below_what_it_had_read(s
         assert engine.control.plans == [system.plan]
 
 
+def test_a_process_reads_a_control_topic_anew_that_has_other_records_where_it_had_read(system):
+    with Engine(system.driver, system.topic) as engine:
+        for number in range(9):
+            system.write(running_record(1, f"K{number}"))
+        until(lambda: len(engine.control.advertised.running) == 9)
+        with system.log.changed:  # nobody reads meanwhile
+            system.log.lose(collectors_partition(system.topic), 1)
+            for number in range(10, 18):
+                system.write(running_record(1, f"K{number}"))
+        system.write(running_record(1, "K18"))
+        there = {"K0", *(f"K{number}" for number in range(10, 19))}
+        until(lambda: set(engine.control.advertised.running) == there)
+
+
 @pytest.mark.parametrize("opened", ["K1", "K2"])
 def test_a_checkpoint_that_is_named_at_the_end_or_above_is_a_lost_end(system, opened):
     stream = first_stream(system.plan, "K1")

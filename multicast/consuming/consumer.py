@@ -195,8 +195,10 @@ class Consumer(ConsumerFacts):
             if not self._reading.all_handed_out:
                 self._seek(self.position)
             self._reading.turn += 1
-            exclusive = self._exclusive
+            exclusive, fence = self._exclusive, self.fence
             if exclusive and not exclusive.may_deliver(seconds(timeout), self._become_active):
+                return []
+            if self.fence != fence:  # `position` is another one: who calls may look at it first
                 return []
             batches = self._next_batches(timeout, messages_max)
             self._reading.take(batches)

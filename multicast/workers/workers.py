@@ -104,6 +104,7 @@ class Workers:
         self._ended: deque[tuple[int, Message, BaseException | None]] = deque()
         self._failure: BaseException | None = None
         self._begun_at: Cursor = consumer.position
+        self._has_begun = False
         self._committed: Cursor | None = None
         self._commit_at = self._clock.monotonic() + _COMMIT_EVERY_S
 
@@ -152,9 +153,10 @@ class Workers:
                 raise TimedOut(f"no message came for {_QUIET_S:g} s: {lacks}")
             if lacks is not None and not self._hand and self._schedule.room:
                 timeout = 0.0 if busy else _POLL_S
-                if self._schedule.cursor is None:  # an exclusive one begins where another has ended
+                if not self._has_begun:  # an exclusive one begins where another has ended
                     self._begun_at = self._consumer.position
                 for batch in self._consumer.poll(timeout, messages_max=_MESSAGES_MAX):
+                    self._has_begun = True
                     self._hand.extend(map(batch.alone, batch.records))
                     quiet_until = self._clock.monotonic() + _QUIET_S
                 wait_s = _LOOK_S if busy and not self._hand else 0.0

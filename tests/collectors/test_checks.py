@@ -6,6 +6,7 @@ import pytest
 
 from collectors.cli.doctor import _clocks
 from collectors.core.mending import Damage, Harm
+from collectors.doctor.certificate_checks import of_certificates
 from collectors.doctor.checks import findings, of_unordered
 from collectors.doctor.consumer_checks import STANDS_MS
 from collectors.doctor.facts import (
@@ -349,7 +350,15 @@ def test_what_is_lost_is_one_finding_with_the_command_that_accepts_it():
 
 def test_every_weight_and_check_is_planted():
     weights, checks = zip(*PLANTED, strict=True)
-    assert (set(weights), set(checks)) == (set(Weight), set(Check))
+    assert (set(weights), set(checks)) == (set(Weight), set(Check) - {Check.CERTIFICATE})
+
+
+def test_a_certificate_that_ends_within_a_month_is_a_warning():
+    ends = {("ssl.certificate.location", "c.pem"): 40 * DAY / 1000}
+    assert of_certificates(ends, now=0.0) == []
+    (finding,) = of_certificates(ends, now=20 * DAY / 1000)
+    assert (finding.weight, finding.check) == (Weight.WARN, Check.CERTIFICATE)
+    assert "c.pem" in finding.says
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,7 @@
 
 from contextlib import closing
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 
@@ -116,9 +117,9 @@ def test_what_a_log_has_lost_is_named_and_accepted_only_as_a_loss():
         seats = [ReplayedConsumer(name, None) for name in NAMES]
         report = check_all(replayed(system.driver, PLAN.topic, seats, timeout_s=60))
         assert not report.violations
-        message = MessageID("P1", first)
+        message, admin = MessageID("P1", first), SimpleNamespace(groups=lambda _: ())
         for epoch, each in ((1, message), (2, message._replace(life=1))):
-            facts = explain(system.driver, None, state_of(system), each)
+            facts = explain(system.driver, admin, state_of(system), each)
             assert (facts.epoch, facts.log.lost) == (epoch, first if epoch == 1 else None)
 
 

@@ -117,6 +117,7 @@ if not TYPE_CHECKING:
         "conditional.condition",
         "conditional.judge",
         "consuming.batches",
+        "consuming.buffers",
         "consuming.consumer",
         "consuming.cursor",
         "consuming.subscription",

@@ -24,7 +24,7 @@ from multicast.control import ControlState, log_partition, stream_partition
 from multicast.drivers.kafka import Admin
 from multicast.drivers.protocol import Driver, Record, TopicPartition
 from multicast.drivers.reading import READ_S, read_upto
-from multicast.errors import AccessDenied, AmcastError, TimedOut, Trimmed, UsageError
+from multicast.errors import AmcastError, TimedOut, Trimmed, UsageError
 from multicast.messages import Covered, EpochMarker, MessageID, special
 from multicast.order.records import OwnRecord, RestoredRecord, decode
 from multicast.order.stream import OrderStream
@@ -94,7 +94,7 @@ def _copies(
         entry = plan.subscription(name)
         interest = name.split("+") if entry is None else entry.interest
         if at and not set(interest).isdisjoint(record.to):
-            with suppress(AccessDenied):
+            with suppress(AmcastError):  # also where the target's leader is away
                 yield Copy(name, topic, _copy(driver, topic, message, record.timestamp_ms or 0))
 
 

@@ -15,6 +15,7 @@ goes on with the change can notice: `state_lost_orders` states that the stream h
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import replace
 
 from collectors.core.mending import Damage, Harm, StreamRead
@@ -23,7 +24,7 @@ from collectors.reconfiguration.appends import append_one
 from collectors.reconfiguration.survey import counted_runs, read_streams
 from multicast.control import ControlState, collectors_partition, lost_stream_record
 from multicast.drivers.protocol import Driver
-from multicast.errors import Conflict
+from multicast.errors import AccessDenied, Conflict
 from multicast.order.records import RelayRecord
 
 
@@ -56,7 +57,8 @@ def state_lost_orders(
         lost.clear()
     for name in sorted(each for each in lost if not streams[each].is_lost):
         key, value = lost_stream_record(name, streams[name].stream.plan.epoch)
-        append_one(driver, collectors_partition(state.topic), key, value, timeout_s)
+        with suppress(AccessDenied):  # recover --accept-loss, which has the right, is what helps
+            append_one(driver, collectors_partition(state.topic), key, value, timeout_s)
     return {
         name: replace(read, is_lost=read.is_lost or name in lost) for name, read in streams.items()
     }

@@ -303,7 +303,11 @@ class AsyncConsumer(LoopBound):
         options["runner"] = LoopTasks(handler, self._loop)
         ends = self._work_ends = threading.Event()
         options["stop"] = lambda: asked() or ends.is_set()
-        fence = await self._reader.call(lambda: consumer.fence)
+        try:
+            fence = await self._reader.call(lambda: consumer.fence)
+        except BaseException:
+            self._work_ends = None
+            raise
         position = self.position  # under that fence
 
         def drop_ahead() -> None:

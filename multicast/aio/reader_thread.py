@@ -60,7 +60,7 @@ class ReaderThread:
     ) -> None:
         self._consumer = consumer
         self._renewed = renewed
-        self._fence, self.begun_at = consumer.fence, consumer.position
+        self.begun_at = consumer.position
         self._inbox = inbox
         self._arrived = arrived
         self._changed = threading.Condition()  # held for moments only: the loop takes it, too
@@ -146,12 +146,13 @@ class ReaderThread:
     def _poll(self) -> None:
         batches: list[Batch] = []
         error, reached = None, None
+        fence = self._consumer.fence
         try:
             batches = self._consumer.poll(_POLL_S, messages_max=_MESSAGES_MAX)
-            reached = self._look_for_end()
-            if self._fence != self._consumer.fence:  # this poll has begun to be active
-                self._fence, self.begun_at = self._consumer.fence, self._consumer.position
+            if self._consumer.fence != fence:  # this poll has begun to be active, and gives nothing
+                self.begun_at = self._consumer.position
                 self._inbox.post(partial(self._renewed, self.renew(), self.begun_at))
+            reached = self._look_for_end()
         except Exception as failure:  # noqa: BLE001 - raised to whoever reads next
             error = failure
         if batches or error is not None or reached is not None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import time
 from contextlib import closing, nullcontext, suppress
 from pathlib import Path
@@ -180,6 +181,8 @@ def _write_acknowledgements(
     """
     if writer is None:
         return None
+    if fifo:  # a producer that begins anew is another one, with an order of its own
+        producer = f"{producer}/{os.urandom(4).hex()}"
     for place, receipt in enumerate(receipts):
         offset = receipt.outcome.offset if isinstance(receipt.outcome, Appended) else None
         name = f"{receipt.log.label}:{offset}" if offset is not None else None

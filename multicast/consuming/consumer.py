@@ -99,6 +99,8 @@ class Consumer(ConsumerFacts):
     ) -> None:
         self._request = SubscriptionRequest.of(name, interest)
         self._bounds = bounds or Bounds()
+        if exclusive and not committed and not callable(start):
+            raise UsageError("each activation begins at `start`: without `committed` a function")
         if void not in ("drop", "mark"):
             raise UsageError(f'void is {void!r}; give "drop" or "mark"')
         self._topic, self._void_too = topic, void == "mark"
@@ -195,10 +197,8 @@ class Consumer(ConsumerFacts):
             if not self._reading.all_handed_out:
                 self._seek(self.position)
             self._reading.turn += 1
-            exclusive, fence = self._exclusive, self.fence
+            exclusive = self._exclusive
             if exclusive and not exclusive.may_deliver(seconds(timeout), self._become_active):
-                return []
-            if self.fence != fence:  # `position` is another one: who calls may look at it first
                 return []
             batches = self._next_batches(timeout, messages_max)
             self._reading.take(batches)
@@ -307,6 +307,8 @@ class Consumer(ConsumerFacts):
         skip messages of another interest.
         """
         with self._user.call():
+            if self._exclusive is not None and not self.fence:
+                raise UsageError("this consumer stands by: it begins where the active one ends")
             self._seek(where, anew=True)
 
     def _seek(self, where: Where, *, anew: bool = False) -> None:

@@ -91,7 +91,7 @@ class Exclusive:
         """
         if self._failure is None and self._is_confirmed():
             return
-        if not self._wait(self._is_confirmed, _COMMIT_S):
+        if not self._wait(self._is_confirmed, _COMMIT_S + self._member.session_s):
             raise self._silent()
 
     def _activate(self, begin: Callable[[], None]) -> None:
@@ -115,7 +115,7 @@ class Exclusive:
 
     def _commit(self, group: str, offsets: Mapping[TopicPartition, tuple[int, str]]) -> None:
         with self._committing:
-            deadline = self._clock.monotonic() + _COMMIT_S
+            deadline = self._clock.monotonic() + _COMMIT_S + self._member.session_s
             while True:
                 identity = self._activating or self._identity(deadline)
                 try:
@@ -151,8 +151,8 @@ class Exclusive:
             return self._failure is not None or self._ended or ready()
 
         self._clock.wait_for(self._changed, over, max(0.0, timeout))
-        if self._failure is not None:
-            raise self._failure
+        if self._failure is not None:  # a copy: each raise adds to its traceback
+            raise type(self._failure)(f"{self._failure}") from self._failure
         return ready()
 
     def _is_confirmed(self) -> bool:
@@ -168,6 +168,8 @@ class Exclusive:
         """Leave the group, so that another one is active at once."""
         with self._changed:
             self._closing = True
+            closed = UsageError("this consumer is closed; open another one")
+            self._failure = self._failure or closed  # what it has in hand is the next one's
             self._wake()
         if self._thread is not None:
             self._thread.join(_CLOSE_S)

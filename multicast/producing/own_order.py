@@ -108,9 +108,15 @@ class OwnOrder:
         """Whether a message to this log waits for nothing."""
         return not self._earlier(log)
 
-    def free(self, log: str) -> None:
-        """Report that nothing is missing for this log."""
-        self._logs.setdefault(log, _Sent()).free = self._count
+    @property
+    def place(self) -> int:
+        """How many sends there were; `free` takes it as it was when `stored` was asked."""
+        return self._count
+
+    def free(self, log: str, place: int) -> None:
+        """Report that of what was sent up to `place` nothing is missing for this log."""
+        entry = self._logs.setdefault(log, _Sent())
+        entry.free = max(entry.free, place)
 
     def stored(self, log: str) -> list[Earlier] | SendingWait:
         """Give the earlier messages of a message to this log, or what is not known of them."""
@@ -126,6 +132,8 @@ class OwnOrder:
     def _earlier(self, log: str) -> dict[str, _Sent]:
         own = self._logs.get(log)
         since = 0 if own is None else own.free
+        if since == self._count:
+            return {}
         return {
             name: entry for name, entry in self._logs.items() if entry.place > since and name != log
         }

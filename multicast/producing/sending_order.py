@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 from functools import partial
 
 from multicast.conditional.condition import LogPosition
@@ -96,32 +97,43 @@ class SendingOrder:
             return self._own.is_free(log.name)
 
     def wait(self, log: Log, deadline: float) -> None:
-        """SendingWait until a message to this log follows all that this producer sent.
+        """Wait until a message to this log follows all that this producer sent.
 
         Raises `EarlierPending` at `deadline`, in the clock's time, and `EarlierUnknown` at once.
         """
         while not self.is_free(log):
+            with self._changed:
+                place = self._own.place
             wait = self.missing(log)
-            if wait is not None:
+            if wait is None:
+                continue
+            if wait.missing is Missing.END:
+                self._reach(wait, log, deadline)
+                with self._changed:
+                    self._own.free(log.name, place)
+            else:
                 self._wait(wait, log, deadline)
 
     def wait_after(self, log: Log, earlier: After | Iterable[After], deadline: float) -> None:
-        """SendingWait until a message to this log follows the given ones; raises as `wait`."""
+        """Wait until a message to this log follows the given ones; raises as `wait`."""
         if isinstance(earlier, MessageID) or not isinstance(earlier, Iterable):
             earlier = (earlier,)
         stored = [self._named(named, deadline) for named in earlier]
         others = [each for each in stored if each.log != log.name]
         while others and (wait := self._judged(log, others)) is not None:
+            if wait.missing is Missing.END:
+                return self._reach(wait, log, deadline)
             self._wait(wait, log, deadline)
+        return None
 
     def missing(self, log: Log) -> SendingWait | None:
         """Say what a message to this log waits for now; asks the cluster if that is needed."""
         with self._changed:
-            stored = self._own.stored(log.name)
+            stored, place = self._own.stored(log.name), self._own.place
         wait = stored if isinstance(stored, SendingWait) else self._judged(log, stored)
         if wait is None:
             with self._changed:
-                self._own.free(log.name)
+                self._own.free(log.name, place)
         return wait
 
     # -- inside -----------------------------------------------------------------------------
@@ -148,6 +160,17 @@ class SendingOrder:
         except ClusterUnreachable:
             pass  # who waits has a deadline
         return wait
+
+    def _reach(self, wait: SendingWait, log: Log, deadline: float) -> None:
+        """Wait until the log has reached the bound of `wait`: a later look would give a later one.
+
+        What others send to the log moves both, so a bound that is not kept may never be reached.
+        """
+        partition = log_partition(log)
+        while self._ends.get(partition, 0) < wait.bound:
+            self._wait(wait, log, deadline)
+            with suppress(ClusterUnreachable):  # who waits has a deadline
+                self._ends.update(self._driver.high_watermarks([partition]))
 
     def _wait(self, wait: SendingWait, log: Log, deadline: float) -> None:
         why = wait.missing.value.format(wait.log)

@@ -153,10 +153,11 @@ class Workers:
                 raise TimedOut(f"no message came for {_QUIET_S:g} s: {lacks}")
             if lacks is not None and not self._hand and self._schedule.room:
                 timeout = 0.0 if busy else _POLL_S
+                batches = self._consumer.poll(timeout, messages_max=_MESSAGES_MAX)
+                self._has_begun = self._has_begun or bool(batches)
                 if not self._has_begun:  # an exclusive one begins where another has ended
                     self._begun_at = self._consumer.position
-                for batch in self._consumer.poll(timeout, messages_max=_MESSAGES_MAX):
-                    self._has_begun = True
+                for batch in batches:
                     self._hand.extend(map(batch.alone, batch.records))
                     quiet_until = self._clock.monotonic() + _QUIET_S
                 wait_s = _LOOK_S if busy and not self._hand else 0.0

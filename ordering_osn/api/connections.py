@@ -47,7 +47,10 @@ class Connections:
     async def _end(self) -> None:
         while self.ending:
             peers = frozenset(self.ending)
-            await asyncio.to_thread(shut_down, peers, self._port)
+            try:
+                await asyncio.to_thread(shut_down, peers, self._port)
+            except (OSError, ValueError) as error:  # each is tried again at its next time-out
+                _log.error("stalled connections could not be ended: %s", error)
             await asyncio.sleep(_PAUSE_S)
             self.ending -= peers
 
@@ -72,7 +75,8 @@ def shut_down(peers: Collection[str], port: int) -> None:
 
 def _end_of(host: str, port: str | int) -> tuple[str, int]:
     """Give address and port of one end, as gRPC or the kernel writes it, in one form."""
-    address = ip_address(unquote(host).strip("[]"))
+    # Without the zone of a link's own address, which the kernel does not name.
+    address = ip_address(unquote(host).strip("[]").partition("%")[0])
     if isinstance(address, IPv6Address):
         return str(address.ipv4_mapped or address), int(port)
     return str(address), int(port)

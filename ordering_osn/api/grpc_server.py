@@ -17,6 +17,7 @@ import asyncio
 import hashlib
 import logging
 from collections.abc import Awaitable, Callable, Coroutine
+from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime
 from functools import partial
 from typing import Any, Protocol
@@ -197,7 +198,7 @@ class _Stream:
 class Server:
     """The gRPC server of a node. `port` 0 takes a free one; after `start` it is the real one.
 
-    `tls` may be replaced at any time: connections from then on use it. Under mutual TLS, which
+    `renew` replaces `tls` at any time: connections from then on use it. Under mutual TLS, which
     stays as it was at the start, the TLS CAs in the channels' configs are authorities, too.
     """
 
@@ -292,6 +293,23 @@ class Server:
         channels = (self._channels.get(name) for name in self._channels.names())
         largest = (each.config.parameters.bytes_absolute for each in channels if each is not None)
         return min(max((_RECEIVED_BYTES_MIN, *largest)) + _AROUND_BYTES, MESSAGE_BYTES_MAX)
+
+    def renew(self, tls: TlsFiles) -> None:
+        """Use these for connections from now on; raises `UsageError` if gRPC cannot use them.
+
+        It would go on with what it had, and say so to nobody: it does not know all of OpenSSL's.
+        """
+        tried = grpc.server(ThreadPoolExecutor(1))
+        credentials = grpc.ssl_server_credentials(
+            [(tls.key, tls.certificate)], tls.authorities or None, self._mutual
+        )
+        try:
+            tried.add_secure_port("127.0.0.1:0", credentials)
+        except RuntimeError as error:
+            raise UsageError("TLS: gRPC cannot use this certificate and key") from error
+        finally:
+            tried.stop(None)
+        self.tls = tls
 
     def _credentials(self, tls: TlsFiles) -> Any:
         if not tls.certificate or not tls.key:

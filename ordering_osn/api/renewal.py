@@ -34,7 +34,7 @@ class FollowedFiles(Generic[_Read]):
     def renew(self, *, anyhow: bool = False) -> None:
         """Read and use the files if they have changed, or `anyhow`; raises nothing."""
         state = self._look()
-        if state == self._state and not anyhow:
+        if state == self._state and not (anyhow or self.trouble):
             return
         try:
             read = self._read()
@@ -43,8 +43,10 @@ class FollowedFiles(Generic[_Read]):
             for use in self.used:
                 use(read)
         except Exception as error:  # noqa: BLE001 - no file may end the node's looks
-            self.trouble = f"{self.option}: {error}; what was in force before stays so"
-            _log.error("%s", self.trouble)
+            trouble = f"{self.option}: {error}; what was in force before stays so"
+            if anyhow or trouble != self.trouble:
+                _log.error("%s", trouble)
+            self.trouble = trouble  # which may end without a change of the files: tried again
         else:
             self.current, self.trouble = read, ""
             _log.info("%s: read anew", self.option)

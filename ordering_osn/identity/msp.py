@@ -234,7 +234,8 @@ class Msp:
         tls_roots = _certificates(config.tls_root_certs, "TLS CA")
         tls = _certificates(config.tls_intermediate_certs, "TLS CA")
         self._check_chains(Authorities(tls_roots, tls))
-        self.tls_authorities = (*config.tls_root_certs, *config.tls_intermediate_certs)
+        # As they were read: what else the bytes hold would be for gRPC to read, or to stumble over.
+        self.tls_authorities = tuple(each.pem() for each in (*tls_roots, *tls))
         self._read_authorities(config)
         self._read_units(config)
         self._read_administrators(config)

@@ -114,7 +114,7 @@ async def serve(settings: Settings, options: Options, started: Callable[[str], N
     server = Server(registrar, host=host, port=port, tls=_current(tls), metrics=metrics)
     signer.used += [registrar.renew, partial(setattr, peers, "signer")]
     if tls is not None:
-        tls.used.append(partial(setattr, server, "tls"))
+        tls.used.append(server.renew)
     if peers_tls is not None:
         peers_tls.used.append(partial(setattr, peers, "tls"))
     async with contextlib.AsyncExitStack() as opened:
@@ -168,7 +168,7 @@ async def _watch_files(options: Options, metrics: Metrics, renew: asyncio.Event)
             if warning and now >= again_at.get(option, 0.0):
                 again_at[option] = now + certificates.AGAIN_S
                 _log.warning("%s", warning)
-        for (setting, _), end in certificates.ends().items():
+        for (setting, _), end in (await asyncio.to_thread(certificates.ends)).items():
             shown.labels(setting).set(end)
         with contextlib.suppress(TimeoutError):
             await asyncio.wait_for(renew.wait(), _FILES_EVERY_S)

@@ -100,7 +100,7 @@ COMMANDS = {
         "amcast doctor",
         "amcast explain MESSAGE_ID",
         "amcast topology recover",
-        "amcast receive --name C1 --exclusive    # as often as you like: one receives",
+        "amcast receive --name C1 --exclusive    # as often as you like: one receives, and says so",
     ],
     "size": [
         "amcast topology plan interests.toml --from-cluster --window 60",

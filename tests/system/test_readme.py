@@ -81,7 +81,7 @@ def test_the_quick_start_prints_what_is_shown(tmp_path):
 
 def test_each_block_of_the_readme_runs_or_is_known():
     assert "A.Msg-TO" in PICTURE[1]
-    assert "make install TO=~/amcast EXTRAS=all " in INSTALL[1]
+    assert "make install TO=~/amcast-env EXTRAS=all " in INSTALL[1]
     assert {language for language, _ in QUICK_START} == {"bash", "python", "text"}
     assert [shown is not None for _, _, shown in steps()] == [False, True, True, True, False]
     assert TWO_COMMANDS == ("", "make demo\nmake test\n")

@@ -240,6 +240,8 @@ class ChosenMember(Membership):
         sessions = _EXCLUSIVE_S if session_ms is None else (session_ms / 1000,)
         topic = partitions[0].topic
         super().__init__(bootstrap, client, group=group, topic=topic, sessions=sessions)
+        # Of topics that no member subscribes to, Kafka forgets a group's offsets after days.
+        self._topics = sorted({each.topic for each in partitions})
         self._choose = choose
         self._identity: MemberIdentity | None = None
         self._partitions: dict[str, list[int]] = defaultdict(list)

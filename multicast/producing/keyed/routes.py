@@ -9,6 +9,7 @@ from multicast.control import ControlReader, ControlState, log_partition
 from multicast.control.topic_identity import refuse_recreated_logs
 from multicast.drivers.clock import clock_of
 from multicast.drivers.protocol import Driver
+from multicast.errors import UsageError
 from multicast.messages import covered_header, name_set, refuse_no_name
 from multicast.producing.append_counts import AppendCounters
 from multicast.producing.keyed.destinations import find_log, required_log
@@ -75,9 +76,14 @@ class Routes:
             self._newest_plan(_PLAN_EVERY_S)
         return self.plan.has_log(name)
 
+    def _within(self, within: frozenset[str] | None) -> frozenset[str] | None:
+        if self._through and within not in (None, self._through):
+            raise UsageError("with `through` all goes to one log: leave `within` and `expect` out")
+        return within or self._through
+
     def route(self, to: Iterable[str] | Keys, within: frozenset[str] | None = None) -> Route:
         """Give the route of a set; where the plan has none, a newer plan may be looked for."""
-        destinations, within = self._names(to), within or self._through
+        destinations, within = self._names(to), self._within(within)
         route = self._routes.get((destinations, within))
         if route is None:
             log = find_log(self.plan, destinations, within)
@@ -91,7 +97,7 @@ class Routes:
         """Give the route of a set that the plan covers; None if that has to be looked up first."""
         if isinstance(to, Keys) and not self.keys.ready:
             return None
-        destinations, within = self._names(to), within or self._through
+        destinations, within = self._names(to), self._within(within)
         route = self._routes.get((destinations, within))
         if route is not None:
             return route

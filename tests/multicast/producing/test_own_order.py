@@ -94,7 +94,7 @@ def test_what_was_sent_since_the_last_message_to_a_log_is_earlier():
     own.settled("Y", 2, Appended(6))
     # X is earlier than Z, though Y came last.
     assert own.stored("Z") == [Earlier("X", 3), Earlier("Y", 7)]
-    own.free("Z")
+    own.free("Z", own.place)
     assert own.is_free("Z")
     assert own.stored("X") == [Earlier("Y", 7)]
     own.sent("X", 1)

@@ -1,8 +1,10 @@
 """What is read anew: files that fit together, and the client CAs of the channels' configs."""
 
 import asyncio
+from dataclasses import replace
 
 import pytest
+from cryptography.hazmat.primitives.asymmetric import ec
 
 from multicast.errors import UsageError
 from ordering_osn.api.connection_errors import ConnectionLost
@@ -11,6 +13,8 @@ from ordering_osn.api.renewal import FollowedFiles
 from ordering_osn.api.seek import seek_envelope
 from ordering_osn.api.tls_files import TlsFiles
 from ordering_osn.config.channel_config import ChannelConfig
+from ordering_osn.identity import Msp
+from ordering_osn.protos import FabricMSPConfig, MSPConfig
 from tests.ordering_osn.helpers import configs
 from tests.ordering_osn.helpers.chains import (
     MUTUAL_TLS,
@@ -83,6 +87,34 @@ def test_who_refuses_what_was_read_keeps_the_last_in_force(files):
     files.renew()
     assert (files.current, files.taken) == (first, [])
     assert files.trouble.startswith("--tls-cert: no channel knows it; what was in force")
+    del files.used[0]  # a channel has learnt it
+    files.renew()
+    assert (len(files.taken), files.trouble) == (1, "")
+
+
+def test_a_key_that_grpc_cannot_use_is_refused(tmp_path):
+    channel = SmallChannel(tmp_path)
+    key = ec.generate_private_key(ec.SECP256K1())
+    other = root("other", key=key)
+
+    async def run():
+        async with serving(SmallChannels(channel), tls=MUTUAL_TLS) as server:
+            with pytest.raises(UsageError, match="gRPC cannot use"):
+                server.renew(replace(MUTUAL_TLS, certificate=other.pem, key=other.key_pem))
+            assert server.tls == MUTUAL_TLS
+
+    asyncio.run(run())
+    channel.store.close()
+
+
+def test_of_a_tls_authority_only_what_was_read_is_given_to_grpc():
+    tail = b"-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n"
+    definition = MSPConfig.FromString(msp_bytes([root()], nodes=NODES, tls=[root("tls")]))
+    config = FabricMSPConfig.FromString(definition.config)
+    config.tls_root_certs[0] += tail
+    definition.config = config.SerializeToString()
+    authorities = Msp(definition.SerializeToString()).tls_authorities
+    assert [each.count(b"BEGIN") for each in authorities] == [1]
 
 
 def test_a_key_and_a_certificate_of_different_times_are_not_used(files):

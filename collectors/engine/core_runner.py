@@ -37,7 +37,7 @@ from collectors.engine.read_ahead import ReadAhead
 from collectors.engine.status import TroubleLog, progress_of, troubles
 from collectors.engine.stream_loop import StreamBatch
 from multicast.drivers.protocol import LeaderEnd, Record, TopicPartition
-from multicast.errors import Truncated
+from multicast.errors import AmcastError, TopicChanged, Truncated
 from multicast.order.runs import order_checksum
 from multicast.order.stream import StreamCheckpoint
 
@@ -161,7 +161,14 @@ class CoreRunner:
         """End the instance with an error; state it if a stream has lost its end."""
         if isinstance(error, Truncated) and error.partition is not None:
             stream = TopicPartition(*error.partition)
-            for statement in unstated_stream(self.assignment, stream, self._engine.control):
+            statements = unstated_stream(self.assignment, stream, self._engine.control)
+            try:
+                self._engine.refuse_recreated(self.assignment.plan)
+            except TopicChanged as changed:
+                error, statements = changed, []  # the new topics' stream has lost nothing
+            except AmcastError:
+                pass  # nobody says so
+            for statement in statements:
                 self._engine.write_control(*statement)
         self._end(error)
 

@@ -148,7 +148,8 @@ def hunt_by_tests(bug, copy, folder, by):
         for name in bug.by or by:
             done = run(copy, *words, f"tests/{folder}/{name}.py")
             assert done.returncode in {0, 1}, done.stdout + done.stderr
-            failed = [line for line in done.stdout.splitlines() if line.startswith("FAILED")]
+            told = ("FAILED", "ERROR")  # the latter in a set-up that tests share
+            failed = [line for line in done.stdout.splitlines() if line.startswith(told)]
             if failed:
                 sys.stdout.write(f"{bug.name}: {failed[0]}\n")
                 return

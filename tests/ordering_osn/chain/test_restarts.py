@@ -6,6 +6,7 @@ The stream has the records of the chain's own log and of the logs of two sets, w
 import dataclasses
 import itertools
 import random
+from functools import cache
 
 import pytest
 
@@ -280,15 +281,18 @@ def fresh(log, start=START):
     return node
 
 
-@pytest.fixture(params=SEEDS, scope="module")
-def world(request):
+@cache
+def ran(seed):
     """A world in which clients send again, at its end; tests only look at it."""
-    made = World(request.param, old=20)
-    made.run()
-    return made
+    world = World(seed, old=20)
+    world.run()
+    return world
 
 
-def test_every_node_writes_the_same_blocks_wherever_it_crashes(world):
+@of_each_seed
+def test_every_node_writes_the_same_blocks_wherever_it_crashes(seed):
+    world = ran(seed)
+
     first, *others = world.nodes
     for node in others:
         assert node.serialized == first.serialized
@@ -305,7 +309,10 @@ def test_every_good_transaction_is_ordered_once(seed):
     assert sorted(ordered) == sorted(world.posted)
 
 
-def test_what_clients_send_again_is_ordered_once_within_the_window(world):
+@of_each_seed
+def test_what_clients_send_again_is_ordered_once_within_the_window(seed):
+    world = ran(seed)
+
     ordered = world.nodes[0].ordered
     names_ordered = [name for name, _ in ordered]
     assert {name for name in names_ordered if name.startswith("t")} == set(world.posted)
@@ -314,7 +321,10 @@ def test_what_clients_send_again_is_ordered_once_within_the_window(world):
         assert part or name not in near, near
 
 
-def test_the_parts_in_the_blocks_are_those_of_the_bundles_that_count(world):
+@of_each_seed
+def test_the_parts_in_the_blocks_are_those_of_the_bundles_that_count(seed):
+    world = ran(seed)
+
     whole = fresh(world.log)
     counted = [
         outcome.bundle
@@ -329,7 +339,10 @@ def test_the_parts_in_the_blocks_are_those_of_the_bundles_that_count(world):
         }  # also those of records that were read again
 
 
-def test_a_block_says_of_each_entry_which_record_it_came_from(world):
+@of_each_seed
+def test_a_block_says_of_each_entry_which_record_it_came_from(seed):
+    world = ran(seed)
+
     for block in world.nodes[0].blocks[1:]:
         data = block.data.data
         places = read_entries(consenter_of(block).entries, len(data))

@@ -195,5 +195,8 @@ def judge(plan: Plan, *files: Path, other_producers: bool = False):
     return report
 
 
-def verdicts(report) -> dict[str, str]:
-    return {verdict.guarantee: verdict.verdict for verdict in report.verdicts}
+def unheld(report, *untold: str) -> dict[str, str]:
+    """Each guarantee that does not hold, but for those that a plain run's histories do not tell."""
+    said = {verdict.guarantee: verdict.verdict for verdict in report.verdicts}
+    untold = ("fifo order", "genuineness", *untold)
+    return {name: said[name] for name in said if said[name] != "holds" and name not in untold}

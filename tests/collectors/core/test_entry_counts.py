@@ -34,14 +34,6 @@ def counts(node, wanted):
     return node.status()["entries"]
 
 
-def test_a_drained_tree_has_counted_what_its_plan_predicts():
-    with Small(PLAN) as system:
-        nodes = {node.name: node for node, _ in system.run_all()}
-        multicast(system)
-        for name, node in nodes.items():
-            assert counts(node, as_planned(name)) == as_planned(name)
-
-
 def test_an_instance_that_a_process_restarts_goes_on_and_another_process_counts_what_is_new():
     with Small(PLAN) as system:
         for name in ("K0", "K2", "K3"):

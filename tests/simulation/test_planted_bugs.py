@@ -62,3 +62,14 @@ def test_planted_bug_is_found(bug, hunts):
 
 def test_there_are_enough_planted_bugs_and_each_has_one_name():
     assert len({bug.name for bug in BUGS}) == len(BUGS) >= 60
+
+
+@pytest.mark.campaign
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("bug", [bug for bug in BUGS if bug.scope], ids=str)
+def test_the_exhaustive_search_finds_a_planted_bug(bug, tmp_path):
+    with planted(bug, copied_source(tmp_path)):
+        done = run(tmp_path, "-m", "bench.search", "--scope", bug.scope)
+    assert done.returncode == VIOLATION, done.stdout + done.stderr
+    assert "violated: " in done.stdout
+    sys.stdout.write(f"{bug.name}: {done.stdout}\n")

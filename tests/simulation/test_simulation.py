@@ -78,12 +78,6 @@ def test_the_processes_of_a_campaign_inherit_nothing_of_the_one_that_starts_them
     assert campaign(100_000, 2, processes=1).failures != []
 
 
-def test_schedules_have_one_two_and_three_epochs_and_rival_plans():
-    schedules = [draw(seed) for seed in range(60)]
-    assert {len(schedule.plans) for schedule in schedules} == {1, 2, 3}
-    assert any(len(rivals) > 1 for schedule in schedules for rivals in schedule.plans)
-
-
 @pytest.mark.slow
 def test_one_seed_gives_one_trace_under_two_hash_seeds():
     digests = [digest_under(hash_seed, schedules=10) for hash_seed in ("1", "2")]

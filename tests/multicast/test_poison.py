@@ -86,7 +86,7 @@ def append(bootstrap, partition, records):
         answers.append(_append(bootstrap, partition, records))
         return answers[-1][0] not in {UNKNOWN_TOPIC, NO_LEADER_HERE}
 
-    until(served, f"a leader of {partition}")
+    until(served)
     return answers[-1]
 
 

@@ -68,11 +68,7 @@ def commands(topic, folder):
 
 
 @pytest.mark.parametrize("topic", [1], indirect=True)
-def test_each_command_names_the_version_and_changes_nothing(
-    topic, kafka_cluster, tmp_path, monkeypatch
-):
-    # Each command would wait for the topic of collectors' statements, which version 1 has not.
-    monkeypatch.setattr("multicast.drivers.librdkafka_reader.reader.UNKNOWN_TOPIC_S", 0.5)
+def test_each_command_names_the_version_and_changes_nothing(topic, kafka_cluster, tmp_path):
     with closing(open_driver("librdkafka", kafka_cluster.bootstrap)) as driver:
         control = control_partition(topic)
         before = driver.high_watermarks([control])

@@ -10,6 +10,8 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
+from queue import Empty, SimpleQueue
+from threading import Thread
 from typing import Any
 
 import confluent_kafka
@@ -157,7 +159,7 @@ class LibrdkafkaTransactions:
         ]
         member = self._consumer.consumer_group_metadata()
         send = self._producer.send_offsets_to_transaction
-        self._repeat(lambda timeout: send(positions, member, timeout))
+        self._returns(lambda timeout: send(positions, member, timeout))
         self._repeat(self._producer.commit_transaction)
         self._open = False
 
@@ -197,6 +199,31 @@ class LibrdkafkaTransactions:
                     raise self._error(error) from failure
                 if time.monotonic() > deadline:
                     raise self._unreachable(error.str()) from failure
+
+    def _returns(self, call: Callable[[float], Any]) -> None:
+        """Do as `_repeat` in a thread of its own: librdkafka may never return (docs/hazards.md)."""
+        outcome: SimpleQueue[BaseException | None] = SimpleQueue()
+
+        def run() -> None:
+            try:
+                self._repeat(call)
+            except BaseException as failure:  # noqa: BLE001 - raised where it is awaited
+                outcome.put(failure)
+            else:
+                outcome.put(None)
+
+        thread = Thread(target=run, name="copies", daemon=True)
+        thread.start()
+        try:
+            failure = outcome.get(timeout=self._patience_s + 2 * _SLICE_S)
+        except Empty:
+            self._open = False  # an abort would not return either; the brokers do it
+            raise self._unreachable("librdkafka does not return") from None
+        except BaseException:
+            thread.join(2 * _SLICE_S)  # an abort beside it would be refused
+            raise
+        if failure is not None:
+            raise failure
 
     def _unreachable(self, why: str) -> ClusterUnreachable:
         return ClusterUnreachable(

@@ -1,6 +1,7 @@
 """A copier in memory: what it copies, where it goes on, which targets it refuses."""
 
 import contextlib
+import threading
 import urllib.request
 
 import pytest
@@ -10,8 +11,9 @@ from multicast.cli import materialize as command
 from multicast.consuming.batches import Message
 from multicast.consuming.cursor import Cursor
 from multicast.consuming.subscription import SubscriptionRequest
+from multicast.drivers.librdkafka_reader.transactions import LibrdkafkaTransactions
 from multicast.drivers.protocol import Record, TopicPartition
-from multicast.errors import Conflict, Fenced, UsageError
+from multicast.errors import ClusterUnreachable, Conflict, Fenced, UsageError
 from multicast.materializing.materialize import Copier, copier_group, materialize
 from multicast.materializing.target import CopyTarget, copied_to, fit, last_records, refuse_own
 from multicast.testing import system
@@ -282,3 +284,20 @@ def test_wrong_arguments_are_refused_before_anything_is_opened(wrong):
 def test_the_command_refuses_wrong_arguments(arguments, reason):
     done = CliRunner().invoke(command.app, ["--to", "ordered", *arguments])
     assert reason in f"{done.stderr}{done.exception}"
+
+
+def test_a_copier_ends_where_librdkafka_never_returns(monkeypatch):
+    class Hangs:
+        begin_transaction = staticmethod(lambda: None)
+        send_offsets_to_transaction = staticmethod(lambda *_: threading.Event().wait())
+        abort_transaction = staticmethod(lambda *_: pytest.fail("that would hang, too"))
+
+    transactions = LibrdkafkaTransactions(
+        "127.0.0.1:1", None, topic="copies", partition=0, group="G", timeout_s=60.0
+    )
+    monkeypatch.setattr(transactions, "_producer", Hangs)
+    monkeypatch.setattr(transactions, "_patience_s", -1.9)
+    transactions.begin()
+    with pytest.raises(ClusterUnreachable, match="librdkafka does not return"):
+        transactions.commit("G", {TopicPartition("A.topology", 0): (1, "cursor")})
+    transactions.close()

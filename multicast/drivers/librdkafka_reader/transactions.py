@@ -25,7 +25,14 @@ from multicast.drivers.librdkafka_reader.client import (
     open_client,
 )
 from multicast.drivers.protocol import Headers, Record, TopicPartition
-from multicast.errors import AmcastError, AppendRefused, ClusterUnreachable, Fenced, UsageError
+from multicast.errors import (
+    AmcastError,
+    AppendNotStored,
+    AppendRefused,
+    ClusterUnreachable,
+    Fenced,
+    UsageError,
+)
 
 _SLICE_S = 1.0  # of a wait: whoever presses Ctrl-C waits for so long
 # Of a call, at least: a cluster takes 8-9 s to replace a dead leader or coordinator.
@@ -35,6 +42,12 @@ _FENCED = (
     KafkaError._FENCED,  # noqa: SLF001
     KafkaError.INVALID_PRODUCER_EPOCH,
     KafkaError.PRODUCER_FENCED,
+)
+# Of a coordinator that has just moved: the transaction is to be made again.
+_MOVING = (
+    KafkaError.COORDINATOR_LOAD_IN_PROGRESS,
+    KafkaError.COORDINATOR_NOT_AVAILABLE,
+    KafkaError.NOT_COORDINATOR,
 )
 # The right that is missing, and on what.
 _LACKING = {
@@ -260,7 +273,8 @@ class LibrdkafkaTransactions:
             )
         if error.retriable() or code == KafkaError._TIMED_OUT:  # noqa: SLF001
             return self._unreachable(error.str())
-        return AppendRefused(
+        kind = AppendNotStored if code in _MOVING else AppendRefused
+        return kind(
             f"copies to {self._topic} were refused: {error.str()}; nothing of the transaction is "
             f"committed"
         )

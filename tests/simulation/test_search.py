@@ -3,15 +3,9 @@
 The larger worlds are `make model`'s.
 """
 
-from bench.search.__main__ import main
 from bench.search.explorer import ScopeExplorer
 from bench.search.scopes import SCOPES
 from collectors.core.collector_core import CollectorCore
-
-
-def test_the_command_prints_the_number_of_states(capsys):
-    assert main(["--scope", "failed alone"]) == 0
-    assert capsys.readouterr().out.startswith("failed alone: states ")
 
 
 def test_a_scope_has_no_violation_and_comes_to_rest():

@@ -1,14 +1,23 @@
 """A test a sentence of the poster, each in three parts: init, test, check.
 
-The sentence stands above its test: what the poster assumes and wants, shown on our cores.
+The sentence stands above its test. First what the poster assumes and wants, shown on our cores;
+then its Algorithm 1 as printed (`bench/baselines/algorithm1.py`): where it holds, and where it does
+not.
 """
 
-from itertools import combinations
+from itertools import combinations, permutations
 
+from bench.baselines.algorithm1 import Merge, Tagged, merge, tagged
 from multicast.drivers.memory.driver import MemoryDriver, MemoryLog
 from multicast.drivers.protocol import TopicPartition
+from multicast.history import HistoryBuilder
 from multicast.order.records import Ticket, decode
-from tests.helpers.in_memory_cluster import InMemoryCluster
+from multicast.properties import (
+    check_all,
+    uniform_acyclic_order,
+    uniform_prefix_order,
+)
+from tests.helpers.in_memory_cluster import ALL, InMemoryCluster
 from tests.helpers.plans import tag_in
 
 P1, P2 = TopicPartition("A", 0), TopicPartition("A", 1)
@@ -286,3 +295,194 @@ def test_the_order_at_a_child_is_the_parents_order_with_its_own_logs_in_between(
 
     assert whole == ["P3:0", "P2:0"]
     assert below == ["P3:0", "P1:0", "P2:0"]
+
+
+# -- "If the lower level collectors share one or multiple partitions, the streams have to be merged,
+#    such that the lower level streams order is preserved." ----------------------------------------
+
+
+def arrivals(*lengths):
+    """All ways in which streams of these lengths can arrive."""
+    return sorted(set(permutations([i for i, n in enumerate(lengths) for _ in range(n)])))
+
+
+def test_algorithm_1_keeps_both_orders_where_the_shared_messages_are_the_same():
+    one, other = tagged("a@1 s@3 b@1 t@3"), tagged("s@3 x@5 t@3")
+
+    for arrival in arrivals(4, 3):
+        merged = merge([one, other], {"3"}, arrival)
+        assert [message for message in merged if message in one] == one
+        assert [message for message in merged if message in other] == other
+        assert len(merged) == len(set(merged)) == 5
+
+
+def test_algorithm_1_sends_what_is_not_shared_at_once_where_nothing_shared_is_pending():
+    merging = Merge(2, {"3"})
+
+    sent = merging.take(0, Tagged("a", "1"))
+
+    assert [str(message) for message in sent] == ["a@1"]
+
+
+# -- where Algorithm 1 does not hold ---------------------------------------------------------------
+
+
+def test_algorithm_1_gives_two_orders_for_the_same_two_streams():
+    streams = [tagged("a@2"), tagged("b@4")]
+
+    results = [merge(streams, {"3"}, arrival) for arrival in arrivals(1, 1)]
+
+    assert results == [tagged("a@2 b@4"), tagged("b@4 a@2")]
+    # So two collectors (or one, before and after a crash) that merge the same streams disagree:
+    history = HistoryBuilder()
+    for number, result in enumerate(results):
+        for message in result:
+            history.delivery(consumer=f"C{number}", message_id=str(message), to=["2", "4"])
+    assert uniform_prefix_order(history.history()) is not None
+
+
+def test_our_stream_gives_the_same_order_to_everybody_whatever_arrives_first():
+    cluster = InMemoryCluster()
+    cluster.plan(["P2", "P4"], {"K1": (["P2", "P4"], None)}, {"C1": (["P2", "P4"], "K1")})
+    first, second = cluster.node("K1.a"), cluster.node("K1.b")
+    cluster.multicast("P2")
+    cluster.multicast("P4")
+
+    first.look("P2")
+    second.look("P4")
+    proposals = first.step() + second.step()
+    landed = first.store() + second.store()
+    cluster.settle()
+
+    assert proposals == ["append own P2<1", "append own P4<1"]
+    assert landed == ["0 orders P2[0,1)", "1 orders P4[0,1)"]
+    assert cluster.consumer("C1.a").drain() == cluster.consumer("C1.b").drain() == ["P2:0", "P4:0"]
+
+
+def test_algorithm_1_stalls_for_ever_when_a_shared_message_is_missing_in_one_stream():
+    one = tagged("s@3 " + " ".join(f"a{n}@1" for n in range(50)))
+    other = tagged(" ".join(f"b{n}@5" for n in range(50)))  # its s@3 got lost
+
+    merged = merge([one, other], {"3"}, [0, 1] * 50 + [0])
+
+    assert not [message for message in merged if message in one]
+
+
+def test_algorithm_1_stalls_when_a_partition_is_shared_by_only_some_of_the_inputs():
+    # Line 12 asks all inputs; P3 is shared by the first two, and the third never brings it.
+    streams = [tagged("s@3 a@1"), tagged("s@3 b@4"), tagged("c@5 d@5")]
+
+    merged = merge(streams, {"3"}, [0, 1, 2, 0, 1, 2])
+
+    assert merged == tagged("c@5 d@5")
+
+
+def test_algorithm_1_breaks_an_input_that_orders_two_shared_partitions_differently():
+    one, other = tagged("s@3 t@4"), tagged("t@4 s@3 b@5")
+
+    for arrival in arrivals(2, 3):
+        merged = merge([one, other], {"3", "4"}, arrival)
+        assert [message for message in merged if message in other] != other
+
+
+def test_inputs_that_order_two_shared_partitions_differently_cannot_occur_in_a_tree():
+    # Both orders would have to come from two collectors that decide {P3, P4}: two tops.
+    cluster = toy()
+    plan = cluster.control().plan()
+
+    tops = {log: plan.top(log).name for log in ("P3", "P4")}
+
+    assert tops == {"P3": "K2", "P4": "K2"}
+
+
+def test_algorithm_1_loses_counts_and_queues_in_a_crash():
+    one, other = tagged("s@3 a@1 t@3"), tagged("s@3 t@3 b@5")
+    merging = Merge(2, {"3"})
+    for message in one:
+        merging.take(0, message)  # all of it waits in the queue
+
+    merging = Merge(2, {"3"})  # a crash; the first stream is not sent again
+    sent = [message for later in other for message in merging.take(1, later)]
+
+    assert sent == []
+
+
+def test_our_collector_goes_on_after_a_crash_from_its_own_stream():
+    cluster = toy()
+    cluster.multicast("P3")
+    cluster.settle()
+    del cluster.nodes["K1.a"]
+    cluster.multicast("P3")
+    cluster.settle()
+
+    cluster.node("K1.b")
+    cluster.settle()
+
+    assert cluster.consumer("C1.a").drain() == ["P3:0", "P3:1"]
+
+
+def test_algorithm_1_pairs_the_wrong_messages_for_a_late_joiner():
+    whole, late = tagged("s@3 t@3 u@3"), tagged("t@3 u@3")  # the second input missed s@3
+
+    merged = merge([whole, late], {"3"}, [0, 0, 0, 1, 1])
+
+    # The first shared message of one meets the second of the other: t is ahead of its time in one
+    # input, and u never comes.
+    assert merged == tagged("s@3 t@3")
+
+
+def test_our_late_joiner_delivers_what_everybody_delivers_from_there_on():
+    cluster = toy()
+    for name in ("P3", "P2", "P3", "P4"):
+        cluster.multicast(name)
+        cluster.settle()
+    early = cluster.consumer("C2.a")
+    early.read_order()
+    early.read_payloads()
+    early.deliver(2)
+
+    late = cluster.consumer("C2.b", cursor=early.cursor)
+
+    assert late.drain() == early.deliver(ALL) == ["P3:1", "P4:0"]
+
+
+# -- "A proof of concept": agreement of each two is not enough -------------------------------------
+
+
+def pairwise_history():
+    """Three consumers of two partitions each; every two of them agree on all that they share."""
+    history = HistoryBuilder()
+    pairs = {"C1": ("A", "B"), "C2": ("B", "C"), "C3": ("C", "A")}
+    for name, interest in pairs.items():
+        history.interest(consumer=name, interest=interest)
+    for name, order in {"C1": "ab", "C2": "bc", "C3": "ca"}.items():
+        for message in order:
+            history.delivery(consumer=name, message_id=message, to=[message.upper()])
+    return history.history()
+
+
+def test_agreement_of_every_pair_leaves_a_cycle_of_three():
+    history = pairwise_history()
+
+    pairwise, acyclic = uniform_prefix_order(history), uniform_acyclic_order(history)
+
+    assert pairwise is None
+    assert acyclic is not None
+    assert len(acyclic.cycle) == 3
+
+
+def test_a_tree_for_the_three_pairs_has_one_collector_that_decides_them_all():
+    cluster = InMemoryCluster()
+    pairs = {"C1": (["P1", "P2"], "K1"), "C2": (["P2", "P3"], "K1"), "C3": (["P3", "P1"], "K1")}
+    cluster.plan(["P1", "P2", "P3"], {"K1": (["P1", "P2", "P3"], None)}, pairs)
+    cluster.node("K1.a")
+    for name in ("P3", "P1", "P2"):
+        cluster.multicast(name)
+        cluster.settle()
+    history = HistoryBuilder()
+
+    for name in pairs:
+        for message_id in cluster.consumer(f"{name}.a").drain():
+            history.delivery(consumer=name, message_id=message_id, to=[message_id.split(":")[0]])
+
+    assert not check_all(history.history()).violations

@@ -173,7 +173,7 @@ def _of_envelopes(world: _World) -> list[FuzzTarget]:
     ]
     seeks = [seek.seek_envelope(world.user, "chain-a", start, now=NOW) for start in ("oldest", 3)]
     receipt = receipt_request.receipt_envelope(world.user, "chain-a", "a" * 64, 5, now=NOW)
-    malformed, refused, refusal = (transactions.Malformed,), (seek.Refused,), (filters.Refusal,)
+    malformed, refused, refusal = (transactions.Malformed,), (seek.Refused,), (filters.Refused,)
     identity = world.config.msps.identity
     return [
         FuzzTarget("envelope", transactions.read, malformed, envelopes, _PROTO, 30),

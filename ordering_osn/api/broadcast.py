@@ -25,9 +25,8 @@ from collections.abc import Awaitable, Callable, Hashable
 from contextlib import suppress
 from typing import Any, NamedTuple, Protocol
 
-from ordering_osn.api.channels import HEAVY_BYTES, BundleAnswer, Channels, Status
+from ordering_osn.api.channels import HEAVY_BYTES, BundleAnswer, Channels, Refused, Status
 from ordering_osn.api.responses import SUCCESS, status_answer
-from ordering_osn.api.seek import Refused
 from ordering_osn.chain.envelopes import BadEnvelope, ParsedEnvelope
 from ordering_osn.chain.transactions import Malformed, channel_header
 from ordering_osn.protos import DecodeError, HeaderType

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from multicast.consuming.consumer import Consumer
+from multicast.errors import AmcastError
 from ordering_osn.chain.bundles.rule import VoidReason
 from ordering_osn.config.channel_config import ChannelConfig
 from ordering_osn.ledger.ledger import Ledger
@@ -32,6 +33,15 @@ class Status(enum.IntEnum):
     SERVICE_UNAVAILABLE = 503
 
 
+class Refused(AmcastError):
+    """What a client sent is refused: the status, the text and the chain of the answer."""
+
+    def __init__(self, status: int, info: str, chain: str = "") -> None:
+        super().__init__(info)
+        self.status, self.info, self.chain = int(status), info, chain
+        self.retriable = status == Status.SERVICE_UNAVAILABLE
+
+
 @dataclass(frozen=True, slots=True)
 class BundleAnswer:
     """The answer to a submitted bundle: one of Fabric's statuses, a sentence where it is not 200.
@@ -44,18 +54,6 @@ class BundleAnswer:
     info: str = ""
     bundle_id: bytes = b""
     chain: str = ""
-
-
-@dataclass(frozen=True, slots=True)
-class LogEnd:
-    """The end of a set's log: the offset behind its last record.
-
-    Where `status` is not 200, `info` is a sentence and `offset_next` says nothing.
-    """
-
-    status: int
-    info: str = ""
-    offset_next: int = 0
 
 
 class FateKind(enum.Enum):
@@ -160,8 +158,11 @@ class Channels(Protocol):
     async def bundle_status(self, bundle_id: bytes, wait_s: float) -> BundleFate:
         """Give what this node knows of a bundle; wait for a final fate, for `wait_s` at most."""
 
-    async def log_end(self, chains: tuple[str, ...]) -> LogEnd:
-        """Give the end of the log of exactly this set (sorted), as Kafka says it now."""
+    async def log_end(self, chains: tuple[str, ...]) -> int:
+        """Give the offset behind the last record of the log of exactly this set (sorted).
+
+        As Kafka says it now; raises `Refused`.
+        """
 
     def open_order(self, chains: Sequence[str], start: str) -> Consumer:
         """Open the order of some chains from a cursor's text, "earliest" or "latest".

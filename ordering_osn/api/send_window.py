@@ -22,8 +22,7 @@ from collections import Counter, deque
 from collections.abc import Hashable
 
 from ordering_osn.api.broadcast import Stream
-from ordering_osn.api.channels import Status
-from ordering_osn.api.seek import Refused
+from ordering_osn.api.channels import Refused, Status
 
 # The node's extra memory while it sends: a 2 MB block to 32 readers at a time. With ten times less,
 # blocks of 10 MB (Fabric's default AbsoluteMaxBytes) would be sent to one reader after the other.

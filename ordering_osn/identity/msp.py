@@ -455,7 +455,7 @@ class Msps:
         """MSP IDs, sorted."""
         return tuple(sorted(self._msps))
 
-    @property
+    @cached_property
     def tls_authorities(self) -> bytes:
         """The CAs of the organisations' TLS certificates (PEM)."""
         return b"\n".join(pem for name in self.names for pem in self._msps[name].tls_authorities)

@@ -27,9 +27,8 @@ import time
 from collections.abc import Callable
 
 from multicast.errors import Truncated
-from ordering_osn.api.channels import Status
+from ordering_osn.api.channels import Refused, Status
 from ordering_osn.node.changes import ChangeEvent
-from ordering_osn.node.filters import Refusal
 from ordering_osn.node.order_watch import OrderWatch
 
 _log = logging.getLogger("amcast.osn")
@@ -214,9 +213,9 @@ class ChainStatus:
 
 
 async def ready(name: str, status: ChainStatus, timeout_s: float, *, bundles: bool = False) -> None:
-    """Return when the chain takes envelopes, or bundles; raises `Refusal` if not in time."""
+    """Return when the chain takes envelopes, or bundles; raises `Refused` if not in time."""
     is_ready = await status.ready(max(0.0, timeout_s))
     reason = status.trouble(bundles=bundles)
     if reason is not None or not is_ready:
         reason = reason or "a config update is judged again, and takes long"
-        raise Refusal(Status.SERVICE_UNAVAILABLE, f"channel {name}: {reason}", name)
+        raise Refused(Status.SERVICE_UNAVAILABLE, f"channel {name}: {reason}", name)

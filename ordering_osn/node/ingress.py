@@ -22,7 +22,7 @@ from datetime import datetime
 from functools import partial
 
 from multicast.errors import AmcastError
-from ordering_osn.api.channels import HEAVY_BYTES, Status
+from ordering_osn.api.channels import HEAVY_BYTES, Refused, Status
 from ordering_osn.api.metrics import Metrics
 from ordering_osn.api.seek import no_such_channel
 from ordering_osn.chain.envelopes import ParsedEnvelope, Signer
@@ -32,7 +32,6 @@ from ordering_osn.node.chain_node import ChainNode
 from ordering_osn.node.chain_status import ready
 from ordering_osn.node.filters import (
     EnvelopeClass,
-    Refusal,
     admit_creation,
     admit_normal,
     admit_update,
@@ -111,7 +110,7 @@ class Ingress:
                 admitted = self._admit(envelope_class, channel, envelope)
             filtered_s = time.monotonic() - began
             await self._post(admitted)
-        except Refusal as refusal:
+        except Refused as refusal:
             status, info = Status(refusal.status), refusal.info
         labels = (channel if channel in self._chains else "", kind, status.name)
         ended = time.monotonic()
@@ -156,18 +155,18 @@ class Ingress:
         chain = self._chains.get(name)
         if chain is None:
             self._refuse_closed(name)
-            raise Refusal(Status.NOT_FOUND, no_such_channel(name))
+            raise Refused(Status.NOT_FOUND, no_such_channel(name))
         return chain
 
     def _refuse_closed(self, name: str) -> None:
         if name in self._closed:
-            raise Refusal(Status.SERVICE_UNAVAILABLE, self._closed[name])
+            raise Refused(Status.SERVICE_UNAVAILABLE, self._closed[name])
 
     def _system_chain(self, name: str) -> ChainNode:
         for chain in list(self._chains.values()):
             if chain.config.is_system:
                 return chain
-        raise Refusal(
+        raise Refused(
             Status.NOT_FOUND, f"{no_such_channel(name)}, and no system channel to make it"
         )
 
@@ -185,13 +184,13 @@ class Ingress:
         chain.order.stored(stored(await outcome, in_doubt=_IN_DOUBT).offset)
 
     async def _refuse_undeclared(self, name: str) -> None:
-        """Raise `Refusal` where the plan has no partition for a new channel."""
+        """Raise `Refused` where the plan has no partition for a new channel."""
         try:
             plan = await asyncio.to_thread(self._plan)
         except AmcastError as error:
-            raise Refusal(Status.SERVICE_UNAVAILABLE, str(error)) from error
+            raise Refused(Status.SERVICE_UNAVAILABLE, str(error)) from error
         if name not in plan.partitions:
-            raise Refusal(
+            raise Refused(
                 Status.BAD_REQUEST,
                 f"channel {quoted(name)} cannot be made: topic {plan.topic} has no partition of "
                 f"that name; add it to the interest file, then run "

@@ -28,13 +28,14 @@ from multicast.consuming.cursor import Cursor
 from multicast.consuming.subscription import End
 from multicast.errors import AmcastError, Trimmed, Truncated, UncoveredInterest, UsageError
 from ordering_osn.api.broadcast import Stream
-from ordering_osn.api.channels import Channel, Channels, Status
+from ordering_osn.api.channels import Channel, Channels, Refused, Status
 from ordering_osn.api.multi.ledger_entries import LedgerEntries
 from ordering_osn.api.multi.merge import MergedEntry, MergedOrder, OrderedRecord, TornBundle
-from ordering_osn.api.multi.signed_request import CheckedRequest, may_read, read_signed_request
-from ordering_osn.api.seek import Refused, no_such_channel
+from ordering_osn.api.multi.signed_request import CheckedRequest, read_signed_request
+from ordering_osn.api.seek import ReadAccess, channel_of
 from ordering_osn.api.send_window import SendWindow
 from ordering_osn.chain.bundles.bundle import CHAINS_MAX
+from ordering_osn.config.policies import SignedData
 from ordering_osn.ledger.ledger import Pruned
 from ordering_osn.wire.multichain_pb2 import (
     DeliveredPart,
@@ -89,7 +90,7 @@ class DeliverMulti:
         try:
             request = read_signed_request(raw, now=self._clock(), tls_hash=tls_hash)
             names, start = _wanted(request)
-            access = _Access(self._channels, names, request)
+            access = _Access(self._channels, names, request.signed)
             access.check(self._clock())
             access.client = stream.granted(request.content.creator)
             await self._entries(
@@ -97,8 +98,8 @@ class DeliverMulti:
             )
             end = DeliverEnd(status=int(Status.SUCCESS))
         except Refused as refused:
-            _log.info("several chains: %s %s", refused.status.name, refused)
-            end = DeliverEnd(status=int(refused.status), info=str(refused))
+            _log.info("several chains: %s %s", Status(refused.status).name, refused)
+            end = DeliverEnd(status=refused.status, info=refused.info)
         await stream.write(DeliverMultiResponse(end=end).SerializeToString())
 
     def close(self) -> None:
@@ -184,24 +185,14 @@ class DeliverMulti:
             _log.warning("closing a reader of several chains failed: %s", closed.exception())
 
 
-class _Access:
-    """The chains of a stream, and whether its reader may read all of them.
+class _Access(ReadAccess):
+    """The chains of a stream, and whether its reader may read all of them."""
 
-    Each chain's policy is judged once for each config. Raises `Refused`.
-    """
-
-    def __init__(self, channels: Channels, names: Sequence[str], request: CheckedRequest) -> None:
+    def __init__(self, channels: Channels, names: Sequence[str], signed: SignedData) -> None:
+        super().__init__([channel_of(channels, name) for name in names], signed)
         self.names = names
-        self.channels = []
         self.client: Hashable = None
         self._why_stalled = channels.why_stalled
-        self._request = request
-        self._sequences: dict[str, int] = {}
-        for name in names:
-            channel = channels.get(name)
-            if channel is None:
-                raise Refused(Status.NOT_FOUND, no_such_channel(name))
-            self.channels.append(channel)
 
     def refuse_stalled(self) -> None:
         """Refuse to go on where a chain has records that nobody orders."""
@@ -210,18 +201,9 @@ class _Access:
                 raise Refused(Status.SERVICE_UNAVAILABLE, f"chain {name}: {why}")
 
     def check(self, now: datetime) -> None:
-        expires = self._request.expires
-        if expires is not None and now > expires:
-            raise Refused(Status.FORBIDDEN, "the identity has expired")
+        """Raise `Refused`, also where a chain does not follow its log."""
+        super().check(now)
         for channel in self.channels:
-            sequence = channel.config.sequence
-            if self._sequences.get(channel.name) != sequence:
-                if not may_read(channel, self._request.signed):
-                    raise Refused(
-                        Status.FORBIDDEN,
-                        f"the identity does not satisfy the Readers of channel {channel.name}",
-                    )
-                self._sequences[channel.name] = sequence
             if channel.errored:
                 raise Refused(
                     Status.SERVICE_UNAVAILABLE,

@@ -32,15 +32,10 @@ from datetime import datetime
 
 from multicast.errors import AmcastError
 from ordering_osn.api.broadcast import forget
-from ordering_osn.api.channels import BundleAnswer, BundleFate, FateKind, LogEnd, Status
+from ordering_osn.api.channels import BundleAnswer, BundleFate, FateKind, Refused, Status
 from ordering_osn.api.metrics import Metrics
 from ordering_osn.chain.bundles.bundle import Bundle
-from ordering_osn.chain.bundles.intake import (
-    BundleIntake,
-    BundleSettled,
-    IntakeFull,
-    JudgeBundle,
-)
+from ordering_osn.chain.bundles.intake import BundleIntake, IntakeFull
 from ordering_osn.chain.bundles.log_records import (
     BundleRecord,
     ConfigMarker,
@@ -62,7 +57,6 @@ from ordering_osn.node.bundles.fates import BundleFates
 from ordering_osn.node.chain_node import ChainNode
 from ordering_osn.node.chain_status import ready
 from ordering_osn.node.changes import Changes
-from ordering_osn.node.filters import Refusal
 from ordering_osn.node.outbox import Posts, started, stored
 from ordering_osn.protos import Status as FabricStatus
 
@@ -120,7 +114,7 @@ class BundleDesk:
             bundle_id = bundle.id
             await self._take_in(bundle, verified)
             answer = BundleAnswer(int(Status.SUCCESS), bundle_id=bundle_id)
-        except Refusal as refused:
+        except Refused as refused:
             answer = BundleAnswer(refused.status, refused.info, bundle_id, refused.chain)
         self._metrics.bundles_processed.add(FabricStatus.Name(answer.status))
         return answer
@@ -138,16 +132,14 @@ class BundleDesk:
                 fate = self._fate(bundle_id)
         return fate
 
-    async def log_end(self, chains: tuple[str, ...]) -> LogEnd:
+    async def log_end(self, chains: tuple[str, ...]) -> int:
         """Give the end of the log of exactly this set, in which all bundles of the set stand."""
+        await self._refuse_undeclared(chains)
+        self._nodes(chains)
         try:
-            await self._refuse_undeclared(chains)
-            self._nodes(chains)
-            return LogEnd(int(Status.SUCCESS), offset_next=await self._posts.end(chains))
-        except Refusal as refused:
-            return LogEnd(refused.status, refused.info)
+            return await self._posts.end(chains)
         except AmcastError as error:
-            return LogEnd(int(Status.SERVICE_UNAVAILABLE), str(error))
+            raise Refused(Status.SERVICE_UNAVAILABLE, str(error)) from error
 
     def _fate(self, bundle_id: bytes) -> BundleFate:
         with self._lock:
@@ -160,7 +152,7 @@ class BundleDesk:
     # -- taking in ------------------------------------------------------------------------------
 
     async def _take_in(self, bundle: Bundle, verified: Verification) -> None:
-        """Return when the bundle is stored, or known; raises `Refusal`."""
+        """Return when the bundle is stored, or known; raises `Refused`."""
         await self._refuse_undeclared(bundle.chains)
         nodes = self._nodes(bundle.chains)
         # From here to the start of the task nothing waits: so bundles keep their order.
@@ -175,7 +167,7 @@ class BundleDesk:
                     self._intake.take_in(bundle)
                     self._fates.revived(bundle.id)
             except IntakeFull as error:
-                raise Refusal(Status.SERVICE_UNAVAILABLE, str(error)) from error
+                raise Refused(Status.SERVICE_UNAVAILABLE, str(error)) from error
             under_way = asyncio.create_task(self._post_first(bundle, stamps))
             under_way.add_done_callback(forget)
             self._under_way[bundle.id] = under_way
@@ -197,17 +189,17 @@ class BundleDesk:
             return self._intake.get(bundle_id) is not None or self._fates.has_counted(bundle_id)
 
     async def _refuse_undeclared(self, chains: tuple[str, ...]) -> None:
-        """Raise `Refusal` unless the set has a log of its own.
+        """Raise `Refused` unless the set has a log of its own.
 
         The log of a superset does not do: records there that are for a part of the set never count.
         """
         try:
             declared = await self._posts.declares(chains)
         except AmcastError as error:
-            raise Refusal(Status.SERVICE_UNAVAILABLE, str(error)) from error
+            raise Refused(Status.SERVICE_UNAVAILABLE, str(error)) from error
         if not declared:
             names = ", ".join(f'"{name}"' for name in chains)
-            raise Refusal(
+            raise Refused(
                 Status.NOT_FOUND,
                 f"the set {'+'.join(chains)} is not declared; add [{names}] to 'destinations' in "
                 f"the interest file (to 'sets' in a chain file), then run "
@@ -215,14 +207,14 @@ class BundleDesk:
             )
 
     def _nodes(self, chains: Sequence[str]) -> list[ChainNode]:
-        """Give the chains, in order; raises `Refusal` where this node does not run one."""
+        """Give the chains, in order; raises `Refused` where this node does not run one."""
         nodes = []
         for name in chains:
             node = self._chains.get(name)
             if node is None and name in self._closed:
-                raise Refusal(Status.SERVICE_UNAVAILABLE, self._closed[name], name)
+                raise Refused(Status.SERVICE_UNAVAILABLE, self._closed[name], name)
             if node is None:
-                raise Refusal(
+                raise Refused(
                     Status.NOT_FOUND,
                     f"this node does not run channel {name!r}; send the bundle to a node that runs "
                     f"all of its channels",
@@ -248,7 +240,7 @@ class BundleDesk:
             nodes = self._nodes(bundle.chains)
             stamps = admit(bundle, [node.config for node in nodes], now=self._clock())
             await self._post(bundle, stamps)
-        except Refusal as error:
+        except Refused as error:
             _log.info("bundle %s is not posted again: %s", bundle.id.hex(), error)
             self._give_up(bundle, reason, chain)
         except BaseException:  # a defect, or the node stops
@@ -258,7 +250,7 @@ class BundleDesk:
     async def _post(self, bundle: Bundle, stamps: tuple[int, ...]) -> None:
         """Post a judged bundle as soon as it can count, and wait until it is stored.
 
-        Returns at once where the bundle is settled meanwhile. Raises `Refusal`.
+        Returns at once where the bundle is settled meanwhile. Raises `Refused`.
         """
         deadline = asyncio.get_running_loop().time() + self._ready_s
         async with self._posting[bundle.chains]:
@@ -277,7 +269,7 @@ class BundleDesk:
     ) -> tuple[int, ...]:
         """Wait until all chains take envelopes and the markers of the stamps stand; give these.
 
-        Where a config changes meanwhile, the bundle is judged again. Raises `Refusal`.
+        Where a config changes meanwhile, the bundle is judged again. Raises `Refused`.
         """
         nodes = self._nodes(bundle.chains)
         stamps, lacking = await self._judged(bundle, nodes, stamps, deadline)
@@ -294,7 +286,7 @@ class BundleDesk:
                     async with asyncio.timeout_at(deadline):
                         await changed.wait()
             except TimeoutError as error:
-                raise Refusal(
+                raise Refused(
                     Status.SERVICE_UNAVAILABLE,
                     f"the log of {'+'.join(bundle.chains)} has no marker of the present config of "
                     f"channel {lacking!r}; check that a node runs it, and send the bundle again",
@@ -356,8 +348,8 @@ class BundleDesk:
                 if offset <= self._void_offsets.get(bundle_id, -1):
                     return  # another chain has read this record, and maybe later ones
                 self._void_offsets[bundle_id] = offset
-            action = self._intake.read(outcome)
-            settled = isinstance(action, BundleSettled)
+            again = self._intake.read(outcome)
+            settled = is_open and self._intake.get(bundle_id) is None
             if settled:
                 self._void_offsets.pop(bundle_id, None)
             if reason is VoidReason.DUPLICATE:
@@ -365,8 +357,8 @@ class BundleDesk:
             elif settled or not is_open:
                 final = settled or not reason.may_count_later
                 self._fates.void(bundle_id, chains, reason, outcome.chain, final=final)
-        if isinstance(action, JudgeBundle):
-            self._start_again(action.bundle, reason, outcome.chain)
+        if again is not None:
+            self._start_again(again, reason, outcome.chain)
         else:
             self._settled(bundle_id, chains)
 
@@ -386,8 +378,8 @@ class BundleDesk:
                 self._placed(chain, restored.chains, place.bundle_id, position)
         with self._lock:
             again = self._intake.unread(chain)
-        for judged in again:
-            self._start_again(judged.bundle, None, "")
+        for bundle in again:
+            self._start_again(bundle, None, "")
 
     def _placed(
         self, chain: str, chains: tuple[str, ...], bundle_id: bytes, place: tuple[int, int]

@@ -10,6 +10,7 @@ from contextlib import asynccontextmanager
 from datetime import UTC, datetime
 
 from bench.osn.transactions import FOLDER as FABRIC
+from ordering_osn.api.channels import Refused
 from ordering_osn.api.grpc_client import NodeClient
 from ordering_osn.api.grpc_server import Server
 from ordering_osn.api.metrics import Metrics
@@ -21,7 +22,7 @@ from ordering_osn.config.channel_config import ChannelConfig
 from ordering_osn.config.policies import PolicyNotMet
 from ordering_osn.identity import SigningIdentity
 from ordering_osn.ledger.ledger import Ledger
-from ordering_osn.node.filters import Refusal, admit_normal, route
+from ordering_osn.node.filters import admit_normal, route
 from ordering_osn.protos import Block, HeaderType
 
 CRYPTO = FABRIC / "crypto"
@@ -160,7 +161,7 @@ class SmallChannels:
                 return 404, f"no channel {name}"
             channel = self._channels[name]
             admit_normal(channel.config, parsed, now=datetime.now(UTC))
-        except Refusal as refusal:
+        except Refused as refusal:
             return refusal.status, refusal.info
         if channel.errored:
             return 503, "the chain is not ready"

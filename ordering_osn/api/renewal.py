@@ -43,13 +43,13 @@ class FollowedFiles(Generic[_Read]):
             for use in self.used:
                 use(read)
         except Exception as error:  # noqa: BLE001 - no file may end the node's looks
-            trouble = f"{self.option}: {error}; what was in force before stays so"
+            trouble = f"{self.option} and what goes with it: {error}; what was in force stays so"
             if anyhow or trouble != self.trouble:
                 _log.error("%s", trouble)
             self.trouble = trouble  # which may end without a change of the files: tried again
         else:
             self.current, self.trouble = read, ""
-            _log.info("%s: read anew", self.option)
+            _log.warning("%s and what goes with it: read anew", self.option)
         self._state = state
 
     def _look(self) -> list[tuple[Any, ...]]:

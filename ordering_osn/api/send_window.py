@@ -76,10 +76,6 @@ class SendWindow:
     def _has_space(self, size: int) -> bool:
         return self._bytes == 0 or self._bytes + size <= self._bytes_max
 
-    def _take(self, party: Party, size: int) -> None:
-        self._bytes += size
-        self._shares[party] += size
-
     async def _wait_for_space(self, party: Party, size: int) -> None:
         self._refuse_stalled(party)
         turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -134,7 +130,8 @@ class SendWindow:
             del self._waiting[party]
             if queue:
                 size, turn = queue.popleft()
-                self._take(party, size)
+                self._bytes += size
+                self._shares[party] += size
                 turn.set_result(None)
                 if queue:
                     self._waiting[party] = queue  # behind the others

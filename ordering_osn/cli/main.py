@@ -59,7 +59,11 @@ OperationsAddress = Annotated[
 ]
 ClientAuthority = Annotated[
     list[Path] | None,
-    typer.Option("--client-ca", help="Require client certificates of this CA (PEM); repeatable."),
+    typer.Option(
+        "--client-ca",
+        help="Require client certificates: of this CA (PEM; repeatable), or of a TLS CA in a "
+        "channel's config.",
+    ),
 ]
 OperationsTls = Annotated[
     bool,

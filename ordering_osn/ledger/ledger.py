@@ -21,7 +21,6 @@ import os
 import threading
 from collections.abc import Callable
 from pathlib import Path
-from types import TracebackType
 from typing import Literal, Self
 
 from multicast.errors import AmcastError, UsageError
@@ -216,18 +215,9 @@ class Ledger:
             return f"block {number}: {error}"
         return None
 
-    def last(self) -> bytes | None:
-        """Return the newest block; None where there is none."""
-        height = self._height
-        return self.read(height - 1) if height > self.base else None
-
-    def config_at(self, number: int) -> int:
-        """Return the number of the config block that block `number` refers to."""
-        return last_config_of(Block.FromString(self.read(number)))
-
-    def base_at(self, number: int) -> Base:
+    def _base_at(self, number: int) -> Base:
         """Return the base of a ledger that begins with block `number`, with its kept config."""
-        config = self.config_at(number)
+        config = last_config_of(Block.FromString(self.read(number)))
         return Base(number, KeptConfig(config, self.read(config)) if config < number else None)
 
     def prune(self, below: int) -> None:
@@ -245,7 +235,7 @@ class Ledger:
                     f"cannot prune {self.folder} below {below}: its newest block is "
                     f"block {self._height - 1}, which must stay"
                 )
-            base = self.base_at(below)
+            base = self._base_at(below)
             self._flush()  # the new base must not reach the disk before the blocks after it
             try:
                 segments.write_base(self.folder, base)
@@ -290,12 +280,7 @@ class Ledger:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     # Appending
@@ -347,7 +332,7 @@ class Ledger:
         """Sync all blocks to disk. After one failure a later success would prove nothing."""
         if self._appending is not None:
             try:
-                segments.sync_file(self._appending)
+                segments.sync_data(self._appending)
             except OSError as error:
                 self._failed = error
                 raise LedgerFailed(f"{self.folder} could not be synced: {error}") from error

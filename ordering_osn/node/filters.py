@@ -107,31 +107,6 @@ def admit_normal(config: ChannelConfig, envelope: ParsedEnvelope, *, now: dateti
     return config.sequence
 
 
-def admit_update(
-    config: ChannelConfig, update: ParsedEnvelope, *, now: datetime, signer: Signer
-) -> tuple[bytes, int]:
-    """Make the CONFIG envelope, signed by this node, that results from a CONFIG_UPDATE.
-
-    Gives it with the sequence of the config under which the update was judged. Raises `Refused`.
-    """
-    return _config_for(config, update, now=now, signer=signer), config.sequence
-
-
-def admit_creation(
-    system: ChannelConfig, update: ParsedEnvelope, *, now: datetime, signer: Signer, channels: int
-) -> tuple[bytes, int]:
-    """Make the ORDERER_TRANSACTION that results from a CONFIG_UPDATE for a new channel.
-
-    `system` is the system channel's config; `channels` is how many channels this node has, the
-    system channel included. Gives it with the sequence of the system channel's config. Raises
-    `Refused`. The caller checks that no channel of this name exists.
-    """
-    return (
-        _creation_for(system, update, now=now, signer=signer, channels=channels),
-        system.sequence,
-    )
-
-
 class ChannelRules:
     """The `Rules` of one channel: its config, with this node's clock and signer.
 
@@ -205,10 +180,10 @@ class ChannelRules:
         _, config_envelope = config_of(envelope if created is None else created[1])
         update = ParsedEnvelope.of(config_envelope.last_update)
         if created is None:
-            return _config_for(self.config, update, now=now, signer=self._signer())
+            return admit_update(self.config, update, now=now, signer=self._signer())
         if not self.config.is_system:
             raise Refused(Status.BAD_REQUEST, "only a system channel creates channels")
-        return _creation_for(
+        return admit_creation(
             self.config, update, now=now, signer=self._signer(), channels=self._channels()
         )
 
@@ -283,10 +258,13 @@ def _pass_own(config: ChannelConfig, made: bytes, *, now: datetime, signer: Sign
     _pass_filters(config, ParsedEnvelope(made), now)
 
 
-def _config_for(
+def admit_update(
     config: ChannelConfig, update: ParsedEnvelope, *, now: datetime, signer: Signer
 ) -> bytes:
-    """Make the CONFIG envelope of a channel that results from a CONFIG_UPDATE."""
+    """Make the CONFIG envelope, signed by this node, that results from a CONFIG_UPDATE.
+
+    Raises `Refused`.
+    """
     _pass_filters(config, update, now)
     try:
         proposed, following = config.proposed(update.message)
@@ -300,10 +278,15 @@ def _config_for(
     return made
 
 
-def _creation_for(
+def admit_creation(
     system: ChannelConfig, update: ParsedEnvelope, *, now: datetime, signer: Signer, channels: int
 ) -> bytes:
-    """Make the ORDERER_TRANSACTION that results from a CONFIG_UPDATE for a new channel."""
+    """Make the ORDERER_TRANSACTION that results from a CONFIG_UPDATE for a new channel.
+
+    `system` is the system channel's config; `channels` is how many channels this node has, the
+    system channel included. Raises `Refused`. The caller checks that no channel of this name
+    exists.
+    """
     try:
         _pass_size(system, update)
         name, proposed = proposed_channel(system, update.message)

@@ -29,7 +29,6 @@ from ordering_osn.chain.envelopes import ParsedEnvelope, Signer
 from ordering_osn.chain.records import Regular, RegularKind, encode
 from ordering_osn.chain.transactions import facts_of
 from ordering_osn.node.chain_node import ChainNode
-from ordering_osn.node.chain_status import ready
 from ordering_osn.node.filters import (
     EnvelopeClass,
     admit_creation,
@@ -142,14 +141,15 @@ class Ingress:
         if chain is None:
             self._refuse_closed(name)
             chain = self._system_chain(name)
-            made, sequence = admit_creation(
-                chain.config, update, now=now, signer=self._signer(), channels=len(self._chains)
+            config, creates = chain.config, name
+            made = admit_creation(
+                config, update, now=now, signer=self._signer(), channels=len(self._chains)
             )
-            return _Admitted(
-                encode(Regular(made, sequence, RegularKind.CONFIG)), chain, creates=name
-            )
-        made, sequence = admit_update(chain.config, update, now=now, signer=self._signer())
-        return _Admitted(encode(Regular(made, sequence, RegularKind.CONFIG)), chain)
+        else:
+            config, creates = chain.config, None
+            made = admit_update(config, update, now=now, signer=self._signer())
+        record = encode(Regular(made, config.sequence, RegularKind.CONFIG))
+        return _Admitted(record, chain, creates)
 
     def _chain(self, name: str) -> ChainNode:
         chain = self._chains.get(name)
@@ -175,7 +175,7 @@ class Ingress:
     async def _post(self, admitted: _Admitted) -> None:
         chain = admitted.chain
         async with self._posting[chain.name]:
-            await ready(chain.name, chain.status, self._ready_s)
+            await chain.status.ready(self._ready_s)
             if chain.knows(admitted.transaction):
                 return  # its record would be ignored; so nobody fills the log with repetitions
             if admitted.creates is not None:

@@ -65,17 +65,9 @@ class PeerNodes:
 
         The calling thread waits, for a bounded time. Raises `NoPeer` where the peer does not say.
         """
-        while blocks := self._blocks_of(peer, channel, start):
+        while blocks := self._round(peer, channel, start):
             yield from blocks
             start += len(blocks)
-
-    def _blocks_of(self, address: str, channel: str, start: int) -> list[bytes]:
-        try:
-            return self._round(address, channel, start)
-        except NoPeer:
-            raise
-        except Exception as error:  # nothing that a peer sends ends a chain's loop
-            raise NoPeer(f"{address} does not say which blocks it has: {error}") from error
 
     def _round(self, address: str, channel: str, start: int) -> list[bytes]:
         """Get as many blocks as fit into one round; none where the peer has no more."""
@@ -87,6 +79,10 @@ class PeerNodes:
         except NotInTime:
             request.cancel()
             raise NoPeer(f"{address} gave no blocks of {channel} within {_ROUND_S:g} s") from None
+        except NoPeer:
+            raise
+        except Exception as error:  # nothing that a peer sends ends a chain's loop
+            raise NoPeer(f"{address} does not say which blocks it has: {error}") from error
 
     async def _request(self, address: str, channel: str, start: int) -> list[bytes]:
         # Best effort: a peer that cannot reach its log still has blocks.

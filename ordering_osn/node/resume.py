@@ -15,7 +15,6 @@ from ordering_osn.chain.bundles.restart import RestoredSet
 from ordering_osn.chain.state import ChainState, IdleCheckpoint, StreamPosition, state_from
 from ordering_osn.config.channel_config import ChannelConfig
 from ordering_osn.ledger.ledger import Ledger
-from ordering_osn.ledger.windows import ledger_sets
 from ordering_osn.protos import Block
 
 
@@ -42,8 +41,8 @@ def resumed_state(
 ) -> ChainState:
     """Give the chain's state behind its newest block, or at a checkpoint that is later.
 
-    `sets`: what `resumed_sets` gives. Raises `ValueError` where the ledger holds too few blocks,
-    and `CorruptMetadata`.
+    `sets`: what `windows.ledger_sets` gives. Raises `ValueError` where the ledger holds too few
+    blocks, and `CorruptMetadata`.
     """
     state = state_from(_newest_first(ledger), window_max=window_max)
     state = replace(state, sets=tuple(entry.state for entry in sets))
@@ -65,11 +64,6 @@ def stepped_back(state: ChainState, ledger: Ledger, blocks: int, *, window_max: 
         )
     cursor = consenter_of(Block.FromString(ledger.read(number))).cursor.decode()
     return replace(state, position=StreamPosition(state.position.number, cursor))
-
-
-def resumed_sets(ledger: Ledger) -> tuple[RestoredSet, ...]:
-    """Give the sets of the chain behind its newest block; see `windows.ledger_sets`."""
-    return ledger_sets(ledger, ledger.height - 1)
 
 
 def _newest_first(ledger: Ledger) -> Iterator[Block]:

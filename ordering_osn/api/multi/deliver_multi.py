@@ -80,8 +80,7 @@ class DeliverMulti:
         self._threads = ThreadPoolExecutor(readers_max, thread_name_prefix="amcast-multi")
         self._send_window = SendWindow()
         self._stopped: asyncio.Future[None] = self._loop.create_future()
-        self._readers = 0
-        self._readers_of: Counter[Hashable] = Counter()
+        self._readers: Counter[Hashable] = Counter()  # by client
         self._none_left = asyncio.Event()
         self._none_left.set()
 
@@ -113,21 +112,20 @@ class DeliverMulti:
             async with asyncio.timeout(_END_S):
                 await self._none_left.wait()
         except TimeoutError:
-            _log.warning("%d readers of several chains are left behind", self._readers)
+            _log.warning("%d readers of several chains are left behind", self._readers.total())
         self._threads.shutdown(wait=False)
 
     async def _entries(self, stream: Stream, access: _Access, start: str, *, stops: bool) -> None:
         """Send entries; return behind the stop, if the stream has one."""
-        mine = self._readers_of[access.client]
-        if self._readers >= self._readers_max or mine >= max(1, self._readers_max // _SHARES):
+        all_readers, mine = self._readers.total(), self._readers[access.client]
+        if all_readers >= self._readers_max or mine >= max(1, self._readers_max // _SHARES):
             whose = f"{mine} of them yours" if mine else "none of them yours"
             raise Refused(
                 Status.SERVICE_UNAVAILABLE,
-                f"this node has {self._readers} readers of several chains, {whose}; of the "
+                f"this node has {all_readers} readers of several chains, {whose}; of the "
                 f"{self._readers_max} at most a quarter may be one client's: ask another node",
             )
-        self._readers += 1
-        self._readers_of[access.client] += 1
+        self._readers[access.client] += 1
         self._none_left.clear()
         reader = _EntryReader(
             access.channels, lambda: self._channels.open_order(access.names, start), stops=stops
@@ -175,11 +173,10 @@ class DeliverMulti:
         closed.add_done_callback(lambda closed: self._left(closed, client))
 
     def _left(self, closed: asyncio.Future[None], client: Hashable) -> None:
-        self._readers -= 1
-        self._readers_of[client] -= 1
-        if not self._readers_of[client]:
-            del self._readers_of[client]
-        if self._readers == 0:
+        self._readers[client] -= 1
+        if not self._readers[client]:
+            del self._readers[client]
+        if not self._readers:
             self._none_left.set()
         if not closed.cancelled() and closed.exception() is not None:
             _log.warning("closing a reader of several chains failed: %s", closed.exception())

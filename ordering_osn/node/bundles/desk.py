@@ -55,7 +55,6 @@ from ordering_osn.identity import Verification
 from ordering_osn.node.bundles.admission import admit, read_signed, refuse_strangers
 from ordering_osn.node.bundles.fates import BundleFates
 from ordering_osn.node.chain_node import ChainNode
-from ordering_osn.node.chain_status import ready
 from ordering_osn.node.changes import Changes
 from ordering_osn.node.outbox import Posts, started, stored
 from ordering_osn.protos import Status as FabricStatus
@@ -307,9 +306,9 @@ class BundleDesk:
 
         Gives the stamps, and the first chain whose marker does not stand yet; empty: none.
         """
-        for name, node in zip(bundle.chains, nodes, strict=True):
+        for node in nodes:
             left_s = deadline - asyncio.get_running_loop().time()
-            await ready(name, node.status, left_s, bundles=True)
+            await node.status.ready(left_s, bundles=True)
         configs = [node.config for node in nodes]
         if tuple(config.sequence for config in configs) != stamps:
             stamps = admit(bundle, configs, now=self._clock())

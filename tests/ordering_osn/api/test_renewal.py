@@ -74,6 +74,8 @@ def test_what_cannot_be_used_leaves_the_last_in_force_and_is_said_once(files, ca
     assert [record.getMessage() for record in caplog.records] == [files.trouble]
     files.write(new, ".key")
     files.renew()
+    assert caplog.records[-1].getMessage().endswith("read anew")
+    assert caplog.records[-1].levelname == "WARNING"  # which a node logs by default
     assert (files.trouble, files.current.key) == ("", new.key_pem)
 
 
@@ -86,7 +88,7 @@ def test_who_refuses_what_was_read_keeps_the_last_in_force(files):
     files.write(root("new"))
     files.renew()
     assert (files.current, files.taken) == (first, [])
-    assert files.trouble.startswith("--tls-cert: no channel knows it; what was in force")
+    assert "--tls-cert and what goes with it: no channel knows it; what was in" in files.trouble
     del files.used[0]  # a channel has learnt it
     files.renew()
     assert (len(files.taken), files.trouble) == (1, "")

@@ -66,7 +66,9 @@ def test_blocks_that_are_no_longer_in_memory_are_read_from_the_file(tmp_path):
 def test_a_watcher_is_called_by_the_appender_once_the_block_can_be_read(tmp_path):
     seen = []
     with Ledger.open(tmp_path) as ledger:
-        unwatch = ledger.watch(lambda: seen.append((ledger.last(), threading.get_ident())))
+        unwatch = ledger.watch(
+            lambda: seen.append((ledger.read(ledger.height - 1), threading.get_ident()))
+        )
         ledger.append(0, b"a")
         ledger.append(1, b"b")
         unwatch()

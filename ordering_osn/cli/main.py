@@ -33,6 +33,7 @@ from ordering_osn.cli.options import (
     MspID,
     Node,
     ServerName,
+    Timeout,
     client_tls,
 )
 from ordering_osn.cli.submission import EnvelopeRefused, Submission
@@ -215,9 +216,7 @@ def broadcast(
     tls_cert: Certificate = None,
     tls_key: Key = None,
     tls_name: ServerName = "",
-    timeout: Annotated[
-        float, typer.Option("--timeout", help="Seconds to wait for an answer.")
-    ] = ANSWER_S,
+    timeout: Timeout = ANSWER_S,
     output: OutputOption = Output.TABLE,
 ) -> None:
     """Send signed envelopes to a node, which orders them.
@@ -226,10 +225,7 @@ def broadcast(
     envelope that is refused (exit code 1), and at the first that is in no block within --timeout
     (exit code 4): that one may still be ordered later.
     """
-    if file is not None:  # checked before the node is contacted
-        if not file.is_file():
-            raise UsageError(f"{file} is not a file")
-        check_frames(file)
+    check_frames(file)  # before the node is contacted
     tls = client_tls(tls_ca, tls_cert, tls_key)
     asker = None
     if wait:

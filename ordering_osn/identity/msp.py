@@ -246,7 +246,6 @@ class Msp:
         if not roots:
             raise Unreadable("it has no root CA")
         for certificate in (*roots, *intermediates):
-            _check_authority(certificate)
             if not certificate.certifies_members:
                 raise Unreadable(f"the key of the CA {certificate.name} is neither ECDSA nor RSA")
         for certificate in roots:
@@ -446,8 +445,9 @@ class Msps:
     def __init__(self, msps: Iterable[Msp]) -> None:
         self._msps: dict[str, Msp] = {}
         for msp in msps:
-            if self._msps.setdefault(msp.name, msp).raw != msp.raw:
-                raise MalformedMsp(f"the MSP {msp.name!r} is defined twice, with different content")
+            known = self._msps.setdefault(msp.name, msp)
+            if MSPConfig.FromString(known.raw) != MSPConfig.FromString(msp.raw):
+                raise MalformedMsp(f"there are two different MSPs with the ID {msp.name}")
         self._identity = lru_cache(maxsize=_IDENTITIES_KEPT_MAX)(self._read)
 
     @property

@@ -114,6 +114,7 @@ class ChainNode:
             name, stalled_s=dependencies.stalled_s, probe_s=dependencies.probe_s
         )
         self.status = ChainStatus(name, self.order)
+        ledger.watch(self.status.changed)
         self._ordered = Changes[str]()
         self._dependencies = dependencies
         self._chain: Chain | None = None
@@ -156,14 +157,7 @@ class ChainNode:
 
     def watch(self, callback: Callable[[], None]) -> Callable[[], None]:
         """Have `callback` called after each block and each change of the status or the config."""
-        unwatch_ledger = self.ledger.watch(callback)
-        unwatch_status = self.status.watch(callback)
-
-        def unwatch() -> None:
-            unwatch_ledger()
-            unwatch_status()
-
-        return unwatch
+        return self.status.watch(callback)
 
     async def receipt(self, transaction: str, timeout_s: float) -> tuple[int, int] | None:
         """Wait until a transaction is in a durable block; give the block's number and its index.

@@ -8,6 +8,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import closing
 from typing import TypeVar
 
 from multicast.consuming.batches import Batch
@@ -165,12 +166,9 @@ class KafkaConnection:
 
         A consumer's "earliest" leaves out what is gone; a block made so would be another one.
         """
-        control = ControlReader(self.driver(), self.topic)
-        try:
+        with closing(ControlReader(self.driver(), self.topic)) as control:
             state = control.refresh()
             links, _ = chain_back(state, SubscriptionRequest.of(None, chains), state.epoch)
-        finally:
-            control.close()
         return str(links[-1].start)
 
     def topic_id(self, topic: str) -> str | None:
@@ -187,11 +185,8 @@ class KafkaConnection:
 
     def plan(self) -> Plan:
         """Read the plan that is in force now."""
-        control = ControlReader(self.driver(), self.topic)
-        try:
+        with closing(ControlReader(self.driver(), self.topic)) as control:
             return control.refresh().plan()
-        finally:
-            control.close()
 
     def troubles(self, chains: Sequence[str]) -> dict[str, str]:
         """Give the chains whose logs take no records, each with the reason. Writes nothing.

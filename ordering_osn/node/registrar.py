@@ -74,10 +74,6 @@ class UnknownSigner(UsageError):
     """No peer of a channel would accept a block that this node signs."""
 
 
-def _utc_now() -> datetime:
-    return datetime.now(UTC)
-
-
 class Registrar:
     """The chains of one node (`channels.Channels`), from `start` to `stop`."""
 
@@ -91,7 +87,7 @@ class Registrar:
         accept_loss: Collection[str] = (),
         metrics: Metrics | None = None,
         fsync: Literal["block", "never"] = "block",
-        clock: Callable[[], datetime] = _utc_now,
+        clock: Callable[[], datetime] = lambda: datetime.now(UTC),
         window_max: int = WINDOW_MAX,
         look_s: float = _LOOK_S,
         ready_s: float = READY_S,

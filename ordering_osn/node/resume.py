@@ -6,7 +6,6 @@ in the log.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import replace
 
 from multicast.errors import Conflict
@@ -44,7 +43,9 @@ def resumed_state(
     `sets`: what `windows.ledger_sets` gives. Raises `ValueError` where the ledger holds too few
     blocks, and `CorruptMetadata`.
     """
-    state = state_from(_newest_first(ledger), window_max=window_max)
+    numbers = range(ledger.height - 1, ledger.base - 1, -1)
+    newest_first = (Block.FromString(ledger.read(number)) for number in numbers)
+    state = state_from(newest_first, window_max=window_max)
     state = replace(state, sets=tuple(entry.state for entry in sets))
     return state if checkpoint is None else checkpoint.advance(state)
 
@@ -64,8 +65,3 @@ def stepped_back(state: ChainState, ledger: Ledger, blocks: int, *, window_max: 
         )
     cursor = consenter_of(Block.FromString(ledger.read(number))).cursor.decode()
     return replace(state, position=StreamPosition(state.position.number, cursor))
-
-
-def _newest_first(ledger: Ledger) -> Iterator[Block]:
-    for number in range(ledger.height - 1, ledger.base - 1, -1):
-        yield Block.FromString(ledger.read(number))

@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 from multicast.drivers import certificates, open_driver
 from multicast.settings import Settings
@@ -60,11 +60,6 @@ class Options:
     peers_name: str = ""
     accept_loss: Sequence[str] = ()
     fsync: Literal["block", "never"] = "block"
-
-    @property
-    def followed(self) -> tuple[FollowedFiles[Any] | None, ...]:
-        """What is read anew when its files change."""
-        return self.signer, self.tls, self.operations_tls, self.peers_tls
 
 
 async def serve(settings: Settings, options: Options, started: Callable[[str], None]) -> None:
@@ -166,11 +161,12 @@ def _allow_open_files() -> None:
 async def _watch_files(options: Options, metrics: Metrics, renew: asyncio.Event) -> None:
     """Read what has changed anew; log each day which certificates have ended, or do in a month."""
     again_at: dict[str, float] = {}
+    files = (options.signer, options.tls, options.operations_tls, options.peers_tls)
     while True:
         anyhow = renew.is_set()
         renew.clear()
         try:
-            for followed in filter(None, options.followed):
+            for followed in filter(None, files):
                 await asyncio.to_thread(followed.renew, anyhow=anyhow)
                 metrics.renewal_failed.labels(followed.option).set(bool(followed.trouble))
             await asyncio.to_thread(_show_ends, options, metrics, again_at)

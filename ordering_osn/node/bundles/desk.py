@@ -317,11 +317,7 @@ class BundleDesk:
     # -- what the chains report: on their threads -----------------------------------------------
 
     def read(self, chain: str, chains: tuple[str, ...], offset: int, outcome: Outcome) -> None:
-        """Take the outcome of a record of the log of a set, as `chain` has read it.
-
-        BEFORE the block with its part is durable. Every chain of the set that the node runs reports
-        each record, and some again after a gap.
-        """
+        """See `BundleListener`; every chain of the set that the node runs reports each record."""
         match outcome:
             case MarkerTaken():
                 self._metrics.markers_read.add(chain)
@@ -362,15 +358,12 @@ class BundleDesk:
             self._settled(bundle_id, chains)
 
     def written(self, chain: str, block: int, parts: Sequence[BundleMetadata]) -> None:
-        """Take the parts of bundles in a block of `chain`, AFTER the block is durable."""
+        """See `BundleListener`."""
         for part in parts:
             self._placed(chain, part.chains, part.bundle_id, (block, part.index))
 
     def restored(self, chain: str, sets: Sequence[RestoredSet]) -> None:
-        """Take where the bundles of the windows stand; `chain` reads on behind them.
-
-        What stood in the log before that is not read any more.
-        """
+        """See `BundleListener`; what stood in the log before that is not read any more."""
         for restored in sets:
             for place in restored.places:
                 position = (place.block, place.index)

@@ -17,6 +17,7 @@ from multicast.errors import AmcastError
 from ordering_osn.chain.bundles.rule import VoidReason
 from ordering_osn.config.channel_config import ChannelConfig
 from ordering_osn.ledger.ledger import Ledger
+from ordering_osn.wire.multichain_pb2 import BundleResponse
 
 # A config update of more bytes is judged in a thread: that takes 10 ms and more, up to 0.3 s.
 HEAVY_BYTES = 16 << 10
@@ -40,20 +41,6 @@ class Refused(AmcastError):
         super().__init__(info)
         self.status, self.info, self.chain = int(status), info, chain
         self.retriable = status == Status.SERVICE_UNAVAILABLE
-
-
-@dataclass(frozen=True, slots=True)
-class BundleAnswer:
-    """The answer to a submitted bundle: one of Fabric's statuses, a sentence where it is not 200.
-
-    `bundle_id` is empty where the bundle cannot be read. `chain`: the first chain, in order, that
-    refuses its part; empty where none does.
-    """
-
-    status: int
-    info: str = ""
-    bundle_id: bytes = b""
-    chain: str = ""
 
 
 class FateKind(enum.Enum):
@@ -107,6 +94,13 @@ class Channel(Protocol):
     def settled(self, log: str) -> int:
         """Give the offset in a log below which each record is in a durable block, or never is."""
 
+    async def receipt(self, transaction: str, timeout_s: float) -> tuple[int, int] | None:
+        """Wait until a transaction is in a block; returns (block number, index in the block).
+
+        None where it is in no block within `timeout_s`. Transactions older than the chain's window
+        are not found any more.
+        """
+
     def watch(self, callback: Callable[[], None]) -> Callable[[], None]:
         """Call `callback`, from any thread, AFTER each change of one of the values above.
 
@@ -139,15 +133,7 @@ class Channels(Protocol):
         Neither holds for a config update of more than `HEAVY_BYTES`: the caller waits for it.
         """
 
-    async def receipt(
-        self, channel: str, transaction: str, timeout_s: float
-    ) -> tuple[int, int] | None:
-        """Wait until a transaction is in a block; returns (block number, index in the block).
-
-        None where it is in no block within `timeout_s`.
-        """
-
-    async def submit_bundle(self, raw: bytes) -> BundleAnswer:
+    async def submit_bundle(self, raw: bytes) -> BundleResponse:
         """Take in a serialized bundle; answers in bounded time.
 
         200 means that the record of the bundle is on all in-sync replicas, or that this node knows

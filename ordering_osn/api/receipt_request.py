@@ -68,7 +68,7 @@ async def wait(channels: Channels, raw: bytes, *, now: datetime, tls_hash: bytes
         transaction, timeout_s = _wanted(request)
     except Refused as refused:
         return _answer(refused.status, info=refused.info)
-    place = await channels.receipt(channel.name, transaction, timeout_s)
+    place = await channel.receipt(transaction, timeout_s)
     if place is None:
         return _answer(Status.NOT_FOUND, channel.name, info="it was in no block in time")
     return _answer(Status.SUCCESS, channel.name, *place)

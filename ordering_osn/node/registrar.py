@@ -342,16 +342,6 @@ class Registrar:
                 problems.append((f"{name}/0", reason))
         return sorted(problems)
 
-    async def receipt(
-        self, channel: str, transaction: str, timeout_s: float
-    ) -> tuple[int, int] | None:
-        """Wait until a transaction is in a block of a chain; give the block's number and its index.
-
-        None where time ran out. Transactions older than the chain's window are not found any more.
-        """
-        chain = self._chains.get(channel)
-        return None if chain is None else await chain.receipt(transaction, timeout_s)
-
 
 def _refuse_unknown_signer(signer: Signer, config: ChannelConfig) -> None:
     """Raise `UnknownSigner` where no peer would accept a block that this node signs."""

@@ -32,7 +32,7 @@ from datetime import datetime
 
 from multicast.errors import AmcastError
 from ordering_osn.api.broadcast import forget
-from ordering_osn.api.channels import BundleAnswer, BundleFate, FateKind, Refused, Status
+from ordering_osn.api.channels import BundleFate, FateKind, Refused, Status
 from ordering_osn.api.metrics import Metrics
 from ordering_osn.chain.bundles.bundle import Bundle
 from ordering_osn.chain.bundles.intake import BundleIntake, IntakeFull
@@ -58,6 +58,7 @@ from ordering_osn.node.chain_node import ChainNode
 from ordering_osn.node.changes import Changes
 from ordering_osn.node.outbox import Posts, started, stored
 from ordering_osn.protos import Status as FabricStatus
+from ordering_osn.wire.multichain_pb2 import BundleResponse
 
 # How long a bundle waits for its chains and for the markers of their configs: some milliseconds as
 # a rule. As `ingress.READY_S`, which waits for the same chains.
@@ -104,7 +105,7 @@ class BundleDesk:
 
     # -- what clients ask: on the event loop ----------------------------------------------------
 
-    async def submit(self, raw: bytes) -> BundleAnswer:
+    async def submit(self, raw: bytes) -> BundleResponse:
         """Take in a serialized bundle; see `channels.Channels.submit_bundle`."""
         self._loop = asyncio.get_running_loop()
         bundle_id = b""
@@ -112,9 +113,11 @@ class BundleDesk:
             bundle, verified = read_signed(raw, self._refuse_strangers)
             bundle_id = bundle.id
             await self._take_in(bundle, verified)
-            answer = BundleAnswer(int(Status.SUCCESS), bundle_id=bundle_id)
+            answer = BundleResponse(status=int(Status.SUCCESS), bundle_id=bundle_id)
         except Refused as refused:
-            answer = BundleAnswer(refused.status, refused.info, bundle_id, refused.chain)
+            answer = BundleResponse(
+                status=refused.status, info=refused.info, bundle_id=bundle_id, chain=refused.chain
+            )
         self._metrics.bundles_processed.add(FabricStatus.Name(answer.status))
         return answer
 

@@ -6,7 +6,6 @@ from ordering_osn.chain.bundles.intake import BundleIntake, IntakeFull
 from ordering_osn.chain.bundles.rule import (
     BundleCounts,
     BundleVoid,
-    IgnoredAs,
     RecordIgnored,
     VoidReason,
 )
@@ -85,7 +84,7 @@ def test_records_of_others_ask_nothing():
     assert intake.read(BundleCounts(other)) is None
     assert intake.read(void(VoidReason.STALE, other)) is None
     assert intake.read(BundleVoid(b"", VoidReason.MALFORMED, "", "")) is None
-    assert intake.read(RecordIgnored(IgnoredAs.OTHER, "")) is None
+    assert intake.read(RecordIgnored("")) is None
     assert len(intake) == 1
 
 

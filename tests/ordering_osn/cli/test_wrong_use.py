@@ -207,12 +207,13 @@ class Slow(SmallChannels):
         self.submitted.append(envelope)
         return 200, ""
 
-    async def receipt(self, *_):
-        return None
-
 
 def test_a_transaction_that_is_not_ordered_in_time_ends_the_wait_with_4(tmp_path, capsys):
+    async def in_no_block(*_):
+        return None
+
     channel = SmallChannel(tmp_path / "ledgers")
+    channel.receipt = in_no_block
     file = envelope_file(tmp_path / "envelopes", real_envelopes()[:2])
 
     def ask(address):

@@ -280,10 +280,6 @@ def _in_force(blocks: Blocks, config: ChannelConfig | None) -> _Force | None:
     return _Force(number, config) if config is not None else None
 
 
-def _same(config: ChannelConfig, other: ChannelConfig) -> bool:
-    return config.channel_id == other.channel_id and bool(config.config == other.config)
-
-
 class _Check:
     """What the blocks checked so far require of the next one."""
 
@@ -378,7 +374,9 @@ class _Check:
         except (InvalidConfig, Invalid) as error:
             yield f"holds a config that does not follow from the one before it: {error}"
             return
-        if number == 0 and self._given is not None and not _same(config, self._given):
+        given = self._given or config
+        same = (config.channel_id, config.config) == (given.channel_id, given.config)
+        if number == 0 and not same:
             yield "holds another config than the given one"
         self._force, self._missing = _Force(named, config), False
 

@@ -168,7 +168,7 @@ def run(
         accept_loss=tuple(accept_loss or ()),
     )
     chosen = settings(bootstrap=bootstrap, topic=topic, driver=driver)
-    asyncio.run(serve(chosen, options, _say))
+    asyncio.run(serve(chosen, options, partial(typer.echo, err=True)))
 
 
 @app.command()
@@ -251,7 +251,3 @@ def _follow(
 ) -> FollowedFiles[TlsFiles]:
     paths = [path for path in (certificate, key, *authorities) if path is not None]
     return FollowedFiles(option, paths, partial(TlsFiles.read, certificate, key, authorities))
-
-
-def _say(line: str) -> None:
-    typer.echo(line, err=True)

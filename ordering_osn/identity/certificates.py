@@ -149,7 +149,7 @@ class Certificate:
     def from_pem(cls, raw: bytes) -> Certificate:
         """Read PEM, and refuse DER; raises `Unreadable`."""
         if b"-----BEGIN" not in raw:
-            raise Unreadable("no PEM")
+            raise Unreadable("no PEM certificate")
         return cls(raw)
 
     def _read(self, certificate: x509.Certificate) -> None:

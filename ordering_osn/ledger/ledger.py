@@ -215,11 +215,6 @@ class Ledger:
             return f"block {number}: {error}"
         return None
 
-    def _base_at(self, number: int) -> Base:
-        """Return the base of a ledger that begins with block `number`, with its kept config."""
-        config = last_config_of(Block.FromString(self.read(number)))
-        return Base(number, KeptConfig(config, self.read(config)) if config < number else None)
-
     def prune(self, below: int) -> None:
         """Remove the blocks below `below`; the config block in force there stays readable.
 
@@ -235,7 +230,9 @@ class Ledger:
                     f"cannot prune {self.folder} below {below}: its newest block is "
                     f"block {self._height - 1}, which must stay"
                 )
-            base = self._base_at(below)
+            config = last_config_of(Block.FromString(self.read(below)))
+            kept = KeptConfig(config, self.read(config)) if config < below else None
+            base = Base(below, kept)
             self._flush()  # the new base must not reach the disk before the blocks after it
             try:
                 segments.write_base(self.folder, base)

@@ -37,7 +37,7 @@ from ordering_osn.api.seek import (
 )
 from ordering_osn.api.send_window import SendWindow
 from ordering_osn.chain.blocks import is_config
-from ordering_osn.ledger.ledger import Pruned
+from ordering_osn.ledger.errors import Pruned
 from ordering_osn.protos import Block, SeekInfo
 
 # About 30 blocks of 2 MB (PreferredMaxBytes in docs/ordering.md). Streams at a chain's end need its

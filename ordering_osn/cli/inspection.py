@@ -39,7 +39,8 @@ from ordering_osn.client import DeliveredEntry
 from ordering_osn.config.channel_config import ChannelConfig, InvalidConfig
 from ordering_osn.config.policies import PolicyNotMet, SignedData
 from ordering_osn.identity.certificates import Certificate, Unreadable
-from ordering_osn.ledger.ledger import Ledger, LedgerDamaged, Pruned
+from ordering_osn.ledger.errors import LedgerDamaged, Pruned
+from ordering_osn.ledger.ledger import Ledger
 from ordering_osn.node.catch_up import BLOCK_VALIDATION
 from ordering_osn.protos import (
     Block,

@@ -20,8 +20,7 @@ from multicast.cli.options import Bootstrap, DriverName, Topic
 from multicast.errors import UsageError
 from multicast.settings import settings
 from ordering_osn.api.grpc_client import ANSWER_S, NodeClient, host_and_port
-from ordering_osn.api.renewal import FollowedFiles
-from ordering_osn.api.tls_files import TlsFiles
+from ordering_osn.api.tls_files import FollowedFiles, TlsFiles
 from ordering_osn.cli import bundles, deliver, ledger
 from ordering_osn.cli.ledger import Folder
 from ordering_osn.cli.length_prefixed import check_frames

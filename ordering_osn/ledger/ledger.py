@@ -30,7 +30,6 @@ from ordering_osn.ledger.errors import (
     LedgerDamaged,
     LedgerFailed,
     LedgerFull,
-    LedgerLocked,
     NotNext,
     NotYet,
     Pruned,
@@ -39,17 +38,6 @@ from ordering_osn.ledger.recovery import LOG, Loaded
 from ordering_osn.ledger.segments import Base, KeptConfig, Segment
 from ordering_osn.protos import Block
 from topology.files import sync_folder
-
-__all__ = [
-    "Ledger",
-    "LedgerDamaged",
-    "LedgerFailed",
-    "LedgerFull",
-    "LedgerLocked",
-    "NotNext",
-    "NotYet",
-    "Pruned",
-]
 
 # Fabric's size of a block file. Opening reads the newest segment whole, and pruning frees space by
 # whole segments; with ten times less, a chain of 1 TB would have 150,000 segments.

@@ -24,11 +24,9 @@ from multicast.settings import Settings
 from ordering_osn.api.grpc_server import Server
 from ordering_osn.api.metrics import Metrics
 from ordering_osn.api.operations import Operations
-from ordering_osn.api.renewal import FollowedFiles
-from ordering_osn.api.tls_files import TlsFiles
+from ordering_osn.api.tls_files import FollowedFiles, TlsFiles
 from ordering_osn.identity import SigningIdentity
-from ordering_osn.node.in_sync import Replicas
-from ordering_osn.node.kafka_connection import KafkaConnection
+from ordering_osn.node.kafka_connection import KafkaConnection, Replicas
 from ordering_osn.node.peers import PeerNodes
 from ordering_osn.node.registrar import Registrar
 

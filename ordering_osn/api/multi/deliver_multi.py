@@ -36,7 +36,7 @@ from ordering_osn.api.seek import ReadAccess, channel_of
 from ordering_osn.api.send_window import SendWindow
 from ordering_osn.chain.bundles.bundle import CHAINS_MAX
 from ordering_osn.config.policies import SignedData
-from ordering_osn.ledger.ledger import Pruned
+from ordering_osn.ledger.errors import Pruned
 from ordering_osn.wire.multichain_pb2 import (
     DeliveredPart,
     DeliverEnd,

@@ -8,7 +8,7 @@ import pytest
 from multicast.errors import AmcastError, TimedOut, UsageError
 from multicast.settings import Settings
 from ordering_osn.api.grpc_server import Server
-from ordering_osn.api.renewal import FollowedFiles
+from ordering_osn.api.tls_files import FollowedFiles
 from ordering_osn.cli.length_prefixed import check_frames
 from ordering_osn.identity import SigningIdentity
 from ordering_osn.node.joining import join

@@ -13,7 +13,8 @@ import pytest
 
 from multicast.errors import UnknownVersion
 from ordering_osn.ledger import segments
-from ordering_osn.ledger.ledger import Ledger, LedgerDamaged, LedgerFailed, LedgerFull
+from ordering_osn.ledger.errors import LedgerDamaged, LedgerFailed, LedgerFull
+from ordering_osn.ledger.ledger import Ledger
 from tests.ordering_osn.helpers.ledgers import (
     SMALL,
     block,

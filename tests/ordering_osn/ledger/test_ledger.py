@@ -16,7 +16,8 @@ from hypothesis import strategies as st
 from multicast.errors import UsageError
 from ordering_osn.chain.blocks import new_block, seal
 from ordering_osn.ledger import segments
-from ordering_osn.ledger.ledger import Ledger, LedgerLocked, NotNext, NotYet, Pruned
+from ordering_osn.ledger.errors import LedgerLocked, NotNext, NotYet, Pruned
+from ordering_osn.ledger.ledger import Ledger
 from tests.helpers.small import until
 from tests.ordering_osn.helpers.ledgers import (
     Unsigned,

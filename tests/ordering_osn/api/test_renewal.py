@@ -16,7 +16,7 @@ from ordering_osn.api.seek import seek_envelope
 from ordering_osn.api.tls_files import FollowedFiles, TlsFiles
 from ordering_osn.config.channel_config import ChannelConfig
 from ordering_osn.identity import Msp
-from ordering_osn.node import serving
+from ordering_osn.node import serving as node_serving
 from ordering_osn.protos import FabricMSPConfig, MSPConfig
 from tests.ordering_osn.helpers import configs
 from tests.ordering_osn.helpers.chains import (
@@ -152,14 +152,14 @@ def test_an_unforeseen_error_ends_no_looks_and_each_end_is_shown_for_its_option(
             raise RuntimeError("unforeseen")
         return {}
 
-    monkeypatch.setattr(serving.certificates, "ends", ends)
-    monkeypatch.setattr(serving, "_FILES_EVERY_S", 0.01)
+    monkeypatch.setattr(node_serving.certificates, "ends", ends)
+    monkeypatch.setattr(node_serving, "_FILES_EVERY_S", 0.01)
     tls = FollowedFiles("--tls-cert", (), lambda: MUTUAL_TLS)
     signer = FollowedFiles("--msp", (), lambda: USER)
-    options = serving.Options(Path(), ("", 0), None, signer, tls, operations_tls=tls)
+    options = node_serving.Options(Path(), ("", 0), None, signer, tls, operations_tls=tls)
 
     async def run():
-        watch = asyncio.create_task(serving._watch_files(options, metrics, asyncio.Event()))
+        watch = asyncio.create_task(node_serving._watch_files(options, metrics, asyncio.Event()))
         await becomes(lambda: len(looks) > 1)
         watch.cancel()
 

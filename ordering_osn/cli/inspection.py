@@ -58,7 +58,7 @@ _UNDECODABLE = (DecodeError, Malformed, CorruptMetadata, InvalidConfig, Unreadab
 
 
 class BlockFile:
-    """A single block in a file, as Fabric's tools write it."""
+    """A single block in a file, as Fabric's tools write it. Its number is `base`, `height` - 1."""
 
     def __init__(self, path: Path) -> None:
         """Read the file; raises `UsageError` where it holds no block."""
@@ -67,21 +67,12 @@ class BlockFile:
             header = Block.FromString(self._raw).header
         except DecodeError as error:
             raise UsageError(f"{path} holds no block that can be decoded: {error}") from error
-        self._number = int(header.number)
-
-    @property
-    def base(self) -> int:
-        """The block's number."""
-        return self._number
-
-    @property
-    def height(self) -> int:
-        """The block's number + 1."""
-        return self._number + 1
+        self.base = int(header.number)
+        self.height = self.base + 1
 
     def read(self, number: int) -> bytes:
         """Return the serialized block; raises `Pruned` for any other number."""
-        if number == self._number:
+        if number == self.base:
             return self._raw
         raise Pruned(f"block {number} is not in this file")
 

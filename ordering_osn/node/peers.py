@@ -34,7 +34,7 @@ class NoPeer(AmcastError):
 
 
 class PeerNodes:
-    """Other nodes by their addresses, "host:port".
+    """Other nodes by their `names`, the addresses "host:port".
 
     `signer` and `tls` may be replaced at any time: the next request uses them.
     """
@@ -49,16 +49,11 @@ class PeerNodes:
         name: str = "",
     ) -> None:
         """`name`: the name in the peers' certificates, where that is not their host's name."""
-        self._addresses = list(addresses)
+        self.names = tuple(addresses)
         self.signer = signer
         self._loop = loop
         self.tls = tls
         self._name = name
-
-    @property
-    def names(self) -> Sequence[str]:
-        """The peers' addresses."""
-        return self._addresses
 
     def blocks(self, peer: str, channel: str, start: int) -> Iterator[bytes]:
         """Give a peer's serialized blocks of a chain from number `start` to its newest, if any.

@@ -326,7 +326,7 @@ class Server:
         assert tls is not None
         channels = map(self._channels.get, self._channels.names() if self._mutual else ())
         theirs = (each.config.msps.tls_authorities for each in channels if each is not None)
-        wanted = [tls, tls.authorities, *theirs]
+        wanted: list[Any] = [tls, tls.authorities, *theirs]
         if wanted == self._in_force:
             return None
         self._in_force = wanted

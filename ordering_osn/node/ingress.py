@@ -137,17 +137,16 @@ class Ingress:
 
     def _admit_update(self, name: str, update: ParsedEnvelope) -> _Admitted:
         chain = self._chains.get(name)
-        now = self._clock()
+        creates = name if chain is None else None
         if chain is None:
             self._refuse_closed(name)
             chain = self._system_chain(name)
-            config, creates = chain.config, name
-            made = admit_creation(
-                config, update, now=now, signer=self._signer(), channels=len(self._chains)
-            )
+        config, now, signer = chain.config, self._clock(), self._signer()
+        if creates is None:
+            made = admit_update(config, update, now=now, signer=signer)
         else:
-            config, creates = chain.config, None
-            made = admit_update(config, update, now=now, signer=self._signer())
+            count = len(self._chains)
+            made = admit_creation(config, update, now=now, signer=signer, channels=count)
         record = encode(Regular(made, config.sequence, RegularKind.CONFIG))
         return _Admitted(record, chain, creates)
 

@@ -66,10 +66,10 @@ class PeerNodes:
 
     def _round(self, address: str, channel: str, start: int) -> list[bytes]:
         """Get as many blocks as fit into one round; none where the peer has no more."""
-        request = asyncio.run_coroutine_threadsafe(
-            self._request(address, channel, start), self._loop
-        )
         try:
+            request = asyncio.run_coroutine_threadsafe(
+                self._request(address, channel, start), self._loop
+            )
             return request.result(_ROUND_S)
         except NotInTime:
             request.cancel()

@@ -237,6 +237,7 @@ class Msp:
         if not roots:
             raise Unreadable("it has no root CA")
         for certificate in (*roots, *intermediates):
+            _check_authority(certificate)
             if not certificate.certifies_members:
                 raise Unreadable(f"the key of the CA {certificate.name} is neither ECDSA nor RSA")
         for certificate in roots:

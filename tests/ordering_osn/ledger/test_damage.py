@@ -340,7 +340,7 @@ def test_a_failed_sync_is_not_tried_again_but_by_opening_anew(tmp_path, monkeypa
         raise OSError(5, "Input/output error")
 
     with monkeypatch.context() as patched:
-        patched.setattr(segments, "_sync_data", failing)
+        patched.setattr(segments, "sync_data", failing)
         with pytest.raises(LedgerFailed, match="Input/output error") as caught:
             ledger.append(1, b"b")
         assert not caught.value.definite
@@ -353,8 +353,8 @@ def test_a_failed_sync_is_not_tried_again_but_by_opening_anew(tmp_path, monkeypa
 
 
 def test_blocks_are_synced_before_they_are_seen_and_segments_in_any_case(tmp_path, monkeypatch):
-    events, really = [], segments._sync_data
-    monkeypatch.setattr(segments, "_sync_data", lambda fd: (events.append("sync"), really(fd)))
+    events, really = [], segments.sync_data
+    monkeypatch.setattr(segments, "sync_data", lambda fd: (events.append("sync"), really(fd)))
     for fsync in ("block", "never"):
         events.clear()
         with open_small(tmp_path / fsync, fsync=fsync) as ledger:

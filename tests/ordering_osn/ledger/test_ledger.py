@@ -210,7 +210,7 @@ def test_pruning_syncs_the_blocks_that_stay_before_the_base_moves(tmp_path, monk
     with Ledger.open(tmp_path, fsync="never") as ledger:
         for number in range(5):
             ledger.append(number, real_block(number))
-        monkeypatch.setattr(segments, "_sync_data", lambda _fd: events.append("sync"))
+        monkeypatch.setattr(segments, "sync_data", lambda _fd: events.append("sync"))
         monkeypatch.setattr(
             segments, "write_base", lambda *base: (events.append("base"), really(*base))
         )

@@ -159,7 +159,9 @@ def _allow_open_files() -> None:
 async def _watch_files(options: Options, metrics: Metrics, renew: asyncio.Event) -> None:
     """Read what has changed anew; log each day which certificates have ended, or do in a month."""
     again_at: dict[str, float] = {}
-    files = (options.signer, options.tls, options.operations_tls, options.peers_tls)
+    files: list[FollowedFiles[Any] | None] = [
+        *(options.signer, options.tls, options.operations_tls, options.peers_tls)
+    ]
     while True:
         anyhow = renew.is_set()
         renew.clear()

@@ -25,7 +25,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 from multicast.errors import UsageError
 from ordering_osn.chain.bundles.wire_format import BadWireFormat, fields
@@ -42,9 +42,6 @@ from ordering_osn.protos import (
 )
 from ordering_osn.quoting import quoted
 
-if TYPE_CHECKING:
-    from ordering_osn.config.channel_config import ChannelConfig
-
 ROOT = "Channel"
 NAME_LENGTH_MAX = 249  # Kafka's limit for a topic name, which Fabric applies to all names
 # Fields of an update: five for a group, one for a value or policy, in the read and the write set.
@@ -60,6 +57,22 @@ _ELEMENT_NAME = re.compile(r"[a-zA-Z0-9.-]+", re.ASCII)
 
 class InvalidUpdate(UsageError):
     """A config update is refused; the text gives the reason."""
+
+
+class Current(Protocol):
+    """The config that an update starts from."""
+
+    @property
+    def channel_id(self) -> str:
+        """The channel's ID."""
+
+    @property
+    def config(self) -> Any:
+        """The proto `Config`."""
+
+    @property
+    def policies(self) -> Policies:
+        """The policies of that config."""
 
 
 class Key(NamedTuple):
@@ -86,7 +99,7 @@ def check_channel_id(name: str) -> None:
     _check_name(name, _CHANNEL_ID, "channel ID")
 
 
-def propose(current: ChannelConfig, update: Any) -> Any:
+def propose(current: Current, update: Any) -> Any:
     """Apply a CONFIG_UPDATE `Envelope`; returns the `ConfigEnvelope`, at sequence + 1.
 
     Raises `InvalidUpdate`. The result depends on the arguments only.
@@ -99,7 +112,7 @@ def propose(current: ChannelConfig, update: Any) -> Any:
     return ConfigEnvelope(config=config, last_update=update)
 
 
-def validate(current: ChannelConfig, proposed: Any) -> None:
+def validate(current: Current, proposed: Any) -> None:
     """Raise `InvalidUpdate` unless this `ConfigEnvelope` follows from `current` by its update."""
     if not proposed.HasField("config"):
         raise InvalidUpdate("the config envelope holds no config")
@@ -196,7 +209,7 @@ def _signed(envelope: Any) -> list[SignedData]:
     return signed
 
 
-def _result(current: ChannelConfig, envelope: Any) -> Any:
+def _result(current: Current, envelope: Any) -> Any:
     """Return the channel group after the update; raises `InvalidUpdate`."""
     update = _decoded_update(envelope)
     if update.channel_id != current.channel_id:

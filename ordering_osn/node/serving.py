@@ -68,15 +68,7 @@ async def serve(settings: Settings, options: Options, started: Callable[[str], N
     """
     _allow_open_files()
     loop = asyncio.get_running_loop()
-    over, renew = asyncio.Event(), asyncio.Event()
-    ends_with_terminal = signal.getsignal(signal.SIGHUP) != signal.SIG_IGN and _has_terminal()
-
-    def hang_up() -> None:
-        (over if ends_with_terminal and not _has_terminal() else renew).set()
-
-    for signal_number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(signal_number, over.set)
-    loop.add_signal_handler(signal.SIGHUP, hang_up)
+    over, renew = _signals(loop)
     metrics = Metrics()
     cluster = KafkaConnection(
         lambda: open_driver(
@@ -134,6 +126,20 @@ async def serve(settings: Settings, options: Options, started: Callable[[str], N
         gc.collect()
         gc.freeze()
         await over.wait()
+
+
+def _signals(loop: asyncio.AbstractEventLoop) -> tuple[asyncio.Event, asyncio.Event]:
+    """Give the events that are set when the node is to end, and when it is to read files anew."""
+    over, renew = asyncio.Event(), asyncio.Event()
+    ends_with_terminal = signal.getsignal(signal.SIGHUP) != signal.SIG_IGN and _has_terminal()
+
+    def hang_up() -> None:
+        (over if ends_with_terminal and not _has_terminal() else renew).set()
+
+    for signal_number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(signal_number, over.set)
+    loop.add_signal_handler(signal.SIGHUP, hang_up)
+    return over, renew
 
 
 def _has_terminal() -> bool:

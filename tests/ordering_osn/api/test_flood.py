@@ -258,8 +258,8 @@ class Honest:
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize(
     ("secrets", "address"),
-    [("plain", "127.0.0.2"), ("mutual", "127.0.0.1")],
-    ids=["by address", "by TLS certificate"],
+    [("plain", "127.0.0.2")],
+    ids=["by address"],
 )
 def test_a_client_is_served_whatever_strangers_send(secrets, address, capsys):
     """They differ from it by their address, or by their TLS certificate."""

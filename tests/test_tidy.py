@@ -161,7 +161,6 @@ PURE = [
     "multicast/verification/replay.py",
     "multicast/verification/report.py",
     "multicast/verification/window.py",
-    "ordering_osn/api/multi/log_end.py",
     "ordering_osn/api/multi/merge.py",
     "ordering_osn/api/multi/signed_request.py",
     "ordering_osn/api/multi/status.py",

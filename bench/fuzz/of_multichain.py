@@ -17,10 +17,10 @@ from bench.fuzz.of_bundles import CHAINS, NOW, WINDOW_MAX, bundle_of, rule_after
 from bench.fuzz.of_ordering import RewrittenFile
 from bench.fuzz.target import FuzzTarget, require
 from bench.osn.transactions import user
+from ordering_osn.api.channels import Refused
 from ordering_osn.api.multi import deliver_multi, status
 from ordering_osn.api.multi.ledger_entries import LedgerEntries
 from ordering_osn.api.multi.signed_request import read_signed_request, signed_request
-from ordering_osn.api.seek import Refused
 from ordering_osn.chain import blocks
 from ordering_osn.chain.bundles.log_records import (
     BundleRecord,

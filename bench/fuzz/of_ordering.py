@@ -15,6 +15,7 @@ from bench.osn.configs import orderer_update
 from bench.osn.transactions import FOLDER, read_envelopes, user
 from multicast.errors import UnknownVersion, UsageError
 from ordering_osn.api import receipt_request, responses, seek
+from ordering_osn.api.channels import Refused
 from ordering_osn.chain import blocks, transactions
 from ordering_osn.chain.chain import Chain, RecordPlace
 from ordering_osn.chain.envelopes import BadEnvelope, ParsedEnvelope, decoded
@@ -173,12 +174,12 @@ def _of_envelopes(world: _World) -> list[FuzzTarget]:
     ]
     seeks = [seek.seek_envelope(world.user, "chain-a", start, now=NOW) for start in ("oldest", 3)]
     receipt = receipt_request.receipt_envelope(world.user, "chain-a", "a" * 64, 5, now=NOW)
-    malformed, refused, refusal = (transactions.Malformed,), (seek.Refused,), (filters.Refusal,)
+    malformed, refused = (transactions.Malformed,), (Refused,)
     identity = world.config.msps.identity
     return [
         FuzzTarget("envelope", transactions.read, malformed, envelopes, _PROTO, 30),
-        FuzzTarget("route of an envelope", _routed, refusal, envelopes, _PROTO, 30),
-        FuzzTarget("admission", partial(_admitted, world), refusal, envelopes, _PROTO, 2),
+        FuzzTarget("route of an envelope", _routed, refused, envelopes, _PROTO, 30),
+        FuzzTarget("admission", partial(_admitted, world), refused, envelopes, _PROTO, 2),
         FuzzTarget("record of a chain", decode, (Unparseable,), records, _PROTO, 40),
         FuzzTarget("core of a chain", partial(_stepped, world), (), records, _PROTO, 2),
         FuzzTarget("request for blocks", _requested, refused, seeks, _PROTO, 5),

@@ -25,13 +25,12 @@ from collections.abc import Awaitable, Callable, Hashable
 from contextlib import suppress
 from typing import Any, NamedTuple, Protocol
 
-from ordering_osn.api.channels import HEAVY_BYTES, BundleAnswer, Channels, Status
+from ordering_osn.api.channels import HEAVY_BYTES, Channels, Refused, Status
 from ordering_osn.api.responses import SUCCESS, status_answer
-from ordering_osn.api.seek import Refused
 from ordering_osn.chain.envelopes import BadEnvelope, ParsedEnvelope
 from ordering_osn.chain.transactions import Malformed, channel_header
 from ordering_osn.protos import DecodeError, HeaderType
-from ordering_osn.wire.multichain_pb2 import Bundle, BundleContent, BundleResponse
+from ordering_osn.wire.multichain_pb2 import Bundle, BundleContent
 
 # Messages. At 10 ms for an acknowledgement by all replicas, one stream reaches 25,600 envelopes/s,
 # more than a node verifies. With ten times less, the round trip to Kafka could be the limit; with
@@ -191,16 +190,6 @@ async def serve_bundles(channels: Channels, stream: Stream) -> None:
             with suppress(DecodeError, Refused):
                 content = BundleContent.FromString(Bundle.FromString(bundle).content)
                 stream.granted(content.submitter)
-        return Answered(_response(answer), ends=False)
+        return Answered(answer.SerializeToString(), ends=False)
 
     await AnsweredStream(stream, submit).serve()
-
-
-def _response(answer: BundleAnswer) -> bytes:
-    response: bytes = BundleResponse(
-        status=answer.status,
-        info=answer.info,
-        bundle_id=answer.bundle_id,
-        chain=answer.chain,
-    ).SerializeToString()
-    return response

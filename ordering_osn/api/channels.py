@@ -13,9 +13,11 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from multicast.consuming.consumer import Consumer
+from multicast.errors import AmcastError
 from ordering_osn.chain.bundles.rule import VoidReason
 from ordering_osn.config.channel_config import ChannelConfig
 from ordering_osn.ledger.ledger import Ledger
+from ordering_osn.wire.multichain_pb2 import BundleResponse
 
 # A config update of more bytes is judged in a thread: that takes 10 ms and more, up to 0.3 s.
 HEAVY_BYTES = 16 << 10
@@ -32,30 +34,13 @@ class Status(enum.IntEnum):
     SERVICE_UNAVAILABLE = 503
 
 
-@dataclass(frozen=True, slots=True)
-class BundleAnswer:
-    """The answer to a submitted bundle: one of Fabric's statuses, a sentence where it is not 200.
+class Refused(AmcastError):
+    """What a client sent is refused: the status, the text and the chain of the answer."""
 
-    `bundle_id` is empty where the bundle cannot be read. `chain`: the first chain, in order, that
-    refuses its part; empty where none does.
-    """
-
-    status: int
-    info: str = ""
-    bundle_id: bytes = b""
-    chain: str = ""
-
-
-@dataclass(frozen=True, slots=True)
-class LogEnd:
-    """The end of a set's log: the offset behind its last record.
-
-    Where `status` is not 200, `info` is a sentence and `offset_next` says nothing.
-    """
-
-    status: int
-    info: str = ""
-    offset_next: int = 0
+    def __init__(self, status: int, info: str, chain: str = "") -> None:
+        super().__init__(info)
+        self.status, self.info, self.chain = int(status), info, chain
+        self.retriable = status == Status.SERVICE_UNAVAILABLE
 
 
 class FateKind(enum.Enum):
@@ -109,6 +94,13 @@ class Channel(Protocol):
     def settled(self, log: str) -> int:
         """Give the offset in a log below which each record is in a durable block, or never is."""
 
+    async def receipt(self, transaction: str, timeout_s: float) -> tuple[int, int] | None:
+        """Wait until a transaction is in a block; returns (block number, index in the block).
+
+        None where it is in no block within `timeout_s`. Transactions older than the chain's window
+        are not found any more.
+        """
+
     def watch(self, callback: Callable[[], None]) -> Callable[[], None]:
         """Call `callback`, from any thread, AFTER each change of one of the values above.
 
@@ -141,15 +133,7 @@ class Channels(Protocol):
         Neither holds for a config update of more than `HEAVY_BYTES`: the caller waits for it.
         """
 
-    async def receipt(
-        self, channel: str, transaction: str, timeout_s: float
-    ) -> tuple[int, int] | None:
-        """Wait until a transaction is in a block; returns (block number, index in the block).
-
-        None where it is in no block within `timeout_s`.
-        """
-
-    async def submit_bundle(self, raw: bytes) -> BundleAnswer:
+    async def submit_bundle(self, raw: bytes) -> BundleResponse:
         """Take in a serialized bundle; answers in bounded time.
 
         200 means that the record of the bundle is on all in-sync replicas, or that this node knows
@@ -160,8 +144,11 @@ class Channels(Protocol):
     async def bundle_status(self, bundle_id: bytes, wait_s: float) -> BundleFate:
         """Give what this node knows of a bundle; wait for a final fate, for `wait_s` at most."""
 
-    async def log_end(self, chains: tuple[str, ...]) -> LogEnd:
-        """Give the end of the log of exactly this set (sorted), as Kafka says it now."""
+    async def log_end(self, chains: tuple[str, ...]) -> int:
+        """Give the offset behind the last record of the log of exactly this set (sorted).
+
+        As Kafka says it now; raises `Refused`.
+        """
 
     def open_order(self, chains: Sequence[str], start: str) -> Consumer:
         """Open the order of some chains from a cursor's text, "earliest" or "latest".

@@ -35,8 +35,8 @@ _AUTHORITY = (
     "(authorities of TlsFiles, --tls-ca)"
 )
 _OUTDATED = (
-    "its TLS certificate, or its authority's, has expired or is not valid yet; renew it and "
-    "restart the node (--tls-cert), or correct the clock of this machine"
+    "its TLS certificate, or its authority's, has expired or is not valid yet; renew it "
+    "(--tls-cert of the node), or correct the clock of this machine"
 )
 _HOST_NAME = (
     "its TLS certificate is for another host name; give the name that the certificate has "

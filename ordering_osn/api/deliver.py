@@ -24,13 +24,12 @@ from typing import Any
 
 from multicast.errors import AmcastError
 from ordering_osn.api.broadcast import Stream
-from ordering_osn.api.channels import Channel, Channels, Status
+from ordering_osn.api.channels import Channel, Channels, Refused, Status
 from ordering_osn.api.metrics import Metrics
 from ordering_osn.api.responses import block_answer, read_answer, status_answer
 from ordering_osn.api.seek import (
-    Refused,
+    ReadAccess,
     Seek,
-    SeekAccess,
     SeekRequest,
     channel_of,
     read_request,
@@ -38,7 +37,7 @@ from ordering_osn.api.seek import (
 )
 from ordering_osn.api.send_window import SendWindow
 from ordering_osn.chain.blocks import is_config
-from ordering_osn.ledger.ledger import Pruned
+from ordering_osn.ledger.errors import Pruned
 from ordering_osn.protos import Block, SeekInfo
 
 # About 30 blocks of 2 MB (PreferredMaxBytes in docs/ordering.md). Streams at a chain's end need its
@@ -157,7 +156,7 @@ class Deliver:
     ) -> tuple[Status, str]:
         try:
             request = read_request(raw, now=self._clock(), tls_hash=tls_hash)
-            channel = channel_of(self._channels, request)
+            channel = channel_of(self._channels, request.channel)
         except Refused as refused:
             return _refusal("a request", refused)
         labels = (channel.name, "false", "block")  # channel, filtered, data_type
@@ -178,7 +177,7 @@ class Deliver:
         strict = info.error_response == SeekInfo.STRICT
         bare = info.content_type == SeekInfo.HEADER_WITH_SIG
         self._check_up(channel, strict=strict)
-        access = SeekAccess(channel, request)
+        access = ReadAccess([channel], request.signed)
         access.check(self._clock())
         party = (stream.granted(request.signed.creator), channel.name)
         ledger = channel.ledger
@@ -222,8 +221,9 @@ class Deliver:
 
 
 def _refusal(what: str, refused: Refused) -> tuple[Status, str]:
-    _log.info("%s: %s %s", what, refused.status.name, refused)
-    return refused.status, str(refused)
+    status = Status(refused.status)
+    _log.info("%s: %s %s", what, status.name, refused)
+    return status, refused.info
 
 
 def _without_data(answer: bytes) -> bytes:

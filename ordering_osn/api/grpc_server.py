@@ -16,7 +16,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import logging
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime
 from functools import partial
@@ -25,15 +25,13 @@ from typing import Any, Protocol
 from multicast.errors import UsageError
 from multicast.web import listen_at
 from ordering_osn.api.broadcast import Panicked, serve_bundles, serve_envelopes
-from ordering_osn.api.channels import Channels
+from ordering_osn.api.channels import Channels, Refused
 from ordering_osn.api.connections import Connections
 from ordering_osn.api.deliver import Deliver
 from ordering_osn.api.metrics import Metrics
 from ordering_osn.api.multi.deliver_multi import DeliverMulti
-from ordering_osn.api.multi.log_end import log_end
-from ordering_osn.api.multi.status import bundle_status
+from ordering_osn.api.multi.status import bundle_status, log_end
 from ordering_osn.api.receipt_request import wait
-from ordering_osn.api.seek import Refused
 from ordering_osn.api.services import (
     BROADCAST,
     INFO_TRAILER,
@@ -57,6 +55,7 @@ _INFO_BYTES_MAX = 1024
 _CLIENT_DEFAULT_BYTES_MAX = 4 << 20  # the largest message that a gRPC client accepts by default
 # Calls that end in time get their answer; SIGTERM must stop a node within seconds.
 _STOP_GRACE_S = 1.0
+_UNARY = ("Wait", "Status", "LogEnd")  # methods of a single request and a single answer
 _log = logging.getLogger("amcast.osn.wire")
 # Each stream costs a coroutine and at most one block. 2,000 are tested (test_deliver_streams.py);
 # with ten times less, the peers and clients of a large network would be refused.
@@ -72,9 +71,10 @@ _SERVER_OPTIONS = [
     ("grpc.keepalive_timeout_ms", 20_000),
     ("grpc.keepalive_permit_without_calls", 1),
     ("grpc.http2.min_ping_interval_without_data_ms", 1_000),
-    # Of one connection, as in Go's servers; more wait for the end of others, at the client. gRPC
-    # takes 0.3 ms and 28 kB for each stream: 4,000 at once from one stranger delay all others.
-    ("grpc.max_concurrent_streams", 250),
+    # Of one connection, the least that RFC 9113 recommends; more wait for the end of others, at the
+    # client. A new stream takes 0.7 ms, behind all that came before it, and 28 kB: ten connections
+    # of a stranger, with 250 streams each, delayed others by 1.2 s.
+    ("grpc.max_concurrent_streams", 100),
     # A second node on the same port is an error; gRPC would else share the port between both.
     ("grpc.so_reuseport", 0),
 ]
@@ -216,7 +216,7 @@ class Server:
     ) -> None:
         self.host, self.port = host, port
         self._channels, self.tls, self._clock = channels, tls, clock
-        self._in_force: tuple[TlsFiles, bytes] | None = None
+        self._in_force: list[Any] = []  # the TLS files, and all authorities
         self._metrics = metrics or Metrics()
         self._streams_max = streams_max
         self._streams = streams or ClientStreams()
@@ -241,10 +241,13 @@ class Server:
         # Every method is served as streams in both directions, whatever it is to clients: the bytes
         # are the same, and gRPC would wait for a single request without a limit.
         methods: dict[str, dict[str, _Serve]] = {
-            BROADCAST: {"Broadcast": self._broadcast, "Deliver": self._deliver_stream},
+            BROADCAST: {
+                "Broadcast": partial(serve_envelopes, self._channels),
+                "Deliver": self._deliver_stream,
+            },
             RECEIPTS: {"Wait": partial(self._answer, wait)},
             MULTI_CHAIN: {
-                "BroadcastMulti": self._broadcast_multi,
+                "BroadcastMulti": partial(serve_bundles, self._channels),
                 "Status": partial(self._answer, bundle_status),
                 "LogEnd": partial(self._answer, log_end),
                 "DeliverMulti": self._serve_multi,
@@ -322,37 +325,21 @@ class Server:
         """Give what new connections use if that has changed; gRPC asks at each handshake."""
         tls = self.tls
         assert tls is not None
-        authorities = {tls.authorities: None}
-        for name in self._channels.names() if self._mutual else ():
-            if (channel := self._channels.get(name)) is not None:
-                authorities[channel.config.msps.tls_authorities] = None
-        wanted = (tls, b"\n".join(authorities))
+        channels = map(self._channels.get, self._channels.names() if self._mutual else ())
+        theirs = (each.config.msps.tls_authorities for each in channels if each is not None)
+        wanted: list[Any] = [tls, tls.authorities, *theirs]
         if wanted == self._in_force:
             return None
         self._in_force = wanted
+        authorities = b"\n".join(dict.fromkeys(wanted[1:])) if self._mutual else None
         return grpc.ssl_server_certificate_configuration(
-            [(tls.key, tls.certificate)], root_certificates=wanted[1] if self._mutual else None
+            [(tls.key, tls.certificate)], root_certificates=authorities
         )
 
     async def _serve_multi(self, stream: _Stream) -> None:
         request = await stream.read()
         if request is not None:
             await self._deliver_multi.serve(stream, request, stream.tls_hash)
-
-    async def _broadcast(self, stream: _Stream) -> None:
-        await self._until_panicked(serve_envelopes(self._channels, stream), stream.context)
-
-    async def _broadcast_multi(self, stream: _Stream) -> None:
-        await self._until_panicked(serve_bundles(self._channels, stream), stream.context)
-
-    @staticmethod
-    async def _until_panicked(serving: Coroutine[Any, Any, None], context: Any) -> None:
-        try:
-            await serving
-        except Panicked:
-            await context.abort(
-                grpc.StatusCode.INTERNAL, "an unexpected error occurred; see the node's log"
-            )
 
     async def _deliver_stream(self, stream: _Stream) -> None:
         why = await self._deliver.serve(stream, stream.tls_hash)
@@ -371,7 +358,7 @@ class Server:
 
     async def _serve(self, service: str, method: str, serve: _Serve, _: Any, context: Any) -> None:
         name, code, why = (service, method), "Unknown", ""
-        kind = "unary" if isinstance(serve, partial) else "stream"
+        kind = "unary" if method in _UNARY else "stream"
 
         def count(what: str) -> None:
             if kind == "stream" or what.startswith("requests"):
@@ -390,6 +377,8 @@ class Server:
             raise
         except Refused as refused:
             code, why = "ResourceExhausted", str(refused)
+        except Panicked:
+            code, why = "Internal", "an unexpected error occurred; see the node's log"
         except _ClientLeft as left:
             code = "Canceled"
             _log.log(left.level, "%s: %s", method, left)
@@ -401,7 +390,9 @@ class Server:
             getattr(self._metrics, f"grpc_server_{kind}_requests_completed").add(*name, code)
         if why:
             _log.info("%s: %s", method, why)
-            await context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, why)
+            internal = code == "Internal"
+            status = grpc.StatusCode.INTERNAL if internal else grpc.StatusCode.RESOURCE_EXHAUSTED
+            await context.abort(status, why)
 
     def _tls_hash(self, context: Any) -> bytes | None:
         if not self._mutual:

@@ -80,14 +80,14 @@ class Operations:
         self._checks = ThreadPoolExecutor(1, thread_name_prefix="amcast-health")
         self._checking: Future[list[tuple[str, str]]] | None = None
         calls = {
-            "/healthz": _only_get(self._health),
-            "/metrics": _only_get(self._certified(self._metrics_page)),
-            "/logspec": self._certified(self._log_spec),
-            "/version": _only_get(_version),
+            "/healthz": self._guarded(self._health),
+            "/metrics": self._guarded(self._metrics_page, certified=True),
+            "/logspec": self._guarded(self._log_spec, certified=True, only_get=False),
+            "/version": self._guarded(_version),
         }
         self._server = WebServer(
             {},
-            calls={path: self._from_here(call) for path, call in calls.items()},
+            calls=calls,
             tls=_context(tls) if tls else None,
             route_s=check_s + CLIENT_S,
         )
@@ -116,26 +116,24 @@ class Operations:
         self._thread.__exit__()
         self._checks.shutdown(wait=False, cancel_futures=True)
 
-    def _certified(self, call: Call) -> Call:
-        """Answer 401 where the server speaks TLS and the client has shown no certificate."""
+    def _guarded(self, call: Call, *, certified: bool = False, only_get: bool = True) -> Call:
+        """Answer 421 to a browser on this machine that a name of elsewhere has led here.
 
-        async def certified(request: Request) -> WebDocument:
-            if self.tls and not request.certified:
-                return WebDocument(HTTPStatus.UNAUTHORIZED, "text/plain", b"")
-            return await call(request)
+        Then 405 to other methods, as Fabric does (to HEAD, too); and if it is to be `certified`,
+        401 where the server speaks TLS and the client has shown no certificate.
+        """
 
-        return certified
-
-    def _from_here(self, call: Call) -> Call:
-        """Answer 421 to a browser on this machine that a name of elsewhere has led here."""
-
-        async def from_here(request: Request) -> WebDocument:
+        async def guarded(request: Request) -> WebDocument:
             if self._local and not (request.host in ("", self.host) or is_loopback(request.host)):
                 why = "open this page at its address, or as localhost"
                 return json_document(HTTPStatus.MISDIRECTED_REQUEST, {"error": why})
+            if only_get and request.method != "GET":
+                return _empty(HTTPStatus.METHOD_NOT_ALLOWED)
+            if certified and self.tls and not request.certified:
+                return _empty(HTTPStatus.UNAUTHORIZED)
             return await call(request)
 
-        return from_here
+        return guarded
 
     async def _health(self, _: Request) -> WebDocument:
         """One check runs at a time; all clients that ask meanwhile get its result."""
@@ -146,7 +144,7 @@ class Operations:
             async with asyncio.timeout(self._check_s):
                 failed = await asyncio.shield(asyncio.wrap_future(checking))
         except TimeoutError:
-            return WebDocument(HTTPStatus.REQUEST_TIMEOUT, "text/plain", b"")
+            return _empty(HTTPStatus.REQUEST_TIMEOUT)
         except Exception as error:  # noqa: BLE001 - any error means unhealthy
             _log.exception("the health check failed")
             failed = [("health", f"{type(error).__name__}: {error}")]
@@ -176,22 +174,15 @@ class Operations:
             self._log_levels.set(json.loads(request.body)["spec"])
         except (ValueError, KeyError, TypeError, RecursionError) as error:
             return _bad_request(str(error) or type(error).__name__)
-        return WebDocument(HTTPStatus.NO_CONTENT, "text/plain", b"")
-
-
-def _only_get(call: Call) -> Call:
-    """Answer 405 to other methods, as Fabric does; to HEAD, too."""
-
-    async def only_get(request: Request) -> WebDocument:
-        if request.method != "GET":
-            return WebDocument(HTTPStatus.METHOD_NOT_ALLOWED, "text/plain", b"")
-        return await call(request)
-
-    return only_get
+        return _empty(HTTPStatus.NO_CONTENT)
 
 
 async def _version(_: Request) -> WebDocument:
     return json_document(HTTPStatus.OK, {"Version": version("amcast")})
+
+
+def _empty(status: HTTPStatus) -> WebDocument:
+    return WebDocument(status, "text/plain", b"")
 
 
 def _bad_request(why: str) -> WebDocument:

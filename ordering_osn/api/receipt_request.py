@@ -20,8 +20,8 @@ import json
 from datetime import UTC, datetime
 from typing import Any
 
-from ordering_osn.api.channels import Channels, Status
-from ordering_osn.api.seek import Refused, SeekAccess, SeekRequest, channel_of, read_request
+from ordering_osn.api.channels import Channels, Refused, Status
+from ordering_osn.api.seek import ReadAccess, SeekRequest, channel_of, read_request
 from ordering_osn.chain.envelopes import Signer, signed_envelope
 from ordering_osn.protos import HeaderType
 
@@ -63,12 +63,12 @@ async def wait(channels: Channels, raw: bytes, *, now: datetime, tls_hash: bytes
     """
     try:
         request = read_request(raw, now=now, tls_hash=tls_hash)
-        channel = channel_of(channels, request)
-        SeekAccess(channel, request).check(now)
+        channel = channel_of(channels, request.channel)
+        ReadAccess([channel], request.signed).check(now)
         transaction, timeout_s = _wanted(request)
     except Refused as refused:
-        return _answer(refused.status, info=str(refused))
-    place = await channels.receipt(channel.name, transaction, timeout_s)
+        return _answer(refused.status, info=refused.info)
+    place = await channel.receipt(transaction, timeout_s)
     if place is None:
         return _answer(Status.NOT_FOUND, channel.name, info="it was in no block in time")
     return _answer(Status.SUCCESS, channel.name, *place)
@@ -95,7 +95,7 @@ def _wanted(request: SeekRequest) -> tuple[str, float]:
 
 
 def _answer(
-    status: Status,
+    status: int,
     chain: str | None = None,
     block: int | None = None,
     index: int | None = None,

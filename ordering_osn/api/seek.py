@@ -15,7 +15,7 @@ Checks, in this order:
     1. `read_request`: it is small, the envelope can be decoded, its timestamp is near the node's
        time, and it is bound to the TLS client
     2. the caller: the channel exists, the SeekInfo can be decoded, the chain is not errored
-    3. `SeekAccess`: the signer's certificate has not expired; the Readers policy is met (in
+    3. `ReadAccess`: the signer's certificate has not expired; the Readers policy is met (in
        maintenance mode the orderer group's)
     4. `Seek`: start and stop exist and fit each other
 
@@ -24,10 +24,11 @@ Invariant: start <= number; numbers are delivered without a gap, each once.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any, NamedTuple
 
-from ordering_osn.api.channels import Channel, Channels, Status
+from ordering_osn.api.channels import Channel, Channels, Refused, Status
 from ordering_osn.chain.envelopes import (
     BadEnvelope,
     ParsedEnvelope,
@@ -60,21 +61,12 @@ ENDLESS = 2**64 - 1  # the largest block number: a stop that no chain reaches
 Position = int | str
 
 
-class Refused(Exception):
-    """A request ends with `status`; the text is the reason."""
-
-    def __init__(self, status: Status, info: str) -> None:
-        super().__init__(info)
-        self.status = status
-
-
 class SeekRequest(NamedTuple):
     """A request whose envelope, timestamp and TLS binding are valid; its signer is unchecked."""
 
     channel: str
     data: bytes
     signed: SignedData
-    expires: datetime | None  # the end of its signer's certificate, where it has one
 
 
 def read_request(raw: bytes, *, now: datetime, tls_hash: bytes | None) -> SeekRequest:
@@ -92,18 +84,11 @@ def read_request(raw: bytes, *, now: datetime, tls_hash: bytes | None) -> SeekRe
     if not header.HasField("timestamp"):
         raise Refused(Status.BAD_REQUEST, "the channel header has no timestamp")
     sent_s = header.timestamp.seconds + header.timestamp.nanos / 1e9
-    if abs(now.timestamp() - sent_s) > TIME_WINDOW.total_seconds():
-        raise Refused(
-            Status.BAD_REQUEST, f"the timestamp is more than {TIME_WINDOW} from this node's time"
-        )
-    if tls_hash is not None and header.tls_cert_hash != tls_hash:
-        raise Refused(
-            Status.BAD_REQUEST, "the channel header does not hold the hash of the TLS certificate"
-        )
+    check_sender(sent_s, header.tls_cert_hash, now=now, tls_hash=tls_hash)
     channel = header.channel_id
     if len(channel) > NAME_LENGTH_MAX:
         raise Refused(Status.NOT_FOUND, no_such_channel(channel))
-    return SeekRequest(channel, envelope.payload.data, signed, expires_at(signed.creator))
+    return SeekRequest(channel, envelope.payload.data, signed)
 
 
 def check_size(raw: bytes) -> None:
@@ -114,41 +99,67 @@ def check_size(raw: bytes) -> None:
         )
 
 
+def check_sender(sent_s: float, bound_to: bytes, *, now: datetime, tls_hash: bytes | None) -> None:
+    """Raise `Refused` for a request of another time, or bound to another TLS client."""
+    if abs(now.timestamp() - sent_s) > TIME_WINDOW.total_seconds():
+        raise Refused(
+            Status.BAD_REQUEST,
+            f"the request's time is more than {TIME_WINDOW} from this node's time",
+        )
+    if tls_hash is not None and bound_to != tls_hash:
+        raise Refused(
+            Status.BAD_REQUEST, "the request does not hold the hash of the client's TLS certificate"
+        )
+
+
 def no_such_channel(name: str) -> str:
     """Say that this node does not run a channel; the name may be anything that a client sent."""
     return f"this node has no channel {quoted(name)}"
 
 
-def channel_of(channels: Channels, request: SeekRequest) -> Channel:
+def channel_of(channels: Channels, name: str) -> Channel:
     """Return the channel that a request names; raises `Refused`."""
-    channel = channels.get(request.channel)
+    channel = channels.get(name)
     if channel is None:
-        raise Refused(Status.NOT_FOUND, no_such_channel(request.channel))
+        raise Refused(Status.NOT_FOUND, no_such_channel(name))
     return channel
 
 
-class SeekAccess:
-    """Checks before each block whether the signer may read; the policy once for each config."""
+def check_reader(channel: Channel, signed: SignedData) -> None:
+    """Raise `Refused` FORBIDDEN unless the signer satisfies the channel's Readers now."""
+    config = channel.config
+    policy = READERS_IN_MAINTENANCE if config.maintenance else READERS
+    try:
+        config.policies.evaluate(policy, [signed])
+    except PolicyNotMet as error:
+        raise Refused(
+            Status.FORBIDDEN,
+            f"the identity does not satisfy the Readers of channel {channel.name}: {error}",
+        ) from error
 
-    def __init__(self, channel: Channel, request: SeekRequest) -> None:
-        self._channel = channel
-        self._request = request
-        self._sequence = -1
+
+def check_expiry(creator: bytes, now: datetime) -> None:
+    """Raise `Refused` FORBIDDEN where the creator's certificate has expired at `now`."""
+    expires = expires_at(creator)
+    if expires is not None and now > expires:
+        raise Refused(Status.FORBIDDEN, "the identity has expired")
+
+
+class ReadAccess:
+    """Checks before each answer whether the signer may read; a policy once for each config."""
+
+    def __init__(self, channels: Sequence[Channel], signed: SignedData) -> None:
+        self.channels, self._signed = channels, signed
+        self._sequences: dict[str, int] = {}
 
     def check(self, now: datetime) -> None:
-        """Raise `Refused` FORBIDDEN unless the signer may read at `now`."""
-        expires = self._request.expires
-        if expires is not None and now > expires:
-            raise Refused(Status.FORBIDDEN, "the identity has expired")
-        config = self._channel.config
-        if config.sequence == self._sequence:
-            return
-        policy = READERS_IN_MAINTENANCE if config.maintenance else READERS
-        try:
-            config.policies.evaluate(policy, [self._request.signed])
-        except PolicyNotMet as error:
-            raise Refused(Status.FORBIDDEN, str(error)) from error
-        self._sequence = config.sequence
+        """Raise `Refused` FORBIDDEN unless the signer may read all channels at `now`."""
+        check_expiry(self._signed.creator, now)
+        for channel in self.channels:
+            sequence = channel.config.sequence
+            if self._sequences.get(channel.name) != sequence:
+                check_reader(channel, self._signed)
+                self._sequences[channel.name] = sequence
 
 
 def seek_info(data: bytes) -> Any:

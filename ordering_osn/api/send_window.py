@@ -22,8 +22,7 @@ from collections import Counter, deque
 from collections.abc import Hashable
 
 from ordering_osn.api.broadcast import Stream
-from ordering_osn.api.channels import Status
-from ordering_osn.api.seek import Refused
+from ordering_osn.api.channels import Refused, Status
 
 # The node's extra memory while it sends: a 2 MB block to 32 readers at a time. With ten times less,
 # blocks of 10 MB (Fabric's default AbsoluteMaxBytes) would be sent to one reader after the other.
@@ -76,10 +75,6 @@ class SendWindow:
 
     def _has_space(self, size: int) -> bool:
         return self._bytes == 0 or self._bytes + size <= self._bytes_max
-
-    def _take(self, party: Party, size: int) -> None:
-        self._bytes += size
-        self._shares[party] += size
 
     async def _wait_for_space(self, party: Party, size: int) -> None:
         self._refuse_stalled(party)
@@ -135,7 +130,8 @@ class SendWindow:
             del self._waiting[party]
             if queue:
                 size, turn = queue.popleft()
-                self._take(party, size)
+                self._bytes += size
+                self._shares[party] += size
                 turn.set_result(None)
                 if queue:
                     self._waiting[party] = queue  # behind the others

@@ -16,8 +16,7 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 
-from ordering_osn.api.channels import Status
-from ordering_osn.api.seek import Refused
+from ordering_osn.api.channels import Refused, Status
 
 # A fifth of a node's streams (`grpc_server.STREAMS_MAX`), and as many tails as are tested at once.
 CLIENT_STREAMS_MAX = 2_000

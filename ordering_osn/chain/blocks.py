@@ -120,14 +120,9 @@ def signed_bytes(block: Block) -> list[SignedBytes]:
     signed = []
     metadata = _slot(block, _SIGNATURES)
     for entry in metadata.signatures:
-        try:
-            creator = SignatureHeader.FromString(entry.signature_header).creator
-        except DecodeError as error:
-            raise CorruptMetadata(
-                f"{_named(block)}: a signature header cannot be decoded: {error}"
-            ) from error
+        header = _read(SignatureHeader, entry.signature_header, block, "a signature header")
         message = _message(block, metadata.value, entry.signature_header)
-        signed.append(SignedBytes(creator, message, entry.signature))
+        signed.append(SignedBytes(header.creator, message, entry.signature))
     return signed
 
 
@@ -140,15 +135,11 @@ def consenter_of(block: Block) -> KafkaMetadata:
     slot = block.metadata.metadata[_ORDERER] if _slot(block, _SIGNATURES).signatures else wrapped
     if slot != wrapped:
         raise CorruptMetadata(f"{_named(block)}: the ORDERER slot differs from the signed value")
-    try:
-        value = Metadata.FromString(wrapped).value
-        if not value:
-            return KafkaMetadata(last_offset_persisted=NOTHING_PERSISTED)
-        consenter: KafkaMetadata = KafkaMetadata.FromString(value)
-    except DecodeError as error:
-        raise CorruptMetadata(
-            f"{_named(block)}: its consenter metadata cannot be decoded: {error}"
-        ) from error
+    what = "its consenter metadata"
+    value = _read(Metadata, wrapped, block, what).value
+    if not value:
+        return KafkaMetadata(last_offset_persisted=NOTHING_PERSISTED)
+    consenter: KafkaMetadata = _read(KafkaMetadata, value, block, what)
     position = consenter.last_offset_persisted
     if position < 1 and position != NOTHING_PERSISTED:
         raise CorruptMetadata(f"{_named(block)}: {position} is not a position of an order stream")
@@ -162,24 +153,22 @@ def last_config_of(block: Block) -> int:
 
 
 def _signed_value(block: Block) -> Any:
-    try:
-        return OrdererBlockMetadata.FromString(_slot(block, _SIGNATURES).value)
-    except DecodeError as error:
-        raise CorruptMetadata(
-            f"{_named(block)}: its signed value cannot be decoded: {error}"
-        ) from error
+    value = _slot(block, _SIGNATURES).value
+    return _read(OrdererBlockMetadata, value, block, "its signed value")
 
 
 def _slot(block: Block, index: int) -> Any:
     slots = block.metadata.metadata
     if len(slots) <= _ORDERER:
         raise CorruptMetadata(f"{_named(block)} has {len(slots)} metadata slots, not 5")
+    return _read(Metadata, slots[index], block, f"metadata slot {index}")
+
+
+def _read(kind: Any, raw: bytes, block: Block, what: str) -> Any:
     try:
-        return Metadata.FromString(slots[index])
+        return kind.FromString(raw)
     except DecodeError as error:
-        raise CorruptMetadata(
-            f"{_named(block)}: metadata slot {index} cannot be decoded: {error}"
-        ) from error
+        raise CorruptMetadata(f"{_named(block)}: {what} cannot be decoded: {error}") from error
 
 
 def is_config(block: Block) -> bool:

@@ -10,6 +10,7 @@ random nonce and the signature only: protobuf's map entries are sorted by key.
 from __future__ import annotations
 
 from datetime import datetime
+from functools import cached_property
 from typing import Any, Protocol
 
 from multicast.errors import AmcastError
@@ -62,54 +63,39 @@ class ParsedEnvelope:
     Reading a part raises `BadEnvelope` where it cannot be decoded. For one thread.
     """
 
-    __slots__ = ("_header", "_message", "_payload", "_signature_header", "raw")
-
     def __init__(self, raw: bytes) -> None:
         self.raw = raw
-        self._message: Any = None
-        self._payload: Any = None
-        self._header: Any = None
-        self._signature_header: Any = None
 
     @classmethod
     def of(cls, message: Any) -> ParsedEnvelope:
         """Take an `Envelope` that is decoded already, as one inside another message."""
         envelope = cls(canonical(message))
-        envelope._message = message
+        envelope.message = message
         return envelope
 
-    @property
+    @cached_property
     def message(self) -> Any:
         """The `Envelope`."""
-        if self._message is None:
-            self._message = decoded(Envelope, self.raw, "the envelope")
-        return self._message
+        return decoded(Envelope, self.raw, "the envelope")
 
-    @property
+    @cached_property
     def payload(self) -> Any:
         """The `Payload`. Raises `BadEnvelope` for one without a header, too."""
-        if self._payload is None:
-            payload = decoded(Payload, self.message.payload, "the payload")
-            if not payload.HasField("header"):
-                raise BadEnvelope("the payload has no header")
-            self._payload = payload
-        return self._payload
+        payload = decoded(Payload, self.message.payload, "the payload")
+        if not payload.HasField("header"):
+            raise BadEnvelope("the payload has no header")
+        return payload
 
-    @property
+    @cached_property
     def header(self) -> Any:
         """The `ChannelHeader`; one with defaults where the payload's header has none."""
-        if self._header is None:
-            raw = self.payload.header.channel_header
-            self._header = decoded(ChannelHeader, raw, "the channel header")
-        return self._header
+        return decoded(ChannelHeader, self.payload.header.channel_header, "the channel header")
 
-    @property
+    @cached_property
     def signature_header(self) -> Any:
         """The `SignatureHeader`: who signed the payload, and the nonce."""
-        if self._signature_header is None:
-            raw = self.payload.header.signature_header
-            self._signature_header = decoded(SignatureHeader, raw, "the signature header")
-        return self._signature_header
+        raw = self.payload.header.signature_header
+        return decoded(SignatureHeader, raw, "the signature header")
 
     @property
     def encoded(self) -> bytes:

@@ -8,8 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -17,7 +16,6 @@ import typer
 
 from multicast.errors import AmcastError, UsageError
 from ordering_osn.api.grpc_client import ANSWER_S
-from ordering_osn.api.tls_files import TlsFiles
 from ordering_osn.chain.bundles.bundle import (
     BadBundle,
     Bundle,
@@ -26,7 +24,7 @@ from ordering_osn.chain.bundles.bundle import (
     read_bundle,
 )
 from ordering_osn.chain.transactions import Malformed, channel_header
-from ordering_osn.cli.length_prefixed import LENGTH_BYTES, check_frames, frames
+from ordering_osn.cli.length_prefixed import LENGTH_BYTES, check_frames, framed, frames, print_frame
 from ordering_osn.cli.options import (
     Authority,
     Certificate,
@@ -35,16 +33,15 @@ from ordering_osn.cli.options import (
     MspID,
     Nodes,
     ServerName,
+    Timeout,
     client_tls,
 )
-from ordering_osn.client import BundleIsVoid, Client, CommittedBundle, ReportedFate
+from ordering_osn.client import BundleIsVoid, BundlePlace, Client, ReportedFate
 from ordering_osn.identity import SigningIdentity
 from topology.files import write_bytes
 
 app = typer.Typer()
 _ID_BYTES = 32  # a SHA-256
-
-Timeout = Annotated[float, typer.Option("--timeout", help="Seconds to wait for an answer.")]
 
 
 class RefusedBundles(AmcastError):
@@ -104,20 +101,18 @@ def bundle(
     signer = SigningIdentity.load(msp, msp_id)
     if expires_in is not None and node:
         tls = client_tls(tls_ca, tls_cert, tls_key)
-        client = _client(node, signer, tls, name=tls_name, timeout_s=timeout)
+        client = Client(node, signer, tls=tls, name=tls_name, retry_s=timeout, answer_s=timeout)
         expiry = asyncio.run(_expiry(client, envelopes, expires_in))
     try:
         made = make_bundle(envelopes, signer=signer, expiry=expiry)
     except BadBundle as error:
         raise UsageError(f"no bundle of these parts: {error.info}") from error
     raw = encode_bundle(made)
-    frame = len(raw).to_bytes(LENGTH_BYTES, "big") + raw
     if out is None:
-        sys.stdout.buffer.write(frame)
-        sys.stdout.buffer.flush()
+        print_frame(raw)
     else:
         try:
-            write_bytes(out, frame, force=True)
+            write_bytes(out, framed(raw), force=True)
         except OSError as error:
             raise UsageError(f"{out}: {error.strerror or error}") from error
     until = f", until offset {expiry}" if expiry else ""
@@ -165,13 +160,10 @@ def broadcast_multi(
     is refused or void, and with 4 where an answer or a fate does not come within --timeout: such a
     bundle may still count; send the same file again. --msp signs the questions of --wait.
     """
-    if file is not None:
-        if not file.is_file():
-            raise UsageError(f"{file} is not a file")
-        check_frames(file)
+    check_frames(file)
     made = list(_bundles(file))
     tls, signer = client_tls(tls_ca, tls_cert, tls_key), SigningIdentity.load(msp, msp_id)
-    client = _client(node, signer, tls, name=tls_name, timeout_s=timeout)
+    client = Client(node, signer, tls=tls, name=tls_name, retry_s=timeout, answer_s=timeout)
     failed = asyncio.run(_send(client, made, wait_s=timeout if wait else None))
     if failed:
         raise RefusedBundles(f"{len(failed)} of {len(made)} bundles failed; the first: {failed[0]}")
@@ -204,7 +196,7 @@ def status(
     if len(named) != _ID_BYTES:
         raise UsageError(f"{bundle_id!r} is not a bundle ID: give {2 * _ID_BYTES} hex digits")
     tls, signer = client_tls(tls_ca, tls_cert, tls_key), SigningIdentity.load(msp, msp_id)
-    client = _client(node, signer, tls, name=tls_name, timeout_s=timeout)
+    client = Client(node, signer, tls=tls, name=tls_name, retry_s=timeout, answer_s=timeout)
     _print(named, _fate(asyncio.run(_status(client, named, wait_s))))
 
 
@@ -240,7 +232,8 @@ async def _send(client: Client, made: Iterable[Bundle], *, wait_s: float | None)
             return failed
         for each in accepted:
             try:
-                _print(each.id, _committed(await client.wait(each.id, wait_s)))
+                places = _places((await client.wait(each.id, wait_s)).places)
+                _print(each.id, {"status": 200, "fate": "committed", "places": places})
             except BundleIsVoid as void:
                 failed.append(str(void))
                 _print(each.id, {"status": 200, "fate": "void", "info": str(void)})
@@ -256,24 +249,12 @@ def _bundles(file: Path | None) -> Iterable[Bundle]:
             raise UsageError(f"frame {number} is not a bundle: {error.info}") from error
 
 
-def _client(
-    nodes: Sequence[str],
-    signer: SigningIdentity,
-    tls: TlsFiles | None,
-    *,
-    name: str,
-    timeout_s: float,
-) -> Client:
-    return Client(nodes, signer, tls=tls, name=name, retry_s=timeout_s, answer_s=timeout_s)
-
-
 def _print(bundle_id: bytes, row: dict[str, Any]) -> None:
     typer.echo(json.dumps({"bundle": bundle_id.hex(), **row}))
 
 
-def _committed(committed: CommittedBundle) -> dict[str, Any]:
-    places = {each.chain: {"block": each.block, "index": each.index} for each in committed.places}
-    return {"status": 200, "fate": "committed", "places": places}
+def _places(places: Iterable[BundlePlace]) -> dict[str, Any]:
+    return {each.chain: {"block": each.block, "index": each.index} for each in places}
 
 
 def _fate(fate: ReportedFate) -> dict[str, Any]:
@@ -281,9 +262,7 @@ def _fate(fate: ReportedFate) -> dict[str, Any]:
     if fate.reason is not None:
         row |= {"reason": fate.reason.name, "chain": fate.chain}
     if fate.places:
-        row["places"] = {
-            each.chain: {"block": each.block, "index": each.index} for each in fate.places
-        }
+        row["places"] = _places(fate.places)
     if fate.chains_not_covered:
         row["chains_not_covered"] = list(fate.chains_not_covered)
     return row

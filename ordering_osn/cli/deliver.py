@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import sys
 from collections.abc import Sequence
 from contextlib import aclosing
 from typing import Annotated
@@ -20,7 +19,7 @@ from ordering_osn.api.channels import Status
 from ordering_osn.api.grpc_client import NodeClient, StatusAnswer
 from ordering_osn.api.seek import ENDLESS, Position, seek_envelope
 from ordering_osn.cli.inspection import describe, describe_entry
-from ordering_osn.cli.length_prefixed import LENGTH_BYTES
+from ordering_osn.cli.length_prefixed import print_frame
 from ordering_osn.cli.options import (
     Authority,
     Certificate,
@@ -96,9 +95,9 @@ def deliver(
     tls = client_tls(tls_ca, tls_cert, tls_key)
     signer = SigningIdentity.load(msp, msp_id)
     if len(channel) > 1:
-        begins, ends = _entry_start(start), _entry_stop(stop)
+        begins = _entry_start(start)
         client = Client(node, signer, tls=tls, name=tls_name, retry_s=timeout or RETRY_S)
-        asyncio.run(_deliver_several(client, channel, begins, ends, timeout, raw=raw))
+        asyncio.run(_deliver_several(client, channel, begins, stop, timeout, raw=raw))
         return
     if len(node) > 1:
         raise UsageError("one channel is read at one node: give one --node")
@@ -124,7 +123,7 @@ async def _deliver(
                 if isinstance(answer, StatusAnswer):
                     raise _refused(int(answer), answer.info)
             elif raw:
-                _write_frame(answer)
+                print_frame(answer)
             else:
                 typer.echo(json.dumps(describe(answer)))
 
@@ -155,7 +154,7 @@ async def _deliver_several(
         try:
             async for entry in stream:
                 if raw:
-                    _write_frame(encode_entry(entry))
+                    print_frame(encode_entry(entry))
                 else:
                     typer.echo(json.dumps(describe_entry(entry)))
         except RequestRefused as refused:
@@ -175,18 +174,7 @@ def _entry_start(text: str) -> str | bytes:
         ) from error
 
 
-def _entry_stop(text: str) -> str:
-    if text not in (NEWEST, NEVER):
-        raise UsageError(f"{text!r} is no stop for several channels: give newest or never")
-    return text
-
-
 # -- both ------------------------------------------------------------------------------------------
-
-
-def _write_frame(content: bytes) -> None:
-    sys.stdout.buffer.write(len(content).to_bytes(LENGTH_BYTES, "big") + content)
-    sys.stdout.buffer.flush()
 
 
 def _refused(status: int, info: str) -> _Refused:

@@ -39,7 +39,8 @@ from ordering_osn.client import DeliveredEntry
 from ordering_osn.config.channel_config import ChannelConfig, InvalidConfig
 from ordering_osn.config.policies import PolicyNotMet, SignedData
 from ordering_osn.identity.certificates import Certificate, Unreadable
-from ordering_osn.ledger.ledger import Ledger, LedgerDamaged, Pruned
+from ordering_osn.ledger.errors import LedgerDamaged, Pruned
+from ordering_osn.ledger.ledger import Ledger
 from ordering_osn.node.catch_up import BLOCK_VALIDATION
 from ordering_osn.protos import (
     Block,
@@ -57,7 +58,7 @@ _UNDECODABLE = (DecodeError, Malformed, CorruptMetadata, InvalidConfig, Unreadab
 
 
 class BlockFile:
-    """A single block in a file, as Fabric's tools write it."""
+    """A single block in a file, as Fabric's tools write it. Its number is `base`, `height` - 1."""
 
     def __init__(self, path: Path) -> None:
         """Read the file; raises `UsageError` where it holds no block."""
@@ -66,21 +67,12 @@ class BlockFile:
             header = Block.FromString(self._raw).header
         except DecodeError as error:
             raise UsageError(f"{path} holds no block that can be decoded: {error}") from error
-        self._number = int(header.number)
-
-    @property
-    def base(self) -> int:
-        """The block's number."""
-        return self._number
-
-    @property
-    def height(self) -> int:
-        """The block's number + 1."""
-        return self._number + 1
+        self.base = int(header.number)
+        self.height = self.base + 1
 
     def read(self, number: int) -> bytes:
         """Return the serialized block; raises `Pruned` for any other number."""
-        if number == self._number:
+        if number == self.base:
             return self._raw
         raise Pruned(f"block {number} is not in this file")
 
@@ -280,10 +272,6 @@ def _in_force(blocks: Blocks, config: ChannelConfig | None) -> _Force | None:
     return _Force(number, config) if config is not None else None
 
 
-def _same(config: ChannelConfig, other: ChannelConfig) -> bool:
-    return config.channel_id == other.channel_id and bool(config.config == other.config)
-
-
 class _Check:
     """What the blocks checked so far require of the next one."""
 
@@ -378,7 +366,9 @@ class _Check:
         except (InvalidConfig, Invalid) as error:
             yield f"holds a config that does not follow from the one before it: {error}"
             return
-        if number == 0 and self._given is not None and not _same(config, self._given):
+        given = self._given or config
+        same = (config.channel_id, config.config) == (given.channel_id, given.config)
+        if number == 0 and not same:
             yield "holds another config than the given one"
         self._force, self._missing = _Force(named, config), False
 

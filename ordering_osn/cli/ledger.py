@@ -14,7 +14,8 @@ import typer
 from multicast.errors import AmcastError, UsageError
 from ordering_osn.chain.state import state_from
 from ordering_osn.cli.inspection import describe, open_blocks, verify
-from ordering_osn.ledger.ledger import Ledger, LedgerDamaged
+from ordering_osn.ledger.errors import LedgerDamaged
+from ordering_osn.ledger.ledger import Ledger
 from ordering_osn.ledger.windows import save_windows
 from ordering_osn.node.joining import genesis_missing, joined, ledger_folder
 from ordering_osn.protos import Block

@@ -25,10 +25,27 @@ FRAME_BYTES_MAX = 100 << 20
 _AHEAD_MAX = 16
 
 
-def check_frames(file: Path) -> None:
-    """Read a whole file; raises `UsageError` unless it consists of complete frames."""
-    for _ in frames(file):
-        pass
+def check_frames(file: Path | None) -> None:
+    """Read a whole file; raises `UsageError` unless it consists of complete frames.
+
+    Standard input (None) is read once, where its frames are sent.
+    """
+    if file is not None:
+        if not file.is_file():
+            raise UsageError(f"{file} is not a file")
+        for _ in frames(file):
+            pass
+
+
+def framed(content: bytes) -> bytes:
+    """Give a frame."""
+    return len(content).to_bytes(LENGTH_BYTES, "big") + content
+
+
+def print_frame(content: bytes) -> None:
+    """Write a frame to stdout at once."""
+    sys.stdout.buffer.write(framed(content))
+    sys.stdout.buffer.flush()
 
 
 def frames(file: Path | None) -> Iterator[bytes]:

@@ -20,8 +20,7 @@ from multicast.cli.options import Bootstrap, DriverName, Topic
 from multicast.errors import UsageError
 from multicast.settings import settings
 from ordering_osn.api.grpc_client import ANSWER_S, NodeClient, host_and_port
-from ordering_osn.api.renewal import FollowedFiles
-from ordering_osn.api.tls_files import TlsFiles
+from ordering_osn.api.tls_files import FollowedFiles, TlsFiles
 from ordering_osn.cli import bundles, deliver, ledger
 from ordering_osn.cli.ledger import Folder
 from ordering_osn.cli.length_prefixed import check_frames
@@ -33,6 +32,7 @@ from ordering_osn.cli.options import (
     MspID,
     Node,
     ServerName,
+    Timeout,
     client_tls,
 )
 from ordering_osn.cli.submission import EnvelopeRefused, Submission
@@ -59,7 +59,11 @@ OperationsAddress = Annotated[
 ]
 ClientAuthority = Annotated[
     list[Path] | None,
-    typer.Option("--client-ca", help="Require client certificates of this CA (PEM); repeatable."),
+    typer.Option(
+        "--client-ca",
+        help="Require client certificates: of this CA (PEM; repeatable), or of a TLS CA in a "
+        "channel's config.",
+    ),
 ]
 OperationsTls = Annotated[
     bool,
@@ -163,7 +167,7 @@ def run(
         accept_loss=tuple(accept_loss or ()),
     )
     chosen = settings(bootstrap=bootstrap, topic=topic, driver=driver)
-    asyncio.run(serve(chosen, options, _say))
+    asyncio.run(serve(chosen, options, partial(typer.echo, err=True)))
 
 
 @app.command()
@@ -211,9 +215,7 @@ def broadcast(
     tls_cert: Certificate = None,
     tls_key: Key = None,
     tls_name: ServerName = "",
-    timeout: Annotated[
-        float, typer.Option("--timeout", help="Seconds to wait for an answer.")
-    ] = ANSWER_S,
+    timeout: Timeout = ANSWER_S,
     output: OutputOption = Output.TABLE,
 ) -> None:
     """Send signed envelopes to a node, which orders them.
@@ -222,10 +224,7 @@ def broadcast(
     envelope that is refused (exit code 1), and at the first that is in no block within --timeout
     (exit code 4): that one may still be ordered later.
     """
-    if file is not None:  # checked before the node is contacted
-        if not file.is_file():
-            raise UsageError(f"{file} is not a file")
-        check_frames(file)
+    check_frames(file)  # before the node is contacted
     tls = client_tls(tls_ca, tls_cert, tls_key)
     asker = None
     if wait:
@@ -251,7 +250,3 @@ def _follow(
 ) -> FollowedFiles[TlsFiles]:
     paths = [path for path in (certificate, key, *authorities) if path is not None]
     return FollowedFiles(option, paths, partial(TlsFiles.read, certificate, key, authorities))
-
-
-def _say(line: str) -> None:
-    typer.echo(line, err=True)

@@ -33,6 +33,7 @@ ServerName = Annotated[
     str,
     typer.Option("--tls-name", help="TLS: the name in the node's certificate, if not its host."),
 ]
+Timeout = Annotated[float, typer.Option("--timeout", help="Seconds to wait for an answer.")]
 
 
 def client_tls(

@@ -109,13 +109,9 @@ class Client:
 
         async def ask(node: NodeClient) -> tuple[int, str, int]:
             request = messages.log_end_request(self._signer, names, tls_hash=self._tls_hash)
-            (raw,) = await self._answers(node, messages.LOG_END, request)
-            return messages.read_log_end(raw)
+            return messages.read_log_end(await self._answer(node, messages.LOG_END, request))
 
-        status, info, offset_next = await self._ask(ask, lambda answer: answer[0])
-        if status != Status.SUCCESS:
-            raise RequestRefused(f"the request for the log of {'+'.join(names)}", status, info)
-        return offset_next
+        return await self._granted(ask, f"the request for the log of {'+'.join(names)}")
 
     async def expiry(self, chains: Iterable[str], expires_in: int) -> int:
         """Give the expiry for a bundle that may count in the next `expires_in` records of its log.
@@ -135,7 +131,7 @@ class Client:
         """
 
         async def send(node: NodeClient) -> Submitted:
-            (raw,) = await self._answers(node, messages.BROADCAST_MULTI, encode_bundle(bundle))
+            raw = await self._answer(node, messages.BROADCAST_MULTI, encode_bundle(bundle))
             return messages.read_submitted(raw, bundle.id)
 
         return await self._ask(send, lambda answer: answer.status)
@@ -150,13 +146,10 @@ class Client:
             request = messages.status_request(
                 self._signer, bundle_id, wait_s, tls_hash=self._tls_hash
             )
-            (raw,) = await self._answers(node, messages.STATUS, request, wait_s=wait_s)
+            raw = await self._answer(node, messages.STATUS, request, wait_s=wait_s)
             return messages.read_fate(raw)
 
-        status, info, fate = await self._ask(ask, lambda answer: answer[0])
-        if status != Status.SUCCESS:
-            raise RequestRefused(f"the request for the fate of {bundle_id.hex()}", status, info)
-        return fate
+        return await self._granted(ask, f"the request for the fate of {bundle_id.hex()}")
 
     async def wait(self, bundle_id: bytes, timeout_s: float) -> CommittedBundle:
         """Wait until a bundle's parts are in blocks of all chains that a node runs.
@@ -201,14 +194,10 @@ class Client:
                     await asyncio.sleep(pause_s)
                     pause_s = min(2 * pause_s, PAUSE_MAX_S)
         except TimeoutError as error:
-            raise self._too_late(bundle_id, timeout_s) from error
-
-    @staticmethod
-    def _too_late(bundle_id: bytes, timeout_s: float) -> TimedOut:
-        return TimedOut(
-            f"the fate of bundle {bundle_id.hex()} was not known within {timeout_s:g} s; it may "
-            "still count: ask again, or send the same bundle again"
-        )
+            raise TimedOut(
+                f"the fate of bundle {bundle_id.hex()} was not known within {timeout_s:g} s; it "
+                "may still count: ask again, or send the same bundle again"
+            ) from error
 
     async def deliver(
         self,
@@ -268,15 +257,24 @@ class Client:
             self._nodes[place] = await client.__aenter__()
         return self._nodes[place]
 
-    async def _answers(
+    async def _answer(
         self, node: NodeClient, method: str, request: bytes, *, wait_s: float = 0.0
-    ) -> list[bytes]:
-        """Send one message to a method that gives one answer; returns it in a list."""
+    ) -> bytes:
+        """Send one message to a method that gives one answer."""
         call = node.exchange(method, [request], timeout_s=wait_s + self._answer_s)
         async with contextlib.aclosing(call) as answers:
             async for raw in answers:
-                return [raw]
+                return raw
         raise ConnectionLost("the node ended the call without an answer")
+
+    async def _granted(
+        self, call: Callable[[NodeClient], Awaitable[tuple[int, str, _Answer]]], what: str
+    ) -> _Answer:
+        """Ask the nodes in turn; returns the answer, or raises `RequestRefused`, which names it."""
+        status, info, answer = await self._ask(call, lambda answer: answer[0])
+        if status != Status.SUCCESS:
+            raise RequestRefused(what, status, info)
+        return answer
 
     async def _ask(
         self, call: Callable[[NodeClient], Awaitable[_Answer]], status: Callable[[_Answer], int]

@@ -204,7 +204,7 @@ def deliver_request(
     `stop`: NEWEST or NEVER. Raises `UsageError` for any other start or stop.
     """
     if stop not in (NEWEST, NEVER):
-        raise UsageError(f"{stop!r} is not a stop: give newest or never")
+        raise UsageError(f"{stop!r} is no stop for several channels: give newest or never")
     if isinstance(start, bytes):
         deliver = DeliverMultiRequest(chains=chains, cursor=start)
     elif start == OLDEST:

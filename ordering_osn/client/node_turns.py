@@ -28,13 +28,10 @@ class NodeTurns:
         self._count, self._retry_s = count, retry_s
         self._clock = asyncio.get_running_loop().time
         self._connected_s = math.inf  # when the last node's connection was made; inf: it was not
-        self._begin(first)
+        self.worked(first)
 
     def worked(self, place: int) -> None:
         """Begin anew with the node at `place`, which has just answered."""
-        self._begin(place)
-
-    def _begin(self, place: int) -> None:
         self._first, self._tried = place, 0
         self._curable = False  # whether another round may mend a failure of this one
         self._pause_s = PAUSE_S

@@ -380,7 +380,7 @@ def _organisations(
 ) -> tuple[dict[tuple[str, ...], str], Msps]:
     """Return the MSP ID of each organisation by its group's path, and the MSPs, each once."""
     msp_ids: dict[tuple[str, ...], str] = {}
-    msps: dict[str, tuple[bytes, Msp]] = {}
+    msps: list[Msp] = []
     for path, organisation in _organisation_groups(group):
         where = "/".join(path)
         values = _ORGANISATION_VALUES[path[0]]
@@ -391,13 +391,9 @@ def _organisations(
             raise InvalidConfig(f"the organisation {where} has addresses without the capability")
         if "MSP" not in organisation.values:
             raise InvalidConfig(f"the organisation {where} has no MSP")
-        raw = organisation.values["MSP"].value
-        msp = Msp(raw, capabilities.msp_rules)
-        known, _ = msps.setdefault(msp.name, (raw, msp))
-        if MSPConfig.FromString(known) != MSPConfig.FromString(raw):
-            raise InvalidConfig(f"there are two different MSPs with the ID {msp.name}")
-        msp_ids[path] = msp.name
-    return msp_ids, Msps(msp for _, msp in msps.values())
+        msps.append(Msp(organisation.values["MSP"].value, capabilities.msp_rules))
+        msp_ids[path] = msps[-1].name
+    return msp_ids, Msps(msps)
 
 
 def _organisation_groups(group: Any) -> list[tuple[tuple[str, ...], Any]]:

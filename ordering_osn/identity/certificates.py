@@ -24,6 +24,7 @@ import hashlib
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from datetime import datetime, timedelta
+from functools import lru_cache
 
 from ordering_osn.identity.encoding import (
     check_certificate,
@@ -120,6 +121,7 @@ class Unreadable(Exception):
     """The bytes are not a usable certificate, key, revocation list or signature."""
 
 
+@lru_cache  # each stream of a TLS client asks
 def fingerprint(certificate: bytes) -> bytes:
     """Return SHA-256 of a certificate's DER; Deliver binds requests to a TLS client by it.
 
@@ -147,7 +149,7 @@ class Certificate:
     def from_pem(cls, raw: bytes) -> Certificate:
         """Read PEM, and refuse DER; raises `Unreadable`."""
         if b"-----BEGIN" not in raw:
-            raise Unreadable("no PEM")
+            raise Unreadable("no PEM certificate")
         return cls(raw)
 
     def _read(self, certificate: x509.Certificate) -> None:

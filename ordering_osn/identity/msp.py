@@ -124,12 +124,8 @@ def _read_creator(creator: bytes) -> tuple[str, Certificate]:
         identity = SerializedIdentity.FromString(creator)
     except DecodeError as error:
         raise UntrustedIdentity("the creator is not a serialized identity") from error
-    if b"-----BEGIN" not in identity.id_bytes:
-        raise UntrustedIdentity(
-            f"the creator of MSP {quoted(identity.mspid)} holds no PEM certificate"
-        )
     try:
-        return identity.mspid, Certificate(identity.id_bytes)
+        return identity.mspid, Certificate.from_pem(identity.id_bytes)
     except Unreadable as error:
         raise UntrustedIdentity(
             f"the creator of MSP {quoted(identity.mspid)} holds {error}"
@@ -145,7 +141,7 @@ class Identity:
 
     def __init__(self, msp: Msp, certificate: Certificate) -> None:
         self._msp, self._certificate = msp, certificate
-        self.msp_id = msp.name
+        self.msp_id, self.units = msp.name, certificate.units
         self.expires = certificate.not_after
         self.key = (msp.name, certificate.signed)
         self.verification: Verification = (certificate.signed, msp.hash_family)
@@ -189,11 +185,6 @@ class Identity:
             return self._msp.chain_id(self._msp.member_chain(self._certificate)[1:])
         except Unreadable:
             return b""
-
-    @property
-    def units(self) -> tuple[str, ...]:
-        """Its certificate's organizational units."""
-        return self._certificate.units
 
 
 class Msp:
@@ -446,8 +437,9 @@ class Msps:
     def __init__(self, msps: Iterable[Msp]) -> None:
         self._msps: dict[str, Msp] = {}
         for msp in msps:
-            if self._msps.setdefault(msp.name, msp).raw != msp.raw:
-                raise MalformedMsp(f"the MSP {msp.name!r} is defined twice, with different content")
+            known = self._msps.setdefault(msp.name, msp)
+            if MSPConfig.FromString(known.raw) != MSPConfig.FromString(msp.raw):
+                raise MalformedMsp(f"there are two different MSPs with the ID {msp.name}")
         self._identity = lru_cache(maxsize=_IDENTITIES_KEPT_MAX)(self._read)
 
     @property
@@ -455,7 +447,7 @@ class Msps:
         """MSP IDs, sorted."""
         return tuple(sorted(self._msps))
 
-    @property
+    @cached_property
     def tls_authorities(self) -> bytes:
         """The CAs of the organisations' TLS certificates (PEM)."""
         return b"\n".join(pem for name in self.names for pem in self._msps[name].tls_authorities)

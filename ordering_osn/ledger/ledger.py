@@ -21,7 +21,6 @@ import os
 import threading
 from collections.abc import Callable
 from pathlib import Path
-from types import TracebackType
 from typing import Literal, Self
 
 from multicast.errors import AmcastError, UsageError
@@ -31,7 +30,6 @@ from ordering_osn.ledger.errors import (
     LedgerDamaged,
     LedgerFailed,
     LedgerFull,
-    LedgerLocked,
     NotNext,
     NotYet,
     Pruned,
@@ -40,17 +38,6 @@ from ordering_osn.ledger.recovery import LOG, Loaded
 from ordering_osn.ledger.segments import Base, KeptConfig, Segment
 from ordering_osn.protos import Block
 from topology.files import sync_folder
-
-__all__ = [
-    "Ledger",
-    "LedgerDamaged",
-    "LedgerFailed",
-    "LedgerFull",
-    "LedgerLocked",
-    "NotNext",
-    "NotYet",
-    "Pruned",
-]
 
 # Fabric's size of a block file. Opening reads the newest segment whole, and pruning frees space by
 # whole segments; with ten times less, a chain of 1 TB would have 150,000 segments.
@@ -216,20 +203,6 @@ class Ledger:
             return f"block {number}: {error}"
         return None
 
-    def last(self) -> bytes | None:
-        """Return the newest block; None where there is none."""
-        height = self._height
-        return self.read(height - 1) if height > self.base else None
-
-    def config_at(self, number: int) -> int:
-        """Return the number of the config block that block `number` refers to."""
-        return last_config_of(Block.FromString(self.read(number)))
-
-    def base_at(self, number: int) -> Base:
-        """Return the base of a ledger that begins with block `number`, with its kept config."""
-        config = self.config_at(number)
-        return Base(number, KeptConfig(config, self.read(config)) if config < number else None)
-
     def prune(self, below: int) -> None:
         """Remove the blocks below `below`; the config block in force there stays readable.
 
@@ -245,7 +218,9 @@ class Ledger:
                     f"cannot prune {self.folder} below {below}: its newest block is "
                     f"block {self._height - 1}, which must stay"
                 )
-            base = self.base_at(below)
+            config = last_config_of(Block.FromString(self.read(below)))
+            kept = KeptConfig(config, self.read(config)) if config < below else None
+            base = Base(below, kept)
             self._flush()  # the new base must not reach the disk before the blocks after it
             try:
                 segments.write_base(self.folder, base)
@@ -290,12 +265,7 @@ class Ledger:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     # Appending
@@ -347,7 +317,7 @@ class Ledger:
         """Sync all blocks to disk. After one failure a later success would prove nothing."""
         if self._appending is not None:
             try:
-                segments.sync_file(self._appending)
+                segments.sync_data(self._appending)
             except OSError as error:
                 self._failed = error
                 raise LedgerFailed(f"{self.folder} could not be synced: {error}") from error

@@ -149,13 +149,8 @@ def _intact(path: Path, scanned: Scanned, *, is_newest: bool) -> Segment:
     if segment is None:
         raise segments.damaged(path, 0, "it has no header")
     if scanned.resumes is not None:
-        raise segments.damaged(
-            *(
-                path,
-                segment.end,
-                f"block {segment.next}, but block {scanned.resumes} behind it is intact",
-            )
-        )
+        what = f"block {segment.next}, but block {scanned.resumes} behind it is intact"
+        raise segments.damaged(path, segment.end, what)
     if scanned.rest and not is_newest:
         raise segments.damaged(
             path, segment.end, f"block {segment.next}, but there are later segments"

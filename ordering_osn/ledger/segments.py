@@ -38,7 +38,7 @@ _INDEX_HEADER = struct.Struct(">8sIQ8sQ")  # magic, version, first, mark, count;
 _CHECKSUM = struct.Struct(">I")
 
 HEADER_BYTES, RECORD_BYTES = _HEADER.size, _RECORD.size
-_sync_data = getattr(os, "fdatasync", os.fsync)  # macOS has no fdatasync
+sync_data = getattr(os, "fdatasync", os.fsync)  # macOS has no fdatasync
 
 
 @dataclass(frozen=True, slots=True)
@@ -247,11 +247,6 @@ def read_base(folder: Path) -> Base:
 def listed(folder: Path) -> list[Path]:
     """List the folder's segments, oldest first."""
     return sorted(folder.glob(f"{'[0-9]' * 20}{BLOCKS}"))
-
-
-def sync_file(descriptor: int) -> None:
-    """Sync a file's content and length to disk (`fdatasync`)."""
-    _sync_data(descriptor)
 
 
 def damaged(path: Path, offset: int, what: str) -> LedgerDamaged:

@@ -18,7 +18,8 @@ from typing import Any
 from ordering_osn.chain.actions import Write
 from ordering_osn.chain.blocks import is_config, seal
 from ordering_osn.config.channel_creation import created_channel
-from ordering_osn.ledger.ledger import Ledger, LedgerFull
+from ordering_osn.ledger.errors import LedgerFull
+from ordering_osn.ledger.ledger import Ledger
 from ordering_osn.node.catch_up import VerifiedBlock
 from ordering_osn.node.chain_status import ChainStatus, Stopped
 from ordering_osn.node.changes import Changes

@@ -20,7 +20,7 @@ from multicast.errors import AmcastError
 from ordering_osn.chain.blocks import check_next, last_config_of, signed_bytes
 from ordering_osn.config.channel_config import ChannelConfig
 from ordering_osn.config.policies import SignedData
-from ordering_osn.ledger.ledger import LedgerFull
+from ordering_osn.ledger.errors import LedgerFull
 from ordering_osn.node.peers import NoPeer, PeerNodes
 from ordering_osn.protos import Block, DecodeError
 

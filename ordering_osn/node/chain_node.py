@@ -47,6 +47,7 @@ from ordering_osn.chain.bundles.log_records import ConfigMarker
 from ordering_osn.chain.chain import Chain, RecordPlace
 from ordering_osn.chain.state import StreamPosition
 from ordering_osn.ledger.ledger import Ledger
+from ordering_osn.ledger.windows import ledger_sets
 from ordering_osn.node.block_writer import BlockWriter
 from ordering_osn.node.catch_up import (
     ForgedBlock,
@@ -69,7 +70,6 @@ from ordering_osn.node.resume import (
     NoWayBack,
     config_in_force,
     newest_block,
-    resumed_sets,
     resumed_state,
     stepped_back,
 )
@@ -114,6 +114,7 @@ class ChainNode:
             name, stalled_s=dependencies.stalled_s, probe_s=dependencies.probe_s
         )
         self.status = ChainStatus(name, self.order)
+        ledger.watch(self.status.changed)
         self._ordered = Changes[str]()
         self._dependencies = dependencies
         self._chain: Chain | None = None
@@ -156,14 +157,7 @@ class ChainNode:
 
     def watch(self, callback: Callable[[], None]) -> Callable[[], None]:
         """Have `callback` called after each block and each change of the status or the config."""
-        unwatch_ledger = self.ledger.watch(callback)
-        unwatch_status = self.status.watch(callback)
-
-        def unwatch() -> None:
-            unwatch_ledger()
-            unwatch_status()
-
-        return unwatch
+        return self.status.watch(callback)
 
     async def receipt(self, transaction: str, timeout_s: float) -> tuple[int, int] | None:
         """Wait until a transaction is in a durable block; give the block's number and its index.
@@ -235,7 +229,7 @@ class ChainNode:
         """Rebuild the core from the ledger and the idle checkpoint."""
         self.config = config_in_force(self.ledger)
         window_max = self._dependencies.window_max
-        sets = resumed_sets(self.ledger)
+        sets = ledger_sets(self.ledger, self.ledger.height - 1)
         self._dependencies.bundles.restored(self.name, sets)
         checkpoint = self._checkpoint.read()
         state = resumed_state(self.ledger, checkpoint, window_max=window_max, sets=sets)

@@ -25,11 +25,11 @@ import logging
 import threading
 import time
 from collections.abc import Callable
+from contextlib import suppress
 
 from multicast.errors import Truncated
-from ordering_osn.api.channels import Status
+from ordering_osn.api.channels import Refused, Status
 from ordering_osn.node.changes import ChangeEvent
-from ordering_osn.node.filters import Refusal
 from ordering_osn.node.order_watch import OrderWatch
 
 _log = logging.getLogger("amcast.osn")
@@ -91,22 +91,29 @@ class ChainStatus:
             return f"its loop has not turned for {hung_s:.0f} s"
         return self.trouble(bundles=True) or self._unread
 
-    async def ready(self, timeout_s: float) -> bool:
-        """Wait until the chain takes envelopes; False where it is in trouble, or time ran out."""
-        if self._ingress_open or self.trouble() is not None:
-            return self.trouble() is None
+    async def ready(self, timeout_s: float, *, bundles: bool = False) -> None:
+        """Return when the chain takes envelopes, or bundles; raises `Refused` if not in time."""
+        if not self._ingress_open and self.trouble() is None:
+            with suppress(TimeoutError):
+                async with asyncio.timeout(max(0.0, timeout_s)):
+                    await self._settled()
+        reason = self.trouble(bundles=bundles)
+        if reason is None and not self._ingress_open:
+            reason = "a config update is judged again, and takes long"
+        if reason is not None:
+            info = f"channel {self._name}: {reason}"
+            raise Refused(Status.SERVICE_UNAVAILABLE, info, self._name)
+
+    async def _settled(self) -> None:
+        """Wait until the chain takes envelopes, or is in trouble."""
         changed = ChangeEvent()
         unwatch = self.watch(changed.set_from_any_thread)
         try:
-            async with asyncio.timeout(timeout_s):
-                while not self._ingress_open and self.trouble() is None:
-                    await changed.wait()
-                    changed.clear()
-        except TimeoutError:
-            return False
+            while not self._ingress_open and self.trouble() is None:
+                await changed.wait()
+                changed.clear()
         finally:
             unwatch()
-        return self.trouble() is None
 
     def watch(self, callback: Callable[[], None]) -> Callable[[], None]:
         """Have `callback` called AFTER each change, from any thread. Returns what ends it.
@@ -211,12 +218,3 @@ class ChainStatus:
         self.turned()
         if self.stopping:
             raise Stopped
-
-
-async def ready(name: str, status: ChainStatus, timeout_s: float, *, bundles: bool = False) -> None:
-    """Return when the chain takes envelopes, or bundles; raises `Refusal` if not in time."""
-    is_ready = await status.ready(max(0.0, timeout_s))
-    reason = status.trouble(bundles=bundles)
-    if reason is not None or not is_ready:
-        reason = reason or "a config update is judged again, and takes long"
-        raise Refusal(Status.SERVICE_UNAVAILABLE, f"channel {name}: {reason}", name)

@@ -15,25 +15,17 @@ from typing import Generic, TypeVar
 Key = TypeVar("Key", bound=Hashable)
 
 
-class ChangeEvent:
+class ChangeEvent(asyncio.Event):
     """An event of one event loop, which any thread can set."""
 
     def __init__(self) -> None:
-        self._loop = asyncio.get_running_loop()
-        self._event = asyncio.Event()
-
-    def clear(self) -> None:
-        """Forget earlier changes; on the event loop."""
-        self._event.clear()
-
-    async def wait(self) -> None:
-        """Wait for the next change since `clear`."""
-        await self._event.wait()
+        super().__init__()
+        self._made_on = asyncio.get_running_loop()
 
     def set_from_any_thread(self) -> None:
         """Wake the waiter; does nothing where its loop is closed."""
         try:
-            self._loop.call_soon_threadsafe(self._event.set)
+            self._made_on.call_soon_threadsafe(self.set)
         except RuntimeError:  # the loop is closed: nobody waits
             return
 

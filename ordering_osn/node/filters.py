@@ -2,7 +2,7 @@
 
 The same filters judge an envelope at ingress and, if it is stale, again where it is consumed. Their
 input is an envelope, the channel's config and the time; the result is the sequence of that config,
-or `Refusal` with the status for Broadcast's answer. No I/O, no waiting.
+or `Refused` with the status for Broadcast's answer. No I/O, no waiting.
 
 The filters, in order: maintenance mode (NORMAL only), empty, size, expiration, signature. Then a
 CONFIG_UPDATE is applied; the resulting envelope, signed by this node, passes the filters too.
@@ -18,8 +18,7 @@ from collections.abc import Callable
 from datetime import datetime
 from typing import Any
 
-from multicast.errors import AmcastError
-from ordering_osn.api.channels import Status
+from ordering_osn.api.channels import Refused, Status
 from ordering_osn.api.seek import no_such_channel
 from ordering_osn.chain.blockcutter import BLOCK_BYTES_MAX
 from ordering_osn.chain.channel_rules import Invalid, Parameters
@@ -47,17 +46,6 @@ WRITERS = "/Channel/Writers"
 WRITERS_IN_MAINTENANCE = "/Channel/Orderer/Writers"
 
 
-class Refusal(AmcastError):
-    """An envelope or a bundle is not accepted: the status, the text and the chain of the answer."""
-
-    def __init__(self, status: int, info: str, chain: str = "") -> None:
-        super().__init__(info)
-        self.status = int(status)
-        self.info = info
-        self.chain = chain
-        self.retriable = status == Status.SERVICE_UNAVAILABLE
-
-
 class EnvelopeClass(enum.Enum):
     """How an envelope is handled, by its header type."""
 
@@ -78,31 +66,31 @@ def class_of(header: Any) -> EnvelopeClass:
 def route(envelope: ParsedEnvelope) -> tuple[EnvelopeClass, str]:
     """Give the class of an envelope, and the channel that it is for.
 
-    Raises `Refusal` 400 for what cannot be decoded or is not payload and signature alone, for a
+    Raises `Refused` 400 for what cannot be decoded or is not payload and signature alone, for a
     CONFIG that was sent directly, and for a channel ID that names several chains; 404 for a longer
     one than any channel has. Whether the channel exists (404), the caller checks.
     """
     try:
         header = envelope.header
     except BadEnvelope as error:
-        raise Refusal(Status.BAD_REQUEST, f"could not determine channel ID: {error}") from error
+        raise Refused(Status.BAD_REQUEST, f"could not determine channel ID: {error}") from error
     if not envelope.payload.header.channel_header:
-        raise Refusal(
+        raise Refused(
             Status.BAD_REQUEST, "could not determine channel ID: the payload has no channel header"
         )
     if not envelope.is_exact:
-        raise Refusal(Status.BAD_REQUEST, "the envelope has more fields than payload and signature")
+        raise Refused(Status.BAD_REQUEST, "the envelope has more fields than payload and signature")
     kind = class_of(header)
     # A request for blocks, signed by a reader, must not be ordered for whoever has caught it.
     if kind is EnvelopeClass.CONFIG or header.type == HeaderType.DELIVER_SEEK_INFO:
-        raise Refusal(Status.BAD_REQUEST, "message is of type that cannot be processed directly")
+        raise Refused(Status.BAD_REQUEST, "message is of type that cannot be processed directly")
     name = header.channel_id
     if len(name) > NAME_LENGTH_MAX:
-        raise Refusal(Status.NOT_FOUND, no_such_channel(name))
+        raise Refused(Status.NOT_FOUND, no_such_channel(name))
     if _JOIN in name:
         # A Fabric peer stops for good at a block whose first envelope names another channel than
         # its own; elsewhere in a block it marks such an envelope as invalid.
-        raise Refusal(
+        raise Refused(
             Status.BAD_REQUEST,
             f"channel ID {quoted(name)} names several chains, and peers accept no such "
             f"transaction: send a bundle, with an envelope for each chain (BroadcastMulti)",
@@ -113,35 +101,10 @@ def route(envelope: ParsedEnvelope) -> tuple[EnvelopeClass, str]:
 def admit_normal(config: ChannelConfig, envelope: ParsedEnvelope, *, now: datetime) -> int:
     """Apply all filters of a channel to a NORMAL envelope; give the sequence of the config.
 
-    Raises `Refusal`.
+    Raises `Refused`.
     """
     _pass_normal(config, envelope, now)
     return config.sequence
-
-
-def admit_update(
-    config: ChannelConfig, update: ParsedEnvelope, *, now: datetime, signer: Signer
-) -> tuple[bytes, int]:
-    """Make the CONFIG envelope, signed by this node, that results from a CONFIG_UPDATE.
-
-    Gives it with the sequence of the config under which the update was judged. Raises `Refusal`.
-    """
-    return _config_for(config, update, now=now, signer=signer), config.sequence
-
-
-def admit_creation(
-    system: ChannelConfig, update: ParsedEnvelope, *, now: datetime, signer: Signer, channels: int
-) -> tuple[bytes, int]:
-    """Make the ORDERER_TRANSACTION that results from a CONFIG_UPDATE for a new channel.
-
-    `system` is the system channel's config; `channels` is how many channels this node has, the
-    system channel included. Gives it with the sequence of the system channel's config. Raises
-    `Refusal`. The caller checks that no channel of this name exists.
-    """
-    return (
-        _creation_for(system, update, now=now, signer=signer, channels=channels),
-        system.sequence,
-    )
 
 
 class ChannelRules:
@@ -188,7 +151,7 @@ class ChannelRules:
             else:
                 _pass_filters(self.config, parsed, None)
                 self.after(envelope)
-        except (Refusal, BadEnvelope) as error:
+        except (Refused, BadEnvelope) as error:
             raise Invalid(str(error)) from error
         return envelope
 
@@ -217,26 +180,26 @@ class ChannelRules:
         _, config_envelope = config_of(envelope if created is None else created[1])
         update = ParsedEnvelope.of(config_envelope.last_update)
         if created is None:
-            return _config_for(self.config, update, now=now, signer=self._signer())
+            return admit_update(self.config, update, now=now, signer=self._signer())
         if not self.config.is_system:
-            raise Refusal(Status.BAD_REQUEST, "only a system channel creates channels")
-        return _creation_for(
+            raise Refused(Status.BAD_REQUEST, "only a system channel creates channels")
+        return admit_creation(
             self.config, update, now=now, signer=self._signer(), channels=self._channels()
         )
 
 
 def _class_as(envelope: ParsedEnvelope, kind: RegularKind) -> EnvelopeClass:
-    """Give the class of a record's envelope; raises `Refusal` where `kind` is not its class."""
+    """Give the class of a record's envelope; raises `Refused` where `kind` is not its class."""
     envelope_class = class_of(envelope.header)
     names = (envelope_class.name, RegularKind.UNKNOWN.name)
     if envelope_class is EnvelopeClass.CONFIG_UPDATE or kind.name not in names:
-        raise Refusal(Status.BAD_REQUEST, f"a {envelope_class.value} message posted as {kind.name}")
+        raise Refused(Status.BAD_REQUEST, f"a {envelope_class.value} message posted as {kind.name}")
     return envelope_class
 
 
 def _pass_normal(config: ChannelConfig, envelope: ParsedEnvelope, now: datetime | None) -> None:
     if config.capabilities.consensus_type_migration and config.maintenance:
-        raise Refusal(
+        raise Refused(
             Status.SERVICE_UNAVAILABLE,
             "normal transactions are rejected: the channel is in maintenance mode",
         )
@@ -247,34 +210,34 @@ def _pass_filters(config: ChannelConfig, envelope: ParsedEnvelope, now: datetime
     """Apply the filters for every class; without `now` nothing is judged by the clock."""
     try:
         if not envelope.message.payload:
-            raise Refusal(Status.BAD_REQUEST, "message payload is empty")
+            raise Refused(Status.BAD_REQUEST, "message payload is empty")
         _pass_size(config, envelope)
         signed = SignedData.of(envelope)
     except BadEnvelope as error:
-        raise Refusal(Status.BAD_REQUEST, str(error)) from error
+        raise Refused(Status.BAD_REQUEST, str(error)) from error
     check_writer(config, signed, now=now)
 
 
 def _pass_size(config: ChannelConfig, envelope: ParsedEnvelope) -> None:
     size, size_max = envelope.size_bytes, min(config.parameters.bytes_absolute, BLOCK_BYTES_MAX)
     if size > size_max:
-        raise Refusal(
+        raise Refused(
             Status.BAD_REQUEST,
             f"message payload is {size} bytes and exceeds maximum allowed {size_max} bytes",
         )
 
 
 def check_writer(config: ChannelConfig, signed: SignedData, *, now: datetime | None) -> None:
-    """Raise `Refusal` unless the signer may write; without `now` nothing is judged by the clock."""
+    """Raise `Refused` unless the signer may write; without `now` nothing is judged by the clock."""
     if _expired(config, signed.creator, now):
-        raise Refusal(Status.BAD_REQUEST, "broadcast client identity expired")
+        raise Refused(Status.BAD_REQUEST, "broadcast client identity expired")
     policy = WRITERS_IN_MAINTENANCE if config.maintenance else WRITERS
     if not config.policies.has(policy):
-        raise Refusal(Status.BAD_REQUEST, f"could not find policy {policy}")
+        raise Refused(Status.BAD_REQUEST, f"could not find policy {policy}")
     try:
         config.policies.evaluate(policy, [signed])
     except PolicyNotMet as error:
-        raise Refusal(Status.FORBIDDEN, f"permission denied: {error}") from error
+        raise Refused(Status.FORBIDDEN, f"permission denied: {error}") from error
 
 
 def _expired(config: ChannelConfig, creator: bytes, now: datetime | None) -> bool:
@@ -287,7 +250,7 @@ def _expired(config: ChannelConfig, creator: bytes, now: datetime | None) -> boo
 def _pass_own(config: ChannelConfig, made: bytes, *, now: datetime, signer: Signer) -> None:
     """Apply the filters to what this node made of an update that has passed them."""
     if _expired(config, signer.creator, now):  # the client is not to blame
-        raise Refusal(
+        raise Refused(
             Status.SERVICE_UNAVAILABLE,
             "this node's certificate has expired, so it cannot sign the config; send the update to "
             "another node",
@@ -295,16 +258,19 @@ def _pass_own(config: ChannelConfig, made: bytes, *, now: datetime, signer: Sign
     _pass_filters(config, ParsedEnvelope(made), now)
 
 
-def _config_for(
+def admit_update(
     config: ChannelConfig, update: ParsedEnvelope, *, now: datetime, signer: Signer
 ) -> bytes:
-    """Make the CONFIG envelope of a channel that results from a CONFIG_UPDATE."""
+    """Make the CONFIG envelope, signed by this node, that results from a CONFIG_UPDATE.
+
+    Raises `Refused`.
+    """
     _pass_filters(config, update, now)
     try:
         proposed, following = config.proposed(update.message)
         check_transition(config, following, update.message)
     except InvalidUpdate as error:
-        raise Refusal(Status.BAD_REQUEST, f"error applying config update: {error}") from error
+        raise Refused(Status.BAD_REQUEST, f"error applying config update: {error}") from error
     made = signed_envelope(
         HeaderType.CONFIG, config.channel_id, canonical(proposed), signer=signer, now=now
     )
@@ -312,29 +278,34 @@ def _config_for(
     return made
 
 
-def _creation_for(
+def admit_creation(
     system: ChannelConfig, update: ParsedEnvelope, *, now: datetime, signer: Signer, channels: int
 ) -> bytes:
-    """Make the ORDERER_TRANSACTION that results from a CONFIG_UPDATE for a new channel."""
+    """Make the ORDERER_TRANSACTION that results from a CONFIG_UPDATE for a new channel.
+
+    `system` is the system channel's config; `channels` is how many channels this node has, the
+    system channel included. Raises `Refused`. The caller checks that no channel of this name
+    exists.
+    """
     try:
         _pass_size(system, update)
         name, proposed = proposed_channel(system, update.message)
     except BadEnvelope as error:
-        raise Refusal(Status.BAD_REQUEST, str(error)) from error
+        raise Refused(Status.BAD_REQUEST, str(error)) from error
     except InvalidUpdate as error:
-        raise Refusal(Status.BAD_REQUEST, f"error creating the channel: {error}") from error
+        raise Refused(Status.BAD_REQUEST, f"error creating the channel: {error}") from error
     inner = signed_envelope(HeaderType.CONFIG, name, canonical(proposed), signer=signer, now=now)
     made = signed_envelope(
         HeaderType.ORDERER_TRANSACTION, system.channel_id, inner, signer=signer, now=now
     )
     _pass_own(system, made, now=now, signer=signer)
     if 0 < system.max_channels < channels:
-        raise Refusal(
+        raise Refused(
             Status.BAD_REQUEST,
             f"channel creation would exceed maximum number of channels: {system.max_channels}",
         )
     if system.maintenance:
-        raise Refusal(
+        raise Refused(
             Status.SERVICE_UNAVAILABLE,
             "channel creation is not permitted: the system channel is in maintenance mode",
         )

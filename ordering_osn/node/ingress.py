@@ -22,17 +22,15 @@ from datetime import datetime
 from functools import partial
 
 from multicast.errors import AmcastError
-from ordering_osn.api.channels import HEAVY_BYTES, Status
+from ordering_osn.api.channels import HEAVY_BYTES, Refused, Status
 from ordering_osn.api.metrics import Metrics
 from ordering_osn.api.seek import no_such_channel
 from ordering_osn.chain.envelopes import ParsedEnvelope, Signer
 from ordering_osn.chain.records import Regular, RegularKind, encode
 from ordering_osn.chain.transactions import facts_of
 from ordering_osn.node.chain_node import ChainNode
-from ordering_osn.node.chain_status import ready
 from ordering_osn.node.filters import (
     EnvelopeClass,
-    Refusal,
     admit_creation,
     admit_normal,
     admit_update,
@@ -111,7 +109,7 @@ class Ingress:
                 admitted = self._admit(envelope_class, channel, envelope)
             filtered_s = time.monotonic() - began
             await self._post(admitted)
-        except Refusal as refusal:
+        except Refused as refusal:
             status, info = Status(refusal.status), refusal.info
         labels = (channel if channel in self._chains else "", kind, status.name)
         ended = time.monotonic()
@@ -139,35 +137,35 @@ class Ingress:
 
     def _admit_update(self, name: str, update: ParsedEnvelope) -> _Admitted:
         chain = self._chains.get(name)
-        now = self._clock()
+        creates = name if chain is None else None
         if chain is None:
             self._refuse_closed(name)
             chain = self._system_chain(name)
-            made, sequence = admit_creation(
-                chain.config, update, now=now, signer=self._signer(), channels=len(self._chains)
-            )
-            return _Admitted(
-                encode(Regular(made, sequence, RegularKind.CONFIG)), chain, creates=name
-            )
-        made, sequence = admit_update(chain.config, update, now=now, signer=self._signer())
-        return _Admitted(encode(Regular(made, sequence, RegularKind.CONFIG)), chain)
+        config, now, signer = chain.config, self._clock(), self._signer()
+        if creates is None:
+            made = admit_update(config, update, now=now, signer=signer)
+        else:
+            count = len(self._chains)
+            made = admit_creation(config, update, now=now, signer=signer, channels=count)
+        record = encode(Regular(made, config.sequence, RegularKind.CONFIG))
+        return _Admitted(record, chain, creates)
 
     def _chain(self, name: str) -> ChainNode:
         chain = self._chains.get(name)
         if chain is None:
             self._refuse_closed(name)
-            raise Refusal(Status.NOT_FOUND, no_such_channel(name))
+            raise Refused(Status.NOT_FOUND, no_such_channel(name))
         return chain
 
     def _refuse_closed(self, name: str) -> None:
         if name in self._closed:
-            raise Refusal(Status.SERVICE_UNAVAILABLE, self._closed[name])
+            raise Refused(Status.SERVICE_UNAVAILABLE, self._closed[name])
 
     def _system_chain(self, name: str) -> ChainNode:
         for chain in list(self._chains.values()):
             if chain.config.is_system:
                 return chain
-        raise Refusal(
+        raise Refused(
             Status.NOT_FOUND, f"{no_such_channel(name)}, and no system channel to make it"
         )
 
@@ -176,7 +174,7 @@ class Ingress:
     async def _post(self, admitted: _Admitted) -> None:
         chain = admitted.chain
         async with self._posting[chain.name]:
-            await ready(chain.name, chain.status, self._ready_s)
+            await chain.status.ready(self._ready_s)
             if chain.knows(admitted.transaction):
                 return  # its record would be ignored; so nobody fills the log with repetitions
             if admitted.creates is not None:
@@ -185,13 +183,13 @@ class Ingress:
         chain.order.stored(stored(await outcome, in_doubt=_IN_DOUBT).offset)
 
     async def _refuse_undeclared(self, name: str) -> None:
-        """Raise `Refusal` where the plan has no partition for a new channel."""
+        """Raise `Refused` where the plan has no partition for a new channel."""
         try:
             plan = await asyncio.to_thread(self._plan)
         except AmcastError as error:
-            raise Refusal(Status.SERVICE_UNAVAILABLE, str(error)) from error
+            raise Refused(Status.SERVICE_UNAVAILABLE, str(error)) from error
         if name not in plan.partitions:
-            raise Refusal(
+            raise Refused(
                 Status.BAD_REQUEST,
                 f"channel {quoted(name)} cannot be made: topic {plan.topic} has no partition of "
                 f"that name; add it to the interest file, then run "

@@ -7,17 +7,18 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import closing
 from typing import TypeVar
 
 from multicast.consuming.batches import Batch
 from multicast.consuming.consumer import Consumer
 from multicast.consuming.subscription import Bounds, SubscriptionRequest, chain_back
 from multicast.control import ControlReader, log_partition
+from multicast.drivers.kafka import Admin
 from multicast.drivers.protocol import Driver, Record, TopicPartition
 from multicast.errors import AmcastError, ClusterUnreachable
 from multicast.producing.producer import Producer
-from ordering_osn.node.in_sync import Replicas
 from topology.tree import Log, Plan
 
 # Where some logs do not answer, each is asked on its own for this long in total: two request
@@ -86,6 +87,48 @@ class CursorAfter:
     def __str__(self) -> str:
         """Give the text that a `Consumer` resumes from."""
         return str(self._batch.cursor_after(self._record))
+
+
+class Replicas(Admin):
+    """Asks whether enough replicas of a log are in sync for it to take records; never writes.
+
+    A log takes no records while fewer are than its topic's `min.insync.replicas`. Brokers know the
+    replicas in sync from the controllers. While no controller leads, a broker still answers with
+    what it knew last. Its answer may be out of date then, and `doubt` says so.
+    """
+
+    def out_of_sync(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, str]:
+        """Give those partitions with too few replicas in sync, each with a reason.
+
+        Raises `ClusterUnreachable` and `AccessDenied`.
+        """
+        topics = sorted({partition.topic for partition in partitions})
+        settings = self.topic_settings(topics)
+        reasons = {}
+        for name, topic in self._topics(topics).items():
+            needed = int(settings[name]["min.insync.replicas"])
+            for metadata in topic["partitions"]:
+                partition = TopicPartition(name, int(metadata["partition_index"]))
+                in_sync = len(metadata["isr_nodes"])
+                if partition in partitions and in_sync < needed:
+                    ids = " ".join(str(node_id) for node_id in sorted(metadata["replica_nodes"]))
+                    reasons[partition] = (
+                        f"[replica ids: [{ids}]]: {in_sync} are in sync, {needed} are needed"
+                    )
+        return reasons
+
+    def doubt(self) -> str | None:
+        """Say why nobody knows which replicas are in sync; None: a controller leads.
+
+        None also where this client lacks the right to ask.
+        """
+        try:
+            self.controller_time_ms()
+        except ClusterUnreachable as error:
+            return f"no controller leads, so nobody knows which replicas are in sync: {error}"
+        except AmcastError:
+            return None
+        return None
 
 
 class KafkaConnection:
@@ -165,12 +208,9 @@ class KafkaConnection:
 
         A consumer's "earliest" leaves out what is gone; a block made so would be another one.
         """
-        control = ControlReader(self.driver(), self.topic)
-        try:
+        with closing(ControlReader(self.driver(), self.topic)) as control:
             state = control.refresh()
             links, _ = chain_back(state, SubscriptionRequest.of(None, chains), state.epoch)
-        finally:
-            control.close()
         return str(links[-1].start)
 
     def topic_id(self, topic: str) -> str | None:
@@ -187,11 +227,8 @@ class KafkaConnection:
 
     def plan(self) -> Plan:
         """Read the plan that is in force now."""
-        control = ControlReader(self.driver(), self.topic)
-        try:
+        with closing(ControlReader(self.driver(), self.topic)) as control:
             return control.refresh().plan()
-        finally:
-            control.close()
 
     def troubles(self, chains: Sequence[str]) -> dict[str, str]:
         """Give the chains whose logs take no records, each with the reason. Writes nothing.

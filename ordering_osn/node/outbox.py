@@ -25,8 +25,7 @@ from functools import partial
 from multicast.drivers.protocol import Appended, AppendFailed, AppendOutcome
 from multicast.errors import AmcastError, ClusterUnreachable, UsageError
 from multicast.producing.producer import Producer
-from ordering_osn.api.channels import Status
-from ordering_osn.node.filters import Refusal
+from ordering_osn.api.channels import Refused, Status
 from ordering_osn.node.kafka_connection import SharedAttempts
 from topology.tree import Log, Plan, log_name
 
@@ -185,21 +184,21 @@ class Posts:
 
 
 async def started(posts: Posts, raw: bytes, to: tuple[str, ...]) -> asyncio.Future[AppendOutcome]:
-    """Post a record; give its future outcome. Raises `Refusal`."""
+    """Post a record; give its future outcome. Raises `Refused`."""
     try:
         return await posts.start(raw, to)
     except UsageError as error:  # no log holds messages to these chains
-        raise Refusal(Status.NOT_FOUND, str(error)) from error
+        raise Refused(Status.NOT_FOUND, str(error)) from error
     except AmcastError as error:
-        raise Refusal(Status.SERVICE_UNAVAILABLE, str(error)) from error
+        raise Refused(Status.SERVICE_UNAVAILABLE, str(error)) from error
 
 
 def stored(outcome: AppendOutcome, *, in_doubt: str) -> Appended:
-    """Give where the record is stored; raises `Refusal`, with `in_doubt` where it may be stored."""
+    """Give where the record is stored; raises `Refused`, with `in_doubt` where it may be stored."""
     if isinstance(outcome, Appended):
         return outcome
     why = str(outcome.error)
-    raise Refusal(
+    raise Refused(
         Status.SERVICE_UNAVAILABLE, why if outcome.error.definite else f"{why} {in_doubt}"
     )
 

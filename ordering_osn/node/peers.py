@@ -34,7 +34,7 @@ class NoPeer(AmcastError):
 
 
 class PeerNodes:
-    """Other nodes by their addresses, "host:port".
+    """Other nodes by their `names`, the addresses "host:port".
 
     `signer` and `tls` may be replaced at any time: the next request uses them.
     """
@@ -49,44 +49,35 @@ class PeerNodes:
         name: str = "",
     ) -> None:
         """`name`: the name in the peers' certificates, where that is not their host's name."""
-        self._addresses = list(addresses)
+        self.names = tuple(addresses)
         self.signer = signer
         self._loop = loop
         self.tls = tls
         self._name = name
-
-    @property
-    def names(self) -> Sequence[str]:
-        """The peers' addresses."""
-        return self._addresses
 
     def blocks(self, peer: str, channel: str, start: int) -> Iterator[bytes]:
         """Give a peer's serialized blocks of a chain from number `start` to its newest, if any.
 
         The calling thread waits, for a bounded time. Raises `NoPeer` where the peer does not say.
         """
-        while blocks := self._blocks_of(peer, channel, start):
+        while blocks := self._round(peer, channel, start):
             yield from blocks
             start += len(blocks)
 
-    def _blocks_of(self, address: str, channel: str, start: int) -> list[bytes]:
-        try:
-            return self._round(address, channel, start)
-        except NoPeer:
-            raise
-        except Exception as error:  # nothing that a peer sends ends a chain's loop
-            raise NoPeer(f"{address} does not say which blocks it has: {error}") from error
-
     def _round(self, address: str, channel: str, start: int) -> list[bytes]:
         """Get as many blocks as fit into one round; none where the peer has no more."""
-        request = asyncio.run_coroutine_threadsafe(
-            self._request(address, channel, start), self._loop
-        )
         try:
+            request = asyncio.run_coroutine_threadsafe(
+                self._request(address, channel, start), self._loop
+            )
             return request.result(_ROUND_S)
         except NotInTime:
             request.cancel()
             raise NoPeer(f"{address} gave no blocks of {channel} within {_ROUND_S:g} s") from None
+        except NoPeer:
+            raise
+        except Exception as error:  # nothing that a peer sends ends a chain's loop
+            raise NoPeer(f"{address} does not say which blocks it has: {error}") from error
 
     async def _request(self, address: str, channel: str, start: int) -> list[bytes]:
         # Best effort: a peer that cannot reach its log still has blocks.

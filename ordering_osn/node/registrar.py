@@ -74,10 +74,6 @@ class UnknownSigner(UsageError):
     """No peer of a channel would accept a block that this node signs."""
 
 
-def _utc_now() -> datetime:
-    return datetime.now(UTC)
-
-
 class Registrar:
     """The chains of one node (`channels.Channels`), from `start` to `stop`."""
 
@@ -91,7 +87,7 @@ class Registrar:
         accept_loss: Collection[str] = (),
         metrics: Metrics | None = None,
         fsync: Literal["block", "never"] = "block",
-        clock: Callable[[], datetime] = _utc_now,
+        clock: Callable[[], datetime] = lambda: datetime.now(UTC),
         window_max: int = WINDOW_MAX,
         look_s: float = _LOOK_S,
         ready_s: float = READY_S,
@@ -345,16 +341,6 @@ class Registrar:
             if reason is not None:
                 problems.append((f"{name}/0", reason))
         return sorted(problems)
-
-    async def receipt(
-        self, channel: str, transaction: str, timeout_s: float
-    ) -> tuple[int, int] | None:
-        """Wait until a transaction is in a block of a chain; give the block's number and its index.
-
-        None where time ran out. Transactions older than the chain's window are not found any more.
-        """
-        chain = self._chains.get(channel)
-        return None if chain is None else await chain.receipt(transaction, timeout_s)
 
 
 def _refuse_unknown_signer(signer: Signer, config: ChannelConfig) -> None:

@@ -6,7 +6,6 @@ in the log.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import replace
 
 from multicast.errors import Conflict
@@ -15,7 +14,6 @@ from ordering_osn.chain.bundles.restart import RestoredSet
 from ordering_osn.chain.state import ChainState, IdleCheckpoint, StreamPosition, state_from
 from ordering_osn.config.channel_config import ChannelConfig
 from ordering_osn.ledger.ledger import Ledger
-from ordering_osn.ledger.windows import ledger_sets
 from ordering_osn.protos import Block
 
 
@@ -42,10 +40,12 @@ def resumed_state(
 ) -> ChainState:
     """Give the chain's state behind its newest block, or at a checkpoint that is later.
 
-    `sets`: what `resumed_sets` gives. Raises `ValueError` where the ledger holds too few blocks,
-    and `CorruptMetadata`.
+    `sets`: what `windows.ledger_sets` gives. Raises `ValueError` where the ledger holds too few
+    blocks, and `CorruptMetadata`.
     """
-    state = state_from(_newest_first(ledger), window_max=window_max)
+    numbers = range(ledger.height - 1, ledger.base - 1, -1)
+    newest_first = (Block.FromString(ledger.read(number)) for number in numbers)
+    state = state_from(newest_first, window_max=window_max)
     state = replace(state, sets=tuple(entry.state for entry in sets))
     return state if checkpoint is None else checkpoint.advance(state)
 
@@ -65,13 +65,3 @@ def stepped_back(state: ChainState, ledger: Ledger, blocks: int, *, window_max: 
         )
     cursor = consenter_of(Block.FromString(ledger.read(number))).cursor.decode()
     return replace(state, position=StreamPosition(state.position.number, cursor))
-
-
-def resumed_sets(ledger: Ledger) -> tuple[RestoredSet, ...]:
-    """Give the sets of the chain behind its newest block; see `windows.ledger_sets`."""
-    return ledger_sets(ledger, ledger.height - 1)
-
-
-def _newest_first(ledger: Ledger) -> Iterator[Block]:
-    for number in range(ledger.height - 1, ledger.base - 1, -1):
-        yield Block.FromString(ledger.read(number))

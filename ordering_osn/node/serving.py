@@ -9,6 +9,7 @@ import asyncio
 import contextlib
 import gc
 import logging
+import os
 import resource
 import signal
 import time
@@ -23,11 +24,9 @@ from multicast.settings import Settings
 from ordering_osn.api.grpc_server import Server
 from ordering_osn.api.metrics import Metrics
 from ordering_osn.api.operations import Operations
-from ordering_osn.api.renewal import FollowedFiles
-from ordering_osn.api.tls_files import TlsFiles
+from ordering_osn.api.tls_files import FollowedFiles, TlsFiles
 from ordering_osn.identity import SigningIdentity
-from ordering_osn.node.in_sync import Replicas
-from ordering_osn.node.kafka_connection import KafkaConnection
+from ordering_osn.node.kafka_connection import KafkaConnection, Replicas
 from ordering_osn.node.peers import PeerNodes
 from ordering_osn.node.registrar import Registrar
 
@@ -60,24 +59,16 @@ class Options:
     accept_loss: Sequence[str] = ()
     fsync: Literal["block", "never"] = "block"
 
-    @property
-    def followed(self) -> tuple[FollowedFiles[Any] | None, ...]:
-        """What is read anew when its files change."""
-        return self.signer, self.tls, self.operations_tls, self.peers_tls
-
 
 async def serve(settings: Settings, options: Options, started: Callable[[str], None]) -> None:
     """Run a node until SIGTERM or SIGINT; `started` is called with each address it listens at.
 
-    SIGHUP: all files of the options are read anew at once.
+    SIGHUP: all files of the options are read anew at once; or, without nohup, the node's terminal
+    was closed, and it ends.
     """
     _allow_open_files()
     loop = asyncio.get_running_loop()
-    over = asyncio.Event()
-    for signal_number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(signal_number, over.set)
-    renew = asyncio.Event()
-    loop.add_signal_handler(signal.SIGHUP, renew.set)
+    over, renew = _signals(loop)
     metrics = Metrics()
     cluster = KafkaConnection(
         lambda: open_driver(
@@ -137,6 +128,29 @@ async def serve(settings: Settings, options: Options, started: Callable[[str], N
         await over.wait()
 
 
+def _signals(loop: asyncio.AbstractEventLoop) -> tuple[asyncio.Event, asyncio.Event]:
+    """Give the events that are set when the node is to end, and when it is to read files anew."""
+    over, renew = asyncio.Event(), asyncio.Event()
+    ends_with_terminal = signal.getsignal(signal.SIGHUP) != signal.SIG_IGN and _has_terminal()
+
+    def hang_up() -> None:
+        (over if ends_with_terminal and not _has_terminal() else renew).set()
+
+    for signal_number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(signal_number, over.set)
+    loop.add_signal_handler(signal.SIGHUP, hang_up)
+    return over, renew
+
+
+def _has_terminal() -> bool:
+    """Whether this process has a terminal, which is not closed."""
+    try:
+        os.close(os.open("/dev/tty", os.O_RDONLY))
+    except OSError:
+        return False
+    return True
+
+
 def _allow_open_files() -> None:
     """Raise the limit of open files as far as this process may.
 
@@ -151,27 +165,36 @@ def _allow_open_files() -> None:
 async def _watch_files(options: Options, metrics: Metrics, renew: asyncio.Event) -> None:
     """Read what has changed anew; log each day which certificates have ended, or do in a month."""
     again_at: dict[str, float] = {}
-    shown = metrics.certificate_expiry_timestamp_seconds
+    files: list[FollowedFiles[Any] | None] = [
+        *(options.signer, options.tls, options.operations_tls, options.peers_tls)
+    ]
     while True:
         anyhow = renew.is_set()
         renew.clear()
-        for followed in filter(None, options.followed):
-            await asyncio.to_thread(followed.renew, anyhow=anyhow)
-            metrics.renewal_failed.labels(followed.option).set(bool(followed.trouble))
-        now = time.time()
-        for option, pem, authorities in _certificates(options):
-            end = certificates.end_of(pem, now, authorities=authorities)
-            if end is None:
-                continue
-            shown.labels(option).set(end)
-            warning = certificates.expiry_warning(option, end, now)
-            if warning and now >= again_at.get(option, 0.0):
-                again_at[option] = now + certificates.AGAIN_S
-                _log.warning("%s", warning)
-        for (setting, _), end in (await asyncio.to_thread(certificates.ends)).items():
-            shown.labels(setting).set(end)
+        try:
+            for followed in filter(None, files):
+                await asyncio.to_thread(followed.renew, anyhow=anyhow)
+                metrics.renewal_failed.labels(followed.option).set(bool(followed.trouble))
+            await asyncio.to_thread(_show_ends, options, metrics, again_at)
+        except Exception:  # noqa: BLE001 - the next look may find what it can use
+            _log.exception("looking at keys and certificates failed; it is tried again")
         with contextlib.suppress(TimeoutError):
             await asyncio.wait_for(renew.wait(), _FILES_EVERY_S)
+
+
+def _show_ends(options: Options, metrics: Metrics, again_at: dict[str, float]) -> None:
+    now, shown = time.time(), metrics.certificate_expiry_timestamp_seconds
+    for option, pem, authorities in _certificates(options):
+        end = certificates.end_of(pem, now, authorities=authorities)
+        if end is None:
+            continue
+        shown.labels(option).set(end)
+        warning = certificates.expiry_warning(option, end, now)
+        if warning and now >= again_at.get(option, 0.0):
+            again_at[option] = now + certificates.AGAIN_S
+            _log.warning("%s", warning)
+    for (setting, _), end in certificates.ends().items():
+        shown.labels(setting).set(end)
 
 
 def _certificates(options: Options) -> Iterator[tuple[str, bytes, bool]]:
@@ -180,7 +203,7 @@ def _certificates(options: Options) -> Iterator[tuple[str, bytes, bool]]:
     if options.tls is not None:
         yield "--tls-cert", options.tls.current.certificate, False
         yield "--client-ca", options.tls.current.authorities, True
-    if options.operations_tls is not None:
+    if options.operations_tls is not None and options.operators:
         yield "--operations-ca", options.operations_tls.current.authorities, True
     if options.peers_tls is not None:
         yield "--tls-ca", options.peers_tls.current.authorities, True

@@ -25,8 +25,7 @@ from multicast.drivers import open_driver
 from multicast.drivers.kafka import Admin, TopicSpec
 from multicast.drivers.protocol import Appended, TopicPartition
 from multicast.errors import AppendNotAuthorized, AuthenticationFailed, NotAuthorized
-from ordering_osn.node.in_sync import Replicas
-from ordering_osn.node.kafka_connection import KafkaConnection
+from ordering_osn.node.kafka_connection import KafkaConnection, Replicas
 from tests.helpers.authorized import PASSWORD, RIGHTS, all_of, authorized_broker, named, names
 from tests.helpers.driver_worlds import append_all
 from tests.helpers.forged import far, forge

@@ -28,14 +28,15 @@ from multicast.consuming.cursor import Cursor
 from multicast.consuming.subscription import End
 from multicast.errors import AmcastError, Trimmed, Truncated, UncoveredInterest, UsageError
 from ordering_osn.api.broadcast import Stream
-from ordering_osn.api.channels import Channel, Channels, Status
+from ordering_osn.api.channels import Channel, Channels, Refused, Status
 from ordering_osn.api.multi.ledger_entries import LedgerEntries
 from ordering_osn.api.multi.merge import MergedEntry, MergedOrder, OrderedRecord, TornBundle
-from ordering_osn.api.multi.signed_request import CheckedRequest, may_read, read_signed_request
-from ordering_osn.api.seek import Refused, no_such_channel
+from ordering_osn.api.multi.signed_request import CheckedRequest, read_signed_request
+from ordering_osn.api.seek import ReadAccess, channel_of
 from ordering_osn.api.send_window import SendWindow
 from ordering_osn.chain.bundles.bundle import CHAINS_MAX
-from ordering_osn.ledger.ledger import Pruned
+from ordering_osn.config.policies import SignedData
+from ordering_osn.ledger.errors import Pruned
 from ordering_osn.wire.multichain_pb2 import (
     DeliveredPart,
     DeliverEnd,
@@ -79,8 +80,7 @@ class DeliverMulti:
         self._threads = ThreadPoolExecutor(readers_max, thread_name_prefix="amcast-multi")
         self._send_window = SendWindow()
         self._stopped: asyncio.Future[None] = self._loop.create_future()
-        self._readers = 0
-        self._readers_of: Counter[Hashable] = Counter()
+        self._readers: Counter[Hashable] = Counter()  # by client
         self._none_left = asyncio.Event()
         self._none_left.set()
 
@@ -89,7 +89,7 @@ class DeliverMulti:
         try:
             request = read_signed_request(raw, now=self._clock(), tls_hash=tls_hash)
             names, start = _wanted(request)
-            access = _Access(self._channels, names, request)
+            access = _Access(self._channels, names, request.signed)
             access.check(self._clock())
             access.client = stream.granted(request.content.creator)
             await self._entries(
@@ -97,8 +97,8 @@ class DeliverMulti:
             )
             end = DeliverEnd(status=int(Status.SUCCESS))
         except Refused as refused:
-            _log.info("several chains: %s %s", refused.status.name, refused)
-            end = DeliverEnd(status=int(refused.status), info=str(refused))
+            _log.info("several chains: %s %s", Status(refused.status).name, refused)
+            end = DeliverEnd(status=refused.status, info=refused.info)
         await stream.write(DeliverMultiResponse(end=end).SerializeToString())
 
     def close(self) -> None:
@@ -112,21 +112,20 @@ class DeliverMulti:
             async with asyncio.timeout(_END_S):
                 await self._none_left.wait()
         except TimeoutError:
-            _log.warning("%d readers of several chains are left behind", self._readers)
+            _log.warning("%d readers of several chains are left behind", self._readers.total())
         self._threads.shutdown(wait=False)
 
     async def _entries(self, stream: Stream, access: _Access, start: str, *, stops: bool) -> None:
         """Send entries; return behind the stop, if the stream has one."""
-        mine = self._readers_of[access.client]
-        if self._readers >= self._readers_max or mine >= max(1, self._readers_max // _SHARES):
+        all_readers, mine = self._readers.total(), self._readers[access.client]
+        if all_readers >= self._readers_max or mine >= max(1, self._readers_max // _SHARES):
             whose = f"{mine} of them yours" if mine else "none of them yours"
             raise Refused(
                 Status.SERVICE_UNAVAILABLE,
-                f"this node has {self._readers} readers of several chains, {whose}; of the "
+                f"this node has {all_readers} readers of several chains, {whose}; of the "
                 f"{self._readers_max} at most a quarter may be one client's: ask another node",
             )
-        self._readers += 1
-        self._readers_of[access.client] += 1
+        self._readers[access.client] += 1
         self._none_left.clear()
         reader = _EntryReader(
             access.channels, lambda: self._channels.open_order(access.names, start), stops=stops
@@ -174,34 +173,23 @@ class DeliverMulti:
         closed.add_done_callback(lambda closed: self._left(closed, client))
 
     def _left(self, closed: asyncio.Future[None], client: Hashable) -> None:
-        self._readers -= 1
-        self._readers_of[client] -= 1
-        if not self._readers_of[client]:
-            del self._readers_of[client]
-        if self._readers == 0:
+        self._readers[client] -= 1
+        if not self._readers[client]:
+            del self._readers[client]
+        if not self._readers:
             self._none_left.set()
         if not closed.cancelled() and closed.exception() is not None:
             _log.warning("closing a reader of several chains failed: %s", closed.exception())
 
 
-class _Access:
-    """The chains of a stream, and whether its reader may read all of them.
+class _Access(ReadAccess):
+    """The chains of a stream, and whether its reader may read all of them."""
 
-    Each chain's policy is judged once for each config. Raises `Refused`.
-    """
-
-    def __init__(self, channels: Channels, names: Sequence[str], request: CheckedRequest) -> None:
+    def __init__(self, channels: Channels, names: Sequence[str], signed: SignedData) -> None:
+        super().__init__([channel_of(channels, name) for name in names], signed)
         self.names = names
-        self.channels = []
         self.client: Hashable = None
         self._why_stalled = channels.why_stalled
-        self._request = request
-        self._sequences: dict[str, int] = {}
-        for name in names:
-            channel = channels.get(name)
-            if channel is None:
-                raise Refused(Status.NOT_FOUND, no_such_channel(name))
-            self.channels.append(channel)
 
     def refuse_stalled(self) -> None:
         """Refuse to go on where a chain has records that nobody orders."""
@@ -210,18 +198,9 @@ class _Access:
                 raise Refused(Status.SERVICE_UNAVAILABLE, f"chain {name}: {why}")
 
     def check(self, now: datetime) -> None:
-        expires = self._request.expires
-        if expires is not None and now > expires:
-            raise Refused(Status.FORBIDDEN, "the identity has expired")
+        """Raise `Refused`, also where a chain does not follow its log."""
+        super().check(now)
         for channel in self.channels:
-            sequence = channel.config.sequence
-            if self._sequences.get(channel.name) != sequence:
-                if not may_read(channel, self._request.signed):
-                    raise Refused(
-                        Status.FORBIDDEN,
-                        f"the identity does not satisfy the Readers of channel {channel.name}",
-                    )
-                self._sequences[channel.name] = sequence
             if channel.errored:
                 raise Refused(
                     Status.SERVICE_UNAVAILABLE,

@@ -13,7 +13,7 @@ from ordering_osn.api.channels import Channel
 from ordering_osn.chain.blocks import consenter_of
 from ordering_osn.chain.bundles.metadata import BundleMetadata, read_block_bundles
 from ordering_osn.chain.entries import EntryPlace, read_entries
-from ordering_osn.ledger.ledger import Pruned
+from ordering_osn.ledger.errors import Pruned
 from ordering_osn.protos import Block
 
 

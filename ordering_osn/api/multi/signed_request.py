@@ -5,7 +5,7 @@ certificate, and what he asks for. The checks are those of Deliver's requests, i
 
     1. `read_signed_request`: it can be decoded, its time is near the node's, it is bound to the
        TLS client (400); the signature fits, the certificate has not expired (403)
-    2. `may_read`: the sender satisfies the Readers of a channel (in maintenance the orderer's)
+    2. `seek.check_reader`: the sender satisfies the Readers of a channel
 
 No I/O and no gRPC; only `signed_request`, which makes a client's request, reads a clock.
 """
@@ -15,11 +15,11 @@ from __future__ import annotations
 from datetime import UTC, datetime
 from typing import Any, NamedTuple
 
-from ordering_osn.api.channels import Channel, Status
-from ordering_osn.api.seek import READERS, READERS_IN_MAINTENANCE, TIME_WINDOW, Refused, check_size
+from ordering_osn.api.channels import Refused, Status
+from ordering_osn.api.seek import check_expiry, check_sender, check_size
 from ordering_osn.chain.envelopes import Signer
-from ordering_osn.config.policies import PolicyNotMet, SignedData
-from ordering_osn.identity import BadSignature, UntrustedIdentity, expires_at, verify_as
+from ordering_osn.config.policies import SignedData
+from ordering_osn.identity import BadSignature, UntrustedIdentity, verify_as
 from ordering_osn.protos import DecodeError
 from ordering_osn.wire.multichain_pb2 import RequestContent, SignedRequest
 
@@ -33,7 +33,6 @@ class CheckedRequest(NamedTuple):
 
     content: Any
     signed: SignedData
-    expires: datetime | None  # the end of its sender's certificate, where it has one
 
 
 def signed_request(
@@ -66,15 +65,7 @@ def read_signed_request(raw: bytes, *, now: datetime, tls_hash: bytes | None) ->
         content = RequestContent.FromString(request.content)
     except DecodeError as error:
         raise Refused(Status.BAD_REQUEST, "the request is not a SignedRequest") from error
-    if abs(now.timestamp() - content.time_ms / _MS) > TIME_WINDOW.total_seconds():
-        raise Refused(
-            Status.BAD_REQUEST,
-            f"the request's time is more than {TIME_WINDOW} from this node's time",
-        )
-    if tls_hash is not None and content.tls_cert_sha256 != tls_hash:
-        raise Refused(
-            Status.BAD_REQUEST, "the request does not hold the hash of the client's TLS certificate"
-        )
+    check_sender(content.time_ms / _MS, content.tls_cert_sha256, now=now, tls_hash=tls_hash)
     try:
         signed = SignedData(SIGNED_FIRST + request.content, content.creator, request.signature)
         verify_as(signed.creator, signed.data, signed.signature)
@@ -82,18 +73,5 @@ def read_signed_request(raw: bytes, *, now: datetime, tls_hash: bytes | None) ->
         raise Refused(
             Status.FORBIDDEN, f"the request's creator did not sign it: {error}"
         ) from error
-    expires = expires_at(content.creator)
-    if expires is not None and now > expires:
-        raise Refused(Status.FORBIDDEN, "the identity has expired")
-    return CheckedRequest(content, signed, expires)
-
-
-def may_read(channel: Channel, signed: SignedData) -> bool:
-    """Whether the sender satisfies the channel's Readers now; his certificate is checked before."""
-    config = channel.config
-    policy = READERS_IN_MAINTENANCE if config.maintenance else READERS
-    try:
-        config.policies.evaluate(policy, [signed])
-    except PolicyNotMet:
-        return False
-    return True
+    check_expiry(content.creator, now)
+    return CheckedRequest(content, signed)

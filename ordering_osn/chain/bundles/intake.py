@@ -23,7 +23,7 @@ from dataclasses import dataclass
 
 from multicast.errors import AmcastError
 from ordering_osn.chain.bundles.bundle import Bundle
-from ordering_osn.chain.bundles.rule import BundleCounts, BundleVoid, Outcome, VoidReason
+from ordering_osn.chain.bundles.rule import BundleCounts, BundleVoid, Outcome
 
 # Each further post needs a config of one of the set's chains that came just between. Configs come
 # seldom, so five in a row say that something is wrong.
@@ -38,26 +38,6 @@ class IntakeFull(AmcastError):
     retriable = True
 
 
-@dataclass(frozen=True, slots=True)
-class JudgeBundle:
-    """Judge, stamp and post the bundle; then call `posted`, or `forget` where it is not posted."""
-
-    bundle: Bundle
-
-
-@dataclass(frozen=True, slots=True)
-class BundleSettled:
-    """Answer whoever waits for this bundle. `reason` is None where it counts.
-
-    `gives_up`: not final; the node does not post it again, but it may still count.
-    """
-
-    bundle_id: bytes
-    reason: VoidReason | None
-    chain: str = ""
-    gives_up: bool = False
-
-
 @dataclass(slots=True)
 class _Open:
     bundle: Bundle
@@ -67,7 +47,11 @@ class _Open:
 
 
 class BundleIntake:
-    """The open bundles of one node. For one thread."""
+    """The open bundles of one node. For one thread.
+
+    A bundle that a call gives is the node's turn: it judges, stamps and posts it; then it calls
+    `posted`, or `forget` where it is not posted.
+    """
 
     def __init__(self, *, posts_max: int = POSTS_MAX, bytes_max: int = OPEN_BYTES_MAX) -> None:
         self._open: dict[bytes, _Open] = {}
@@ -83,20 +67,14 @@ class BundleIntake:
         entry = self._open.get(bundle_id)
         return None if entry is None else entry.bundle
 
-    def take_in(self, bundle: Bundle) -> JudgeBundle | None:
-        """Take in a client's bundle; None where it is open already, and both wait for one answer.
-
-        Raises `IntakeFull`.
-        """
-        bundle_id = bundle.id
-        if bundle_id in self._open:
-            return None
+    def take_in(self, bundle: Bundle) -> None:
+        """Take in a client's bundle that is not open; the node judges it. Raises `IntakeFull`."""
+        assert bundle.id not in self._open, "both clients wait for one answer"
         size = len(bundle.content) + sum(len(part.envelope) for part in bundle.parts)
         if self._bytes + size > self._bytes_max:
             raise IntakeFull(f"this node holds {len(self._open)} bundles that are not decided yet")
-        self._open[bundle_id] = _Open(bundle, size)
+        self._open[bundle.id] = _Open(bundle, size)
         self._bytes += size
-        return JudgeBundle(bundle)
 
     def posted(self, bundle_id: bytes) -> None:
         """Note that a record of the bundle is under way. Call this BEFORE the log is read on."""
@@ -111,52 +89,43 @@ class BundleIntake:
         if entry is not None:
             self._bytes -= entry.size
 
-    def unread(self, chain: str) -> list[JudgeBundle]:
+    def unread(self, chain: str) -> list[Bundle]:
         """Take that `chain` went on behind a gap, and does not read the outcomes in it any more.
 
         A bundle that is posted may be among them, so it is posted again: where it counted, the copy
         is a duplicate. One that was posted often enough is dropped: nothing is known of it.
         """
-        actions = []
+        again = []
         for bundle_id, entry in list(self._open.items()):
             if entry.judging or chain not in entry.bundle.chains:
                 continue
             if entry.posts < self._posts_max:
                 entry.judging = True
-                actions.append(JudgeBundle(entry.bundle))
+                again.append(entry.bundle)
             else:
                 self.forget(bundle_id)
-        return actions
+        return again
 
-    def read(self, outcome: Outcome) -> JudgeBundle | BundleSettled | None:
-        """Take the outcome of the next record; None where it asks nothing of this node."""
+    def read(self, outcome: Outcome) -> Bundle | None:
+        """Take the outcome of the next record; give the bundle if it is to be judged again.
+
+        A bundle that is not open afterwards is settled: it counts or is void, or (where it was
+        posted often enough) the node gives up and it may still count.
+        """
         if isinstance(outcome, BundleCounts):
-            return self._settle(outcome.bundle.id, None)
+            self.forget(outcome.bundle.id)
         if not isinstance(outcome, BundleVoid):
             return None
         entry = self._open.get(outcome.bundle_id)
         if entry is None:
             return None
-        if outcome.reason is VoidReason.DUPLICATE:
-            return self._settle(outcome.bundle_id, None)
         if not outcome.reason.may_count_later:
-            return self._settle(outcome.bundle_id, outcome.reason, outcome.chain)
+            self.forget(outcome.bundle_id)
+            return None
         if entry.judging:  # another node's record, or a second copy of one of ours
             return None
         if entry.posts >= self._posts_max:
-            return self._settle(outcome.bundle_id, outcome.reason, outcome.chain, gives_up=True)
-        entry.judging = True
-        return JudgeBundle(entry.bundle)
-
-    def _settle(
-        self,
-        bundle_id: bytes,
-        reason: VoidReason | None,
-        chain: str = "",
-        *,
-        gives_up: bool = False,
-    ) -> BundleSettled | None:
-        if bundle_id not in self._open:
+            self.forget(outcome.bundle_id)
             return None
-        self.forget(bundle_id)
-        return BundleSettled(bundle_id, reason, chain, gives_up)
+        entry.judging = True
+        return entry.bundle

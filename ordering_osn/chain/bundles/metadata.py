@@ -132,9 +132,9 @@ def read_block_bundles(raw: bytes) -> BlockBundles:
         raise BadBundleMetadata("the block's metadata of bundles is not in its only encoding")
     for part in bundles.parts:
         _check_part(part)
-    if not _ascending([part.index for part in bundles.parts]):
+    if not ascending([part.index for part in bundles.parts]):
         raise BadBundleMetadata("the parts of bundles in a block are not sorted by index")
-    if not _ascending([head.chains for head in bundles.heads]):
+    if not ascending([head.chains for head in bundles.heads]):
         raise BadBundleMetadata("the sets in a block's metadata are not sorted, each once")
     return bundles
 
@@ -192,13 +192,14 @@ def _check_part(part: BundleMetadata) -> None:
     count = len(part.chains)
     if not CHAINS_MIN <= count <= CHAINS_MAX or len(part.siblings) != count - 1:
         raise BadBundleMetadata(f"a part names {count} chains and {len(part.siblings)} siblings")
-    if not _ascending(part.chains):
+    if not ascending(part.chains):
         raise BadBundleMetadata("the chains of a part are not sorted, each once")
     if any(not 1 <= len(chain.encode()) <= CHAIN_NAME_BYTES_MAX for chain in part.chains):
         raise BadBundleMetadata("the name of a part's chain has a wrong length")
 
 
-def _ascending(items: Sequence[int] | Sequence[str] | Sequence[tuple[str, ...]]) -> bool:
+def ascending(items: Sequence[int] | Sequence[str] | Sequence[tuple[str, ...]]) -> bool:
+    """Whether each is greater than the one before it."""
     return all(before < item for before, item in pairwise(items))  # type: ignore[operator]
 
 

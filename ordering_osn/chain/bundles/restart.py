@@ -50,7 +50,8 @@ def restored_sets(
     for head in newest.heads:
         older = pruned.get(head.chains, ())
         places = newest_places(head.chains, block, window_max, read, older)
-        state = read_head(head.state, _ids(places), window_max=window_max)
+        ids = tuple(place.bundle_id for place in places)
+        state = read_head(head.state, ids, window_max=window_max)
         here = any(part.chains == head.chains for part in newest.parts)
         linked = block if here else head.previous_block
         restored.append(RestoredSet(SetState(state, linked), places))
@@ -80,7 +81,3 @@ def advanced(
     if known:
         raise BadState("the heads lack a set that the blocks have")
     return tuple(moved)
-
-
-def _ids(places: Sequence[PartPlace]) -> tuple[bytes, ...]:
-    return tuple(place.bundle_id for place in places)

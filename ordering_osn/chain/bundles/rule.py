@@ -73,18 +73,6 @@ class VoidReason(enum.IntEnum):
         return self in (VoidReason.NO_MARKER, VoidReason.STALE, VoidReason.AHEAD)
 
 
-class IgnoredAs(enum.StrEnum):
-    """Why a record other than a bundle changes nothing; a label of metrics."""
-
-    NOT_FOR_ALL = "not_for_all"  # addressed to some chains of the set only
-    MARKER_MALFORMED = "marker_malformed"
-    MARKER_ELSEWHERE = "marker_elsewhere"  # of a chain that is not in the set
-    MARKER_COPY = "marker_copy"
-    MARKER_OLDER = "marker_older"
-    MARKER_CONTRADICTS = "marker_contradicts"  # a newer block with no newer sequence, or reverse
-    OTHER = "other"  # neither a bundle nor a marker
-
-
 @dataclass(frozen=True, slots=True)
 class BundleCounts:
     """The bundle counts: each chain of the set puts its part into its next block."""
@@ -114,9 +102,8 @@ class MarkerTaken:
 
 @dataclass(frozen=True, slots=True)
 class RecordIgnored:
-    """A record that changes nothing."""
+    """A record that changes nothing; `info` says why."""
 
-    counted_as: IgnoredAs
     info: str
 
 
@@ -189,34 +176,26 @@ class BundleRule:
         self._offset_next = offset + 1
         if tuple(sorted(addressed_to)) != self.chains:
             named = "+".join(sorted(addressed_to))
-            return RecordIgnored(IgnoredAs.NOT_FOR_ALL, f"a record for {named or 'nobody'} only")
+            return RecordIgnored(f"a record for {named or 'nobody'} only")
         if raw is not None and is_bundle_record(raw):
             return self._bundle(offset, raw)
         if raw is not None and is_config_marker(raw):
             return self._config_marker(raw)
-        return RecordIgnored(IgnoredAs.OTHER, "neither a bundle nor a config marker")
+        return RecordIgnored("neither a bundle nor a config marker")
 
     def _config_marker(self, raw: bytes) -> Outcome:
         try:
             marker = read_config_marker(raw)
         except BadLogRecord as error:
-            return RecordIgnored(IgnoredAs.MARKER_MALFORMED, str(error))
+            return RecordIgnored(str(error))
         if marker.chain not in self.chains:
-            info = f"a marker of chain {marker.chain[:80]!r}, which is not in the set"
-            return RecordIgnored(IgnoredAs.MARKER_ELSEWHERE, info)
+            return RecordIgnored(f"a marker of {marker.chain[:80]!r}, which is not in the set")
         newest = self._markers.get(marker.chain)
         if newest is not None:
-            blocks, sequences = (
-                marker.config_block - newest.config_block,
-                marker.sequence - newest.sequence,
-            )
-            info = f"{marker}, after {newest}"
-            if blocks == 0 and sequences == 0:
-                return RecordIgnored(IgnoredAs.MARKER_COPY, info)
-            if blocks < 0 and sequences < 0:
-                return RecordIgnored(IgnoredAs.MARKER_OLDER, info)
-            if blocks <= 0 or sequences <= 0:
-                return RecordIgnored(IgnoredAs.MARKER_CONTRADICTS, info)
+            blocks = marker.config_block - newest.config_block
+            sequences = marker.sequence - newest.sequence
+            if blocks <= 0 or sequences <= 0:  # a copy, an older one, or one that contradicts it
+                return RecordIgnored(f"{marker}, after {newest}")
         self._markers[marker.chain] = marker
         return MarkerTaken(marker)
 

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from itertools import pairwise
 
 from ordering_osn.chain.bundles.bundle import (
     CHAIN_NAME_BYTES_MAX,
@@ -20,6 +19,7 @@ from ordering_osn.chain.bundles.bundle import (
     EXPIRY_LIMIT,
 )
 from ordering_osn.chain.bundles.log_records import marker_body, marker_of
+from ordering_osn.chain.bundles.metadata import ascending
 from ordering_osn.chain.bundles.rule import BUNDLE_WINDOW_MAX, RuleState
 from ordering_osn.chain.bundles.wire_format import (
     BadWireFormat,
@@ -91,22 +91,18 @@ def read_bare_head(raw: bytes, *, window_max: int = BUNDLE_WINDOW_MAX) -> RuleSt
         raise BadState("the state is not in its only encoding")
     if state.window_max != window_max:
         raise BadState(f"the state was made with a window of {state.window_max}, not {window_max}")
-    if not CHAINS_MIN <= len(state.chains) <= CHAINS_MAX or not _ascending(state.chains):
+    if not CHAINS_MIN <= len(state.chains) <= CHAINS_MAX or not ascending(state.chains):
         raise BadState("the state's chains are not those of a set")
     if any(not 1 <= len(chain.encode()) <= CHAIN_NAME_BYTES_MAX for chain in state.chains):
         raise BadState("the state has a chain's name of a wrong length")
     marked = tuple(marker.chain for marker in state.markers)
-    if not _ascending(marked) or any(chain not in state.chains for chain in marked):
+    if not ascending(marked) or any(chain not in state.chains for chain in marked):
         raise BadState("the state's markers are not those of its chains")
     if state.counted and len(marked) != len(state.chains):
         raise BadState("bundles counted, although a chain has no marker")
     if not state.counted <= state.offset_next < EXPIRY_LIMIT:
         raise BadState(f"{state.counted} bundles counted before offset {state.offset_next}")
     return state
-
-
-def _ascending(names: tuple[str, ...]) -> bool:
-    return all(before < name for before, name in pairwise(names))
 
 
 def _decode(raw: bytes) -> RuleState:

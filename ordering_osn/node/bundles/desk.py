@@ -32,15 +32,10 @@ from datetime import datetime
 
 from multicast.errors import AmcastError
 from ordering_osn.api.broadcast import forget
-from ordering_osn.api.channels import BundleAnswer, BundleFate, FateKind, LogEnd, Status
+from ordering_osn.api.channels import BundleFate, FateKind, Refused, Status
 from ordering_osn.api.metrics import Metrics
 from ordering_osn.chain.bundles.bundle import Bundle
-from ordering_osn.chain.bundles.intake import (
-    BundleIntake,
-    BundleSettled,
-    IntakeFull,
-    JudgeBundle,
-)
+from ordering_osn.chain.bundles.intake import BundleIntake, IntakeFull
 from ordering_osn.chain.bundles.log_records import (
     BundleRecord,
     ConfigMarker,
@@ -60,11 +55,10 @@ from ordering_osn.identity import Verification
 from ordering_osn.node.bundles.admission import admit, read_signed, refuse_strangers
 from ordering_osn.node.bundles.fates import BundleFates
 from ordering_osn.node.chain_node import ChainNode
-from ordering_osn.node.chain_status import ready
 from ordering_osn.node.changes import Changes
-from ordering_osn.node.filters import Refusal
 from ordering_osn.node.outbox import Posts, started, stored
 from ordering_osn.protos import Status as FabricStatus
+from ordering_osn.wire.multichain_pb2 import BundleResponse
 
 # How long a bundle waits for its chains and for the markers of their configs: some milliseconds as
 # a rule. As `ingress.READY_S`, which waits for the same chains.
@@ -111,7 +105,7 @@ class BundleDesk:
 
     # -- what clients ask: on the event loop ----------------------------------------------------
 
-    async def submit(self, raw: bytes) -> BundleAnswer:
+    async def submit(self, raw: bytes) -> BundleResponse:
         """Take in a serialized bundle; see `channels.Channels.submit_bundle`."""
         self._loop = asyncio.get_running_loop()
         bundle_id = b""
@@ -119,9 +113,11 @@ class BundleDesk:
             bundle, verified = read_signed(raw, self._refuse_strangers)
             bundle_id = bundle.id
             await self._take_in(bundle, verified)
-            answer = BundleAnswer(int(Status.SUCCESS), bundle_id=bundle_id)
-        except Refusal as refused:
-            answer = BundleAnswer(refused.status, refused.info, bundle_id, refused.chain)
+            answer = BundleResponse(status=int(Status.SUCCESS), bundle_id=bundle_id)
+        except Refused as refused:
+            answer = BundleResponse(
+                status=refused.status, info=refused.info, bundle_id=bundle_id, chain=refused.chain
+            )
         self._metrics.bundles_processed.add(FabricStatus.Name(answer.status))
         return answer
 
@@ -138,16 +134,14 @@ class BundleDesk:
                 fate = self._fate(bundle_id)
         return fate
 
-    async def log_end(self, chains: tuple[str, ...]) -> LogEnd:
+    async def log_end(self, chains: tuple[str, ...]) -> int:
         """Give the end of the log of exactly this set, in which all bundles of the set stand."""
+        await self._refuse_undeclared(chains)
+        self._nodes(chains)
         try:
-            await self._refuse_undeclared(chains)
-            self._nodes(chains)
-            return LogEnd(int(Status.SUCCESS), offset_next=await self._posts.end(chains))
-        except Refusal as refused:
-            return LogEnd(refused.status, refused.info)
+            return await self._posts.end(chains)
         except AmcastError as error:
-            return LogEnd(int(Status.SERVICE_UNAVAILABLE), str(error))
+            raise Refused(Status.SERVICE_UNAVAILABLE, str(error)) from error
 
     def _fate(self, bundle_id: bytes) -> BundleFate:
         with self._lock:
@@ -160,7 +154,7 @@ class BundleDesk:
     # -- taking in ------------------------------------------------------------------------------
 
     async def _take_in(self, bundle: Bundle, verified: Verification) -> None:
-        """Return when the bundle is stored, or known; raises `Refusal`."""
+        """Return when the bundle is stored, or known; raises `Refused`."""
         await self._refuse_undeclared(bundle.chains)
         nodes = self._nodes(bundle.chains)
         # From here to the start of the task nothing waits: so bundles keep their order.
@@ -175,7 +169,7 @@ class BundleDesk:
                     self._intake.take_in(bundle)
                     self._fates.revived(bundle.id)
             except IntakeFull as error:
-                raise Refusal(Status.SERVICE_UNAVAILABLE, str(error)) from error
+                raise Refused(Status.SERVICE_UNAVAILABLE, str(error)) from error
             under_way = asyncio.create_task(self._post_first(bundle, stamps))
             under_way.add_done_callback(forget)
             self._under_way[bundle.id] = under_way
@@ -197,17 +191,17 @@ class BundleDesk:
             return self._intake.get(bundle_id) is not None or self._fates.has_counted(bundle_id)
 
     async def _refuse_undeclared(self, chains: tuple[str, ...]) -> None:
-        """Raise `Refusal` unless the set has a log of its own.
+        """Raise `Refused` unless the set has a log of its own.
 
         The log of a superset does not do: records there that are for a part of the set never count.
         """
         try:
             declared = await self._posts.declares(chains)
         except AmcastError as error:
-            raise Refusal(Status.SERVICE_UNAVAILABLE, str(error)) from error
+            raise Refused(Status.SERVICE_UNAVAILABLE, str(error)) from error
         if not declared:
             names = ", ".join(f'"{name}"' for name in chains)
-            raise Refusal(
+            raise Refused(
                 Status.NOT_FOUND,
                 f"the set {'+'.join(chains)} is not declared; add [{names}] to 'destinations' in "
                 f"the interest file (to 'sets' in a chain file), then run "
@@ -215,14 +209,14 @@ class BundleDesk:
             )
 
     def _nodes(self, chains: Sequence[str]) -> list[ChainNode]:
-        """Give the chains, in order; raises `Refusal` where this node does not run one."""
+        """Give the chains, in order; raises `Refused` where this node does not run one."""
         nodes = []
         for name in chains:
             node = self._chains.get(name)
             if node is None and name in self._closed:
-                raise Refusal(Status.SERVICE_UNAVAILABLE, self._closed[name], name)
+                raise Refused(Status.SERVICE_UNAVAILABLE, self._closed[name], name)
             if node is None:
-                raise Refusal(
+                raise Refused(
                     Status.NOT_FOUND,
                     f"this node does not run channel {name!r}; send the bundle to a node that runs "
                     f"all of its channels",
@@ -248,7 +242,7 @@ class BundleDesk:
             nodes = self._nodes(bundle.chains)
             stamps = admit(bundle, [node.config for node in nodes], now=self._clock())
             await self._post(bundle, stamps)
-        except Refusal as error:
+        except Refused as error:
             _log.info("bundle %s is not posted again: %s", bundle.id.hex(), error)
             self._give_up(bundle, reason, chain)
         except BaseException:  # a defect, or the node stops
@@ -258,7 +252,7 @@ class BundleDesk:
     async def _post(self, bundle: Bundle, stamps: tuple[int, ...]) -> None:
         """Post a judged bundle as soon as it can count, and wait until it is stored.
 
-        Returns at once where the bundle is settled meanwhile. Raises `Refusal`.
+        Returns at once where the bundle is settled meanwhile. Raises `Refused`.
         """
         deadline = asyncio.get_running_loop().time() + self._ready_s
         async with self._posting[bundle.chains]:
@@ -277,7 +271,7 @@ class BundleDesk:
     ) -> tuple[int, ...]:
         """Wait until all chains take envelopes and the markers of the stamps stand; give these.
 
-        Where a config changes meanwhile, the bundle is judged again. Raises `Refusal`.
+        Where a config changes meanwhile, the bundle is judged again. Raises `Refused`.
         """
         nodes = self._nodes(bundle.chains)
         stamps, lacking = await self._judged(bundle, nodes, stamps, deadline)
@@ -294,7 +288,7 @@ class BundleDesk:
                     async with asyncio.timeout_at(deadline):
                         await changed.wait()
             except TimeoutError as error:
-                raise Refusal(
+                raise Refused(
                     Status.SERVICE_UNAVAILABLE,
                     f"the log of {'+'.join(bundle.chains)} has no marker of the present config of "
                     f"channel {lacking!r}; check that a node runs it, and send the bundle again",
@@ -315,9 +309,9 @@ class BundleDesk:
 
         Gives the stamps, and the first chain whose marker does not stand yet; empty: none.
         """
-        for name, node in zip(bundle.chains, nodes, strict=True):
+        for node in nodes:
             left_s = deadline - asyncio.get_running_loop().time()
-            await ready(name, node.status, left_s, bundles=True)
+            await node.status.ready(left_s, bundles=True)
         configs = [node.config for node in nodes]
         if tuple(config.sequence for config in configs) != stamps:
             stamps = admit(bundle, configs, now=self._clock())
@@ -326,11 +320,7 @@ class BundleDesk:
     # -- what the chains report: on their threads -----------------------------------------------
 
     def read(self, chain: str, chains: tuple[str, ...], offset: int, outcome: Outcome) -> None:
-        """Take the outcome of a record of the log of a set, as `chain` has read it.
-
-        BEFORE the block with its part is durable. Every chain of the set that the node runs reports
-        each record, and some again after a gap.
-        """
+        """See `BundleListener`; every chain of the set that the node runs reports each record."""
         match outcome:
             case MarkerTaken():
                 self._metrics.markers_read.add(chain)
@@ -356,8 +346,8 @@ class BundleDesk:
                 if offset <= self._void_offsets.get(bundle_id, -1):
                     return  # another chain has read this record, and maybe later ones
                 self._void_offsets[bundle_id] = offset
-            action = self._intake.read(outcome)
-            settled = isinstance(action, BundleSettled)
+            again = self._intake.read(outcome)
+            settled = is_open and self._intake.get(bundle_id) is None
             if settled:
                 self._void_offsets.pop(bundle_id, None)
             if reason is VoidReason.DUPLICATE:
@@ -365,29 +355,26 @@ class BundleDesk:
             elif settled or not is_open:
                 final = settled or not reason.may_count_later
                 self._fates.void(bundle_id, chains, reason, outcome.chain, final=final)
-        if isinstance(action, JudgeBundle):
-            self._start_again(action.bundle, reason, outcome.chain)
+        if again is not None:
+            self._start_again(again, reason, outcome.chain)
         else:
             self._settled(bundle_id, chains)
 
     def written(self, chain: str, block: int, parts: Sequence[BundleMetadata]) -> None:
-        """Take the parts of bundles in a block of `chain`, AFTER the block is durable."""
+        """See `BundleListener`."""
         for part in parts:
             self._placed(chain, part.chains, part.bundle_id, (block, part.index))
 
     def restored(self, chain: str, sets: Sequence[RestoredSet]) -> None:
-        """Take where the bundles of the windows stand; `chain` reads on behind them.
-
-        What stood in the log before that is not read any more.
-        """
+        """See `BundleListener`; what stood in the log before that is not read any more."""
         for restored in sets:
             for place in restored.places:
                 position = (place.block, place.index)
                 self._placed(chain, restored.chains, place.bundle_id, position)
         with self._lock:
             again = self._intake.unread(chain)
-        for judged in again:
-            self._start_again(judged.bundle, None, "")
+        for bundle in again:
+            self._start_again(bundle, None, "")
 
     def _placed(
         self, chain: str, chains: tuple[str, ...], bundle_id: bytes, place: tuple[int, int]

@@ -64,11 +64,6 @@ class SharedReading:
                 self._remember(raw, record, len(record.bundle.parts))
         return raw
 
-    @property
-    def remembered_bytes(self) -> int:
-        """The size of the records that are remembered."""
-        return self._bytes
-
     def _remember(self, raw: bytes, record: BundleRecord, left: int) -> None:
         self._records[raw] = _Remembered(record, left)
         self._bytes += len(raw)

@@ -6,7 +6,8 @@ import pytest
 
 from ordering_osn.api.multi.ledger_entries import LedgerEntries
 from ordering_osn.chain.entries import EntryPlace
-from ordering_osn.ledger.ledger import Ledger, Pruned
+from ordering_osn.ledger.errors import Pruned
+from ordering_osn.ledger.ledger import Ledger
 from tests.ordering_osn.helpers.bundles import AB, bundle, bundle_record, marker
 from tests.ordering_osn.helpers.cores import CHANNEL, Stepped, genesis, rules, sealed
 from tests.ordering_osn.helpers.ledgers import real_block

@@ -6,7 +6,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from ordering_osn.api.broadcast import serve_bundles
-from ordering_osn.api.channels import BundleAnswer, BundleFate, FateKind, LogEnd
+from ordering_osn.api.channels import BundleFate, FateKind, Refused
 from ordering_osn.api.connection_errors import ConnectionLost
 from ordering_osn.api.metrics import Metrics
 from ordering_osn.api.multi.signed_request import signed_request
@@ -57,8 +57,8 @@ class BundleChannels(SmallChannels):
     async def log_end(self, chains):
         self.ends.append(chains)
         if "chain-c" in chains:
-            return LogEnd(404, "the set is not declared")
-        return LogEnd(200, offset_next=17)
+            raise Refused(404, "the set is not declared")
+        return 17
 
     async def submit_bundle(self, raw):
         self.bundles.append(raw)
@@ -67,8 +67,9 @@ class BundleChannels(SmallChannels):
         if raw == b"defect":
             raise RuntimeError("a defect")
         if raw == b"refused":
-            return BundleAnswer(403, "no rights", ID, "chain-b")
-        return BundleAnswer(200, bundle_id=raw)
+            answer = {"status": 403, "info": "no rights", "chain": "chain-b"}
+            return BundleResponse(bundle_id=ID, **answer)
+        return BundleResponse(status=200, bundle_id=raw)
 
     async def bundle_status(self, bundle_id, wait_s):
         assert bundle_id == ID

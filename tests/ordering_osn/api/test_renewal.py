@@ -1,7 +1,9 @@
 """What is read anew: files that fit together, and the client CAs of the channels' configs."""
 
 import asyncio
+import re
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 from cryptography.hazmat.primitives.asymmetric import ec
@@ -9,11 +11,12 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from multicast.errors import UsageError
 from ordering_osn.api.connection_errors import ConnectionLost
 from ordering_osn.api.grpc_client import NodeClient
-from ordering_osn.api.renewal import FollowedFiles
+from ordering_osn.api.metrics import Metrics
 from ordering_osn.api.seek import seek_envelope
-from ordering_osn.api.tls_files import TlsFiles
+from ordering_osn.api.tls_files import FollowedFiles, TlsFiles
 from ordering_osn.config.channel_config import ChannelConfig
 from ordering_osn.identity import Msp
+from ordering_osn.node import serving as node_serving
 from ordering_osn.protos import FabricMSPConfig, MSPConfig
 from tests.ordering_osn.helpers import configs
 from tests.ordering_osn.helpers.chains import (
@@ -27,6 +30,7 @@ from tests.ordering_osn.helpers.chains import (
     serving,
 )
 from tests.ordering_osn.helpers.compute_update import group_at
+from tests.ordering_osn.helpers.loops import becomes
 from tests.ordering_osn.helpers.pki import NODES, msp_bytes, root
 
 
@@ -74,6 +78,8 @@ def test_what_cannot_be_used_leaves_the_last_in_force_and_is_said_once(files, ca
     assert [record.getMessage() for record in caplog.records] == [files.trouble]
     files.write(new, ".key")
     files.renew()
+    assert caplog.records[-1].getMessage().endswith("read anew")
+    assert caplog.records[-1].levelname == "WARNING"  # which a node logs by default
     assert (files.trouble, files.current.key) == ("", new.key_pem)
 
 
@@ -86,7 +92,7 @@ def test_who_refuses_what_was_read_keeps_the_last_in_force(files):
     files.write(root("new"))
     files.renew()
     assert (files.current, files.taken) == (first, [])
-    assert files.trouble.startswith("--tls-cert: no channel knows it; what was in force")
+    assert "--tls-cert and what goes with it: no channel knows it; what was in" in files.trouble
     del files.used[0]  # a channel has learnt it
     files.renew()
     assert (len(files.taken), files.trouble) == (1, "")
@@ -133,6 +139,34 @@ def test_a_key_and_a_certificate_of_different_times_are_not_used(files):
     assert files.taken == []
     files.renew()
     assert [each.certificate for each in files.taken] == [new.pem]
+
+
+def test_an_unforeseen_error_ends_no_looks_and_each_end_is_shown_for_its_option(
+    monkeypatch, caplog
+):
+    looks, metrics = [], Metrics()
+
+    def ends():
+        looks.append("a look")
+        if len(looks) == 1:
+            raise RuntimeError("unforeseen")
+        return {}
+
+    monkeypatch.setattr(node_serving.certificates, "ends", ends)
+    monkeypatch.setattr(node_serving, "_FILES_EVERY_S", 0.01)
+    tls = FollowedFiles("--tls-cert", (), lambda: MUTUAL_TLS)
+    signer = FollowedFiles("--msp", (), lambda: USER)
+    options = node_serving.Options(Path(), ("", 0), None, signer, tls, operations_tls=tls)
+
+    async def run():
+        watch = asyncio.create_task(node_serving._watch_files(options, metrics, asyncio.Event()))
+        await becomes(lambda: len(looks) > 1)
+        watch.cancel()
+
+    asyncio.run(run())
+    assert "looking at keys and certificates failed" in caplog.text
+    shown = set(re.findall(r'expiry_timestamp_seconds{option="(.+?)"', metrics.expose().decode()))
+    assert shown == {"--msp", "--tls-cert", "--client-ca"}
 
 
 def test_client_authorities_follow_the_channels_config(tmp_path):

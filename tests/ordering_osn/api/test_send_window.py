@@ -5,7 +5,7 @@ import asyncio
 import pytest
 
 from ordering_osn.api import send_window
-from ordering_osn.api.seek import Refused
+from ordering_osn.api.channels import Refused
 from ordering_osn.api.send_window import SendWindow
 from tests.ordering_osn.helpers.loops import becomes
 

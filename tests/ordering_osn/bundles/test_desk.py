@@ -199,11 +199,11 @@ async def test_a_bundle_does_not_overtake_one_that_waits_for_its_chain():
             self.gate = asyncio.Event()
             self.calls = 0
 
-        async def ready(self, timeout_s):
+        async def ready(self, timeout_s, *, bundles):
             self.calls += 1
             if self.calls == 1:
                 await self.gate.wait()
-            return await super().ready(timeout_s)
+            await super().ready(timeout_s, bundles=bundles)
 
     world, made = SmallDesk(), [signed_bundle() for _ in range(2)]
     status = world.nodes["chain-a"].status = ReadyLater()

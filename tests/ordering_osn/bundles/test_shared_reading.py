@@ -39,9 +39,9 @@ def copied(raw):
 def test_the_second_chain_gets_what_the_first_one_read_and_then_it_is_forgotten(read):
     reading, raw = SharedReading(), record()
     first = reading.read(raw)
-    assert reading.remembered_bytes == len(raw)
+    assert reading._bytes == len(raw)
     assert reading.read(copied(raw)) is first
-    assert reading.remembered_bytes == 0
+    assert reading._bytes == 0
     assert len(read) == 1
     assert first == read_bundle_record(raw)
 
@@ -64,7 +64,7 @@ def test_what_cannot_be_read_is_not_remembered():
     for _ in range(2):
         with pytest.raises(BadLogRecord):
             reading.read(raw)
-    assert reading.remembered_bytes == 0
+    assert reading._bytes == 0
 
 
 def test_the_oldest_are_forgotten_where_no_other_chain_asks(read):
@@ -72,7 +72,7 @@ def test_the_oldest_are_forgotten_where_no_other_chain_asks(read):
     reading = SharedReading(bytes_max=sum(map(len, records[1:3])) + 100)
     for raw in records:
         reading.read(raw)
-    assert reading.remembered_bytes == sum(map(len, records[2:]))
+    assert reading._bytes == sum(map(len, records[2:]))
     for raw in reversed(records):
         assert reading.read(copied(raw)) == read_bundle_record(raw)
     assert len(read) == 4 + 2 + 4
@@ -81,4 +81,4 @@ def test_the_oldest_are_forgotten_where_no_other_chain_asks(read):
 def test_a_record_larger_than_all_that_may_be_remembered_is_read():
     reading, raw = SharedReading(bytes_max=10), record()
     assert reading.read(raw) == read_bundle_record(raw)
-    assert reading.remembered_bytes == 0
+    assert reading._bytes == 0

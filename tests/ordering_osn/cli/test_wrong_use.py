@@ -8,7 +8,7 @@ import pytest
 from multicast.errors import AmcastError, TimedOut, UsageError
 from multicast.settings import Settings
 from ordering_osn.api.grpc_server import Server
-from ordering_osn.api.renewal import FollowedFiles
+from ordering_osn.api.tls_files import FollowedFiles
 from ordering_osn.cli.length_prefixed import check_frames
 from ordering_osn.identity import SigningIdentity
 from ordering_osn.node.joining import join
@@ -207,12 +207,13 @@ class Slow(SmallChannels):
         self.submitted.append(envelope)
         return 200, ""
 
-    async def receipt(self, *_):
-        return None
-
 
 def test_a_transaction_that_is_not_ordered_in_time_ends_the_wait_with_4(tmp_path, capsys):
+    async def in_no_block(*_):
+        return None
+
     channel = SmallChannel(tmp_path / "ledgers")
+    channel.receipt = in_no_block
     file = envelope_file(tmp_path / "envelopes", real_envelopes()[:2])
 
     def ask(address):

@@ -2,10 +2,10 @@
 
 import pytest
 
+from ordering_osn.api.channels import Refused
 from ordering_osn.chain.envelopes import canonical
 from ordering_osn.config.channel_config import ChannelConfig, config_of
 from ordering_osn.config.channel_creation import created_channel
-from ordering_osn.node.filters import Refusal
 from ordering_osn.protos import (
     ChannelHeader,
     Envelope,
@@ -108,7 +108,7 @@ CREATIONS = {
 @pytest.mark.parametrize("case", CREATIONS)
 def test_a_channel_that_may_not_be_made_is_a_bad_request(case):
     named, sentence = CREATIONS[case]
-    with pytest.raises(Refusal, match=sentence) as caught:
+    with pytest.raises(Refused, match=sentence) as caught:
         admit_creation(system_channel(), creation(**named), now=NOW, signer=orderer(), channels=1)
     assert caught.value.status == 400
     assert_one_sentence(caught.value)
@@ -122,7 +122,7 @@ def test_header_and_update_of_a_creation_name_one_channel():
     header.channel_id = "other-channel"
     payload.header.channel_header = canonical(header)
     wrong = canonical(Envelope(payload=canonical(payload)))
-    with pytest.raises(Refusal, match="names two channels"):
+    with pytest.raises(Refused, match="names two channels"):
         admit_creation(system_channel(), wrong, now=NOW, signer=orderer(), channels=1)
 
 
@@ -132,7 +132,7 @@ def test_the_number_of_channels_is_limited_the_system_channel_not_counted():
         if allowed:
             admit_creation(system, creation(), now=NOW, signer=orderer(), channels=channels)
         else:
-            with pytest.raises(Refusal, match="maximum number of channels: 2"):
+            with pytest.raises(Refused, match="maximum number of channels: 2"):
                 admit_creation(system, creation(), now=NOW, signer=orderer(), channels=channels)
     admit_creation(system_channel(), creation(), now=NOW, signer=orderer(), channels=999)
 
@@ -142,7 +142,7 @@ def test_a_creation_is_filtered_by_size_with_all_that_is_around_it():
         set_batch(new, absolute_max_bytes=5000, preferred_max_bytes=100)
 
     small = ChannelConfig("system", changed(system_channel(), limits))
-    with pytest.raises(Refusal, match="exceeds maximum"):
+    with pytest.raises(Refused, match="exceeds maximum"):
         admit_creation(small, creation(), now=NOW, signer=orderer(), channels=1)
 
 
@@ -169,12 +169,12 @@ def test_a_new_channel_starts_at_version_0_however_old_the_system_channel_is():
 
 
 def test_no_channel_is_made_by_a_channel_that_is_no_system_channel():
-    with pytest.raises(Refusal, match="no consortium"):
+    with pytest.raises(Refused, match="no consortium"):
         admit_creation(genesis(), creation(), now=NOW, signer=orderer(), channels=1)
 
 
 def test_in_maintenance_mode_no_channel_is_made_for_now():
     closed = in_maintenance(system_channel())
-    with pytest.raises(Refusal, match="maintenance mode") as caught:
+    with pytest.raises(Refused, match="maintenance mode") as caught:
         admit_creation(closed, creation(), now=NOW, signer=orderer(), channels=1)
     assert caught.value.status == 503

@@ -10,6 +10,7 @@ from contextlib import asynccontextmanager
 from datetime import UTC, datetime
 
 from bench.osn.transactions import FOLDER as FABRIC
+from ordering_osn.api.channels import Refused
 from ordering_osn.api.grpc_client import NodeClient
 from ordering_osn.api.grpc_server import Server
 from ordering_osn.api.metrics import Metrics
@@ -21,7 +22,7 @@ from ordering_osn.config.channel_config import ChannelConfig
 from ordering_osn.config.policies import PolicyNotMet
 from ordering_osn.identity import SigningIdentity
 from ordering_osn.ledger.ledger import Ledger
-from ordering_osn.node.filters import Refusal, admit_normal, route
+from ordering_osn.node.filters import admit_normal, route
 from ordering_osn.protos import Block, HeaderType
 
 CRYPTO = FABRIC / "crypto"
@@ -75,6 +76,7 @@ class SmallChannel:
         self._newest = Block.FromString(genesis).header
         self._config = ChannelConfig.from_block(genesis)
         self._errored = False
+        self.places = {}  # of transactions
         self._watchers = {}
         self._keys = itertools.count()
         self._lock = threading.Lock()
@@ -107,6 +109,11 @@ class SmallChannel:
             self._watchers[key] = callback
         return lambda: self._watchers.pop(key, None)
 
+    async def receipt(self, transaction, timeout_s):
+        if transaction not in self.places:
+            await asyncio.sleep(timeout_s)
+        return self.places.get(transaction)
+
     def add(self, *data):
         """Write the next block; gives its number."""
         number = self.store.height
@@ -134,7 +141,6 @@ class SmallChannels:
 
     def __init__(self, *channels):
         self._channels = {channel.name: channel for channel in channels}
-        self._places = {}
         self.failed = []
         self.submitted = []
         self.stored = None  # an event to wait for before anything is acknowledged
@@ -160,21 +166,14 @@ class SmallChannels:
                 return 404, f"no channel {name}"
             channel = self._channels[name]
             admit_normal(channel.config, parsed, now=datetime.now(UTC))
-        except Refusal as refusal:
+        except Refused as refusal:
             return refusal.status, refusal.info
         if channel.errored:
             return 503, "the chain is not ready"
         if self.stored is not None:
             await self.stored.wait()
-        place = (channel.add(envelope), 0)
-        self._places[name, transaction_id(envelope)] = place
+        channel.places[transaction_id(envelope)] = (channel.add(envelope), 0)
         return 200, ""
-
-    async def receipt(self, channel, transaction, timeout_s):
-        place = self._places.get((channel, transaction))
-        if place is None:
-            await asyncio.sleep(timeout_s)
-        return self._places.get((channel, transaction))
 
 
 @asynccontextmanager

@@ -4,6 +4,7 @@ import asyncio
 import threading
 
 from multicast.drivers.protocol import Appended
+from ordering_osn.api.channels import Refused
 from ordering_osn.api.metrics import Metrics
 from ordering_osn.chain.bundles.bundle import encode_bundle, make_bundle
 from ordering_osn.chain.bundles.metadata import metadata_of
@@ -35,15 +36,13 @@ def after_updates(config, count):
 class SmallStatus:
     """Whether a small chain takes envelopes."""
 
-    def __init__(self):
-        self.why_not = None
+    def __init__(self, name=""):
+        self.name, self.why_not = name, None
 
-    async def ready(self, timeout_s):
-        assert timeout_s >= 0
-        return self.why_not is None
-
-    def trouble(self, *, bundles=False):  # noqa: ARG002 - as of a real one
-        return self.why_not
+    async def ready(self, _timeout_s, *, bundles):
+        assert bundles
+        if self.why_not is not None:
+            raise Refused(503, self.why_not, self.name)
 
 
 class SmallNode:
@@ -52,7 +51,7 @@ class SmallNode:
     def __init__(self, name, chains=AB):
         self.name = name
         self._config = configs.genesis(name)
-        self.status = SmallStatus()
+        self.status = SmallStatus(name)
         self.rule = BundleRule(RuleState(chains, 0))
         self._watchers = []
         self.offset = 0

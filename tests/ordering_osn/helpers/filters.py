@@ -13,10 +13,11 @@ def admit_normal(config, raw, *, now):
 
 
 def admit_update(config, raw, *, now, signer):
-    return filters.admit_update(config, ParsedEnvelope(raw), now=now, signer=signer)
+    made = filters.admit_update(config, ParsedEnvelope(raw), now=now, signer=signer)
+    return made, config.sequence
 
 
 def admit_creation(system, raw, *, now, signer, channels):
-    return filters.admit_creation(
-        system, ParsedEnvelope(raw), now=now, signer=signer, channels=channels
-    )
+    envelope = ParsedEnvelope(raw)
+    made = filters.admit_creation(system, envelope, now=now, signer=signer, channels=channels)
+    return made, system.sequence

@@ -16,7 +16,7 @@ from ordering_osn.api.seek import seek_envelope
 from ordering_osn.protos import Block
 from tests.ordering_osn.helpers.chains import USER
 
-CONNECTION_TAILS = 200  # below what a server allows a connection
+CONNECTION_TAILS = 80  # below what a server allows a connection
 
 
 async def follow(client, stop):

@@ -81,7 +81,7 @@ def test_an_organisation_defined_twice_must_be_the_same_twice(authority):
     raw = msp_bytes([authority], nodes=NODES)
     member = authority.issue("a", units=["client"])
     Msps([Msp(raw), Msp(raw)]).identity(member.creator()).validate()
-    with pytest.raises(MalformedMsp, match="twice"):
+    with pytest.raises(MalformedMsp, match="two different MSPs"):
         Msps([Msp(raw), node_msp(root())])
 
 

@@ -14,7 +14,8 @@ import pytest
 
 from multicast.errors import UnknownVersion
 from ordering_osn.ledger import segments
-from ordering_osn.ledger.ledger import Ledger, LedgerDamaged, LedgerFailed, LedgerFull
+from ordering_osn.ledger.errors import LedgerDamaged, LedgerFailed, LedgerFull
+from ordering_osn.ledger.ledger import Ledger
 from tests.ordering_osn.helpers.ledgers import (
     SMALL,
     block,
@@ -76,7 +77,7 @@ def test_a_ledger_whose_only_block_was_torn_begins_again(tmp_path):
         ledger.append(0, b"torn")
     os.truncate(newest(tmp_path), segments.HEADER_BYTES + 5)
     with Ledger.open(tmp_path) as ledger:
-        assert (ledger.base, ledger.height, ledger.last()) == (0, 0, None)
+        assert (ledger.base, ledger.height) == (0, 0)
         ledger.append(0, b"again")
     assert reopened(tmp_path) == [b"again"]
 
@@ -310,7 +311,7 @@ def test_a_disk_too_full_for_a_new_segment_leaves_the_ledger_as_it_was(tmp_path,
             ledger.append(height, b"next")
         assert {name for name in files(tmp_path) if "draft" not in name} == before.keys()
         ledger.append(height, b"next")
-        assert ledger.last() == b"next"
+        assert ledger.read(ledger.height - 1) == b"next"
     assert reopened(tmp_path)[height:] == [b"next"]
 
 
@@ -340,7 +341,7 @@ def test_a_failed_sync_is_not_tried_again_but_by_opening_anew(tmp_path, monkeypa
         raise OSError(5, "Input/output error")
 
     with monkeypatch.context() as patched:
-        patched.setattr(segments, "_sync_data", failing)
+        patched.setattr(segments, "sync_data", failing)
         with pytest.raises(LedgerFailed, match="Input/output error") as caught:
             ledger.append(1, b"b")
         assert not caught.value.definite
@@ -353,8 +354,8 @@ def test_a_failed_sync_is_not_tried_again_but_by_opening_anew(tmp_path, monkeypa
 
 
 def test_blocks_are_synced_before_they_are_seen_and_segments_in_any_case(tmp_path, monkeypatch):
-    events, really = [], segments._sync_data
-    monkeypatch.setattr(segments, "_sync_data", lambda fd: (events.append("sync"), really(fd)))
+    events, really = [], segments.sync_data
+    monkeypatch.setattr(segments, "sync_data", lambda fd: (events.append("sync"), really(fd)))
     for fsync in ("block", "never"):
         events.clear()
         with open_small(tmp_path / fsync, fsync=fsync) as ledger:

@@ -16,7 +16,8 @@ from hypothesis import strategies as st
 from multicast.errors import UsageError
 from ordering_osn.chain.blocks import new_block, seal
 from ordering_osn.ledger import segments
-from ordering_osn.ledger.ledger import Ledger, LedgerLocked, NotNext, NotYet, Pruned
+from ordering_osn.ledger.errors import LedgerLocked, NotNext, NotYet, Pruned
+from ordering_osn.ledger.ledger import Ledger
 from tests.helpers.small import until
 from tests.ordering_osn.helpers.ledgers import (
     Unsigned,
@@ -66,7 +67,9 @@ def test_blocks_that_are_no_longer_in_memory_are_read_from_the_file(tmp_path):
 def test_a_watcher_is_called_by_the_appender_once_the_block_can_be_read(tmp_path):
     seen = []
     with Ledger.open(tmp_path) as ledger:
-        unwatch = ledger.watch(lambda: seen.append((ledger.last(), threading.get_ident())))
+        unwatch = ledger.watch(
+            lambda: seen.append((ledger.read(ledger.height - 1), threading.get_ident()))
+        )
         ledger.append(0, b"a")
         ledger.append(1, b"b")
         unwatch()
@@ -207,7 +210,7 @@ def test_pruning_syncs_the_blocks_that_stay_before_the_base_moves(tmp_path, monk
     with Ledger.open(tmp_path, fsync="never") as ledger:
         for number in range(5):
             ledger.append(number, real_block(number))
-        monkeypatch.setattr(segments, "_sync_data", lambda _fd: events.append("sync"))
+        monkeypatch.setattr(segments, "sync_data", lambda _fd: events.append("sync"))
         monkeypatch.setattr(
             segments, "write_base", lambda *base: (events.append("base"), really(*base))
         )

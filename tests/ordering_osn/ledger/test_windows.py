@@ -4,7 +4,8 @@ import json
 
 import pytest
 
-from ordering_osn.ledger.ledger import Ledger, LedgerDamaged
+from ordering_osn.ledger.errors import LedgerDamaged
+from ordering_osn.ledger.ledger import Ledger
 from ordering_osn.ledger.windows import WINDOWS_FILE, ledger_sets, read_windows, save_windows
 from tests.ordering_osn.helpers.bundles import bundle, bundle_record, marker
 from tests.ordering_osn.helpers.cores import Stepped, genesis, rules, sealed

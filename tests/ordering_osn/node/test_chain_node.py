@@ -45,7 +45,7 @@ def test_genuine_transactions_stand_in_blocks_of_ten_in_the_order_they_were_sent
         accepted(node, *sent)
         assert until_ordered(node, 40) == sent
         assert [len(block.data.data) for block in blocks(node)] == [1, 10, 10, 10, 10]
-        place = asyncio.run(node.receipt("chain-a", transaction_id(sent[23]), 60.0))
+        place = asyncio.run(node.get("chain-a").receipt(transaction_id(sent[23]), 60.0))
         assert place == (3, 3)
 
 

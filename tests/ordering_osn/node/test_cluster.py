@@ -21,8 +21,8 @@ from ordering_osn.api.seek import seek_envelope
 from ordering_osn.chain.transactions import transaction_id
 from ordering_osn.config.channel_config import ChannelConfig
 from ordering_osn.node.catch_up import verified
-from ordering_osn.node.in_sync import Replicas
 from ordering_osn.node.joining import join
+from ordering_osn.node.kafka_connection import Replicas
 from ordering_osn.protos import Block
 from tests.helpers.small import until
 from tests.helpers.system import System, amcast

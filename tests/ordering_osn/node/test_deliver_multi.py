@@ -161,10 +161,9 @@ def test_refusals_name_the_chain_and_what_to_do(tmp_path, monkeypatch):
         status, info = ended(node, (A, B), b"1:9/K2/0/0/0")
         assert (status, info.startswith("topic chains has no plan of epoch 9")) == (404, True)
         stranger = configs.Member(configs.root().issue("x", units=["client"]), "Org1MSP")
-        assert ended(node, (A, B), signer=stranger) == (
-            403,
-            f"the identity does not satisfy the Readers of channel {A}",
-        )
+        status, info = ended(node, (A, B), signer=stranger)
+        assert status == 403
+        assert info.startswith(f"the identity does not satisfy the Readers of channel {A}: ")
 
 
 def test_what_may_be_pruned_is_refused_and_what_is_behind_it_is_given(tmp_path):

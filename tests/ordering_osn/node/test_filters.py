@@ -4,9 +4,10 @@ from datetime import timedelta
 
 import pytest
 
+from ordering_osn.api.channels import Refused
 from ordering_osn.chain.envelopes import canonical
 from ordering_osn.config.channel_config import ChannelConfig
-from ordering_osn.node.filters import EnvelopeClass, Refusal
+from ordering_osn.node.filters import EnvelopeClass
 from ordering_osn.protos import (
     ChannelHeader,
     ConfigEnvelope,
@@ -54,7 +55,7 @@ from tests.ordering_osn.helpers.pki import (
 
 
 def refused(call, *args, **named):
-    with pytest.raises(Refusal) as caught:
+    with pytest.raises(Refused) as caught:
         call(*args, **named)
     assert_one_sentence(caught.value)
     return caught.value.status
@@ -85,7 +86,7 @@ def test_an_envelope_for_no_channel_goes_to_the_channel_of_no_name():
 def test_a_channel_id_of_several_chains_is_a_bad_request(channel, kind):
     raw = transaction(channel, kind=kind)
     assert refused(route, raw) == 400
-    with pytest.raises(Refusal, match="names several chains, and peers accept no such transaction"):
+    with pytest.raises(Refused, match="names several chains, and peers accept no such transaction"):
         route(raw)
 
 
@@ -93,7 +94,7 @@ def test_a_channel_id_of_several_chains_is_a_bad_request(channel, kind):
 @pytest.mark.parametrize("kind", [HeaderType.ENDORSER_TRANSACTION, HeaderType.CONFIG_UPDATE])
 def test_a_channel_id_longer_than_any_is_not_found_and_not_quoted_whole(channel, kind):
     raw = transaction(channel, kind=kind)
-    with pytest.raises(Refusal) as refusal:
+    with pytest.raises(Refused) as refusal:
         route(raw)
     assert refusal.value.status == 404
     assert f"{len(channel)} characters" in refusal.value.info
@@ -148,7 +149,7 @@ def test_expiry_is_judged_before_the_signature(with_org2, authority):
 def test_size_is_judged_before_expiry(with_org2, authority):
     member = Member(authority.issue("user", units=["client"], ends=5), "Org2MSP")
     raw = transaction(signer=member, data=b"x" * (10 << 20))
-    with pytest.raises(Refusal, match="exceeds maximum"):
+    with pytest.raises(Refused, match="exceeds maximum"):
         admit_normal(with_org2, raw, now=years(9))
 
 
@@ -200,7 +201,7 @@ def test_the_channels_own_writers_policy_decides(config):
 
 def test_maintenance_mode_turns_normal_transactions_away_for_now(config):
     closed = in_maintenance(config)
-    with pytest.raises(Refusal) as caught:
+    with pytest.raises(Refused) as caught:
         admit_normal(closed, transaction(), now=NOW)
     assert (caught.value.status, caught.value.retriable) == (503, True)
     assert refused(admit_normal, closed, transaction(signer=orderer_admin()), now=NOW) == 503
@@ -282,7 +283,7 @@ def test_a_forbidden_transition_is_a_bad_request(config, case):
     closed, change, text = TRANSITIONS[case]
     start = in_maintenance(config) if closed else config
     raw = update(start, change, signers=[orderer_admin(), org_admin()])
-    with pytest.raises(Refusal, match=text) as caught:
+    with pytest.raises(Refused, match=text) as caught:
         admit_update(start, raw, now=NOW, signer=orderer())
     assert caught.value.status == 400
 
@@ -296,7 +297,7 @@ def test_without_the_capability_the_state_turns_nobody_away_but_by_policy(config
 def test_maintenance_mode_needs_its_capability(config):
     old = of_old_capabilities(config)
     raw = update(old, lambda c: set_consensus(c, state=MAINTENANCE))
-    with pytest.raises(Refusal, match="without the capability"):
+    with pytest.raises(Refused, match="without the capability"):
         admit_update(old, raw, now=NOW, signer=orderer())
 
 
@@ -321,7 +322,7 @@ def test_an_update_becomes_a_config_envelope_signed_by_the_node(config):
 def test_an_update_at_a_node_whose_certificate_has_expired_is_not_the_clients_fault(config):
     raw = update(config, lambda c: set_batch(c, max_message_count=500))
     node = Member(root().issue("node", units=["orderer"], ends=1), "OrdererMSP")
-    with pytest.raises(Refusal, match="this node's certificate has expired") as refusal:
+    with pytest.raises(Refused, match="this node's certificate has expired") as refusal:
         admit_update(config, raw, now=NOW, signer=node)
     assert refusal.value.status == 503
     assert refusal.value.retriable
@@ -364,7 +365,7 @@ def test_the_config_that_an_update_leads_to_must_pass_the_filters_too(config):
         set_batch(new, absolute_max_bytes=size + 1000, preferred_max_bytes=100)
 
     small = ChannelConfig("chain-a", changed(config, limits))
-    with pytest.raises(Refusal, match="exceeds maximum") as caught:
+    with pytest.raises(Refused, match="exceeds maximum") as caught:
         admit_update(small, raw, now=NOW, signer=orderer())
     assert caught.value.status == 400
     stranger = Member(root().issue("x", units=["orderer"]), "OrdererMSP")

@@ -7,12 +7,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from ordering_osn.api.channels import Refused
 from ordering_osn.chain.channel_rules import Invalid
 from ordering_osn.chain.envelopes import canonical, signed_envelope
 from ordering_osn.chain.records import RegularKind
 from ordering_osn.config.channel_config import config_of
 from ordering_osn.config.channel_creation import created_channel
-from ordering_osn.node.filters import Refusal
 from ordering_osn.protos import (
     Envelope,
     HeaderType,
@@ -211,5 +211,5 @@ def test_whatever_is_damaged_is_refused_or_let_in_and_never_more(edits, which):
         lambda: rules(config).after(wrong),
         lambda: rules(system).after(wrong),
     ):
-        with contextlib.suppress(Refusal, Invalid):
+        with contextlib.suppress(Refused, Invalid):
             call()

@@ -7,7 +7,7 @@ import pytest
 from multicast.errors import TopicChanged
 from ordering_osn.chain.blocks import consenter_of
 from ordering_osn.chain.records import Regular, RegularKind, TimeToCut, encode
-from ordering_osn.ledger.ledger import LedgerDamaged, LedgerFull
+from ordering_osn.ledger.errors import LedgerDamaged, LedgerFull
 from tests.helpers.small import until
 from tests.ordering_osn.helpers import configs
 from tests.ordering_osn.helpers.small import (

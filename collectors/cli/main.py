@@ -206,10 +206,10 @@ def _show(plan: Plan, rows: list[dict[str, Any]], consumers: Iterable[GroupFacts
     console.width = max(console.width, _WIDTH_COLUMNS)
     console.print(table)
     table = Table(box=None, pad_edge=False)
-    for column in CONSUMER_COLUMNS[:-1]:
+    for column in CONSUMER_COLUMNS:
         table.add_column(column)
     for group in consumers:
-        table.add_row(*(Text(printable(cell)) for cell in consumer_row(group, now_ms())[:-1]))
+        table.add_row(*(Text(printable(cell)) for cell in consumer_row(group, now_ms())))
     if consumers:
         console.print("", table)
 

@@ -112,7 +112,7 @@ def test_a_deployment_that_works_is_told_apart_from_one_whose_collector_stopped(
     told = [document[key] for key in ("wrong", "epoch", "begun")]
     assert (done.returncode, *told) == (0, 0, 1, True)
     assert {finding["check"] for finding in document["findings"]} == {"replication", "consumer"}
-    assert all(each["told_address"] and not each["behind"] for each in document["collectors"])
+    assert all(each["is_open"] and not each["behind"] for each in document["collectors"])
     group, never = document["consumers"]
     assert (never["group"], never["cursor"], never["stands_since_ms"]) == ("C2", "", None)
     assert group["stands_since_ms"] == group["committed_ms"]  # messages wait since before

@@ -160,7 +160,7 @@ async def _watch_files(options: Options, metrics: Metrics, renew: asyncio.Event)
             metrics.renewal_failed.labels(followed.option).set(bool(followed.trouble))
         now = time.time()
         for option, pem, authorities in _certificates(options):
-            end = certificates.end_of(pem, now, authorities=authorities)
+            end = certificates.end_of(pem, authorities=authorities)
             if end is None:
                 continue
             shown.labels(option).set(end)

@@ -8,7 +8,6 @@ from __future__ import annotations
 import dataclasses
 import json
 import logging
-import sys
 from pathlib import Path
 from typing import Annotated
 
@@ -120,17 +119,22 @@ def up(
 def user(
     name: Annotated[str, typer.Argument(help="The user, as in User:NAME of the rights.")],
     directory: Directory = DEFAULT_DIRECTORY,
+    *,
+    rights: Annotated[
+        typer.FileText | None,
+        typer.Option("--rights", help="What 'amcast generate acls' printed; -: from stdin."),
+    ] = None,
 ) -> None:
     """Let a user sign in to a cluster of --secure; prints the file of his settings.
 
-    He gets a new password, and the rights on stdin, if there are any: 'amcast generate acls'.
+    He gets a new password, and these rights.
     """
     cluster = _cluster(directory)
     if not client_of(cluster.directory):
         raise UsageError(f"the cluster in {cluster.directory} is not secure: up --secure makes one")
     file = add_user(cluster.directory, cluster.bootstrap, name)
-    if not sys.stdin.isatty():
-        grant(cluster.directory, install(cluster.version, progress=_say), sys.stdin)
+    if rights is not None:
+        grant(cluster.directory, install(cluster.version, progress=_say), rights)
     typer.echo(file)
 
 

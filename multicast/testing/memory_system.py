@@ -182,6 +182,8 @@ class MemorySystem(TopicClients):
         """
         members = self.log.group(kafka_group(self.topic, group))
         paused = members.pause()
+        if not paused:
+            raise UsageError(f"no exclusive consumer of group {group} is active")
         self.note(f"paused a member of {group}")
         self.run(MemoryMember.session_s)
         members.leave(paused, choose)

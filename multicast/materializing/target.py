@@ -11,13 +11,7 @@ from contextlib import closing
 from typing import TYPE_CHECKING, NamedTuple
 
 from multicast.consuming.cursor import Cursor
-from multicast.control.topics import (
-    control_topics,
-    groups_topic,
-    order_topic,
-    refuse_topic,
-    sentinel_topic,
-)
+from multicast.control.topics import own_topics, refuse_topic
 from multicast.drivers.protocol import Driver, Record, TopicPartition
 from multicast.errors import Conflict, UsageError
 
@@ -56,8 +50,7 @@ def open_target(admin: Admin, source: str, topic: str, *, by_key: bool) -> CopyT
 def refuse_own(source: str, topic: str) -> None:
     """Raise `UsageError` for a topic of the system itself, or what is no topic's name."""
     refuse_topic(topic)
-    own = groups_topic(source), order_topic(source), sentinel_topic(source), *control_topics(source)
-    if topic in (source, *own):
+    if topic in (source, *own_topics(source)):
         raise UsageError(f"{topic} belongs to topic {source} itself; copy to another topic")
 
 

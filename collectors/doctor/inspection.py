@@ -289,11 +289,10 @@ def _work(
         return facts, []
     start = InspectionStart(began_ms, ends, deadline, streams)
     read: dict[str, tuple[CollectorFacts, list[Stamp]]] = {}
-    for name in sorted(
-        (node.name for node in plan.collectors), key=lambda name: _depth(plan, name), reverse=True
-    ):
+    names = [node.name for node in plan.collectors]
+    for name in sorted(names, key=lambda name: len(plan.path(name)), reverse=True):
         read[name] = inspect_collector(driver, state, plan, name, start)
-    ordered = [read[node.name] for node in plan.collectors]
+    ordered = [read[name] for name in names]
     facts = replace(facts, collectors=tuple(collector for collector, _ in ordered))
     return facts, [stamp for _, seen in ordered for stamp in seen]
 
@@ -308,10 +307,6 @@ def _older(
         if logs := older_logs(driver, places, topic.kept_ms, now_ms()):
             older.append(names_older(topic.name, topic.kept_ms, logs))
     return tuple(older)
-
-
-def _depth(plan: Plan, collector: str | None) -> int:
-    return 0 if collector is None else 1 + _depth(plan, plan.collector(collector).parent)
 
 
 def _damages(

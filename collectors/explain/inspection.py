@@ -182,11 +182,7 @@ def _decision(driver: Driver, log: Log, offset: int) -> str:
 def _path(plan: Plan, log: Log) -> list[CollectorSpec]:
     """List the collectors that order a log, each after its parent."""
     nodes = [node for node in plan.collectors if log.name in node.bag]
-    return sorted(nodes, key=lambda node: _depth(plan, node))
-
-
-def _depth(plan: Plan, node: CollectorSpec) -> int:
-    return 0 if node.parent is None else 1 + _depth(plan, plan.collector(node.parent))
+    return sorted(nodes, key=lambda node: len(plan.path(node.name)))
 
 
 def _hop(

@@ -181,8 +181,6 @@ def _write(files: Mapping[str, tuple[Path, str]], *, force: bool) -> None:
                 refuse_existing(path, text.encode(), instead=option)
         for path, text in files.values():
             write_text(path, text, force=True)
-    except OSError as error:
-        raise UsageError(f"{error.filename}: {error.strerror}") from error
     except FileExists as error:
         raise UsageError(str(error)) from error
 

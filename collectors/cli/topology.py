@@ -156,7 +156,7 @@ def _is_over(file: Path, running: Plan) -> bool:
     """Whether a file holds a rollback plan that nobody can apply any more."""
     try:
         return read_plan(file).epoch <= running.epoch
-    except UsageError:
+    except (OSError, UsageError):
         return False
 
 
@@ -165,8 +165,6 @@ def _write_rollback(file: Path, running: Plan, plan: Plan, *, force: bool, optio
     try:
         text = json.dumps(back(running, plan).to_json(), indent=2) + "\n"
         write_text(file, text, force=force, instead=option)
-    except OSError as error:
-        raise UsageError(f"{file}: {error.strerror}") from error
     except FileExists as error:
         raise UsageError(str(error)) from error
     except Infeasible as error:
@@ -337,8 +335,6 @@ def read_plan(file: Path) -> Plan:
     try:
         plan = Plan.parse(file.read_bytes())
         refuse_names(plan)
-    except OSError as error:
-        raise UsageError(f"{file}: {error.strerror}") from error
     except (ValueError, InvalidPlan) as error:
         raise UsageError(f"{file}: {error}") from error
     return plan

@@ -9,7 +9,6 @@ from dataclasses import replace
 from collectors.doctor.consumer_groups import group_prefix
 from collectors.doctor.streams import now_ms, stream_records
 from collectors.explain.facts import (
-    Addressee,
     Copy,
     ExplainedMessage,
     Hop,
@@ -68,11 +67,7 @@ def explain(
         _hop(driver, state, plan, node, message=message, ends=ends) for node in _path(plan, log)
     )
     to = set(log.to if record is None else record.to)
-    readers = tuple(
-        Addressee(entry.name, entry.collector)
-        for entry in plan.consumers
-        if not to.isdisjoint(entry.interest)
-    )
+    readers = tuple(each for each in plan.consumers if not to.isdisjoint(each.interest))
     copies: tuple[Copy, ...] = ()
     if record is not None and record.kind == "message" and not is_void(record):
         copies = tuple(_copies(driver, admin, plan, message, record))

@@ -234,7 +234,7 @@ class SteppedInstance:
 
 
 class SteppedCollectors:
-    """All collectors of a cluster in memory (`multicast.testing.parties.OrderingParty`)."""
+    """All collectors of a cluster in memory. They run in turns, in the thread of the test."""
 
     def __init__(self, cluster: MemorySystem) -> None:
         self._cluster = cluster

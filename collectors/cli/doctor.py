@@ -18,8 +18,8 @@ import typer
 
 from collectors.cli.cluster import cluster_of
 from collectors.cli.consumers import consumer_documents
-from collectors.doctor.certificate_checks import of_certificates
 from collectors.doctor.checks import findings
+from collectors.doctor.consumer_checks import of_certificates
 from collectors.doctor.facts import Facts, Stamp, TopicFacts
 from collectors.doctor.finding import Finding, Weight
 from collectors.doctor.inspection import inspect

@@ -17,8 +17,7 @@ from functools import partial
 from uuid import uuid4
 
 from collectors.doctor.checks import of_brokers, of_changed_topics, of_topics, of_unordered
-from collectors.doctor.consumer_groups import group_prefix
-from collectors.doctor.ended_groups import request_of
+from collectors.doctor.consumer_groups import group_prefix, request_of
 from collectors.doctor.finding import Check, Finding, Weight, refuse
 from collectors.doctor.inspection import (
     inspect_brokers,

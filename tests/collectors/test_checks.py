@@ -5,9 +5,8 @@ from dataclasses import replace
 import pytest
 
 from collectors.core.mending import Damage, Harm
-from collectors.doctor.certificate_checks import of_certificates
 from collectors.doctor.checks import findings, of_unordered
-from collectors.doctor.consumer_checks import STANDS_MS
+from collectors.doctor.consumer_checks import STANDS_MS, of_certificates
 from collectors.doctor.facts import (
     AheadLog,
     BrokerFacts,

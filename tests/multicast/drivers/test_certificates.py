@@ -5,7 +5,7 @@ import time
 
 import pytest
 
-from collectors.doctor.certificate_checks import of_certificates
+from collectors.doctor.consumer_checks import of_certificates
 from multicast.drivers import certificates
 from multicast.drivers.certificates import WARNED_BEFORE_S, end_of, expiry_warning, watch_files
 from multicast.metrics.exposition import certificate_samples

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 import sys
-from contextlib import closing
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -19,13 +18,18 @@ from rich.table import Table
 from collectors.cli.cluster import cluster_of, control_of, say
 from collectors.cli.main import describe
 from collectors.cli.recover import recover_damaged
-from collectors.reconfiguration.apply import Applied, apply, refuse_unsound, same_layout, unordered
+from collectors.reconfiguration.apply import (
+    Applied,
+    apply,
+    control_state,
+    refuse_unsound,
+    same_layout,
+    unordered,
+)
 from collectors.reconfiguration.drain import some
 from multicast.cli.options import WAIT_RANGE, Bootstrap, DriverName, Topic
-from multicast.control import ControlReader
 from multicast.drivers.kafka import Admin
-from multicast.drivers.protocol import Driver
-from multicast.errors import AmcastError, UncoveredInterest, UsageError
+from multicast.errors import AmcastError, UsageError
 from multicast.settings import settings
 from topology.changes import effects
 from topology.files import FileExists, write_text
@@ -89,7 +93,8 @@ def apply_plan(
     plan = read_plan(file)
     chosen = settings(bootstrap=bootstrap, topic=plan.topic, driver=driver)
     with cluster_of(chosen) as (opened, admin):
-        running = _running(opened, plan.topic)
+        state = control_state(opened, plan.topic)
+        running = state.plan() if state.epoch else None
         if dry_run and running is not None and same_layout(running, plan):
             typer.echo(f"epoch {running.epoch} of topic {plan.topic} runs already")
             return
@@ -113,16 +118,6 @@ def apply_plan(
             before_change=before_change,
         )
     _report(done, output)
-
-
-def _running(driver: Driver, topic: str) -> Plan | None:
-    try:
-        control = ControlReader(driver, topic)
-    except UncoveredInterest:
-        return None
-    with closing(control):
-        state = control.refresh()
-        return state.plan() if state.epoch else None
 
 
 def _tell_and_ask(running: Plan | None, plan: Plan, *, dry_run: bool, asks: bool) -> None:

@@ -129,7 +129,7 @@ def apply(
     """
     cluster = _check_for_cluster(admin, plan)
     refuse(of_brokers(inspect_brokers(admin, [])))
-    state = _control_state(driver, admin, plan.topic)
+    state = control_state(driver, plan.topic)
     running = state.plan() if state.epoch else None
     made: list[str] = []
     again = running is not None and same_layout(running, plan)
@@ -186,13 +186,11 @@ def _check_for_cluster(admin: Admin, plan: Plan) -> str:
     return cluster
 
 
-def _control_state(driver: Driver, admin: Admin, topic: str) -> ControlState:
+def control_state(driver: Driver, topic: str) -> ControlState:
     """Read the control topics; give an empty state if there is no plan."""
-    if not admin.partitions([control_partition(topic).topic]):
-        return ControlState(topic)
     try:
         control = ControlReader(driver, topic)
-    except UncoveredInterest:  # the collectors' topic is missing, too
+    except UncoveredInterest:
         return ControlState(topic)
     with closing(control):
         return control.refresh()

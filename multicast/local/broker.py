@@ -8,6 +8,7 @@ form a cluster and what is stored about them between commands.
 from __future__ import annotations
 
 import base64
+import json
 import os
 import random
 import shutil
@@ -245,13 +246,8 @@ class Broker:
 
 
 def _escaped(value: str) -> str:
-    """Encode a value for a Java property file: ASCII, other characters as UTF-16 units."""
-    units = value.encode("utf-16-be", "surrogatepass")
-    numbers = [units[index] << 8 | units[index + 1] for index in range(0, len(units), 2)]
-    return "".join(
-        chr(number) if 32 <= number < 127 and number != ord("\\") else f"\\u{number:04x}"
-        for number in numbers
-    )
+    """Encode a value for a Java property file: in ASCII it escapes as a text of JSON does."""
+    return json.dumps(value)[1:-1]
 
 
 def _properties(broker: Broker, brokers: Sequence[Broker]) -> dict[str, str]:

@@ -162,10 +162,7 @@ def apply(
         append_sentinels(driver, admin, plan.topic, timeout_s)
         forget_checkpoints(driver, state, timeout_s)
         filled = _fill_in(driver, admin, plan, cluster)
-        _propose(driver, filled, state.previous, timeout_s)
-        filled = control.refresh().plan(plan.epoch)
-        if not same_layout(filled, plan):
-            raise Conflict(f"another operator applied a plan for epoch {plan.epoch} first")
+        filled = propose(driver, control, filled, timeout_s)
         say(f"the plan of epoch {plan.epoch} is in the control topic")
         _drain(driver, control, timeout_s, say)
         return Applied(filled, tuple(made), changed=True, not_running=not_opened(control.refresh()))
@@ -404,6 +401,14 @@ def forget_checkpoints(driver: Driver, state: ControlState, timeout_s: float) ->
         appender.flush(timeout_s)
 
 
-def _propose(driver: Driver, plan: Plan, previous: bytes, timeout_s: float) -> None:
-    key, value = plan_record(previous, plan, attempt=uuid4().hex)
+def propose(driver: Driver, control: ControlReader, plan: Plan, timeout_s: float) -> Plan:
+    """Append the plan of the next epoch to the control topic; give the one that counts.
+
+    Raises `Conflict` if another operator's came first.
+    """
+    key, value = plan_record(control.state.previous, plan, attempt=uuid4().hex)
     append_one(driver, control_partition(plan.topic), key, value, timeout_s)
+    counts = control.refresh().plan(plan.epoch)
+    if not same_layout(counts, plan):
+        raise Conflict(f"another operator applied a plan for epoch {plan.epoch} first")
+    return counts

@@ -18,14 +18,10 @@ from rich.table import Table
 from collectors.cli.cluster import cluster_of, control_of, say
 from collectors.cli.main import describe
 from collectors.cli.recover import recover_damaged
-from collectors.reconfiguration.apply import (
-    Applied,
-    apply,
-    control_state,
-    refuse_unsound,
-    same_layout,
-    unordered,
-)
+from collectors.doctor.checks import of_unordered
+from collectors.doctor.finding import Check, Weight
+from collectors.doctor.inspection import inspect_topics, of_settings
+from collectors.reconfiguration.apply import Applied, apply, control_state, same_layout
 from collectors.reconfiguration.drain import some
 from multicast.cli.options import WAIT_RANGE, Bootstrap, DriverName, Topic
 from multicast.drivers.kafka import Admin
@@ -223,8 +219,11 @@ def verify_running(
         plan = state.plan()
         with Admin(chosen.bootstrap, chosen.client) as admin:
             try:
-                unseen = refuse_unsound(admin, plan)
-                wrong += unordered(admin, plan)
+                results = of_settings(admin, plan)
+                unseen = [each.says for each in results if each.check is Check.UNSEEN]
+                broken = [each for each in results if each.weight is Weight.REFUSE]
+                unordered = of_unordered(plan, inspect_topics(admin, plan, []))
+                wrong += map(str, (*broken, *unordered))
             except AmcastError as error:
                 wrong.append(str(error))
         if state.starts(plan.epoch) is None:

@@ -16,12 +16,11 @@ from dataclasses import dataclass, replace
 from functools import partial
 from uuid import uuid4
 
-from collectors.doctor.checks import of_brokers, of_changed_topics, of_topics, of_unordered
+from collectors.doctor.checks import of_brokers, of_changed_topics, of_topics
 from collectors.doctor.consumer_groups import group_prefix, request_of
 from collectors.doctor.finding import Check, Finding, Weight, refuse
 from collectors.doctor.inspection import (
     inspect_brokers,
-    inspect_topics,
     of_settings,
     overtaken_groups,
     topic_ids_of,
@@ -320,21 +319,6 @@ def _refuse_lost(running: Plan, plan: Plan, groups: Mapping[str, SubscriptionReq
             f"the new plan would end {'; '.join(lost)}: add to the interest file what it lacks, or "
             f"give --uncovered if they are gone"
         )
-
-
-def refuse_unsound(admin: Admin, plan: Plan) -> list[str]:
-    """Raise if a topic of a running plan was recreated, or a setting breaks a guarantee.
-
-    Give a sentence for each thing that was not checked because this user may not see it.
-    """
-    results = of_settings(admin, plan)
-    refuse(results)
-    return [finding.says for finding in results if finding.check is Check.UNSEEN]
-
-
-def unordered(admin: Admin, plan: Plan) -> list[str]:
-    """Name the partitions of its topic that a running plan does not order, in a sentence."""
-    return [str(finding) for finding in of_unordered(plan, inspect_topics(admin, plan, []))]
 
 
 def unapplied(plan: Plan) -> Plan:

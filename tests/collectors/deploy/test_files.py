@@ -72,7 +72,7 @@ def test_a_file_that_exists_is_overwritten_only_by_force(tmp_path):
 
 
 def test_several_files_go_to_no_file(tmp_path):
-    refused = amcast("generate", "systemd", "--out", str(tmp_path / "amcast.service"))
+    refused = amcast("generate", "compose", "-t", "A", "--out", str(tmp_path / "a.yaml"))
     assert (refused.returncode, list(tmp_path.iterdir())) == (2, [])
     assert "is not a folder" in refused.stderr
 

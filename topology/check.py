@@ -159,7 +159,7 @@ def _share(plan: Plan, entry: Subscription) -> Share:
     path = plan.path(entry.collector)
     hops = [
         _rate(plan, log) * _link(plan, log, node, above)
-        for node, above in zip(path, [*path[1:], None], strict=True)
+        for node, above in zip(path, [*path[1:], None], strict=False)  # no path, no links
         for log in node.bag
         if log in mine
     ]

@@ -8,7 +8,7 @@ epoch that does not retain it; Prometheus takes that for a restart.
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from importlib.metadata import version
 from typing import Any
 
@@ -64,6 +64,13 @@ _OF_COLLECTORS = (
     (MetricFamily("amcast_log_lost_offset", MetricKind.GAUGE, _LOG,
             "The first offset that a log has lost, while no operator has accepted that; else none"),
      "lost"),
+    (MetricFamily("amcast_collector_held_logs", MetricKind.GAUGE, _COLLECTOR,
+            "Logs that an open transaction holds"), "held"),
+    (MetricFamily("amcast_collector_replanning_seconds", MetricKind.GAUGE, _COLLECTOR,
+            "How long the last change of plan stopped it: from its freeze to the next epoch's "
+            "begin"), "replanning_seconds"),
+    (MetricFamily("amcast_collector_append_seconds", MetricKind.HISTOGRAM, _COLLECTOR,
+            "From the append of an order record to its acknowledgement"), "append_seconds"),
 )  # fmt: skip
 _ENTRIES = (
     (MetricFamily("amcast_collector_entries_appended_total", MetricKind.COUNTER, _LOG,
@@ -74,20 +81,6 @@ _ENTRIES = (
             "Order entries that this process read in its parent's stream"), "read"),
     (MetricFamily("amcast_collector_entries_dropped_total", MetricKind.COUNTER, _LOG,
             "Of these, entries of logs outside the collector's bag"), "dropped"),
-)  # fmt: skip
-_HELD = MetricFamily(
-    "amcast_collector_held_logs",
-    MetricKind.GAUGE,
-    _COLLECTOR,
-    "Logs that an open transaction holds",
-)
-_REPLANNING = MetricFamily(
-    "amcast_collector_replanning_seconds", MetricKind.GAUGE, _COLLECTOR,
-    "How long the last change of plan stopped it: from its freeze to the next epoch's begin",
-)  # fmt: skip
-_APPENDS = MetricFamily(
-    "amcast_collector_append_seconds", MetricKind.HISTOGRAM, _COLLECTOR,
-    "From the append of an order record to its acknowledgement",
 )  # fmt: skip
 _CHECK = (
     (MetricFamily("amcast_check_messages_total", MetricKind.COUNTER, ("topic",),
@@ -116,9 +109,6 @@ _BUILD = MetricFamily(
 )
 FAMILIES = (
     *(family for family, _ in (*_OF_COLLECTORS, *_ENTRIES)),
-    _HELD,
-    _REPLANNING,
-    _APPENDS,
     *(family for family, _ in (*_CHECK, *_CONSUMERS)),
     CERTIFICATES,
     _BUILD,
@@ -136,13 +126,9 @@ def samples_of(status: Mapping[str, Any]) -> Samples:
     topic = status["topic"]
     for node in _newest(status["nodes"]):
         labels = (topic, node["node"])
-        for family, value in _values(node):
-            taken[family.name] += _samples(labels, value)
-        if node.get("replanning_seconds") is not None:
-            taken[_REPLANNING.name].append(LabelledValue(labels, node["replanning_seconds"]))
-        if "append_seconds" in node:
-            appends = node["append_seconds"]
-            taken[_APPENDS.name].append(LabelledValue(labels, appends["sum"], appends["counts"]))
+        for families, values in ((_OF_COLLECTORS, node), (_ENTRIES, node.get("entries", {}))):
+            for family, key in families:
+                taken[family.name] += _samples(family, labels, values.get(key, 0))
     for family, key in _CHECK if "check" in status else ():
         taken[family.name].append(LabelledValue((topic,), status["check"][key]))
     for row in status.get("consumers", ()):
@@ -161,19 +147,15 @@ def _newest(nodes: list[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
     return list({node["node"]: node for node in ranked}.values())
 
 
-def _values(node: Mapping[str, Any]) -> Iterator[tuple[MetricFamily, Any]]:
-    for family, key in _OF_COLLECTORS:
-        yield family, node.get(key, 0 if len(family.labels) == len(_COLLECTOR) else {})
-    for family, key in _ENTRIES:
-        yield family, node.get("entries", {}).get(key, {})
-    yield _HELD, len(node.get("held", ()))
-
-
-def _samples(labels: tuple[str, ...], value: Any) -> list[LabelledValue]:
-    """Give one sample of a number, or one for each further label's value."""
-    if isinstance(value, Mapping):
-        return [LabelledValue((*labels, label), number) for label, number in value.items()]
-    return [LabelledValue(labels, value)]
+def _samples(family: MetricFamily, labels: tuple[str, ...], value: Any) -> list[LabelledValue]:
+    """Give one sample of a number, or one for each further label's value; 0 is of no instance."""
+    if family.kind is MetricKind.HISTOGRAM:
+        return [LabelledValue(labels, value["sum"], value["counts"])] if value else []
+    if len(family.labels) > len(labels):
+        return [LabelledValue((*labels, label), each) for label, each in (value or {}).items()]
+    if value is None:
+        return []
+    return [LabelledValue(labels, len(value) if isinstance(value, list) else value)]
 
 
 if __name__ == "__main__":

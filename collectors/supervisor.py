@@ -190,7 +190,8 @@ class Supervisor(Service):
         running = instance is not None and instance.is_open and not instance.over
         role = "primary" if self.primary else "standby"
         bare = {"node": self.collector, "epoch": self.epoch, "role": role}
-        document: dict[str, Any] = bare if instance is None else instance.status()
+        document: dict[str, Any] = {**bare, "replanning_seconds": None}
+        document |= {} if instance is None else instance.status()
         stopped = "failed" if self.error.sentence else "starting"
         document["state"] = "running" if running else stopped
         document["restarts"] = self.restarts

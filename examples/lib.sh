@@ -83,4 +83,4 @@ cluster=(--bootstrap "$AMCAST_BOOTSTRAP" --topic "$AMCAST_TOPIC")
 bounded amcast topology plan "$folder/interests.toml" --out plan.json >plan 2>plan.log
 bounded amcast topology apply plan.json >apply 2>apply.log
 start collectors amcast collectors run --web-port 0
-bounded amcast collectors status --wait healthy --timeout 5m >status 2>status.log
+bounded amcast collectors status --wait healthy --timeout 300 >status 2>status.log

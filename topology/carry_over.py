@@ -54,19 +54,13 @@ def retained(before: Plan, after: Plan) -> Retained:
 def _parts(plan: Plan) -> Iterator[_Part]:
     trees: dict[str, list[CollectorSpec]] = {}
     for node in plan.collectors:
-        trees.setdefault(_root(plan, node), []).append(node)
+        trees.setdefault(plan.path(node.name)[-1].name, []).append(node)
     collected = {name for node in plan.collectors for name in node.bag}
     for tree in trees.values():
         yield _part(plan, tree, {name for node in tree for name in node.bag})
     for log in plan.logs:
         if log.name not in collected:
             yield _part(plan, (), {log.name})
-
-
-def _root(plan: Plan, node: CollectorSpec) -> str:
-    while node.parent is not None:
-        node = plan.collector(node.parent)
-    return node.name
 
 
 def _part(plan: Plan, tree: Sequence[CollectorSpec], names: set[str]) -> _Part:

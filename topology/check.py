@@ -16,7 +16,6 @@ Rules, in the order in which they are checked:
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
 from dataclasses import dataclass
 
 from topology.tree import CollectorSpec, Log, Plan, Subscription
@@ -157,14 +156,14 @@ def _collector_share(plan: Plan, node: CollectorSpec) -> CollectorShare:
 
 def _share(plan: Plan, entry: Subscription) -> Share:
     mine = {log.name for log in _met(plan, entry)}
-    path = list(_path(plan, entry.collector))
+    path = plan.path(entry.collector)
     hops = [
         _rate(plan, log) * _link(plan, log, node, above)
-        for node, above in path
+        for node, above in zip(path, [*path[1:], None], strict=False)  # no path, no links
         for log in node.bag
         if log in mine
     ]
-    stream = path[0][0].bag if path else ()
+    stream = path[0].bag if path else ()
     return Share(
         entry.name,
         hops=math.fsum(hops),
@@ -172,17 +171,6 @@ def _share(plan: Plan, entry: Subscription) -> Share:
         own=math.fsum(_rate(plan, log) for log in stream if log in mine),
         levels=len(path),
     )
-
-
-def _path(
-    plan: Plan, collector: str | None
-) -> Iterable[tuple[CollectorSpec, CollectorSpec | None]]:
-    by_name = {node.name: node for node in plan.collectors}
-    while collector is not None:
-        node = by_name[collector]
-        above = None if node.parent is None else by_name[node.parent]
-        yield node, above
-        collector = node.parent
 
 
 def _link(plan: Plan, log: str, node: CollectorSpec, above: CollectorSpec | None) -> float:
@@ -279,7 +267,7 @@ def _check_limits(plan: Plan, figures: TreeFigures) -> None:
                 f"is {rate_max:g}"
             )
     for node in plan.collectors:
-        levels = sum(1 for _ in _path(plan, node.name))
+        levels = len(plan.path(node.name))
         if levels > limits.get("levels_max", math.inf):
             raise PlanRejected(
                 f"collector {node.name} is at level {levels}, and levels_max is "

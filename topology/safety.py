@@ -43,20 +43,12 @@ class SafetyWitness:
     @property
     def sentence(self) -> str:
         """The possible cycle of deliveries; of a clique, why the interests are not acyclic."""
-        pairs = [
-            f"{consumer} takes {log} and {self.logs[(place + 1) % len(self.logs)]}"
-            for place, (log, consumer) in enumerate(zip(self.logs, self.consumers, strict=True))
-        ]
+        ring = list(zip(self.consumers, self.logs, (*self.logs[1:], self.logs[0]), strict=True))
         if self.clique:
-            missing = [
-                f"{consumer} takes all of them but {log}"
-                for log, consumer in zip(self.logs, self.consumers, strict=True)
-            ]
+            missing = [f"{consumer} takes all of them but {log}" for consumer, log, _ in ring]
             return f"no consumer takes all of {', '.join(self.logs)}, but {'; '.join(missing)}"
-        around = [
-            f"{log} before {self.logs[(place + 1) % len(self.logs)]}"
-            for place, log in enumerate(self.logs)
-        ]
+        pairs = [f"{consumer} takes {log} and {other}" for consumer, log, other in ring]
+        around = [f"{log} before {other}" for _, log, other in ring]
         return f"{', '.join(pairs)}: decided pair by pair, they may deliver {', '.join(around)}"
 
 

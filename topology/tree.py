@@ -270,6 +270,14 @@ class Plan:
         """Look up a collector by its name; raises `KeyError` if there is none."""
         return self._collectors[name]
 
+    def path(self, collector: str | None) -> list[CollectorSpec]:
+        """List the collectors from this one up to its root; none for None."""
+        path: list[CollectorSpec] = []
+        while collector is not None:
+            path.append(self.collector(collector))
+            collector = path[-1].parent
+        return path
+
     def has_collector(self, name: str) -> bool:
         """Whether this plan has a collector of that name."""
         return name in self._collectors

@@ -10,21 +10,23 @@ import json
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import groupby
 from typing import Any
 
 from collectors.doctor.record_times import names_older
-from multicast.control import (
-    collectors_partition,
-    control_partition,
-    order_topic,
-    sentinel_topic,
-)
-from multicast.control.topics import groups_topic
+from multicast.control import groups_topic, own_topics
 from topology.interests import NAME_LENGTH_MAX
 from topology.tree import Plan
 
 # A rate of 0 would tell the planner that a partition costs nothing. The next message may come.
 _RATE_MIN = 0.1
+_PURPOSES = (  # of `own_topics`
+    "plans",
+    "checkpoints, and where collectors run",
+    "the order of message IDs",
+    "messages to sets of several partitions",
+    "one small record on each broker",
+)
 _SETTINGS = ("cleanup.policy", "retention.ms", "retention.bytes", "min.insync.replicas")
 
 
@@ -79,20 +81,11 @@ class AdoptionFacts:
 def base_of(topic: str, exists: Iterable[str]) -> str | None:
     """Give the topic that amcast made this one for (its plans, order, sets …); None: for no one."""
     existing = set(exists)
-    for make in (_control_topic, _collectors_topic, order_topic, groups_topic, sentinel_topic):
-        suffix = make("")
+    for suffix in own_topics(""):
         base = topic.removesuffix(suffix)
-        if base and base != topic and {base, _control_topic(base)} <= existing:
+        if base and base != topic and {base, own_topics(base)[0]} <= existing:
             return base
     return None
-
-
-def _control_topic(topic: str) -> str:
-    return control_partition(topic).topic
-
-
-def _collectors_topic(topic: str) -> str:
-    return collectors_partition(topic).topic
 
 
 def consumers_of(
@@ -148,31 +141,19 @@ def _list(partitions: Sequence[str], names: Sequence[str]) -> str:
         return "[" + ", ".join(map(json.dumps, partitions)) + "]"
     numbers = sorted({names.index(name) for name in partitions})
     parts: list[str] = []
-    start = 0
-    while start < len(numbers):
-        stop = start
-        while stop + 1 < len(numbers) and numbers[stop + 1] == numbers[stop] + 1:
-            stop += 1
-        run = [names[number] for number in numbers[start : stop + 1]]
+    for _, places in groupby(enumerate(numbers), lambda each: each[1] - each[0]):
+        run = [names[number] for _, number in places]
         parts += [f"{run[0]}..{run[-1]}"] if len(run) > 2 else run
-        start = stop + 1
     return "[" + ", ".join(f'"{part}"' for part in parts) + "]"
 
 
 def topics_made(plan: Plan, exists: Iterable[str]) -> dict[str, str]:
     """Name the topics that applying the plan creates, each with what it is for."""
-    topic = plan.topic
-    wanted = {
-        _control_topic(topic): "plans",
-        _collectors_topic(topic): "checkpoints, and where collectors run",
-        order_topic(topic): "the order of message IDs",
-        groups_topic(topic): "messages to sets of several partitions",
-        sentinel_topic(topic): "one small record on each broker",
-    }
+    skipped = set(exists)
     if all(len(log.to) == 1 for log in plan.logs):
-        del wanted[groups_topic(topic)]
-    existing = set(exists)
-    return {name: what for name, what in wanted.items() if name not in existing}
+        skipped.add(groups_topic(plan.topic))
+    wanted = zip(own_topics(plan.topic), _PURPOSES, strict=True)
+    return {name: what for name, what in wanted if name not in skipped}
 
 
 def document(

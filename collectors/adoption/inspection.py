@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Mapping
-from contextlib import closing
+from contextlib import closing, suppress
 
 from collectors.adoption.facts import AdoptionFacts, OldGroup, Sample, base_of
 from collectors.doctor.checks import of_brokers, of_topics
@@ -16,14 +16,14 @@ from collectors.reconfiguration.topics import refuse_partitions, topics_ahead
 from multicast.control import ControlReader, control_partition
 from multicast.drivers.kafka import Admin
 from multicast.drivers.protocol import Driver, TopicPartition
-from multicast.errors import Conflict, UsageError
+from multicast.drivers.reading import read_upto
+from multicast.errors import Conflict, TimedOut, UsageError
 from topology.interests import NAME, NAME_LENGTH_MAX
 from topology.tree import Plan
 
 _SAMPLE_PARTITIONS = 8  # the first ones; producers treat all alike
 _SAMPLE_RECORDS = 50  # of each: some hundreds show whether records have keys
-_SAMPLE_S = 3.0  # a sample is a courtesy; it must not hold up the command
-_POLL_S = 0.2  # one wait for records, well below `_SAMPLE_S`
+_SAMPLE_S = 3.0  # without a record: a sample is a courtesy, and must not hold up the command
 
 
 def refuse_topic(driver: Driver, admin: Admin, topic: str) -> int:
@@ -114,21 +114,18 @@ def _groups(
 
 
 def _sample(driver: Driver, places: Mapping[str, TopicPartition]) -> Sample:
-    """Read some of the newest records, for at most `_SAMPLE_S` seconds."""
+    """Read some of the newest records, as long as they come."""
     some = list(places.values())[:_SAMPLE_PARTITIONS]
     first, ends = driver.log_start_offsets(some), driver.last_stable_offsets(some)
     starts = {place: max(first[place], ends[place] - _SAMPLE_RECORDS) for place in some}
-    missing = {place for place in some if starts[place] < ends[place]}
     records = keys = headers = 0
-    until = time.monotonic() + _SAMPLE_S
-    with closing(driver.reader({place: starts[place] for place in missing})) as reader:
-        while missing and time.monotonic() < until:
-            for fetched in reader.poll(_POLL_S):
+    with suppress(TimedOut):
+        for place in some:
+            reads = starts[place], ends[place]
+            for fetched in read_upto(driver, place, *reads, wait_s=_SAMPLE_S, error=TimedOut):
                 records += len(fetched.records)
                 keys += sum(record.key is not None for record in fetched.records)
                 headers += sum(bool(record.headers) for record in fetched.records)
-                if fetched.position >= ends[fetched.partition]:
-                    missing.discard(fetched.partition)
     return Sample(records, keys, headers)
 
 

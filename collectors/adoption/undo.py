@@ -6,13 +6,7 @@ from contextlib import closing
 
 from collectors.membership import group_of
 from collectors.reconfiguration.status_pages import read_pages
-from multicast.control import (
-    ControlReader,
-    control_topics,
-    groups_topic,
-    order_topic,
-    sentinel_topic,
-)
+from multicast.control import ControlReader, control_topics, own_topics
 from multicast.drivers.kafka import Admin
 from multicast.drivers.protocol import Driver, TopicPartition
 from multicast.errors import UsageError
@@ -24,7 +18,7 @@ def topics_to_delete(driver: Driver, admin: Admin, topic: str) -> dict[str, int]
     The plans' topic comes first: without it no process begins. Raises `UsageError` if none of them
     is there, or where a process of collectors runs, by its group or its status page.
     """
-    names = [*control_topics(topic), order_topic(topic), groups_topic(topic), sentinel_topic(topic)]
+    names = own_topics(topic)
     counts = admin.partitions(names)
     if not counts:
         raise UsageError(f"topic {topic} is not adopted: none of {', '.join(names)} exists")

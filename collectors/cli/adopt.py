@@ -12,7 +12,7 @@ The report goes to stdout, progress to stderr. Without `--apply` nothing is writ
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
@@ -115,7 +115,8 @@ def adopt(
         if output is Output.JSON:
             typer.echo(json.dumps(document(facts, plan, made, notes)))
         else:
-            _show([*report(facts, plan, made), *_noted(notes)])
+            noted = ["", *(f"Note: {note}." for note in notes)] if notes else []
+            typer.echo("\n".join([*report(facts, plan, made), *noted]))
         if apply_now:
             apply(opened, admin, plan, say=say)
     for line in _next_steps(plan_path, interests_path, chosen.bootstrap, plan, applied=apply_now):
@@ -181,14 +182,8 @@ def _write(files: Mapping[str, tuple[Path, str]], *, force: bool) -> None:
                 refuse_existing(path, text.encode(), instead=option)
         for path, text in files.values():
             write_text(path, text, force=True)
-    except OSError as error:
-        raise UsageError(f"{error.filename}: {error.strerror}") from error
     except FileExists as error:
         raise UsageError(str(error)) from error
-
-
-def _noted(notes: Sequence[str]) -> list[str]:
-    return ["", *(f"Note: {note}." for note in notes)] if notes else []
 
 
 def _next_steps(
@@ -203,8 +198,3 @@ def _next_steps(
         *([f"  amcast collectors run {where}"] if plan.collectors else []),
         f"  amcast receive {where} --name {plan.consumers[0].name} --until-end",
     ]
-
-
-def _show(lines: Iterable[str]) -> None:
-    for line in lines:
-        typer.echo(line)

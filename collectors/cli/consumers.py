@@ -14,7 +14,7 @@ from multicast.drivers.protocol import Driver
 from multicast.errors import AccessDenied
 from multicast.settings import Settings
 
-CONSUMER_COLUMNS = ("consumer", "epoch", "waits", "for", "last commit", "stands for", "cursor")
+CONSUMER_COLUMNS = ("consumer", "epoch", "waits", "for", "last commit", "stands for")
 
 
 def consumers_of(
@@ -40,12 +40,11 @@ def consumer_documents(groups: Iterable[GroupFacts]) -> list[dict[str, Any]]:
 def consumer_row(group: GroupFacts, now_ms: int) -> tuple[str, ...]:
     """Describe a consumer in the `CONSUMER_COLUMNS`; "-" is none, "?" is unknown."""
     if not group.cursor:
-        return group.group, "", "?", "?", "never", "?", ""
+        return group.group, "", "?", "?", "never", "?"
     ages = [
         "-" if since is None else length(max(0, now_ms - since))
         for since in (group.oldest_ms, group.committed_ms, group.stands_since_ms)
     ]
     committed = "?" if group.committed_ms is None else f"{ages[1]} ago"
     name = group.group + (" (interest unknown)" if group.guessed else "")
-    epoch, waits = str(group.epoch or ""), str(group.lag)
-    return name, epoch, waits, ages[0], committed, ages[2], group.problem or group.cursor
+    return name, str(group.epoch or ""), str(group.lag), ages[0], committed, ages[2]

@@ -159,8 +159,9 @@ def _write(kind: str, deployment: DeploymentSettings, out: Path | None, *, force
                 typer.echo(f"# ==> {name} <==")
             typer.echo(text, nl=False)
         return
-    is_file = len(texts) == 1 and (out.exists() or bool(out.suffix)) and not out.is_dir()
-    if out.exists() and not (is_file or out.is_dir()):
+    is_named = len(texts) == 1 or out.suffix in {Path(name).suffix for name in texts}
+    is_file = not out.is_dir() and (out.exists() or bool(out.suffix and is_named))
+    if is_file and len(texts) > 1:
         raise UsageError(f"{out} is not a folder; give a folder for these {len(texts)} files")
     targets = {(out if is_file else out / name): text for name, text in texts.items()}
     existing = sorted(

@@ -32,7 +32,7 @@ from collectors.reconfiguration.status_pages import (
     ReportedCounts,
     reported_counts,
 )
-from multicast.cli.options import Bootstrap, DriverName, Topic, seconds_of
+from multicast.cli.options import WAIT_RANGE, Bootstrap, DriverName, Topic
 from multicast.control import (
     ControlState,
     log_partition,
@@ -53,7 +53,9 @@ app = typer.Typer(
 _WIDTH_COLUMNS = 100  # of the table at least: a narrower one would cut off numbers
 _WAIT_S = 60.0  # forty times what a deployment of 200 collectors takes (docs/operating.md)
 _NUMBERS = ("records", "void", "lag")  # columns of `status`
-Timeout = Annotated[str | None, typer.Option("--timeout", help="How long to wait: 60s, 500ms, 2m.")]
+Timeout = Annotated[
+    float | None, typer.Option("--timeout", help="With --wait: seconds to wait.", **WAIT_RANGE)
+]
 
 
 @app.command()
@@ -149,12 +151,12 @@ def status(
     "genuine" is the share of entries handled for an addressee. Below are the consumers: the
     messages that the last commit of each does not cover, and for how long it has stood.
 
-    --wait healthy exits with 4 if a collector is not up after --timeout (60s): its status page
+    --wait healthy exits with 4 if a collector is not up after --timeout (60 s): its status page
     does not answer, more than a second of work waits, or a transaction holds up a log.
     """
     chosen = settings(bootstrap=bootstrap, topic=topic, driver=driver)
     if wait is not None:
-        _wait_healthy(chosen, output, _WAIT_S if timeout is None else seconds_of(timeout))
+        _wait_healthy(chosen, output, _WAIT_S if timeout is None else timeout)
         return
     if timeout is not None:
         raise UsageError("--timeout goes with --wait: without it nothing is waited for")
@@ -206,10 +208,10 @@ def _show(plan: Plan, rows: list[dict[str, Any]], consumers: Iterable[GroupFacts
     console.width = max(console.width, _WIDTH_COLUMNS)
     console.print(table)
     table = Table(box=None, pad_edge=False)
-    for column in CONSUMER_COLUMNS[:-1]:
+    for column in CONSUMER_COLUMNS:
         table.add_column(column)
     for group in consumers:
-        table.add_row(*(Text(printable(cell)) for cell in consumer_row(group, now_ms())[:-1]))
+        table.add_row(*(Text(printable(cell)) for cell in consumer_row(group, now_ms())))
     if consumers:
         console.print("", table)
 

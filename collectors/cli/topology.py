@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 import sys
-from contextlib import closing
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -19,13 +18,14 @@ from rich.table import Table
 from collectors.cli.cluster import cluster_of, control_of, say
 from collectors.cli.main import describe
 from collectors.cli.recover import recover_damaged
-from collectors.reconfiguration.apply import Applied, apply, refuse_unsound, same_layout, unordered
+from collectors.doctor.checks import of_unordered
+from collectors.doctor.finding import Check, Weight
+from collectors.doctor.inspection import inspect_topics, of_settings
+from collectors.reconfiguration.apply import Applied, apply, control_state, same_layout
 from collectors.reconfiguration.drain import some
 from multicast.cli.options import WAIT_RANGE, Bootstrap, DriverName, Topic
-from multicast.control import ControlReader
 from multicast.drivers.kafka import Admin
-from multicast.drivers.protocol import Driver
-from multicast.errors import AmcastError, UncoveredInterest, UsageError
+from multicast.errors import AmcastError, UsageError
 from multicast.settings import settings
 from topology.changes import effects
 from topology.files import FileExists, write_text
@@ -89,7 +89,8 @@ def apply_plan(
     plan = read_plan(file)
     chosen = settings(bootstrap=bootstrap, topic=plan.topic, driver=driver)
     with cluster_of(chosen) as (opened, admin):
-        running = _running(opened, plan.topic)
+        state = control_state(opened, plan.topic)
+        running = state.plan() if state.epoch else None
         if dry_run and running is not None and same_layout(running, plan):
             typer.echo(f"epoch {running.epoch} of topic {plan.topic} runs already")
             return
@@ -113,16 +114,6 @@ def apply_plan(
             before_change=before_change,
         )
     _report(done, output)
-
-
-def _running(driver: Driver, topic: str) -> Plan | None:
-    try:
-        control = ControlReader(driver, topic)
-    except UncoveredInterest:
-        return None
-    with closing(control):
-        state = control.refresh()
-        return state.plan() if state.epoch else None
 
 
 def _tell_and_ask(running: Plan | None, plan: Plan, *, dry_run: bool, asks: bool) -> None:
@@ -156,7 +147,7 @@ def _is_over(file: Path, running: Plan) -> bool:
     """Whether a file holds a rollback plan that nobody can apply any more."""
     try:
         return read_plan(file).epoch <= running.epoch
-    except UsageError:
+    except (OSError, UsageError):
         return False
 
 
@@ -165,8 +156,6 @@ def _write_rollback(file: Path, running: Plan, plan: Plan, *, force: bool, optio
     try:
         text = json.dumps(back(running, plan).to_json(), indent=2) + "\n"
         write_text(file, text, force=force, instead=option)
-    except OSError as error:
-        raise UsageError(f"{file}: {error.strerror}") from error
     except FileExists as error:
         raise UsageError(str(error)) from error
     except Infeasible as error:
@@ -230,8 +219,11 @@ def verify_running(
         plan = state.plan()
         with Admin(chosen.bootstrap, chosen.client) as admin:
             try:
-                unseen = refuse_unsound(admin, plan)
-                wrong += unordered(admin, plan)
+                results = of_settings(admin, plan)
+                unseen = [each.says for each in results if each.check is Check.UNSEEN]
+                broken = [each for each in results if each.weight is Weight.REFUSE]
+                unordered = of_unordered(plan, inspect_topics(admin, plan, []))
+                wrong += map(str, (*broken, *unordered))
             except AmcastError as error:
                 wrong.append(str(error))
         if state.starts(plan.epoch) is None:
@@ -337,8 +329,6 @@ def read_plan(file: Path) -> Plan:
     try:
         plan = Plan.parse(file.read_bytes())
         refuse_names(plan)
-    except OSError as error:
-        raise UsageError(f"{file}: {error.strerror}") from error
     except (ValueError, InvalidPlan) as error:
         raise UsageError(f"{file}: {error}") from error
     return plan

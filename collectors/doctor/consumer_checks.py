@@ -1,8 +1,8 @@
-"""The checks of consumers: whether they stand, and whether retention overtakes them. No I/O."""
+"""The checks of clients: do consumers stand, or lose messages, or do certificates end. No I/O."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from collectors.doctor.facts import (
     FOR_EVER,
@@ -14,6 +14,7 @@ from collectors.doctor.facts import (
     length,
 )
 from collectors.doctor.finding import Check, Finding, Weight
+from multicast.drivers.certificates import expiry_warning
 
 # Longer than a consumer works on a message, as a rule, or waits with its next commit.
 STANDS_MS = 120_000
@@ -111,4 +112,19 @@ def of_cursors_kept(brokers: Iterable[BrokerFacts], topics: Sequence[TopicFacts]
             f"keep messages longer; without a cursor it begins as its setting 'start' says",
             "raise offsets.retention.minutes of the brokers",
         )
+    ]
+
+
+def of_certificates(ends: Mapping[tuple[str, str], float], now: float) -> list[Finding]:
+    """Check, by setting and file, which certificates have ended or do within a month."""
+    return [
+        Finding(
+            Weight.WARN,
+            Check.CERTIFICATE,
+            file,
+            says,
+            "the brokers refuse what has ended, or are refused: write the file of a new one",
+        )
+        for (setting, file), end in ends.items()
+        if (says := expiry_warning(f"{setting} ({file})", end, now)) is not None
     ]

@@ -10,11 +10,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from types import MappingProxyType
 
-from collectors.doctor.ended_groups import why_ended
 from collectors.doctor.facts import GroupFacts, GroupPosition
 from collectors.doctor.streams import SPAN_MAX, KnownStream, first_records, now_ms, stream_records
 from multicast.consuming.cursor import Cursor, interest_digest
 from multicast.consuming.last_read import committed_at
+from multicast.consuming.subscription import SubscriptionRequest
 from multicast.control import (
     SINGLE_LOG,
     ControlState,
@@ -23,7 +23,13 @@ from multicast.control import (
     stream_partition,
 )
 from multicast.drivers.protocol import Driver, Record, TopicPartition
-from multicast.errors import AccessDenied, AmcastError, ClusterUnreachable, UsageError
+from multicast.errors import (
+    AccessDenied,
+    AmcastError,
+    ClusterUnreachable,
+    UncoveredInterest,
+    UsageError,
+)
 from multicast.messages import Covered, special
 from multicast.order.runs import Run
 from topology.tree import Log, Plan
@@ -228,3 +234,29 @@ def with_left(
             first = place.end
         places.append(replace(place, first=first, oldest_ms=oldest, bytes_left=left))
     return replace(group, places=tuple(places))
+
+
+def request_of(state: ControlState, group: str, cursor: Cursor) -> SubscriptionRequest | None:
+    """Give what a group's consumer has subscribed to, as far as its name and its cursor tell.
+
+    That is the name, if a plan has it; else an interest of which the cursor has the digest.
+    """
+    if any(plan.subscription(group) is not None for plan in state.plans):
+        return SubscriptionRequest(group, None)
+    known = {entry.interest: None for plan in state.plans for entry in plan.consumers}
+    partitions = state.plan().partitions
+    known |= {tuple(sorted(group.split("+"))): None, tuple(sorted(partitions)): None}
+    known |= {(partition,): None for partition in partitions}
+    matching = (each for each in known if interest_digest(each) == cursor.interest)
+    return next((SubscriptionRequest(None, each) for each in matching), None)
+
+
+def why_ended(state: ControlState, group: str, cursor: Cursor) -> str | None:
+    """Say that the newest plan ends the group's consumer; None: it does not, as far as is known."""
+    request = request_of(state, group, cursor)
+    try:
+        if request is not None:
+            request.resolve(state.plan())
+    except UncoveredInterest as error:
+        return f"no plan serves consumer {group} any more: {error}"
+    return None

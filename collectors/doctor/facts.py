@@ -289,7 +289,7 @@ class Stamp:
         return None if self.after_ms is None else self.after_ms - self.stamp_ms
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Facts:
     """All facts of one inspection. `begun_epoch` is the newest epoch that has begun; 0: none."""
 

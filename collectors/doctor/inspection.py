@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import replace
 from functools import partial
 from typing import TypeVar
 
@@ -233,69 +232,66 @@ def inspect(driver: Driver, admin: Admin, topic: str, *, patience_s: float = 2.0
     except TopicMissing:
         if admin.partitions([control_partition(topic).topic]):
             raise
-        return replace(facts, stamps=tuple(stamps), unseen=tuple(unseen), now_ms=now_ms())
-    state = control.state
-    facts = replace(
-        facts,
-        control_foreign=tuple(control.foreign),
-        collectors_foreign=control.collectors_foreign,
-        plans_lost=control.lost,
-        unseen=(),
-    )
-    if state.epoch:
-        plan = state.plan()
-        begun_epoch = state.begun_epoch
-        facts = replace(
-            facts,
-            plan=plan,
-            begun_epoch=begun_epoch,
-            topics=inspect_topics(admin, plan, unseen),
-            topic_ids=topic_ids_of(admin, plan, []),
-        )
-        streams: dict[str, KnownStream] = {}
-        work = partial(_work, driver, state, facts, patience_s, streams)
-        facts, seen = _seen(work, "what collectors do", unseen) or (facts, [])
-        stamps += seen
-        facts = replace(facts, held=_held(driver, admin, state.plan(begun_epoch), unseen))
-        damages = _seen(lambda: _damages(driver, state, streams), "the streams' agreement", unseen)
-        facts = replace(facts, damages=damages or ())
-        older = _seen(lambda: _older(driver, plan, facts.topics), "the times of records", unseen)
-        facts = replace(facts, older=older or ())
-        groups, members = _groups(driver, admin, state, facts.topics, unseen, streams=streams)
-        if not unseen:
-            groups += never_committed(plan, groups)
-        pages = dict.fromkeys(page for page in state.advertised.pages.values() if page)
-        told = unchecked(read_pages(pages, _PAGE_S))
-        told_by = {f"{page.host}:{page.port}": says for page, says in told.items()}
-        facts = replace(facts, groups=groups, members=members, unchecked=told_by)
-    return replace(facts, stamps=tuple(stamps), unseen=tuple(unseen), now_ms=now_ms())
+    else:
+        facts.control_foreign = tuple(control.foreign)
+        facts.collectors_foreign = control.collectors_foreign
+        facts.plans_lost = control.lost
+        if control.state.epoch:
+            where = driver, admin, control.state
+            stamps += _inspect_epoch(*where, facts, unseen, patience_s=patience_s)
+    facts.stamps, facts.unseen, facts.now_ms = tuple(stamps), tuple(unseen), now_ms()
+    return facts
+
+
+def _inspect_epoch(
+    driver: Driver,
+    admin: Admin,
+    state: ControlState,
+    facts: Facts,
+    unseen: list[str],
+    *,
+    patience_s: float,
+) -> list[Stamp]:
+    """Add the facts of the newest epoch, and of what reads it; give stamps of other clocks."""
+    plan = facts.plan = state.plan()
+    facts.begun_epoch = state.begun_epoch
+    facts.topics = inspect_topics(admin, plan, unseen)
+    facts.topic_ids = topic_ids_of(admin, plan, [])
+    streams: dict[str, KnownStream] = {}
+    work = partial(_work, driver, state, patience_s, streams)
+    read = _seen(work, "what collectors do", unseen) or []
+    facts.collectors = tuple(collector for collector, _ in read)
+    facts.held = _held(driver, admin, state.plan(state.begun_epoch), unseen)
+    agreement = partial(_damages, driver, state, streams)
+    facts.damages = _seen(agreement, "the streams' agreement", unseen) or ()
+    older = partial(_older, driver, plan, facts.topics)
+    facts.older = _seen(older, "the times of records", unseen) or ()
+    groups, facts.members = _groups(driver, admin, state, facts.topics, unseen, streams=streams)
+    facts.groups = groups if unseen else groups + never_committed(plan, groups)
+    pages = dict.fromkeys(page for page in state.advertised.pages.values() if page)
+    told = unchecked(read_pages(pages, _PAGE_S))
+    facts.unchecked = {f"{page.host}:{page.port}": says for page, says in told.items()}
+    return [stamp for _, seen in read for stamp in seen]
 
 
 def _work(
-    driver: Driver,
-    state: ControlState,
-    facts: Facts,
-    patience_s: float,
-    streams: dict[str, KnownStream],
-) -> tuple[Facts, list[Stamp]]:
+    driver: Driver, state: ControlState, patience_s: float, streams: dict[str, KnownStream]
+) -> list[tuple[CollectorFacts, list[Stamp]]]:
     """Inspect each collector, those below before those above; add what was read to `streams`."""
-    plan = state.plan(facts.begun_epoch)
+    plan = state.plan(state.begun_epoch)
     logs = {log_partition(log): log.name for log in plan.logs}
     places = [stream_partition(plan, node.name) for node in plan.collectors]
     began_ms, deadline = now_ms(), time.monotonic() + patience_s
     try:
         ends = driver.last_stable_offsets([*logs, *places])
     except TopicMissing:  # `of_changed_topics` reports it
-        return facts, []
+        return []
     start = InspectionStart(began_ms, ends, deadline, streams)
+    names = [node.name for node in plan.collectors]
     read: dict[str, tuple[CollectorFacts, list[Stamp]]] = {}
-    for name in sorted(
-        (node.name for node in plan.collectors), key=lambda name: _depth(plan, name), reverse=True
-    ):
+    for name in sorted(names, key=lambda name: len(plan.path(name)), reverse=True):
         read[name] = inspect_collector(driver, state, plan, name, start)
-    ordered = [read[node.name] for node in plan.collectors]
-    facts = replace(facts, collectors=tuple(collector for collector, _ in ordered))
-    return facts, [stamp for _, seen in ordered for stamp in seen]
+    return [read[name] for name in names]
 
 
 def _older(
@@ -308,10 +304,6 @@ def _older(
         if logs := older_logs(driver, places, topic.kept_ms, now_ms()):
             older.append(names_older(topic.name, topic.kept_ms, logs))
     return tuple(older)
-
-
-def _depth(plan: Plan, collector: str | None) -> int:
-    return 0 if collector is None else 1 + _depth(plan, plan.collector(collector).parent)
 
 
 def _damages(

@@ -142,15 +142,11 @@ class Chores:
     def _open_all(self, instances: Sequence[Hosted]) -> None:
         if not instances:
             return
-        try:
+        with _failing_all(instances):
             ids = self._driver.topic_ids(_topics_of(instances))
-        except AmcastError as error:
             for instance in instances:
-                instance.fail(error)
-            return
-        for instance in instances:
-            with _failing(instance):
-                instance.open(ids)
+                with _failing(instance):
+                    instance.open(ids)
 
     def _begin_all(self, instances: Sequence[Hosted]) -> None:
         left = [instance for instance in instances if not instance.over]
@@ -198,19 +194,16 @@ class Chores:
             due, self._to_recheck = list(self._to_recheck), set()
         if not due:
             return []
-        try:
-            ids = self._driver.topic_ids(_topics_of(due))
-        except ClusterUnreachable:
+        with _failing_all(due):
+            try:
+                ids = self._driver.topic_ids(_topics_of(due))
+            except ClusterUnreachable:
+                for instance in due:
+                    self.recheck(instance)
+                return []
             for instance in due:
-                self.recheck(instance)
-            return []
-        except AmcastError as error:
-            for instance in due:
-                instance.fail(error)
-            return []
-        for instance in due:
-            with _failing(instance):
-                refuse_other_topics(ids, instance.assignment.plan, instance.assignment.topics)
+                with _failing(instance):
+                    refuse_other_topics(ids, instance.assignment.plan, instance.assignment.topics)
         return [instance for instance in due if not instance.over]
 
 

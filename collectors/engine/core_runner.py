@@ -34,7 +34,7 @@ from collectors.engine.log_waits import LogWaits
 from collectors.engine.own_stream import OwnStream
 from collectors.engine.questions import unstated_losses, unstated_stream
 from collectors.engine.read_ahead import ReadAhead
-from collectors.engine.status import TroubleLog, progress_of, troubles
+from collectors.engine.status import TroubleLog, troubles
 from collectors.engine.stream_loop import StreamBatch
 from multicast.drivers.protocol import LeaderEnd, Record, TopicPartition
 from multicast.errors import AmcastError, TopicChanged, Truncated
@@ -419,19 +419,53 @@ class CoreRunner:
             self._engine.clock.rest(self)
 
     def progress(self, starts: Mapping[int, int]) -> dict[str, Any]:
-        """Describe how far it is, after `begin`; from any thread. `starts` are the epoch's."""
-        return progress_of(
-            self.assignment,
-            self.core,
-            self._role,
-            starts,
-            appended_here=self._own.appended,
-            skips=self.skips_appended,
-            fills=self._fills,
-            waits=self._waits,
-            append_s=self._own.latencies,
-            now=time.monotonic(),
-        )
+        """Tell how far the core is, after `begin`; `starts` are the epoch's. From any thread.
+
+        Taken without the lock, so figures of one moment may be a record apart.
+
+        records         of the stream that counted, whoever wrote them
+        appended_here   records that this instance has appended, counted or not
+        fills           holes that the core wanted filled; for some of them a skip was appended
+        ordered_early   offsets that were in the order before they were in their log
+        lags            offsets of each log whose top this is, not ordered yet
+        stable_lag      records of logs with an open transaction
+        ordered         offsets of each log since the epoch's start
+        lost            of each log that has lost its end, the first offset that is lost
+        """
+        core, waits, append_s, now = self.core, self._waits, self._own.latencies, time.monotonic()
+        names = [log.name for log in self.assignment.plan.logs]
+        ahead, since, still = core.ahead, waits.since, waits.still_since
+        lags = {log: max(0, -ahead.get(log, 0)) for log in sorted(core.own.own)}
+        positions = sorted(dict(core.own.state.positions).items())
+        return {
+            "parent": self.assignment.parent_name,
+            "acting": self._role.acting,
+            "takeovers": self._role.takeovers,
+            "frozen": core.frozen,
+            "records": core.own.count,
+            "appended_here": self._own.appended,
+            "pending": core.pending,
+            "lag": core.lag,
+            "early": core.early,
+            "skips": self.skips_appended,
+            "fills": self._fills,
+            "ordered_early": waits.early,
+            "append_seconds": {"counts": tuple(append_s.counts), "sum": append_s.sum_s},
+            "lags": {names[log]: lag for log, lag in lags.items()},
+            "lag_seconds": {
+                names[log]: now - since[log] if lag and log in since else 0.0
+                for log, lag in lags.items()
+            },
+            "stable_lag": {names[log]: waits.stable_lag.get(log, 0) for log in lags},
+            "transaction_seconds": {
+                names[log]: now - still[log] if log in still else 0.0 for log in lags
+            },
+            "held": [names[log] for log in sorted(core.held)],
+            "lost": {names[log]: first for log, first in sorted(core.lost.items())},
+            "troubles": list(troubles(self.assignment, core)),
+            "void": {reason.name.lower(): count for reason, count in core.void.items()},
+            "ordered": {names[log]: position - starts[log] for log, position in positions},
+        }
 
 
 def _nothing() -> None:

@@ -13,6 +13,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from multicast.messages import MessageID
+from topology.tree import Subscription
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,14 +75,6 @@ class Hop:
 
 
 @dataclass(frozen=True, slots=True)
-class Addressee:
-    """A consumer that the message addresses; without a collector it reads the log itself."""
-
-    name: str
-    collector: str | None
-
-
-@dataclass(frozen=True, slots=True)
 class Copy:
     """Where a topic has a consumer's copy of the message; None: nowhere near the message's time."""
 
@@ -101,7 +94,10 @@ class Wait:
 
 @dataclass(frozen=True, slots=True)
 class ExplainedMessage:
-    """All that was read, at `now_ms`. In `ticketed` epochs producers order, too."""
+    """All that was read, at `now_ms`; `readers` are the consumers that the message addresses.
+
+    In `ticketed` epochs producers order, too.
+    """
 
     message: MessageID
     now_ms: int
@@ -109,7 +105,7 @@ class ExplainedMessage:
     log: LogFacts
     record: StoredRecord | None
     hops: tuple[Hop, ...]
-    readers: tuple[Addressee, ...]
+    readers: tuple[Subscription, ...]
     ticketed: bool = True
     copies: tuple[Copy, ...] = ()
 
@@ -141,7 +137,7 @@ def waits(facts: ExplainedMessage) -> list[Wait]:
     return [_not_ordered(facts, hop) for hop in causes] + holes
 
 
-def _holes(facts: ExplainedMessage, reader: Addressee) -> list[Wait]:
+def _holes(facts: ExplainedMessage, reader: Subscription) -> list[Wait]:
     """Say for which offsets a consumer waits that its order names before the message."""
     own = None if reader.collector is None else facts.hop(reader.collector)
     if own is None or own.place is None:
@@ -268,7 +264,7 @@ def _made(time_ms: int) -> str:
         return f"at {time_ms} ms"
 
 
-def _state_of(facts: ExplainedMessage, reader: Addressee) -> str:
+def _state_of(facts: ExplainedMessage, reader: Subscription) -> str:
     if facts.message.offset < facts.log.first:
         return "cannot read it any more, unless it has"
     if facts.log.has_lost(facts.message.offset):

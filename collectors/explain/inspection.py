@@ -9,7 +9,6 @@ from dataclasses import replace
 from collectors.doctor.consumer_groups import group_prefix
 from collectors.doctor.streams import now_ms, stream_records
 from collectors.explain.facts import (
-    Addressee,
     Copy,
     ExplainedMessage,
     Hop,
@@ -68,11 +67,7 @@ def explain(
         _hop(driver, state, plan, node, message=message, ends=ends) for node in _path(plan, log)
     )
     to = set(log.to if record is None else record.to)
-    readers = tuple(
-        Addressee(entry.name, entry.collector)
-        for entry in plan.consumers
-        if not to.isdisjoint(entry.interest)
-    )
+    readers = tuple(each for each in plan.consumers if not to.isdisjoint(each.interest))
     copies: tuple[Copy, ...] = ()
     if record is not None and record.kind == "message" and not is_void(record):
         copies = tuple(_copies(driver, admin, plan, message, record))
@@ -182,11 +177,7 @@ def _decision(driver: Driver, log: Log, offset: int) -> str:
 def _path(plan: Plan, log: Log) -> list[CollectorSpec]:
     """List the collectors that order a log, each after its parent."""
     nodes = [node for node in plan.collectors if log.name in node.bag]
-    return sorted(nodes, key=lambda node: _depth(plan, node))
-
-
-def _depth(plan: Plan, node: CollectorSpec) -> int:
-    return 0 if node.parent is None else 1 + _depth(plan, plan.collector(node.parent))
+    return sorted(nodes, key=lambda node: len(plan.path(node.name)))
 
 
 def _hop(

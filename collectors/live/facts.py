@@ -244,7 +244,9 @@ def layout(picture: LivePicture) -> dict[str, Any]:
     """Describe what changes with a plan only: collectors, logs, consumers, and the last minute."""
     plan = picture.plan
     logs = {log.name: number for number, log in enumerate(plan.logs)}
-    order = [node for root in plan.collectors if root.parent is None for node in _below(plan, root)]
+    place = {node.name: number for number, node in enumerate(plan.collectors)}
+    # From the root down: sorted, each comes after its parent.
+    ways = sorted([place[node.name] for node in reversed(plan.path(name))] for name in place)
     return {
         "topic": plan.topic,
         "epoch": plan.epoch,
@@ -254,12 +256,13 @@ def layout(picture: LivePicture) -> dict[str, Any]:
             {
                 "name": spec.name,
                 "parent": spec.parent,
-                "depth": depth,
+                "depth": len(way) - 1,
                 "own": [logs[name] for name in plan.own_logs(spec.name)],
                 "inherited": len(spec.bag) - len(plan.own_logs(spec.name)),
                 "rates": [round(rate, 1) for rate in picture.collectors[spec.name].rates],
             }
-            for spec, depth in order
+            for way in ways
+            for spec in [plan.collectors[way[-1]]]
         ],
         "logs": [
             {"name": log.name, "top": top.name if (top := plan.top(log.name)) else None}
@@ -269,19 +272,6 @@ def layout(picture: LivePicture) -> dict[str, Any]:
             {"name": entry.name, "interest": list(entry.interest)} for entry in plan.consumers
         ],
     }
-
-
-def _below(plan: Plan, root: Any) -> list[tuple[Any, int]]:
-    """List a collector and all below it, each after its parent, with its depth."""
-    children: dict[str | None, list[Any]] = {}
-    for node in plan.collectors:
-        children.setdefault(node.parent, []).append(node)
-    listed, pending = [], [(root, 0)]
-    while pending:
-        node, depth = pending.pop()
-        listed.append((node, depth))
-        pending.extend((child, depth + 1) for child in reversed(children.get(node.name, [])))
-    return listed
 
 
 def moment(picture: LivePicture) -> dict[str, Any]:

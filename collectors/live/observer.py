@@ -66,8 +66,7 @@ class Observer:
         self._listeners: dict[Callable[[], None], None] = {}
         self._streams: dict[TopicPartition, OrderStream] = {}
         self._pages: dict[StatusPage, Mapping[str, Any] | str] = {}  # as last answered
-        self._pages_known: dict[StatusPage, None] = {}
-        self._missed: dict[StatusPage, int] = {}
+        self._missed: dict[StatusPage, int] = {}  # in a row, of those that have answered before
         self._cluster = cluster
         self._threads = [
             threading.Thread(target=work, name=f"amcast-live-{name}", daemon=True)
@@ -234,10 +233,7 @@ class Observer:
             if state is not None:
                 pages = state.advertised.pages.values()
                 wanted = {page: None for page in pages if page is not None}
-                answers = read_pages(wanted, _PAGE_S)
-                known = {**self._pages_known, **dict.fromkeys(_answered(answers))}
-                self._pages_known = {page: None for page in known if page in wanted}
-                self._pages = self._without_slips(answers)
+                self._pages = self._without_slips(read_pages(wanted, _PAGE_S))
             self._stop.wait(max(0.0, due - time.monotonic()))
 
     def _without_slips(
@@ -250,10 +246,12 @@ class Observer:
         kept = dict(answers)
         missed: dict[StatusPage, int] = {}
         for page, answer in answers.items():
-            if isinstance(answer, str):
-                missed[page] = self._missed.get(page, 0) + 1
+            if not isinstance(answer, str):
+                missed[page] = 0
+            elif page in self._missed:
+                missed[page] = self._missed[page] + 1
                 if missed[page] < _MISSES and os.strerror(errno.ECONNREFUSED) not in answer:
-                    kept[page] = self._pages.get(page, answer)
+                    kept[page] = self._pages[page]
         self._missed = missed
         return kept
 
@@ -277,7 +275,7 @@ class Observer:
         if page is None:
             return Reported(why="no process has said where its status page is")
         if isinstance(answer, str):
-            return Reported(why=answer, known=page in self._pages_known)
+            return Reported(why=answer, known=page in self._missed)
         return Reported(state="starting")
 
 
@@ -285,10 +283,6 @@ def observe(settings: Settings) -> Observer:
     """Open an observer of the topic of these settings; raises `ClusterUnreachable`."""
     driver = open_driver(settings.driver, settings.bootstrap, settings.client)
     return Observer(driver, settings.topic, ClusterWatch(settings, driver))
-
-
-def _answered(answers: Mapping[StatusPage, Mapping[str, Any] | str]) -> list[StatusPage]:
-    return [page for page, answer in answers.items() if not isinstance(answer, str)]
 
 
 def _described(node: Mapping[str, Any], process: str) -> Reported:

@@ -36,27 +36,23 @@ _JOIN_S = 15.0  # the thread may be in a request to a cluster that does not answ
 
 @dataclass(slots=True)
 class TimelineRow:
-    """One delivered message; `number` counts from the start of the window."""
+    """One delivered message; `number` counts from the start of the window.
+
+    `document` is what the page gets of it, but for who has ordered it.
+    """
 
     number: int
     log: str
-    label: str  # of the log, with its life
     offset: int
-    to: str
-    key: str
-    text: str
-    size: int
-    stored_ms: int
-    epoch: int
     read_from: str
-    record: int
-    decision: str
     taken: float
+    text: str
+    document: dict[str, Any]
 
     def matches(self, words: str) -> bool:
         """Whether its ID, destination set, key or text has these words, in any case."""
-        where = f"{self.label}:{self.offset}\n{self.to}\n{self.key}\n{self.text}"
-        return words in where.casefold()
+        parts = (self.document["id"], self.document["to"], self.document["key"], self.text)
+        return words in "\n".join(parts).casefold()
 
 
 class Timeline:
@@ -118,19 +114,9 @@ class Timeline:
     def _shown(self, row: TimelineRow) -> dict[str, Any]:
         run = self._observer.runs.of(row.log, row.offset)
         return {
-            "n": row.number,
-            "id": f"{row.label}:{row.offset}",
-            "to": row.to,
-            "key": row.key,
-            "text": row.text[:_TEXT_SHOWN],
-            "size": row.size,
-            "stored": row.stored_ms,
-            "epoch": row.epoch,
-            "from": row.read_from,
-            "record": row.record,
+            **row.document,
             "by": run.collector if run else "",
             "ordered": run.time_ms if run else None,
-            "decision": row.decision,
             "gap": row.number == self._gap and row.number > 0,
         }
 
@@ -205,23 +191,22 @@ class Timeline:
                 self.count += 1
 
     def _row(self, batch: Batch, record: Record) -> TimelineRow:
-        value, key = record.value or b"", record.key or b""
-        return TimelineRow(
-            number=self.count,
-            log=batch.log.name,
-            label=batch.log.label,
-            offset=record.offset,
-            to="+".join(batch.to),
-            key=_text(key, _KEY_SHOWN) if self._payloads else "",
-            text=_text(value, _TEXT_SEARCHED) if self._payloads else "",
-            size=len(value),
-            stored_ms=record.timestamp_ms,
-            epoch=batch.epoch,
-            read_from=batch.source,
-            record=batch.record,
-            decision="" if batch.decision.takes_effect else str(batch.decision),
-            taken=time.monotonic(),
-        )
+        value, place = record.value or b"", (batch.log.name, record.offset, batch.source)
+        text = _text(value, _TEXT_SEARCHED) if self._payloads else ""
+        document = {
+            "n": self.count,
+            "id": f"{batch.log.label}:{record.offset}",
+            "to": "+".join(batch.to),
+            "key": _text(record.key or b"", _KEY_SHOWN) if self._payloads else "",
+            "text": text[:_TEXT_SHOWN],
+            "size": len(value),
+            "stored": record.timestamp_ms,
+            "epoch": batch.epoch,
+            "from": batch.source,
+            "record": batch.record,
+            "decision": "" if batch.decision.takes_effect else str(batch.decision),
+        }
+        return TimelineRow(self.count, *place, time.monotonic(), text, document)
 
     def _tell(self) -> None:
         for moved in list(self._listeners):

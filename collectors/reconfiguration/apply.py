@@ -16,13 +16,11 @@ from dataclasses import dataclass, replace
 from functools import partial
 from uuid import uuid4
 
-from collectors.doctor.checks import of_brokers, of_changed_topics, of_topics, of_unordered
-from collectors.doctor.consumer_groups import group_prefix
-from collectors.doctor.ended_groups import request_of
+from collectors.doctor.checks import of_brokers, of_changed_topics, of_topics
+from collectors.doctor.consumer_groups import group_prefix, request_of
 from collectors.doctor.finding import Check, Finding, Weight, refuse
 from collectors.doctor.inspection import (
     inspect_brokers,
-    inspect_topics,
     of_settings,
     overtaken_groups,
     topic_ids_of,
@@ -130,7 +128,7 @@ def apply(
     """
     cluster = _check_for_cluster(admin, plan)
     refuse(of_brokers(inspect_brokers(admin, [])))
-    state = _control_state(driver, admin, plan.topic)
+    state = control_state(driver, plan.topic)
     running = state.plan() if state.epoch else None
     made: list[str] = []
     again = running is not None and same_layout(running, plan)
@@ -163,10 +161,7 @@ def apply(
         append_sentinels(driver, admin, plan.topic, timeout_s)
         forget_checkpoints(driver, state, timeout_s)
         filled = _fill_in(driver, admin, plan, cluster)
-        _propose(driver, filled, state.previous, timeout_s)
-        filled = control.refresh().plan(plan.epoch)
-        if not same_layout(filled, plan):
-            raise Conflict(f"another operator applied a plan for epoch {plan.epoch} first")
+        filled = propose(driver, control, filled, timeout_s)
         say(f"the plan of epoch {plan.epoch} is in the control topic")
         _drain(driver, control, timeout_s, say)
         return Applied(filled, tuple(made), changed=True, not_running=not_opened(control.refresh()))
@@ -187,13 +182,11 @@ def _check_for_cluster(admin: Admin, plan: Plan) -> str:
     return cluster
 
 
-def _control_state(driver: Driver, admin: Admin, topic: str) -> ControlState:
+def control_state(driver: Driver, topic: str) -> ControlState:
     """Read the control topics; give an empty state if there is no plan."""
-    if not admin.partitions([control_partition(topic).topic]):
-        return ControlState(topic)
     try:
         control = ControlReader(driver, topic)
-    except UncoveredInterest:  # the collectors' topic is missing, too
+    except UncoveredInterest:
         return ControlState(topic)
     with closing(control):
         return control.refresh()
@@ -328,21 +321,6 @@ def _refuse_lost(running: Plan, plan: Plan, groups: Mapping[str, SubscriptionReq
         )
 
 
-def refuse_unsound(admin: Admin, plan: Plan) -> list[str]:
-    """Raise if a topic of a running plan was recreated, or a setting breaks a guarantee.
-
-    Give a sentence for each thing that was not checked because this user may not see it.
-    """
-    results = of_settings(admin, plan)
-    refuse(results)
-    return [finding.says for finding in results if finding.check is Check.UNSEEN]
-
-
-def unordered(admin: Admin, plan: Plan) -> list[str]:
-    """Name the partitions of its topic that a running plan does not order, in a sentence."""
-    return [str(finding) for finding in of_unordered(plan, inspect_topics(admin, plan, []))]
-
-
 def unapplied(plan: Plan) -> Plan:
     """Give a plan without what `apply` fills in."""
     return replace(
@@ -407,6 +385,14 @@ def forget_checkpoints(driver: Driver, state: ControlState, timeout_s: float) ->
         appender.flush(timeout_s)
 
 
-def _propose(driver: Driver, plan: Plan, previous: bytes, timeout_s: float) -> None:
-    key, value = plan_record(previous, plan, attempt=uuid4().hex)
+def propose(driver: Driver, control: ControlReader, plan: Plan, timeout_s: float) -> Plan:
+    """Append the plan of the next epoch to the control topic; give the one that counts.
+
+    Raises `Conflict` if another operator's came first.
+    """
+    key, value = plan_record(control.state.previous, plan, attempt=uuid4().hex)
     append_one(driver, control_partition(plan.topic), key, value, timeout_s)
+    counts = control.refresh().plan(plan.epoch)
+    if not same_layout(counts, plan):
+        raise Conflict(f"another operator applied a plan for epoch {plan.epoch} first")
+    return counts

@@ -51,10 +51,5 @@ def running(
         first, began = driver.last_stable_offsets(list(logs)), time.monotonic()
         threading.Event().wait(window_s)
         last, seconds = driver.last_stable_offsets(list(logs)), time.monotonic() - began
-    ends = {name: (first[partition], last[partition]) for partition, name in logs.items()}
-    rates = measured_rates(
-        {name: low for name, (low, _) in ends.items()},
-        {name: high for name, (_, high) in ends.items()},
-        seconds=seconds,
-    )
-    return plan, dict(rates), cluster_id, partitions
+    sampled = ({name: ends[log] for log, name in logs.items()} for ends in (first, last))
+    return plan, measured_rates(*sampled, seconds=seconds), cluster_id, partitions

@@ -23,7 +23,6 @@ import time
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import ExitStack, closing
 from dataclasses import dataclass, replace
-from uuid import uuid4
 
 from collectors.core.collector import LIMITS
 from collectors.core.epoch_change import losses_of
@@ -38,6 +37,7 @@ from collectors.core.mending import (
 )
 from collectors.engine.skips import fill_up, ignore, missing
 from collectors.reconfiguration.appends import append_one
+from collectors.reconfiguration.apply import propose
 from collectors.reconfiguration.committed import Groups, behind, lost_alone
 from collectors.reconfiguration.drain import Drain, Streams, with_stream_starts
 from collectors.reconfiguration.lost_order import lost_order, state_lost_orders
@@ -52,16 +52,14 @@ from multicast.control import (
     ControlReader,
     ControlState,
     collectors_partition,
-    control_partition,
     loss_record,
     order_topic,
-    plan_record,
     stream_partition,
 )
 from multicast.control.documents import Ended
 from multicast.drivers.kafka import Admin, TopicSpec
 from multicast.drivers.protocol import Driver
-from multicast.errors import AppendUnknown, Conflict
+from multicast.errors import Conflict
 from multicast.order.runs import Run, digest_of
 from multicast.order.stream import OrderStream
 from topology.carry_over import retained
@@ -281,18 +279,10 @@ def _propose(
     timeout_s: float,
 ) -> None:
     """Append the plan of the next epoch to the control topic."""
-    state = control.state
-    plan = _next_plan(state.plan(), harms)
+    plan = _next_plan(control.state.plan(), harms)
     partition_count = 1 + max((node.stream for node in plan.collectors), default=0)
     admin.create_topics({order_topic(plan.topic): TopicSpec(partition_count)})
-    plan = with_stream_starts(driver, plan)
-    key, value = plan_record(state.previous, plan, attempt=uuid4().hex)
-    append_one(driver, control_partition(plan.topic), key, value, timeout_s)
-    control.refresh()
-    if control.state.epoch < plan.epoch:
-        raise AppendUnknown(f"the plan of epoch {plan.epoch} was not stored in time; run it again")
-    if control.state.plan(plan.epoch).digest != plan.digest:
-        raise Conflict(f"another operator applied a plan for epoch {plan.epoch} first")
+    propose(driver, control, with_stream_starts(driver, plan), timeout_s)
 
 
 def _fill(

@@ -15,7 +15,7 @@ from typing import Any, cast
 from collectors.engine.engine import Engine
 from collectors.engine.instance import CollectorInstance
 from collectors.reconfiguration.apply import apply
-from multicast.control import control_topics, groups_topic, order_topic, sentinel_topic
+from multicast.control import own_topics
 from multicast.drivers import open_driver
 from multicast.drivers.clock import SYSTEM_CLOCK
 from multicast.drivers.kafka import Admin
@@ -155,8 +155,7 @@ class RunningTopic(TopicOnBroker):
                 raise instance.error
 
     def _delete(self) -> None:
-        topics = [self.topic, groups_topic(self.topic), order_topic(self.topic)]
-        topics += [*control_topics(self.topic), sentinel_topic(self.topic)]
+        topics = self.topic, *own_topics(self.topic)
         with Admin(self.bootstrap, self._client) as admin, suppress(TopicMissing):
             admin.delete_topics(sorted(admin.partitions(topics)))
 

@@ -23,7 +23,6 @@ from dataclasses import replace
 
 from collectors.core.actions import Append, Fill, SaveCheckpoint
 from collectors.core.collector import Collector
-from collectors.core.epoch_change import freeze_positions
 from collectors.engine.assignment import Assignment
 from collectors.engine.questions import ask_leaders, ask_starts, is_whole, unstated_losses
 from collectors.engine.skips import fill, ignore
@@ -95,11 +94,10 @@ class SteppedInstance:
     def turn(self, state: ControlState, *, whole: bool) -> bool:
         """Do a part of the work, or all that is due; return whether anything happened."""
         moved = self._take_outcomes()
-        last = state.last_epoch(self.epoch, self.name)
-        markers = None if last is None else state.markers.get(last)
-        if markers is not None and not self._marked:
+        positions = None if self._marked else self.assignment.freeze_positions(state)
+        if positions is not None:
             self._marked = moved = True
-            self.core.freeze_after(freeze_positions(self._plan, markers))
+            self.core.freeze_after(positions)
         reads: list[Callable[[int, bool], bool]] = [self._read_own, self._read_parent, self._look]
         self._cluster.random.shuffle(reads)
         for read in reads:
@@ -236,7 +234,7 @@ class SteppedInstance:
 
 
 class SteppedCollectors:
-    """All collectors of a cluster in memory (`multicast.testing.parties.OrderingParty`)."""
+    """All collectors of a cluster in memory. They run in turns, in the thread of the test."""
 
     def __init__(self, cluster: MemorySystem) -> None:
         self._cluster = cluster

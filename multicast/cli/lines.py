@@ -50,10 +50,7 @@ class Fixed(NamedTuple):
 
 def lines(file: Path | None, fixed: Fixed | None) -> Iterator[Line]:
     """Read one message from each line; raises `UsageError`, which names the line."""
-    try:
-        source: IO[bytes] = sys.stdin.buffer if file is None else file.open("rb")
-    except OSError as error:
-        raise UsageError(f"{file}: {error.strerror}") from error
+    source: IO[bytes] = sys.stdin.buffer if file is None else file.open("rb")
     with source:
         for number, raw in enumerate(source, start=1):
             text = raw.removesuffix(b"\n").removesuffix(b"\r")

@@ -8,13 +8,10 @@ from __future__ import annotations
 import dataclasses
 import json
 import logging
-import sys
 from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.console import Console
-from rich.table import Table
 
 from multicast.cli.options import WAIT_RANGE
 from multicast.errors import ClusterUnreachable, UsageError
@@ -30,8 +27,6 @@ from multicast.local.secure import add_user, client_of, grant, settings_of
 from topology.output import Output, OutputOption
 
 app = typer.Typer(name="local", no_args_is_help=True, add_completion=False)
-
-_PIPE_COLUMNS = 500  # wide enough for a broker's row with the longest usual path
 
 Directory = Annotated[
     Path,
@@ -120,17 +115,22 @@ def up(
 def user(
     name: Annotated[str, typer.Argument(help="The user, as in User:NAME of the rights.")],
     directory: Directory = DEFAULT_DIRECTORY,
+    *,
+    rights: Annotated[
+        typer.FileText | None,
+        typer.Option("--rights", help="What 'amcast generate acls' printed; -: from stdin."),
+    ] = None,
 ) -> None:
     """Let a user sign in to a cluster of --secure; prints the file of his settings.
 
-    He gets a new password, and the rights on stdin, if there are any: 'amcast generate acls'.
+    He gets a new password, and these rights.
     """
     cluster = _cluster(directory)
     if not client_of(cluster.directory):
         raise UsageError(f"the cluster in {cluster.directory} is not secure: up --secure makes one")
     file = add_user(cluster.directory, cluster.bootstrap, name)
-    if not sys.stdin.isatty():
-        grant(cluster.directory, install(cluster.version, progress=_say), sys.stdin)
+    if rights is not None:
+        grant(cluster.directory, install(cluster.version, progress=_say), rights)
     typer.echo(file)
 
 
@@ -180,11 +180,7 @@ def _document(status: ClusterStatus) -> dict[str, object]:
 def _print_table(status: ClusterStatus) -> None:
     if status.state == "absent":
         return
-    table = Table("broker", "address", "state", "pid", "log", box=None, pad_edge=False)
-    for broker in status.brokers:
-        pid = "" if broker.pid is None else str(broker.pid)
-        table.add_row(str(broker.broker_id), broker.address, broker.state, pid, str(broker.log))
-    # Never cut a path in a file or pipe.
-    console = Console() if Console().is_terminal else Console(width=_PIPE_COLUMNS)
-    console.print(f"Kafka {status.version}, {status.state}, cluster {status.cluster_id}")
-    console.print(table)
+    typer.echo(f"Kafka {status.version}, {status.state}, cluster {status.cluster_id}")
+    for each in status.brokers:
+        process = "" if each.pid is None else f", process {each.pid}"
+        typer.echo(f"broker {each.broker_id} at {each.address}: {each.state}{process}; {each.log}")

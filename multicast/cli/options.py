@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from datetime import datetime
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -81,17 +80,3 @@ def start_of(text: str) -> Literal["earliest", "latest"] | Cursor | datetime:
         raise UsageError(
             f"{text!r} is not earliest, latest, a cursor or a time like 2026-01-31T12:00"
         ) from error
-
-
-_UNITS_S = {"ms": 0.001, "s": 1.0, "": 1.0, "min": 60.0, "m": 60.0, "h": 3600.0}
-
-
-def seconds_of(text: str) -> float:
-    """Read a duration, "60s", "500ms", "2m", "1h" or a number of seconds; raises `UsageError`."""
-    read = re.fullmatch(r"([0-9]+(?:\.[0-9]+)?)(ms|s|min|m|h|)", text.strip(), re.ASCII)
-    if read is None:
-        raise UsageError(f"{text!r} is not a duration; write it like 60s, 500ms, 2m or 1h")
-    seconds = float(read[1]) * _UNITS_S[read[2]]
-    if seconds > SECONDS_MAX:
-        raise UsageError(f"{text!r} is too long: a duration is a week at most, 168h")
-    return seconds

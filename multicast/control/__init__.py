@@ -39,6 +39,7 @@ from multicast.control.topics import (
     groups_topic,
     log_partition,
     order_topic,
+    own_topics,
     sentinel_topic,
     stream_partition,
 )

@@ -54,6 +54,12 @@ def sentinel_topic(topic: str) -> str:
     return f"{topic}.bells"
 
 
+def own_topics(topic: str) -> tuple[str, ...]:
+    """Give all Kafka topics beside the data topic; without the first one no process begins."""
+    made = order_topic(topic), groups_topic(topic), sentinel_topic(topic)
+    return (*control_topics(topic), *made)
+
+
 def stream_partition(plan: Plan, collector: str) -> TopicPartition:
     """Give the Kafka partition of a collector's order stream."""
     return TopicPartition(order_topic(plan.topic), plan.collector(collector).stream)

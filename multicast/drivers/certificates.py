@@ -21,22 +21,25 @@ AGAIN_S = 24 * 60 * 60  # more often would fill the log
 _PEM = re.compile(rb"-----BEGIN (?:X509 |TRUSTED )?CERTIFICATE-----([^-]*)-----END")
 _VERSION, _UTC_TIME = 0xA0, 0x17  # tags; an older certificate has no version
 _log = logging.getLogger("amcast.certificates")
+_OF_A_SYSTEM = 20  # authorities: systems come with some 140
 _files: dict[tuple[str, str], float] = {}  # setting and file: from when on it is warned of again
 
 
-def end_of(pem: bytes, now: float, *, authorities: bool = False) -> float | None:
+def end_of(pem: bytes, *, authorities: bool = False) -> float | None:
     """Return when the first of the certificates ends, in seconds since 1970.
 
-    Of `authorities` those that have ended do not count while others go on. None where there is no
-    certificate, or one cannot be read: who uses it says so.
+    Of `authorities` those that have ended do not count while others go on; of so many that they are
+    a system's, some always end: it is the last. None where there is no certificate, or one cannot
+    be read: who uses it says so.
     """
     try:
         ends = [_end(base64.b64decode(match[1])) for match in _PEM.finditer(pem)]
     except (ValueError, IndexError, StopIteration):
         return None
     if authorities:
+        now = time.time()
         ends = [end for end in ends if end > now] or ends
-    return min(ends, default=None)
+    return (max if authorities and len(ends) > _OF_A_SYSTEM else min)(ends, default=None)
 
 
 def expiry_warning(name: str, end: float | None, now: float) -> str | None:
@@ -57,7 +60,7 @@ def watch_files(files: Mapping[str, str | None]) -> None:
     for setting, path in files.items():
         if path is None or now < _files.get((setting, path), 0.0):
             continue
-        warning = expiry_warning(f"{setting} ({path})", _end_in(setting, path, now), now)
+        warning = expiry_warning(f"{setting} ({path})", _end_in(setting, path), now)
         _files[setting, path] = now + AGAIN_S if warning else 0.0
         if warning:
             _log.warning("%s", warning)
@@ -68,16 +71,15 @@ def ends() -> dict[tuple[str, str], float]:
 
     Logs as `watch_files`, for clients whose connections stay open.
     """
-    now = time.time()
     for setting, path in list(_files):
         watch_files({setting: path})
-    read = {key: _end_in(*key, now) for key in list(_files)}
+    read = {key: _end_in(*key) for key in list(_files)}
     return {key: end for key, end in read.items() if end is not None}
 
 
-def _end_in(setting: str, path: str, now: float) -> float | None:
+def _end_in(setting: str, path: str) -> float | None:
     with suppress(OSError):
-        return end_of(Path(path).read_bytes(), now, authorities=setting == "ssl.ca.location")
+        return end_of(Path(path).read_bytes(), authorities=setting == "ssl.ca.location")
     return None
 
 

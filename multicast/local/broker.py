@@ -8,6 +8,7 @@ form a cluster and what is stored about them between commands.
 from __future__ import annotations
 
 import base64
+import json
 import os
 import random
 import shutil
@@ -245,13 +246,8 @@ class Broker:
 
 
 def _escaped(value: str) -> str:
-    """Encode a value for a Java property file: ASCII, other characters as UTF-16 units."""
-    units = value.encode("utf-16-be", "surrogatepass")
-    numbers = [units[index] << 8 | units[index + 1] for index in range(0, len(units), 2)]
-    return "".join(
-        chr(number) if 32 <= number < 127 and number != ord("\\") else f"\\u{number:04x}"
-        for number in numbers
-    )
+    """Encode a value for a Java property file: in ASCII it escapes as a text of JSON does."""
+    return json.dumps(value)[1:-1]
 
 
 def _properties(broker: Broker, brokers: Sequence[Broker]) -> dict[str, str]:
@@ -311,8 +307,8 @@ def wait_serving(
     token: str,
     timeout_s: float,
     client: Mapping[str, str] | None = None,
-) -> str:
-    """Wait until every broker answers and is registered and not fenced; return the cluster's ID.
+) -> None:
+    """Wait until every broker answers and is registered and not fenced.
 
     Raises `BrokerDied` as soon as one of them ends, and `TimedOut` after `timeout_s`.
     """
@@ -321,10 +317,9 @@ def wait_serving(
     wanted = {broker.broker_id for broker in brokers}
     assert len(processes) == len(brokers)
     while True:
-        if all(_accepts(broker) for broker in brokers):
-            answer = membership(",".join(broker.address for broker in brokers), client)
-            if answer is not None and wanted <= answer[1]:
-                return answer[0]
+        bootstrap = ",".join(broker.address for broker in brokers)
+        if all(map(_accepts, brokers)) and wanted <= registered(bootstrap, client):
+            return
         ended = wait_ended(processes, token=token, timeout_s=_POLL_S, first=True)
         if ended:
             dead = next(broker for broker in brokers if broker.process == ended[0])
@@ -350,22 +345,16 @@ def _accepts(broker: Broker) -> bool:
     return True
 
 
-def membership(
-    bootstrap: str, client: Mapping[str, str] | None = None
-) -> tuple[str, set[int]] | None:
-    """Return a cluster's ID and the brokers that are registered and not fenced.
-
-    Returns None if it does not answer within seconds.
-    """
+def registered(bootstrap: str, client: Mapping[str, str] | None = None) -> set[int]:
+    """Return the brokers that are registered and not fenced; none if nobody answers in seconds."""
     # Imported here, while Java starts: the import takes 0.2 s, and a stopped cluster needs none.
     from multicast.drivers.kafka import Admin  # noqa: PLC0415
 
     try:
         with Admin(bootstrap, client, request_timeout_s=_ADMIN_TIMEOUT_S) as admin:
-            cluster_id, alive = admin.members()
+            return set(admin.members()[1])
     except AmcastError:
-        return None
-    return cluster_id, set(alive)
+        return set()
 
 
 def stop(

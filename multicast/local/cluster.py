@@ -39,9 +39,9 @@ from multicast.local.broker import (
     Installed,
     PortTaken,
     free_ports,
-    membership,
     new_id,
     port_is_free,
+    registered,
     stop,
     wait_serving,
 )
@@ -187,14 +187,13 @@ class LocalCluster:
         if state is None:
             return ClusterStatus("absent", self._directory or Path())
         processes = {b.broker_id: b.state(token=state.token) for b in state.brokers}
-        answer = None
+        here: set[int] = set()
         if "running" in processes.values():
-            answer = membership(state.bootstrap, secured.client_of(self.directory))
-        registered = set() if answer is None else answer[1]
+            here = registered(state.bootstrap, secured.client_of(self.directory))
         brokers = []
         for broker in state.brokers:
             status = processes[broker.broker_id]
-            if status == "running" and broker.broker_id not in registered:
+            if status == "running" and broker.broker_id not in here:
                 status = "unregistered"
             pid = broker.process.pid if broker.process and status != "ended" else None
             status = "stopped" if status == "ended" else status
@@ -339,7 +338,7 @@ class LocalCluster:
         )
         self._give_ports(state)
         if self._secure:
-            state.settings |= secured.make(self.directory, find_java().executable)
+            secured.make(self.directory, find_java().executable)
         return state
 
     def _agree(self, state: ClusterState) -> ClusterState:
@@ -436,8 +435,9 @@ class LocalCluster:
         count = "1 broker" if len(brokers) == 1 else f"{len(brokers)} brokers"
         self._progress(f"starting {count} of Kafka {state.version}")
         state.save(self.directory)
+        settings = {**state.settings, **secured.broker_settings(self.directory)}
         for broker in brokers:
-            broker.write_properties(state.brokers, state.settings)
+            broker.write_properties(state.brokers, settings)
             broker.format(installed, cluster_id=state.cluster_id)
         heap_mb = self._heap_mb or _HEAP_MB[len(state.brokers)]
         for broker in brokers:

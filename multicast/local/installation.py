@@ -13,12 +13,10 @@ import contextlib
 import hashlib
 import os
 import shutil
-import subprocess
 import tempfile
 import uuid
 from pathlib import Path
 
-from multicast.errors import AmcastError, TimedOut
 from multicast.local.broker import (
     META,
     Broker,
@@ -28,8 +26,8 @@ from multicast.local.broker import (
     stop,
     wait_serving,
 )
-from multicast.local.jars import Progress, broker_jars, cache_directory, find_java, last_lines
-from multicast.local.process import Guard, run_bounded
+from multicast.local.jars import Progress, broker_jars, cache_directory, find_java, run_tool
+from multicast.local.process import Guard
 
 _PREPARE_TIMEOUT_S = 60.0  # for each step of the preparation, which takes some 2 s
 
@@ -63,14 +61,7 @@ def _prepare(bare: Installed, archive: Path, work: Path) -> None:
         "kafka.tools.StorageTool",
         *("format", "--cluster-id", new_id(), "--config", os.fspath(broker.properties)),
     )
-    try:
-        code, output = run_bounded(tool, timeout_s=_PREPARE_TIMEOUT_S)
-    except subprocess.TimeoutExpired:
-        raise TimedOut(
-            f"Kafka's format tool did not end within {_PREPARE_TIMEOUT_S:.0f} s; try again"
-        ) from None
-    if code != 0:
-        raise AmcastError(f"Kafka's format tool failed: {last_lines(output)}")
+    run_tool("Kafka's format tool", tool)
     formatted = work / "formatted"
     shutil.copytree(broker.data, formatted, ignore=shutil.ignore_patterns(META))
 

@@ -22,11 +22,11 @@ import subprocess
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from multicast.errors import AmcastError, UsageError
+from multicast.errors import AmcastError, TimedOut, UsageError
 from multicast.local.process import run_bounded
 
 JAVA_FEATURE_MIN = 17  # the oldest Java that runs brokers of Kafka 4
@@ -34,6 +34,7 @@ JAVA_FEATURE_MIN = 17  # the oldest Java that runs brokers of Kafka 4
 FETCH_TIMEOUT_S = 300.0
 _ATTEMPTS, _PAUSE_S = 5, 2.0  # a failed look-up of a host's name was seen to pass in seconds
 _JAVA_TIMEOUT_S = 20.0  # for Java's version, which takes 0.1 s unless the machine is overloaded
+_TOOL_S = 120.0  # a tool takes 2 s; it only stops a hang
 _LAST_LINES_MAX = 15  # of an output in an error: a screen, and the cause is in its last lines
 
 Progress = Callable[[str], None]
@@ -271,6 +272,17 @@ def _run(tool: str, command: list[str], *, java: Java, progress: Progress) -> No
     raise JarsUnavailable(
         f"{tool} could not fetch the jars; the end of its output:{last_lines(output)}"
     )
+
+
+def run_tool(what: str, command: Sequence[str]) -> str:
+    """Run a tool of Java to its end; return what it printed. Raises `AmcastError` if it fails."""
+    try:
+        code, output = run_bounded(command, timeout_s=_TOOL_S)
+    except subprocess.TimeoutExpired:
+        raise TimedOut(f"{what} did not end within {_TOOL_S:.0f} s; try again") from None
+    if code:
+        raise AmcastError(f"{what} failed:{last_lines(output)}")
+    return output
 
 
 def last_lines(text: str) -> str:

@@ -12,43 +12,42 @@ import os
 import re
 import secrets
 import shlex
-import subprocess
 import tomllib
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from pathlib import Path
 
-from multicast.errors import AmcastError, UsageError
+from multicast.errors import UsageError
 from multicast.local.broker import HOST, Installed
-from multicast.local.process import run_bounded
+from multicast.local.jars import run_tool
 
 _OPERATOR = "operator"
 _KEYTOOL = ("-m", "java.base/sun.security.tools.keytool.Main")  # a part of every Java
-_TOOL_S = 120.0  # a tool takes 2 s; it only stops a hang
 _MODULE = "org.apache.kafka.common.security"
 
 
-def make(directory: Path, java: Path) -> dict[str, str]:
-    """Make the files of a new cluster; return Kafka's settings."""
+def make(directory: Path, java: Path) -> None:
+    """Make the files of a new cluster."""
     folder = directory / "secure"
     folder.mkdir(mode=0o700, exist_ok=True)  # of a start that failed
     directory.chmod(0o700)
-    password, trusted, store = secrets.token_urlsafe(24), folder / "brokers.pem", folder / "key.p12"
-    (folder / "password").write_text(password)
+    password, store = folder / "password", folder / "key.p12"
+    password.write_text(secrets.token_urlsafe(24))
     store.unlink(missing_ok=True)
     kept = (*("-alias", "broker", "-keystore", os.fspath(store)),
-            *("-storepass:file", os.fspath(folder / "password")))  # fmt: skip
+            *("-storepass:file", os.fspath(password)))  # fmt: skip
     name = ("-dname", "CN=amcast-local", "-ext", f"san=ip:{HOST}", "-validity", "365")
-    _run([os.fspath(java), *_KEYTOOL, "-genkeypair", "-keyalg", "EC", *name, *kept])
-    trusted.write_text(_run([os.fspath(java), *_KEYTOOL, "-exportcert", "-rfc", *kept]))
-    _write_settings(settings_of(directory), trusted, _OPERATOR, password, "PLAIN")
-    who = f'required username="operator" password="{password}"'
-    plain = f"{_MODULE}.plain.PlainLoginModule {who}"
-    truststore = {"ssl.truststore.type": "PEM", "ssl.truststore.location": os.fspath(trusted)}
-    client = {"security.protocol": "SASL_SSL", "sasl.mechanism": "PLAIN", **truststore}
-    properties = client | {"sasl.jaas.config": f"{plain};"}
-    lines = "".join(f"{key}={value}\n" for key, value in properties.items())
-    (folder / "operator.properties").write_text(lines)
-    login = f'{plain} user_operator="{password}";'
+    for words in (("-genkeypair", "-keyalg", "EC", *name), ("-exportcert", "-rfc")):
+        said = run_tool("keytool", [os.fspath(java), *_KEYTOOL, *words, *kept])
+    _trusted(directory).write_text(said)
+    _write_settings(directory, _OPERATOR, password.read_text(), "PLAIN")
+
+
+def broker_settings(directory: Path) -> dict[str, str]:
+    """Return what the brokers of a cluster need beside others' settings; none if it is plain."""
+    password = client_of(directory).get("sasl.password")
+    if password is None:
+        return {}
+    login = f'{_login(password)} user_operator="{password}";'
     return {
         "listener.security.protocol.map": "PLAINTEXT:SASL_SSL,CONTROLLER:SASL_SSL",
         "sasl.enabled.mechanisms": "PLAIN",
@@ -61,12 +60,26 @@ def make(directory: Path, java: Path) -> dict[str, str]:
             f"{_MODULE}.scram.ScramLoginModule required;"
         ),
         "ssl.keystore.type": "PKCS12",
-        "ssl.keystore.location": os.fspath(store),
+        "ssl.keystore.location": os.fspath(directory / "secure" / "key.p12"),
         "ssl.keystore.password": password,
-        **truststore,
+        **_truststore(directory),
         "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
         "super.users": "User:operator",
     }
+
+
+def _login(password: str) -> str:
+    who = f'required username="operator" password="{password}"'
+    return f"{_MODULE}.plain.PlainLoginModule {who}"
+
+
+def _trusted(directory: Path) -> Path:
+    return directory / "secure" / "brokers.pem"
+
+
+def _truststore(directory: Path) -> dict[str, str]:
+    trusted = os.fspath(_trusted(directory))
+    return {"ssl.truststore.type": "PEM", "ssl.truststore.location": trusted}
 
 
 def settings_of(directory: Path, user: str = _OPERATOR) -> Path:
@@ -74,11 +87,10 @@ def settings_of(directory: Path, user: str = _OPERATOR) -> Path:
     return directory / "secure" / user / "amcast.toml"
 
 
-def client_of(directory: Path) -> Mapping[str, str]:
+def client_of(directory: Path) -> dict[str, str]:
     """Return the operator's client settings; none where a cluster is not secure."""
     file = settings_of(directory)
-    read = tomllib.loads(file.read_text()) if file.exists() else {"client": {}}
-    return dict(read["client"])
+    return dict(tomllib.loads(file.read_text())["client"]) if file.exists() else {}
 
 
 def add_user(directory: Path, bootstrap: str, name: str) -> Path:
@@ -87,43 +99,38 @@ def add_user(directory: Path, bootstrap: str, name: str) -> Path:
         raise UsageError(f"{name!r} is no name of another user; give letters, digits, - and _")
     from multicast.drivers.kafka import Admin  # noqa: PLC0415 - it loads slowly
 
-    password, file = secrets.token_urlsafe(24), settings_of(directory, name)
+    password = secrets.token_urlsafe(24)
     with Admin(bootstrap, client_of(directory)) as admin:
         admin.set_password(name, password)
-    trusted = directory / "secure" / "brokers.pem"
-    _write_settings(file, trusted, name, password, "SCRAM-SHA-512")
-    return file
+    return _write_settings(directory, name, password, "SCRAM-SHA-512")
 
 
 def grant(directory: Path, installed: Installed, commands: Iterable[str]) -> None:
     """Run commands of `amcast generate acls` by Kafka's own tool, as the operator."""
-    access = ("--command-config", os.fspath(directory / "secure" / "operator.properties"))
+    access = {"security.protocol": "SASL_SSL", "sasl.mechanism": "PLAIN", **_truststore(directory)}
+    access["sasl.jaas.config"] = f"{_login(client_of(directory)['sasl.password'])};"
+    file = directory / "secure" / "operator.properties"
+    file.write_text("".join(f"{key}={value}\n" for key, value in access.items()))
     for words in (shlex.split(line, comments=True) for line in commands):
         if words:
             if words[0] != "kafka-acls.sh":
                 raise UsageError(f"{words[0]} is no command of 'amcast generate acls'")
-            _run(installed.command("org.apache.kafka.tools.AclCommand", *words[1:], *access))
+            words += ["--command-config", os.fspath(file)]
+            tool = installed.command("org.apache.kafka.tools.AclCommand", *words[1:])
+            run_tool("Kafka's tool for rights", tool)
 
 
-def _write_settings(file: Path, trusted: Path, user: str, password: str, mechanism: str) -> None:
+def _write_settings(directory: Path, user: str, password: str, mechanism: str) -> Path:
+    """Write the client settings of a user; return the file."""
     client = {
         "security.protocol": "SASL_SSL",
-        "ssl.ca.location": os.fspath(trusted),
+        "ssl.ca.location": os.fspath(_trusted(directory)),
         "sasl.mechanism": mechanism,
         "sasl.username": user,
         "sasl.password": password,
     }
+    file = settings_of(directory, user)
     file.parent.mkdir(exist_ok=True)
     file.touch(mode=0o600)
     file.write_text("[client]\n" + "".join(f'"{key}" = "{client[key]}"\n' for key in client))
-
-
-def _run(command: list[str]) -> str:
-    """Run a tool of Java to its end; return what it printed."""
-    try:
-        code, output = run_bounded(command, timeout_s=_TOOL_S)
-    except (OSError, subprocess.TimeoutExpired) as error:
-        raise AmcastError(f"Java's tool did not run: {error}") from None
-    if code:
-        raise AmcastError(f"Java's tool failed: {output[-500:]}")
-    return output
+    return file

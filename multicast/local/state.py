@@ -7,19 +7,19 @@ process in it may have ended since: `Broker.state` checks.
 from __future__ import annotations
 
 import json
+import os
 import uuid
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Self
 
 from multicast.errors import AmcastError, UsageError
-from multicast.local.broker import LOOPBACK, Broker, BrokerHost
+from multicast.local.broker import Broker, BrokerHost
 from multicast.local.process import ProcessId
 from topology.files import write_text
 
 STATE_FILE = "cluster.json"
-_SCHEMA_VERSION = 1  # of the file; a reader refuses another
 
 
 def new_token() -> str:
@@ -60,7 +60,7 @@ class ClusterState:
 
     def save(self, directory: Path) -> None:
         """Write the file; the caller holds the directory's lock."""
-        text = json.dumps(self._document(), indent=1) + "\n"
+        text = json.dumps(asdict(self), indent=1, default=os.fspath) + "\n"
         write_text(directory / STATE_FILE, text, force=True)
 
     def save_stopped(self, directory: Path) -> None:
@@ -78,7 +78,9 @@ class ClusterState:
         """Read the file; return None if there is none."""
         path = directory / STATE_FILE
         try:
-            return cls._parse(json.loads(path.read_text("utf-8")), directory)
+            read = json.loads(path.read_text("utf-8"))
+            read["brokers"] = [_broker(each, directory) for each in read["brokers"]]
+            return cls(**read)
         except (FileNotFoundError, NotADirectoryError):
             return None
         except (ValueError, KeyError, TypeError) as error:
@@ -86,61 +88,10 @@ class ClusterState:
                 f"{path} is damaged ({error!r}); remove {directory} and start a new cluster"
             ) from error
 
-    def _document(self) -> dict[str, Any]:
-        return {
-            "schema_version": _SCHEMA_VERSION,
-            "version": self.version,
-            "cluster_id": self.cluster_id,
-            "bootstrap": self.bootstrap,
-            "token": self.token,
-            "settings": self.settings,
-            "brokers": [
-                {
-                    "id": broker.broker_id,
-                    "port": broker.port,
-                    "controller_port": broker.controller_port,
-                    "pid": broker.process.pid if broker.process else None,
-                    "started": broker.process.started if broker.process else None,
-                    "log_from": broker.log_from,
-                }
-                | _host_document(broker.host)
-                for broker in self.brokers
-            ],
-        }
 
-    @classmethod
-    def _parse(cls, document: dict[str, Any], directory: Path) -> Self:
-        if document["schema_version"] != _SCHEMA_VERSION:
-            raise ValueError(f"schema_version {document['schema_version']}")
-        brokers = [
-            Broker(
-                each["id"],
-                each["port"],
-                each["controller_port"],
-                directory=directory / f"broker-{each['id']}",
-                process=None if each["pid"] is None else ProcessId(each["pid"], each["started"]),
-                log_from=each["log_from"],
-                host=_host(each),
-            )
-            for each in document["brokers"]
-        ]
-        return cls(
-            document["cluster_id"],
-            document["version"],
-            document["settings"],
-            brokers,
-            token=document["token"],
-        )
-
-
-def _host_document(host: BrokerHost) -> dict[str, Any]:
-    if host == LOOPBACK:
-        return {}
-    return {"address": host.address, "run": list(host.run), "settings": dict(host.settings)}
-
-
-def _host(document: dict[str, Any]) -> BrokerHost:
-    if "address" not in document:
-        return LOOPBACK
-    ports = document["port"], document["controller_port"]
-    return BrokerHost(document["address"], tuple(document["run"]), document["settings"], *ports)
+def _broker(read: dict[str, Any], directory: Path) -> Broker:
+    """Make a broker of what was written; the directory may have been moved since."""
+    read["directory"] = directory / f"broker-{read['broker_id']}"
+    read["process"] = read["process"] and ProcessId(*read["process"])
+    read["host"] = BrokerHost(**{**read["host"], "run": tuple(read["host"]["run"])})
+    return Broker(**read)

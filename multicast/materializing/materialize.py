@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing
 from datetime import datetime
 from operator import itemgetter
-from typing import Literal, cast
+from typing import TYPE_CHECKING, Any, Literal, cast
 
 from multicast.consuming.batches import Batch
 from multicast.consuming.consumer import Consumer, Start
@@ -29,9 +29,11 @@ from multicast.drivers.clock import clock_of, seconds
 from multicast.drivers.protocol import Driver, Headers, Record, TopicPartition
 from multicast.errors import AmcastError, Conflict, TimedOut, UsageError
 from multicast.materializing.target import CopyTarget, copied_to, last_records, open_target
-from multicast.materializing.transactions import CommittingDriver, Transactions
 from multicast.messages import reserved
 from multicast.metrics.counts import CountedClient
+
+if TYPE_CHECKING:
+    from multicast.drivers.librdkafka_reader.transactions import LibrdkafkaTransactions
 
 # Of one transaction, beyond which it takes no more polls. A tenth of the messages would make its
 # fixed cost (some 10 ms) felt; ten times more delay the first copy, and come again after a kill.
@@ -112,13 +114,28 @@ def copier_group(request: SubscriptionRequest, to: str) -> str:
     return f"{request.name or '+'.join(request.interest or ())}@{to}"
 
 
+class _CommittingDriver:
+    """A driver whose commits end the transaction: a `Consumer` with it commits with its copies.
+
+    All other calls are those of the driver.
+    """
+
+    def __init__(self, driver: Driver, transactions: LibrdkafkaTransactions) -> None:
+        self._driver = driver
+        self.commit = transactions.commit
+        self.committed = transactions.committed
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._driver, name)
+
+
 class Copier:
     """Copies by transactions; `open`, then `copy_all`."""
 
     def __init__(
         self,
         driver: Driver,
-        transactions: Transactions,
+        transactions: LibrdkafkaTransactions,
         *,
         topic: str,
         target: CopyTarget,
@@ -142,7 +159,7 @@ class Copier:
         interest: Iterable[str] | None,
         start: Start | Cursor | str | datetime,
     ) -> Consumer:
-        """Fence others, then read where they have ended, and open the consumer there."""
+        """Fence others, AFTER that read where they have ended, and open the consumer there."""
         control = control_partition(self._topic)
         self._driver.committed(self._group, [control])  # names a missing right; librdkafka waits
         self._transactions.fence()
@@ -156,7 +173,7 @@ class Copier:
             group=self._group.removeprefix(f"amcast.{self._topic}."),
             start=copied or start,
             committed=copied == stored,
-            driver=cast("Driver", CommittingDriver(self._driver, self._transactions)),
+            driver=cast("Driver", _CommittingDriver(self._driver, self._transactions)),
         )
 
     def _copied(self, stored: Cursor | None) -> Cursor | None:

@@ -7,18 +7,12 @@ No copy is made twice, whatever the group says; where copies are missing, nobody
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from contextlib import closing
 from typing import TYPE_CHECKING, NamedTuple
 
 from multicast.consuming.cursor import Cursor
-from multicast.control.topics import (
-    control_topics,
-    groups_topic,
-    order_topic,
-    refuse_topic,
-    sentinel_topic,
-)
+from multicast.control.topics import own_topics, refuse_topic
 from multicast.drivers.protocol import Driver, Record, TopicPartition
+from multicast.drivers.reading import read_upto
 from multicast.errors import Conflict, UsageError
 
 if TYPE_CHECKING:
@@ -26,7 +20,6 @@ if TYPE_CHECKING:
 
 # A first look at a target's end; where it holds aborted copies only, the next looks further back.
 _LOOK_OFFSETS = 64
-_POLL_S = 1.0  # one wait of several; it ends early when a record comes
 
 
 class CopyTarget(NamedTuple):
@@ -56,8 +49,7 @@ def open_target(admin: Admin, source: str, topic: str, *, by_key: bool) -> CopyT
 def refuse_own(source: str, topic: str) -> None:
     """Raise `UsageError` for a topic of the system itself, or what is no topic's name."""
     refuse_topic(topic)
-    own = groups_topic(source), order_topic(source), sentinel_topic(source), *control_topics(source)
-    if topic in (source, *own):
+    if topic in (source, *own_topics(source)):
         raise UsageError(f"{topic} belongs to topic {source} itself; copy to another topic")
 
 
@@ -94,12 +86,9 @@ def last_records(
 
 
 def _last(driver: Driver, partition: TopicPartition, first: int, end: int) -> Record | None:
-    last, position = None, first
-    with closing(driver.reader({partition: first})) as reader:
-        while position < end:
-            for fetched in reader.poll(_POLL_S):
-                position = fetched.position
-                last = next((each for each in reversed(fetched.records) if each.offset < end), last)
+    last = None
+    for fetched in read_upto(driver, partition, first, end):
+        last = next((each for each in reversed(fetched.records) if each.offset < end), last)
     return last
 
 

@@ -34,7 +34,7 @@ from multicast.testing.clients import TopicClients
 from multicast.testing.clock import VirtualClock
 from multicast.testing.faults import EPOCH_MS, AppendFate, DoubleDriver, FaultyBrokers, FaultyLog
 from multicast.testing.interests import Interests, plan_for
-from multicast.testing.parties import OrderingParty, load
+from multicast.testing.parties import load
 from multicast.testing.recorder import Recorder, judge
 from topology.tree import Plan, log_name
 
@@ -68,7 +68,7 @@ class MemorySystem(TopicClients):
         for name in control_topics(self.topic):
             self.log.create(name, 1)
         self._control = ControlReader(self._unwatched, self.topic)
-        self.collectors: OrderingParty = load("collectors")(self)
+        self.collectors = load("collectors")(self)
         self._clock.parties.append(self.collectors.turn)
         self._apply(plan)
 
@@ -182,6 +182,8 @@ class MemorySystem(TopicClients):
         """
         members = self.log.group(kafka_group(self.topic, group))
         paused = members.pause()
+        if not paused:
+            raise UsageError(f"no exclusive consumer of group {group} is active")
         self.note(f"paused a member of {group}")
         self.run(MemoryMember.session_s)
         members.leave(paused, choose)

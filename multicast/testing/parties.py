@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from importlib.metadata import entry_points
-from typing import Any, Protocol
+from typing import Any
 
 from multicast.errors import UsageError
 from multicast.testing.clients import TopicClients
@@ -16,25 +16,6 @@ from multicast.testing.interests import Interests
 from topology.tree import Plan
 
 GROUP = "amcast.testing"
-
-
-class OrderingParty(Protocol):
-    """All collectors of a test double. They run in turns, in the thread of the test."""
-
-    def turn(self) -> bool:
-        """Let every running collector work; return whether anything happened."""
-
-    def crash(self, name: str) -> None:
-        """End the instances of a collector; it stays down until `restart`."""
-
-    def restart(self, name: str) -> None:
-        """Start an instance of a collector that is down."""
-
-    def fail_over(self, name: str) -> None:
-        """Start another instance; the old ones end once a record of another one is accepted."""
-
-    def apply(self, plan: Plan, *, timeout_s: float, uncovered: bool = False) -> None:
-        """Make a plan the next epoch; return once it has begun."""
 
 
 class TopicOnBroker(TopicClients):

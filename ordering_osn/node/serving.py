@@ -185,7 +185,7 @@ async def _watch_files(options: Options, metrics: Metrics, renew: asyncio.Event)
 def _show_ends(options: Options, metrics: Metrics, again_at: dict[str, float]) -> None:
     now, shown = time.time(), metrics.certificate_expiry_timestamp_seconds
     for option, pem, authorities in _certificates(options):
-        end = certificates.end_of(pem, now, authorities=authorities)
+        end = certificates.end_of(pem, authorities=authorities)
         if end is None:
             continue
         shown.labels(option).set(end)

@@ -4,11 +4,9 @@ from dataclasses import replace
 
 import pytest
 
-from collectors.cli.doctor import _clocks
 from collectors.core.mending import Damage, Harm
-from collectors.doctor.certificate_checks import of_certificates
 from collectors.doctor.checks import findings, of_unordered
-from collectors.doctor.consumer_checks import STANDS_MS
+from collectors.doctor.consumer_checks import STANDS_MS, of_certificates
 from collectors.doctor.facts import (
     AheadLog,
     BrokerFacts,
@@ -398,13 +396,6 @@ def test_many_collectors_of_a_process_that_ended_are_one_finding():
     assert missing.says == (
         "nobody has started collectors K61 K62 K63 K64 K65 K66 and 34 more in this epoch"
     )
-
-
-def test_of_many_clocks_the_controllers_is_named():
-    of_collectors = [Stamp(f"collector K{number}", 0, 0) for number in range(1, 101)]
-    clocks = _clocks([Stamp("the controller (broker 1)", 0, 0), *of_collectors])
-    assert clocks.startswith("the controller, collector K1, ")
-    assert clocks.endswith("collector K5 and 95 more")
 
 
 def test_the_worst_comes_first_and_refused_with_what_to_do():

@@ -9,11 +9,10 @@ import confluent_kafka
 import pytest
 
 from collectors.doctor.checks import findings
-from collectors.doctor.finding import Check, Weight
-from collectors.doctor.inspection import inspect
+from collectors.doctor.finding import Check, Weight, refuse
+from collectors.doctor.inspection import inspect, of_settings
 from collectors.doctor.streams import read_control
 from collectors.reconfiguration.appends import append_one
-from collectors.reconfiguration.apply import refuse_unsound
 from multicast import Consumer, Producer
 from multicast.control import (
     collectors_partition,
@@ -112,7 +111,7 @@ def test_a_deployment_that_works_is_told_apart_from_one_whose_collector_stopped(
     told = [document[key] for key in ("wrong", "epoch", "begun")]
     assert (done.returncode, *told) == (0, 0, 1, True)
     assert {finding["check"] for finding in document["findings"]} == {"replication", "consumer"}
-    assert all(each["told_address"] and not each["behind"] for each in document["collectors"])
+    assert all(each["is_open"] and not each["behind"] for each in document["collectors"])
     group, never = document["consumers"]
     assert (never["group"], never["cursor"], never["stands_since_ms"]) == ("C2", "", None)
     assert group["stands_since_ms"] == group["committed_ms"]  # messages wait since before
@@ -159,10 +158,10 @@ def test_a_setting_that_breaks_a_guarantee_is_found_and_refused(system, admin, e
         before = set_topic(admin, topic, **settings)
         assert set(examined()[1]) == {(check, f"topic {topic}")}
         with pytest.raises(UnsafeCluster, match=f"topic {topic} "):
-            refuse_unsound(admin, system.plan)
+            refuse(of_settings(admin, system.plan))
         set_topic(admin, topic, **before)
     assert examined()[1] == {}
-    refuse_unsound(admin, system.plan)
+    refuse(of_settings(admin, system.plan))
     admin.delete_topics([orders])
     assert (Check.TOPIC_CHANGED, f"topic {orders}") in examined()[1]
 
@@ -262,9 +261,9 @@ def test_three_brokers_have_no_finding_until_one_of_them_dies(kafka_cluster_of_t
         before = set_topic(admin, system.topic, min_insync_replicas="1")
         until(lambda: checks() == {Check.IN_SYNC}, "the finding")
         with pytest.raises(UnsafeCluster, match=r"min\.insync\.replicas 1, so one crash"):
-            refuse_unsound(admin, system.plan)
+            refuse(of_settings(admin, system.plan))
         set_topic(admin, system.topic, **before)
         cluster.kill(3)
         until(lambda: checks() == {Check.BROKER}, "what its death does")
-        refuse_unsound(admin, system.plan)
+        refuse(of_settings(admin, system.plan))
     cluster.start()

@@ -2,8 +2,7 @@
 
 import pytest
 
-from collectors.doctor.consumer_groups import group_prefix
-from collectors.doctor.ended_groups import request_of, why_ended
+from collectors.doctor.consumer_groups import group_prefix, request_of, why_ended
 from collectors.reconfiguration.apply import refuse_unfit
 from collectors.reconfiguration.committed import cursors_of
 from multicast.control import ControlState

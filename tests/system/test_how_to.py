@@ -204,7 +204,7 @@ def deploys(operator):
     operator.runs(next(step))
     run = next(step)
     first, _ = operator.starts(run), operator.starts(run)
-    operator.runs("amcast collectors status --wait healthy --timeout 60s")
+    operator.runs("amcast collectors status --wait healthy --timeout 60")
     for _ in range(3):
         operator.runs(next(step))
     operator.runs(next(step), 2)  # by itself it shows what it can write

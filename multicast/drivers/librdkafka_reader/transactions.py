@@ -63,7 +63,9 @@ class LibrdkafkaTransactions:
     """Writes to `topic`; `partition` -1: to the partition of each key, as Java's clients choose it.
 
     It commits for one group, and the group's name is its transactional ID. A transaction that has
-    been open for `timeout_s` is aborted by the brokers.
+    been open for `timeout_s` is aborted by the brokers. For one thread; each call waits for so
+    long, or 30 s, at most, and raises `Fenced` once another one has fenced it, `AccessDenied`, and
+    `ClusterUnreachable` if the brokers do not answer.
     """
 
     def __init__(

@@ -12,7 +12,6 @@ import collectors.engine.instance
 import collectors.reconfiguration.recovery
 from collectors.core.collector import LIMITS
 from collectors.core.mending import Harm
-from collectors.doctor.facts import Facts
 from collectors.doctor.inspection import _work
 from collectors.reconfiguration.drain import drain
 from collectors.reconfiguration.recovery import SKIPS_MAX, recover
@@ -90,7 +89,7 @@ def found_in(system):
     """Give what is damaged; the doctor finds the same in the streams that it has read."""
     state, streams = state_of(system), {}
     found = find_damage(system.driver, state)
-    _work(system.driver, state, Facts("A", 0, begun_epoch=state.begun_epoch), 0.0, streams)
+    _work(system.driver, state, 0.0, streams)
     assert find_damage(system.driver, state, streams) == found
     return found
 

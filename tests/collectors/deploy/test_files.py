@@ -71,6 +71,12 @@ def test_a_file_that_exists_is_overwritten_only_by_force(tmp_path):
     assert target.read_text().startswith("#")
 
 
+def test_several_files_go_to_no_file(tmp_path):
+    refused = amcast("generate", "compose", "-t", "A", "--out", str(tmp_path / "a.yaml"))
+    assert (refused.returncode, list(tmp_path.iterdir())) == (2, [])
+    assert "is not a folder" in refused.stderr
+
+
 @pytest.mark.parametrize(
     "wrong",
     [

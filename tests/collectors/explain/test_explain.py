@@ -7,7 +7,6 @@ from dataclasses import replace
 import pytest
 
 from collectors.explain.facts import (
-    Addressee,
     ExplainedMessage,
     Hop,
     LogFacts,
@@ -21,6 +20,7 @@ from multicast import MessageID, Producer, UsageError, nothing_after
 from multicast.control import log_partition
 from multicast.drivers.kafka import Admin
 from tests.helpers.system import PATIENCE_S, amcast, open_transaction
+from topology.tree import Subscription
 
 BOTH = {"P1", "P3"}
 LOG = "P1+P3"
@@ -40,7 +40,7 @@ FACTS = ExplainedMessage(
         Hop("K1", None, "A.Msg-TO/0", PLACE, 20, 1002),
         Hop("K2", "K1", "A.Msg-TO/1", PLACE, 20, 1002),
     ),
-    readers=(Addressee("C1", "K1"), Addressee("C2", "K2"), Addressee("C3", None)),
+    readers=tuple(Subscription(f"C{n}", (), k) for n, k in ((1, "K1"), (2, "K2"), (3, None))),
 )
 
 

@@ -5,7 +5,7 @@ import time
 
 import pytest
 
-from collectors.doctor.certificate_checks import of_certificates
+from collectors.doctor.consumer_checks import of_certificates
 from multicast.drivers import certificates
 from multicast.drivers.certificates import WARNED_BEFORE_S, end_of, expiry_warning, watch_files
 from multicast.metrics.exposition import certificate_samples
@@ -20,27 +20,27 @@ def test_the_end_is_the_one_that_openssl_reads(ends, tmp_path):
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.load_verify_locations(file)
     (read,) = context.get_ca_certs()
-    assert end_of(file.read_bytes(), 0.0) == ssl.cert_time_to_seconds(read["notAfter"])
+    assert end_of(file.read_bytes()) == ssl.cert_time_to_seconds(read["notAfter"])
 
 
-def test_of_several_the_first_end_counts_but_not_of_an_authority_that_others_have_replaced():
-    both = root(ends=5).pem + root(ends=6).pem
-    between = years(5.5).timestamp()
-    ends = [end_of(both, between, authorities=authorities) for authorities in (False, True)]
-    assert ends == [years(5).timestamp(), years(6).timestamp()]
-    assert end_of(both, years(7).timestamp(), authorities=True) == years(5).timestamp()
+@pytest.mark.parametrize(("authorities", "end"), [(False, 5), (True, 7)])
+def test_of_several_the_first_end_counts_but_of_authorities_of_which_any_may_be_in_use_the_last(
+    authorities, end
+):
+    bundle = b"".join(root(ends=ends).pem for ends in (6, 5, 7))
+    assert end_of(bundle, authorities=authorities) == years(end).timestamp()
 
 
 @pytest.mark.parametrize("pem", [b"", b"no", b"-----BEGIN CERTIFICATE-----\nAAAA\n-----END"])
 def test_what_is_no_certificate_has_no_end_and_is_not_warned_of(pem):
-    assert end_of(pem, 0.0) is None
+    assert end_of(pem) is None
     assert expiry_warning("--tls-cert", None, 0.0) is None
 
 
 def test_any_byte_may_be_wrong():
     pem = root().pem
     for at in range(len(pem)):
-        end_of(pem[:at] + b"A" + pem[at + 1 :], 0.0)
+        end_of(pem[:at] + b"A" + pem[at + 1 :])
 
 
 def test_a_certificate_is_warned_of_from_a_month_before_its_end():
@@ -62,7 +62,7 @@ def test_clients_files_are_warned_of_once_a_day_and_shown(tmp_path, caplog, monk
         f"a certificate of ssl.certificate.location ({soon})"
     ]
     assert {sample.labels: sample.value for sample in certificate_samples()} == {
-        (name, path): end_of((tmp_path / path).read_bytes(), 0.0) for name, path in files.items()
+        (name, path): end_of((tmp_path / path).read_bytes()) for name, path in files.items()
     }
     (told,) = of_certificates(certificates.ends(), time.time())
     assert f"ssl.certificate.location ({soon}) ends at" in told.says

@@ -53,7 +53,7 @@ def test_free_ports_are_distinct_and_a_listening_one_is_not_free():
 
 def test_a_path_that_is_not_ascii_is_written_as_java_reads_it():
     assert _escaped("/home/josé/a b") == "/home/jos\\u00e9/a b"
-    assert _escaped("\\n\N{GRINNING FACE}") == "\\u005cn\\ud83d\\ude00"
+    assert _escaped("\\n\N{GRINNING FACE}") == "\\\\n\\ud83d\\ude00"
 
 
 @pytest.mark.parametrize("brokers", [0, 2, 4])

@@ -33,12 +33,14 @@ def test_who_signs_in_has_the_rights_that_were_granted_and_no_others(tmp_path, m
     (tmp_path / "plan.json").write_text(json.dumps(solve(from_document(document)).to_json()))
     try:
         amcast("local up --secure --dir local --timeout 300")
+        amcast("local down --dir local")
+        LocalCluster("local", settings={"num.io.threads": "2"}, outlives=True).start()
         monkeypatch.setenv("AMCAST_BOOTSTRAP", LocalCluster(tmp_path / "local").bootstrap)
         assert "running" in amcast("local status --dir local").output
         os.link("local/secure/operator/amcast.toml", "amcast.toml")
         amcast("topology apply plan.json --timeout 240")
         acls = amcast("generate acls plan.json --role send --principal User:me").output
-        file = amcast("local user me --dir local", acls).output.split()[-1]
+        file = amcast("local user me --dir local --rights -", acls).output.split()[-1]
         Path(file).replace("amcast.toml")
         assert "1 accepted" in amcast("send --to P1 --timeout 240", "x\n").output
         refused = amcast("receive --name C1 --until-end --timeout 240", code=1).exception

@@ -418,6 +418,8 @@ def test_wrong_names_are_refused_with_a_sentence():
             double.lose("P9")
         with pytest.raises(UsageError, match="no collector K9"):
             double.crash("K9")
+        with pytest.raises(UsageError, match="no exclusive consumer of group C9 is active"):
+            double.pause_active("C9")
         with pytest.raises(UsageError, match="1 append or more"):
             double.lose("P1", count=0)
         with pytest.raises(UsageError, match="0 or more"):

@@ -225,4 +225,4 @@ def test_key_certificate_and_authority_are_replaced_under_load_and_nothing_fails
             assert shown_certificate(listen) == shown
             assert "what was in force stays so" in log.read_text()
             end = metric(operations, "certificate_expiry_timestamp_seconds", "--msp")
-            assert end == certificates.end_of(signed, 0.0)
+            assert end == certificates.end_of(signed)

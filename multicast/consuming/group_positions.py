@@ -196,9 +196,12 @@ class GroupCursor:
         topic: str,
         group: str,
         interest_at: Callable[[Cursor], tuple[str, ...]],
+        *,
+        exclusive: bool,
     ) -> None:
         self.group = group
         self.fence: int | None = None  # None: what is stored is not known; 0: there was none
+        self._exclusive = exclusive
         self._commit: Commit = driver.commit
         self._driver = driver
         self._clock = clock
@@ -209,15 +212,13 @@ class GroupCursor:
         self._looked_at: float | None = None
         self._warned = False
 
-    def stored(self, control_position: int, *, exclusive: bool = False) -> Cursor | None:
+    def stored(self, control_position: int) -> Cursor | None:
         """Read the group's cursor; None: it has none. Blocks for a request to Kafka.
 
         Raises `UsageError` for a cursor of another interest, `Truncated` if the group has read the
         control topic further than to this position, its end, and `GroupInUse`.
         """
         commit = self._stored()
-        if self.fence is None:
-            self.fence = _after("" if commit is None else commit[1])
         if commit is None:
             return None
         offset, text = commit
@@ -230,7 +231,7 @@ class GroupCursor:
             raise UsageError(f"it holds none: another tool has set its offsets ({PLACE})")
         cursor = Cursor.parse(text)
         self._interest_at(cursor)
-        if self.fence and not exclusive:  # Kafka refuses it if there is an active one
+        if _fence_of(text) and not self._exclusive:  # Kafka refuses it if there is an active one
             self._driver.commit(self.group, {self._control: commit})
         return cursor
 
@@ -284,7 +285,8 @@ class GroupCursor:
         if not self._warned:
             self._look()
         if self.fence is None:
-            self.fence = _after((self._stored() or (0, ""))[1])
+            stored = self.stored_fence()
+            self.fence = stored and stored + 1
         if self.fence:
             text = f"{text}/{self.fence}"
         self._own.append(text)
@@ -344,9 +346,3 @@ def _fence_of(text: str) -> int:
     """Give the fence behind the eight parts of a cursor; 0: none."""
     fence = text.split("/")[8:9]
     return int(fence[0]) if fence and re.fullmatch("[0-9]{1,18}", fence[0]) else 0
-
-
-def _after(text: str) -> int:
-    """Give the fence of a consumer that is not exclusive, after this commit."""
-    fence = _fence_of(text)
-    return fence + 1 if fence else 0

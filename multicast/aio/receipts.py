@@ -13,33 +13,20 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Generator
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any
 
-from multicast.aio.inbox import Inbox
 from multicast.conditional.judge import Decision
 from multicast.drivers.protocol import AppendOutcome
 from multicast.messages import MessageID
 from multicast.producing.receipts import FAILOVER_S, OneMessage, Receipts, Route, Settlement
 from topology.tree import Log
 
+if TYPE_CHECKING:
+    from multicast.aio.producer import AsyncProducer
+
 _STILL_OPEN = (
     "the message was sent, and may be stored and delivered: its receipt can be awaited again"
 )
-
-
-class Home(Protocol):
-    """What receipts need of their producer."""
-
-    inbox: Inbox
-
-    def outcome_came(self) -> None:
-        """Learn, in any thread, that a message has its outcome."""
-
-    async def wait_ordered(self, message: MessageID, timeout: float) -> None:  # noqa: ASYNC109
-        """Wait until a message is ordered."""
-
-    async def wait_decided(self, message: MessageID, timeout: float) -> Decision:  # noqa: ASYNC109
-        """Wait for the decision on a message."""
 
 
 class _Waiters:
@@ -75,7 +62,7 @@ class AsyncReceipt(OneMessage):
 
     __slots__ = ("_home", "_waiters")
 
-    def __init__(self, home: Home, settlement: Settlement, route: Route) -> None:
+    def __init__(self, home: AsyncProducer, settlement: Settlement, route: Route) -> None:
         super().__init__(settlement, route)
         self._home = home
         self._waiters: _Waiters | None = None
@@ -128,7 +115,7 @@ class AsyncReceipt(OneMessage):
 class AsyncReceipts:
     """The states of the messages of one `multicast_all`, in their order; `len` counts them."""
 
-    def __init__(self, home: Home) -> None:
+    def __init__(self, home: AsyncProducer) -> None:
         self._home = home
         self._waiters = _Waiters()
         self._receipts: Receipts

@@ -19,9 +19,15 @@ from multicast.drivers.client_settings import (
 )
 from multicast.drivers.closing import ClosedAtEnd
 from multicast.drivers.kafka.appender import KafkaPythonJointAppender
-from multicast.drivers.kafka.connection import EARLIEST, LATEST, Connection
+from multicast.drivers.kafka.connection import Connection
 from multicast.drivers.kafka.group_member import ChosenMember, find_coordinator
-from multicast.drivers.kafka.leader_epochs import ask_epoch_ends, ask_leader_ends
+from multicast.drivers.kafka.leader_answers import (
+    EARLIEST,
+    LATEST,
+    ask_epoch_ends,
+    ask_leader_ends,
+    offsets_by,
+)
 from multicast.drivers.kafka.private import (
     IsolationLevel,
     MetadataRequest,
@@ -227,9 +233,9 @@ class KafkaPythonDriver(ClosedAtEnd):
         timeout_s: float | None = None,
     ) -> dict[TopicPartition, int]:
         offsets: dict[TopicPartition, int] = self._connection.run(
-            self._connection.list_offsets, wanted, isolation, timeout_s=timeout_s
+            offsets_by, self._connection, wanted, isolation, timeout_s=timeout_s
         )
-        return {partition: offsets[partition] for partition in wanted}
+        return offsets
 
     async def _describe(self, topics: Sequence[str]) -> dict[str, Any]:
         wanted = [

@@ -18,8 +18,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from multicast.drivers.kafka.connection import EARLIEST, LATEST, Connection
+from multicast.drivers.kafka.connection import Connection
 from multicast.drivers.kafka.fetcher import Fetching
+from multicast.drivers.kafka.leader_answers import EARLIEST, LATEST, offsets_by
 from multicast.drivers.kafka.records import FetchedBatch, committed, decoded, decompress
 from multicast.drivers.protocol import POLL_RECORDS_MAX, Fetched, Record, TopicPartition
 from multicast.errors import AmcastError, Trimmed, UsageError
@@ -231,7 +232,6 @@ class KafkaPythonReader:
                 ).about(partition)
 
     def _offset(self, partition: TopicPartition, which: int) -> int:
-        offset: int = self._connection.run(self._connection.list_offsets, {partition: which})[
-            partition
-        ]
+        wanted = {partition: which}
+        offset: int = self._connection.run(offsets_by, self._connection, wanted)[partition]
         return offset

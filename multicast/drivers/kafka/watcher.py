@@ -23,8 +23,9 @@ from typing import Any, NamedTuple
 
 from kafka import errors as kafka_errors
 
-from multicast.drivers.kafka.connection import LATEST, RETRY_S, Connection
+from multicast.drivers.kafka.connection import RETRY_S, Connection
 from multicast.drivers.kafka.fetch_request import FETCH_KEY, FETCH_VERSION, FetchAnswer
+from multicast.drivers.kafka.leader_answers import ends_led_by, ends_now
 from multicast.drivers.kafka.sockets import open_socket
 from multicast.drivers.kafka.watch_connection import SentinelRecord, WatchConnection
 from multicast.drivers.protocol import TopicPartition
@@ -342,15 +343,14 @@ class KafkaPythonWatcher:
         # The leaders in the cached metadata are wrong or missing, so the cache is refreshed.
         await connection.refresh()
         leaders = await connection.leaders(logs)
-        wanted = dict.fromkeys((log for log in logs if log in self._ends_unknown), LATEST)
-        ends = await connection.list_offsets_once(wanted) if wanted else {}
-        return leaders, ends
+        wanted = [log for log in logs if log in self._ends_unknown]
+        return leaders, await ends_now(connection, wanted) if wanted else {}
 
     async def _open(self, node: int) -> WatchConnection:
         sentinel = None
         if self._sentinel_topic is not None:
             try:
-                ends = await self._connection.ends_led_by(node, self._sentinel_topic)
+                ends = await ends_led_by(self._connection, node, self._sentinel_topic)
             except (kafka_errors.KafkaError, OSError):
                 ends = {}  # the connection works without a sentinel
             sentinels = (SentinelRecord(log, end - 1) for log, end in ends.items() if end > 0)

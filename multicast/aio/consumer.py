@@ -183,6 +183,8 @@ class AsyncConsumer(LoopBound):
                 async with asyncio.timeout(timeout):
                     await self._ready(end)
             except TimeoutError:
+                if self._consumer.stands_by:
+                    continue
                 lacking = self._reader.lacking
                 raise TimedOut(f"no message came for {timeout:g} s: {lacking}") from None
             if self._hand:
@@ -267,9 +269,7 @@ class AsyncConsumer(LoopBound):
 
         def sought() -> None:
             self._consumer.seek(where)
-            position = self._consumer.position
-            # In the inbox before the result: it takes effect even if nobody awaits that any more.
-            self._inbox.post(partial(self._renew, self._reader.renew(), position))
+            self._reader.renew()
 
         await self._reader.call(sought)
 
@@ -303,27 +303,19 @@ class AsyncConsumer(LoopBound):
         options["runner"] = LoopTasks(handler, self._loop)
         ends = self._work_ends = threading.Event()
         options["stop"] = lambda: asked() or ends.is_set()
-        try:
-            fence = await self._reader.call(lambda: consumer.fence)
-        except BaseException:
-            self._work_ends = None
-            raise
-        position = self.position  # under that fence
-
-        def drop_ahead() -> None:
-            self._inbox.post(partial(self._renew, self._reader.renew(), consumer.position))
+        reader, position, generation = self._reader, self.position, self._generation
 
         def run() -> None:
-            at = position if consumer.fence == fence else self._reader.begun_at
+            at = position if reader.generation == generation else reader.begun_at
             if consumer.position != at:  # it was read ahead
                 consumer.seek(at)
-            drop_ahead()
+            reader.renew()
             try:
                 consumer.workers(handler, n=n, keys=keys, **options)
             finally:
-                drop_ahead()
+                reader.renew()
 
-        work = asyncio.ensure_future(self._reader.call(run))
+        work = asyncio.ensure_future(reader.call(run))
         try:
             await asyncio.shield(work)
         except asyncio.CancelledError:
@@ -363,7 +355,8 @@ class AsyncConsumer(LoopBound):
                     return
                 await self._wait()
                 continue
-            self._generation = read.generation
+            if read.batches:  # else `_renew` begins it
+                self._generation = read.generation
             self._reached = read.reached
             self._index = 0
             self._hand.extend(read.batches)

@@ -256,8 +256,8 @@ class Consumer(ConsumerFacts):
         "Now" is the moment at which the first batch is requested, or at which `end` was taken.
         `subscription.End` defines the end, over the logs of all epochs up to the newest
         plan's. Messages that come later may be delivered too. Raises `TimedOut` if no message came
-        for `timeout` seconds before the end, and what `poll` raises; `UncoveredInterest` comes only
-        after all messages of the epochs that cover the interest.
+        for `timeout` seconds before the end, while it did not stand by, and what `poll` raises;
+        `UncoveredInterest` comes only after all messages of the epochs that cover the interest.
         """
         if end is None:
             end = self.end()
@@ -273,7 +273,7 @@ class Consumer(ConsumerFacts):
             cause = self.lacks(end)
             if cause is None:
                 return
-            if self._exclusive is not None and not self.fence:
+            if self.stands_by:
                 silence_ends = self._clock.monotonic() + timeout
             if self._clock.monotonic() > silence_ends:
                 raise TimedOut(f"no message came for {timeout:g} s: {cause}")
@@ -307,7 +307,7 @@ class Consumer(ConsumerFacts):
         skip messages of another interest.
         """
         with self._user.call():
-            if self._exclusive is not None and not self.fence:
+            if self.stands_by:
                 raise UsageError("this consumer stands by: it begins where the active one ends")
             self._seek(where, anew=True)
 

@@ -145,7 +145,7 @@ class Workers:
         quiet_until = self._clock.monotonic() + _QUIET_S
         while not self._ending:
             wait_s, busy = _WAIT_S, self._schedule.busy
-            if self._hand or busy:
+            if self._hand or busy or self._consumer.stands_by:
                 quiet_until = self._clock.monotonic() + _QUIET_S
             elif lacks is None:
                 return

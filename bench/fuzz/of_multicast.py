@@ -25,7 +25,7 @@ from multicast.cli import lines, verify
 from multicast.conditional.condition import EXPECT, TAGS, Expectation, expect_header, marks
 from multicast.conditional.judge import LogJudge, border
 from multicast.consuming.cursor import Cursor
-from multicast.consuming.subscription import Bounds, SubscriptionRequest, earliest, resume
+from multicast.consuming.subscription import Bounds, SubscriptionRequest, chain_back, resume
 from multicast.control import (
     PROCESS_BYTES,
     ControlState,
@@ -229,7 +229,9 @@ def _look(state: ControlState) -> None:
     if state.begun_epoch < state.epoch:
         return
     for entry in state.plan().consumers:
-        earliest(state, SubscriptionRequest.of(entry.name, None), bounds=Bounds())
+        request = SubscriptionRequest.of(entry.name, None)
+        links, _ = chain_back(state, request, state.epoch)
+        resume(state, request, links[-1].start, bounds=Bounds())
     for epoch in range(1, state.begun_epoch + 1):
         for node in state.plan(epoch).collectors:
             state.stream(epoch, node.name, below=2**62)

@@ -51,7 +51,7 @@ class Exclusive:
         self._confirmed_at = -math.inf
         self._failure: Exception | None = None
         self._member = driver.member(cursor.group, partitions, choose)
-        cursor.commit_as(self._commit)
+        cursor.commit = self._commit
         self._thread = threading.Thread(target=self._run, name="amcast-member", daemon=True)
         if clock.threads:
             self._thread.start()
@@ -202,17 +202,16 @@ class Exclusive:
             return False
         with self._changed:
             if is_new and not known.joined(identity, stored):
-                self._fail(self._fenced())
+                failure = (
+                    f"another consumer has taken over group {self._cursor.group}: this one did not "
+                    f"answer for its session time-out of {self._member.session_s:g} s, and what it "
+                    f"delivered since its last commit is delivered there again; start it again, "
+                    f"and it stands by"
+                )
+                self._fail(Fenced(failure))
             self._confirmed_at = began
             self._changed.notify_all()
         return True
-
-    def _fenced(self) -> Fenced:
-        return Fenced(
-            f"another consumer has taken over group {self._cursor.group}: this one did not answer "
-            f"for its session time-out of {self._member.session_s:g} s, and what it delivered "
-            f"since its last commit is delivered there again; start it again, and it stands by"
-        )
 
     def _fail(self, failure: Exception) -> None:
         with self._changed:

@@ -202,7 +202,7 @@ class GroupCursor:
         self.group = group
         self.fence: int | None = None  # None: what is stored is not known; 0: there was none
         self._exclusive = exclusive
-        self._commit: Commit = driver.commit
+        self.commit: Commit = driver.commit  # or that of its member: Kafka refuses all others
         self._driver = driver
         self._clock = clock
         self._interest_at = interest_at
@@ -210,7 +210,7 @@ class GroupCursor:
         self._control = control_partition(topic)
         self._own: deque[str] = deque(maxlen=_OWN_MAX)
         self._looked_at: float | None = None
-        self._warned = False
+        self._warned = exclusive
 
     def stored(self, control_position: int) -> Cursor | None:
         """Read the group's cursor; None: it has none. Blocks for a request to Kafka.
@@ -246,10 +246,6 @@ class GroupCursor:
                 f"{error}; give it a group of its own (group=...), or open it with "
                 f"committed=False, which begins at `start`, and commit"
             ) from error
-
-    def commit_as(self, commit: Commit) -> None:
-        """Have the member of an exclusive consumer commit: Kafka refuses all others."""
-        self._commit, self._warned = commit, True
 
     def logs_at(self, logs: Iterable[Log]) -> dict[TopicPartition, tuple[int, LastRead]]:
         """Read what the group's commit says of logs: the offset below which all was delivered.
@@ -298,7 +294,7 @@ class GroupCursor:
             stored = self._driver.committed(self.group, unknown)
             offsets = {**{each: offset for each, (offset, _) in stored.items()}, **offsets}
         now_ms = time.time_ns() // 1_000_000
-        self._commit(
+        self.commit(
             self.group,
             {
                 **{

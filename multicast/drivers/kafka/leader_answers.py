@@ -82,8 +82,7 @@ def ask_leader_ends(
     connection: Connection, partitions: Sequence[TopicPartition], timeout_s: float | None
 ) -> dict[TopicPartition, LeaderEnd]:
     """Ask for the last stable offsets and the leaders' epochs (`Driver.leader_ends`)."""
-    question = partial(_ask, _offsets(min_version=_WITH_EPOCH))
-    return _run(connection, timeout_s, question, dict.fromkeys(partitions, LATEST))
+    return _run(connection, timeout_s, partial(_ask, _offsets()), dict.fromkeys(partitions, LATEST))
 
 
 def ask_epoch_ends(
@@ -213,7 +212,7 @@ def _read_epochs(response: Any) -> Iterable[tuple[TopicPartition, int, int]]:
 
 
 def _offsets(
-    isolation: IsolationLevel = IsolationLevel.READ_COMMITTED, *, min_version: int = 2
+    isolation: IsolationLevel = IsolationLevel.READ_COMMITTED,
 ) -> _Question[LeaderEnd]:
     def request(wanted: Mapping[TopicPartition, int]) -> Any:
         by_topic: dict[str, list[Any]] = defaultdict(list)
@@ -221,7 +220,7 @@ def _offsets(
             place = {"partition_index": log.partition, "current_leader_epoch": _UNKNOWN}
             by_topic[log.topic].append(_Partition(**place, timestamp=timestamp_ms))
         return ListOffsetsRequest(
-            isolation_level=isolation, topics=list(by_topic.items()), min_version=min_version
+            isolation_level=isolation, topics=list(by_topic.items()), min_version=_WITH_EPOCH
         )
 
     return _Question(request, _read_ends)

@@ -231,7 +231,7 @@ class GroupCursor:
             raise UsageError(f"it holds none: another tool has set its offsets ({PLACE})")
         cursor = Cursor.parse(text)
         self._interest_at(cursor)
-        if _fence_of(text) and not self._exclusive:  # Kafka refuses it if there is an active one
+        if fence_of(text) and not self._exclusive:  # Kafka refuses it if there is an active one
             self._driver.commit(self.group, {self._control: commit})
         return cursor
 
@@ -332,13 +332,13 @@ class GroupCursor:
 
     def stored_fence(self) -> int:
         """Read the fence that the group's commit holds; 0: none. Blocks for a request."""
-        return _fence_of((self._stored() or (0, ""))[1])
+        return fence_of((self._stored() or (0, ""))[1])
 
     def _stored(self) -> tuple[int, str] | None:
         return self._driver.committed(self.group, [self._control]).get(self._control)
 
 
-def _fence_of(text: str) -> int:
-    """Give the fence behind the eight parts of a cursor; 0: none."""
+def fence_of(text: str) -> int:
+    """Give the fence behind the eight parts of a group's cursor; 0: it is of no exclusive one."""
     fence = text.split("/")[8:9]
     return int(fence[0]) if fence and re.fullmatch("[0-9]{1,18}", fence[0]) else 0

@@ -180,18 +180,13 @@ class KafkaPythonDriver(ClosedAtEnd):
 
     def topic_ids(self, topics: Sequence[str], *, timeout_s: float | None = None) -> dict[str, str]:
         """Return the IDs of the topics that exist, as one of the brokers knows them."""
-        described = self._described(topics, timeout_s)
+        described = self._connection.run(self._describe, topics, timeout_s=timeout_s)
         return {name: str(topic.topic_id) for name, topic in described.items()}
 
     def partition_counts(self, topics: Sequence[str]) -> dict[str, int]:
         """Return how many Kafka partitions each topic has, as one of the brokers knows them."""
-        return {name: len(topic.partitions) for name, topic in self._described(topics).items()}
-
-    def _described(self, topics: Sequence[str], timeout_s: float | None = None) -> dict[str, Any]:
-        described: dict[str, Any] = {}
-        if topics:
-            described = self._connection.run(self._describe, topics, timeout_s=timeout_s)
-        return described
+        described = self._connection.run(self._describe, topics)
+        return {name: len(topic.partitions) for name, topic in described.items()}
 
     def commit(
         self,
@@ -238,6 +233,8 @@ class KafkaPythonDriver(ClosedAtEnd):
         return offsets
 
     async def _describe(self, topics: Sequence[str]) -> dict[str, Any]:
+        if not topics:  # a request for none is one for all
+            return {}
         wanted = [
             MetadataRequest.MetadataRequestTopic(topic_id=None, name=topic) for topic in topics
         ]
@@ -281,7 +278,6 @@ class KafkaPythonDriver(ClosedAtEnd):
         topics = [
             _CommitTopic(name=name, partitions=partitions) for name, partitions in by_topic.items()
         ]
-
         as_member = member or _NO_MEMBER
 
         def request() -> Any:
@@ -298,8 +294,7 @@ class KafkaPythonDriver(ClosedAtEnd):
         def errors(response: Any) -> list[tuple[str, int]]:
             return [(t.name, p.error_code) for t in response.topics for p in t.partitions]
 
-        once = member is not None
-        await self._ask_coordinator(group, request, errors, needs="Read", once=once)
+        await self._ask_coordinator(group, request, errors, needs="Read", once=member is not None)
 
     async def _committed(
         self, group: str, partitions: Sequence[TopicPartition]

@@ -224,14 +224,13 @@ class KafkaPythonReader:
     def _raise_trimmed(self) -> None:
         for partition, log in self._logs.items():
             if log.trimmed and not (log.paused or log.buffer):
-                start = self._offset(partition, EARLIEST)
-                end = self._offset(partition, LATEST)
+                start, end = (
+                    self._connection.run(offsets_by, self._connection, {partition: which})[
+                        partition
+                    ]
+                    for which in (EARLIEST, LATEST)
+                )
                 raise Trimmed(
                     f"{partition.topic}/{partition.partition} cannot be read from offset "
                     f"{log.position}: the log holds {start} to {end}."
                 ).about(partition)
-
-    def _offset(self, partition: TopicPartition, which: int) -> int:
-        wanted = {partition: which}
-        offset: int = self._connection.run(offsets_by, self._connection, wanted)[partition]
-        return offset

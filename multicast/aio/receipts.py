@@ -12,7 +12,7 @@ So either the thread sees the waiter, or the waiter sees the outcome.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from typing import TYPE_CHECKING, Any
 
 from multicast.conditional.judge import Decision
@@ -37,24 +37,21 @@ class _Waiters:
     def __init__(self) -> None:
         self._futures: list[asyncio.Future[None]] = []
 
-    def enter(self) -> asyncio.Future[None]:
-        future = asyncio.get_running_loop().create_future()
-        self._futures.append(future)
-        return future
-
     def wake(self) -> None:
         for future in self._futures:
             if not future.done():
                 future.set_result(None)
         self._futures.clear()
 
-    @staticmethod
-    async def wait(future: asyncio.Future[None]) -> None:
-        try:
-            await future
-        except asyncio.CancelledError as error:
-            error.add_note(_STILL_OPEN)
-            raise
+    async def until(self, settled: Callable[[], bool]) -> None:
+        future = asyncio.get_running_loop().create_future()
+        self._futures.append(future)
+        if not settled():
+            try:
+                await future
+            except asyncio.CancelledError as error:
+                error.add_note(_STILL_OPEN)
+                raise
 
 
 class AsyncReceipt(OneMessage):
@@ -80,9 +77,7 @@ class AsyncReceipt(OneMessage):
         """
         if self._outcome is None:
             waiters = self._waiters = self._waiters or _Waiters()
-            future = waiters.enter()
-            if self._outcome is None:
-                await _Waiters.wait(future)
+            await waiters.until(lambda: self._outcome is not None)
         return self._message_id()
 
     async def ordered(self, timeout: float = FAILOVER_S) -> MessageID:  # noqa: ASYNC109 - as `Receipt`
@@ -152,9 +147,7 @@ class AsyncReceipts:
         `BufferFull` if there was no room to send that message. Cancelled: as `AsyncReceipt`.
         """
         if not self._receipts.settled:
-            future = self._waiters.enter()
-            if not self._receipts.settled:
-                await _Waiters.wait(future)
+            await self._waiters.until(lambda: self._receipts.settled)
         return self._receipts.accepted(0.0)
 
     async def ordered(self, timeout: float = FAILOVER_S) -> list[MessageID]:  # noqa: ASYNC109 - as `Receipts`

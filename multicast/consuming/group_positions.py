@@ -73,12 +73,6 @@ class GroupPositions:
             self._followed = delivery
             self.moved(delivery)
 
-    def begins(self, cursor: Cursor, offsets: Mapping[TopicPartition, int]) -> None:
-        """Set where delivery begins: at the start, and in each epoch that follows."""
-        self._add(_Entry(cursor.rank, offsets))
-        if len(self._trail) == 1:
-            self._take(self._trail.popleft())
-
     def moved(self, delivery: Delivery) -> None:
         """Note how far the logs are at the position of a delivery: those that have moved.
 
@@ -89,7 +83,9 @@ class GroupPositions:
             self._read(delivery.position.rank, delivery.logs[log], record)
         moved = delivery.moved()
         offsets = {log_partition(delivery.logs[log]): offset for log, offset in moved.items()}
-        self.begins(delivery.position, offsets)
+        self._add(_Entry(delivery.position.rank, offsets))
+        if len(self._trail) == 1:
+            self._take(self._trail.popleft())
 
     def handed_out(self, batch: Batch) -> None:
         """Add the next batch that is handed out."""

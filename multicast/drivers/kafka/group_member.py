@@ -76,17 +76,12 @@ class Membership:
         self._sessions = list(sessions)
         self._generation: int | None = None
         self._coordinator: int | None = None
-        timeout_s = max(sessions) + _NETWORK_S
-        self._connection = Connection(bootstrap, client, timeout_s=timeout_s)
+        self._connection = Connection(bootstrap, client, timeout_s=max(sessions) + _NETWORK_S)
 
     @property
     def session_s(self) -> float:
         """The session time-out in seconds: after that without a heartbeat the group drops us."""
         return self._sessions[0]
-
-    @property
-    def _rebalance_s(self) -> float:
-        return max(self.session_s, _REBALANCE_S)
 
     def step(self) -> bool:
         """Send a heartbeat, or join the group if that is due; return whether it succeeded.
@@ -94,7 +89,8 @@ class Membership:
         Call it several times in each `session_s`. A join blocks until the other members have joined
         or the rebalance time-out is over. Raises `AmcastError` if the group is denied or unusable.
         """
-        return bool(self._connection.run(self._step, timeout_s=self._rebalance_s + _NETWORK_S))
+        timeout_s = max(self.session_s, _REBALANCE_S) + _NETWORK_S
+        return bool(self._connection.run(self._step, timeout_s=timeout_s))
 
     def leave(self) -> None:
         """Leave the group, so that the others rebalance at once; waits at most 1 s."""
@@ -153,15 +149,16 @@ class Membership:
         said = ConsumerProtocolSubscription(
             topics=self._topics, user_data=self._claim, version=_VERSION
         )
+        rebalance_s = max(self.session_s, _REBALANCE_S)
         request = self._request(
             JoinGroupRequest,
             7,
             session_timeout_ms=int(1000 * self.session_s),
-            rebalance_timeout_ms=int(1000 * self._rebalance_s),
+            rebalance_timeout_ms=int(1000 * rebalance_s),
             protocol_type=ConsumerProtocolType,
             protocols=[(self._protocol, said.encode())],
         )
-        joined = await self._ask(request, self._rebalance_s)
+        joined = await self._ask(request, rebalance_s)
         assignments = []
         if joined.leader == self.member:
             assignments = self._assign({m.member_id: m.metadata for m in joined.members})
@@ -242,10 +239,7 @@ class ChosenMember(Membership):
         super().close()
 
     def _assign(self, joined: Mapping[str, bytes]) -> list[tuple[str, bytes]]:
-        said = {each: _decoded(ConsumerProtocolSubscription, joined[each]) for each in joined}
-        chosen = self._choose(
-            {each: getattr(said[each], "user_data", None) or b"" for each in said}
-        )
+        chosen = self._choose({each: _claim(joined[each]) for each in joined})
         parts = {each: self._partitions.items() if each == chosen else () for each in joined}
         return [(each, _part(b"", parts[each])) for each in joined]
 
@@ -288,6 +282,10 @@ def _decoded(kind: Any, raw: bytes) -> Any:
     with suppress(Exception):  # the package's decoder raises any kind of error
         return kind.decode(raw)
     return None
+
+
+def _claim(raw: bytes) -> bytes:
+    return bytes(getattr(_decoded(ConsumerProtocolSubscription, raw), "user_data", b"") or b"")
 
 
 def _members(raw: bytes) -> tuple[str, ...]:

@@ -16,6 +16,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 from multicast.drivers.kafka.connection import Connection
@@ -224,12 +225,8 @@ class KafkaPythonReader:
     def _raise_trimmed(self) -> None:
         for partition, log in self._logs.items():
             if log.trimmed and not (log.paused or log.buffer):
-                start, end = (
-                    self._connection.run(offsets_by, self._connection, {partition: which})[
-                        partition
-                    ]
-                    for which in (EARLIEST, LATEST)
-                )
+                ask = partial(self._connection.run, offsets_by, self._connection)
+                start, end = (ask({partition: which})[partition] for which in (EARLIEST, LATEST))
                 raise Trimmed(
                     f"{partition.topic}/{partition.partition} cannot be read from offset "
                     f"{log.position}: the log holds {start} to {end}."

@@ -277,8 +277,8 @@ class GroupCursor:
         if not self._warned:
             self._look()
         if self.fence is None:
-            stored = self.stored_fence()
-            self.fence = stored and stored + 1
+            fence = self.stored_fence()
+            self.fence = fence and fence + 1
         if self.fence:
             text = f"{text}/{self.fence}"
         self._own.append(text)

@@ -13,16 +13,13 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Generator
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from multicast.conditional.judge import Decision
 from multicast.drivers.protocol import AppendOutcome
 from multicast.messages import MessageID
 from multicast.producing.receipts import FAILOVER_S, OneMessage, Receipts, Route, Settlement
 from topology.tree import Log
-
-if TYPE_CHECKING:
-    from multicast.aio.producer import AsyncProducer
 
 _STILL_OPEN = (
     "the message was sent, and may be stored and delivered: its receipt can be awaited again"
@@ -59,7 +56,7 @@ class AsyncReceipt(OneMessage):
 
     __slots__ = ("_home", "_waiters")
 
-    def __init__(self, home: AsyncProducer, settlement: Settlement, route: Route) -> None:
+    def __init__(self, home: Any, settlement: Settlement, route: Route) -> None:
         super().__init__(settlement, route)
         self._home = home
         self._waiters: _Waiters | None = None
@@ -110,7 +107,7 @@ class AsyncReceipt(OneMessage):
 class AsyncReceipts:
     """The states of the messages of one `multicast_all`, in their order; `len` counts them."""
 
-    def __init__(self, home: AsyncProducer) -> None:
+    def __init__(self, home: Any) -> None:  # the `AsyncProducer`, which imports this
         self._home = home
         self._waiters = _Waiters()
         self._receipts: Receipts

@@ -20,16 +20,13 @@ import time
 from collections import OrderedDict, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from kafka import errors as kafka_errors
 
 from multicast.drivers.kafka.connection import RETRY_S, Connection
 from multicast.drivers.kafka.private import FetchRequest, FetchSessionHandler, IsolationLevel
 from multicast.drivers.protocol import TopicPartition
-
-if TYPE_CHECKING:
-    from multicast.drivers.kafka.reader import KafkaPythonReader
 
 # Of a long poll, if nothing else is asked; Kafka's default. A record ends it at once, so it only
 # bounds the idle requests.
@@ -54,7 +51,7 @@ class Fetching:
     def __init__(
         self,
         connection: Connection,
-        sink: KafkaPythonReader,
+        sink: Any,  # a `KafkaPythonReader`, which imports this
         *,
         partition_bytes_max: int,
         request_bytes_max: int,

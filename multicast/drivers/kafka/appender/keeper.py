@@ -13,7 +13,7 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from kafka import errors as kafka_errors
 
@@ -27,9 +27,6 @@ from multicast.drivers.kafka.sockets import open_socket
 from multicast.drivers.protocol import TopicPartition
 from multicast.errors import AmcastError, AppendNotAuthorized, AppendRefused
 
-if TYPE_CHECKING:
-    from multicast.drivers.kafka.appender.appender import KafkaPythonJointAppender
-
 _LOG = logging.getLogger("amcast.kafka_python")
 # While requests run, a new need waits at most this long: little beside an election.
 _ROUND_S = 0.05
@@ -41,7 +38,11 @@ _LEADERS = "leaders"
 class Keeper:
     """Keeps one appender supplied, by one connection, which it closes at the end."""
 
-    def __init__(self, connection: Connection, kept: KafkaPythonJointAppender) -> None:
+    def __init__(
+        self,
+        connection: Connection,
+        kept: Any,  # a `KafkaPythonJointAppender`, which imports this
+    ) -> None:
         self._connection = connection
         self._kept = kept
         self._running: dict[str | int, Any] = {}  # the package's futures, by what they bring

@@ -12,7 +12,6 @@ import threading
 import time
 import uuid
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import wait
 from functools import partial
 from typing import Any
 
@@ -445,8 +444,8 @@ class Admin(ClosedAtEnd):
         began = time.monotonic()
         deadline = began + (self._timeout_s if timeout_s is None else timeout_s)
         while True:
-            attempt = called(call)
-            if wait([attempt], max(0.1, deadline - time.monotonic())).not_done:
+            attempt = called(call, max(0.1, deadline - time.monotonic()))
+            if not attempt.done():
                 raise self._unreachable(None)
             error = attempt.exception()
             if error is None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterable, Mapping
-from concurrent.futures import Future
+from concurrent.futures import Future, wait
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -118,8 +118,8 @@ def largest_replicas(folders: Iterable[Mapping[str, Any]]) -> dict[TopicPartitio
     return sizes
 
 
-def called(call: Callable[[], Any]) -> Future[Any]:
-    """Make a call on its own (daemon) thread, which it keeps until it ends; give its result."""
+def called(call: Callable[[], Any], timeout_s: float) -> Future[Any]:
+    """Make a call on its own (daemon) thread, which it keeps until it ends; wait so long for it."""
     result: Future[Any] = Future()
 
     def run() -> None:
@@ -129,4 +129,5 @@ def called(call: Callable[[], Any]) -> Future[Any]:
             result.set_exception(error)
 
     threading.Thread(target=run, name="amcast-admin", daemon=True).start()
+    wait([result], timeout_s)
     return result

@@ -50,7 +50,7 @@ def reader(request, monkeypatch):
     monkeypatch.setattr(reader_module, "Fetching", NoFetching)
     connection = SimpleNamespace(
         close=lambda: None,
-        run=lambda *asked: dict.fromkeys(asked[-1], 6),
+        run=lambda *call: dict.fromkeys(call[-1], 6),
         leaders=None,
         home=HomeProcess("client"),
     )

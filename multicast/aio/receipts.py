@@ -94,7 +94,8 @@ class AsyncReceipt(OneMessage):
         Costs what `Receipt.decided` costs, and raises what it raises. Cancelled: as for `accepted`.
         """
         message = await self.accepted()
-        return await self._home.wait_decided(message, timeout)
+        decision: Decision = await self._home.wait_decided(message, timeout)
+        return decision
 
     def settle(self, outcome: AppendOutcome) -> None:
         """Take the outcome. The driver calls this once, in any thread; not for applications."""

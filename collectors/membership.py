@@ -90,7 +90,7 @@ class GroupMember:
             self._bootstrap,
             self._client,
             group=group_of(self._topic),
-            topic=order_topic(self._topic),
+            topics=[order_topic(self._topic)],
         )
         with closing(member):
             while not self._stopped.is_set():

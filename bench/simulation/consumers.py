@@ -28,7 +28,7 @@ from multicast.consuming.last_read import LastRead, LastReads
 from multicast.consuming.stated_ends import read_stated, refuse_lost_stream, tell
 from multicast.consuming.subscription import (
     SubscriptionRequest,
-    earliest,
+    chain_back,
     follow,
     pass_marker,
     resume,
@@ -77,7 +77,8 @@ class SimulatedConsumer:
             latest = self._latest(state)
             self._resume(self.view.refresh(), latest)
         else:
-            self._take(earliest(state, self.request, bounds=self.bounds))
+            links, _ = chain_back(state, self.request, state.epoch)
+            self._take(resume(state, self.request, links[-1].start, bounds=self.bounds))
         self.losses_told = state.losses
         self.last = self.delivery.position
         self._markers_passed = 0

@@ -14,6 +14,7 @@ from collectors.doctor.facts import (
     length,
 )
 from collectors.doctor.finding import Check, Finding, Weight
+from multicast.consuming.group_positions import fence_of
 from multicast.drivers.certificates import expiry_warning
 
 # Longer than a consumer works on a message, as a rule, or waits with its next commit.
@@ -35,6 +36,8 @@ def of_standing(groups: Iterable[GroupFacts], *, topic: str, now_ms: int) -> lis
             says = f"{name} has stood for {length(now_ms - since)}, and {group.lag} messages wait"
             if group.committed_ms is not None:
                 says += f"; it committed last {length(max(0, now_ms - group.committed_ms))} ago"
+            if fence_of(group.cursor):
+                says += "; it is exclusive: if it hangs, no other one takes over until it is ended"
             do = (
                 f"start it, or see what its process waits for; if it is gone for good, delete the "
                 f"consumer group amcast.{topic}.{group.group}"

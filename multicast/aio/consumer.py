@@ -16,15 +16,15 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections import deque
-from collections.abc import AsyncGenerator, Callable, Iterable, Iterator, Mapping
+from collections.abc import AsyncGenerator, Iterable, Iterator
 from dataclasses import replace
 from functools import partial
 from operator import length_hint
 from time import monotonic
-from typing import Self, Unpack
+from typing import Any, Self, Unpack
 
 from multicast.aio.inbox import Inbox
-from multicast.aio.loop_bound import LoopBound
+from multicast.aio.loop_bound import LoopBound, arguments_of, made_later
 from multicast.aio.reader_thread import ReaderThread
 from multicast.aio.tasks import AsyncHandler, LoopTasks
 from multicast.aio.threads import Threads
@@ -32,12 +32,12 @@ from multicast.aio.turns import Turns
 from multicast.conditional.condition import LogPosition
 from multicast.consuming.batches import Batch, Message
 from multicast.consuming.buffers import Waiting
-from multicast.consuming.consumer import Consumer, VoidMessages, Where
+from multicast.consuming.consumer import Consumer, Where
 from multicast.consuming.cursor import Cursor
 from multicast.consuming.entries_read import ConsumerEntries
-from multicast.consuming.subscription import Bounds, End
+from multicast.consuming.subscription import End
 from multicast.consuming.wrong_calls import refuse_no_messages
-from multicast.drivers.protocol import Driver, Record
+from multicast.drivers.protocol import Record
 from multicast.errors import TimedOut, UsageError
 from multicast.metrics.counts import ConsumerCounts
 from multicast.workers.workers import KeysOf, WorkOptions, own_key
@@ -60,40 +60,10 @@ class AsyncConsumer(LoopBound):
     A few thousand messages are read ahead; `position` and commits know only those handed out.
     """
 
-    def __init__(
-        self,
-        bootstrap: str = "",
-        *,
-        topic: str,
-        name: str | None = None,
-        interest: Iterable[str] | None = None,
-        group: str | None = None,
-        start: Where | Callable[[], Where] = "earliest",
-        committed: bool = True,
-        exclusive: bool = False,
-        void: VoidMessages = "drop",
-        driver: str | Driver = "librdkafka",
-        client: Mapping[str, str] | None = None,
-        bounds: Bounds | None = None,
-        tracing: bool = False,
-    ) -> None:
+    @arguments_of(Consumer)
+    def __init__(self, *arguments: Any, **options: Any) -> None:
         super().__init__()
-        self._make_consumer = partial(
-            Consumer,
-            bootstrap,
-            topic=topic,
-            name=name,
-            interest=interest,
-            group=group,
-            start=start,
-            committed=committed,
-            exclusive=exclusive,
-            void=void,
-            driver=driver,
-            client=client,
-            bounds=bounds,
-            tracing=tracing,
-        )
+        self._make_consumer = made_later(Consumer, *arguments, **options)
         self._consumer: Consumer
         self._reader: ReaderThread
         self._inbox: Inbox
@@ -183,6 +153,8 @@ class AsyncConsumer(LoopBound):
                 async with asyncio.timeout(timeout):
                     await self._ready(end)
             except TimeoutError:
+                if self._consumer.stands_by:
+                    continue
                 lacking = self._reader.lacking
                 raise TimedOut(f"no message came for {timeout:g} s: {lacking}") from None
             if self._hand:
@@ -267,9 +239,7 @@ class AsyncConsumer(LoopBound):
 
         def sought() -> None:
             self._consumer.seek(where)
-            position = self._consumer.position
-            # In the inbox before the result: it takes effect even if nobody awaits that any more.
-            self._inbox.post(partial(self._renew, self._reader.renew(), position))
+            self._reader.renew()
 
         await self._reader.call(sought)
 
@@ -303,27 +273,19 @@ class AsyncConsumer(LoopBound):
         options["runner"] = LoopTasks(handler, self._loop)
         ends = self._work_ends = threading.Event()
         options["stop"] = lambda: asked() or ends.is_set()
-        try:
-            fence = await self._reader.call(lambda: consumer.fence)
-        except BaseException:
-            self._work_ends = None
-            raise
-        position = self.position  # under that fence
-
-        def drop_ahead() -> None:
-            self._inbox.post(partial(self._renew, self._reader.renew(), consumer.position))
+        reader, position, generation = self._reader, self.position, self._generation
 
         def run() -> None:
-            at = position if consumer.fence == fence else self._reader.begun_at
+            at = position if reader.generation == generation else reader.begun_at
             if consumer.position != at:  # it was read ahead
                 consumer.seek(at)
-            drop_ahead()
+            reader.renew()
             try:
                 consumer.workers(handler, n=n, keys=keys, **options)
             finally:
-                drop_ahead()
+                reader.renew()
 
-        work = asyncio.ensure_future(self._reader.call(run))
+        work = asyncio.ensure_future(reader.call(run))
         try:
             await asyncio.shield(work)
         except asyncio.CancelledError:
@@ -363,7 +325,8 @@ class AsyncConsumer(LoopBound):
                     return
                 await self._wait()
                 continue
-            self._generation = read.generation
+            if read.batches:  # else `_renew` begins it
+                self._generation = read.generation
             self._reached = read.reached
             self._index = 0
             self._hand.extend(read.batches)

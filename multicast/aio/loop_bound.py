@@ -9,8 +9,11 @@ from __future__ import annotations
 
 import asyncio
 from abc import ABC, abstractmethod
+from collections.abc import Callable
+from functools import partial
+from inspect import signature
 from threading import get_ident
-from typing import Self
+from typing import Any, Concatenate, ParamSpec, Self, TypeVar
 
 from multicast.aio.threads import Threads
 from multicast.errors import UsageError
@@ -18,6 +21,23 @@ from multicast.errors import UsageError
 # Blocking calls at the same time: a commit or flush, one that waits for the cluster, and one more.
 # They are rare, and each is bounded; more threads would only wait for the same brokers.
 _THREADS = 3
+_P = ParamSpec("_P")
+_Made = TypeVar("_Made")
+
+
+def arguments_of(
+    _: Callable[_P, object],
+) -> Callable[[Callable[..., None]], Callable[Concatenate[Any, _P], None]]:
+    """Have a type checker see a constructor's arguments as those of the synchronous class."""
+    return lambda init: init
+
+
+def made_later(
+    make: Callable[_P, _Made], *arguments: _P.args, **options: _P.kwargs
+) -> Callable[[], _Made]:
+    """Give the call that makes the synchronous object; raises `TypeError` for wrong arguments."""
+    signature(make).bind(*arguments, **options)
+    return partial(make, *arguments, **options)
 
 
 class LoopBound(ABC):

@@ -16,23 +16,22 @@ import asyncio
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from functools import partial
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from multicast.aio.inbox import Inbox
-from multicast.aio.loop_bound import LoopBound
+from multicast.aio.loop_bound import LoopBound, arguments_of, made_later
 from multicast.aio.order_waits import OrderWaits
 from multicast.aio.receipts import AsyncReceipt, AsyncReceipts
 from multicast.aio.turns import Turns
 from multicast.conditional.condition import Expectation, boundary, checked_tags
 from multicast.conditional.follower import DecisionFollower
 from multicast.conditional.judge import Decision
-from multicast.control.reader import REFRESH_S
-from multicast.drivers.protocol import Driver, Headers
+from multicast.drivers.protocol import Headers
 from multicast.errors import BufferFull
 from multicast.messages import MessageID
 from multicast.metrics.counts import ProducerCounts
 from multicast.producing.keyed.calls import addressed, batched
-from multicast.producing.keyed.partitioners import Key, Keys, Partitioner
+from multicast.producing.keyed.partitioners import Key, Keys
 from multicast.producing.producer import Producer
 from multicast.producing.receipts import FAILOVER_S, not_decided, not_ordered
 from multicast.producing.sending_order import After
@@ -57,41 +56,11 @@ class AsyncProducer(LoopBound):
     stays open.
     """
 
-    def __init__(
-        self,
-        bootstrap: str = "",
-        *,
-        topic: str,
-        driver: str | Driver = "librdkafka",
-        client: Mapping[str, str] | None = None,
-        block_s: float = FAILOVER_S,
-        delivery_timeout_s: float = FAILOVER_S,
-        request_timeout_s: float = REFRESH_S,
-        tickets: bool = True,
-        linger_ms: int | None = None,
-        partitioner: str | Partitioner = "murmur2",
-        tracing: bool | float = False,
-        fifo: bool = False,
-        through: Iterable[str] | None = None,
-    ) -> None:
+    @arguments_of(Producer)
+    def __init__(self, *arguments: Any, **options: Any) -> None:
         super().__init__()
-        self._make_producer = partial(
-            Producer,
-            bootstrap,
-            topic=topic,
-            driver=driver,
-            client=client,
-            block_s=block_s,
-            delivery_timeout_s=delivery_timeout_s,
-            request_timeout_s=request_timeout_s,
-            tickets=tickets,
-            linger_ms=linger_ms,
-            partitioner=partitioner,
-            tracing=tracing,
-            fifo=fifo,
-            through=through,
-        )
-        self._block_s = block_s
+        self._make_producer = made_later(Producer, *arguments, **options)
+        self._block_s: float = options.get("block_s", FAILOVER_S)
         self._producer: Producer
         self.inbox: Inbox
         self._make_receipt = partial(AsyncReceipt, self)

@@ -3,7 +3,7 @@
     read        the result of one poll: batches, or the error that the poll raised
     ahead       read, and not taken by the loop: `_AHEAD_MAX` reads at most; then the thread rests
     call        something else that needs the consumer, such as a seek; made between two polls
-    generation  counts the seeks; what was read before a seek is dropped
+    generation  counts the seeks and activations; what was read before one is dropped
 
 One wake-up of the loop hands over a whole read. After an error the thread polls again only once the
 loop has taken the error, as a synchronous caller would.
@@ -60,14 +60,14 @@ class ReaderThread:
     ) -> None:
         self._consumer = consumer
         self._renewed = renewed
-        self.begun_at = consumer.position
+        self.generation = 0
+        self.begun_at = consumer.position  # where this generation began
         self._inbox = inbox
         self._arrived = arrived
         self._changed = threading.Condition()  # held for moments only: the loop takes it, too
         self._ahead: deque[Read] = deque()
         self._calls: deque[tuple[Future[Any], Callable[[], Any]]] = deque()
         self._stopped = False
-        self._generation = 0
         self._end: End | None = None
         self.lacking = ""  # what is missing up to the end that is awaited
         self._thread = threading.Thread(target=self._run, name="amcast-aio-reader", daemon=True)
@@ -106,12 +106,14 @@ class ReaderThread:
 
     # -- in the thread, as a `call` -------------------------------------------------------------
 
-    def renew(self) -> int:
-        """Drop what is ahead; return the number of the generation that begins."""
+    def renew(self) -> None:
+        """Drop what is ahead, as the consumer has gone elsewhere: another generation begins."""
         with self._changed:
             self._ahead.clear()
-            self._generation += 1
-        return self._generation
+            self.generation += 1
+        self.begun_at = self._consumer.position
+        # In the inbox before the result of the call: it takes effect even if nobody awaits that.
+        self._inbox.post(partial(self._renewed, self.generation, self.begun_at))
 
     def aim(self, end: End | None) -> End:
         """Mark the read that reaches an end; None: the end as it is now. Gives that end."""
@@ -150,13 +152,12 @@ class ReaderThread:
         try:
             batches = self._consumer.poll(_POLL_S, messages_max=_MESSAGES_MAX)
             if self._consumer.fence != fence:  # this poll has begun to be active, and gives nothing
-                self.begun_at = self._consumer.position
-                self._inbox.post(partial(self._renewed, self.renew(), self.begun_at))
+                self.renew()
             reached = self._look_for_end()
         except Exception as failure:  # noqa: BLE001 - raised to whoever reads next
             error = failure
         if batches or error is not None or reached is not None:
-            read = Read(self._generation, batches, error, reached)
+            read = Read(self.generation, batches, error, reached)
             with self._changed:
                 self._ahead.append(read)
             self._inbox.post(self._arrived)

@@ -12,10 +12,9 @@ So either the thread sees the waiter, or the waiter sees the outcome.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Generator
-from typing import Any, Protocol
+from collections.abc import Callable, Generator
+from typing import Any
 
-from multicast.aio.inbox import Inbox
 from multicast.conditional.judge import Decision
 from multicast.drivers.protocol import AppendOutcome
 from multicast.messages import MessageID
@@ -27,21 +26,6 @@ _STILL_OPEN = (
 )
 
 
-class Home(Protocol):
-    """What receipts need of their producer."""
-
-    inbox: Inbox
-
-    def outcome_came(self) -> None:
-        """Learn, in any thread, that a message has its outcome."""
-
-    async def wait_ordered(self, message: MessageID, timeout: float) -> None:  # noqa: ASYNC109
-        """Wait until a message is ordered."""
-
-    async def wait_decided(self, message: MessageID, timeout: float) -> Decision:  # noqa: ASYNC109
-        """Wait for the decision on a message."""
-
-
 class _Waiters:
     """The futures of those who wait for one outcome; each may be cancelled alone."""
 
@@ -50,24 +34,21 @@ class _Waiters:
     def __init__(self) -> None:
         self._futures: list[asyncio.Future[None]] = []
 
-    def enter(self) -> asyncio.Future[None]:
-        future = asyncio.get_running_loop().create_future()
-        self._futures.append(future)
-        return future
-
     def wake(self) -> None:
         for future in self._futures:
             if not future.done():
                 future.set_result(None)
         self._futures.clear()
 
-    @staticmethod
-    async def wait(future: asyncio.Future[None]) -> None:
-        try:
-            await future
-        except asyncio.CancelledError as error:
-            error.add_note(_STILL_OPEN)
-            raise
+    async def until(self, settled: Callable[[], bool]) -> None:
+        future = asyncio.get_running_loop().create_future()
+        self._futures.append(future)
+        if not settled():
+            try:
+                await future
+            except asyncio.CancelledError as error:
+                error.add_note(_STILL_OPEN)
+                raise
 
 
 class AsyncReceipt(OneMessage):
@@ -75,7 +56,7 @@ class AsyncReceipt(OneMessage):
 
     __slots__ = ("_home", "_waiters")
 
-    def __init__(self, home: Home, settlement: Settlement, route: Route) -> None:
+    def __init__(self, home: Any, settlement: Settlement, route: Route) -> None:
         super().__init__(settlement, route)
         self._home = home
         self._waiters: _Waiters | None = None
@@ -93,9 +74,7 @@ class AsyncReceipt(OneMessage):
         """
         if self._outcome is None:
             waiters = self._waiters = self._waiters or _Waiters()
-            future = waiters.enter()
-            if self._outcome is None:
-                await _Waiters.wait(future)
+            await waiters.until(lambda: self._outcome is not None)
         return self._message_id()
 
     async def ordered(self, timeout: float = FAILOVER_S) -> MessageID:  # noqa: ASYNC109 - as `Receipt`
@@ -115,7 +94,8 @@ class AsyncReceipt(OneMessage):
         Costs what `Receipt.decided` costs, and raises what it raises. Cancelled: as for `accepted`.
         """
         message = await self.accepted()
-        return await self._home.wait_decided(message, timeout)
+        decision: Decision = await self._home.wait_decided(message, timeout)
+        return decision
 
     def settle(self, outcome: AppendOutcome) -> None:
         """Take the outcome. The driver calls this once, in any thread; not for applications."""
@@ -128,7 +108,7 @@ class AsyncReceipt(OneMessage):
 class AsyncReceipts:
     """The states of the messages of one `multicast_all`, in their order; `len` counts them."""
 
-    def __init__(self, home: Home) -> None:
+    def __init__(self, home: Any) -> None:  # the `AsyncProducer`, which imports this
         self._home = home
         self._waiters = _Waiters()
         self._receipts: Receipts
@@ -165,9 +145,7 @@ class AsyncReceipts:
         `BufferFull` if there was no room to send that message. Cancelled: as `AsyncReceipt`.
         """
         if not self._receipts.settled:
-            future = self._waiters.enter()
-            if not self._receipts.settled:
-                await _Waiters.wait(future)
+            await self._waiters.until(lambda: self._receipts.settled)
         return self._receipts.accepted(0.0)
 
     async def ordered(self, timeout: float = FAILOVER_S) -> list[MessageID]:  # noqa: ASYNC109 - as `Receipts`

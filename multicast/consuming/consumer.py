@@ -134,19 +134,19 @@ class Consumer(ConsumerFacts):
                 topic,
                 group,
                 lambda cursor: interest_at(self._control.state, self._request, cursor),
+                exclusive=exclusive,
             )
             self._lookback = Lookback(self._driver)
             opened.callback(self._lookback.close)
-            how = {"committed": committed, "exclusive": exclusive}
-            self._begin_anew = partial(self._begin_at, start, **how)
+            self._begin_anew = partial(self._begin_at, start, committed=committed)
             self._begin_anew()
             if exclusive:
                 places = [
                     control_partition(topic),
                     *map(log_partition, self._delivery.logs.values()),
                 ]
-                group_cursor = self._group_cursor
-                self._exclusive = Exclusive(self._driver, self._clock, group_cursor, places)
+                joining = self._driver, self._clock, self._group_cursor
+                self._exclusive = Exclusive(*joining, places)
                 opened.callback(self._exclusive.close)
                 self._reading.hold = self._exclusive.hold
             self._opened = opened.pop_all()
@@ -256,8 +256,8 @@ class Consumer(ConsumerFacts):
         "Now" is the moment at which the first batch is requested, or at which `end` was taken.
         `subscription.End` defines the end, over the logs of all epochs up to the newest
         plan's. Messages that come later may be delivered too. Raises `TimedOut` if no message came
-        for `timeout` seconds before the end, and what `poll` raises; `UncoveredInterest` comes only
-        after all messages of the epochs that cover the interest.
+        for `timeout` seconds before the end, while it did not stand by, and what `poll` raises;
+        `UncoveredInterest` comes only after all messages of the epochs that cover the interest.
         """
         if end is None:
             end = self.end()
@@ -273,7 +273,7 @@ class Consumer(ConsumerFacts):
             cause = self.lacks(end)
             if cause is None:
                 return
-            if self._exclusive is not None and not self.fence:
+            if self.stands_by:
                 silence_ends = self._clock.monotonic() + timeout
             if self._clock.monotonic() > silence_ends:
                 raise TimedOut(f"no message came for {timeout:g} s: {cause}")
@@ -307,7 +307,7 @@ class Consumer(ConsumerFacts):
         skip messages of another interest.
         """
         with self._user.call():
-            if self._exclusive is not None and not self.fence:
+            if self.stands_by:
                 raise UsageError("this consumer stands by: it begins where the active one ends")
             self._seek(where, anew=True)
 
@@ -368,7 +368,7 @@ class Consumer(ConsumerFacts):
     def _wake(self) -> None:
         self._readers.wake()
         if self._exclusive is not None:
-            self._exclusive.wake()
+            self._exclusive.end()
 
     # -- inside -----------------------------------------------------------------------------
 
@@ -379,14 +379,11 @@ class Consumer(ConsumerFacts):
         self._open_clients()
         self._seek(self.position)
 
-    def _begin_at(
-        self, start: Where | Callable[[], Where], *, committed: bool, exclusive: bool
-    ) -> None:
+    def _begin_at(self, start: Where | Callable[[], Where], *, committed: bool) -> None:
         """Begin at the group's cursor, or at `start`."""
         if committed:
             with self._group_cursor.opening():
-                known = self._control.position
-                stored = self._group_cursor.stored(known, exclusive=exclusive)
+                stored = self._group_cursor.stored(self._control.position)
                 if stored is not None:
                     place = self._driver, self._control.state, self._request
                     gone_on = past_gap(*place, stored, self._group_cursor.logs_at)

@@ -52,6 +52,11 @@ class ConsumerFacts(ClosedAtEnd):
         return 0 if self._exclusive is None else self._exclusive.fence
 
     @property
+    def stands_by(self) -> bool:
+        """Whether it is exclusive, and not active: another one of its group may be."""
+        return self._exclusive is not None and not self.fence
+
+    @property
     def omitted(self) -> str:
         """Why the last `seek`, or the opening, begins later than it was asked to; "": it does not.
 

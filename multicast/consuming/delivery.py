@@ -88,7 +88,6 @@ class Delivery:
         # By log: what was dropped last, before the position, and after it.
         self._dropped: dict[int, Record] = {}
         self._dropped_after: dict[int, Record] = {}
-        self.foreign = 0  # counts covered messages whose exact set misses the interest
         self._read_base: dict[int, int] | None = None  # the order's positions at the cursor
         self._least: dict[int, int] = {}  # below these offsets all was delivered before
         self._begins: dict[int, int] | None = None  # where logs are read from, as far as known
@@ -450,11 +449,9 @@ class Delivery:
         if meaning is not None and not isinstance(meaning, Covered):
             return 0
         to = self.logs[run.log].to if meaning is None else meaning.to
-        if self.interest.isdisjoint(to):
-            self.foreign += 1
-        elif decision.takes_effect or self.void_too:
-            return self._emit(run, to, [record], batches, decision)
-        return 0
+        if self.interest.isdisjoint(to) or not (decision.takes_effect or self.void_too):
+            return 0
+        return self._emit(run, to, [record], batches, decision)
 
     def _emit(
         self,

@@ -5,6 +5,7 @@ own thread activates it, between two polls.
 
     confirmed   a step of the member that began then was answered: nobody else is chosen before a
                 session time-out has passed since. A process that was paused looks at it first
+    failure     what ends the membership: another one has taken over, it is closed, it is denied
 
 What `activity.py` decides this module carries out.
 """
@@ -21,13 +22,7 @@ from multicast.consuming.activity import Activity, choose, next_fence
 from multicast.consuming.group_positions import GroupCursor
 from multicast.drivers.clock import ClientClock
 from multicast.drivers.protocol import Driver, MemberIdentity, TopicPartition
-from multicast.errors import (
-    ClusterUnreachable,
-    Fenced,
-    GroupInUse,
-    TimedOut,
-    UsageError,
-)
+from multicast.errors import ClusterUnreachable, Fenced, GroupInUse, TimedOut, UsageError
 
 # How late a standby learns that the active one has ended: four small requests a second.
 _HEARTBEAT_S = 0.25
@@ -55,12 +50,10 @@ class Exclusive:
         self._committing = threading.Lock()  # a commit that is tried again stays before later ones
         self._confirmed_at = -math.inf
         self._failure: Exception | None = None
-        self._closing = self._ended = self._woken = False
         self._member = driver.member(cursor.group, partitions, choose)
-        cursor.commit_as(self._commit)
-        self._thread: threading.Thread | None = None
+        cursor.commit = self._commit
+        self._thread = threading.Thread(target=self._run, name="amcast-member", daemon=True)
         if clock.threads:
-            self._thread = threading.Thread(target=self._run, name="amcast-member", daemon=True)
             self._thread.start()
         else:
             clock.parties.append(self._turn)
@@ -78,30 +71,27 @@ class Exclusive:
         `begin` goes to the group's position and commits it. Raises `Fenced` once another one has
         taken over, and what `begin` raises.
         """
-        if not self.fence:
-            self._wait(lambda: self._activity.may_begin, timeout)
+        if self.fence:
+            return self._wait(self._is_confirmed, timeout)
+        if self._wait(lambda: self._activity.may_begin, timeout):
             self._activate(begin)
-            return False
-        return self._wait(self._is_confirmed, timeout)
+        return False
 
     def hold(self) -> None:
         """Wait, before a message is handed out, until it is certain that nobody else is chosen.
 
         Raises `Fenced` once another one has taken over, `TimedOut` if the group does not answer.
         """
-        if self._failure is None and self._is_confirmed():
-            return
-        if not self._wait(self._is_confirmed, _COMMIT_S + self._member.session_s):
-            raise self._silent()
+        self._await(self._is_confirmed, _COMMIT_S + self._member.session_s)
 
     def _activate(self, begin: Callable[[], None]) -> None:
         with self._changed:
             identity = self._activity.identity if self._activity.may_begin else None
+            stored = self._activity.stored  # after the join: nobody else's commit counts now
         if identity is None:
             return
         self._activating = identity
         try:
-            stored = self._cursor.stored_fence()  # after the join: nobody else's commit counts now
             self._cursor.fence = next_fence(stored, time.time_ns() // 1_000_000)
             begin()
         except GroupInUse:  # the group has gone on
@@ -125,7 +115,7 @@ class Exclusive:
                         self._fail(error)
                     with self._changed:
                         self._activity.commit_failed(identity)
-                        self._wake()
+                        self._changed.notify_all()
                     again = isinstance(error, GroupInUse | ClusterUnreachable)
                     if not again or self._activating or self._clock.monotonic() >= deadline:
                         raise
@@ -136,21 +126,20 @@ class Exclusive:
             raise UsageError(
                 f"this consumer stands by in group {self._cursor.group}: only an active one commits"
             )
-        timeout = deadline - self._clock.monotonic()
-        ready = self._wait(lambda: self._activity.may_commit, timeout)
-        identity = self._activity.identity
-        if not ready or identity is None:
-            raise self._silent()
-        return identity
+        self._await(lambda: self._activity.may_commit, deadline - self._clock.monotonic())
+        assert self._activity.identity is not None
+        return self._activity.identity
 
-    def _silent(self) -> TimedOut:
-        return TimedOut(f"the coordinator of group {self._cursor.group} does not answer")
+    def _await(self, ready: Callable[[], bool], timeout: float) -> None:
+        if not self._wait(ready, timeout):
+            raise TimedOut(f"the coordinator of group {self._cursor.group} does not answer")
 
     def _wait(self, ready: Callable[[], bool], timeout: float) -> bool:
-        def over() -> bool:
-            return self._failure is not None or self._ended or ready()
-
-        self._clock.wait_for(self._changed, over, max(0.0, timeout))
+        if self._failure is None and ready():  # the way of most messages
+            return True
+        self._clock.wait_for(
+            self._changed, lambda: self._failure is not None or ready(), max(0.0, timeout)
+        )
         if self._failure is not None:  # a copy: each raise adds to its traceback
             raise type(self._failure)(f"{self._failure}") from self._failure
         return ready()
@@ -158,22 +147,19 @@ class Exclusive:
     def _is_confirmed(self) -> bool:
         return self._clock.monotonic() - self._confirmed_at < self._member.session_s
 
-    def wake(self) -> None:
-        """End the waits of another thread, and those that it begins."""
-        with self._changed:
-            self._ended = True
-            self._wake()
+    def end(self) -> None:
+        """Begin to leave the group: waits of other threads end, as what is in hand is the next's.
+
+        From any thread; does not block.
+        """
+        self._fail(UsageError("this consumer is closed; open another one"))
 
     def close(self) -> None:
         """Leave the group, so that another one is active at once."""
-        with self._changed:
-            self._closing = True
-            closed = UsageError("this consumer is closed; open another one")
-            self._failure = self._failure or closed  # what it has in hand is the next one's
-            self._wake()
-        if self._thread is not None:
+        self.end()
+        if self._clock.threads:
             self._thread.join(_CLOSE_S)
-        elif self._turn in self._clock.parties:
+        else:
             self._clock.parties.remove(self._turn)
             self._member.close()
 
@@ -181,11 +167,11 @@ class Exclusive:
 
     def _run(self) -> None:
         try:
-            while not self._closing and self._failure is None:
-                agreed = self._step()
+            while self._failure is None:
+                wait_s = _HEARTBEAT_S if self._step() else _RETRY_S
                 with self._changed:
-                    wait_s = _HEARTBEAT_S if agreed else _RETRY_S
-                    self._changed.wait_for(lambda: self._woken, wait_s)
+                    if self._failure is None:  # a commit that fails ends the wait, too
+                        self._changed.wait(wait_s)
         finally:
             self._member.close()
 
@@ -194,21 +180,20 @@ class Exclusive:
         before = self._activity.identity, self._failure
         if self._failure is None:
             self._step()
-            if self._failure is not None:
-                self._member.close()
+        if self._failure is not None:
+            self._member.close()
         return before != (self._activity.identity, self._failure)
 
     def _step(self) -> bool:
         """Send a heartbeat or join; return whether that was answered."""
-        began = self._clock.monotonic()
+        began, known = self._clock.monotonic(), self._activity
         with self._changed:
-            self._woken = False
-            claim, rejoin = self._activity.claim, self._activity.must_join
+            claim, rejoin = known.claim, known.must_join
         try:
             identity = self._member.take_part(claim, rejoin=rejoin)
             if identity is None:
                 return False
-            is_new = identity != self._activity.identity
+            is_new = identity != known.identity
             stored = self._cursor.stored_fence() if is_new and identity.chosen else 0
         except ClusterUnreachable:
             return False
@@ -216,26 +201,19 @@ class Exclusive:
             self._fail(error)
             return False
         with self._changed:
-            if is_new:
-                self._activity.joined(identity, stored)
+            if is_new and not known.joined(identity, stored):
+                failure = (
+                    f"another consumer has taken over group {self._cursor.group}: this one did not "
+                    f"answer for its session time-out of {self._member.session_s:g} s, and what it "
+                    f"delivered since its last commit is delivered there again; start it again, "
+                    f"and it stands by"
+                )
+                self._fail(Fenced(failure))
             self._confirmed_at = began
             self._changed.notify_all()
-        if self._activity.lost:
-            self._fail(self._fenced())
         return True
-
-    def _fenced(self) -> Fenced:
-        return Fenced(
-            f"another consumer has taken over group {self._cursor.group}: this one did not answer "
-            f"for its session time-out of {self._member.session_s:g} s, and what it delivered "
-            f"since its last commit is delivered there again; start it again, and it stands by"
-        )
 
     def _fail(self, failure: Exception) -> None:
         with self._changed:
-            self._failure = failure
-            self._wake()
-
-    def _wake(self) -> None:
-        self._woken = True
-        self._changed.notify_all()
+            self._failure = self._failure or failure
+            self._changed.notify_all()

@@ -73,12 +73,6 @@ class GroupPositions:
             self._followed = delivery
             self.moved(delivery)
 
-    def begins(self, cursor: Cursor, offsets: Mapping[TopicPartition, int]) -> None:
-        """Set where delivery begins: at the start, and in each epoch that follows."""
-        self._add(_Entry(cursor.rank, offsets))
-        if len(self._trail) == 1:
-            self._take(self._trail.popleft())
-
     def moved(self, delivery: Delivery) -> None:
         """Note how far the logs are at the position of a delivery: those that have moved.
 
@@ -89,7 +83,9 @@ class GroupPositions:
             self._read(delivery.position.rank, delivery.logs[log], record)
         moved = delivery.moved()
         offsets = {log_partition(delivery.logs[log]): offset for log, offset in moved.items()}
-        self.begins(delivery.position, offsets)
+        self._add(_Entry(delivery.position.rank, offsets))
+        if len(self._trail) == 1:
+            self._take(self._trail.popleft())
 
     def handed_out(self, batch: Batch) -> None:
         """Add the next batch that is handed out."""
@@ -209,10 +205,13 @@ class GroupCursor:
         topic: str,
         group: str,
         interest_at: Callable[[Cursor], tuple[str, ...]],
+        *,
+        exclusive: bool,
     ) -> None:
         self.group = group
         self.fence: int | None = None  # None: what is stored is not known; 0: there was none
-        self._commit: Commit = driver.commit
+        self._exclusive = exclusive
+        self.commit: Commit = driver.commit  # or that of its member: Kafka refuses all others
         self._driver = driver
         self._clock = clock
         self._interest_at = interest_at
@@ -220,17 +219,15 @@ class GroupCursor:
         self._control = control_partition(topic)
         self._own: deque[str] = deque(maxlen=_OWN_MAX)
         self._looked_at: float | None = None
-        self._warned = False
+        self._warned = exclusive
 
-    def stored(self, control_position: int, *, exclusive: bool = False) -> Cursor | None:
+    def stored(self, control_position: int) -> Cursor | None:
         """Read the group's cursor; None: it has none. Blocks for a request to Kafka.
 
         Raises `UsageError` for a cursor of another interest, `Truncated` if the group has read the
         control topic further than to this position, its end, and `GroupInUse`.
         """
         commit = self._stored()
-        if self.fence is None:
-            self.fence = _after("" if commit is None else commit[1])
         if commit is None:
             return None
         offset, text = commit
@@ -243,7 +240,7 @@ class GroupCursor:
             raise UsageError(f"it holds none: another tool has set its offsets ({PLACE})")
         cursor = Cursor.parse(text)
         self._interest_at(cursor)
-        if self.fence and not exclusive:  # Kafka refuses it if there is an active one
+        if fence_of(text) and not self._exclusive:  # Kafka refuses it if there is an active one
             self._driver.commit(self.group, {self._control: commit})
         return cursor
 
@@ -258,10 +255,6 @@ class GroupCursor:
                 f"{error}; give it a group of its own (group=...), or open it with "
                 f"committed=False, which begins at `start`, and commit"
             ) from error
-
-    def commit_as(self, commit: Commit) -> None:
-        """Have the member of an exclusive consumer commit: Kafka refuses all others."""
-        self._commit, self._warned = commit, True
 
     def logs_at(self, logs: Iterable[Log]) -> dict[TopicPartition, tuple[int, LastRead]]:
         """Read what the group's commit says of logs: the offset below which all was delivered.
@@ -297,7 +290,8 @@ class GroupCursor:
         if not self._warned:
             self._look()
         if self.fence is None:
-            self.fence = _after((self._stored() or (0, ""))[1])
+            fence = self.stored_fence()
+            self.fence = fence and fence + 1
         if self.fence:
             text = f"{text}/{self.fence}"
         self._own.append(text)
@@ -309,7 +303,7 @@ class GroupCursor:
             stored = self._driver.committed(self.group, unknown)
             offsets = {**{each: offset for each, (offset, _) in stored.items()}, **offsets}
         now_ms = time.time_ns() // 1_000_000
-        self._commit(
+        self.commit(
             self.group,
             {
                 **{
@@ -347,19 +341,13 @@ class GroupCursor:
 
     def stored_fence(self) -> int:
         """Read the fence that the group's commit holds; 0: none. Blocks for a request."""
-        return _fence_of((self._stored() or (0, ""))[1])
+        return fence_of((self._stored() or (0, ""))[1])
 
     def _stored(self) -> tuple[int, str] | None:
         return self._driver.committed(self.group, [self._control]).get(self._control)
 
 
-def _fence_of(text: str) -> int:
-    """Give the fence behind the eight parts of a cursor; 0: none."""
+def fence_of(text: str) -> int:
+    """Give the fence behind the eight parts of a group's cursor; 0: it is of no exclusive one."""
     fence = text.split("/")[8:9]
     return int(fence[0]) if fence and re.fullmatch("[0-9]{1,18}", fence[0]) else 0
-
-
-def _after(text: str) -> int:
-    """Give the fence of a consumer that is not exclusive, after this commit."""
-    fence = _fence_of(text)
-    return fence + 1 if fence else 0

@@ -191,15 +191,6 @@ def _link(control: ControlState, epoch: int, source: str, interest: tuple[str, .
     return SourceLink(plan, logs, start_cursor(plan, source), control.begun(epoch))
 
 
-def earliest(control: ControlState, request: SubscriptionRequest, *, bounds: Bounds) -> Delivery:
-    """Open the first epoch from which on every epoch up to the newest covers the interest.
-
-    `first_place` finds what of it is retained.
-    """
-    links, _ = chain_back(control, request, control.epoch)
-    return resume(control, request, links[-1].start, bounds=bounds)
-
-
 def interest_at(
     control: ControlState, request: SubscriptionRequest, cursor: Cursor
 ) -> tuple[str, ...]:

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import threading
-
 from multicast.consuming.batches import Message
-from multicast.drivers.clock import clock_of
 from multicast.drivers.protocol import (
     Appender,
     AppendFailed,
@@ -33,19 +30,13 @@ class DeadLetters:
         why = f"{type(error).__name__}: {error}"[:_ERROR_CHARACTERS_MAX]
         said = {"id": str(message.message_id), "to": ",".join(message.to), "error": why}
         added = [(f"amcast.{name}", text.encode("utf-8", "replace")) for name, text in said.items()]
-        changed = threading.Condition()
         outcomes: list[AppendOutcome] = []
-
-        def done(outcome: AppendOutcome) -> None:
-            with changed:
-                outcomes.append(outcome)
-                changed.notify_all()
-
         if self._appender is None:
             self._appender = self._driver.appender()
         headers, key = [*message.headers, *added], message.key
-        self._appender.append(self._partition, message.payload, key=key, headers=headers, done=done)
-        if not clock_of(self._driver).wait_for(changed, lambda: bool(outcomes), _STORED_S):
+        record = self._partition, message.payload
+        self._appender.append(*record, key=key, headers=headers, done=outcomes.append)
+        if not self._appender.flush(_STORED_S):
             raise TimedOut(f"message {message.message_id} was not stored as a dead letter in time")
         if isinstance(outcomes[0], AppendFailed):
             raise outcomes[0].error

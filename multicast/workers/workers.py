@@ -103,8 +103,7 @@ class Workers:
         self._changed = threading.Condition()
         self._ended: deque[tuple[int, Message, BaseException | None]] = deque()
         self._failure: BaseException | None = None
-        self._begun_at: Cursor = consumer.position
-        self._has_begun = False
+        self._begun_at: Cursor | None = None  # before the first message that came
         self._committed: Cursor | None = None
         self._commit_at = self._clock.monotonic() + _COMMIT_EVERY_S
 
@@ -126,7 +125,7 @@ class Workers:
             if self._letters is not None:
                 self._letters.close()
             reached = self._schedule.cursor or self._begun_at
-            if self._consumer.position != reached:
+            if reached is not None and self._consumer.position != reached:
                 self._hand_back(reached)
         try:
             self._commit()
@@ -145,18 +144,17 @@ class Workers:
         quiet_until = self._clock.monotonic() + _QUIET_S
         while not self._ending:
             wait_s, busy = _WAIT_S, self._schedule.busy
-            if self._hand or busy:
+            if self._hand or busy or self._consumer.stands_by:
                 quiet_until = self._clock.monotonic() + _QUIET_S
             elif lacks is None:
                 return
             elif end is not None and self._clock.monotonic() > quiet_until:
                 raise TimedOut(f"no message came for {_QUIET_S:g} s: {lacks}")
             if lacks is not None and not self._hand and self._schedule.room:
-                timeout = 0.0 if busy else _POLL_S
+                timeout, before = 0.0 if busy else _POLL_S, self._consumer.position
                 batches = self._consumer.poll(timeout, messages_max=_MESSAGES_MAX)
-                self._has_begun = self._has_begun or bool(batches)
-                if not self._has_begun:  # an exclusive one begins where another has ended
-                    self._begun_at = self._consumer.position
+                if batches and self._begun_at is None:
+                    self._begun_at = before
                 for batch in batches:
                     self._hand.extend(map(batch.alone, batch.records))
                     quiet_until = self._clock.monotonic() + _QUIET_S

@@ -265,6 +265,12 @@ PLANTED = {
             replace(SOUND, groups=(STANDS,)),
             "consumer C1 has stood for 60 min, and 80 messages wait",
         ),
+        (
+            replace(
+                SOUND, groups=(replace(STANDS, cursor=f"1/K1/0/0/0/{16 * 'a'}/{8 * '0'}/0/7"),)
+            ),
+            "it is exclusive: if it hangs, no other one takes over until it is ended",
+        ),
     ],
     (Weight.NOTE, Check.CONSUMER): [
         (

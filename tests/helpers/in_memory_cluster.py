@@ -11,7 +11,7 @@ from collectors.core.actions import Append, SaveCheckpoint
 from collectors.core.collector import LIMITS, Collector
 from collectors.core.epoch_change import ends_of, freeze_positions, logs_to_mark
 from multicast.consuming.cursor import Cursor
-from multicast.consuming.subscription import Bounds, SubscriptionRequest, earliest, follow, resume
+from multicast.consuming.subscription import Bounds, SubscriptionRequest, chain_back, follow, resume
 from multicast.control import (
     ControlState,
     collectors_partition,
@@ -298,9 +298,8 @@ class OneConsumer:
         state = cluster.control()
         self.wanted = SubscriptionRequest.of(None if interest else name.split(".")[0], interest)
         if cursor is None:
-            self._take(earliest(state, self.wanted, bounds=cluster.bounds))
-        else:
-            self._take(resume(state, self.wanted, Cursor.of(cursor), bounds=cluster.bounds))
+            cursor = chain_back(state, self.wanted, state.epoch)[0][-1].start
+        self._take(resume(state, self.wanted, Cursor.of(cursor), bounds=cluster.bounds))
         self.delivered = []
 
     def _take(self, delivery):

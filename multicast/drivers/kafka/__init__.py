@@ -5,6 +5,7 @@ never an object or an exception of the package.
 
     connection.py       settings, one event loop, requests with a deadline
                         (quiet.py: the loop; transports.py: its connections)
+    leader_answers.py   offsets, and what leaders say of their epochs
     fetcher.py          at most one long-polling fetch outstanding per leader
     reader.py           the records of the fetched batches
     watcher.py          the ends of logs, over one connection to each leader

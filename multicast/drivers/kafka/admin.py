@@ -24,10 +24,10 @@ from multicast.drivers.access import CLUSTER, Access
 from multicast.drivers.client_settings import REQUEST_TIMEOUT_S
 from multicast.drivers.closing import ClosedAtEnd
 from multicast.drivers.kafka.admin_facts import (
-    BoundedCall,
     Holders,
     OpenTransaction,
     TopicSpec,
+    called,
     described,
     first_led,
     holders_of,
@@ -444,12 +444,12 @@ class Admin(ClosedAtEnd):
         began = time.monotonic()
         deadline = began + (self._timeout_s if timeout_s is None else timeout_s)
         while True:
-            attempt = BoundedCall(call)
-            if not attempt.wait(max(0.1, deadline - time.monotonic())):
+            attempt = called(call, max(0.1, deadline - time.monotonic()))
+            if not attempt.done():
                 raise self._unreachable(None)
-            error = attempt.error
+            error = attempt.exception()
             if error is None:
-                return attempt.value
+                return attempt.result()
             if isinstance(error, ignore):
                 return None
             passing = isinstance(error, OSError | kafka_errors.UnknownBrokerIdError) or (

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterable, Mapping
+from concurrent.futures import Future, wait
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -117,26 +118,16 @@ def largest_replicas(folders: Iterable[Mapping[str, Any]]) -> dict[TopicPartitio
     return sizes
 
 
-class BoundedCall:
-    """A call on its own thread; `value` or `error` holds the result after `wait` returns True.
+def called(call: Callable[[], Any], timeout_s: float) -> Future[Any]:
+    """Make a call on its own (daemon) thread, which it keeps until it ends; wait so long for it."""
+    result: Future[Any] = Future()
 
-    A call that outlives its wait keeps its (daemon) thread until it ends.
-    """
-
-    def __init__(self, call: Callable[[], Any]) -> None:
-        self._call = call
-        self.value: Any = None
-        self.error: BaseException | None = None
-        self._thread = threading.Thread(target=self._run, name="amcast-admin", daemon=True)
-        self._thread.start()
-
-    def wait(self, timeout_s: float) -> bool:
-        """Wait up to `timeout_s`; return whether the call has ended."""
-        self._thread.join(timeout_s)
-        return not self._thread.is_alive()
-
-    def _run(self) -> None:
+    def run() -> None:
         try:
-            self.value = self._call()
+            result.set_result(call())
         except Exception as error:  # noqa: BLE001 - handed to the waiting thread
-            self.error = error
+            result.set_exception(error)
+
+    threading.Thread(target=run, name="amcast-admin", daemon=True).start()
+    wait([result], timeout_s)
+    return result

@@ -16,10 +16,9 @@ from multicast.drivers.appender.record_batch import Codec
 from multicast.drivers.kafka.private import codec
 from multicast.errors import UsageError
 
-# Before the blocks of Java's snappy streams: its name, version, and the least that reads it.
-_SNAPPY_HEAD = b"\x82SNAPPY\0" + bytes((0, 0, 0, 1, 0, 0, 0, 1))
-_SNAPPY_BLOCK_MAX = 32 * 1024  # uncompressed; most batches are one block
-_SNAPPY_NAME = _SNAPPY_HEAD[:8]  # the rest differs between writers
+# Before the blocks of Java's snappy streams: its name, its version, and the least that reads it.
+_SNAPPY_NAME = b"\x82SNAPPY\0"
+_SNAPPY_HEAD_BYTES = 16
 _PIECE_BYTES = 1 << 20  # most batches are one piece
 
 
@@ -59,7 +58,7 @@ def _zstd_decode(raw: bytes, bytes_max: int) -> bytes:
 def _snappy_pieces(raw: bytes, bytes_max: int) -> Iterator[bytes]:
     """Decompress block after block; each begins with its size, for which memory is taken."""
     framed = raw.startswith(_SNAPPY_NAME)
-    place = len(_SNAPPY_HEAD) if framed else 0
+    place = _SNAPPY_HEAD_BYTES if framed else 0
     while place < len(raw):
         end = len(raw)
         if framed:
@@ -77,18 +76,10 @@ def _snappy_pieces(raw: bytes, bytes_max: int) -> Iterator[bytes]:
         place = end
 
 
-def _snappy_encode(raw: bytes) -> bytes:
-    """Compress as Java's client does; kafka-python's takes 3 us more for one block."""
-    if len(raw) > _SNAPPY_BLOCK_MAX:
-        return bytes(codec.snappy_encode(raw))
-    block = codec.snappy.compress(raw)
-    return b"".join((_SNAPPY_HEAD, len(block).to_bytes(4, "big"), block))
-
-
 # gzip has the level of Java's client and librdkafka; kafka-python's takes three times as long.
 _CODECS = (
     Codec("gzip", 1, "zlib", codec.has_gzip, partial(gzip.compress, compresslevel=6)),
-    Codec("snappy", 2, "python-snappy", codec.has_snappy, _snappy_encode),
+    Codec("snappy", 2, "python-snappy", codec.has_snappy, codec.snappy_encode),
     Codec("lz4", 3, "lz4", codec.has_lz4, codec.lz4_encode),
     Codec("zstd", 4, "zstandard", codec.has_zstd, codec.zstd_encode),
 )

@@ -27,12 +27,7 @@ from multicast.drivers.client_settings import (
     check_client,
 )
 from multicast.drivers.home_process import HomeProcess
-from multicast.drivers.kafka.private import (
-    IsolationLevel,
-    KafkaNetClient,
-    ListOffsetsRequest,
-    MetadataRequest,
-)
+from multicast.drivers.kafka.private import KafkaNetClient
 from multicast.drivers.kafka.quiet import QuietSelector, quiet
 from multicast.drivers.kafka.transports import ConnectionManager
 from multicast.drivers.protocol import TopicPartition
@@ -50,10 +45,6 @@ RETRY_S = 0.03
 
 # Five times a message of ours; what begins with a letter, such as an answer of HTTP, is more.
 _FRAME_BYTES_MAX = 2**29 - 1
-
-# Kafka's values for a ListOffsets request in place of a timestamp.
-LATEST = -1
-EARLIEST = -2
 
 _NAMES = {
     "security.protocol": "security_protocol",
@@ -174,45 +165,6 @@ class Connection:
             return self.manager.unreachable(self.timeout_s, error)
         return error
 
-    async def list_offsets(
-        self,
-        wanted: Mapping[TopicPartition, int],
-        isolation: IsolationLevel = IsolationLevel.READ_COMMITTED,
-    ) -> dict[TopicPartition, int]:
-        """Get offsets by time in ms (or LATEST, EARLIEST) until all leaders answer; -1 is none."""
-        offsets: dict[TopicPartition, int] = {}
-        began, deadline = time.monotonic(), self.deadline
-        while True:
-            missing = {log: time_ms for log, time_ms in wanted.items() if log not in offsets}
-            if not missing:
-                return offsets
-            self.raise_if_unknown(list(missing), since=began)
-            offsets.update(await self.list_offsets_once(missing, isolation))
-            if len(offsets) < len(wanted):
-                await self.pause_before_retry(deadline)
-
-    async def list_offsets_once(
-        self,
-        wanted: Mapping[TopicPartition, int],
-        isolation: IsolationLevel = IsolationLevel.READ_COMMITTED,
-    ) -> dict[TopicPartition, int]:
-        """Request offsets once; leave out logs without a leader or whose leader fails."""
-        offsets: dict[TopicPartition, int] = {}
-        futures = [
-            self.manager.send(
-                list_offsets_request({log: wanted[log] for log in led}, isolation), node
-            )
-            for node, led in (await self.leaders(wanted)).items()
-        ]
-        for future in futures:
-            try:
-                offsets.update(self._offsets_of(await future))
-            except kafka_errors.AuthorizationError:
-                raise
-            except (kafka_errors.KafkaError, OSError):
-                self.cluster.request_update()
-        return offsets
-
     async def leaders(
         self, partitions: Iterable[TopicPartition]
     ) -> dict[int, list[TopicPartition]]:
@@ -247,22 +199,6 @@ class Connection:
         except (kafka_errors.KafkaError, OSError):
             return False
         return True
-
-    async def ends_led_by(self, node: int, topic: str) -> dict[TopicPartition, int]:
-        """Return the ends of a topic's partitions that a broker leads; empty if it is missing."""
-        wanted = MetadataRequest.MetadataRequestTopic(name=topic)
-        request = MetadataRequest(topics=[wanted], allow_auto_topic_creation=False, min_version=4)
-        response = await self.manager.send(request, node)
-        led = [
-            TopicPartition(topic, partition.partition_index)
-            for metadata in response.topics
-            for partition in metadata.partitions
-            if partition.leader_id == node
-        ]
-        if not led:
-            return {}
-        ends = list_offsets_request(dict.fromkeys(led, LATEST), IsolationLevel.READ_COMMITTED)
-        return self._offsets_of(await self.manager.send(ends, node))
 
     def follow(self, partitions: Iterable[TopicPartition]) -> None:
         """Keep the metadata of these topics from now on."""
@@ -351,39 +287,6 @@ class Connection:
     def _refreshed_after(self, since: float) -> bool:
         return bool(self.cluster._last_successful_refresh_ms > since * 1000)  # noqa: SLF001
 
-    def _offsets_of(self, response: Any) -> dict[TopicPartition, int]:
-        offsets = {}
-        for topic in response.topics:
-            for partition in topic.partitions:
-                error = kafka_errors.for_code(partition.error_code)
-                if error is kafka_errors.NoError:
-                    log = TopicPartition(topic.name, partition.partition_index)
-                    offsets[log] = partition.offset
-                elif issubclass(error, kafka_errors.AuthorizationError):
-                    raise self.access.lacks("Describe", "topic", topic.name)
-                else:
-                    self.cluster.request_update()
-        return offsets
-
 
 async def _nothing() -> None:
     """Need nothing but the brokers."""
-
-
-def list_offsets_request(
-    wanted: Mapping[TopicPartition, int], isolation: IsolationLevel, *, min_version: int = 2
-) -> Any:
-    """Make a request to one leader for offsets by time in ms, or LATEST or EARLIEST."""
-    partition_type = ListOffsetsRequest.ListOffsetsTopic.ListOffsetsPartition
-    by_topic: dict[str, list[Any]] = defaultdict(list)
-    for log, timestamp_ms in wanted.items():
-        by_topic[log.topic].append(
-            partition_type(
-                partition_index=log.partition, current_leader_epoch=-1, timestamp=timestamp_ms
-            )
-        )
-    return ListOffsetsRequest(
-        isolation_level=isolation,
-        topics=list(by_topic.items()),
-        min_version=min_version,
-    )

@@ -19,9 +19,15 @@ from multicast.drivers.client_settings import (
 )
 from multicast.drivers.closing import ClosedAtEnd
 from multicast.drivers.kafka.appender import KafkaPythonJointAppender
-from multicast.drivers.kafka.connection import EARLIEST, LATEST, Connection
+from multicast.drivers.kafka.connection import Connection
 from multicast.drivers.kafka.group_member import ChosenMember, find_coordinator
-from multicast.drivers.kafka.leader_epochs import ask_epoch_ends, ask_leader_ends
+from multicast.drivers.kafka.leader_answers import (
+    EARLIEST,
+    LATEST,
+    ask_epoch_ends,
+    ask_leader_ends,
+    offsets_by,
+)
 from multicast.drivers.kafka.private import (
     IsolationLevel,
     MetadataRequest,
@@ -174,18 +180,13 @@ class KafkaPythonDriver(ClosedAtEnd):
 
     def topic_ids(self, topics: Sequence[str], *, timeout_s: float | None = None) -> dict[str, str]:
         """Return the IDs of the topics that exist, as one of the brokers knows them."""
-        described = self._described(topics, timeout_s)
+        described = self._connection.run(self._describe, topics, timeout_s=timeout_s)
         return {name: str(topic.topic_id) for name, topic in described.items()}
 
     def partition_counts(self, topics: Sequence[str]) -> dict[str, int]:
         """Return how many Kafka partitions each topic has, as one of the brokers knows them."""
-        return {name: len(topic.partitions) for name, topic in self._described(topics).items()}
-
-    def _described(self, topics: Sequence[str], timeout_s: float | None = None) -> dict[str, Any]:
-        described: dict[str, Any] = {}
-        if topics:
-            described = self._connection.run(self._describe, topics, timeout_s=timeout_s)
-        return described
+        described = self._connection.run(self._describe, topics)
+        return {name: len(topic.partitions) for name, topic in described.items()}
 
     def commit(
         self,
@@ -227,11 +228,13 @@ class KafkaPythonDriver(ClosedAtEnd):
         timeout_s: float | None = None,
     ) -> dict[TopicPartition, int]:
         offsets: dict[TopicPartition, int] = self._connection.run(
-            self._connection.list_offsets, wanted, isolation, timeout_s=timeout_s
+            offsets_by, self._connection, wanted, isolation, timeout_s=timeout_s
         )
-        return {partition: offsets[partition] for partition in wanted}
+        return offsets
 
     async def _describe(self, topics: Sequence[str]) -> dict[str, Any]:
+        if not topics:  # a request for none is one for all
+            return {}
         wanted = [
             MetadataRequest.MetadataRequestTopic(topic_id=None, name=topic) for topic in topics
         ]
@@ -275,7 +278,6 @@ class KafkaPythonDriver(ClosedAtEnd):
         topics = [
             _CommitTopic(name=name, partitions=partitions) for name, partitions in by_topic.items()
         ]
-
         as_member = member or _NO_MEMBER
 
         def request() -> Any:
@@ -292,8 +294,7 @@ class KafkaPythonDriver(ClosedAtEnd):
         def errors(response: Any) -> list[tuple[str, int]]:
             return [(t.name, p.error_code) for t in response.topics for p in t.partitions]
 
-        once = member is not None
-        await self._ask_coordinator(group, request, errors, needs="Read", once=once)
+        await self._ask_coordinator(group, request, errors, needs="Read", once=member is not None)
 
     async def _committed(
         self, group: str, partitions: Sequence[TopicPartition]

@@ -1,7 +1,7 @@
 """Keeps one long-polling fetch outstanding at each leader.
 
-`Fetching` fetches Kafka partitions from given offsets and hands the parts of the answers to a
-`FetchSink`. It does not decode records.
+`Fetching` fetches Kafka partitions from given offsets and hands the parts of the answers to the
+reader, while the loop runs. It does not decode records.
 
     wanted      fetched from its next offset
     left out    wanted, but paused or with a full buffer: not requested now
@@ -20,7 +20,7 @@ import time
 from collections import OrderedDict, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
-from typing import Any, Protocol
+from typing import Any
 
 from kafka import errors as kafka_errors
 
@@ -45,23 +45,13 @@ class _Part(FetchRequest.FetchTopic.FetchPartition):  # type: ignore[misc]
     __hash__ = object.__hash__
 
 
-class FetchSink(Protocol):
-    """Receives what was fetched, while the loop runs."""
-
-    def fetched(self, partition: TopicPartition, answer: Any) -> None:
-        """Process one Kafka partition's part of a fetch response without an error."""
-
-    def out_of_range(self, partition: TopicPartition) -> None:
-        """Process that the log does not hold the next offset; it is no longer wanted."""
-
-
 class Fetching:
     """Keeps the fetches going while a caller repeats `turn`."""
 
     def __init__(
         self,
         connection: Connection,
-        sink: FetchSink,
+        sink: Any,  # a `KafkaPythonReader`, which imports this
         *,
         partition_bytes_max: int,
         request_bytes_max: int,

@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import json
 from collections import defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from typing import Any
 
@@ -65,29 +65,23 @@ class Membership:
         client: Mapping[str, str],
         *,
         group: str,
-        topic: str,
+        topics: Sequence[str],
         sessions: Sequence[float] = SESSIONS_S,
     ) -> None:
         self.group = group
         self.member = ""
         self.members: tuple[str, ...] = ()
-        self._topics = [topic]
+        self._topics = topics
         self._claim = b""
         self._sessions = list(sessions)
         self._generation: int | None = None
         self._coordinator: int | None = None
-        timeout_s = max(sessions) + _NETWORK_S
-        self._connection = Connection(bootstrap, client, timeout_s=timeout_s)
+        self._connection = Connection(bootstrap, client, timeout_s=max(sessions) + _NETWORK_S)
 
     @property
     def session_s(self) -> float:
         """The session time-out in seconds: after that without a heartbeat the group drops us."""
         return self._sessions[0]
-
-    @property
-    def met(self) -> bool:
-        """Whether `members` is the newest list that we know of: no rebalance is due."""
-        return self._generation is not None
 
     def step(self) -> bool:
         """Send a heartbeat, or join the group if that is due; return whether it succeeded.
@@ -102,7 +96,10 @@ class Membership:
         """Leave the group, so that the others rebalance at once; waits at most 1 s."""
         if self.member and self._coordinator is not None:
             self._generation = None
-            self._connection.run(self._leave, timeout_s=_LEAVE_S)
+            known = {"group_id": self.group, "member_id": self.member}
+            members = [LeaveGroupRequest.MemberIdentity(member_id=self.member)]
+            request = LeaveGroupRequest(**known, members=members, max_version=4)
+            self._connection.run(self._ask, request, timeout_s=_LEAVE_S)
 
     def close(self) -> None:
         """Close the connections; without `leave` the group keeps us for `session_s`."""
@@ -115,15 +112,7 @@ class Membership:
             if self._generation is None:
                 await self._rejoin()
             else:
-                await self._ask(
-                    HeartbeatRequest(
-                        group_id=self.group,
-                        generation_id=self._generation,
-                        member_id=self.member,
-                        group_instance_id=self._instance,
-                        max_version=4,
-                    )
-                )
+                await self._ask(self._request(HeartbeatRequest, 4, generation_id=self._generation))
         except (kafka_errors.KafkaError, OSError) as error:
             self._take(error)
             return False
@@ -132,7 +121,11 @@ class Membership:
     def _take(self, error: BaseException) -> None:
         """Prepare the next step after an error; raise the error if no step can help."""
         match error:
-            case kafka_errors.RebalanceInProgressError() | kafka_errors.IllegalGenerationError():
+            case (
+                kafka_errors.RebalanceInProgressError()
+                | kafka_errors.IllegalGenerationError()
+                | kafka_errors.MemberIdRequiredError()
+            ):
                 self._generation = None
             case kafka_errors.UnknownMemberIdError():
                 self._generation, self.member = None, ""
@@ -153,73 +146,57 @@ class Membership:
                 self._coordinator = None
 
     async def _rejoin(self) -> None:
-        joined = await self._join()
-        self.member = joined.member_id
+        said = ConsumerProtocolSubscription(
+            topics=self._topics, user_data=self._claim, version=_VERSION
+        )
+        rebalance_s = max(self.session_s, _REBALANCE_S)
+        request = self._request(
+            JoinGroupRequest,
+            7,
+            session_timeout_ms=int(1000 * self.session_s),
+            rebalance_timeout_ms=int(1000 * rebalance_s),
+            protocol_type=ConsumerProtocolType,
+            protocols=[(self._protocol, said.encode())],
+        )
+        joined = await self._ask(request, rebalance_s)
         assignments = []
         if joined.leader == self.member:
             assignments = self._assign({m.member_id: m.metadata for m in joined.members})
-        synced = await self._ask(
-            SyncGroupRequest(
-                group_id=self.group,
-                generation_id=joined.generation_id,
-                member_id=self.member,
-                group_instance_id=self._instance,
-                protocol_type=ConsumerProtocolType,
-                protocol_name=self._protocol,
-                assignments=assignments,
-                max_version=5,
-            )
+        request = self._request(
+            SyncGroupRequest,
+            5,
+            generation_id=joined.generation_id,
+            protocol_type=ConsumerProtocolType,
+            protocol_name=self._protocol,
+            assignments=assignments,
         )
-        self._take_part(joined.generation_id, synced.assignment)
+        self._take_part(joined.generation_id, (await self._ask(request)).assignment)
         self._generation = joined.generation_id
 
     def _assign(self, joined: Mapping[str, bytes]) -> list[tuple[str, bytes]]:
         """As the leader: tell each member its part, from what each said when it joined."""
-        return _assignments(sorted(joined))
+        part = _part(json.dumps(sorted(joined)).encode())
+        return [(member, part) for member in joined]
 
     def _take_part(self, generation: int, assignment: bytes) -> None:  # noqa: ARG002
         self.members = _members(assignment)
 
-    async def _join(self) -> Any:
-        subscription = ConsumerProtocolSubscription(
-            topics=self._topics, user_data=self._claim, version=_VERSION
+    def _request(self, kind: Any, version_max: int, **fields: Any) -> Any:
+        return kind(
+            group_id=self.group,
+            member_id=self.member,
+            group_instance_id=self._instance,
+            max_version=version_max,
+            **fields,
         )
 
-        def request() -> Any:
-            return JoinGroupRequest(
-                group_id=self.group,
-                session_timeout_ms=int(1000 * self.session_s),
-                rebalance_timeout_ms=int(1000 * max(self.session_s, _REBALANCE_S)),
-                member_id=self.member,
-                group_instance_id=self._instance,
-                protocol_type=ConsumerProtocolType,
-                protocols=[(self._protocol, subscription.encode())],
-                max_version=7,
-            )
-
-        wait_s = max(self.session_s, _REBALANCE_S)
-        response = await self._send(request(), wait_s)
-        if kafka_errors.for_code(response.error_code) is kafka_errors.MemberIdRequiredError:
-            self.member = response.member_id
-            response = await self._send(request(), wait_s)
-        return _checked(response)
-
-    async def _leave(self) -> None:
-        identity = LeaveGroupRequest.MemberIdentity(
-            member_id=self.member, group_instance_id=self._instance, reason=None
-        )
-        request = LeaveGroupRequest(
-            group_id=self.group, member_id=self.member, members=[identity], max_version=4
-        )
-        await self._ask(request)
-
-    async def _ask(self, request: Any) -> Any:
-        return _checked(await self._send(request))
-
-    async def _send(self, request: Any, wait_s: float = 0.0) -> Any:
+    async def _ask(self, request: Any, wait_s: float = 0.0) -> Any:
         # A connection that stays silent is closed, so that the coordinator is looked for again.
         timeout_ms = 1000 * (wait_s + _NETWORK_S)
-        return await self._connection.manager.send(request, self._coordinator, timeout_ms)
+        response = await self._connection.manager.send(request, self._coordinator, timeout_ms)
+        # A join's answer names the member: a new one's is refused, and it joins again by that name.
+        self.member = getattr(response, "member_id", "") or self.member
+        return _checked(response)
 
 
 class ChosenMember(Membership):
@@ -238,15 +215,14 @@ class ChosenMember(Membership):
     ) -> None:
         self._instance, session_ms = group_settings(client)
         sessions = _EXCLUSIVE_S if session_ms is None else (session_ms / 1000,)
-        topic = partitions[0].topic
-        super().__init__(bootstrap, client, group=group, topic=topic, sessions=sessions)
-        # Of topics that no member subscribes to, Kafka forgets a group's offsets after days.
-        self._topics = sorted({each.topic for each in partitions})
         self._choose = choose
         self._identity: MemberIdentity | None = None
         self._partitions: dict[str, list[int]] = defaultdict(list)
         for topic, number in partitions:
             self._partitions[topic].append(number)
+        # Of topics that no member subscribes to, Kafka forgets a group's offsets after days.
+        topics = sorted(self._partitions)
+        super().__init__(bootstrap, client, group=group, topics=topics, sessions=sessions)
 
     def take_part(self, claim: bytes, *, rejoin: bool = False) -> MemberIdentity | None:
         """Send a heartbeat, or join if that is due; None: it was not answered."""
@@ -263,25 +239,13 @@ class ChosenMember(Membership):
         super().close()
 
     def _assign(self, joined: Mapping[str, bytes]) -> list[tuple[str, bytes]]:
-        chosen = self._choose({member: _claimed(metadata) for member, metadata in joined.items()})
-        partitions = list(self._partitions.items())
-        return [
-            (
-                member,
-                ConsumerProtocolAssignment(
-                    assigned_partitions=partitions if member == chosen else [],
-                    user_data=b"",
-                    version=_VERSION,
-                ).encode(),
-            )
-            for member in joined
-        ]
+        chosen = self._choose({each: _claim(joined[each]) for each in joined})
+        parts = {each: self._partitions.items() if each == chosen else () for each in joined}
+        return [(each, _part(b"", parts[each])) for each in joined]
 
     def _take_part(self, generation: int, assignment: bytes) -> None:
-        try:
-            chosen = bool(ConsumerProtocolAssignment.decode(assignment).assigned_partitions)
-        except Exception:  # noqa: BLE001 - as `_members`
-            chosen = False
+        part = _decoded(ConsumerProtocolAssignment, assignment)
+        chosen = bool(getattr(part, "assigned_partitions", ()))
         self._identity = MemberIdentity(generation, self.member, self._instance, chosen)
 
 
@@ -305,29 +269,30 @@ def _checked(response: Any) -> Any:
     return response
 
 
-def _claimed(metadata: bytes) -> bytes:
-    """Decode what a member said when it joined; empty if another program wrote something else."""
-    try:
-        return bytes(ConsumerProtocolSubscription.decode(metadata).user_data or b"")
-    except Exception:  # noqa: BLE001 - as `_members`
-        return b""
-
-
-def _assignments(members: Sequence[str]) -> list[tuple[str, bytes]]:
-    """Encode the same list of members for each member."""
-    user_data = json.dumps(members).encode()
-    assignment = ConsumerProtocolAssignment(
-        assigned_partitions=[], user_data=user_data, version=_VERSION
+def _part(user_data: bytes, partitions: Iterable[tuple[str, list[int]]] = ()) -> bytes:
+    """Encode what the leader tells a member."""
+    part = ConsumerProtocolAssignment(
+        assigned_partitions=list(partitions), user_data=user_data, version=_VERSION
     )
-    raw = assignment.encode()
-    return [(member, raw) for member in members]
+    return bytes(part.encode())
+
+
+def _decoded(kind: Any, raw: bytes) -> Any:
+    """Decode what a member wrote; None if another program wrote something else."""
+    with suppress(Exception):  # the package's decoder raises any kind of error
+        return kind.decode(raw)
+    return None
+
+
+def _claim(raw: bytes) -> bytes:
+    return bytes(getattr(_decoded(ConsumerProtocolSubscription, raw), "user_data", b"") or b"")
 
 
 def _members(raw: bytes) -> tuple[str, ...]:
     """Decode the list of members; empty if another program wrote something else."""
     try:
-        members = json.loads(ConsumerProtocolAssignment.decode(raw).user_data)
-    except Exception:  # noqa: BLE001 - the package's decoder raises any kind of error
+        members = json.loads(_decoded(ConsumerProtocolAssignment, raw).user_data)
+    except (AttributeError, TypeError, ValueError, RecursionError):
         return ()
     if not isinstance(members, list) or not all(isinstance(member, str) for member in members):
         return ()

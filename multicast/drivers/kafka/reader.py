@@ -16,10 +16,12 @@ import time
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
-from multicast.drivers.kafka.connection import EARLIEST, LATEST, Connection
+from multicast.drivers.kafka.connection import Connection
 from multicast.drivers.kafka.fetcher import Fetching
+from multicast.drivers.kafka.leader_answers import EARLIEST, LATEST, offsets_by
 from multicast.drivers.kafka.records import FetchedBatch, committed, decoded, decompress
 from multicast.drivers.protocol import POLL_RECORDS_MAX, Fetched, Record, TopicPartition
 from multicast.errors import AmcastError, Trimmed, UsageError
@@ -232,15 +234,9 @@ class KafkaPythonReader:
     def _raise_trimmed(self) -> None:
         for partition, log in self._logs.items():
             if log.trimmed and not (log.paused or log.buffer):
-                start = self._offset(partition, EARLIEST)
-                end = self._offset(partition, LATEST)
+                ask = partial(self._connection.run, offsets_by, self._connection)
+                start, end = (ask({partition: which})[partition] for which in (EARLIEST, LATEST))
                 raise Trimmed(
                     f"{partition.topic}/{partition.partition} cannot be read from offset "
                     f"{log.position}: the log holds {start} to {end}."
                 ).about(partition)
-
-    def _offset(self, partition: TopicPartition, which: int) -> int:
-        offset: int = self._connection.run(self._connection.list_offsets, {partition: which})[
-            partition
-        ]
-        return offset

@@ -25,6 +25,7 @@ from __future__ import annotations
 import select
 import socket
 import ssl
+from collections import Counter
 from dataclasses import dataclass
 
 from multicast.drivers.kafka.fetch_request import (
@@ -61,16 +62,18 @@ class WatchConnection:
     """
 
     def __init__(
-        self, sock: socket.socket, client_id: str, sentinel: SentinelRecord | None = None
+        self,
+        sock: socket.socket,
+        client_id: str,
+        sentinel: SentinelRecord | None,
+        counts: Counter[str],
     ) -> None:
-        self.sentinel = sentinel
+        self.sentinel, self._counts = sentinel, counts
         self.logs: dict[TopicPartition, int] = {}  # to the last known end
         self._highs: dict[TopicPartition, int] = {}  # high watermarks above the end
         self.due = False  # an answer is outstanding
         self.requested_at = 0.0
         self.pause_until = 0.0  # the broker's throttle time
-        self.requests = 0
-        self.bytes_read = 0
         self._wait_s = 0.0
         self._wrong = 0
         self._socket = sock
@@ -110,7 +113,7 @@ class WatchConnection:
             wait_ms=int(wait_s * 1000), bytes_min=enough, bytes_max=enough
         )
         self.due, self.requested_at, self._wait_s = True, now, wait_s
-        self.requests += 1
+        self._counts["requests"] += 1
         self._send(memoryview(written), timeout_s)
 
     def receive(self, now: float) -> list[FetchAnswer] | None:
@@ -130,7 +133,7 @@ class WatchConnection:
                 raise ConnectionResetError("The broker closed the connection.")
             self._received += chunk
             size = frame_size(self._received)
-        self.bytes_read += size
+        self._counts["bytes"] += size
         throttle_ms, answers = self._request.answered(self._received)
         self._received = bytearray()
         self.due = False

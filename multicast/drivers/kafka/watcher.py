@@ -18,13 +18,15 @@ from __future__ import annotations
 
 import select
 import time
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from kafka import errors as kafka_errors
 
-from multicast.drivers.kafka.connection import LATEST, RETRY_S, Connection
+from multicast.drivers.kafka.connection import RETRY_S, Connection
 from multicast.drivers.kafka.fetch_request import FETCH_KEY, FETCH_VERSION, FetchAnswer
+from multicast.drivers.kafka.leader_answers import ends_led_by, ends_now
 from multicast.drivers.kafka.sockets import open_socket
 from multicast.drivers.kafka.watch_connection import SentinelRecord, WatchConnection
 from multicast.drivers.protocol import TopicPartition
@@ -57,7 +59,7 @@ class KafkaPythonWatcher:
         sentinel_topic: str | None = None,
     ) -> None:
         self.spacing_s = 0.0
-        self.connections_opened = 0
+        self.counts: Counter[str] = Counter()  # connections, requests, bytes of their answers
         self._sentinel_topic = sentinel_topic
         self._connection = open_connection()
         self._wait_s = min(_WAIT_S, self._connection.timeout_s / 2)
@@ -70,7 +72,6 @@ class KafkaPythonWatcher:
         self._lookup: Any = None  # the package's future for leaders and ends
         self._openings: dict[int, _Opening] = {}
         self._watches: dict[int, WatchConnection] = {}
-        self._closed_totals = (0, 0)  # requests and bytes of closed connections
         self._silent_s = 0.0
         self._moved_at = now
         self._woken = False
@@ -79,16 +80,6 @@ class KafkaPythonWatcher:
         self._loop = self._connection.selector.fileno()
         self._poll.register(self._loop, select.POLLIN)
         self._reading: dict[int, int] = {}  # file descriptor -> broker
-
-    @property
-    def requests(self) -> int:
-        """The number of requests sent."""
-        return self._closed_totals[0] + sum(watch.requests for watch in self._watches.values())
-
-    @property
-    def bytes_read(self) -> int:
-        """The number of bytes in their answers."""
-        return self._closed_totals[1] + sum(watch.bytes_read for watch in self._watches.values())
 
     def add(self, partitions: Sequence[TopicPartition]) -> None:
         """Start to follow these, or look them up again."""
@@ -296,7 +287,7 @@ class KafkaPythonWatcher:
                 self._openings[node] = _Opening(self._submit(self._open, node), ready)
 
     def _add(self, node: int, watch: WatchConnection, logs: Iterable[TopicPartition]) -> None:
-        self.connections_opened += 1
+        self.counts["connections"] += 1
         self._watches[node] = watch
         self._reading[watch.fileno()] = node
         self._poll.register(watch, select.POLLIN)
@@ -308,10 +299,6 @@ class KafkaPythonWatcher:
 
     def _disconnect(self, node: int) -> None:
         watch = self._watches.pop(node)
-        self._closed_totals = (
-            self._closed_totals[0] + watch.requests,
-            self._closed_totals[1] + watch.bytes_read,
-        )
         del self._reading[watch.fileno()]
         self._poll.unregister(watch)
         watch.close()
@@ -342,19 +329,18 @@ class KafkaPythonWatcher:
         # The leaders in the cached metadata are wrong or missing, so the cache is refreshed.
         await connection.refresh()
         leaders = await connection.leaders(logs)
-        wanted = dict.fromkeys((log for log in logs if log in self._ends_unknown), LATEST)
-        ends = await connection.list_offsets_once(wanted) if wanted else {}
-        return leaders, ends
+        wanted = [log for log in logs if log in self._ends_unknown]
+        return leaders, await ends_now(connection, wanted) if wanted else {}
 
     async def _open(self, node: int) -> WatchConnection:
         sentinel = None
         if self._sentinel_topic is not None:
             try:
-                ends = await self._connection.ends_led_by(node, self._sentinel_topic)
+                ends = await ends_led_by(self._connection, node, self._sentinel_topic)
             except (kafka_errors.KafkaError, OSError):
                 ends = {}  # the connection works without a sentinel
             sentinels = (SentinelRecord(log, end - 1) for log, end in ends.items() if end > 0)
             sentinel = next(sentinels, None)
         client_id = self._connection.manager.config["client_id"]
         opened = await open_socket(self._connection, node, FETCH_KEY, FETCH_VERSION)
-        return WatchConnection(opened, client_id, sentinel)
+        return WatchConnection(opened, client_id, sentinel, self.counts)

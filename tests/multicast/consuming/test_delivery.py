@@ -201,7 +201,6 @@ def test_a_covered_message_reaches_only_whom_its_exact_set_names():
         batches = core.deliver(10)
         assert ids(batches) == expected
         assert [batch.to for batch in batches] == [("P2", "P3", "P4"), ("P3", "P4")]
-        assert core.foreign == 1
 
 
 def test_only_the_logs_of_the_interest_are_delivered():

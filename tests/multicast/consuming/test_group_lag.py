@@ -43,7 +43,6 @@ def test_commits_of_earlier_messages_and_after_a_seek_tell_each_logs_place():
 def test_a_consumer_that_never_commits_keeps_a_bounded_trail():
     log = chain().log("P1")
     positions = GroupPositions()
-    positions.begins(Cursor(1, "K1", 0, 0, 0), {log_partition(log): 0})
     for number in range(30_000):
         positions.handed_out(Batch(log, ("P1",), (Record(number, b""),), 1, "K1", number, 0))
     assert len(positions._trail) == 10_000

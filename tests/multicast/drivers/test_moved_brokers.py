@@ -48,7 +48,9 @@ class Party:
         self.appender = opened(self.driver.appender())
         self.reader = opened(self.driver.reader({self.partition: 0}))
         self.watcher = opened(self.driver.watcher({self.partition: 0}))
-        self.member = opened(Membership(bootstrap, client, group=group, topic=self.partition.topic))
+        self.member = opened(
+            Membership(bootstrap, client, group=group, topics=[self.partition.topic])
+        )
 
     def calls(self):
         """Give what each client does; all of it succeeds at last."""

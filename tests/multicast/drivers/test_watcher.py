@@ -6,6 +6,7 @@ The request and its connection are tested without a broker, the watcher on real 
 import socket
 import time
 import uuid
+from collections import Counter
 from struct import pack
 
 import pytest
@@ -163,7 +164,8 @@ class Played:
     def __init__(self, sentinel):
         ours, self._theirs = socket.socketpair()
         ours.setblocking(False)
-        self.connection = WatchConnection(ours, "me", sentinel)
+        self.counts = Counter()
+        self.connection = WatchConnection(ours, "me", sentinel, self.counts)
         self.connection.add(A, 5)
         self.now = 0.0
 
@@ -218,7 +220,7 @@ def test_an_answer_in_pieces_is_completed_and_a_moved_log_is_requested_from_its_
         assert played.connection.receive(0.1) is None
     played._theirs.sendall(frame[50:])
     assert played.connection.receive(0.1) == [FetchAnswer(A, 0, 8, 0, 11)]
-    assert played.connection.bytes_read == len(frame)
+    assert played.counts["bytes"] == len(frame)
     assert offsets(played.request())[A] == (8, 1)
 
 
@@ -297,14 +299,14 @@ def world(kafka_cluster):
 @pytest.mark.parametrize("size", sample([10_000, 100, 1_000_000], of=1))
 def test_no_payload_is_read_whatever_its_size(world, size):
     watcher = world.watcher()
-    read, requests = watcher.bytes_read, watcher.requests
+    read, requests = watcher.counts["bytes"], watcher.counts["requests"]
     for number in range(1, 11):
         for log in world.logs:
             append_all(world.appender, log, [b"x" * size])
             assert watch(watcher, {log: number}) == {log: number}
-    requests = watcher.requests - requests
+    requests = watcher.counts["requests"] - requests
     assert requests >= 30
-    assert watcher.bytes_read - read < 400 * requests
+    assert watcher.counts["bytes"] - read < 400 * requests
 
 
 def test_only_stable_records_end_a_long_poll(world):
@@ -313,15 +315,15 @@ def test_only_stable_records_end_a_long_poll(world):
     transaction = RealTransaction(world.bootstrap)
     transaction.append(first, b"x" * 10_000)
     assert append_all(world.appender, first, [b"held back"]) == [Appended(1)]
-    requests = watcher.requests
+    requests = watcher.counts["requests"]
     assert not watcher.poll(0.3)
-    assert watcher.requests - requests < 20  # a busy loop sends hundreds
+    assert watcher.counts["requests"] - requests < 20  # a busy loop sends hundreds
     append_all(world.appender, second, [b"free"])
     assert watch(watcher, {second: 1}) == {second: 1}
-    read = watcher.bytes_read
+    read = watcher.counts["bytes"]
     transaction.commit()  # the marker is 2
     assert watch(watcher, {first: 3}) == {first: 3}
-    assert watcher.bytes_read - read < 2_000
+    assert watcher.counts["bytes"] - read < 2_000
 
 
 def test_with_a_wide_spacing_a_question_waits_for_no_message_until_all_is_at_rest(
@@ -385,12 +387,12 @@ def test_a_broker_that_requires_reauthentication_is_connected_again():
         try:
             watcher = world.watcher()
             number, deadline = 0, time.monotonic() + PATIENCE_S
-            while watcher.connections_opened < 3:
+            while watcher.counts["connections"] < 3:
                 assert time.monotonic() < deadline
                 number += 1
                 append_all(world.appender, world.logs[0], [b"x" * 1000])
                 watch(watcher, {world.logs[0]: number})
-            assert watcher.bytes_read < 1000 * watcher.requests
+            assert watcher.counts["bytes"] < 1000 * watcher.counts["requests"]
         finally:
             world.close()
 
@@ -411,11 +413,11 @@ def test_three_brokers_have_a_sentinel_each_and_one_may_die(kafka_cluster_of_thr
         watcher = world.watcher()
 
         def append_round(number):
-            read, requests = watcher.bytes_read, watcher.requests
+            read, requests = watcher.counts["bytes"], watcher.counts["requests"]
             for log in world.logs:
                 append_all(world.appender, log, [b"x" * 100_000])
             watch(watcher, dict.fromkeys(world.logs, number))
-            assert watcher.bytes_read - read < 1_000 * (watcher.requests - requests)
+            assert watcher.counts["bytes"] - read < 1_000 * (watcher.counts["requests"] - requests)
 
         for number in range(1, 6):
             append_round(number)

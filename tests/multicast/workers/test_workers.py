@@ -144,6 +144,9 @@ class Refusing:
     def append(self, *_, done, **__):
         done(AppendFailed(AppendRefused("it is too large")))
 
+    def flush(self, _):
+        return True
+
     def close(self):
         pass
 

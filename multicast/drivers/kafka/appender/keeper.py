@@ -10,11 +10,10 @@ A topic that no metadata has for `UNKNOWN_TOPIC_S` does not exist; its records a
 from __future__ import annotations
 
 import logging
-import socket
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Protocol
+from typing import Any
 
 from kafka import errors as kafka_errors
 
@@ -36,32 +35,14 @@ _IDENTITY = "a producer ID"
 _LEADERS = "leaders"
 
 
-class Kept(Protocol):
-    """The appender, as the keeper sees it; every call is safe from the keeper's thread."""
-
-    def wanted(self, timeout_s: float | None) -> Lacking | None:
-        """Wait until something is wanted, at most `timeout_s`; None once the appender has ended."""
-
-    def identified(self, identity: ProducerIdentity) -> None:
-        """Take the producer's ID."""
-
-    def led(self, leaders: Mapping[TopicPartition, int]) -> None:
-        """Take the leaders of partitions."""
-
-    def connected(self, node: int, opened: socket.socket) -> None:
-        """Take an open socket to a broker."""
-
-    def failed(self, node: int | None, error: AmcastError) -> None:
-        """Take that no socket to a broker could be opened; None: no ID or no leaders came."""
-
-    def refused(self, partition: TopicPartition, error: AmcastError) -> None:
-        """Take that appends to a partition are refused."""
-
-
 class Keeper:
     """Keeps one appender supplied, by one connection, which it closes at the end."""
 
-    def __init__(self, connection: Connection, kept: Kept) -> None:
+    def __init__(
+        self,
+        connection: Connection,
+        kept: Any,  # a `KafkaPythonJointAppender`, which imports this
+    ) -> None:
         self._connection = connection
         self._kept = kept
         self._running: dict[str | int, Any] = {}  # the package's futures, by what they bring

@@ -1,4 +1,4 @@
-"""What leaders say of their epochs: where their logs end, and where those of earlier leaders ended.
+"""What leaders say of logs: offsets, their epochs, and where those of earlier leaders ended.
 
 Each leader is asked by itself, so one that does not answer hides no other's answer.
 """
@@ -13,15 +13,25 @@ from typing import Any, Generic, NamedTuple, TypeVar
 
 from kafka import errors as kafka_errors
 
-from multicast.drivers.kafka.connection import LATEST, Connection, list_offsets_request
-from multicast.drivers.kafka.private import IsolationLevel, OffsetForLeaderEpochRequest
+from multicast.drivers.kafka.connection import Connection
+from multicast.drivers.kafka.private import (
+    IsolationLevel,
+    ListOffsetsRequest,
+    MetadataRequest,
+    OffsetForLeaderEpochRequest,
+)
 from multicast.drivers.protocol import LeaderEnd, TopicPartition
 from multicast.errors import ClusterUnreachable
+
+# Kafka's values for a ListOffsets request in place of a timestamp.
+LATEST = -1
+EARLIEST = -2
 
 _T = TypeVar("_T")
 _WITH_EPOCH = 4  # the first version of the ListOffsets request whose answer has a leader epoch
 _UNKNOWN = -1  # of an epoch, or an end
 _CONSUMER = -1  # a replica's number: none
+_Partition = ListOffsetsRequest.ListOffsetsTopic.ListOffsetsPartition
 _EpochTopic = OffsetForLeaderEpochRequest.OffsetForLeaderTopic
 _EpochPartition = _EpochTopic.OffsetForLeaderPartition
 
@@ -33,11 +43,46 @@ class _Question(NamedTuple, Generic[_T]):
     read: Callable[[Any], Iterable[tuple[TopicPartition, int, _T]]]
 
 
+async def offsets_by(
+    connection: Connection,
+    wanted: Mapping[TopicPartition, int],
+    isolation: IsolationLevel = IsolationLevel.READ_COMMITTED,
+) -> dict[TopicPartition, int]:
+    """Get offsets by time in ms (or LATEST, EARLIEST) until all leaders answer; -1 is none."""
+    answers: dict[TopicPartition, LeaderEnd] = {}
+    await _ask(_offsets(isolation), connection, wanted, answers)
+    return {log: answers[log].end for log in wanted}
+
+
+async def ends_now(
+    connection: Connection, logs: Iterable[TopicPartition]
+) -> dict[TopicPartition, int]:
+    """Ask once for last stable offsets; leave out logs without a leader or whose leader fails."""
+    answers: dict[TopicPartition, LeaderEnd] = {}
+    await _ask_once(_offsets(), connection, dict.fromkeys(logs, LATEST), answers)
+    return {log: said.end for log, said in answers.items()}
+
+
+async def ends_led_by(connection: Connection, node: int, topic: str) -> dict[TopicPartition, int]:
+    """Return the ends of a topic's partitions that a broker leads; empty if it is missing."""
+    wanted = MetadataRequest.MetadataRequestTopic(name=topic)
+    request = MetadataRequest(topics=[wanted], allow_auto_topic_creation=False, min_version=4)
+    response = await connection.manager.send(request, node)
+    led = {
+        TopicPartition(topic, partition.partition_index): LATEST
+        for metadata in response.topics
+        for partition in metadata.partitions
+        if partition.leader_id == node
+    }
+    answers = await _ask_leader(connection, node, _offsets(), led) if led else {}
+    return {log: said.end for log, said in answers.items()}
+
+
 def ask_leader_ends(
     connection: Connection, partitions: Sequence[TopicPartition], timeout_s: float | None
 ) -> dict[TopicPartition, LeaderEnd]:
     """Ask for the last stable offsets and the leaders' epochs (`Driver.leader_ends`)."""
-    return _run(connection, timeout_s, partial(_ask, _ENDS), dict.fromkeys(partitions, LATEST))
+    return _run(connection, timeout_s, partial(_ask, _offsets()), dict.fromkeys(partitions, LATEST))
 
 
 def ask_epoch_ends(
@@ -92,18 +137,28 @@ async def _ask(
     began = time.monotonic()
     while missing := {log: each for log, each in wanted.items() if log not in answers}:
         connection.raise_if_unknown(list(missing), since=began)
-        asked = [
-            connection.net.call_soon_with_future(
-                _ask_leader, connection, node, question, {log: missing[log] for log in led}
-            )
-            for node, led in (await connection.leaders(missing)).items()
-        ]
-        for future in asked:
-            future.add_callback(answers.update)
-        for future in asked:
-            await future
+        await _ask_once(question, connection, missing, answers)
         if any(log not in answers for log in wanted):
             await connection.pause_before_retry(deadline)
+
+
+async def _ask_once(
+    question: _Question[_T],
+    connection: Connection,
+    wanted: Mapping[TopicPartition, int],
+    answers: dict[TopicPartition, _T],
+) -> None:
+    """Ask each leader that is known."""
+    asked = [
+        connection.net.call_soon_with_future(
+            _ask_leader, connection, node, question, {log: wanted[log] for log in led}
+        )
+        for node, led in (await connection.leaders(wanted)).items()
+    ]
+    for future in asked:
+        future.add_callback(answers.update)
+    for future in asked:
+        await future
 
 
 async def _ask_leader(
@@ -156,8 +211,19 @@ def _read_epochs(response: Any) -> Iterable[tuple[TopicPartition, int, int]]:
             yield TopicPartition(topic.topic, each.partition), each.error_code, each.end_offset
 
 
-_of_ends = partial(
-    list_offsets_request, isolation=IsolationLevel.READ_COMMITTED, min_version=_WITH_EPOCH
-)
-_ENDS = _Question(_of_ends, _read_ends)
+def _offsets(
+    isolation: IsolationLevel = IsolationLevel.READ_COMMITTED,
+) -> _Question[LeaderEnd]:
+    def request(wanted: Mapping[TopicPartition, int]) -> Any:
+        by_topic: dict[str, list[Any]] = defaultdict(list)
+        for log, timestamp_ms in wanted.items():
+            place = {"partition_index": log.partition, "current_leader_epoch": _UNKNOWN}
+            by_topic[log.topic].append(_Partition(**place, timestamp=timestamp_ms))
+        return ListOffsetsRequest(
+            isolation_level=isolation, topics=list(by_topic.items()), min_version=_WITH_EPOCH
+        )
+
+    return _Question(request, _read_ends)
+
+
 _EPOCHS = _Question(_epochs_request, _read_epochs)

@@ -257,9 +257,7 @@ class Producer(ClosedAtEnd):
                 return append()
             except BufferFull:
                 deadline = deadline or self._clock.monotonic() + self._block_s
-                if self._clock.monotonic() >= deadline:
-                    raise
-            self._settlement.pause()
+                self._await_room(deadline)
 
     @overload
     def multicast_all(
@@ -325,12 +323,12 @@ class Producer(ClosedAtEnd):
         for route, messages in parts:
             receipts = Receipts(self._settlement, route, len(messages.payloads))
             sent.append(receipts)
-            started, headed = 0, messages.headed(route.header)
+            started = 0
             try:
                 if problem is None:
                     with self._order.turn(route.log, (), deadline):
                         while started < len(receipts):
-                            taken = self._send_some(receipts, started, headed.after(started))
+                            taken = self.send_some(receipts, started, messages.after(started))
                             started += taken
                             if not taken:
                                 self._await_room(deadline)
@@ -396,7 +394,8 @@ class Producer(ClosedAtEnd):
 
         Returns how many, from the first one on, the buffer had room for.
         """
-        return self._send_some(receipts, first, messages.headed(receipts.route.header))
+        self._check_open()
+        return self._sender.append_all(receipts, first, messages.headed(receipts.route.header))
 
     def prepare(
         self,
@@ -486,8 +485,3 @@ class Producer(ClosedAtEnd):
             raise UsageError("This producer is closed; open another one.")
         self._recreated.refuse()
         self._learning.refuse_lost()
-
-    def _send_some(self, receipts: Receipts, first: int, messages: Batched) -> int:
-        """Start appends of messages with all their headers; return how many had room."""
-        self._check_open()
-        return self._sender.append_all(receipts, first, messages)

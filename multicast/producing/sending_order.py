@@ -38,7 +38,7 @@ from multicast.producing.receipts import OneMessage, Route, Settlement
 from topology.tree import Log
 
 # Between two questions for a high watermark, which a message on its way to the log is to move.
-_END_EVERY_S = 0.005
+_END_EVERY_S = 0.01
 _ASK_S_MIN = 0.5  # for one question to the cluster, also where no time is left to wait
 
 After = MessageID | OneMessage | Message | LogPosition
@@ -192,7 +192,7 @@ class SendingOrder:
             raise _pending(log, why)
         return left_s
 
-    def _named(self, named: After, deadline: float) -> MessageID:
+    def _named(self, named: object, deadline: float) -> MessageID:
         """Give where a message is that the caller names; waits for a receipt's outcome."""
         if isinstance(named, OneMessage | Message) and named.log.topic not in self._topics:
             what = f"a message of topic {named.log.topic}"

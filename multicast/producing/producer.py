@@ -257,7 +257,9 @@ class Producer(ClosedAtEnd):
                 return append()
             except BufferFull:
                 deadline = deadline or self._clock.monotonic() + self._block_s
-                self._await_room(deadline)
+                if self._clock.monotonic() >= deadline:
+                    raise
+            self._settlement.pause()
 
     @overload
     def multicast_all(

@@ -105,6 +105,9 @@ class Producer(ClosedAtEnd):
     calls raise `UsageError`, and `close` does nothing.
     """
 
+    _driver: Driver
+    _appender: Appender
+
     def __init__(
         self,
         bootstrap: str = "",
@@ -135,7 +138,6 @@ class Producer(ClosedAtEnd):
         self._lock = threading.Lock()  # to open the followers
         self._follower: OrderFollower | None = None
         self._decisions: DecisionFollower | None = None
-        self._driver: Driver
         with ExitStack() as opened:
             if isinstance(driver, str | None):
                 self._driver = open_driver(
@@ -159,7 +161,6 @@ class Producer(ClosedAtEnd):
             if linger_ms is not None or tuning.linger_ms is None:
                 tuning = tuning._replace(linger_ms=linger_ms or 0)
             open_appender = partial(self._driver.appender, **tuning._asdict())
-            self._appender: Appender
             if tickets:
                 self._appender = TicketingAppender(
                     self._routes.control,

@@ -235,9 +235,9 @@ def test_a_message_that_waits_too_long_for_earlier_ones_is_not_sent():
 def test_a_message_waits_for_its_turn_no_longer_than_for_all_else():
     with system(INTERESTS) as double, ThreadPoolExecutor(1) as other:
         producer = double.producer(fifo=True, block_s=0)
-        with producer._order.turn(double.plan.log("P1"), (), 0.0):
-            with pytest.raises(EarlierPending, match="others of this producer wait before it"):
-                other.submit(producer.multicast, b"", to={"P2"}).result(60)
+        held = producer._order.turn(double.plan.log("P1"), (), 0.0)
+        with held, pytest.raises(EarlierPending, match="others of this producer wait before it"):
+            other.submit(producer.multicast, b"", to={"P2"}).result(60)
 
 
 def test_a_fifo_producer_goes_on_in_another_epoch_with_new_sets():

@@ -185,6 +185,7 @@ class SimulatedConsumer:
                 number: min(start, self.world.end(self.places[number]))
                 for number, start in starts.items()
             }
+            self.last_reads.begins({self.places[log]: at for log, at in self.positions.items()})
         paused = delivery.paused()
         for number, position in self.positions.items():
             bits >>= 1
@@ -208,7 +209,7 @@ class SimulatedConsumer:
                 self.last_reads.refuse_lost(partition)
             raise
         if fetched is not None:
-            self.last_reads.note(partition, fetched.records)
+            self.last_reads.note(partition, fetched.records, fetched.position)
         return fetched
 
     def _prove(self) -> None:
@@ -270,7 +271,7 @@ class SimulatedConsumer:
         """Commit the cursor of the last message that the application has processed."""
         if self.seat.committed != cursor:
             self.seat.committed = cursor
-            self.seat.last_of_logs = self.groups.last_of_logs(cursor)
+            self.seat.last_of_logs = self.groups.last_of_logs(cursor, self.last_reads.gaps())
             self.world.note("commits", *self.seat.label, str(cursor))
 
     def _crash(self) -> bool:

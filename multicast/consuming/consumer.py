@@ -316,7 +316,11 @@ class Consumer(ConsumerFacts):
             where, self._driver, self._clock, self._control, self._request, bounds=self._bounds
         )
         with self._lock:
-            last = {} if anew else self._group_positions.last_of_logs(self.position)
+            last = (
+                {}
+                if anew
+                else self._group_positions.last_of_logs(self.position, self._readers.last.gaps())
+            )
             if anew:
                 self._readers.last.forget()
             self._begin(delivery)
@@ -342,7 +346,7 @@ class Consumer(ConsumerFacts):
         with self._lock:
             cursor = self.position if cursor is None else Cursor.of(cursor)
             offsets = self._group_positions.offsets_at(cursor, self._delivery)
-            last = self._group_positions.last_of_logs(cursor)
+            last = self._group_positions.last_of_logs(cursor, self._readers.last.gaps())
             logs = [log_partition(log) for log in self._delivery.logs.values()]
         self._group_cursor.store(cursor, self._control.position, offsets, last, logs)
 
@@ -405,8 +409,12 @@ class Consumer(ConsumerFacts):
         last = {partition: message for partition, (_, message) in known.items()}
         for number, log in self._delivery.logs.items():
             message = last.get(log_partition(log))
-            if message is not None and self._delivery.tails.drops(number, message.offset):
+            if message is None:
+                continue
+            if self._delivery.tails.drops(number, message.offset):
                 del last[log_partition(log)]
+            elif message.has_gap and self._delivery.tails.drops(number, message.passed - 1):
+                last[log_partition(log)] = message._replace(passed=0)
         self._readers.last.refuse_others(last)
         self._group_positions.goes_on(last)
         self._delivery.begin_at({log: offset for log, (offset, _) in known.items()})

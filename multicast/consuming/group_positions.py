@@ -101,10 +101,23 @@ class GroupPositions:
         """Take the last records that the commit names at which delivery goes on."""
         self._last = dict(stored)
 
-    def last_of_logs(self, cursor: Cursor) -> dict[TopicPartition, LastRead]:
-        """Give the last record of each log before a cursor, where that is known."""
-        self.resume_from(cursor)
-        return dict(self._last) if cursor.rank >= self._place else {}
+    def last_of_logs(
+        self, cursor: Cursor, gaps: Mapping[TopicPartition, LastRead]
+    ) -> dict[TopicPartition, LastRead]:
+        """Give the last record of each log before a cursor, where that is known.
+
+        `gaps` has the last records that were read, if offsets were passed behind them.
+        """
+        passed = self.resume_from(cursor)
+        if cursor.rank < self._place:
+            return {}
+        last = dict(self._last)
+        for partition, read in gaps.items():
+            known = last.get(partition)
+            if (not read.checksum) if known is None else known.offset == read.offset:
+                upto = min(read.passed, passed.get(partition, 0))
+                last[partition] = read._replace(passed=upto)
+        return last
 
     def resume_from(self, cursor: Cursor) -> dict[TopicPartition, int]:
         """Give, per log, the next offset to deliver at this cursor; forget the trail before it.

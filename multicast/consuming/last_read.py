@@ -2,9 +2,11 @@
 
 Kafka may lose the end of a partition after it was acknowledged, and gives its offsets to other
 records. It loses nothing but an end, so a reader that finds its last record unchanged knows that
-all before it is (docs/protocol.md, "Lost tails"). It looks where a loss may have come in between:
-when the next record was taken by another leader, when it cannot read on from its position, and at a
-cursor that says which message was there. That is one small read; a message costs no request.
+all before it is (docs/protocol.md, "Lost tails"). Behind its last record a reader may have passed
+offsets without any, of an aborted transaction: there it must find none. It looks where a loss may
+have come in between: when the next record was taken by another leader, when it cannot read on from
+its position, and at a cursor that says which message was there. That is one small read; a message
+costs no request.
 """
 
 from __future__ import annotations
@@ -21,7 +23,7 @@ from multicast.errors import ClusterUnreachable, Truncated
 from multicast.messages import message_checksum
 from multicast.order.runs import order_checksum
 
-_TEXT = re.compile("([0-9]{1,19})/([0-9a-f]{8})")
+_TEXT = re.compile("(-1|[0-9]{1,19})/([0-9a-f]{8})(?:/([0-9]{1,19}))?")
 _MS_DIGITS_MAX = 15  # of a time in this age
 
 
@@ -37,24 +39,39 @@ def committed_at(text: str) -> int | None:
 
 
 class LastRead(NamedTuple):
-    """A record that was read; `checksum` is 0 where nobody knows it.
+    """A record that was read; `checksum` is 0 where nobody knows it, or reading began behind it.
 
-    As text, in the metadata of a log's committed offset, it is OFFSET/CHECKSUM.
+    Between it and offset `passed` there was none. As text, in the metadata of a log's committed
+    offset, it is OFFSET/CHECKSUM, and /PASSED if offsets were passed without a record.
     """
 
     offset: int
     checksum: int
     leader_epoch: int = -1
+    passed: int = 0
+
+    @property
+    def first(self) -> int:
+        """The first offset to compare."""
+        return self.offset + (not self.checksum)
+
+    @property
+    def has_gap(self) -> bool:
+        """Whether offsets behind it were passed without a record."""
+        return self.passed > self.offset + 1
 
     def __str__(self) -> str:
         """Give the text form, which `parse` reads back."""
-        return f"{self.offset}/{self.checksum:08x}"
+        gap = f"/{self.passed}" if self.has_gap else ""
+        return f"{self.offset}/{self.checksum:08x}{gap}"
 
     @staticmethod
     def parse(text: str) -> LastRead | None:
         """Read the text form, with or without "@" and a time; None for any other text."""
         found = _TEXT.fullmatch(text.partition("@")[0])
-        return LastRead(int(found[1]), int(found[2], 16)) if found else None
+        if found is None:
+            return None
+        return LastRead(int(found[1]), int(found[2], 16), passed=int(found[3] or 0))
 
 
 class LastReads:
@@ -74,6 +91,15 @@ class LastReads:
             self._last.pop(self._order, None)
         self._order = order
 
+    def begins(self, starts: Mapping[TopicPartition, int]) -> None:
+        """Take it that partitions of which nothing is known are read from these offsets on."""
+        for partition, first in starts.items():
+            self._last.setdefault(partition, LastRead(first - 1, 0))
+
+    def gaps(self) -> dict[TopicPartition, LastRead]:
+        """Give the last records behind which offsets were passed without one."""
+        return {partition: last for partition, last in list(self._last.items()) if last.has_gap}
+
     def leader_epochs(self) -> dict[TopicPartition, int]:
         """Give, per partition, the epoch of the leader that took the last record."""
         return {partition: last.leader_epoch for partition, last in self._last.items()}
@@ -82,21 +108,26 @@ class LastReads:
         """Forget all."""
         self._last.clear()
 
-    def note(self, partition: TopicPartition, records: Sequence[Record]) -> bool:
-        """Take the next records; if another leader took them, compare the last one before them.
+    def note(self, partition: TopicPartition, records: Sequence[Record], position: int) -> bool:
+        """Take the next records, and the position behind them.
 
-        Blocks for two requests then. Returns whether another leader took some of them, or, of the
-        first records of a partition, another one than its first leader. Raises `Truncated`.
+        If another leader took them, compares the last one before them, and blocks for two requests.
+        Returns whether another leader took some of them, or, of the first records of a partition,
+        another one than its first leader. Raises `Truncated`.
         """
+        last = self._last.get(partition)
         if not records:
+            if last is not None:
+                self._last[partition] = last._replace(passed=position)
             return False
-        last, newest = self._last.get(partition), records[-1]
-        before = 0 if last is None else last.leader_epoch
-        if last is not None and records[0].leader_epoch != before:
+        newest = records[-1]
+        before = 0 if last is None else max(0, last.leader_epoch)
+        if last is not None and records[0].leader_epoch != last.leader_epoch:
             self.refuse_others({partition: last})
         checksum = self._checksum(partition, newest)
-        self._last[partition] = LastRead(newest.offset, checksum, newest.leader_epoch)
-        return newest.leader_epoch != before and (last is not None or newest.leader_epoch > 0)
+        self._last[partition] = LastRead(newest.offset, checksum, newest.leader_epoch, position)
+        was_read = last is not None and last.leader_epoch >= 0
+        return newest.leader_epoch != before and (was_read or newest.leader_epoch > 0)
 
     def refuse_lost(self, partition: TopicPartition) -> None:
         """Raise `Truncated` if what was read last is gone. Blocks for two requests."""
@@ -110,46 +141,61 @@ class LastReads:
         Those that are there are the last ones from now on, where none is known. Nothing can be said
         of one that retention has removed. Blocks for two requests, and until all are read again.
         """
+        known = {each: last for each, last in known.items() if last.checksum or last.has_gap}
         begins = self._driver.log_start_offsets(list(known)) if known else {}
-        left = {
-            partition: last
-            for partition, last in known.items()
-            if last.checksum and begins[partition] <= last.offset
-        }
+        left = {each: last for each, last in known.items() if begins[each] <= last.first}
         ends = self._driver.last_stable_offsets(list(left)) if left else {}
         for partition, last in left.items():
-            if ends[partition] <= last.offset:
+            if last.checksum and ends[partition] <= last.offset:
                 end = end_from(self._driver, self._clock, partition, last.offset + 1)
                 if end <= last.offset:
                     raise _truncated(partition, last, f"the partition ends at {end}")
+        left = {
+            each: last for each, last in left.items() if last.checksum or last.first < ends[each]
+        }
         if left:
-            starts = {partition: last.offset for partition, last in left.items()}
+            upto = {each: min(last.passed, ends[each]) for each, last in left.items()}
+            starts = {each: last.first for each, last in left.items()}
             with closing(self._driver.reader(starts)) as reader:
-                self._compare(reader, left)
+                there = self._compare(reader, left, upto)
+            self._last = there | self._last
 
-    def _compare(self, reader: Reader, left: dict[TopicPartition, LastRead]) -> None:
-        while left:
+    def _compare(
+        self,
+        reader: Reader,
+        known: Mapping[TopicPartition, LastRead],
+        upto: dict[TopicPartition, int],
+    ) -> dict[TopicPartition, LastRead]:
+        """Read these records, and what is behind them up to these offsets; give what is there."""
+        there: dict[TopicPartition, LastRead] = {}
+        while upto:
             answers = reader.poll(READ_S)
             if not answers:
-                silent = next(iter(left))
+                silent = next(iter(upto))
                 raise ClusterUnreachable(
                     f"a record of {silent.topic}/{silent.partition} did not come within "
                     f"{READ_S:g} s"
                 )
             for partition, records, position in answers:
-                last = left.get(partition)
-                if last is None or position <= last.offset:
+                last = known[partition]
+                for record in records:
+                    if record.offset == last.offset:
+                        checksum = self._checksum(partition, record)
+                        there[partition] = last._replace(
+                            checksum=checksum, leader_epoch=record.leader_epoch
+                        )
+                    elif last.offset < record.offset < last.passed:
+                        says = f"a record is at offset {record.offset}, where there was none"
+                        raise _truncated(partition, last, says)
+                if position <= last.offset:
                     continue
-                there = [
-                    LastRead(last.offset, self._checksum(partition, record), record.leader_epoch)
-                    for record in records
-                    if record.offset == last.offset
-                ]
                 # 0: this client cannot say.
-                if not there or there[0].checksum not in (last.checksum, 0):
+                checksum = there[partition].checksum if partition in there else -1
+                if last.checksum and checksum not in (last.checksum, 0):
                     raise _truncated(partition, last, "another record is there")
-                self._last.setdefault(partition, there[0])
-                del left[partition]
+                if position >= upto.get(partition, 0):
+                    upto.pop(partition, None)
+        return there
 
     def _checksum(self, partition: TopicPartition, record: Record) -> int:
         checksum_of = order_checksum if partition == self._order else message_checksum

@@ -95,7 +95,9 @@ class DeliveryReaders:
         # An early run may begin above its log's end, where no reader can start.
         ends = self._driver.last_stable_offsets(list(numbers))
         self._streams.update(numbers)
-        self._reader.add({log: min(starts[number], ends[log]) for log, number in numbers.items()})
+        firsts = {log: min(starts[number], ends[log]) for log, number in numbers.items()}
+        self._reader.add(firsts)
+        self.last.begins(firsts)
 
     def read(self, timeout_s: float) -> list[Fetched]:
         """Read order records and payloads; `balance` bounds them."""
@@ -127,7 +129,7 @@ class DeliveryReaders:
         while self._unfed:
             partition, records, position = self._unfed[0]
             number = self._streams.get(partition)
-            if number is not None and self.last.note(partition, records):
+            if number is not None and self.last.note(partition, records, position):
                 self._looks_until = now + _LOOKS_S
                 self._look_at = now
             self._unfed.popleft()

@@ -328,7 +328,7 @@ class OrderWalk(ClosedAtEnd):
     def _take_answers(self, order: OrderStream, answers: Sequence[Fetched]) -> None:
         try:
             for partition, records, position in answers:
-                self._last.note(partition, records)
+                self._last.note(partition, records, position)
                 for record in records:
                     self._queue_runs(order, record)
                 for proof in self._proofs:

@@ -5,13 +5,6 @@ import json
 import time
 
 import pytest
-from confluent_kafka.admin import (
-    AdminClient,
-    AlterConfigOpType,
-    ConfigEntry,
-    ConfigResource,
-    ResourceType,
-)
 
 from collectors.reconfiguration.appends import append_one
 from collectors.reconfiguration.apply import apply
@@ -173,42 +166,6 @@ def test_a_refused_plan_leaves_no_topic_behind(bench):
     with pytest.raises(UnsafeCluster, match=r"cleanup\.policy=compact"):
         bench.apply()
     assert bench.topics() == {bench.topic: 5}
-
-
-@contextlib.contextmanager
-def default(bench, name, value):
-    """Change a broker setting that new topics inherit."""
-    client = AdminClient({"bootstrap.servers": bench.bootstrap})
-
-    def change(operation):
-        entry = ConfigEntry(name, value, incremental_operation=operation)
-        for broker in bench.admin.broker_ids():
-            resource = ConfigResource(ResourceType.BROKER, str(broker), incremental_configs=[entry])
-            for answer in client.incremental_alter_configs([resource]).values():
-                answer.result(PATIENCE_S)
-
-    change(AlterConfigOpType.SET)
-    try:
-        yield
-    finally:
-        change(AlterConfigOpType.DELETE)
-
-
-def test_the_settings_that_new_topics_would_get_are_judged_before_they_are_made(bench):
-    def would_compact():
-        answer = bench.admin.would_make(bench.topic, TopicSpec(1))
-        return answer is not None and answer[1]["cleanup.policy"] == "compact"
-
-    with default(bench, "log.cleanup.policy", "compact"):
-        until(would_compact, "brokers that make compacted topics")
-        both = rf"topic {bench.topic} \(and {bench.topic}.groups\) has cleanup.policy=compact"
-        with pytest.raises(UnsafeCluster, match=both):
-            bench.apply()
-    assert bench.topics() == {}
-    until(lambda: not would_compact(), "brokers that make usual topics")
-    assert sorted(bench.apply().topics_made) == sorted(
-        [*topics_of(bench.plan), *control_topics(bench.topic)]
-    )
 
 
 def test_a_topic_that_brokers_would_not_make_is_known_before_it_is_made(bench):

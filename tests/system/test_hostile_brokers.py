@@ -3,15 +3,20 @@
 import re
 import shutil
 import subprocess
+from contextlib import closing
 
 import pytest
 from kafka.protocol.admin import AlterClientQuotasRequest
 
 from collectors.doctor.finding import refuse
 from collectors.doctor.inspection import of_settings
+from collectors.reconfiguration.apply import apply
+from collectors.reconfiguration.topics import topics_of
 from multicast import Consumer, Producer
-from multicast.control import order_topic
+from multicast.control import control_topics, order_topic
+from multicast.drivers import open_driver
 from multicast.drivers.kafka import Admin
+from multicast.errors import UnsafeCluster
 from multicast.local.cluster import DEFAULT_VERSION, LocalCluster
 from multicast.local.installation import install
 from tests.helpers.plans import poster
@@ -65,6 +70,19 @@ def works(bootstrap, folder):
 def test_hostile_defaults_change_nothing(tmp_path, case):
     with LocalCluster(brokers=1, settings=DEFAULTS[case]) as cluster:
         works(cluster.bootstrap, tmp_path / "system")
+
+
+def test_a_default_that_would_lose_messages_is_refused_before_a_topic_is_made():
+    compacts, plan = {"log.cleanup.policy": "compact"}, poster()
+    with (
+        LocalCluster(brokers=1, settings=compacts) as cluster,
+        Admin(cluster.bootstrap) as admin,
+        closing(open_driver("librdkafka", cluster.bootstrap)) as driver,
+    ):
+        refused = rf"topic {plan.topic} \(and {plan.topic}\.groups\) has cleanup\.policy=compact"
+        with pytest.raises(UnsafeCluster, match=refused):
+            apply(driver, admin, plan)
+        assert admin.partitions([*topics_of(plan), *control_topics(plan.topic)]) == {}
 
 
 def commands(system, folder, *, topic=""):

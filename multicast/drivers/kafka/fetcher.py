@@ -107,6 +107,12 @@ class Fetching:
             self._left_out.remove(partition)
             self._changed = True
 
+    def hold(self, partitions: Iterable[TopicPartition]) -> None:
+        """Do not request these Kafka partitions for a moment."""
+        until = time.monotonic() + RETRY_S
+        self._held.update((log, until) for log in partitions if log in self._next)
+        self._changed = True
+
     def turn(self, timeout_s: float) -> None:
         """Send the requests that are due and drive the loop for at most `timeout_s`.
 
@@ -180,7 +186,7 @@ class Fetching:
             self._connection.net.call_soon_with_future(self._connection.look_up)
         for partition in partitions:
             self._leaderless.setdefault(partition, now)
-        self._hold(partitions)
+        self.hold(partitions)
 
     def _part(self, partition: TopicPartition, offset: int) -> Any:
         part = self._parts.get(partition)
@@ -227,7 +233,7 @@ class Fetching:
         self._outstanding.discard(node)
         self._sessions[node].handle_error(error)
         self._connection.cluster.request_update()
-        self._hold(requested)
+        self.hold(requested)
 
     def _answered(self, node: int, requested: Mapping[TopicPartition, int], response: Any) -> None:
         self._outstanding.discard(node)
@@ -259,10 +265,5 @@ class Fetching:
             if hint is None or not self._connection.cluster.update_partition_leader(
                 partition, hint.leader_id, hint.leader_epoch
             ):
-                self._hold([partition])
+                self.hold([partition])
             self._connection.cluster.request_update()
-
-    def _hold(self, partitions: Iterable[TopicPartition]) -> None:
-        until = time.monotonic() + RETRY_S
-        self._held.update((log, until) for log in partitions if log in self._next)
-        self._changed = True

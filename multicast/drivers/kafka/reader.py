@@ -29,6 +29,9 @@ from multicast.errors import AmcastError, Trimmed, UsageError
 _BUFFER_BYTES_MAX = 4 * 1024 * 1024
 # Bounds the memory of one response; Kafka's default of fetch.max.bytes is 50 MB.
 _REQUEST_BYTES_MAX = 16 * 1024 * 1024
+# A broker that truncates a log while it answers sends bytes that are no batch: they are fetched
+# again so often before the reader takes it that they are stored.
+_MALFORMED_MAX = 10
 # Of one poll: as much as a response without compression gives.
 PLAIN_BYTES_MAX = _REQUEST_BYTES_MAX
 
@@ -42,6 +45,7 @@ class BufferedLog:
     buffered_bytes: int = 0
     paused: bool = False
     trimmed: bool = False
+    malformed: int = 0  # the last answers, one after the other
 
 
 class KafkaPythonReader:
@@ -139,7 +143,12 @@ class KafkaPythonReader:
                 log.buffered_bytes += batch.size
                 next_offset = max(next_offset, batch.next)
         except AmcastError as error:
-            raise error.about(partition) from None
+            log.malformed += 1
+            if log.malformed > _MALFORMED_MAX:
+                raise error.about(partition) from None
+            self._fetching.hold([partition])
+        else:
+            log.malformed = 0
         self._fetching.want(partition, next_offset)
         self._admit(partition, log)
 

@@ -10,6 +10,8 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
+from queue import Empty, SimpleQueue
+from threading import Thread
 from typing import Any
 
 import confluent_kafka
@@ -23,7 +25,14 @@ from multicast.drivers.librdkafka_reader.client import (
     open_client,
 )
 from multicast.drivers.protocol import Headers, Record, TopicPartition
-from multicast.errors import AmcastError, AppendRefused, ClusterUnreachable, Fenced, UsageError
+from multicast.errors import (
+    AmcastError,
+    AppendNotStored,
+    AppendRefused,
+    ClusterUnreachable,
+    Fenced,
+    UsageError,
+)
 
 _SLICE_S = 1.0  # of a wait: whoever presses Ctrl-C waits for so long
 # Of a call, at least: a cluster takes 8-9 s to replace a dead leader or coordinator.
@@ -33,6 +42,12 @@ _FENCED = (
     KafkaError._FENCED,  # noqa: SLF001
     KafkaError.INVALID_PRODUCER_EPOCH,
     KafkaError.PRODUCER_FENCED,
+)
+# Of a coordinator that has just moved: the transaction is to be made again.
+_MOVING = (
+    KafkaError.COORDINATOR_LOAD_IN_PROGRESS,
+    KafkaError.COORDINATOR_NOT_AVAILABLE,
+    KafkaError.NOT_COORDINATOR,
 )
 # The right that is missing, and on what.
 _LACKING = {
@@ -157,7 +172,7 @@ class LibrdkafkaTransactions:
         ]
         member = self._consumer.consumer_group_metadata()
         send = self._producer.send_offsets_to_transaction
-        self._repeat(lambda timeout: send(positions, member, timeout))
+        self._returns(lambda timeout: send(positions, member, timeout))
         self._repeat(self._producer.commit_transaction)
         self._open = False
 
@@ -198,6 +213,31 @@ class LibrdkafkaTransactions:
                 if time.monotonic() > deadline:
                     raise self._unreachable(error.str()) from failure
 
+    def _returns(self, call: Callable[[float], Any]) -> None:
+        """Do as `_repeat` in a thread of its own: librdkafka may never return (docs/hazards.md)."""
+        outcome: SimpleQueue[BaseException | None] = SimpleQueue()
+
+        def run() -> None:
+            try:
+                self._repeat(call)
+            except BaseException as failure:  # noqa: BLE001 - raised where it is awaited
+                outcome.put(failure)
+            else:
+                outcome.put(None)
+
+        thread = Thread(target=run, name="copies", daemon=True)
+        thread.start()
+        try:
+            failure = outcome.get(timeout=self._patience_s + 2 * _SLICE_S)
+        except Empty:
+            self._open = False  # an abort would not return either; the brokers do it
+            raise self._unreachable("librdkafka does not return") from None
+        except BaseException:
+            thread.join(2 * _SLICE_S)  # an abort beside it would be refused
+            raise
+        if failure is not None:
+            raise failure
+
     def _unreachable(self, why: str) -> ClusterUnreachable:
         return ClusterUnreachable(
             f"The brokers at {self._bootstrap} did not complete a transaction on topic "
@@ -233,7 +273,8 @@ class LibrdkafkaTransactions:
             )
         if error.retriable() or code == KafkaError._TIMED_OUT:  # noqa: SLF001
             return self._unreachable(error.str())
-        return AppendRefused(
+        kind = AppendNotStored if code in _MOVING else AppendRefused
+        return kind(
             f"copies to {self._topic} were refused: {error.str()}; nothing of the transaction is "
             f"committed"
         )

@@ -152,6 +152,30 @@ def test_a_commit_knows_the_last_record_of_each_log(world, regrown, dropped):
         list(consumer.until_end()) if regrown else consumer.poll(0.1)
 
 
+@pytest.mark.parametrize("goes_on", ["there", "commit"])
+@pytest.mark.parametrize("before", [0, 10])
+def test_offsets_passed_without_a_record_must_not_get_one(world, goes_on, before):
+    write(world, before)
+    aborted = world.log.transaction()
+    aborted.append(place(world, "P1"), b"aborted")
+    aborted.abort()
+    tag = tag_in(PLAN, "K1")
+    world.log.write(place(world, "order"), encode(tag, OwnRecord((Ticket(0, 2, 0),))))
+    with world.producer() as producer:
+        producer.multicast(b"last", to={"P2"}).accepted(60)
+    with world.consumer("C1") as consumer:
+        assert values(consumer)[-1] == b"last"
+        consumer.commit()
+        lose(world, "P1", 2)
+        if goes_on == "commit":
+            consumer.close()
+        write(world, 9, first=100)
+        with pytest.raises(
+            Truncated, match=f"a record is at offset {before}, where there was none"
+        ):
+            read_on(consumer if goes_on == "there" else world.consumer("C1"))
+
+
 @pytest.mark.parametrize("name", LOST)
 def test_what_was_not_read_may_be_lost_and_another_leader_costs_nothing(world, name):
     write(world, 10)

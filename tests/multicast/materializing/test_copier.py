@@ -1,17 +1,21 @@
 """A copier in memory: what it copies, where it goes on, which targets it refuses."""
 
 import contextlib
+import threading
 import urllib.request
+from types import SimpleNamespace
 
 import pytest
+from confluent_kafka import KafkaError, KafkaException
 from typer.testing import CliRunner
 
 from multicast.cli import materialize as command
 from multicast.consuming.batches import Message
 from multicast.consuming.cursor import Cursor
 from multicast.consuming.subscription import SubscriptionRequest
+from multicast.drivers.librdkafka_reader.transactions import LibrdkafkaTransactions
 from multicast.drivers.protocol import Record, TopicPartition
-from multicast.errors import Conflict, Fenced, UsageError
+from multicast.errors import AppendNotStored, ClusterUnreachable, Conflict, Fenced, UsageError
 from multicast.materializing.materialize import Copier, copier_group, materialize
 from multicast.materializing.target import CopyTarget, copied_to, fit, last_records, refuse_own
 from multicast.testing import system
@@ -282,3 +286,36 @@ def test_wrong_arguments_are_refused_before_anything_is_opened(wrong):
 def test_the_command_refuses_wrong_arguments(arguments, reason):
     done = CliRunner().invoke(command.app, ["--to", "ordered", *arguments])
     assert reason in f"{done.stderr}{done.exception}"
+
+
+def moving():
+    raise KafkaException(
+        KafkaError(KafkaError.COORDINATOR_LOAD_IN_PROGRESS, "", False, False, True)
+    )
+
+
+@pytest.mark.parametrize(
+    ("send", "error", "says"),
+    [
+        (lambda: threading.Event().wait(), ClusterUnreachable, "librdkafka does not return"),
+        (moving, AppendNotStored, "nothing of the transaction is committed"),
+    ],
+)
+def test_a_copier_is_to_be_started_again_where_a_coordinator_moves(monkeypatch, send, error, says):
+    aborts = []
+    transactions = LibrdkafkaTransactions(
+        "127.0.0.1:1", None, topic="copies", partition=0, group="G", timeout_s=60.0
+    )
+    fake = SimpleNamespace(
+        begin_transaction=lambda: None,
+        send_offsets_to_transaction=lambda *_: send(),
+        abort_transaction=aborts.append,
+    )
+    monkeypatch.setattr(transactions, "_producer", fake)
+    monkeypatch.setattr(transactions, "_patience_s", -1.9)
+    transactions.begin()
+    with pytest.raises(error, match=says) as raised:
+        transactions.commit("G", {TopicPartition("A.topology", 0): (1, "cursor")})
+    assert raised.value.exit_code == 4
+    transactions.close()
+    assert len(aborts) == (send is moving)  # one beside what hangs would hang, too

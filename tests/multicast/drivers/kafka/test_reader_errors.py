@@ -91,6 +91,22 @@ def test_records_before_the_batch_are_handed_out_before_the_error(reader):
         reader.poll(0)
 
 
+@pytest.mark.parametrize("passes", [True, False])
+def test_bytes_that_are_no_batch_are_fetched_again_before_they_are_an_error(reader, passes):
+    torn = batch(1, b"b")[:8] + bytes(60)
+    answer(reader, FIRST, batch(0, b"a"), torn)
+    for _ in range(1, reader_module._MALFORMED_MAX):
+        answer(reader, FIRST, torn)
+    assert polled(reader) == [(FIRST, [b"a"], 1)]
+    if passes:
+        answer(reader, FIRST, batch(1, b"b"))
+        answer(reader, FIRST, torn)
+        assert polled(reader) == [(FIRST, [b"b"], 2)]
+    else:
+        with pytest.raises(ProtocolViolation, match="batches of A/0 are malformed"):
+            answer(reader, FIRST, torn)
+
+
 def test_a_trimmed_log_is_said_by_a_poll_that_does_not_wait_while_another_log_has_records(reader):
     answer(reader, FIRST, batch(0, b"a"))
     reader.out_of_range(FIRST)

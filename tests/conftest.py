@@ -15,6 +15,7 @@ from multicast.local.cluster import LocalCluster
 from multicast.local.pytest_plugin import ExistingCluster
 from tests.running import parts
 from tests.running.needs import missing
+from tests.running.planted import copied_source
 from tests.running.whole_run import JVM, LONG, WholeRun, hold_to_the_table
 
 # Neither a busy machine, on which examples are drawn and run slowly, nor a draw of several large
@@ -151,6 +152,12 @@ def kafka_cluster_of_three(request):
     with LocalCluster(brokers=3) as cluster:
         request.config.stash[OF_THREE] = cluster
         yield cluster
+
+
+@pytest.fixture(scope="module")
+def copy(tmp_path_factory):
+    """A copy of the source, in which one bug at a time is planted."""
+    return copied_source(tmp_path_factory.mktemp("source"))
 
 
 @pytest.fixture(autouse=True)

@@ -2,8 +2,8 @@
 
 One collector reads every message of its partitions and appends a record with its ID to a single
 order partition; a consumer waits for both. The poster merges the streams of several collectors by
-its Algorithm 1 (`algorithm1.py`); with one collector there is nothing to merge. `collect` is a role
-of `bench.harness.client`.
+its Algorithm 1; with one collector there is nothing to merge. `collect` is a role of
+`bench.harness.client`.
 """
 
 from __future__ import annotations

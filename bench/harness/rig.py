@@ -59,17 +59,14 @@ class Rig:
 
 
 @contextmanager
-def standing(partitions: int, *, wide: bool = False) -> Iterator[Rig]:
-    """Start a broker and apply a plan with one collector; no collector runs yet.
-
-    `wide`: the set of all partitions is declared.
-    """
+def standing(partitions: int) -> Iterator[Rig]:
+    """Start a broker and apply a plan with one collector; no collector runs yet."""
     with ExitStack() as stack:
         cluster = stack.enter_context(LocalCluster(brokers=1))
         driver = open_driver("librdkafka", cluster.bootstrap)
         stack.callback(driver.close)
         names = [f"P{number}" for number in range(1, partitions + 1)]
-        plan = solve(file_of({"C1": names}, [names] if wide else []))
+        plan = solve(file_of({"C1": names}))
         with Admin(cluster.bootstrap) as admin:
             plan = apply(driver, admin, plan).plan
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="amcast-bench-")))

@@ -5,7 +5,6 @@ code 0 if all that the situation asserts was so; test_network.py starts it and s
 about.
 """
 
-import contextlib
 import itertools
 import json
 import os
@@ -17,18 +16,10 @@ import threading
 import time
 from pathlib import Path
 
-from kafka import KafkaConsumer, KafkaProducer
-
 from bench.nemesis.network import DESK, Network
-from multicast.drivers.kafka import Admin, TopicSpec
-from multicast.drivers.kafka.connection import kafka_python_settings
-from multicast.errors import AmcastError
-from multicast.local.broker import BrokerHost
-from multicast.local.cluster import LocalCluster
 from tests.helpers.system import until
 
 PEER = str(Path(__file__).with_name("netns_peer.py"))
-BROKERS = ["b1", "b2", "b3"]
 _ports = itertools.count(7000)
 
 
@@ -202,107 +193,5 @@ def the_desk_is_killed(folder):
         os.kill(os.getpid(), signal.SIGKILL)
 
 
-# --- a cluster -----------------------------------------------------------------------------------
-
-
-def append(bootstrap, topic, value):
-    """Append to each of three partitions; every broker that leads one has to answer."""
-    settings = kafka_python_settings({})
-    with contextlib.closing(
-        KafkaProducer(bootstrap_servers=bootstrap, acks="all", **settings)
-    ) as producer:
-        for asked in [producer.send(topic, value, partition=number) for number in range(3)]:
-            asked.get(timeout=60)
-
-
-def fetched(bootstrap, topic, count):
-    """Give the first `count` values."""
-    with contextlib.closing(
-        KafkaConsumer(
-            topic,
-            bootstrap_servers=bootstrap,
-            auto_offset_reset="earliest",
-            consumer_timeout_ms=60_000,
-            **kafka_python_settings({}),
-        )
-    ) as consumer:
-        return sorted(next(consumer).value for _ in range(count))
-
-
-def client(bootstrap, topic, value, count):
-    """Append and fetch, as a program on a host."""
-    append(bootstrap, topic, value.encode())
-    say(fetched=[value.decode() for value in fetched(bootstrap, topic, int(count))])
-
-
-def client_on(network, host, *arguments):
-    command = [sys.executable, "-m", "tests.helpers.netns_program", "client", *arguments]
-    done = subprocess.run(
-        network.command(host, command), stdout=subprocess.PIPE, text=True, timeout=120, check=True
-    )
-    return json.loads(done.stdout)["fetched"]
-
-
-def held(bootstrap, topic):
-    """Give each partition's leader and in-sync replicas; nothing while nobody answers."""
-    try:
-        with Admin(bootstrap, request_timeout_s=5) as admin:
-            return [(part[1], set(part[3])) for part in admin.holders([topic])[topic]]
-    except AmcastError:
-        return []
-
-
-def three_brokers_serve_and_one_is_isolated(folder):
-    with Network([*BROKERS, "c1"]) as network:
-        hosts = [
-            BrokerHost(network.address(name), tuple(network.command(name, []))) for name in BROKERS
-        ]
-        with LocalCluster(folder / "cluster", hosts=hosts) as cluster:
-            assert cluster.bootstrap == "10.77.0.11:9092,10.77.0.12:9092,10.77.0.13:9092"
-            with Admin(cluster.bootstrap) as admin:
-                admin.create_topics({"t": TopicSpec(partitions=3, replication=3)})
-            append(cluster.bootstrap, "t", b"desk")
-            assert client_on(network, "c1", cluster.bootstrap, "t", "c1", "6") == [
-                *("c1", "c1", "c1", "desk", "desk", "desk")
-            ]
-
-            lonely = held(cluster.bootstrap, "t")[0][0]
-            others = ",".join(f"{h.address}:9092" for i, h in enumerate(hosts, 1) if i != lonely)
-            network.isolate(f"b{lonely}")
-
-            def moved():
-                found = held(others, "t")
-                return found and all(lonely not in {one} | in_sync for one, in_sync in found)
-
-            until(moved, "leadership of the others")
-            assert len(client_on(network, "c1", others, "t", "isolated", "9")) == 9
-            assert cluster.status().state == "degraded"
-            network.heal()
-
-            def whole():
-                found = held(cluster.bootstrap, "t")
-                return found and all(len(in_sync) == 3 for _, in_sync in found)
-
-            until(whole, "the healed one's return")
-            assert network.reset("b1", "b2") >= 1
-            append(cluster.bootstrap, "t", b"whole")
-            values = fetched(cluster.bootstrap, "t", 12)
-            assert [values.count(each) for each in (b"desk", b"c1", b"isolated", b"whole")] == [
-                3
-            ] * 4
-
-            cluster.kill(2)
-            cluster.restart(2)
-            # On a busy machine a broker may be fenced for a moment after it was registered.
-            until(lambda: cluster.status().state == "running", "three registered brokers")
-            again = LocalCluster(folder / "cluster")
-            assert again.bootstrap == cluster.bootstrap
-            say(pids=[broker.pid for broker in again.status().brokers])
-            os.kill(os.getpid(), signal.SIGKILL)
-
-
 if __name__ == "__main__":
-    if sys.argv[1] == "client":
-        client(*sys.argv[2:])
-    else:
-        globals()[sys.argv[1]](Path(sys.argv[2]))
+    globals()[sys.argv[1]](Path(sys.argv[2]))

@@ -2,7 +2,6 @@
 
 import json
 import os
-import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -10,9 +9,7 @@ from pathlib import Path
 import pytest
 
 from bench.nemesis.faults.isolated import ISOLATED_FAULTS
-from bench.nemesis.isolated.deployment import Deployment, FaultSite
-from bench.nemesis.isolated.topics import named, recreate, refill
-from tests.helpers.system import until
+from bench.nemesis.isolated.deployment import FaultSite
 
 kafka = pytest.mark.kafka
 slow = pytest.mark.slow
@@ -59,23 +56,3 @@ def test_a_broker_whose_disk_is_full_ends_and_comes_back_and_nothing_is_lost():
     effect = json.loads(done.stdout)
     assert effect["deliveries"] > effect["messages"] > 1600
     assert "amcast-" not in Path("/proc/self/mounts").read_text()
-
-
-@kafka
-@slow
-@patient
-def test_a_collector_that_was_frozen_while_its_topic_was_made_again_names_it(site):
-    with Deployment(site, "frozen") as deployment:
-        host = deployment.collectors()
-        deployment.multicast(100)
-        until(
-            lambda: sum(sum(one["ordered"].values()) for one in host.status()["nodes"]) > 100,
-            "an order",
-        )
-        os.kill(host.pid, signal.SIGSTOP)
-        try:
-            recreate(deployment)
-            refill(deployment)
-        finally:
-            os.kill(host.pid, signal.SIGCONT)
-        until(lambda: named(host), "a collector that names its topic", 180)

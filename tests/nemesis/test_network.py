@@ -65,11 +65,3 @@ def test_all_on_the_hosts_dies_with_a_desk_that_is_killed(desk):
     # Two hosts: each has a holder and four programs, of which two are stopped and one an orphan.
     assert len(printed["pids"]) == 10
     until(lambda: all(map(is_gone, printed["pids"])), "the end of all processes")
-
-
-@pytest.mark.kafka
-def test_three_brokers_in_namespaces_serve_survive_an_isolation_and_die_with_the_desk(desk):
-    code, [printed] = desk("three_brokers_serve_and_one_is_isolated")
-    assert code == -signal.SIGKILL
-    assert len(printed["pids"]) == 3
-    until(lambda: all(map(is_gone, printed["pids"])), "the end of all brokers")

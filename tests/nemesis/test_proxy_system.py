@@ -1,4 +1,7 @@
-"""The system behind the nemesis' proxy: a request is doubled, delayed, cut, unanswered."""
+"""The system behind the nemesis' proxy: a commit is doubled, cut, unanswered, or lands late.
+
+Of the kinds of requests that the nemesis spoils (`faults/proxy.py`) it judges the whole.
+"""
 
 import contextlib
 
@@ -7,7 +10,7 @@ import pytest
 from bench.nemesis.frames import Action, Api, RequestFault
 from multicast.errors import AmcastError
 from tests.helpers.proxied import proxied_broker, running
-from tests.helpers.system import PATIENCE_S, until
+from tests.helpers.system import PATIENCE_S
 
 pytestmark = [pytest.mark.kafka, pytest.mark.timeout(600)]
 
@@ -22,59 +25,6 @@ def behind():
 def world(behind, request, tmp_path_factory):
     with running(behind, request.param, tmp_path_factory.mktemp("system")) as made:
         yield made
-
-
-def produces(action, **more):
-    return RequestFault(api=Api.PRODUCE, action=action, client_id="p1", **more)
-
-
-def test_an_order_record_whose_produce_is_doubled_stands_in_its_stream_once(world):
-    records = world.proxy.arm(
-        RequestFault(
-            api=Api.PRODUCE,
-            action=Action.DOUBLE,
-            nth=None,
-            contains=f"{world.system.topic}.Msg-TO".encode(),
-        )
-    )
-    before = world.system.void()
-    world.send_each(40)
-    assert records.count >= 10
-    assert world.system.void() == before
-    world.judge()
-
-
-def test_a_delayed_produce_is_overtaken_and_takes_its_place_when_it_lands(world):
-    world.send("P2").ordered(PATIENCE_S)
-    held = world.proxy.arm(produces(Action.DELAY))
-    late = world.send("P2")
-    assert held.fired.wait(PATIENCE_S)
-    early = [world.send("P2", name="p2").ordered(PATIENCE_S) for _ in range(10)]
-    assert late.outcome is None
-    held.release()
-    assert late.ordered(PATIENCE_S) > max(early)
-    world.judge()
-
-
-def test_a_spoilt_fetch_loses_and_repeats_nothing(world):
-    with world.consumer("C1") as first, world.consumer("C2") as second:
-        for action in (Action.CUT, Action.LOSE_ANSWER, Action.DOUBLE, Action.STRAND):
-            # The first may be a consumer's, the fourth a collector's: both ways are gone.
-            spoilt = [
-                world.proxy.arm(
-                    RequestFault(api=Api.FETCH, action=action, nth=nth, client_id=client)
-                )
-                for client in ("consumer-C1", "consumer-C2", "amcast")
-                for nth in (1, 4)
-            ]
-            world.send_each(8)
-            world.read(first, "C1", "live")
-            world.read(second, "C2", "live")
-            until(lambda spoilt=spoilt: spoilt[-2].fired.is_set(), "a collector's fetch")
-            assert spoilt[0].fired.is_set()
-            assert spoilt[2].fired.is_set()
-            world.proxy.disarm()
-    world.judge()
 
 
 def commits(action, **more):

@@ -18,6 +18,12 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
 ROOMS = ("multicast", "collectors", "topology", "ordering_osn", "bench")
+# All that name bugs, relative to the folder of the tests.
+TABLES = [
+    file.relative_to(ROOT / "tests").as_posix()
+    for pattern in ("planted/*.toml", "planted.toml", "mends.toml")
+    for file in sorted((ROOT / "tests").rglob(pattern))
+]
 _IGNORED = shutil.ignore_patterns("__pycache__", "kafka_jars", "benchmarks")
 
 

@@ -7,17 +7,12 @@ steady traffic must find it; `by = "readings"`: the independent reading of the r
 import re
 import sys
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 
 import pytest
 
-from tests.running.planted import bugs, copied_source, planted, run
+from tests.running.planted import TABLES, bugs, copied_source, planted, run
 
-BUGS = [
-    bug
-    for table in sorted((Path(__file__).parent / "planted").glob("*.toml"))
-    for bug in bugs(f"simulation/planted/{table.name}")
-]
+BUGS = [bug for table in TABLES if table.startswith("simulation/planted/") for bug in bugs(table)]
 VIOLATION = 3
 READINGS = "tests/bench/test_ticket_rule.py::test_two_readings_agree_on_every_record"
 
@@ -65,10 +60,16 @@ def test_planted_bug_is_found(bug, hunts):
     sys.stdout.write(f"{bug.name}: {report}\n")
 
 
-@pytest.mark.parametrize("bug", BUGS, ids=str)
-def test_each_patch_has_one_place(bug):
-    assert all(patch.place() for patch in bug.patches)
-
-
 def test_there_are_enough_planted_bugs_and_each_has_one_name():
     assert len({bug.name for bug in BUGS}) == len(BUGS) >= 60
+
+
+@pytest.mark.campaign
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("bug", [bug for bug in BUGS if bug.scope], ids=str)
+def test_the_exhaustive_search_finds_a_planted_bug(bug, tmp_path):
+    with planted(bug, copied_source(tmp_path)):
+        done = run(tmp_path, "-m", "bench.search", "--scope", bug.scope)
+    assert done.returncode == VIOLATION, done.stdout + done.stderr
+    assert "violated: " in done.stdout
+    sys.stdout.write(f"{bug.name}: {done.stdout}\n")

@@ -1,25 +1,34 @@
-"""Faults that bring mended defects back: the tests that came with each mend find them."""
+"""Bugs planted into a copy of the source that tests find: what was mended, and each other rule.
+
+The ordering service's have a file of their own, so that two workers hunt at the same time.
+"""
 
 import pytest
 
-from tests.running.planted import bugs, copied_source, hunt_by_tests
+from tests.running.planted import TABLES, bugs, hunt_by_tests
 
-BUGS = bugs("simulation/mends.toml")
-
-
-@pytest.fixture(scope="module")
-def copy(tmp_path_factory):
-    """A copy of the source, in which one bug at a time is planted."""
-    return copied_source(tmp_path_factory.mktemp("source"))
+# By table: the folder of the tests that find its bugs, and those that need not be named.
+FINDERS = {
+    "simulation/mends.toml": (".", ()),
+    "multicast/conditional/planted.toml": ("multicast/conditional", ("test_judge",)),
+}
+BUGS = [pytest.param(bug, at, id=str(bug)) for at in FINDERS for bug in bugs(at)]
 
 
 @pytest.mark.campaign
 @pytest.mark.timeout(900)
-@pytest.mark.parametrize("bug", BUGS, ids=str)
-def test_a_planted_bug_is_found(bug, copy):
-    hunt_by_tests(bug, copy, ".", bug.by)
+@pytest.mark.parametrize(("bug", "table"), BUGS)
+def test_a_planted_bug_is_found(bug, table, copy):
+    folder, by = FINDERS[table]
+    hunt_by_tests(bug, copy, folder, by)
 
 
-@pytest.mark.parametrize("bug", BUGS, ids=str)
+@pytest.mark.parametrize("bug", [bug for table in TABLES for bug in bugs(table)], ids=str)
 def test_each_patch_has_one_place(bug):
     assert all(patch.place() for patch in bug.patches)
+
+
+def test_each_bug_of_a_table_has_one_name():
+    for table in TABLES:
+        names = [bug.name for bug in bugs(table)]
+        assert len(set(names)) == len(names), table

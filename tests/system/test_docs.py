@@ -150,18 +150,3 @@ def test_whatever_amcast_lacks_beside_other_clients_has_a_reason():
         marks = [notes.index(mark) + 1 for mark in cell if mark in notes]
         assert marks or "](" in cell or ":" in cell, cell
         assert all(f"\n{mark}. " in text for mark in marks), cell
-
-
-def test_what_a_page_names_wrongly_is_found(tmp_path):
-    page = tmp_path / "page.md"
-    page.write_text(
-        "# One `heading`, two\n## Again\n## Again\n```\n# no heading\n[x](none.md)\n```\n"
-        "[a](#one-heading-two) [b](#again-1) [c](page.md#again) [d](https://example.org/#x)\n"
-        "[e](#no-heading) [f](page.md#again-2) [g](none.md)\n"
-        "`multicast/order/runs.py:anchor` `multicast/order/runs.py:no_name` `elsewhere/none.py:f`\n"
-        "`rule.py` `tickets.pml` `none.py` `other/order.py`\n",
-        encoding="utf-8",
-    )
-    assert wrong_links(page) == ["#no-heading", "page.md#again-2", "none.md"]
-    assert wrong_functions(page) == ["multicast/order/runs.py:no_name", "elsewhere/none.py:f"]
-    assert wrong_sources(page) == ["none.py", "other/order.py"]

@@ -138,6 +138,7 @@ def test_a_users_own_bench_is_not_taken_for_ours(users_folder):
         ("pulp", "multicast.testing", "planner"),
         ("faust", "collectors.app", "collectors"),
         ("faust", "amcast.faust", "collectors"),
+        ("prometheus_client", "multicast.metrics.clients", "collectors"),
         ("cryptography", "ordering_osn.identity.certificates", "osn"),
         ("fabric_protos", "ordering_osn.protos", "osn"),
     ],

@@ -114,19 +114,3 @@ def test_the_python_of_a_page_compiles_and_imports_names_that_exist(page):
 @of_each_page
 def test_the_commands_of_a_page_and_their_options_exist(page):
     assert not wrong_commands(text_of(page))
-
-
-def test_what_a_page_shows_wrongly_is_found():
-    assert wrong_python("```python\nfrom amcast import Consumer, none\n```\n") == ["amcast.none"]
-    assert len(wrong_python("```python\nfor\n```\n")) == 1
-    page = (
-        "`amcast send --to P1`, `amcast topology plan FILE --none`\n"
-        "```bash\necho x | amcast nothing\namcast topology show plan.json --oops | less\n"
-        "amcast topology plan --from-cluster\n```\n"
-    )
-    assert [line.rpartition(": ")[2] for line in wrong_commands(page)] == [
-        "no option --none",
-        "no option --oops",
-        "no file",
-        "no verb nothing",
-    ]

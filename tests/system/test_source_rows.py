@@ -1,8 +1,8 @@
 """docs/source-rows.md: each row has an answer, and each test that it names exists."""
 
-import ast
 import re
 
+from tests.ordering_osn.contract.test_page import names_below
 from tests.system.test_docs import ROOT
 
 PAGE = ROOT / "docs" / "source-rows.md"
@@ -35,12 +35,7 @@ def test_each_row_is_built_or_inherited_with_a_test_or_declined_with_a_reason():
 def test_each_test_that_the_page_names_exists():
     named = [test for *_, where in rows() for test in TEST.findall(where)]
     assert len(named) > 50
-    there = {
-        node.name
-        for file in (ROOT / "tests").rglob("test_*.py")
-        for node in ast.walk(ast.parse(file.read_text(encoding="utf-8")))
-        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
-    }
+    there = names_below(".")
     for test, file in named:
         assert not test or test in there, test
         assert not file or (ROOT / "tests" / file).exists(), file

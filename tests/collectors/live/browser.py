@@ -16,7 +16,7 @@ WIDTH, HEIGHT = 1440, 1280  # of the window: a laptop's width
 
 
 @contextmanager
-def browser(*, dark: bool = False) -> Iterator[Chrome]:
+def browser() -> Iterator[Chrome]:
     """Open a browser, and end it; raises `UsageError` where Chromium is not installed."""
     programs = [shutil.which(name) for name in ("chromium", "chromedriver")]
     if None in programs:
@@ -31,8 +31,6 @@ def browser(*, dark: bool = False) -> Iterator[Chrome]:
     opened = Chrome(options, Service(chromedriver))
     try:
         opened.set_script_timeout(120)
-        scheme = [{"name": "prefers-color-scheme", "value": "dark" if dark else "light"}]
-        opened.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": scheme})
         yield opened
     finally:
         opened.quit()

@@ -39,6 +39,20 @@ def sent(double):
     return payloads
 
 
+@pytest.mark.usefixtures("sent")
+def test_a_restarted_consumer_goes_on_at_its_commit_and_seeks(double):
+    with double.consumer("C1") as consumer:
+        for message in consumer:
+            if message.payload == b"4":
+                consumer.commit()
+                break
+    with double.consumer("C1") as consumer:
+        assert next(iter(consumer)).payload == b"5"
+        for place, payload in (("earliest", b"0"), (message.cursor, b"5")):
+            consumer.seek(place)
+            assert next(iter(consumer)).payload == payload
+
+
 def away(*_):
     raise ClusterUnreachable("no broker answered")
 

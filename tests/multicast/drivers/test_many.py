@@ -1,4 +1,4 @@
-"""Drivers whose Kafka partitions become others later."""
+"""Drivers whose Kafka partitions become others later, and many closed readers."""
 
 import pytest
 
@@ -6,6 +6,8 @@ from multicast.drivers.kafka.connection import Connection
 from tests.helpers.driver_worlds import append_all, read, watch
 
 BACK_OFF_MS = 3_600_000  # longer than any time-out
+# A process has 1,024 keys for thread-specific data (PTHREAD_KEYS_MAX), and a client holds one.
+MORE_THAN_A_PROCESS_HOLDS = 1100
 
 
 def test_a_watcher_follows_what_is_added_and_leaves_what_is_removed(world, opened):
@@ -50,3 +52,12 @@ def test_a_reader_waits_for_no_back_off_of_the_package(world_named, opened, monk
     assert read(reader, {first: 1})[1] == {first: 1}
     reader.add({second: 0})
     assert read(reader, {second: 1})[1] == {second: 1}
+
+
+@pytest.mark.campaign
+@pytest.mark.kafka
+def test_more_closed_readers_than_a_process_could_hold_are_kept(world_named):
+    driver, kept = world_named("librdkafka").driver, []
+    for _ in range(MORE_THAN_A_PROCESS_HOLDS):
+        kept.append(driver.reader({}))
+        kept[-1].close()

@@ -5,6 +5,7 @@ The request and its connection are tested without a broker, the watcher on real 
 
 import socket
 import time
+import uuid
 from struct import pack
 
 import pytest
@@ -12,6 +13,8 @@ from kafka.protocol.consumer import FetchRequest, FetchResponse
 
 from collectors.reconfiguration.apply import append_sentinels, apply
 from multicast.control import sentinel_topic
+from multicast.drivers import open_driver
+from multicast.drivers.kafka import Admin, TopicSpec
 from multicast.drivers.kafka.fetch_request import (
     EndsRequest,
     FetchAnswer,
@@ -22,6 +25,7 @@ from multicast.drivers.kafka.watch_connection import SentinelRecord, WatchConnec
 from multicast.drivers.protocol import Appended, TopicPartition
 from multicast.errors import ProtocolViolation
 from tests.helpers.driver_worlds import (
+    LARGE,
     PATIENCE_S,
     RealTransaction,
     append_all,
@@ -30,11 +34,44 @@ from tests.helpers.driver_worlds import (
 )
 from tests.helpers.plans import poster
 from tests.helpers.system import until
-from tests.helpers.watched_logs import World
 from tests.running.parts import sample
 
 A, B = TopicPartition("A", 0), TopicPartition("A.groups", 3)
 SENTINEL = TopicPartition("A.bells", 1)
+
+
+class World:
+    """A topic with its sentinel records on a real cluster."""
+
+    def __init__(self, bootstrap, *, logs=3, sentinels=True, client=None, **settings):
+        self.topic = f"t-{uuid.uuid4().hex[:8]}"
+        self.sentinel_topic = sentinel_topic(self.topic)
+        self.bootstrap = bootstrap
+        self.admin = Admin(bootstrap, client)
+        self.driver = open_driver("kafka-python", bootstrap, client)
+        self.appender = self.driver.appender()
+        self.admin.create_topics({self.topic: TopicSpec(logs, settings={**LARGE, **settings})})
+        self.logs = [TopicPartition(self.topic, number) for number in range(logs)]
+        if sentinels:
+            assert append_sentinels(self.driver, self.admin, self.topic)
+        self._watchers = []
+
+    def watcher(self):
+        """Open a watcher that has reported all ends and measured its sentinel records."""
+        watcher = self.driver.watcher(
+            dict.fromkeys(self.logs, 0), sentinel_topic=self.sentinel_topic
+        )
+        self._watchers.append(watcher)
+        watch(watcher, self.driver.last_stable_offsets(self.logs))
+        assert not watcher.poll(0.3)
+        return watcher
+
+    def close(self):
+        for watcher in self._watchers:
+            watcher.close()
+        self.appender.close()
+        self.driver.close()
+        self.admin.close()
 
 
 # --- the request, held to kafka-python's own classes ----------------------------------------------

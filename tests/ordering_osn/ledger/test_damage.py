@@ -7,6 +7,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import types
 from contextlib import contextmanager
 
 import pytest
@@ -386,3 +387,13 @@ def test_a_block_that_could_not_be_read_is_a_trouble_until_it_can_be_read_again(
         assert ledger.unread() is None
         last.unlink()
         assert ledger.missing() == f"{last} is missing"
+
+
+def test_a_segment_whose_header_is_written_while_it_is_scanned_has_no_rest(tmp_path, monkeypatch):
+    """A reader of another process measures the new file before its header is in it."""
+    segment, descriptor = segments.create(tmp_path, 7)
+    os.close(descriptor)
+    measured = types.SimpleNamespace(st_size=0)
+    monkeypatch.setattr(segments.os, "fstat", lambda _: measured)
+    scanned = segments.scan(segment.path)
+    assert (scanned.segment.first, scanned.segment.next, scanned.rest) == (7, 7, 0)

@@ -1,6 +1,6 @@
-"""A broker that is killed and loses the end of a partition: consumers stop by one named error.
+"""A broker that is killed and loses the end of a partition: collectors say what is lost.
 
-Collectors say on the control topic and in the streams what logs have lost.
+That readers stop by one named error, `test_elections.py` and `cuts.py` show.
 """
 
 import random
@@ -20,8 +20,6 @@ from tests.helpers.small import state_of
 from tests.helpers.system import PATIENCE_S, System, amcast, until
 
 pytestmark = pytest.mark.timeout(900)
-# Whose partition is cut, and which one; C4 reads a log alone.
-CUTS = [("C1", "P1"), ("C1", "order"), ("C4", "P4")]
 
 
 @pytest.fixture(scope="module")
@@ -46,29 +44,6 @@ def stops(consumer):
     return False
 
 
-@pytest.mark.parametrize("driver", ["librdkafka", "kafka-python"])
-@pytest.mark.parametrize(("name", "what"), CUTS)
-def test_no_reader_goes_on_in_another_tail(cluster, tmp_path, name, what, driver):
-    rng = random.Random(f"{name} {what} {driver}")
-    (broker,) = cluster._need().brokers
-    with System(cluster.bootstrap, priced(chain()), tmp_path, driver=driver) as system:
-        subscribed = {"topic": system.topic, "name": name, "driver": system.driver}
-        write(system, 30)
-        with Consumer(**subscribed) as there:
-            there.commit(list(there.until_end())[-1].cursor())
-            plan = system.plan
-            is_order = what == "order"
-            at = stream_partition(plan, "K1") if is_order else log_partition(plan.log(what))
-            cluster.kill(1)
-            lost = cut([broker.data], *at, in_second_half(rng))
-            cluster.restart(1)
-            write(system, 60)
-            assert system.driver.last_stable_offsets([at])[at] > lost + 30
-            until(lambda: stops(there), "the error of the reader that was there")
-        with pytest.raises(Truncated):
-            deliver(subscribed)
-
-
 def deliver(subscribed, into=None):
     """Go on from the commit, to the end; add the offsets to a list."""
     read = [] if into is None else into
@@ -89,29 +64,6 @@ def seen_end(system, name, log):
 
 def loss_of(system, log):
     return state_of(system).loss_of(1, log)
-
-
-@pytest.mark.parametrize("runs", [True, False], ids=["running", "started after it"])
-def test_a_collector_states_what_a_log_has_lost(cluster, tmp_path, runs):
-    (broker,) = cluster._need().brokers
-    with System(cluster.bootstrap, priced(chain()), tmp_path) as system:
-        place = cluster.bootstrap, system.topic, system.driver_name
-        log = system.plan.log("P2")
-        with hosting(*place, tmp_path):
-            write(system, 30)
-            until(lambda: seen_end(system, "K2", "P2") == 30, "the child's seen end")
-            if runs:
-                lost = lose(cluster, broker, log_partition(log))
-                write(system, 5)
-                until(lambda: loss_of(system, "P2") == lost, "the loss")
-        if not runs:
-            lost = lose(cluster, broker, log_partition(log))
-            with hosting(*place, tmp_path):
-                until(lambda: loss_of(system, "P2") == lost, "the loss")
-        assert stream_state(system, "K1").lost == {system.plan.number("P2"): lost}
-        assert loss_of(system, "P1") is None
-        end = system.driver.last_stable_offsets([log_partition(log)])[log_partition(log)]
-        assert end == lost + (5 if runs else 0)  # no skip was written
 
 
 def test_a_collector_whose_stream_has_lost_its_end_begins_anew_with_what_is_there(

@@ -1,14 +1,20 @@
-"""The joint appender on three brokers: several leaders, leaders that move, leaders that die."""
+"""The joint appender on three brokers: leaders that move or die, followers that are frozen."""
+
+import itertools
+import threading
 
 import pytest
 from kafka.admin import KafkaAdminClient
 from kafka.structs import TopicPartition as KafkaTopicPartition
 
 from multicast.drivers.kafka import Admin
+from multicast.drivers.protocol import Appended
+from multicast.errors import AppendUnknown
 from tests.helpers.joint import Joint, append_pairs_until
 from tests.helpers.system import until
 
 pytestmark = pytest.mark.timeout(600)
+DELIVERY_S = 3.0  # where followers are frozen
 
 
 @pytest.fixture
@@ -76,3 +82,40 @@ def test_a_leader_that_is_killed_is_followed_by_another_and_nothing_is_stored_tw
         append_pairs_until(joint, (log, order), lambda known=known: joint.count() > known + 2000)
         joint.cluster.restart(killed)
     finish(joint, (log, order))
+
+
+def test_what_frozen_followers_do_not_acknowledge_in_time_is_stored_once(kafka_cluster_of_three):
+    # Init
+    cluster = kafka_cluster_of_three
+    cluster.start()
+    joint = Joint(cluster, settings={"delivery_timeout_s": DELIVERY_S})
+    (log,) = joint.topic(replication=3)
+    joint.append_surely(log, b"before")
+    (leader,) = leaders(joint, log.topic)
+    followers = [number for number in (1, 2, 3) if number != leader]
+
+    # Test: until an append is given up that started after another was given up: so each was tried
+    # for the full time-out.
+    for follower in followers:
+        cluster.pause(follower)
+    try:
+        pace = threading.Event()
+        started_then = None
+        for number in itertools.count():
+            joint.append(log, b"%d" % number)
+            pace.wait(0.02)
+            told = joint.outcomes[log]
+            if started_then is None and not isinstance(told[-1][1], Appended):
+                started_then = len(joint.sent[log])
+            if started_then is not None and len(told) >= started_then:
+                break
+    finally:
+        for follower in followers:
+            cluster.resume(follower)
+    joint.settle()
+    joint.append_surely(log, b"after")
+
+    # Check
+    errors = joint.judge(log)
+    assert any(isinstance(error, AppendUnknown) for error in errors.values())
+    joint.close()

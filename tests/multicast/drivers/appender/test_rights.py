@@ -1,4 +1,4 @@
-"""The joint appender of a user who signs in by password (SASL), with rights and without."""
+"""A user who signs in by password (SASL), with rights and without: joint appender and offsets."""
 
 import contextlib
 import socket
@@ -8,7 +8,7 @@ import pytest
 from multicast.drivers import open_driver
 from multicast.drivers.kafka import Admin, KafkaPythonDriver, TopicSpec
 from multicast.drivers.protocol import Appended, TopicPartition
-from multicast.errors import AccessDenied, AppendNotAuthorized
+from multicast.errors import AccessDenied, AppendNotAuthorized, NotAuthorized
 from tests.helpers.authorized import authorized_broker, client_settings
 from tests.helpers.driver_worlds import PATIENCE_S, append_all
 
@@ -77,3 +77,17 @@ def test_a_name_may_contain_the_signs_that_separate_the_parts_of_scram(broker, d
     assert isinstance(outcome, Appended)
     with pytest.raises(AccessDenied, match=f"user {driver}==,1"):
         open_driver(driver, broker.users, {**client, "sasl.password": "wrong"})
+
+
+def test_a_commit_names_the_topics_that_the_user_may_not_read_and_no_others(broker):
+    client = broker.user(("Read", "topic", "mine"), ("Read", "group", "g"))
+    with KafkaPythonDriver(broker.users, client) as driver:
+        with pytest.raises(NotAuthorized, match="lacks the right Read on topic others at"):
+            driver.commit("g", {MINE: (1, ""), OTHERS: (2, "")})
+        with pytest.raises(NotAuthorized, match="lacks the right Describe on topic others at"):
+            driver.committed("g", [MINE, OTHERS])
+        with pytest.raises(NotAuthorized, match="lacks the right Read on group h at"):
+            driver.commit("h", {MINE: (1, "")})
+        broker.grant(client, ("Read", "topic", "others"))
+        driver.commit("g", {MINE: (1, ""), OTHERS: (2, "two")})
+        assert driver.committed("g", [OTHERS]) == {OTHERS: (2, "two")}

@@ -24,6 +24,9 @@ from multicast.history import History, HistoryBuilder
 from multicast.properties import check_all
 from multicast.verification.audit import epoch_of
 
+# A header: which producer sent the message, and its place among all that it sends.
+SENT = "sent"
+
 Label = tuple[str, str]
 
 
@@ -73,7 +76,7 @@ class Judge:
         self._sequences: dict[Label, int] = {}
         self._ends: list[tuple[Label, Cursor]] = []
         self._scene = scene
-        self._acknowledged: list[tuple[str, tuple[str, ...], str, str | None, int | None]] = []
+        self._acknowledged: list[tuple[str, tuple[str, ...], str, str | None]] = []
 
     def begins(self, label: Label, start: Cursor) -> None:
         """Note that a process of the seat starts at a cursor: its sequence begins at 0."""
@@ -146,6 +149,16 @@ class Judge:
             sequence=sequence,
             epoch=batch.epoch,
         )
+        for name, value in batch.records[index].headers:
+            if name == SENT:  # also of a message whose outcome its producer does not know
+                producer, sent = (value or b"").decode().split()
+                self.builder.acknowledgement(
+                    producer=producer,
+                    to=batch.to,
+                    outcome="unknown",
+                    message_id=message_id,
+                    sent=int(sent),
+                )
         return message_id
 
     def acknowledged(
@@ -154,12 +167,11 @@ class Judge:
         to: tuple[str, ...],
         outcome: str,
         message_id: str | None,
-        sent: int | None = None,
     ) -> None:
         """Note the outcome of a multicast; with losses nobody says what is at an offset."""
         if self._loses and outcome == "accepted":
             outcome, message_id = "unknown", None
-        self._acknowledged.append((producer, to, outcome, message_id, sent))
+        self._acknowledged.append((producer, to, outcome, message_id))
 
     def ended(self, label: Label, last: Cursor, *, late: bool) -> None:
         """Note that a seat has, or should have, read everything, and its last cursor."""
@@ -187,14 +199,13 @@ class Judge:
         # The plan by which a collector handled a log may be lost.
         for (process, log), records in () if self._loses else work.items():
             self.builder.work(process=process, log=log, records=records)
-        for producer, to, outcome, message_id, sent in self._acknowledged:
+        for producer, to, outcome, message_id in self._acknowledged:
             self.builder.acknowledgement(
                 producer=producer,
                 to=to,
                 outcome=outcome,
                 message_id=message_id,
                 epoch=0 if message_id is None else epoch_of(control, message_id),
-                sent=sent,
             )
         for name, interest in self._scene.interests:
             for plan in control.plans:

@@ -7,16 +7,21 @@ nothing is held.
 
 from __future__ import annotations
 
+from functools import partial
+
 from bench.simulation.clients import WorldDriver
 from bench.simulation.judge import Judge, Violation
 from bench.simulation.requests import SimulatedBrokers
 from bench.simulation.trees import TOPIC
 from bench.simulation.world import CONTROL, World
 from bench.simulation.writers import SimulatedProducer
+from multicast.conditional.follower import DecisionFollower
+from multicast.control import ControlState, log_partition
 from multicast.drivers.protocol import AppendOutcome
-from multicast.errors import ClusterUnreachable
+from multicast.errors import ClusterUnreachable, EarlierPending, EarlierUnknown
+from multicast.producing.append_counts import AppendCounters
 from multicast.producing.order_follower import OrderFollower
-from multicast.producing.own_order import Missing
+from multicast.producing.receipts import Route, Settlement
 from multicast.producing.sending_order import SendingOrder
 from topology.tree import Log
 
@@ -29,54 +34,46 @@ class _OwnOrder(SimulatedProducer):
     def __init__(self, world: World, brokers: SimulatedBrokers, judge: Judge, name: str) -> None:
         super().__init__(world, brokers, judge, name, tickets=True)
         self.held: list[tuple[str, ...]] = []
-        self._driver = WorldDriver(world)
-        self._follower: OrderFollower | None = None
-        self._order = SendingOrder(self._driver, self._followed, self._newest, fifo=True)
+        driver = WorldDriver(world)
+        self._clock = driver.clock
+        follower = OrderFollower(driver, TOPIC)
+        settlement = Settlement(lambda: follower, partial(DecisionFollower, driver), driver.clock)
+        self._order = SendingOrder(driver, TOPIC, settlement, self._newest, fifo=True)
+        self._appends = AppendCounters(driver.clock.monotonic)
+        self._routes: dict[str, Route] = {}
 
-    def _followed(self) -> OrderFollower:
-        self._follower = self._follower or OrderFollower(self._driver, TOPIC)
-        return self._follower
-
-    def _newest(self) -> int:
+    def _newest(self, timeout_s: float) -> ControlState:
+        del timeout_s  # who answers does so at once
         if self.world.is_away(CONTROL):
             raise ClusterUnreachable("the leader does not answer")
-        return self.world.view().state.epoch
+        return self.world.view().state
 
     def go_on(self, bits: int) -> None:
         """Send what need not wait."""
         self.held, self.again = [*self.held, *self.again], []
-        looked = False
         while self.held:
             log, to = self.covered(self.held[0])
             try:
-                wait = self._order.missing(log)
-                if wait is not None and wait.missing is Missing.ORDER and not looked:
-                    looked = True
-                    self._followed().wait_moved(0, _TURN_S)
-                    continue
-            except ClusterUnreachable:
+                self._order.wait(log, (), self._clock.monotonic() + _TURN_S)
+            except EarlierUnknown as error:
+                routes = self._routes.values()
+                self.held[:0] = [each.exact for each in routes if each.partition == error.partition]
+                continue
+            except (EarlierPending, ClusterUnreachable) as error:
+                self.world.fault(f"own order: {type(error).__name__}")
                 return
-            if wait is None:
-                del self.held[0]
-                self._order.sent(log.name)
-                self.multicast(to, bits)
-                bits = bits * 0x9E3779B1 + 1 & 0xFFFFFFFFFFFFFFFF
-            elif wait.missing is Missing.CERTAINTY:
-                self.held.insert(0, tuple(wait.log.split("+")))
-            else:
-                self.world.fault(f"own order: waits for {wait.missing.name.lower()}")
-                return
+            del self.held[0]
+            appends = self._appends.log(log.name)
+            route = Route(log, log_partition(log), log.to, None, appends)
+            self._routes[log.name] = route
+            appends.sent(1)
+            self._order.sent(route)
+            self.multicast(to, bits)
+            bits = bits * 0x9E3779B1 + 1 & 0xFFFFFFFFFFFFFFFF
 
-    def _heard(
-        self,
-        log: Log,
-        to: tuple[str, ...],
-        count: int,
-        outcome: AppendOutcome,
-        sent: int | None = None,
-    ) -> None:
-        self._order.settled(log.name, count, outcome)
-        super()._heard(log, to, count, outcome, sent)
+    def _heard(self, log: Log, to: tuple[str, ...], count: int, outcome: AppendOutcome) -> None:
+        self._appends.log(log.name).settled(outcome, count)
+        super()._heard(log, to, count, outcome)
 
 
 class OwnOrders:

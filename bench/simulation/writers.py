@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from functools import partial
 
-from bench.simulation.judge import Judge
+from bench.simulation.judge import SENT, Judge
 from bench.simulation.requests import CutShort, SimulatedBrokers
 from bench.simulation.schedule import Fate
 from bench.simulation.world import World
@@ -75,6 +75,8 @@ class SimulatedProducer:
             refused = refused and not self.world.some_away
             count = _MANY if cut is CutShort.TICKETS or refused else 1
         self._sent += 1
+        if self.keeps_order:
+            headers = (*headers, (SENT, f"{self.name} {self._sent}".encode()))
         self._waiting[self._sent] = log, to, count
         self._brokers.bits, self._brokers.cut = bits, cut
         heard = partial(self._heard_of, self._sent)
@@ -111,7 +113,7 @@ class SimulatedProducer:
             log, to, left = self._waiting.pop(number)
             if left > count:
                 self._waiting[number] = log, to, left - count
-            self._heard(log, to, count, outcome, number if self.keeps_order else None)
+            self._heard(log, to, count, outcome)
 
     def _condition(self, log: Log, bits: int) -> tuple[str, bytes]:
         """Expect that nothing comes from about the log's present end on."""
@@ -131,14 +133,7 @@ class SimulatedProducer:
         if fate is Fate.DOUBLED:
             self._judge.acknowledged(self.name, to, "unknown", None)
 
-    def _heard(
-        self,
-        log: Log,
-        to: tuple[str, ...],
-        count: int,
-        outcome: AppendOutcome,
-        sent: int | None = None,
-    ) -> None:
+    def _heard(self, log: Log, to: tuple[str, ...], count: int, outcome: AppendOutcome) -> None:
         if not self.world.same_topic(log.topic):
             # The offset is no message ID of this history, but some consumer may have delivered it.
             for _ in range(count):
@@ -147,7 +142,7 @@ class SimulatedProducer:
         if isinstance(outcome, Appended):
             for number in range(count):
                 message_id = f"{log.name}:{outcome.offset + number}"
-                self._judge.acknowledged(self.name, to, "accepted", message_id, sent)
+                self._judge.acknowledged(self.name, to, "accepted", message_id)
                 self.world.note("accepted", message_id)
             return
         outcome_name = "failed" if outcome.error.definite else "unknown"

@@ -167,9 +167,9 @@ class AsyncProducer(LoopBound):
                         await asyncio.sleep(0)
             except asyncio.CancelledError as error:
                 error.add_note(f"{sent} of {len(payloads)} messages were sent, and may be stored")
-                self._producer.drop_rest(made, sent, "was waited for no longer: cancelled")
+                made.drop(sent, BufferFull("room was waited for no longer: cancelled"))
                 raise
-            self._producer.drop_rest(made, sent, f"had no room within {self._block_s:g} s")
+            made.drop(sent, self._no_room())
         return receipts
 
     def counts(self) -> ProducerCounts:

@@ -64,7 +64,12 @@ class Message:
     @property
     def message_id(self) -> MessageID:
         """Log, offset and life of the log; prints as "P1+P3:17"."""
-        return MessageID(self._batch.log.name, self._record.offset, self._batch.log.life)
+        return MessageID(self.log.name, self._record.offset, self.log.life)
+
+    @property
+    def log(self) -> Log:
+        """The log that stores it."""
+        return self._batch.log
 
     @property
     def to(self) -> tuple[str, ...]:

@@ -80,13 +80,15 @@ class ControlReader:
         """The newest epochs of the topics' leaders that were met; a copy."""
         return dict(self._leaders)
 
-    def refresh(self, timeout_s: float = REFRESH_S) -> ControlState:
+    def refresh(self, timeout_s: float | None = None) -> ControlState:
         """Read up to the present ends of the control topics; block until that is done.
 
         Afterwards `state` contains every statement that was committed before the call. Raises
-        `ClusterUnreachable` if no record of one of the topics comes for `timeout_s` seconds.
+        `ClusterUnreachable` if no record of one of the topics comes for `timeout_s` seconds, or no
+        answer; by default for `REFRESH_S`, and the driver's own time-out.
         """
-        ends = self._present_ends()
+        ends = self._present_ends(timeout_s)
+        timeout_s = REFRESH_S if timeout_s is None else timeout_s
         monotonic = clock_of(self._driver).monotonic
         for partition in self._positions:
             self._reader.resume([partition])
@@ -126,9 +128,9 @@ class ControlReader:
             raise
         return self.state
 
-    def _present_ends(self) -> dict[TopicPartition, int]:
+    def _present_ends(self, timeout_s: float | None = None) -> dict[TopicPartition, int]:
         """Ask where the topics end; raises `Truncated` if that is below what was read."""
-        answers = self._driver.leader_ends(list(self._positions))
+        answers = self._driver.leader_ends(list(self._positions), timeout_s=timeout_s)
         for partition, position in self._positions.items():
             if partition not in answers:
                 raise ClusterUnreachable(f"the leader of {partition.topic} did not answer")

@@ -1,4 +1,4 @@
-"""Counts a producer's appends by log, for metrics (`multicast/metrics/`).
+"""Counts a producer's appends by log, for metrics (`multicast/metrics/`) and for its own order.
 
 The producer calls `sent` right after it has started an append, and `settled` when the outcome is
 known. How long an append takes is measured for one message of a log at a time: the next one is
@@ -10,28 +10,15 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
-from multicast.errors import AmcastError
+from multicast.drivers.protocol import Appended, AppendOutcome
 from multicast.metrics.counts import AppendCounts
 from multicast.metrics.families import LatencyCounts
 
 
 class LogAppends:
     """Counts one producer's appends to one log. Safe from any thread."""
-
-    __slots__ = (
-        "_full",
-        "_latencies",
-        "_lock",
-        "_monotonic",
-        "_refused",
-        "_sent",
-        "_settled",
-        "_timed",
-        "_timed_at",
-        "_unknown",
-    )
 
     def __init__(self, monotonic: Callable[[], float] = time.monotonic) -> None:
         self._monotonic = monotonic
@@ -45,6 +32,8 @@ class LogAppends:
         # The append that is timed: with this many outcomes it has its own. 0: none is timed.
         self._timed = 0
         self._timed_at = 0.0
+        self.stored = -1  # the last offset that is known
+        self.in_doubt = False  # the log may get one of the messages late
 
     def sent(self, count: int) -> None:
         """Add appends that were started."""
@@ -53,17 +42,25 @@ class LogAppends:
             if count and not self._timed and self._settled < self._sent:
                 self._timed, self._timed_at = self._sent, self._monotonic()
 
-    def settled(self, count: int, errors: Sequence[AmcastError] = ()) -> None:
-        """Add appends whose outcome is known, and the errors among these outcomes."""
+    def settled(self, outcome: AppendOutcome, count: int = 1) -> None:
+        """Add appends whose outcome is known, in their order; those stored follow each other."""
         with self._lock:
             self._settled += count
-            if errors:
-                self._refused += sum(error.definite for error in errors)
-                self._unknown += sum(not error.definite for error in errors)
+            if isinstance(outcome, Appended):
+                self.stored, self.in_doubt = outcome.offset + count - 1, False
+            elif outcome.error.definite:
+                self._refused += count
+            else:
+                self._unknown, self.in_doubt = self._unknown + count, True
             if self._timed and self._settled >= self._timed:
-                if not errors:
+                if isinstance(outcome, Appended):
                     self._latencies.observe(self._monotonic() - self._timed_at)
                 self._timed = 0
+
+    @property
+    def pending(self) -> int:
+        """How many appends have no outcome yet, once their number is added."""
+        return self._sent - self._settled
 
     def had_no_room(self) -> None:
         """Count an attempt to append that found the buffer full."""

@@ -41,12 +41,13 @@ class OrderFollower:
     def __init__(self, driver: Driver, topic: str) -> None:
         self._driver = driver
         self._clock = clock_of(driver)
-        self._control = ControlReader(driver, topic)
+        self._topic = topic
+        self._control: ControlReader | None = None
         self._moved = threading.Condition()
         self._ordered: dict[str, int] = {}
         self._self_ordered: set[str] = set()  # logs without a collector: each is its own order
-        self._lost = LostLogs()
-        self._lost.moved = self._look_again
+        self.lost = LostLogs()
+        self.lost.moved = self._notify
         self._error: AmcastError | None = None
         self._listener: Callable[[], None] | None = None
         self._stop = threading.Event()
@@ -74,26 +75,22 @@ class OrderFollower:
         if self._thread is None:
             # What is known may be an error, or of an epoch that has ended: a thread would go on.
             self._follow(0.0)
-        while self._thread is None and not self.is_ordered(log, offset):
+        while True:
+            moves = self.moves
+            if self.is_ordered(log, offset):
+                return True
             remaining = deadline - self._clock.monotonic()
             if remaining <= 0:
                 return False
-            self._follow(min(remaining, _POLL_S))
-        with self._moved:
-            while not self.is_ordered(log, offset):
-                remaining = deadline - self._clock.monotonic()
-                if remaining <= 0:
-                    return False
-                self._moved.wait(min(remaining, threading.TIMEOUT_MAX))
-        return True
+            self.wait_moved(moves, remaining)
 
     def wait_moved(self, moves: int, timeout_s: float) -> None:
-        """Wait until `moves` is another number, for at most `timeout_s` seconds."""
+        """Wait until `moves` is another number, for at most `timeout_s` seconds; perhaps less."""
         if self._thread is None:
-            self._follow(timeout_s)
+            self._follow(min(timeout_s, _POLL_S))
         else:
             with self._moved:
-                self._moved.wait_for(lambda: self.moves != moves, timeout_s)
+                self._moved.wait_for(lambda: self.moves != moves, min(timeout_s, _POLL_S))
 
     def view(self) -> OrderView | None:
         """Give the epoch that is followed; None: none is at the moment. Raises as `is_ordered`."""
@@ -102,7 +99,7 @@ class OrderFollower:
 
     def is_ordered(self, log: str, offset: int) -> bool:
         """Whether that offset of the log is ordered; does not block, and raises as `wait`."""
-        self._lost.refuse(log, offset)
+        self.lost.refuse(log, offset)
         if log in self._self_ordered or self._ordered.get(log, 0) > offset:
             return True
         self._refuse()
@@ -125,20 +122,19 @@ class OrderFollower:
         """Stop the thread and release the readers."""
         self._stop.set()
         with self._moved:
+            self.moves += 1
             self._moved.notify_all()
         self._reader.wake()
         if self._thread is not None:
             self._thread.join(_JOIN_S)
         self._reader.close()
-        self._control.close()
-
-    def _look_again(self) -> None:
-        with self._moved:
-            self._notify()
+        if self._control is not None:
+            self._control.close()
 
     def _notify(self) -> None:
-        self.moves += 1
-        self._moved.notify_all()
+        with self._moved:
+            self.moves += 1
+            self._moved.notify_all()
         if self._listener is not None:
             self._listener()
 
@@ -166,9 +162,8 @@ class OrderFollower:
             pause_s = _RETRY_S
         else:
             pause_s = _REPEAT_S
-            with self._moved:
-                self._error = failed
-                self._notify()
+            self._error = failed
+            self._notify()
         if self._thread is None:  # who waits decides how long
             pause_s = min(pause_s, timeout_s)
         self._clock.wait_for(self._moved, self._stop.is_set, pause_s)
@@ -187,18 +182,19 @@ class OrderFollower:
             self._checkpoints = False
 
     def _begin(self) -> None:
+        self._control = self._control or ControlReader(self._driver, self._topic)
         state = self._control.refresh()
         plan = state.plan(state.begun_epoch)
         refuse_recreated_logs(self._driver, plan)
         starts = state.begun(plan.epoch)
         names = {stream_partition(plan, spec.name): spec.name for spec in plan.collectors}
-        self._lost.begin()
+        self.lost.begin()
         self._refused = {}
         for name in names.values():
             try:
                 refuse_lost_stream(self._driver, state, plan.epoch, name)
             except Truncated as error:
-                self._lost.lost_order(plan.own_logs(name), error)
+                self.lost.lost_order(plan.own_logs(name), error)
                 self._refused[name] = state.checkpoints(plan.epoch, name)[-1:]
         ends = self._driver.last_stable_offsets(list(names))
         self._streams = {
@@ -208,12 +204,11 @@ class OrderFollower:
             for partition, name in names.items()
         }
         by_name = {name: self._streams[partition] for partition, name in names.items()}
-        with self._moved:
-            self._view = OrderView(plan, starts, partial(_position, by_name))
-            self._lost.learn(state)
-            self._ordered.update(starts)
-            self._self_ordered = {log.name for log in plan.logs if plan.top(log.name) is None}
-            self._notify()
+        self._view = OrderView(plan, starts, partial(_position, by_name))
+        self.lost.learn(state)
+        self._ordered.update(starts)
+        self._self_ordered = {log.name for log in plan.logs if plan.top(log.name) is None}
+        self._notify()
         self._reader.add(
             {partition: stream.offset_next for partition, stream in self._streams.items()}
         )
@@ -236,24 +231,24 @@ class OrderFollower:
             stream.passed(fetched.position)
             if not stream.proven:
                 continue  # by a false checkpoint more might be ordered than is
-            with self._moved:
-                self._lost.read(stream)
-                for number in stream.own:
-                    name = stream.plan.logs[number].name
-                    self._ordered[name] = stream.state.positions[number]
-                self._notify()
+            self.lost.read(stream)
+            for number in stream.own:
+                name = stream.plan.logs[number].name
+                self._ordered[name] = stream.state.positions[number]
+            self._notify()
         now = self._clock.monotonic()
         if now < self._control_due and not any(
             stream.state.frozen for stream in self._streams.values()
         ):
             return
         self._control_due = now + _CONTROL_EVERY_S
+        assert self._control is not None
         state = self._control.follow(0.0)
-        self._lost.learn(state)
+        self.lost.learn(state)
         for stream in self._streams.values():
             plan, name = stream.plan, stream.collector
             if state.stream_is_lost(plan.epoch, name):
-                self._lost.lost_order(plan.own_logs(name), lost_stream(state, plan.epoch, name))
+                self.lost.lost_order(plan.own_logs(name), lost_stream(state, plan.epoch, name))
         if self._epoch is not None and state.begun_epoch > self._epoch:
             self._self_ordered = set()  # some may have a collector now
             self._leave()

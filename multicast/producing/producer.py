@@ -10,7 +10,7 @@ from __future__ import annotations
 import threading
 import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import ExitStack, nullcontext
+from contextlib import ExitStack
 from functools import partial
 from typing import TypeVar, overload
 
@@ -36,7 +36,7 @@ from multicast.drivers.protocol import (
     Driver,
     Headers,
 )
-from multicast.errors import BufferFull, EarlierPending, EarlierUnknown, TimedOut, UsageError
+from multicast.errors import AmcastError, BufferFull, TimedOut, UsageError
 from multicast.metrics.counts import ProducerCounts
 from multicast.producing.append_counts import AppendCounters
 from multicast.producing.keyed.calls import (
@@ -105,6 +105,9 @@ class Producer(ClosedAtEnd):
     calls raise `UsageError`, and `close` does nothing.
     """
 
+    _driver: Driver
+    _appender: Appender
+
     def __init__(
         self,
         bootstrap: str = "",
@@ -135,7 +138,6 @@ class Producer(ClosedAtEnd):
         self._lock = threading.Lock()  # to open the followers
         self._follower: OrderFollower | None = None
         self._decisions: DecisionFollower | None = None
-        self._driver: Driver
         with ExitStack() as opened:
             if isinstance(driver, str | None):
                 self._driver = open_driver(
@@ -153,11 +155,12 @@ class Producer(ClosedAtEnd):
             self._appends = AppendCounters(self._clock.monotonic)
             self._routes = Routes(self._driver, topic, partitioner, self._appends, through)
             opened.callback(self._routes.close)
-            self._order = SendingOrder(self._driver, self.orders, self._routes.newest, fifo=fifo)
+            self._order = SendingOrder(
+                self._driver, topic, self._settlement, self._routes.newest, fifo=fifo
+            )
             if linger_ms is not None or tuning.linger_ms is None:
                 tuning = tuning._replace(linger_ms=linger_ms or 0)
             open_appender = partial(self._driver.appender, **tuning._asdict())
-            self._appender: Appender
             if tickets:
                 self._appender = TicketingAppender(
                     self._routes.control,
@@ -230,7 +233,8 @@ class Producer(ClosedAtEnd):
         partition or a malformed header, `PartitionsDiffer` if keys have no place because the plan
         and the topic differ, `BufferFull` if the buffer stayed full, `EarlierPending` if what it
         follows was not ordered in time, `EarlierUnknown` if nobody knows whether that is stored (of
-        a receipt that failed: its error). After each of these nothing was sent.
+        a receipt that failed: its error), `Truncated` if its log has lost it. After each of these
+        nothing was sent.
         """
         pairs = header_pairs(headers) if headers else ()
         to, record_key = addressed(to, key)
@@ -239,8 +243,8 @@ class Producer(ClosedAtEnd):
         pairs = [*pairs, *reserved_headers(route.log.name, route.header, tags, expect)]
         append = partial(self._sender.append, receipt, route, payload, record_key, pairs)
         if after or self._order.fifo:
-            with self._order.turn:
-                self._follow(route, after)
+            deadline = self._clock.monotonic() + self._block_s
+            with self._order.turn(route.log, after, deadline):
                 self._append_soon(append)
         else:
             self._append_soon(append)
@@ -257,13 +261,6 @@ class Producer(ClosedAtEnd):
                 if self._clock.monotonic() >= deadline:
                     raise
             self._settlement.pause()
-
-    def _follow(self, route: Route, after: After | Iterable[After] = ()) -> None:
-        """Wait until a message to this route comes after what it has to follow."""
-        deadline = self._clock.monotonic() + self._block_s
-        if self._order.fifo:
-            self._order.wait(route.log, deadline)
-        self._order.wait_after(route.log, after, deadline)
 
     @overload
     def multicast_all(
@@ -299,8 +296,9 @@ class Producer(ClosedAtEnd):
         each message goes to the partition of its key; messages of one partition keep their order.
         Costs less than a call of `multicast` for each, except with headers or to an undeclared set.
         Blocks while the buffer is full, for at most `block_s` seconds in all. A message that got no
-        room by then was not sent; its outcome is `BufferFull`. Raises `UndeclaredDestination`,
-        `PartitionsDiffer` and `UsageError` as `multicast` does, before anything is sent.
+        room by then was not sent; its outcome is `BufferFull` (with `fifo` also what `multicast`
+        raises, and the same of all that follow). Raises `UndeclaredDestination`, `PartitionsDiffer`
+        and `UsageError` as `multicast` does, before anything is sent.
         """
         self._check_open()
         messages = batched(payloads, keys, headers)
@@ -308,45 +306,48 @@ class Producer(ClosedAtEnd):
         if to is not None:
             if isinstance(to, Keys) and keys is None:
                 messages = messages._replace(keys=[to.values[0]] * len(payloads))
-            return self._send_all(self._route(to), messages, deadline)
+            return self._send_all([(self._route(to), messages)], deadline)[0]
         if messages.keys is None or None in messages.keys:
             raise UsageError(NOWHERE)
         names = self._routes.keys.partitions([key for key in messages.keys if key is not None])
         parts = divided(names, in_order=self._order.fifo)
-        routes = [(self._route((name,)), indexes) for name, indexes in parts]
-        return KeyedReceipts(
-            [
-                (self._send_all(route, messages.of(indexes), deadline), indexes)
-                for route, indexes in routes
-            ],
-            self._clock,
-        )
+        routed = [(self._route((name,)), messages.of(indexes)) for name, indexes in parts]
+        sent = self._send_all(routed, deadline)
+        indexed = [(receipts, indexes) for receipts, (_, indexes) in zip(sent, parts, strict=True)]
+        return KeyedReceipts(indexed, self._clock)
 
-    def _send_all(self, route: Route, messages: Batched, deadline: float) -> Receipts:
-        """Send messages to one log until `deadline`, in the driver's time; fail the rest."""
-        size = len(messages.payloads)
-        receipts = Receipts(self._settlement, route, size)
-        started = 0
-        messages = messages.headed(route.header)
-        with self._order.turn if self._order.fifo else nullcontext():
+    def _send_all(self, parts: list[tuple[Route, Batched]], deadline: float) -> list[Receipts]:
+        """Send messages, each part to one log, until `deadline`, in the driver's time.
+
+        Drops the rest of a part, and with `fifo` all that follows.
+        """
+        sent: list[Receipts] = []
+        problem: AmcastError | None = None
+        for route, messages in parts:
+            receipts = Receipts(self._settlement, route, len(messages.payloads))
+            sent.append(receipts)
+            started = 0
             try:
-                self._follow(route)
-            except (EarlierPending, EarlierUnknown) as error:
-                receipts.drop(started, error)
-                return receipts
-            while started < size:
-                taken = self._send_some(receipts, started, messages.after(started))
-                started += taken
-                if not taken:
-                    if self._clock.monotonic() >= deadline:
-                        break
-                    self._settlement.pause()
-        self.drop_rest(receipts, started, f"had no room within {self._block_s:g} s")
-        return receipts
+                if problem is None:
+                    with self._order.turn(route.log, (), deadline):
+                        while started < len(receipts):
+                            taken = self.send_some(receipts, started, messages.after(started))
+                            started += taken
+                            if not taken:
+                                self._await_room(deadline)
+            except AmcastError as error:
+                problem = error
+            if problem is not None:
+                receipts.drop(started, problem)
+            if not self._order.fifo:
+                problem = None
+        return sent
 
-    def drop_rest(self, receipts: Receipts, first: int, why: str) -> None:
-        """Settle the messages from `first` on as not sent."""
-        receipts.drop(first, BufferFull(f"the producer's buffer {why}"))
+    def _await_room(self, deadline: float) -> None:
+        """Wait until there may be room; raises `BufferFull` at `deadline`."""
+        if self._clock.monotonic() >= deadline:
+            raise BufferFull(f"the producer's buffer had no room within {self._block_s:g} s")
+        self._settlement.pause()
 
     # -- for an event loop: `multicast.aio` ------------------------------------------------------
 
@@ -396,7 +397,8 @@ class Producer(ClosedAtEnd):
 
         Returns how many, from the first one on, the buffer had room for.
         """
-        return self._send_some(receipts, first, messages.headed(receipts.route.header))
+        self._check_open()
+        return self._sender.append_all(receipts, first, messages.headed(receipts.route.header))
 
     def prepare(
         self,
@@ -411,10 +413,10 @@ class Producer(ClosedAtEnd):
         """
         route = self._route(to, within)
         self._appender.prepare(route.partition)
-        self._follow(route, after)
+        self._order.wait(route.log, after, self._clock.monotonic() + self._block_s)
 
     def orders(self) -> OrderFollower:
-        """Give the follower of the order streams; the first call opens it, which blocks."""
+        """Give the follower of the order streams; the first call opens it."""
         self._home.check()
         self._recreated.refuse()
         self._learning.refuse_lost()
@@ -486,8 +488,3 @@ class Producer(ClosedAtEnd):
             raise UsageError("This producer is closed; open another one.")
         self._recreated.refuse()
         self._learning.refuse_lost()
-
-    def _send_some(self, receipts: Receipts, first: int, messages: Batched) -> int:
-        """Start appends of messages with all their headers; return how many had room."""
-        self._check_open()
-        return self._sender.append_all(receipts, first, messages)

@@ -15,13 +15,14 @@ from __future__ import annotations
 import threading
 from array import array
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from typing import NamedTuple, TypeVar
 
 from multicast.conditional.follower import DecisionFollower
 from multicast.conditional.judge import Decision
 from multicast.drivers.clock import ClientClock, seconds
 from multicast.drivers.protocol import Appended, AppendFailed, AppendOutcome, TopicPartition
-from multicast.errors import AmcastError, BufferFull, EarlierPending, EarlierUnknown, TimedOut
+from multicast.errors import AmcastError, TimedOut
 from multicast.messages import MessageID
 from multicast.producing.append_counts import LogAppends
 from multicast.producing.order_follower import OrderFollower
@@ -34,7 +35,6 @@ _PENDING = -1  # in place of an offset: no offset is known. Kafka's offsets are 
 # A producer with a full buffer tries again after this long, if no outcome wakes it first. An
 # outcome that comes between the failed append and the wait wakes nobody: it costs up to this long.
 _RETRY_S = 0.05
-_UNSENT = (BufferFull, EarlierPending, EarlierUnknown)  # errors of messages that were not sent
 _T = TypeVar("_T")
 
 
@@ -61,16 +61,15 @@ class Settlement:
         decisions: Callable[[], DecisionFollower],
         clock: ClientClock,
     ) -> None:
-        self._follower = follower
+        self.follower = follower
         self._decisions = decisions
         self.clock = clock
         self._outcome_came = threading.Condition()
         self._waiting = 0
         self._count = 0  # outcomes that came while somebody waited
 
-    def settled(self, route: Route, count: int, errors: Sequence[AmcastError] = ()) -> None:
-        """Report `count` outcomes of a route, and the errors among them; wake who waits."""
-        route.appends.settled(count, errors)
+    def outcome_came(self) -> None:
+        """Wake who waits for an outcome."""
         if self._waiting:
             with self._outcome_came:
                 self._count += 1
@@ -78,14 +77,9 @@ class Settlement:
 
     def pause(self) -> None:
         """Wait until an outcome may have made room in the buffer; at most `_RETRY_S` seconds."""
-        with self._outcome_came:
-            self._waiting += 1
-            came = self._count
-        try:
-            self.clock.wait_for(self._outcome_came, lambda: self._count != came, _RETRY_S)
-        finally:
-            with self._outcome_came:
-                self._waiting -= 1
+        came = self._count
+        with suppress(TimedOut):
+            self.wait(lambda: self._count != came, _RETRY_S)
 
     def wait(self, is_settled: Callable[[], bool], timeout_s: float) -> None:
         """Wait until `is_settled` gives True; raises `TimedOut` after `timeout_s` seconds."""
@@ -102,7 +96,7 @@ class Settlement:
     def wait_ordered(self, message: MessageID, deadline: float) -> None:
         """Wait until a message is ordered; raises `TimedOut` at `deadline` (the clock's time)."""
         remaining_s = deadline - self.clock.monotonic()
-        if not self._follower().wait(message.log, message.offset, remaining_s):
+        if not self.follower().wait(message.log, message.offset, remaining_s):
             raise not_ordered(message)
 
     def wait_decided(self, message: MessageID, deadline: float) -> Decision:
@@ -125,11 +119,6 @@ def not_ordered(message: MessageID) -> TimedOut:
 def not_decided(message: MessageID) -> TimedOut:
     """Make the error for an accepted message whose log could not be read in time."""
     return TimedOut(f"message {message} was accepted, but its log was not read up to it in time")
-
-
-def errors_of(outcome: AppendOutcome) -> Sequence[AmcastError]:
-    """Give the error of an append that failed; nothing for one that is stored."""
-    return () if isinstance(outcome, Appended) else (outcome.error,)
 
 
 class _Routed:
@@ -167,7 +156,8 @@ class OneMessage(_Routed):
     def settle(self, outcome: AppendOutcome) -> None:
         """Take the outcome. The driver calls this once, in any thread; not for applications."""
         self._outcome = outcome
-        self._settlement.settled(self._route, 1, errors_of(outcome))
+        self._route.appends.settled(outcome)
+        self._settlement.outcome_came()
 
     def stored(self, timeout_s: float) -> MessageID:
         """Wait as `Receipt.accepted`, in this thread. For producers, not for applications."""
@@ -205,13 +195,11 @@ class Receipt(OneMessage):
     def ordered(self, timeout: float = FAILOVER_S) -> MessageID:
         """Wait until the message has its place in the order; give its ID.
 
-        A log without a collector is its own order: there this is `accepted`. The first call opens a
-        reader of the order, which raises `ClusterUnreachable` if no broker answers within the
-        request time-out; later the wait outlives an outage. Raises what `accepted` raises,
-        `Truncated` if the log has lost the message, `TimedOut` (of an accepted message: usually no
-        collector is running), `UsageError` once the producer is closed, and errors that waiting
-        does not end, such as `AccessDenied` and `TopicChanged`. None of the others means that the
-        message will not be ordered.
+        A log without a collector is its own order: there this is `accepted`. The wait outlives an
+        outage. Raises what `accepted` raises, `Truncated` if the log has lost the message,
+        `TimedOut` (of an accepted message: usually no collector is running), `UsageError` once the
+        producer is closed, and errors that waiting does not end, such as `AccessDenied` and
+        `TopicChanged`. None of the others means that the message will not be ordered.
         """
         deadline = self._settlement.clock.monotonic() + seconds(timeout)
         message = self.accepted(timeout)
@@ -234,8 +222,7 @@ class Receipt(OneMessage):
 
     def settle(self, outcome: AppendOutcome) -> None:
         """Take the outcome. The driver calls this once, in any thread; not for applications."""
-        self._outcome = outcome
-        self._settlement.settled(self._route, 1, errors_of(outcome))
+        super().settle(outcome)
         if self._done is not None:
             self._done(outcome)
 
@@ -243,7 +230,7 @@ class Receipt(OneMessage):
 class Receipts(_Routed):
     """The states of the messages of one `multicast_all`, in their order; `len` counts them."""
 
-    __slots__ = ("_done", "_failed", "_lock", "_offsets", "_pending")
+    __slots__ = ("_done", "_failed", "_lock", "_offsets", "_pending", "_sent")
 
     def __init__(
         self,
@@ -258,7 +245,7 @@ class Receipts(_Routed):
         # every object that lives, but not the inside of an array.
         self._offsets = array("q", [_PENDING]) * size
         self._failed: dict[int, AppendFailed] = {}
-        self._pending = size
+        self._pending = self._sent = size
         self._lock = threading.Lock()
 
     @property
@@ -311,8 +298,9 @@ class Receipts(_Routed):
 
     def drop(self, first: int, error: AmcastError) -> None:
         """Settle the messages from `first` on as not sent. For producers, not for applications."""
-        for index in range(first, len(self)):
-            self.settle(0, index, 1, AppendFailed(error))
+        self._sent = first
+        if first < len(self):
+            self.settle(first, 0, len(self) - first, AppendFailed(error))
 
     def settle(self, first: int, index: int, count: int, outcome: AppendOutcome) -> None:
         """Take the outcome of `count` messages from `first + index` on, as a `DoneAll` does.
@@ -320,6 +308,8 @@ class Receipts(_Routed):
         For drivers, not for applications.
         """
         at = first + index
+        if at < self._sent:
+            self._route.appends.settled(outcome, count)
         if isinstance(outcome, AppendFailed):
             self._failed.update(dict.fromkeys(range(at, at + count), outcome))
         elif count == 1:
@@ -331,10 +321,7 @@ class Receipts(_Routed):
             self._pending -= count
             is_last = not self._pending
         if is_last:
-            errors = [failed.error for failed in self._failed.values()]
-            of_sent = [error for error in errors if not isinstance(error, _UNSENT)]
-            unsent = len(errors) - len(of_sent)
-            self._settlement.settled(self._route, len(self._offsets) - unsent, of_sent)
+            self._settlement.outcome_came()
             if self._done is not None:
                 self._done()
 

@@ -1,4 +1,4 @@
-"""Starts a producer's appends: counts them, makes their spans, and notes the order of sending."""
+"""Starts a producer's appends: counts them, and makes their spans."""
 
 from __future__ import annotations
 
@@ -24,32 +24,27 @@ class Sender:
     ) -> None:
         self._appender = appender
         self._spans = spans
-        self._own_order = order if order.fifo else None
+        self._order = order
 
     def is_ready(self, route: Route) -> bool:
         """Whether a message may be sent now: its leader is known, and it follows what it must."""
-        own = self._own_order
-        return self._appender.ready(route.partition) and (own is None or own.is_free(route.log))
+        return self._appender.ready(route.partition) and self._order.is_free(route.log)
 
     def append_all(self, receipts: Receipts, first: int, messages: Batched) -> int:
         """Start appends of messages with all their headers; return how many had room."""
-        route, own = receipts.route, self._own_order
+        route = receipts.route
         done: DoneAll = partial(receipts.settle, first)
         started = None
         if self._spans is not None:
             messages, done, started = self._spans.batch(route, messages, done)
         payloads, keys, headers = messages
-        if own is not None:
-            done = own.noting(route.log, len(payloads), done)
         taken = self._appender.append_all(
             route.partition, payloads, keys=keys, headers=headers, done=done
         )
-        if own is not None:
-            own.settled(route.log.name, len(payloads) - taken, None)
         if started is not None:
             started(taken)
         if taken:
-            route.appends.sent(taken)
+            self._count(route, taken)
         if taken < len(payloads):
             route.appends.had_no_room()
         return taken
@@ -67,14 +62,14 @@ class Sender:
         done: Callable[[AppendOutcome], None] = message.settle
         if self._spans is not None and self._spans.wants(headers):
             headers, done = self._spans.message(route, headers, done)
-        own = self._own_order
-        if own is not None:
-            done = own.noting_one(route.log, done)
         try:
             self._appender.append(route.partition, payload, key=key, headers=headers, done=done)
         except BufferFull:
             route.appends.had_no_room()
-            if own is not None:
-                own.settled(route.log.name, 1, None)
             raise
-        route.appends.sent(1)
+        self._count(route, 1)
+
+    def _count(self, route: Route, sent: int) -> None:
+        route.appends.sent(sent)
+        if self._order.fifo:
+            self._order.sent(route)

@@ -1,22 +1,29 @@
 """Sends a producer's messages in its own order: waits until a message may be sent.
 
-`own_order.py` says what a message has to wait for. Who sends holds `turn` from the wait to the
-append, so the messages of all threads have one order. Messages to one log follow each other without
-a wait.
+`own_order.py` says what a message has to wait for. Of each earlier one its bound is found, once:
+later looks would give higher ones, which others' messages may move for ever. Then the message's log
+has to reach the highest of them. With `fifo`, who sends holds the turn from the wait to the append,
+so the messages of all threads have one order. Messages to one log follow each other without a wait.
+
+    earlier   of a message: the last ones sent to other logs since the last one to its own log. What
+              came before these is before that one, or was waited for then
+    in doubt  of a log: it may get a message late whose outcome is unknown. A message that is
+              acknowledged there afterwards ends that: it follows that one in the sequence of the
+              producer's ID, or has a higher epoch of the ID, and fences what is still on its way
+
+Invariant: what is free of a wait stays so until something is sent to another log.
 """
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterable, Sequence
-from contextlib import suppress
-from functools import partial
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager, suppress
 
 from multicast.conditional.condition import LogPosition
 from multicast.consuming.batches import Message
-from multicast.control import log_partition
-from multicast.drivers.clock import clock_of
-from multicast.drivers.protocol import AppendOutcome, DoneAll, Driver, TopicPartition
+from multicast.control import ControlState, groups_topic, log_partition
+from multicast.drivers.protocol import Driver
 from multicast.errors import (
     AmcastError,
     ClusterUnreachable,
@@ -26,182 +33,188 @@ from multicast.errors import (
     UsageError,
 )
 from multicast.messages import MessageID
-from multicast.producing.order_follower import OrderFollower
-from multicast.producing.own_order import Earlier, Missing, OwnOrder, SendingWait, wait_of
-from multicast.producing.receipts import OneMessage
+from multicast.producing.own_order import OrderView, bound_of, has_log
+from multicast.producing.receipts import OneMessage, Route, Settlement
 from topology.tree import Log
 
 # Between two questions for a high watermark, which a message on its way to the log is to move.
-_END_EVERY_S = 0.005
-_WAIT_S = 0.5  # one wait for the order; then all is looked at again
+_END_EVERY_S = 0.01
+_ASK_S_MIN = 0.5  # for one question to the cluster, also where no time is left to wait
 
-
-Done = Callable[[AppendOutcome], None]
 After = MessageID | OneMessage | Message | LogPosition
 
 
 class SendingOrder:
     """The order in which one producer sends; with `fifo` it is also that of deliveries.
 
-    `newest` reads which epoch has the newest plan.
+    `newest` reads the control topic, for at most so many seconds.
     """
 
     def __init__(
         self,
         driver: Driver,
-        follower: Callable[[], OrderFollower],
-        newest: Callable[[], int],
+        topic: str,
+        settlement: Settlement,
+        newest: Callable[[float], ControlState],
         *,
         fifo: bool,
     ) -> None:
         self.fifo = fifo
-        self.turn = threading.RLock()
+        self._turn = threading.RLock()
         self._driver = driver
-        self._follower = follower
+        self._topics = topic, groups_topic(topic)
+        self._settlement = settlement
         self._newest = newest
-        self._clock = clock_of(driver)
-        self._own = OwnOrder()
-        self._ends: dict[TopicPartition, int] = {}
-        self._moves = 0  # of the order, when it was looked at last
-        self._changed = threading.Condition()
+        self._clock = settlement.clock
+        self._count = 0  # sends so far, to all logs
+        self._last: dict[str, tuple[int, Route]] = {}  # by log: the last send, and its route
+        self._free: dict[str, int] = {}  # by log: sends up to this one need no wait any more
+        self._never = threading.Condition()  # notified by nobody
 
-    def sent(self, log: str, count: int = 1) -> None:
-        """Report that messages are sent now."""
-        with self._changed:
-            self._own.sent(log, count)
-
-    def settled(self, log: str, count: int, outcome: AppendOutcome | None) -> None:
-        """Report an outcome, or None for messages that were not sent after all."""
-        with self._changed:
-            self._own.settled(log, count, outcome)
-            self._changed.notify_all()
-
-    def noting(self, log: Log, count: int, done: DoneAll) -> DoneAll:
-        """Report that messages are sent now; give `done`, which reports their outcomes first."""
-        self.sent(log.name, count)
-
-        def noted(index: int, number: int, outcome: AppendOutcome) -> None:
-            self.settled(log.name, number, outcome)
-            done(index, number, outcome)
-
-        return noted
-
-    def noting_one(self, log: Log, done: Done) -> Done:
-        """Report one message as `noting` does."""
-        noted = self.noting(log, 1, lambda _index, _count, outcome: done(outcome))
-        return partial(noted, 0, 1)
+    def sent(self, route: Route) -> None:
+        """Report that messages were sent; who sends has the turn."""
+        self._count += 1
+        self._last[route.log.name] = self._count, route
+        self._free[route.log.name] = self._count
 
     def is_free(self, log: Log) -> bool:
         """Whether a message to this log may be sent without a wait; does not block."""
-        with self._changed:
-            return self._own.is_free(log.name)
+        return not self._earlier(log.name)
 
-    def wait(self, log: Log, deadline: float) -> None:
-        """Wait until a message to this log follows all that this producer sent.
+    @contextmanager
+    def turn(self, log: Log, after: After | Iterable[After], deadline: float) -> Iterator[None]:
+        """Wait as `wait`; with `fifo` have the turn from then on, for which this waits, too."""
+        left_s = max(0.0, deadline - self._clock.monotonic())
+        if self.fifo and not self._turn.acquire(timeout=left_s):
+            raise _pending(log, "others of this producer wait before it")
+        try:
+            self.wait(log, after, deadline)
+            yield
+        finally:
+            if self.fifo:
+                self._turn.release()
 
-        Raises `EarlierPending` at `deadline`, in the clock's time, and `EarlierUnknown` at once.
+    def wait(self, log: Log, after: After | Iterable[After], deadline: float) -> None:
+        """Wait until a message to this log follows these, with `fifo` also all that was sent.
+
+        Raises `EarlierPending` at `deadline`, in the clock's time, `EarlierUnknown` at once,
+        `Truncated` if a log has lost what is waited for, and `UsageError` for no message.
         """
-        while not self.is_free(log):
-            with self._changed:
-                place = self._own.place
-            wait = self.missing(log)
-            if wait is None:
-                continue
-            if wait.missing is Missing.END:
-                self._reach(wait, log, deadline)
-                with self._changed:
-                    self._own.free(log.name, place)
-            else:
-                self._wait(wait, log, deadline)
-
-    def wait_after(self, log: Log, earlier: After | Iterable[After], deadline: float) -> None:
-        """Wait until a message to this log follows the given ones; raises as `wait`."""
-        if isinstance(earlier, MessageID) or not isinstance(earlier, Iterable):
-            earlier = (earlier,)
-        stored = [self._named(named, deadline) for named in earlier]
-        others = [each for each in stored if each.log != log.name]
-        while others and (wait := self._judged(log, others)) is not None:
-            if wait.missing is Missing.END:
-                return self._reach(wait, log, deadline)
-            self._wait(wait, log, deadline)
-        return None
-
-    def missing(self, log: Log) -> SendingWait | None:
-        """Say what a message to this log waits for now; asks the cluster if that is needed."""
-        with self._changed:
-            stored, place = self._own.stored(log.name), self._own.place
-        wait = stored if isinstance(stored, SendingWait) else self._judged(log, stored)
-        if wait is None:
-            with self._changed:
-                self._own.free(log.name, place)
-        return wait
+        if isinstance(after, MessageID) or not isinstance(after, Iterable):
+            after = (after,)
+        place = self._count
+        earlier = [self._named(each, deadline) for each in after]
+        if self.fifo:
+            for route in self._earlier(log.name):
+                earlier += self._stored(log, route, deadline)
+        bounds = [self._bound(log, each, deadline) for each in earlier]
+        self._reach(log, max(bounds, default=0), deadline)
+        if self.fifo:
+            self._free[log.name] = max(place, self._free.get(log.name, 0))
 
     # -- inside -----------------------------------------------------------------------------
 
-    def _judged(self, log: Log, stored: Sequence[Earlier]) -> SendingWait | None:
-        if not stored:
-            return None
-        wait: SendingWait | None = SendingWait(Missing.ORDER, stored[0].log)
-        follower = self._follower()
-        self._moves, view = follower.moves, follower.view()
-        if view is None:
-            return wait
-        name, partition = log.name, log_partition(log)
-        newest = view.plan.epoch
+    def _earlier(self, log: str) -> list[Route]:
+        since = self._free.get(log, 0)
+        if since == self._count:
+            return []
+        sent = list(self._last.items())  # one that was cancelled may wait while others send
+        return [route for name, (place, route) in sent if place > since and name != log]
+
+    def _stored(self, log: Log, route: Route, deadline: float) -> list[MessageID]:
+        """Wait for all outcomes of another log; give the last message that it holds, if any."""
+        appends, name = route.appends, route.log.name
         try:
-            if any(
-                not view.plan.has_log(each.log) or not view.plan.top(each.log) for each in stored
-            ):
-                newest = self._newest()
-            wait = wait_of(name, stored, view, newest=newest, end=self._ends.get(partition, 0))
-            if wait is not None and wait.missing is Missing.END:
-                self._ends.update(self._driver.high_watermarks([partition]))
-                wait = wait_of(name, stored, view, newest=newest, end=self._ends[partition])
-        except ClusterUnreachable:
-            pass  # who waits has a deadline
-        return wait
-
-    def _reach(self, wait: SendingWait, log: Log, deadline: float) -> None:
-        """Wait until the log has reached the bound of `wait`: a later look would give a later one.
-
-        What others send to the log moves both, so a bound that is not kept may never be reached.
-        """
-        partition = log_partition(log)
-        while self._ends.get(partition, 0) < wait.bound:
-            self._wait(wait, log, deadline)
-            with suppress(ClusterUnreachable):  # who waits has a deadline
-                self._ends.update(self._driver.high_watermarks([partition]))
-
-    def _wait(self, wait: SendingWait, log: Log, deadline: float) -> None:
-        why = wait.missing.value.format(wait.log)
-        if wait.missing is Missing.CERTAINTY:
+            self._settlement.wait(lambda: not appends.pending, deadline - self._clock.monotonic())
+        except TimedOut:
+            why = f"an earlier message to log {name} is not acknowledged yet"
+            raise _pending(log, why) from None
+        if appends.in_doubt:
             raise EarlierUnknown(
-                f"The message to {log.name} was not sent: {why}. Send one to {wait.log} "
-                f"first, or open another producer"
-            )
-        remaining = deadline - self._clock.monotonic()
-        if remaining <= 0:
-            raise EarlierPending(f"The message to {log.name} was not sent in time: {why}")
-        if wait.missing is Missing.OUTCOME:
-            self._clock.wait_for(self._changed, lambda: self._own.is_settled(wait.log), remaining)
-        elif wait.missing is Missing.ORDER:
-            self._follower().wait_moved(self._moves, min(remaining, _WAIT_S))
-        else:
-            self._clock.wait_for(self._changed, lambda: False, min(remaining, _END_EVERY_S))
+                f"The message to {log.name} was not sent: it is unknown whether log {name} holds "
+                f"an earlier message. Send one to {name} first, or open another producer"
+            ).about(route.partition)
+        return [MessageID(name, appends.stored, route.log.life)] if appends.stored >= 0 else []
 
-    def _named(self, named: After, deadline: float) -> Earlier:
+    def _bound(self, log: Log, earlier: MessageID, deadline: float) -> int:
+        """Wait until it is known which offset a message to this log must not get below."""
+        if earlier.log == log.name:
+            return earlier.offset + 1 if earlier.life == log.life else 0
+        follower = self._settlement.follower()
+        while True:
+            moves, view = follower.moves, follower.view()
+            bound = None
+            with suppress(ClusterUnreachable):  # who waits has a deadline
+                if view is not None:
+                    left_s = deadline - self._clock.monotonic()
+                    bound = self._judged(log.name, earlier, view, left_s)
+            if bound is not None:
+                return bound
+            follower.lost.refuse(earlier.log, earlier.offset)
+            why = f"an earlier message of log {earlier.log} has no place in the order yet"
+            follower.wait_moved(moves, self._left(log, why, deadline))
+
+    def _judged(self, log: str, earlier: MessageID, view: OrderView, left_s: float) -> int | None:
+        plan, newest = view.plan, view.plan.epoch
+        if not has_log(plan, earlier) or plan.top(earlier.log) is None:
+            state = self._newest(max(left_s, _ASK_S_MIN))
+            newest = state.epoch
+            if state.lives.get(earlier.log, -1) < earlier.life:
+                raise UsageError(
+                    f"{earlier} is no message of topic {plan.topic}: no plan had its log"
+                )
+        elif (
+            earlier.life < plan.log(earlier.log).life
+            and self._end(plan.log(earlier.log), left_s) <= earlier.offset
+        ):
+            earlier = earlier._replace(offset=-1)  # lost, and an operator has accepted that
+        return bound_of(log, earlier, view, newest=newest)
+
+    def _reach(self, log: Log, bound: int, deadline: float) -> None:
+        """Wait until the log has reached a bound, which is kept: others' messages move both."""
+        while bound > 0:
+            with suppress(ClusterUnreachable):  # who waits has a deadline
+                if self._end(log, deadline - self._clock.monotonic()) >= bound:
+                    return
+            self._settlement.follower().lost.refuse(log.name, bound - 1)
+            why = "its log has not reached the place of an earlier message yet"
+            left_s = min(self._left(log, why, deadline), _END_EVERY_S)
+            self._clock.wait_for(self._never, lambda: False, left_s)
+
+    def _end(self, log: Log, left_s: float) -> int:
+        partition = log_partition(log)
+        timeout_s = max(left_s, _ASK_S_MIN)
+        return self._driver.high_watermarks([partition], timeout_s=timeout_s)[partition]
+
+    def _left(self, log: Log, why: str, deadline: float) -> float:
+        left_s = deadline - self._clock.monotonic()
+        if left_s <= 0:
+            raise _pending(log, why)
+        return left_s
+
+    def _named(self, named: object, deadline: float) -> MessageID:
         """Give where a message is that the caller names; waits for a receipt's outcome."""
-        message_id: object = named.message_id if isinstance(named, Message) else named
-        if isinstance(named, LogPosition):
-            message_id = MessageID(named.log, named.next - 1)
-        elif isinstance(named, OneMessage):
-            try:
-                message_id = named.stored(deadline - self._clock.monotonic())
-            except AmcastError as error:
-                if error.definite:
-                    raise
-                kind = EarlierPending if isinstance(error, TimedOut) else EarlierUnknown
-                raise kind(f"The message was not sent: of one that it follows, {error}") from error
-        if not isinstance(message_id, MessageID):
-            raise UsageError(f"{named!r} is no message to follow: give receipts, messages or IDs")
-        return Earlier(message_id.log, message_id.offset)
+        if isinstance(named, OneMessage | Message) and named.log.topic not in self._topics:
+            what = f"a message of topic {named.log.topic}"
+            raise UsageError(f"nothing in topic {self._topics[0]} can follow {what}: name another")
+        match named:
+            case MessageID():
+                return named
+            case Message():
+                return named.message_id
+            case LogPosition(log, offset_next):
+                return MessageID(log, offset_next - 1)
+            case OneMessage():
+                try:
+                    return named.stored(deadline - self._clock.monotonic())
+                except AmcastError as error:
+                    if error.definite:
+                        raise
+                    kind = EarlierPending if isinstance(error, TimedOut) else EarlierUnknown
+                    text = f"The message was not sent: of one that it follows, {error}"
+                    raise kind(text) from error
+        raise UsageError(f"{named!r} is no message to follow: give receipts, messages or IDs")
+
+
+def _pending(log: Log, why: str) -> EarlierPending:
+    return EarlierPending(f"The message to {log.name} was not sent in time: {why}")

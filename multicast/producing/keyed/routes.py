@@ -9,7 +9,7 @@ from multicast.control import ControlReader, ControlState, log_partition
 from multicast.control.topic_identity import refuse_recreated_logs
 from multicast.drivers.clock import clock_of
 from multicast.drivers.protocol import Driver
-from multicast.errors import UsageError
+from multicast.errors import ClusterUnreachable, UsageError
 from multicast.messages import covered_header, name_set, refuse_no_name
 from multicast.producing.append_counts import AppendCounters
 from multicast.producing.keyed.destinations import find_log, required_log
@@ -84,12 +84,10 @@ class Routes:
     def route(self, to: Iterable[str] | Keys, within: frozenset[str] | None = None) -> Route:
         """Give the route of a set; where the plan has none, a newer plan may be looked for."""
         destinations, within = self._names(to), self._within(within)
-        route = self._routes.get((destinations, within))
-        if route is None:
-            log = find_log(self.plan, destinations, within)
-            if log is None:  # a newer plan may declare it
-                self._newest_plan(_PLAN_EVERY_S)
-                log = required_log(self.plan, destinations, within)
+        route = self._known(destinations, within)
+        if route is None:  # a newer plan may declare it
+            self._newest_plan(_PLAN_EVERY_S)
+            log = required_log(self.plan, destinations, within)
             route = self._make_route(destinations, within, log)
         return route
 
@@ -97,21 +95,23 @@ class Routes:
         """Give the route of a set that the plan covers; None if that has to be looked up first."""
         if isinstance(to, Keys) and not self.keys.ready:
             return None
-        destinations, within = self._names(to), self._within(within)
-        route = self._routes.get((destinations, within))
-        if route is not None:
-            return route
-        log = find_log(self.plan, destinations, within)
-        return None if log is None else self._make_route(destinations, within, log)
+        return self._known(self._names(to), self._within(within))
 
-    def newest(self) -> int:
-        """Give the newest epoch that has a plan now; looks sets up in that from now on."""
-        return self._newest_plan(-1.0).epoch
+    def newest(self, timeout_s: float) -> ControlState:
+        """Read the control topic anew, for so many seconds at most, as `_newest_plan`."""
+        self._newest_plan(-1.0, timeout_s)
+        return self.control
 
     def _names(self, to: Iterable[str] | Keys) -> frozenset[str]:
         if isinstance(to, Keys):
             return frozenset(self.keys.partitions(to.values))
         return name_set(to, "a destination set")
+
+    def _known(self, destinations: frozenset[str], within: frozenset[str] | None) -> Route | None:
+        route = self._routes.get((destinations, within))
+        if route is None and (log := find_log(self.plan, destinations, within)) is not None:
+            route = self._make_route(destinations, within, log)
+        return route
 
     def _make_route(
         self, destinations: frozenset[str], within: frozenset[str] | None, log: Log
@@ -122,11 +122,15 @@ class Routes:
         self._routes[destinations, within] = route
         return route
 
-    def _newest_plan(self, age_s: float = 0.0) -> Plan:
+    def _newest_plan(self, age_s: float = 0.0, timeout_s: float | None = None) -> Plan:
         """Read the plan again if it is older than `age_s`; look sets up in it from now on."""
-        with self._lock:
+        if not self._lock.acquire(timeout=-1 if timeout_s is None else timeout_s):
+            raise ClusterUnreachable("another thread has waited for the control topic since before")
+        try:
             if self._clock.monotonic() - self._plan_read_at > age_s:
-                self.plan = self._control.refresh().plan()
+                self.plan = self._control.refresh(timeout_s).plan()
                 self._plan_read_at = self._clock.monotonic()
                 self._routes.clear()
             return self.plan
+        finally:
+            self._lock.release()

@@ -34,9 +34,9 @@ class Asked(MemoryDriver):
         self.error = None
         self.leader_ends = self._ends
 
-    def _ends(self, partitions):
+    def _ends(self, partitions, *, timeout_s=None):
         self.questions.put("ends")
-        return self.log.leader_ends(partitions)
+        return self.log.leader_ends(partitions, timeout_s=timeout_s)
 
     def reader(self, starts, *, wait_s=None):
         driver = self

@@ -1,37 +1,31 @@
 """A producer's own order: what a message waits for, and what a producer does about it."""
 
 import asyncio
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import nullcontext
+from dataclasses import replace
 
 import pytest
 
 from multicast import Producer
 from multicast.aio import AsyncProducer
-from multicast.drivers.protocol import Appended, AppendFailed
+from multicast.control import ControlState
 from multicast.errors import (
     AppendRefused,
-    AppendUnknown,
+    ClusterUnreachable,
     EarlierPending,
     EarlierUnknown,
+    Truncated,
     UndeclaredDestination,
     UsageError,
 )
 from multicast.messages import MessageID
-from multicast.producing.own_order import (
-    Earlier,
-    Missing,
-    OrderView,
-    OwnOrder,
-    SendingWait,
-    bound_of,
-    wait_of,
-)
+from multicast.producing.own_order import OrderView, bound_of
+from multicast.producing.receipts import Settlement
+from multicast.producing.sending_order import SendingOrder
 from multicast.testing import system
 from tests.helpers.plans import chain
 from tests.helpers.small import Small, values
-
-UNKNOWN = AppendFailed(AppendUnknown("nobody knows"))
-REFUSED = AppendFailed(AppendRefused("refused"))
-
 
 # -- what a message has to wait for -----------------------------------------------------------
 
@@ -62,6 +56,7 @@ BOUNDS = [
     ("P1+P2:4", "P3", {}, 2, None),
     ("P1+P2:4", "P3", {}, 1, 2),
     ("P3:4", "P1+P2", {"K2 P3": 5}, 2, 0),
+    ("P1~1:4", "P2", {"K1 P1": 9, "K1 P2": 11}, 2, None),  # nor of a life that begins later
 ]
 
 
@@ -69,53 +64,75 @@ BOUNDS = [
 def test_the_bound_of_a_message_is_its_log_s_position_where_the_earlier_one_is_ordered(
     earlier, log, positions, newest, bound
 ):
-    message = MessageID.parse(earlier)
     known = view(positions, P3=2, P4=1)
-    told = bound_of(log, Earlier(message.log, message.offset), known, newest=newest)
-    assert told == bound
+    assert bound_of(log, MessageID.parse(earlier), known, newest=newest) == bound
 
 
-def test_a_message_waits_for_the_highest_bound_until_its_log_has_that():
-    known = view({"K2 P2": 5, "K2 P3": 7, "K1 P1": 5}, P3=2)
-    earlier = [Earlier("P1", 4), Earlier("P2", 4)]
-    assert wait_of("P3", earlier, known, newest=1, end=6) == SendingWait(Missing.END, "P2", 7)
-    assert wait_of("P3", earlier, known, newest=1, end=7) is None
-    unordered = [*earlier, Earlier("P4", 0)]
-    assert wait_of("P3", unordered, known, newest=2, end=7) == SendingWait(Missing.ORDER, "P4")
+class Asked:
+    """All that a `SendingOrder` asks: nothing moves but the time of who waits."""
+
+    moves = 0
+
+    def __init__(self, positions, *, end=0, lost="P4:0", life=0, is_away=False):
+        self.known, self.end, self.is_away = view(positions), end, is_away
+        logs = (replace(self.known.plan.logs[0], life=life), *self.known.plan.logs[1:])
+        self.known = self.known._replace(plan=replace(self.known.plan, logs=logs))
+        self.lost, self.lost_from = self, MessageID.parse(lost)
+        self.now, self.asked_s, self.view = 0.0, [], lambda: self.known
+        state = ControlState("A", plans=[self.known.plan], lives={log.name: 0 for log in logs})
+        settlement = Settlement(lambda: self, None, self)
+        self.order = SendingOrder(self, "A", settlement, lambda _: state, fifo=False)
+
+    def monotonic(self):
+        return self.now
+
+    def wait_for(self, _changed, _ready, timeout_s):
+        self.now += timeout_s
+
+    def wait_moved(self, _moves, timeout_s):
+        self.now += timeout_s
+
+    def refuse(self, log, offset):
+        if log == self.lost_from.log and offset >= self.lost_from.offset:
+            raise Truncated(f"log {log} has lost it")
+
+    def high_watermarks(self, partitions, *, timeout_s):
+        self.asked_s.append(timeout_s)
+        if self.is_away:
+            self.now += timeout_s
+            raise ClusterUnreachable("the leader does not answer")
+        return dict.fromkeys(partitions, self.end)
 
 
-def test_what_was_sent_since_the_last_message_to_a_log_is_earlier():
-    own = OwnOrder()
-    own.sent("X", 1)
-    assert own.is_free("X")
-    assert own.stored("Z") == SendingWait(Missing.OUTCOME, "X")
-    own.settled("X", 1, Appended(3))
-    own.sent("Y", 2)
-    own.settled("Y", 2, Appended(6))
-    # X is earlier than Z, though Y came last.
-    assert own.stored("Z") == [Earlier("X", 3), Earlier("Y", 7)]
-    own.free("Z", own.place)
-    assert own.is_free("Z")
-    assert own.stored("X") == [Earlier("Y", 7)]
-    own.sent("X", 1)
-    own.settled("X", 1, REFUSED)
-    assert own.stored("Z") == [Earlier("X", 3)]
-    own.sent("X", 1)
-    own.settled("X", 1, None)
-    assert own.stored("Z") == [Earlier("X", 3)]
+ORDERED = {"K1 P1": 5, "K1 P2": 11}
+PENDING = {"K1 P1": 4, "K1 P2": 11}
+# The earlier message, the log of the later one, what is known, and why that is not sent.
+WAITS = [
+    ("P1:4", "P2", Asked(ORDERED, end=11), None),
+    ("P1:4", "P2", Asked(ORDERED, end=10), (EarlierPending, "its log has not reached")),
+    ("P1:4", "P2", Asked(PENDING, end=99), (EarlierPending, "log P1 has no place in the order")),
+    ("P1:4", "P2", Asked(ORDERED, is_away=True), (EarlierPending, "its log has not reached")),
+    ("P2:7", "P2", Asked({}, end=8), None),
+    ("P2:7", "P2", Asked({}, end=7), (EarlierPending, "its log has not reached")),
+    # Of no log of the topic.
+    ("P9:0", "P2", Asked(ORDERED, end=99), (UsageError, "P9:0 is no message of topic A")),
+    ("P1~1:4", "P2", Asked(ORDERED, end=99), (UsageError, "P1~1:4 is no message of topic A")),
+    # A lost message is not waited for, nor what a log has to reach that has lost its end.
+    ("P1:4", "P2", Asked(PENDING, end=99, lost="P1:3"), (Truncated, "P1 has lost")),
+    ("P1:4", "P2", Asked(ORDERED, end=8, lost="P2:8"), (Truncated, "P2 has lost")),
+    ("P1:4", "P2", Asked(ORDERED, end=11, lost="P1:3"), None),  # whoever has it had this before
+    # After an operator has accepted that: of the log's new life nothing tells it, but its end.
+    ("P1:40", "P2", Asked(ORDERED, end=20, life=1), None),
+    ("P1:40", "P2", Asked(ORDERED, end=41, life=1), (EarlierPending, "no place in the order")),
+]
 
 
-def test_after_an_unknown_outcome_only_that_log_takes_more_until_it_acknowledges():
-    own = OwnOrder()
-    own.sent("X", 1)
-    own.settled("X", 1, UNKNOWN)
-    assert own.stored("Y") == SendingWait(Missing.CERTAINTY, "X")
-    assert own.is_free("X")
-    own.sent("X", 2)
-    assert own.stored("Y") == SendingWait(Missing.OUTCOME, "X")
-    own.settled("X", 1, REFUSED)
-    own.settled("X", 1, Appended(4))
-    assert own.stored("Y") == [Earlier("X", 4)]
+@pytest.mark.parametrize(("earlier", "log", "cluster", "refusal"), WAITS)
+def test_a_message_waits_within_its_time_for_what_may_come_only(earlier, log, cluster, refusal):
+    refused = pytest.raises(refusal[0], match=refusal[1]) if refusal else nullcontext()
+    with refused:
+        cluster.order.wait(cluster.known.plan.log(log), MessageID.parse(earlier), 2.0)
+    assert max([cluster.now, *cluster.asked_s]) <= 2.0
 
 
 # -- producers --------------------------------------------------------------------------------
@@ -168,6 +185,12 @@ def test_a_message_comes_after_those_that_it_names():
         assert numbers(delivered(double, "C1")) == [0, 1, 2, 3, 4]
         with pytest.raises(UsageError, match="is no message to follow"):
             producer.multicast(b"", to={"P1"}, after=["P1:0"])
+        with system({**INTERESTS, "topic": "B"}) as strange:
+            receipt = strange.producer().multicast(b"", to={"P1"})
+            with pytest.raises(
+                UsageError, match="nothing in topic A can follow a message of topic B"
+            ):
+                producer.multicast(b"", to={"P2"}, after=receipt)
         double.refuse("P1")
         refused = other.multicast(b"", to={"P1"})
         with pytest.raises(AppendRefused):
@@ -181,14 +204,16 @@ def test_after_an_unknown_outcome_messages_to_other_logs_are_refused():
         lost = producer.multicast(b"", to={"P1"})
         with pytest.raises(EarlierUnknown, match=r"message to P2 was not sent.* Send one to P1"):
             producer.multicast(b"", to={"P2"})
-        with pytest.raises(EarlierUnknown):
-            producer.multicast_all([b"", b""], to={"P2"}).accepted()
+        # The second one's log, P1, is free: but it would be before the first one, for P2.
+        keyed = producer.multicast_all([b"", b"", b""], keys=["a", "f", "a"])
+        assert {type(outcome.error) for outcome in keyed.outcomes} == {EarlierUnknown}
         with pytest.raises(EarlierUnknown):
             double.producer().multicast(b"", to={"P2"}, after=[lost])
         producer.multicast(b"0", to={"P1"})
         producer.multicast(b"1", to={"P2"})
         assert numbers(delivered(double, "C1")) == [0, 1]
-        assert producer.counts().logs["P2"].sent == 1
+        counts = producer.counts().logs
+        assert (counts["P1"].sent, counts["P2"].sent) == (2, 1)
 
 
 def test_a_message_that_waits_too_long_for_earlier_ones_is_not_sent():
@@ -205,6 +230,14 @@ def test_a_message_that_waits_too_long_for_earlier_ones_is_not_sent():
             double.restart(node.name)
         producer.multicast(b"1", to={"P2"})
         assert numbers(delivered(double, "C1")) == [0, 1]
+
+
+def test_a_message_waits_for_its_turn_no_longer_than_for_all_else():
+    with system(INTERESTS) as double, ThreadPoolExecutor(1) as other:
+        producer = double.producer(fifo=True, block_s=0)
+        held = producer._order.turn(double.plan.log("P1"), (), 0.0)
+        with held, pytest.raises(EarlierPending, match="others of this producer wait before it"):
+            other.submit(producer.multicast, b"", to={"P2"}).result(60)
 
 
 def test_a_fifo_producer_goes_on_in_another_epoch_with_new_sets():

@@ -24,7 +24,7 @@ def test_the_end_is_the_one_that_openssl_reads(ends, tmp_path):
 
 
 @pytest.mark.parametrize(("authorities", "end"), [(False, 5), (True, 7)])
-def test_of_several_the_first_end_counts_but_of_authorities_of_which_any_may_be_in_use_the_last(
+def test_of_several_the_first_end_counts_but_of_authorities_only_of_those_that_go_on(
     authorities, end
 ):
     bundle = b"".join(root(ends=ends).pem for ends in (6, 5, 7))
@@ -66,3 +66,8 @@ def test_clients_files_are_warned_of_once_a_day_and_shown(tmp_path, caplog, monk
     }
     (told,) = of_certificates(certificates.ends(), time.time())
     assert f"ssl.certificate.location ({soon}) ends at" in told.says
+
+
+def test_of_a_systems_authorities_the_last_end_counts_as_some_always_end():
+    bundle = root(ends=7).pem * 20 + root(ends=30).pem
+    assert end_of(bundle, authorities=True) == years(30).timestamp()

@@ -256,12 +256,17 @@ def test_a_recovery_that_was_killed_at_any_step_is_finished_by_the_next(monkeypa
                     recovered(system)
                 except Killed:
                     continue
+                except Conflict as error:  # the child is frozen: a cut parent would look the same
+                    assert "--accept-loss" in str(error)
+                    patched.undo()
+                    recovered(system, lossy=True)
                 break
-        assert 3 <= steps <= 30
-        assert state_of(system).begun_epoch == 2
-        system.run_all(epoch=2)
+        assert 2 <= steps <= 30
+        epoch = state_of(system).begun_epoch
+        assert epoch in (2, 3)
+        system.run_all(epoch=epoch)
         sent += ordered(system, 21)
-        check(system, sent)
+        check(system, sent, lives=True)
 
 
 def test_what_a_plan_of_another_layout_would_lose_is_accepted_only_as_a_loss():

@@ -204,7 +204,7 @@ def test_status_waits_until_all_collectors_are_up(system):
     done = amcast("collectors", "status", *common, "--timeout", "2")
     assert (done.returncode, "goes with --wait" in done.stderr) == (2, True)
     done = amcast("collectors", "status", *common, "--wait", "healthy", "--timeout", "soon")
-    assert (done.returncode, "not a valid float" in done.stderr) == (2, True)
+    assert (done.returncode, "--timeout" in done.stderr) == (2, True)
 
 
 def test_a_wait_for_collectors_that_do_not_run_ends_with_the_cause(kafka_cluster, tmp_path):

@@ -26,10 +26,13 @@ def read_frame(source):
 
 
 def renamed(answer, places):
-    """Return an answer to Metadata that names the brokers at these places, and no other broker."""
+    """Return an answer to Metadata that names the brokers at these places, and no other broker.
+
+    Of these it names the ones that the answer does: a dead one is not among them.
+    """
     begin = 9  # after the number, the header's tags and the throttle time
     count, end = answer[begin] - 1, begin + 1
-    named = b""
+    named, known = b"", 0
     for _ in range(count):
         start, end = end, end + 4
         (broker,) = struct.unpack(">i", answer[start:end])
@@ -40,9 +43,10 @@ def renamed(answer, places):
         end += 1
         if broker in places:
             host, port = places[broker]
+            known += 1
             named += struct.pack(">ib", broker, len(host) + 1) + host.encode()
             named += struct.pack(">i", port) + answer[start:end]
-    return answer[:begin] + bytes((len(places) + 1,)) + named + answer[end:]
+    return answer[:begin] + bytes((known + 1,)) + named + answer[end:]
 
 
 def relocated(answer, version, places):

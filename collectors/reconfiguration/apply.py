@@ -184,6 +184,8 @@ def _check_for_cluster(admin: Admin, plan: Plan) -> str:
 
 def control_state(driver: Driver, topic: str) -> ControlState:
     """Read the control topics; give an empty state if there is no plan."""
+    if not driver.partition_counts([control_partition(topic).topic]):  # a reader would wait for it
+        return ControlState(topic)
     try:
         control = ControlReader(driver, topic)
     except UncoveredInterest:

@@ -51,11 +51,6 @@ class LastRead(NamedTuple):
     passed: int = 0
 
     @property
-    def first(self) -> int:
-        """The first offset to compare."""
-        return self.offset + (not self.checksum)
-
-    @property
     def has_gap(self) -> bool:
         """Whether offsets behind it were passed without a record."""
         return self.passed > self.offset + 1
@@ -143,19 +138,20 @@ class LastReads:
         """
         known = {each: last for each, last in known.items() if last.checksum or last.has_gap}
         begins = self._driver.log_start_offsets(list(known)) if known else {}
-        left = {each: last for each, last in known.items() if begins[each] <= last.first}
+        left = {each: last for each, last in known.items() if begins[each] <= _first(last)}
         ends = self._driver.last_stable_offsets(list(left)) if left else {}
-        for partition, last in left.items():
-            if last.checksum and ends[partition] <= last.offset:
-                end = end_from(self._driver, self._clock, partition, last.offset + 1)
-                if end <= last.offset:
-                    raise _truncated(partition, last, f"the partition ends at {end}")
-        left = {
-            each: last for each, last in left.items() if last.checksum or last.first < ends[each]
-        }
+        for partition, last in list(left.items()):
+            if ends[partition] > _first(last):
+                continue
+            if not last.checksum:
+                del left[partition]
+            elif (
+                end := end_from(self._driver, self._clock, partition, last.offset + 1)
+            ) <= last.offset:
+                raise _truncated(partition, last, f"the partition ends at {end}")
         if left:
             upto = {each: min(last.passed, ends[each]) for each, last in left.items()}
-            starts = {each: last.first for each, last in left.items()}
+            starts = {each: _first(last) for each, last in left.items()}
             with closing(self._driver.reader(starts)) as reader:
                 there = self._compare(reader, left, upto)
             self._last = there | self._last
@@ -200,6 +196,10 @@ class LastReads:
     def _checksum(self, partition: TopicPartition, record: Record) -> int:
         checksum_of = order_checksum if partition == self._order else message_checksum
         return checksum_of(record)
+
+
+def _first(last: LastRead) -> int:
+    return last.offset + (not last.checksum)  # what is to be compared
 
 
 def _truncated(partition: TopicPartition, known: LastRead, present: str) -> Truncated:

@@ -147,10 +147,8 @@ class ControlReader:
         if leader_epoch == self._leaders.setdefault(partition, leader_epoch):
             return
         again = ControlState(self.state.topic) if partition == self._operators else self.state
-        begin, end = (
-            self._driver.log_start_offsets([partition])[partition],
-            self._positions[partition],
-        )
+        begin = self._driver.log_start_offsets([partition])[partition]
+        end = self._positions[partition]
         for fetched in read_upto(self._driver, partition, begin, end):
             for record in fetched.records:
                 if record.offset < end:

@@ -193,7 +193,8 @@ class Broker:
         """Write Kafka's configuration; `settings` override ours, the host's override both."""
         self.directory.mkdir(parents=True, exist_ok=True)
         values = _properties(self, brokers) | dict(settings) | dict(self.host.settings)
-        text = "".join(f"{key}={_escaped(value)}\n" for key, value in values.items())
+        # A property file is ASCII, and escapes as a text of JSON does.
+        text = "".join(f"{key}={json.dumps(value)[1:-1]}\n" for key, value in values.items())
         self.properties.write_text(text, encoding="ascii")
 
     def format(self, installed: Installed, *, cluster_id: str) -> None:
@@ -243,11 +244,6 @@ class Broker:
         with self.log.open("rb") as file:
             file.seek(self.log_from)
             return last_lines(file.read().decode(errors="replace"))
-
-
-def _escaped(value: str) -> str:
-    """Encode a value for a Java property file: in ASCII it escapes as a text of JSON does."""
-    return json.dumps(value)[1:-1]
 
 
 def _properties(broker: Broker, brokers: Sequence[Broker]) -> dict[str, str]:

@@ -180,10 +180,8 @@ class Copier:
         """Give the cursor up to which the target holds copies, as target and group say."""
         places = [TopicPartition(self._target.topic, n) for n in range(self._target.partitions)]
         records = last_records(self._driver, places)
-        stable, ends = (
-            self._driver.last_stable_offsets(places),
-            self._driver.high_watermarks(places),
-        )
+        stable = self._driver.last_stable_offsets(places)
+        ends = self._driver.high_watermarks(places)
         if stable != ends:  # ours has ended
             raise Conflict(
                 f"another program has a transaction open in {self._target.topic}; copy to a topic "

@@ -9,7 +9,6 @@ import asyncio
 import contextlib
 import gc
 import logging
-import os
 import resource
 import signal
 import time
@@ -63,12 +62,13 @@ class Options:
 async def serve(settings: Settings, options: Options, started: Callable[[str], None]) -> None:
     """Run a node until SIGTERM or SIGINT; `started` is called with each address it listens at.
 
-    SIGHUP: all files of the options are read anew at once; or, without nohup, the node's terminal
-    was closed, and it ends.
+    SIGHUP: all files of the options are read anew at once.
     """
     _allow_open_files()
-    loop = asyncio.get_running_loop()
-    over, renew = _signals(loop)
+    loop, over, renew = asyncio.get_running_loop(), asyncio.Event(), asyncio.Event()
+    handlers = {signal.SIGTERM: over, signal.SIGINT: over, signal.SIGHUP: renew}
+    for number, event in handlers.items():
+        loop.add_signal_handler(number, event.set)
     metrics = Metrics()
     cluster = KafkaConnection(
         lambda: open_driver(
@@ -126,29 +126,6 @@ async def serve(settings: Settings, options: Options, started: Callable[[str], N
         gc.collect()
         gc.freeze()
         await over.wait()
-
-
-def _signals(loop: asyncio.AbstractEventLoop) -> tuple[asyncio.Event, asyncio.Event]:
-    """Give the events that are set when the node is to end, and when it is to read files anew."""
-    over, renew = asyncio.Event(), asyncio.Event()
-    ends_with_terminal = signal.getsignal(signal.SIGHUP) != signal.SIG_IGN and _has_terminal()
-
-    def hang_up() -> None:
-        (over if ends_with_terminal and not _has_terminal() else renew).set()
-
-    for signal_number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(signal_number, over.set)
-    loop.add_signal_handler(signal.SIGHUP, hang_up)
-    return over, renew
-
-
-def _has_terminal() -> bool:
-    """Whether this process has a terminal, which is not closed."""
-    try:
-        os.close(os.open("/dev/tty", os.O_RDONLY))
-    except OSError:
-        return False
-    return True
 
 
 def _allow_open_files() -> None:

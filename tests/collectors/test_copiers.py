@@ -9,11 +9,12 @@ from collectors import copiers
 from tests.helpers.small import until
 
 PROGRAM = """
-import signal, sys, time
+import signal, sys
 file, code = sys.argv[1], int(sys.argv[2])
 signal.signal(signal.SIGTERM, signal.SIG_IGN)
 open(file, "a").write("x")
-time.sleep(3600 if code < 0 else 0)
+if code < 0:
+    signal.pause()  # until it is killed
 sys.exit(code)
 """
 

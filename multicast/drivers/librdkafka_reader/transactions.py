@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import Future
 from contextlib import suppress
-from queue import Empty, SimpleQueue
 from threading import Thread
 from typing import Any
 
@@ -217,28 +217,24 @@ class LibrdkafkaTransactions:
 
     def _returns(self, call: Callable[[float], Any]) -> None:
         """Do as `_repeat` in a thread of its own: librdkafka may never return (docs/hazards.md)."""
-        outcome: SimpleQueue[BaseException | None] = SimpleQueue()
+        result: Future[None] = Future()
 
         def run() -> None:
             try:
-                self._repeat(call)
+                result.set_result(self._repeat(call))
             except BaseException as failure:  # noqa: BLE001 - raised where it is awaited
-                outcome.put(failure)
-            else:
-                outcome.put(None)
+                result.set_exception(failure)
 
         thread = Thread(target=run, name="copies", daemon=True)
         thread.start()
         try:
-            failure = outcome.get(timeout=self._patience_s + 2 * _SLICE_S)
-        except Empty:
-            self._open = False  # an abort would not return either; the brokers do it
-            raise self._unreachable("librdkafka does not return") from None
-        except BaseException:
+            result.result(self._patience_s + 2 * _SLICE_S)
+        except BaseException as error:
+            if isinstance(error, TimeoutError) and not result.done():
+                self._open = False  # an abort would not return either; the brokers do it
+                raise self._unreachable("librdkafka does not return") from None
             thread.join(2 * _SLICE_S)  # an abort beside it would be refused
             raise
-        if failure is not None:
-            raise failure
 
     def _unreachable(self, why: str) -> ClusterUnreachable:
         return ClusterUnreachable(

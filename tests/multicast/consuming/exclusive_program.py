@@ -13,7 +13,7 @@ import threading
 from contextlib import closing
 from time import monotonic
 
-from multicast import AmcastError, Consumer, Fenced
+from multicast import AmcastError, Consumer
 
 GROUP = "exclusive"
 SESSION_S = 10.0
@@ -86,6 +86,6 @@ def main(bootstrap, topic, file):
 if __name__ == "__main__":
     try:
         main(*sys.argv[1:])
-    except Fenced as error:
+    except AmcastError as error:  # fenced, or no broker answered while it began
         sys.stderr.write(f"{error}\n")
         sys.exit(error.exit_code)

@@ -247,7 +247,10 @@ def test_only_what_comes_next_has_to_be_retained(world):
     with world.consumer("C1") as consumer:
         consumer.poll(5.0, messages_max=5)
         consumer.commit()
+        cursor = str(consumer.position)
     world.log.trim(place(world, "P1"), 5)
+    with world.consumer("C1", committed=False, start=cursor) as consumer:
+        assert values(consumer) == [b"5", b"6", b"7", b"8", b"9"]
     with world.consumer("C1") as consumer:
         assert values(consumer) == [b"5", b"6", b"7", b"8", b"9"]
         consumer.commit()

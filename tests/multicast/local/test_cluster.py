@@ -24,7 +24,6 @@ from multicast.local.broker import (
     BrokerDied,
     BrokerHost,
     PortTaken,
-    _escaped,
     free_ports,
     port_is_free,
 )
@@ -51,9 +50,11 @@ def test_free_ports_are_distinct_and_a_listening_one_is_not_free():
         assert not port_is_free(server.getsockname()[1])
 
 
-def test_a_path_that_is_not_ascii_is_written_as_java_reads_it():
-    assert _escaped("/home/josé/a b") == "/home/jos\\u00e9/a b"
-    assert _escaped("\\n\N{GRINNING FACE}") == "\\\\n\\ud83d\\ude00"
+def test_a_path_that_is_not_ascii_is_written_as_java_reads_it(tmp_path):
+    broker = Broker(1, 3, 4, directory=tmp_path / "josé\\n\N{GRINNING FACE}")
+    broker.write_properties([broker], {})
+    written = broker.properties.read_text(encoding="ascii")
+    assert f"log.dirs={tmp_path}/jos\\u00e9\\\\n\\ud83d\\ude00/data\n" in written
 
 
 @pytest.mark.parametrize("brokers", [0, 2, 4])

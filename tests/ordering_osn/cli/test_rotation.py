@@ -7,7 +7,6 @@ import shutil
 import signal
 import socket
 import ssl
-import sys
 import threading
 import urllib.request
 from contextlib import contextmanager
@@ -159,31 +158,6 @@ def metric(operations, name, option):
         text = page.read().decode()
     (value,) = re.findall(rf'^amcast_osn_{name}{{option="{option}"}} (\S+)$', text, re.MULTILINE)
     return float(value)
-
-
-@pytest.mark.slow
-@pytest.mark.timeout(900)
-@pytest.mark.parametrize("shell", [(), ("nohup",)], ids=["plain", "nohup"])
-def test_a_node_whose_terminal_is_closed_ends_but_not_with_nohup(shell, tmp_path):
-    terminal, end = os.openpty()
-    begins = (
-        "import os, sys\n"
-        "os.setsid()\n"
-        "os.open(sys.argv[1], os.O_RDWR)\n"  # it is the session's terminal then
-        "os.execvp(sys.argv[2], sys.argv[2:])"
-    )
-    shell = (sys.executable, "-c", begins, os.ttyname(end), *shell)
-    log = tmp_path / "n1.log"
-    with node(tmp_path / "n1", "127.0.0.1:0", shell=shell) as process:
-        until(lambda: "broadcast and deliver" in log.read_text(), PATIENCE_S)
-        os.kill(process.pid, signal.SIGHUP)
-        until(lambda: log.read_text().count("read anew") == 1, PATIENCE_S)
-        os.close(end)
-        os.close(terminal)
-        if "nohup" in shell:
-            until(lambda: log.read_text().count("read anew") == 2, PATIENCE_S)
-        else:
-            assert process.wait(PATIENCE_S) == 0
 
 
 @pytest.mark.kafka

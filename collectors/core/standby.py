@@ -55,7 +55,7 @@ class Standby:
     @property
     def waiting(self) -> bool:
         """Whether an append is due, and we still give other instances time for it."""
-        return self._waits is not None and not self.acting
+        return self._waits is not None
 
     def begin(self, core: Collector) -> None:
         """Take the core, before it reads: what its stream has already nobody appends now."""
@@ -73,11 +73,13 @@ class Standby:
             self._releasing, self._offered = writer, True
 
     def step_back(self) -> None:
-        """Take the news that another instance has begun to act after this one."""
+        """Take the news that another instance has begun to act after this one.
+
+        It may come again and again, also while this one waits for an append of that instance.
+        """
         if not self.primary:
             self.acting = self._holder_ended = False
             self._late_left = 0
-            self._waits = None
 
     def decide(self, core: Collector, now: float) -> bool:
         """Decide whether to append now; `now` is in seconds, of a monotonic clock."""
@@ -86,7 +88,7 @@ class Standby:
         self._others, self._behind = others, behind and not core.caught_up()
         if self.primary:
             self.acting = True
-            self._holder_ended, self._late_left = False, 0
+            self._holder_ended, self._late_left, self._waits = False, 0, None
         elif moved:
             self.acting = False
             # It may be a late one of the instance that has ended.
@@ -111,6 +113,7 @@ class Standby:
     def _take_over(self) -> None:
         self.acting = True
         self._offered = False
+        self._waits = None
         if self._holder_ended and not self._late_left:
             self._late_left = _LATE_MAX
         self.takeovers += 1

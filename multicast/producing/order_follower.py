@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from functools import partial
 
 from multicast.consuming.stated_ends import lost_stream, refuse_lost_stream
@@ -20,13 +21,22 @@ from multicast.control import ORDER_GONE, ControlReader, stream_partition
 from multicast.control.topic_identity import refuse_recreated_logs
 from multicast.drivers.clock import clock_of
 from multicast.drivers.protocol import Driver, Reader, TopicPartition
-from multicast.errors import AmcastError, ProtocolViolation, Trimmed, Truncated, UsageError
+from multicast.errors import (
+    AmcastError,
+    ClusterUnreachable,
+    ProtocolViolation,
+    Trimmed,
+    Truncated,
+    UsageError,
+)
 from multicast.order.stream import OrderStream, StreamCheckpoint
 from multicast.producing.own_order import OrderView
 
 # How often the control topic is read for a newer epoch. While a plan changes, receipts wait up to
 # this long in addition; a human notices 0.2 s. Every follower pays for each read.
 _CONTROL_EVERY_S = 0.2
+# And how often for its end: where it has lost its end, a loss may be stated below what was read.
+_END_EVERY_S = 5.0
 _POLL_S = 0.5  # one wait for order records; `close` wakes it
 _RETRY_S = 1.0  # before the next attempt after an outage; a producer's user notices no shorter one
 # The same after an error that does not pass by itself. An attempt may read a stream from its start,
@@ -59,7 +69,7 @@ class OrderFollower:
         self._refused: dict[str, list[StreamCheckpoint]] = {}
         self._view: OrderView | None = None
         self.moves = 0  # how often the answers of `view` may have changed
-        self._control_due = 0.0
+        self._control_due = self._end_due = 0.0
         self._thread: threading.Thread | None = None
         if self._clock.threads:
             self._thread = threading.Thread(target=self._run, name="amcast-ordered", daemon=True)
@@ -163,6 +173,8 @@ class OrderFollower:
         else:
             pause_s = _REPEAT_S
             self._error = failed
+            if isinstance(failed, Truncated):  # what was ordered may be lost, and nobody says so
+                self._ordered, self._self_ordered = {}, set()
             self._notify()
         if self._thread is None:  # who waits decides how long
             pause_s = min(pause_s, timeout_s)
@@ -243,6 +255,10 @@ class OrderFollower:
             return
         self._control_due = now + _CONTROL_EVERY_S
         assert self._control is not None
+        if now >= self._end_due:
+            self._end_due = now + _END_EVERY_S
+            with suppress(ClusterUnreachable):  # it asks again
+                self._control.refresh()
         state = self._control.follow(0.0)
         self.lost.learn(state)
         for stream in self._streams.values():

@@ -38,12 +38,6 @@ INTERESTS = {
 
 
 @pytest.fixture
-def double():
-    with system(INTERESTS) as made:
-        yield made
-
-
-@pytest.fixture
 def producer(double):
     return double.producer()
 

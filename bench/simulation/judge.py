@@ -86,7 +86,7 @@ class Judge:
         self._kept[label] = [each for each in kept if _place(each.after) <= _place(start)]
 
     def gives_up(self, label: Label) -> None:
-        """Note that a seat was told that what it has is lost: it agrees with nobody."""
+        """Note that a seat has no successor, or was told of a loss: it agrees with nobody."""
         self._kept.pop(label, None)
 
     def delivered(self, label: Label, batch: Batch, index: int, *, before: Cursor) -> str:

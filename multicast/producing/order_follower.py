@@ -37,6 +37,7 @@ from multicast.producing.own_order import OrderView
 _CONTROL_EVERY_S = 0.2
 # And how often for its end: where it has lost its end, a loss may be stated below what was read.
 _END_EVERY_S = 5.0
+_ANSWER_S = 1.0  # a broker that is away holds up no other log's receipts for longer
 _POLL_S = 0.5  # one wait for order records; `close` wakes it
 _RETRY_S = 1.0  # before the next attempt after an outage; a producer's user notices no shorter one
 # The same after an error that does not pass by itself. An attempt may read a stream from its start,
@@ -258,7 +259,7 @@ class OrderFollower:
         if now >= self._end_due:
             self._end_due = now + _END_EVERY_S
             with suppress(ClusterUnreachable):  # it asks again
-                self._control.refresh()
+                self._control.refresh(_ANSWER_S)
         state = self._control.follow(0.0)
         self.lost.learn(state)
         for stream in self._streams.values():

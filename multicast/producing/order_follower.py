@@ -257,6 +257,10 @@ class OrderFollower:
         ):
             return
         self._control_due = now + _CONTROL_EVERY_S
+        self._learn(now)
+
+    def _learn(self, now: float) -> None:
+        """Take what the control topics say; leave the epoch if another one is to be read."""
         assert self._control is not None
         if now >= self._end_due:
             self._end_due = now + _END_EVERY_S

@@ -83,9 +83,7 @@ class OrderFollower:
         the follower is closed, and an error that keeps it from reading and does not pass by itself.
         """
         deadline = self._clock.monotonic() + timeout_s
-        if self._thread is None:
-            # What is known may be an error, or of an epoch that has ended: a thread would go on.
-            self._follow(0.0)
+        self.wait_moved(self.moves, 0.0)
         while True:
             moves = self.moves
             if self.is_ordered(log, offset):
@@ -96,7 +94,11 @@ class OrderFollower:
             self.wait_moved(moves, remaining)
 
     def wait_moved(self, moves: int, timeout_s: float) -> None:
-        """Wait until `moves` is another number, for at most `timeout_s` seconds; perhaps less."""
+        """Wait until `moves` is another number, for at most `timeout_s` seconds; perhaps less.
+
+        Who waits calls it first for 0 s: what is known may be an error, or of an epoch that has
+        ended, and without a thread nobody else goes on.
+        """
         if self._thread is None:
             self._follow(min(timeout_s, _POLL_S))
         else:

@@ -34,10 +34,9 @@ def read_stated(
         refuse_lost_stream(driver, state, delivery.plan.epoch, collector)
         for sight in _sights(driver, state, collector, delivery):
             delivery.saw(sight)
-    end = single_log_end(state, delivery) if delivery.order is None else None
-    if end is not None:
+    if delivery.order is None:
         with lock:
-            delivery.end_log_at(end)
+            tell_log_end(state, delivery)
     delivery.all_told()
 
 
@@ -126,6 +125,20 @@ def lost_behind(
             if 0 <= has.get(partition, -1) < end:
                 lost[partition] = min(has[partition], lost.get(partition, end))
     return lost
+
+
+def tell_log_end(control: ControlState, delivery: Delivery) -> None:
+    """Tell a delivery of a single log where its epoch ends, or to wait for that if a plan ends it.
+
+    For one that may be behind the epoch's marker, or whose log may have lost it.
+    """
+    if control.last_epoch(delivery.plan.epoch, delivery.position.source) is None:
+        return
+    end = single_log_end(control, delivery)
+    if end is not None:
+        delivery.end_log_at(end)
+    elif delivery.marker is None:
+        delivery.await_log_end()
 
 
 def single_log_end(control: ControlState, delivery: Delivery) -> int | None:

@@ -20,7 +20,7 @@ from typing import NamedTuple
 
 from multicast.consuming.cursor import Cursor, interest_digest, single_log_cursor, start_cursor
 from multicast.consuming.delivery import BUFFER_BYTES_MAX, RUNS_MAX, Delivery
-from multicast.consuming.stated_ends import single_log_end, tell
+from multicast.consuming.stated_ends import single_log_end, tell, tell_log_end
 from multicast.control import (
     SINGLE_LOG,
     ControlState,
@@ -255,14 +255,8 @@ def resume(
         runs_max=bounds.runs_max,
     )
     tell(control, delivery)
-    # The cursor may be beyond the marker at which a single-log subscription stops.
-    last = control.last_epoch(cursor.epoch, cursor.source) if order is None else None
-    if last is not None:
-        end = single_log_end(control, delivery)
-        if end is None:
-            delivery.await_log_end()
-        else:
-            delivery.end_log_at(end)
+    if order is None:
+        tell_log_end(control, delivery)
     return delivery
 
 

@@ -102,6 +102,25 @@ def refuse_lost_stream(driver: Driver, control: ControlState, epoch: int, collec
             ).about(partition)
 
 
+def refuse_other_end(control: ControlState, order: OrderStream, epoch: int) -> None:
+    """Raise `Truncated` if a frozen stream ends its logs elsewhere than their `ends` say.
+
+    It has lost its end since, and other records are there: who reads it would deliver messages
+    twice, or not at all. Not after a recovery, which may end a log where no stream does.
+    """
+    ends, ended = control.ends[epoch], control.ended[epoch]
+    for number in sorted(order.own) if not (ended.resumed or ended.restored) else ():
+        log, position = order.plan.logs[number].name, order.state.positions[number]
+        if position != ends.get(log, position) and control.cut_of(epoch, log) is None:
+            partition = stream_partition(order.plan, order.collector)
+            raise Truncated(
+                f"epoch {epoch} has ended log {log} at offset {ends[log]}, and the order stream of "
+                f"collector {order.collector}, {partition.topic}/{partition.partition}, ends it at "
+                f"{position} now: it has lost its end, and orders other messages than others have "
+                f"delivered in this epoch; seek behind it"
+            ).about(partition)
+
+
 def lost_behind(
     driver: Driver,
     seen: Mapping[TopicPartition, Iterable[SeenEnd]],

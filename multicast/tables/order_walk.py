@@ -24,7 +24,13 @@ from multicast.consuming.cursor import Cursor, CursorProof, interest_digest
 from multicast.consuming.delivery import Delivery
 from multicast.consuming.ends import end_now, place_of, refuse_beyond_end
 from multicast.consuming.last_read import LastRead, LastReads
-from multicast.consuming.stated_ends import lost_behind, read_stated, refuse_lost_stream, tell
+from multicast.consuming.stated_ends import (
+    lost_behind,
+    read_stated,
+    refuse_lost_stream,
+    refuse_other_end,
+    tell,
+)
 from multicast.consuming.subscription import (
     Bounds,
     End,
@@ -296,6 +302,7 @@ class OrderWalk(ClosedAtEnd):
             return False
         if self._order is not None:  # where its freeze is another one, that epoch begins elsewhere
             self._last.refuse_lost(self._partition)
+            refuse_other_end(control, self._order, last)
         following = begin(control, self._request, epoch=last + 1, bounds=_BOUNDS)
         self._open(following.position)
         return True
